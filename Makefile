@@ -1,0 +1,39 @@
+# make demo    installs what is needed into .venv and runs the main job
+# make test    the same set-up, then the tests
+# make check   lint (ruff format, ruff, pyright), then the tests
+# make install the set-up alone
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
+
+.PHONY: install demo test lint check clean
+
+# The stamp is newer than the metadata once everything is installed: a second run installs nothing.
+install: $(VENV)/.installed
+
+$(VENV)/.installed: setup.py pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "keras_ctxrep needs Python 3.11, 3.12 or 3.13 (found '$(PYTHON)'): install one, or name it: make PYTHON=/path/to/python3.11"; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "Python's venv module is missing: on Debian and Ubuntu install it with 'apt-get install python3-venv'"; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	@touch $@
+
+demo: install
+	$(BIN)/ctxrep demo
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+check: lint test
+
+clean:
+	rm -rf $(VENV) build dist demo *.egg-info

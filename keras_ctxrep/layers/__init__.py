@@ -1,0 +1,20 @@
+"""The layers: Keras only, on any backend. Importing this package registers every one of them for loading."""
+
+from keras_ctxrep.layers.char_cnn import CharCNN
+from keras_ctxrep.layers.lstm import ProjectedLSTM
+from keras_ctxrep.layers.mix import ScalarMix
+from keras_ctxrep.layers.sentence import MaskedPooling, SentenceMarkers, ZeroPadding
+from keras_ctxrep.layers.transformer import Bias, PositionEmbedding, TakePositions, TransformerBlock
+
+__all__ = [
+    "Bias",
+    "CharCNN",
+    "MaskedPooling",
+    "PositionEmbedding",
+    "ProjectedLSTM",
+    "ScalarMix",
+    "SentenceMarkers",
+    "TakePositions",
+    "TransformerBlock",
+    "ZeroPadding",
+]

@@ -1,0 +1,111 @@
+"""ELMo's context-free token encoder: characters, convolutions, highways, projection."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class CharCNN(keras.layers.Layer):
+    """Token vectors from character ids: convolutions of several widths, max over positions, highways, projection.
+
+    Kim et al. 2016, https://arxiv.org/abs/1508.06615, as used by Peters et al. 2018,
+    https://arxiv.org/abs/1802.05365 and https://github.com/allenai/bilm-tf. A highway is
+    g * relu(x Wt + bt) + (1 - g) * x with g = sigmoid(x Wc + bc); as in the published files the gate of the transformed
+    part is called carry. Word padding (id 261) is convolved like any character, as published.
+
+    Differs from the source: ids are those of inference (0 = no word) in training too, so no row has to be inserted
+    between the two; positions without a word give zeros.
+
+    Args:
+        filters: (width in characters, number of filters) of each convolution.
+        embedding_dim: width of a character vector (16 in every published model).
+        highways: number of highway layers.
+        projection: width of the output; None leaves the sum of the filters.
+        activation: after the max, "relu" or "tanh".
+        characters: rows of the character table, without the one of "no word".
+
+    Call:
+        char_ids: int32 (B, T, W); a position whose ids are all 0 holds no word.
+
+    Returns: float32 (B, T, D), D = `projection` or the number of filters.
+
+    Raises:
+        ValueError: a filter is wider than a word.
+
+    >>> layer = CharCNN(filters=[(1, 4), (2, 4)], projection=6)
+    >>> layer(ops.ones((2, 3, 50), "int32")).shape
+    TensorShape([2, 3, 6])
+    """
+
+    def __init__(
+        self,
+        filters,
+        embedding_dim=16,
+        highways=1,
+        projection=None,
+        activation="relu",
+        characters=261,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.filters = [tuple(pair) for pair in filters]
+        self.embedding_dim, self.highways, self.projection = embedding_dim, highways, projection
+        self.activation, self.characters = activation, characters
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        if width is not None and max(w for w, _ in self.filters) > width:
+            raise ValueError(f"filters={self.filters}: the widest needs words of as many characters, not {width}")
+        uniform, normal = keras.initializers.RandomUniform, keras.initializers.RandomNormal
+        total = sum(number for _, number in self.filters)
+        self.char_embed = self.add_weight(
+            name="char_embed", shape=(self.characters, self.embedding_dim), initializer=uniform(-1.0, 1.0)
+        )
+        self.convolutions = []
+        for index, (w, number) in enumerate(self.filters):
+            spread = uniform(-0.05, 0.05) if self.activation == "relu" else normal(0, (w * self.embedding_dim) ** -0.5)
+            kernel = self.add_weight(name=f"W_cnn_{index}", shape=(w, self.embedding_dim, number), initializer=spread)
+            bias = self.add_weight(name=f"b_cnn_{index}", shape=(number,), initializer="zeros")
+            self.convolutions.append((kernel, bias))
+        self.highway = []
+        for index in range(self.highways):
+            gates = []
+            for name, start in (("carry", -2.0), ("transform", 0.0)):
+                kernel = self.add_weight(
+                    name=f"high_{index}_W_{name}", shape=(total, total), initializer=normal(0, total**-0.5)
+                )
+                start = keras.initializers.Constant(start)
+                bias = self.add_weight(name=f"high_{index}_b_{name}", shape=(total,), initializer=start)
+                gates.append((kernel, bias))
+            self.highway.append(gates)
+        if self.projection is not None:
+            self.W_proj = self.add_weight(
+                name="W_proj", shape=(total, self.projection), initializer=normal(0, total**-0.5)
+            )
+            self.b_proj = self.add_weight(name="b_proj", shape=(self.projection,), initializer="zeros")
+
+    def call(self, char_ids):
+        shape = ops.shape(char_ids)
+        flat = ops.reshape(char_ids, (-1, shape[2]))  # (B*T, W)
+        x = ops.take(self.char_embed, ops.maximum(flat - 1, 0), axis=0)  # (B*T, W, embedding_dim)
+        activation = keras.activations.get(self.activation)
+        # bias and activation are monotonic: after the max they cost a fiftieth
+        found = [
+            activation(ops.max(ops.conv(x, kernel, padding="valid"), axis=1) + bias)
+            for kernel, bias in self.convolutions
+        ]
+        x = ops.concatenate(found, axis=-1)  # (B*T, sum of filters)
+        for (carry_kernel, carry_bias), (transform_kernel, transform_bias) in self.highway:
+            gate = ops.sigmoid(ops.matmul(x, carry_kernel) + carry_bias)
+            x = gate * ops.relu(ops.matmul(x, transform_kernel) + transform_bias) + (1 - gate) * x
+        if self.projection is not None:
+            x = ops.matmul(x, self.W_proj) + self.b_proj
+        x = x * ops.cast(ops.any(flat > 0, axis=1, keepdims=True), x.dtype)
+        return ops.reshape(x, (-1, shape[1], x.shape[-1]))  # (B, T, D)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:2], self.projection or sum(number for _, number in self.filters))
+
+    def get_config(self):
+        names = ("filters", "embedding_dim", "highways", "projection", "activation", "characters")
+        return super().get_config() | {name: getattr(self, name) for name in names}

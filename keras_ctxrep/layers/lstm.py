@@ -1,0 +1,244 @@
+"""The LSTM of ELMo: projected and clipped, in either direction."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class ProjectedLSTM(keras.layers.Layer):
+    """LSTM whose state is projected to fewer dimensions, with both cell and projection clipped.
+
+    Sak et al. 2014, https://arxiv.org/abs/1402.1128, section 3.1, without peepholes; clips, gate order (input, new
+    input, forget, output) and the forget bias of 1 that is added when running as in Peters et al. 2018 and
+    https://github.com/allenai/bilm-tf:
+
+        z = x W + h R + b;   c = clip(sigmoid(f + 1) c + sigmoid(i) tanh(j));   h = clip((sigmoid(o) tanh(c)) P)
+
+    The input projection of all steps is one matrix product outside the loop. Masked positions give zeros and leave the
+    state alone, so that a backward layer starts at the last real token. Under TensorFlow the loop ends at the batch's
+    last real token, and in training it has its own gradient: the loop back carries two states, every weight gradient is
+    one product after it.
+
+    Args:
+        units: width of the cell.
+        projection: width of the output; None: no projection, the output is as wide as the cell.
+        cell_clip: the cell stays within +-`cell_clip`; None: unclipped (3 in every published model).
+        projection_clip: the output stays within +-`projection_clip`; None: unclipped (3 in every published model).
+        go_backwards: reads from the last token to the first; the output stays in the order of the input.
+
+    Call:
+        x: float32 (B, T, D).
+        mask: int32 (B, T), the real tokens first.
+
+    Returns: float32 (B, T, P), P = `projection` or `units`.
+
+    >>> layer = ProjectedLSTM(8, projection=4, cell_clip=3.0, projection_clip=3.0)
+    >>> layer(ops.ones((2, 5, 6)), mask=ops.ones((2, 5), "int32")).shape
+    TensorShape([2, 5, 4])
+    """
+
+    def __init__(self, units, projection=None, cell_clip=None, projection_clip=None, go_backwards=False, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.units, self.projection = units, projection
+        self.cell_clip, self.projection_clip, self.go_backwards = cell_clip, projection_clip, go_backwards
+
+    def compute_mask(self, inputs, previous_mask):
+        return None  # the mask is passed by hand, where it is needed
+
+    @property
+    def width(self):
+        return self.projection or self.units
+
+    def build(self, input_shape):
+        self.kernel = self.add_weight(name="kernel", shape=(input_shape[-1], 4 * self.units))
+        self.recurrent_kernel = self.add_weight(name="recurrent_kernel", shape=(self.width, 4 * self.units))
+        self.bias = self.add_weight(name="bias", shape=(4 * self.units,), initializer="zeros")
+        if self.projection is not None:
+            self.projection_kernel = self.add_weight(name="projection_kernel", shape=(self.units, self.projection))
+
+    def call(self, x, mask, training=None):
+        mask = ops.cast(ops.transpose(mask)[:, :, None], x.dtype)  # (T, B, 1)
+        if keras.backend.backend() != "tensorflow":
+            run = self._scan
+        elif training:
+            run = self._train_on_tensorflow
+        else:
+            run = self._run_on_tensorflow
+        return run(x, mask)
+
+    def _input_gates(self, x):
+        z = ops.matmul(ops.transpose(x, (1, 0, 2)), self.kernel)  # time-major (T, B, 4 units)
+        return z + self.bias
+
+    def _step(self, z, mask, h, c):
+        """One step: input gates (B, 4 units), mask (B, 1), states -> new states; batch-major."""
+        i, j, f, o = ops.split(z + ops.matmul(h, self.recurrent_kernel), 4, axis=-1)
+        new_c = ops.sigmoid(f + 1.0) * c + ops.sigmoid(i) * ops.tanh(j)
+        if self.cell_clip is not None:
+            new_c = ops.clip(new_c, -self.cell_clip, self.cell_clip)
+        new_h = ops.sigmoid(o) * ops.tanh(new_c)
+        if self.projection is not None:
+            new_h = ops.matmul(new_h, self.projection_kernel)
+        if self.projection_clip is not None:
+            new_h = ops.clip(new_h, -self.projection_clip, self.projection_clip)
+        return mask * new_h + (1 - mask) * h, mask * new_c + (1 - mask) * c
+
+    def _scan(self, x, mask):
+        """Every backend, differentiated by the backend."""
+        z = self._input_gates(x)
+        batch = ops.shape(z)[1]
+        start = (ops.zeros((batch, self.width), z.dtype), ops.zeros((batch, self.units), z.dtype))
+
+        def step(states, inputs):
+            states = self._step(*inputs, *states)
+            return states, states
+
+        _, (out, _) = ops.scan(step, start, (z, mask), reverse=self.go_backwards)
+        return ops.transpose(out * mask, (1, 0, 2))
+
+    def _run_on_tensorflow(self, x, mask):
+        """A while loop that ends at the batch's last real token; it converts to TFLite with built-in operators."""
+        import tensorflow as tf
+
+        z = self._input_gates(x)
+        batch, length = tf.shape(z)[1], tf.shape(z)[0]
+        static = z.shape[1]  # TFLite needs the sizes that are known
+        real = tf.reduce_max(mask, axis=(1, 2)) * tf.cast(tf.range(1, length + 1), mask.dtype)
+        steps = tf.maximum(tf.cast(tf.reduce_max(real), tf.int32), 1)
+        out = tf.TensorArray(
+            z.dtype, size=length if z.shape[0] is None else z.shape[0], element_shape=(static, self.width)
+        )
+
+        def body(index, h, c, out):
+            t = steps - 1 - index if self.go_backwards else index
+            m = mask[t]
+            h, c = self._step(z[t], m, h, c)
+            return index + 1, h, c, out.write(t, h * m)
+
+        def zeros(width):
+            return tf.zeros((batch if static is None else static, width), z.dtype)
+
+        start = (tf.constant(0), zeros(self.width), zeros(self.units), out)
+        *_, out = tf.while_loop(lambda index, *_: index < steps, body, start)
+        return tf.transpose(out.stack(), (1, 0, 2))
+
+    def _train_on_tensorflow(self, x, mask):
+        """The same with its own gradient, states feature-major: (width, B), so that products have the wide axis first."""
+        import tensorflow as tf
+
+        x = tf.transpose(x, (2, 1, 0))  # (D, T, B)
+        mask = tf.transpose(mask, (0, 2, 1))  # (T, 1, B)
+        if self.go_backwards:
+            x, mask = tf.reverse(x, [1]), tf.reverse(mask, [0])
+        size = tf.shape(x)
+        z = tf.matmul(self.kernel, tf.reshape(x, (x.shape[0], -1)), transpose_a=True)  # (4 units, T*B)
+        z = tf.transpose(tf.reshape(z, (4 * self.units, size[1], size[2])), (1, 0, 2))  # (T, 4 units, B)
+        z = z + tf.cast(self.bias, z.dtype)[:, None]
+        recurrent = tf.cast(self.recurrent_kernel, z.dtype)
+        clips = self.cell_clip, self.projection_clip
+        if self.projection is None:
+            out = _lstm(*clips)(z, mask, recurrent)
+        else:
+            out = _lstm(*clips)(z, mask, recurrent, tf.cast(self.projection_kernel, z.dtype))
+        if self.go_backwards:
+            out = tf.reverse(out, [0])
+        return tf.transpose(out, (2, 0, 1))
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:2], self.width)
+
+    def get_config(self):
+        names = ("units", "projection", "cell_clip", "projection_clip", "go_backwards")
+        return super().get_config() | {name: getattr(self, name) for name in names}
+
+
+def _lstm(cell_clip, projection_clip):
+    """The loop over (T, 4 units, B) input gates, (T, 1, B) mask and weights -> (T, P, B), with its own gradient."""
+    import tensorflow as tf
+
+    def clip(x, limit):
+        return x if limit is None else tf.clip_by_value(x, -limit, limit)
+
+    def unclipped(gradient, x, limit):
+        return gradient if limit is None else tf.where(tf.abs(x) < limit, gradient, tf.zeros_like(gradient))
+
+    def gates(z):
+        i, j, f, o = tf.split(z, 4, axis=0)
+        return tf.sigmoid(i), tf.tanh(j), tf.sigmoid(f + 1.0), tf.sigmoid(o)
+
+    def array(like, size):
+        return tf.TensorArray(like.dtype, size=size, element_shape=(None, like.shape[-1]))
+
+    @tf.custom_gradient
+    def run(z, mask, recurrent, *projection):
+        steps, batch = tf.shape(z)[0], tf.shape(z)[2]
+        units, width = z.shape[1] // 4, recurrent.shape[0]
+        across = tf.transpose(recurrent)  # (4 units, P), once
+        down = [tf.transpose(kernel) for kernel in projection]  # (P, units)
+
+        def body(t, h, c, kept_gates, kept_c, kept_h):
+            m = mask[t]
+            i, j, f, o = gates(z[t] + tf.matmul(across, h))
+            new_c = clip(f * c + i * j, cell_clip)
+            new_h = o * tf.tanh(new_c)
+            for kernel in down:
+                new_h = tf.matmul(kernel, new_h)
+            h, c = m * clip(new_h, projection_clip) + (1 - m) * h, m * new_c + (1 - m) * c
+            kept_gates = kept_gates.write(t, tf.concat([i, j, f, o], axis=0))
+            return t + 1, h, c, kept_gates, kept_c.write(t, c), kept_h.write(t, h)
+
+        start_h, start_c = tf.zeros((width, batch), z.dtype), tf.zeros((units, batch), z.dtype)
+        arrays = (array(z, steps), array(z, steps), array(z, steps))
+        loop = (tf.constant(0), start_h, start_c, *arrays)
+        *_, kept_gates, kept_c, kept_h = tf.while_loop(lambda t, *_: t < steps, body, loop)
+        all_gates, all_c, all_h = kept_gates.stack(), kept_c.stack(), kept_h.stack()
+        all_gates = tf.ensure_shape(all_gates, z.shape)
+        all_c = tf.ensure_shape(all_c, (z.shape[0], units, z.shape[2]))
+        all_h = tf.ensure_shape(all_h, (z.shape[0], width, z.shape[2]))
+
+        def gradient(d_out):
+            before_c = tf.concat([start_c[None], all_c[:-1]], axis=0)
+            before_h = tf.concat([start_h[None], all_h[:-1]], axis=0)
+
+            def back(t, d_h, d_c, kept_z, kept_p):
+                m = mask[t]
+                i, j, f, o = tf.split(all_gates[t], 4, axis=0)
+                tanh_c = tf.tanh(all_c[t])
+                d_new_h = unclipped(m * (d_out[t] + d_h), all_h[t], projection_clip)  # (P, B)
+                d_m = d_new_h
+                for kernel in projection:
+                    d_m = tf.matmul(kernel, d_new_h)  # (units, B)
+                d_new_c = unclipped(m * d_c + d_m * o * (1 - tanh_c * tanh_c), all_c[t], cell_clip)
+                d_z = tf.concat(
+                    [
+                        d_new_c * j * i * (1 - i),
+                        d_new_c * i * (1 - j * j),
+                        d_new_c * before_c[t] * f * (1 - f),
+                        d_m * tanh_c * o * (1 - o),
+                    ],
+                    axis=0,
+                )
+                d_h = tf.matmul(recurrent, d_z) + (1 - m) * d_h
+                d_c = d_new_c * f + (1 - m) * d_c
+                return t - 1, d_h, d_c, kept_z.write(t, d_z), kept_p.write(t, d_new_h)
+
+            loop = (steps - 1, tf.zeros_like(start_h), tf.zeros_like(start_c), array(z, steps), array(z, steps))
+            *_, kept_z, kept_p = tf.while_loop(lambda t, *_: t >= 0, back, loop)
+            d_z, d_p = tf.ensure_shape(kept_z.stack(), z.shape), tf.ensure_shape(kept_p.stack(), all_h.shape)
+            d_recurrent = _sum_of_products(before_h, d_z)  # (P, 4 units)
+            i, j, f, o = tf.split(all_gates, 4, axis=1)
+            d_projection = [_sum_of_products(o * tf.tanh(all_c), d_p) for _ in projection]
+            return (d_z, None, d_recurrent, *d_projection)
+
+        return all_h * mask, gradient
+
+    return run
+
+
+def _sum_of_products(one, two):
+    """(T, M, B), (T, N, B) -> (M, N): the sum over T of one[t] two[t]^T, as one product with the wide axis first."""
+    import tensorflow as tf
+
+    flat = [tf.reshape(tf.transpose(x, (1, 0, 2)), (x.shape[1], -1)) for x in (one, two)]  # (M, T*B), (N, T*B)
+    return tf.transpose(tf.matmul(flat[1], flat[0], transpose_b=True))

@@ -1,0 +1,134 @@
+"""What happens at the ends of a sentence: markers put on and taken off, tokens pooled into one vector."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class SentenceMarkers(keras.layers.Layer):
+    """Puts ELMo's <S> before the first word and </S> after the last real one.
+
+    https://github.com/allenai/bilm-tf, `Batcher`; the ids are those of `keras_ctxrep.text.tokens.Characters`.
+
+    Call:
+        char_ids: int32 (B, T, W).
+        mask: int32 (B, T), the real tokens first.
+
+    Returns: int32 (B, T+2, W) and its mask, int32 (B, T+2).
+
+    >>> ids, mask = SentenceMarkers()(ops.ones((1, 2, 4), "int32"), mask=ops.array([[1, 0]]))
+    >>> ops.convert_to_numpy(ids)[0, :, 1].tolist(), ops.convert_to_numpy(mask)[0].tolist()
+    ([257, 1, 258, 0], [1, 1, 1, 0])
+    """
+
+    BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = 257, 258, 259, 260, 261
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
+    def call(self, char_ids, mask):
+        width = char_ids.shape[-1]
+        begin, end = (
+            ops.convert_to_tensor(
+                [self.BEGIN_WORD, marker, self.END_WORD] + [self.PADDING] * (width - 3), dtype="int32"
+            )
+            for marker in (self.BEGIN_SENTENCE, self.END_SENTENCE)
+        )
+        mask = ops.cast(mask, "int32")
+        real = ops.pad(mask, ((0, 0), (1, 1)))  # (B, T+2), the words
+        wider = ops.pad(mask, ((0, 0), (2, 0)), constant_values=1)  # the words and both markers
+        first = ops.cast(ops.arange(ops.shape(wider)[1]) == 0, "int32")  # (T+2,)
+        last = wider - real - first  # (B, T+2)
+        char_ids = ops.pad(ops.cast(char_ids, "int32"), ((0, 0), (1, 1), (0, 0))) * real[:, :, None]
+        return char_ids + first[None, :, None] * begin + last[:, :, None] * end, wider
+
+    def compute_output_shape(self, input_shape):
+        batch, length, width = input_shape
+        length = None if length is None else length + 2
+        return (batch, length, width), (batch, length)
+
+    def compute_output_spec(self, char_ids, mask):
+        ids, marked = self.compute_output_shape(char_ids.shape)
+        return keras.KerasTensor(ids, "int32"), keras.KerasTensor(marked, "int32")
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class ZeroPadding(keras.layers.Layer):
+    """Zeroes what stands at masked positions.
+
+    Call:
+        x: float32 (B, T, D).
+        mask: int32 (B, T).
+
+    Returns: float32 (B, T, D).
+
+    >>> ops.convert_to_numpy(ZeroPadding()(ops.ones((1, 2, 1)), mask=ops.array([[1, 0]])))[0, :, 0].tolist()
+    [1.0, 0.0]
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
+    def call(self, x, mask):
+        return x * ops.cast(mask, x.dtype)[:, :, None]
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class MaskedPooling(keras.layers.Layer):
+    """Mean, maximum, or both side by side, over a text's real tokens; zero where there are none.
+
+    Args:
+        how: "mean", "max" or "mean_max".
+
+    Call:
+        sequence: float32 (B, T, D).
+        mask: int32 (B, T).
+
+    Returns: float32 (B, D), or (B, 2 D) for "mean_max".
+
+    Raises:
+        ValueError: `how` is none of the three.
+
+    >>> x = ops.reshape(ops.arange(4.0), (1, 4, 1))
+    >>> [float(MaskedPooling(how)(x, mask=ops.array([[1, 1, 1, 0]]))[0, 0]) for how in ("mean", "max")]
+    [1.0, 2.0]
+    """
+
+    def __init__(self, how="mean", **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        if how not in ("mean", "max", "mean_max"):
+            raise ValueError(f"how={how!r}: choose 'mean', 'max' or 'mean_max'")
+        self.how = how
+
+    def compute_mask(self, inputs, previous_mask):
+        return None  # the mask is passed by hand, where it is needed
+
+    def call(self, sequence, mask):
+        weights = ops.cast(mask, sequence.dtype)[:, :, None]  # (B, T, 1)
+        count = ops.sum(weights, axis=1)  # (B, 1)
+        pooled = []
+        if "mean" in self.how:
+            pooled.append(ops.sum(sequence * weights, axis=1) / ops.maximum(count, 1))
+        if "max" in self.how:
+            lowest = ops.cast(-6e4, sequence.dtype)  # fits float16
+            highest = ops.max(ops.where(weights > 0, sequence, lowest), axis=1)
+            pooled.append(highest * ops.minimum(count, 1))
+        return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1] * (2 if self.how == "mean_max" else 1))
+
+    def get_config(self):
+        return super().get_config() | {"how": self.how}

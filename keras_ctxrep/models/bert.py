@@ -1,0 +1,130 @@
+"""BERT: the Transformer encoder, and its pretraining on masked words and next sentences.
+
+Devlin et al. 2018, https://arxiv.org/abs/1810.04805; reference implementation https://github.com/google-research/bert.
+"""
+
+from dataclasses import dataclass
+
+import keras
+from keras import layers as klayers
+
+from keras_ctxrep.layers import Bias, PositionEmbedding, TakePositions, TransformerBlock, ZeroPadding
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of a BERT encoder; the defaults are those of BERT-base."""
+
+    vocabulary_size: int = 30522
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    intermediate: int = 3072  # width of the feed-forward layer
+    max_positions: int = 512  # tokens of the longest input
+    segments: int = 2
+    dropout: float = 0.1
+    activation: str = "gelu"  # "gelu" is the exact form with erf, as published
+    epsilon: float = 1e-12  # of every layer norm
+    initializer_range: float = 0.02  # standard deviation of the truncated normal that kernels start from
+
+
+# bert_LAYERS_WIDTH_HEADS: the published sizes, and one for little text.
+SIZES = {
+    f"bert_{layers}_{width}_{heads}": Config(layers=layers, width=width, heads=heads, intermediate=4 * width)
+    for layers, width, heads in (
+        (2, 64, 2),
+        (2, 128, 2),
+        (4, 256, 4),
+        (4, 512, 8),
+        (8, 512, 8),
+        (12, 768, 12),
+        (24, 1024, 16),
+    )
+}
+
+
+def encoder(config: Config) -> keras.Model:
+    """Contextual vectors of word pieces, and one of the whole text.
+
+    Args:
+        config: sizes.
+
+    Call: {"token_ids", "segment_ids", "mask"}, each int32 (B, T).
+
+    Returns: {"layers": N x float32 (B, T, D), layer 0 being the embeddings; "sequence": the top layer;
+        "pooled": float32 (B, D), tanh of a dense layer over the first piece}.
+
+    >>> model = encoder(SIZES["bert_2_64_2"])
+    >>> ones = ops.ones((1, 3), "int32")
+    >>> model({"token_ids": ones, "segment_ids": 0 * ones, "mask": ones})["pooled"].shape
+    TensorShape([1, 64])
+    """
+    inputs, _, layers, pooled = _encoder(config)
+    return keras.Model(inputs, {"layers": layers, "sequence": layers[-1], "pooled": pooled}, name="bert_encoder")
+
+
+def pretrainer(config: Config) -> keras.Model:
+    """The encoder with both pretraining heads: masked language model and next-sentence prediction.
+
+    Devlin et al. 2018, section 3.1; the MLM's kernel is the token embedding, behind a dense layer with layer norm.
+    Trained on what `keras_ctxrep.text.pretraining.pretrainer_batch` makes.
+
+    Args:
+        config: sizes.
+
+    Call: {"token_ids", "segment_ids", "mask": int32 (B, T), "mlm_positions": int32 (B, P)}
+
+    Returns: {"mlm_logits": float32 (B, P, V), "nsp_logits": float32 (B, 2), 0 = the second segment follows the first}.
+
+    >>> pretrainer(SIZES["bert_2_64_2"]).output_shape["mlm_logits"]
+    (None, None, 30522)
+    """
+    inputs, embedding, layers, pooled = _encoder(config)
+    inputs = inputs | {"mlm_positions": keras.Input((None,), dtype="int32", name="mlm_positions")}
+    x = TakePositions(name="take_positions")(layers[-1], inputs["mlm_positions"])  # (B, P, D)
+    x = _dense(config, config.width, "mlm_transform", config.activation)(x)
+    x = klayers.LayerNormalization(epsilon=config.epsilon, name="mlm_norm")(x)
+    x = Bias(name="mlm_bias")(embedding(x, reverse=True))
+    outputs = {
+        "mlm_logits": klayers.Activation("linear", dtype="float32", name="mlm_logits")(x),
+        "nsp_logits": _dense(config, 2, "nsp_logits", dtype="float32")(pooled),
+    }
+    return keras.Model(inputs, outputs, name="bert_pretrainer")
+
+
+def _encoder(config: Config):
+    """Inputs, the token embedding, the layers with padding zeroed, and the pooled output."""
+    names = ("token_ids", "segment_ids", "mask")
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+
+    def start():
+        return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+
+    embedding = klayers.ReversibleEmbedding(
+        config.vocabulary_size, config.width, embeddings_initializer=start(), name="token_embedding"
+    )
+    segment = klayers.Embedding(config.segments, config.width, start(), name="segment_embedding")
+    x = klayers.Add(name="embeddings")([embedding(inputs["token_ids"]), segment(inputs["segment_ids"])])
+    x = PositionEmbedding(config.max_positions, config.initializer_range, name="position_embedding")(x)
+    x = klayers.LayerNormalization(epsilon=config.epsilon, name="embedding_norm")(x)
+    x = klayers.Dropout(config.dropout, name="embedding_dropout")(x)
+    layers = [x]
+    for index in range(config.layers):
+        x = TransformerBlock(
+            config.heads,
+            config.intermediate,
+            config.dropout,
+            config.activation,
+            config.epsilon,
+            config.initializer_range,
+            name=f"layer_{index}",
+        )(x, mask=inputs["mask"])
+        layers.append(x)
+    pooled = _dense(config, config.width, "pooler", "tanh")(x[:, 0])
+    zeroed = ZeroPadding(name="zero_padding")
+    return inputs, embedding, [zeroed(layer, mask=inputs["mask"]) for layer in layers], pooled
+
+
+def _dense(config: Config, units: int, name: str, activation=None, dtype=None) -> klayers.Dense:
+    start = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+    return klayers.Dense(units, activation, kernel_initializer=start, name=name, dtype=dtype)

@@ -1,0 +1,47 @@
+"""Task heads: functions that put a task on top of any encoder."""
+
+import keras
+from keras import layers as klayers
+
+from keras_ctxrep.layers import MaskedPooling, ScalarMix
+
+
+def classify(
+    encoder: keras.Model, classes: int, mix: bool = False, dropout: float = 0.1, l2: float = 0.0
+) -> keras.Model:
+    """Text classification.
+
+    Devlin et al. 2018, section 4.1, for `mix=False`: a dense layer over the pooled output. For `mix=True`, as Peters et
+    al. 2018 use a biLM: a trained scalar mix of all layers; here its mean and maximum over the tokens feed the dense layer.
+
+    The head is laid over the encoder's own tensors: training it trains `encoder` unless `encoder.trainable = False`.
+
+    Args:
+        encoder: a model with the encoders' outputs.
+        classes: number of classes, at least 2.
+        mix: read a scalar mix of all layers instead of "pooled".
+        dropout: before the dense layer.
+        l2: on the weights of the mix.
+
+    Call: as `encoder`.
+
+    Returns: {"logits": float32 (B, C)}.
+
+    Raises:
+        ValueError: fewer than two classes.
+
+    >>> from keras_ctxrep.models import bert
+    >>> classify(bert.encoder(bert.SIZES["bert_2_64_2"]), classes=3).output_shape
+    {'logits': (None, 3)}
+    """
+    if classes < 2:
+        raise ValueError(f"classes={classes}: a classifier needs at least two")
+    outputs: dict = encoder.output
+    if mix:
+        mixed = ScalarMix(l2, name="scalar_mix")(outputs["layers"])
+        x = MaskedPooling("mean_max", name="pooling")(mixed, mask=encoder.input["mask"])
+    else:
+        x = outputs["pooled"]
+    x = klayers.Dropout(dropout, name="head_dropout")(x)
+    logits = klayers.Dense(classes, name="logits", dtype="float32")(x)
+    return keras.Model(encoder.input, {"logits": logits}, name="classifier")

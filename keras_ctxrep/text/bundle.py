@@ -1,0 +1,141 @@
+"""The bundle: all that a model needs beside its weights, in one JSON file that travels with every artifact."""
+
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
+from keras_ctxrep.text.tokens import WordPiece
+
+NAME, VOCAB, WEIGHTS = "bundle.json", "vocab.txt", "model.weights.h5"
+FORMAT = 1
+FAMILIES = ("elmo", "bert")
+TASKS = ("language_model", "pretrainer", "embed", "classify")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a model is and how its text is prepared; written once, read by Keras, TF Serving and the edge alike.
+
+    Attributes:
+        family: "elmo" or "bert".
+        task: "language_model" (ELMo), "pretrainer" (BERT), "embed" (an encoder alone) or "classify".
+        config: the fields of the family's Config.
+        max_length: tokens a text is cut to (words for ELMo, pieces with markers for BERT).
+        labels: class names in the order of the logits.
+        vocab: BERT's pieces, or the words an ELMo language model predicts; kept in vocab.txt.
+        lowercase: whether word pieces are lower-cased and lose their accents.
+        head: keyword arguments of the head.
+        versions: of the packages that wrote it.
+        files: SHA-256 of the files beside it.
+    """
+
+    family: str
+    task: str
+    config: dict
+    max_length: int
+    labels: tuple[str, ...] = ()
+    vocab: tuple[str, ...] = ()
+    lowercase: bool = True
+    head: dict = field(default_factory=dict)
+    versions: dict = field(default_factory=dict)
+    files: dict = field(default_factory=dict)
+
+    @cached_property
+    def features(self) -> CharacterFeatures | WordPieceFeatures:
+        """The function from texts to the model's input dict."""
+        if self.family == "elmo":
+            return CharacterFeatures(self.max_length, self.config["max_characters"])
+        return WordPieceFeatures(WordPiece(self.vocab, self.lowercase), self.max_length)
+
+    def files_as_bytes(self, files: dict[str, str] | None = None) -> dict[str, bytes]:
+        """The bundle as files, name -> contents: vocab.txt where there is a vocabulary, and bundle.json.
+
+        Args:
+            files: SHA-256 of further files beside it.
+        """
+        content = {VOCAB: "".join(f"{piece}\n" for piece in self.vocab).encode()} if self.vocab else {}
+        hashes = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()} | (files or {})
+        fields = {name: value for name, value in asdict(self).items() if name != "vocab"} | {"files": hashes}
+        content[NAME] = (json.dumps({"format": FORMAT} | fields, ensure_ascii=False, indent=1) + "\n").encode()
+        return content
+
+
+def save(bundle: Bundle, folder: str | Path) -> None:
+    """Writes vocab.txt and then bundle.json, with the hash of the weights if they are in the folder."""
+    folder = Path(folder)
+    weights = folder / WEIGHTS
+    for name, data in bundle.files_as_bytes({WEIGHTS: sha256(weights)} if weights.exists() else None).items():
+        with written_whole(folder / name) as path:
+            path.write_bytes(data)
+
+
+def load(path: str | Path) -> Bundle:
+    """The bundle of a model folder, a SavedModel folder (in its assets.extra) or a .tflite file (zipped at its end).
+
+    Raises:
+        ValueError: there is none, it is not readable, or a file beside it is not the one it was written with.
+    """
+    path = Path(path)
+    if path.is_dir():
+        folder = next((place for place in (path, path / "assets.extra") if (place / NAME).is_file()), None)
+        if folder is None:
+            raise ValueError(f"{path}: no {NAME} in it; a model folder is made by `ctxrep pretrain` or `ctxrep train`")
+        bundle = _parse(path, lambda name: (folder / name).read_bytes())
+        for name, digest in bundle.files.items():
+            beside = folder / Path(name).name
+            if not beside.is_file() or sha256(beside) != digest:
+                state = "is not the file the bundle was written with" if beside.is_file() else "is missing"
+                raise ValueError(f"{path}: {beside.name} {state}; copy the whole folder again, or train again")
+        return bundle
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _parse(path, archive.read)
+    except (zipfile.BadZipFile, KeyError):
+        raise ValueError(f"{path}: no bundle in it; write the file with `ctxrep tflite`") from None
+
+
+def _parse(path: Path, read: Callable[[str], bytes]) -> Bundle:
+    try:
+        fields = json.loads(read(NAME))
+        if fields.pop("format") != FORMAT:
+            raise ValueError(f"format is not {FORMAT}")
+        bundle = Bundle(**(fields | {"labels": tuple(fields["labels"])}))
+        if bundle.family not in FAMILIES or bundle.task not in TASKS:
+            raise ValueError(f"unknown family or task: {bundle.family!r}, {bundle.task!r}")
+        if VOCAB in bundle.files:
+            bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
+        return bundle
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: {NAME} is damaged or of another version: {error}") from None
+    except KeyError as error:
+        raise ValueError(f"{path}: {NAME} is damaged or missing: {error.args[0]}") from None
+
+
+def sha256(path: str | Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def written_whole(path: str | Path) -> Iterator[Path]:
+    """A temporary name in the same folder, renamed to `path` at the end; nothing is left behind after an error.
+
+    The suffixes stay at the end of the name, for writers that read the format from them.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        temporary = Path(folder) / path.name
+        yield temporary
+        os.replace(temporary, path)

@@ -1,0 +1,167 @@
+"""Texts to the models' input dict: {"char_ids", "mask"} for ELMo, {"token_ids", "segment_ids", "mask"} for BERT.
+
+Both classes work in two steps, so that a pipeline can sort by length in between: `encode` cuts each text into a `Row`
+of at most `max_length` tokens, `collate` pads some rows into one batch. Calling the object does both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_ctxrep.text.tokens import Characters, WordPiece, words
+
+
+@dataclass(frozen=True)
+class Row:
+    """One encoded example, before padding.
+
+    Attributes:
+        tokens: words (ELMo) or piece ids with [CLS] and [SEP] (BERT).
+        truncated: whether tokens were cut off.
+        first: length of the first segment (BERT), [CLS] and [SEP] included.
+        starts: index of each word's first token, for input that was already split; None where cut off or empty.
+    """
+
+    tokens: list
+    truncated: bool = False
+    first: int = 0
+    starts: list[int | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class CharacterFeatures:
+    """ELMo's input from texts, or from sentences already split into words.
+
+    Args:
+        max_length: words kept per text.
+        max_characters: ids per word (50 in every published model).
+
+    Returns: {"char_ids": int32 (B, T, W), "mask": int32 (B, T)}; sentence markers are added by the encoder, not here.
+
+    >>> batch = CharacterFeatures()(["One two three", "four"])
+    >>> batch["char_ids"].shape, batch["mask"].tolist()
+    ((2, 3, 50), [[1, 1, 1], [1, 0, 0]])
+    """
+
+    keys = ("char_ids", "mask")
+
+    def __init__(self, max_length: int = 128, max_characters: int = 50):
+        self.max_length, self.characters = max_length, Characters(max_characters)
+
+    def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
+        return self.collate(self.encode(texts), length)
+
+    def encode(self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None) -> list[Row]:
+        """Rows of words."""
+        if pairs is not None and any(pair is not None for pair in pairs):
+            raise ValueError("a character-level model reads one sentence, not a pair")
+        rows = []
+        for text in texts:
+            found = [word.text for word in words(text)] if isinstance(text, str) else list(text)
+            kept = found[: self.max_length]
+            rows.append(
+                Row(kept, len(kept) < len(found), starts=[*range(len(kept)), *[None] * (len(found) - len(kept))])
+            )
+        return rows
+
+    def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
+        """One batch, padded to the longest row, or to `length`."""
+        sizes, mask = _mask(rows, length)
+        char_ids = np.zeros((*mask.shape, self.characters.width), np.int32)
+        char_ids[mask.astype(bool)] = self.characters(
+            [word for row, n in zip(rows, sizes, strict=True) for word in row.tokens[:n]]
+        )
+        return {"char_ids": char_ids, "mask": mask}
+
+
+class WordPieceFeatures:
+    """BERT's input from texts, pairs of texts, or sentences already split into words.
+
+    [CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; what is too long loses pieces from the longer of the two, last
+    piece first (Devlin et al. 2018, https://arxiv.org/abs/1810.04805, and its `_truncate_seq_pair`).
+
+    Args:
+        wordpiece: the vocabulary.
+        max_length: pieces kept, markers included.
+
+    Returns: {"token_ids", "segment_ids", "mask"}, each int32 (B, T).
+
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+    >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "good", "day"]))
+    >>> features(["Good day", "day"])["token_ids"].tolist()
+    [[2, 5, 6, 3], [2, 6, 3, 0]]
+    """
+
+    keys = ("token_ids", "segment_ids", "mask")
+
+    def __init__(self, wordpiece: WordPiece, max_length: int = 128):
+        if max_length < 4:
+            raise ValueError(f"max_length={max_length}: three are for [CLS] and two [SEP], so at least 4")
+        self.wordpiece, self.max_length = wordpiece, max_length
+
+    def __call__(
+        self,
+        texts: Sequence[str | Sequence[str]],
+        pairs: Sequence[str | None] | None = None,
+        length: int | None = None,
+    ) -> dict[str, np.ndarray]:
+        return self.collate(self.encode(texts, pairs), length)
+
+    def encode(self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None) -> list[Row]:
+        """Rows of piece ids."""
+        raw = [text for text in texts if isinstance(text, str)]
+        ids = iter(self.wordpiece.ids_batch(raw + [pair for pair in pairs or [] if pair is not None]))
+        firsts = [self._split(text) if not isinstance(text, str) else (next(ids), None) for text in texts]
+        seconds = [None if pair is None else next(ids) for pair in pairs or [None] * len(firsts)]
+        return [self._row(one, starts, two) for (one, starts), two in zip(firsts, seconds, strict=True)]
+
+    def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
+        """One batch, padded to the longest row, or to `length`."""
+        sizes, mask = _mask(rows, length)
+        token_ids = np.full(mask.shape, self.wordpiece.pad, np.int32)
+        segment_ids = np.zeros(mask.shape, np.int32)
+        for index, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+            token_ids[index, :size] = row.tokens[:size]
+            segment_ids[index, row.first : size] = 1
+        return {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask}
+
+    def _split(self, sentence: Sequence[str]) -> tuple[list[int], list[int | None]]:
+        pieces, starts = [], []
+        for word in self.wordpiece.ids_of_words(sentence):
+            starts.append(1 + len(pieces) if word else None)  # 1 for [CLS]
+            pieces.extend(word)
+        return pieces, starts
+
+    def _row(self, one: list[int], starts: list[int | None] | None, two: list[int] | None) -> Row:
+        cls, sep = self.wordpiece.cls, self.wordpiece.sep
+        room = self.max_length - (2 if two is None else 3)
+        before = len(one) + len(two or [])
+        one, two = truncate_pair(one, two, room)
+        if starts is not None:
+            starts = [start if start is not None and start <= len(one) else None for start in starts]
+        tokens = [cls, *one, sep] if two is None else [cls, *one, sep, *two, sep]
+        return Row(tokens, before > len(one) + len(two or []), len(one) + 2, starts)
+
+
+def truncate_pair(one: list, two: list | None, room: int) -> tuple[list, list | None]:
+    """Cuts both to `room` items together: the longer loses its last item until they fit (a tie costs the second one)."""
+    if two is None:
+        return one[:room], None
+    keep_one, keep_two = len(one), len(two)
+    excess = keep_one + keep_two - room
+    if excess > 0:
+        cut_one = min(max(keep_one - keep_two, 0), excess)
+        cut_two = min(max(keep_two - keep_one, 0), excess)
+        rest = excess - cut_one - cut_two
+        cut_one, cut_two = cut_one + rest // 2, cut_two + (rest + 1) // 2
+        keep_one, keep_two = keep_one - cut_one, keep_two - cut_two
+    return one[:keep_one], two[:keep_two]
+
+
+def _mask(rows: Sequence[Row], length: int | None) -> tuple[list[int], np.ndarray]:
+    longest = max(1, max(map(len, rows), default=1)) if length is None else length
+    sizes = [min(len(row), longest) for row in rows]
+    return sizes, (np.arange(longest) < np.array(sizes, np.int32).reshape(-1, 1)).astype(np.int32)

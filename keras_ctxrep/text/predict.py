@@ -1,0 +1,103 @@
+"""From text to answers through any engine: the one place where outputs are decoded."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO
+
+import numpy as np
+
+from keras_ctxrep.text.bundle import Bundle
+
+Run = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+class Predictor:
+    """Texts to answers; the same code around a Keras model, a SavedModel or a .tflite file.
+
+    Args:
+        bundle: of the model.
+        run: input dict -> output dict, both of arrays with a batch axis.
+        batch_size: texts given to `run` at once.
+
+    Call:
+        texts: strings.
+
+    Returns: one dict per text: {"label", "score", "probabilities"} for a classifier, {"vector"} for an encoder;
+        with "truncated": True where the text was longer than the model reads; {"error"} where nothing can be read.
+
+    Raises:
+        ValueError: the model has no answers to give (a language model without a head).
+
+    >>> bundle = Bundle("elmo", "classify", {"max_characters": 50}, 8, ("no", "yes"))
+    >>> def run(batch):
+    ...     return {"logits": np.tile([0.0, np.log(3.0)], (len(batch["mask"]), 1))}
+    >>> Predictor(bundle, run)(["a text", " "])
+    [{'label': 'yes', 'score': 0.75, 'probabilities': {'no': 0.25, 'yes': 0.75}}, {'error': 'no words in this text'}]
+    """
+
+    def __init__(self, bundle: Bundle, run: Run, batch_size: int = 32):
+        if bundle.task not in ("classify", "embed"):
+            raise ValueError(
+                f"a {bundle.task} gives no answers; put a head on it with `ctxrep train`, or use `ctxrep embed`"
+            )
+        self.bundle, self.run, self.batch_size = bundle, run, batch_size
+        self._empty = len(bundle.features.encode([""])[0])
+
+    def __call__(self, texts: Sequence[str]) -> list[dict]:
+        rows = self.bundle.features.encode(texts)
+        answers: list[dict] = [{"error": "no words in this text"} for _ in texts]
+        # Rows of like length share a batch, so that little padding is computed.
+        order = sorted((i for i, row in enumerate(rows) if len(row) > self._empty), key=lambda i: len(rows[i]))
+        for begin in range(0, len(order), self.batch_size):
+            indices = order[begin : begin + self.batch_size]
+            outputs = self.run(self.bundle.features.collate([rows[i] for i in indices]))
+            for index, answer in zip(indices, self._decode(outputs), strict=True):
+                answers[index] = answer | ({"truncated": True} if rows[index].truncated else {})
+        return answers
+
+    def probabilities(self, texts: Sequence[str]) -> np.ndarray:
+        """float64 (B, C): a classifier's probabilities, in the order of its labels.
+
+        Raises:
+            ValueError: a text has no words.
+        """
+        answers = self(texts)
+        for text, answer in zip(texts, answers, strict=True):
+            if "error" in answer:
+                raise ValueError(f"{answer['error']}: {text!r}")
+        return np.array([list(answer["probabilities"].values()) for answer in answers])
+
+    def lines(self, stream: IO[bytes]) -> Iterator[dict]:
+        """One answer for each line of a byte stream, as soon as the line is there; a bad line gives an answer too.
+
+        Bytes that are not UTF-8 become U+FFFD, which no tokenizer reads, and the answer carries a "warning".
+        """
+        rest = b""
+        while chunk := stream.read1(1 << 20) if hasattr(stream, "read1") else stream.read(1 << 20):  # pyright: ignore
+            *complete, rest = (rest + chunk).split(b"\n")
+            yield from self._answer_lines(complete)
+        if rest:
+            yield from self._answer_lines([rest])
+
+    def _answer_lines(self, raw: list[bytes]) -> Iterator[dict]:
+        texts = [line.removesuffix(b"\r").decode("utf-8", "replace") for line in raw]
+        for line, text, answer in zip(raw, texts, self(texts), strict=True):
+            if "\ufffd" in text and "\ufffd".encode() not in line:
+                answer = answer | {"warning": "not UTF-8: the bytes that are not were left out"}
+            yield {"error": "empty line"} if not text else answer
+
+    def _decode(self, outputs: Mapping[str, np.ndarray]) -> list[dict]:
+        if self.bundle.task == "embed":
+            return [{"vector": vector.tolist()} for vector in np.asarray(outputs["pooled"])]
+        answers = []
+        for row in softmax(outputs["logits"]):
+            best = int(row.argmax())
+            named = dict(zip(self.bundle.labels, map(float, row), strict=True))
+            answers.append({"label": self.bundle.labels[best], "score": float(row[best]), "probabilities": named})
+        return answers
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """float64 probabilities over the last axis."""
+    shifted = np.asarray(logits, np.float64)
+    shifted = np.exp(shifted - shifted.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)

@@ -1,0 +1,181 @@
+"""Training data for the two pretraining objectives: ELMo's bidirectional language model, BERT's MLM and NSP."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures, truncate_pair
+from keras_ctxrep.text.tokens import Characters, count_words
+
+UNKNOWN = "<UNK>"
+MARKERS = (*Characters.MARKERS, UNKNOWN)
+
+
+class Vocabulary:
+    """The words a language model predicts: <S>, </S>, <UNK>, then the corpus' words, most frequent first.
+
+    The order is that of the published vocabularies, which sampled softmax relies on. Characters of unknown words are
+    read all the same: <UNK> is a target only.
+
+    Args:
+        vocab: the words in order.
+
+    Raises:
+        ValueError: the markers do not come first, or a word occurs twice.
+
+    >>> Vocabulary.count([["a", "b", "a"]], minimum=1).ids(["b", "c"]).tolist()
+    [4, 2]
+    """
+
+    def __init__(self, vocab: Sequence[str]):
+        if tuple(vocab[:3]) != MARKERS:
+            raise ValueError(f"vocabulary: the first three lines must be {', '.join(MARKERS)}; found {list(vocab[:3])}")
+        self.vocab = list(vocab)
+        self._ids = {word: index for index, word in enumerate(vocab)}
+        if len(self._ids) < len(vocab):
+            twice = next(word for index, word in enumerate(vocab) if self._ids[word] != index)
+            raise ValueError(f"vocabulary: {twice!r} stands in it twice")
+
+    @classmethod
+    def count(cls, sentences: Sequence[Sequence[str]], minimum: int = 2, size: int | None = None) -> "Vocabulary":
+        """The words that occur at least `minimum` times, the `size` most frequent of them."""
+        counted = [word for word, count in count_words(sentences) if count >= minimum and word not in MARKERS]
+        return cls([*MARKERS, *counted[:size]])
+
+    def __len__(self) -> int:
+        return len(self.vocab)
+
+    def ids(self, sentence: Sequence[str]) -> np.ndarray:
+        """int32 (len(sentence),), <UNK> where a word is not in the vocabulary."""
+        return np.array([self._ids.get(word, 2) for word in sentence], np.int32)
+
+
+def language_model_batch(
+    features: CharacterFeatures, vocabulary: Vocabulary, rows: Sequence[Row]
+) -> tuple[dict, dict, dict]:
+    """(inputs, targets, weights) of the bidirectional language model for some sentences.
+
+    Peters et al. 2018, eq. 1 of section 3.1: the forward direction predicts w1 .. wn, </S> and the backward direction
+    <S>, w1 .. wn, each from the words on its other side.
+
+    Returns: inputs as of `features`; targets {"forward_logits", "backward_logits"}, int32 (B, T+1); weights with the
+        same keys, float32 (B, T+1), scaled so that the mean over all positions is the mean over the real ones: the loss
+        and its gradient are then exact on any number of replicas.
+    """
+    inputs = features.collate(rows)
+    mask = inputs["mask"]
+    batch, length = mask.shape
+    ids = np.zeros((batch, length), np.int32)
+    ids[mask.astype(bool)] = vocabulary.ids([word for row in rows for word in row.tokens])
+    sizes = mask.sum(1)
+    forward = np.concatenate([ids, np.zeros((batch, 1), np.int32)], 1)
+    forward[np.arange(batch), sizes] = 1  # </S>
+    backward = np.concatenate([np.zeros((batch, 1), np.int32), ids], 1)  # <S> is 0
+    weights = (np.arange(length + 1) <= sizes[:, None]).astype(np.float32)
+    weights *= weights.size / weights.sum()
+    targets = {"forward_logits": forward, "backward_logits": backward}
+    return inputs, targets, dict.fromkeys(targets, weights)
+
+
+def next_sentence_rows(
+    documents: Sequence[Sequence[Sequence[int]]],
+    features: WordPieceFeatures,
+    rng: np.random.Generator,
+    short: float = 0.1,
+) -> Iterator[tuple[Row, bool]]:
+    """(pair of segments, whether the second follows the first) from documents of piece ids.
+
+    Devlin et al. 2018, appendix A.2, and `create_instances_from_document` of https://github.com/google-research/bert:
+    sentences are joined up to `max_length`, cut in two at a random sentence, and half of the time the second part is
+    taken from another document instead. With a single document a part of it that lies elsewhere is taken.
+
+    Args:
+        documents: piece ids of each sentence of each document.
+        features: gives `max_length` and the markers.
+        rng: source of randomness.
+        short: share of pairs made shorter at random.
+    """
+    cls, sep = features.wordpiece.cls, features.wordpiece.sep
+    room = features.max_length - 3
+
+    def draw_target() -> int:
+        return int(rng.integers(2, room + 1)) if rng.random() < short else room
+
+    for number, document in enumerate(documents):
+        begin, target = 0, draw_target()
+        while begin < len(document):
+            end, size = begin, 0
+            while end < len(document) and size < target:
+                size += len(document[end])
+                end += 1
+            cut = begin + (int(rng.integers(1, end - begin)) if end - begin > 1 else 1)
+            first = [piece for sentence in document[begin:cut] for piece in sentence]
+            follows = cut < end and rng.random() < 0.5
+            if follows:
+                second = [piece for sentence in document[cut:end] for piece in sentence]
+                begin = end
+            else:
+                second = _elsewhere(documents, number, cut, target - len(first), rng)
+                begin = cut
+            target = draw_target()
+            first, second = truncate_pair(first, second, room)
+            if first and second:
+                yield Row([cls, *first, sep, *second, sep], first=len(first) + 2), follows
+
+
+def _elsewhere(documents, number: int, cut: int, size: int, rng: np.random.Generator) -> list[int]:
+    """At least one sentence, up to about `size` pieces, from another document, or from another place in the only one."""
+    other = number
+    if len(documents) > 1:
+        other = (number + 1 + int(rng.integers(len(documents) - 1))) % len(documents)
+    document = documents[other]
+    start = int(rng.integers(len(document)))
+    if other == number and start == cut and len(document) > 1:
+        start = (start + 1) % len(document)
+    found: list[int] = []
+    for sentence in document[start:]:
+        found.extend(sentence)
+        if len(found) >= size:
+            break
+    return found
+
+
+def pretrainer_batch(
+    features: WordPieceFeatures,
+    pairs: Sequence[tuple[Row, bool]],
+    rng: np.random.Generator,
+    share: float = 0.15,
+) -> tuple[dict, dict, dict]:
+    """(inputs, targets, weights) of BERT's pretraining for some segment pairs, masked anew at each call.
+
+    Devlin et al. 2018, section 3.1: `share` of the pieces are to be predicted; of these 80% become [MASK], 10% a random
+    piece and 10% stay. Random pieces are drawn from the vocabulary without its special pieces.
+
+    Returns: inputs with "mlm_positions", int32 (B, P); targets {"mlm_logits": int32 (B, P), "nsp_logits": int32 (B,)},
+        0 = the second segment follows, as published; weights with the same keys, those of the MLM scaled so that the
+        mean over all P is the mean over the real ones.
+    """
+    wordpiece = features.wordpiece
+    inputs = features.collate([row for row, _ in pairs])
+    token_ids = inputs["token_ids"]
+    special = np.array([wordpiece.pad, wordpiece.unk, wordpiece.cls, wordpiece.sep, wordpiece.mask])
+    ordinary = np.setdiff1d(np.arange(len(wordpiece.vocab)), special)
+    candidate = inputs["mask"].astype(bool) & ~np.isin(token_ids, [wordpiece.cls, wordpiece.sep])
+
+    count = np.maximum(1, np.round(share * inputs["mask"].sum(1))).astype(int)
+    count = np.minimum(count, candidate.sum(1))
+    order = np.argsort(np.where(candidate, rng.random(token_ids.shape), 2.0), axis=1)[:, : max(1, count.max())]
+    real = np.arange(order.shape[1]) < count[:, None]
+    positions = np.sort(np.where(real, order, token_ids.shape[1]), axis=1)  # padding sorts to the end
+    positions = np.where(real, positions, 0).astype(np.int32)
+    labels = np.where(real, np.take_along_axis(token_ids, positions, 1), 0).astype(np.int32)
+
+    kind = rng.random(positions.shape)
+    replaced = np.where(kind < 0.8, wordpiece.mask, np.where(kind < 0.9, rng.choice(ordinary, positions.shape), labels))
+    rows = np.broadcast_to(np.arange(len(pairs))[:, None], positions.shape)
+    token_ids[rows[real], positions[real]] = replaced[real]
+
+    weights = real.astype(np.float32)
+    targets = {"mlm_logits": labels, "nsp_logits": np.array([not follows for _, follows in pairs], np.int32)}
+    scaled = {"mlm_logits": weights * (weights.size / weights.sum()), "nsp_logits": np.ones(len(pairs), np.float32)}
+    return inputs | {"mlm_positions": positions}, targets, scaled

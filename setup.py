@@ -1,0 +1,51 @@
+"""Metadata of the distribution; tool settings are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = next(
+    line.split('"')[1]
+    for line in (HERE / "keras_ctxrep" / "__init__.py").read_text(encoding="utf-8").splitlines()
+    if line.startswith("__version__")
+)
+
+# tensorflow-text must match TensorFlow's minor version; everything else is as loose as it works.
+TF = ["tensorflow>=2.21,<2.22", "tensorflow-text>=2.21,<2.22", "keras>=3.13", "h5py", "tqdm"]
+EDGE = ["ai-edge-litert>=2.1"]
+PLOT = ["matplotlib>=3.8"]
+DEV = ["pytest>=8", "ruff>=0.9", "pyright>=1.1.390", "build", "tensorboard", "flatbuffers"]
+
+setup(
+    name="keras_ctxrep",
+    version=VERSION,
+    description="Contextual text representations in Keras: ELMo and BERT from raw text to TF Serving and TFLite",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["keras_ctxrep*"]) + ["keras_ctxrep_export", "keras_ctxrep_tflite"],
+    package_dir={
+        "keras_ctxrep_export": "export/keras_ctxrep_export",
+        "keras_ctxrep_tflite": "tflite/keras_ctxrep_tflite",
+    },
+    install_requires=["numpy>=1.26", "tokenizers>=0.20"],
+    extras_require={
+        "tf": TF,
+        "edge": EDGE,
+        "plot": PLOT,
+        "tensorboard": ["tensorboard"],
+        "dev": TF + EDGE + PLOT + DEV,
+    },
+    entry_points={"console_scripts": ["ctxrep = keras_ctxrep.cli:main"]},
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Developers",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
+    ],
+)
