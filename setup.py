@@ -25,7 +25,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(include=["keras_ctxrep*"]) + ["keras_ctxrep_export", "keras_ctxrep_tflite"],
+    packages=[*find_packages(include=["keras_ctxrep*"]), "keras_ctxrep_export", "keras_ctxrep_tflite"],
     package_dir={
         "keras_ctxrep_export": "export/keras_ctxrep_export",
         "keras_ctxrep_tflite": "tflite/keras_ctxrep_tflite",

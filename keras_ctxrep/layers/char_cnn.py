@@ -14,7 +14,8 @@ class CharCNN(keras.layers.Layer):
     part is called carry. Word padding (id 261) is convolved like any character, as published.
 
     Differs from the source: ids are those of inference (0 = no word) in training too, so no row has to be inserted
-    between the two; positions without a word give zeros.
+    between the two; positions without a word give zeros. In TensorFlow graphs of unknown batch size each distinct word
+    is computed once and columns that hold only padding are left out, which changes no result.
 
     Args:
         filters: (width in characters, number of filters) of each convolution.
@@ -86,22 +87,40 @@ class CharCNN(keras.layers.Layer):
 
     def call(self, char_ids):
         shape = ops.shape(char_ids)
-        flat = ops.reshape(char_ids, (-1, shape[2]))  # (B*T, W)
-        x = ops.take(self.char_embed, ops.maximum(flat - 1, 0), axis=0)  # (B*T, W, embedding_dim)
+        flat = ops.reshape(char_ids, (-1, char_ids.shape[2]))  # (B*T, W)
+        if keras.backend.backend() == "tensorflow" and char_ids.shape[0] is None:
+            import tensorflow as tf
+
+            distinct, index = tf.raw_ops.UniqueV2(x=flat, axis=[0])
+            x = tf.gather(self._encode(self._without_padding(distinct)), index)
+        else:
+            x = self._encode(flat)
+        return ops.reshape(x, (-1, shape[1], x.shape[-1]))  # (B, T, D)
+
+    def _without_padding(self, words):
+        """The columns up to the longest word's end, and as many more as the widest filter sees of padding alone."""
+        import tensorflow as tf
+
+        used = tf.reduce_any((words > 0) & (words < self.characters), axis=0)  # (W,), the last id is padding
+        longest = tf.reduce_max(tf.where(used, tf.range(1, tf.size(used) + 1), 0))
+        return words[:, : tf.maximum(longest, 1) + max(width for width, _ in self.filters)]
+
+    def _encode(self, words):
+        """int32 (words, W) -> float32 (words, D)."""
+        x = ops.take(self.char_embed, ops.maximum(words - 1, 0), axis=0)  # (words, W, embedding_dim)
         activation = keras.activations.get(self.activation)
         # bias and activation are monotonic: after the max they cost a fiftieth
         found = [
             activation(ops.max(ops.conv(x, kernel, padding="valid"), axis=1) + bias)
             for kernel, bias in self.convolutions
         ]
-        x = ops.concatenate(found, axis=-1)  # (B*T, sum of filters)
+        x = ops.concatenate(found, axis=-1)  # (words, sum of filters)
         for (carry_kernel, carry_bias), (transform_kernel, transform_bias) in self.highway:
             gate = ops.sigmoid(ops.matmul(x, carry_kernel) + carry_bias)
             x = gate * ops.relu(ops.matmul(x, transform_kernel) + transform_bias) + (1 - gate) * x
         if self.projection is not None:
             x = ops.matmul(x, self.W_proj) + self.b_proj
-        x = x * ops.cast(ops.any(flat > 0, axis=1, keepdims=True), x.dtype)
-        return ops.reshape(x, (-1, shape[1], x.shape[-1]))  # (B, T, D)
+        return x * ops.cast(ops.any(words > 0, axis=1, keepdims=True), x.dtype)
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:2], self.projection or sum(number for _, number in self.filters))

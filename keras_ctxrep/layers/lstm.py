@@ -104,8 +104,8 @@ class ProjectedLSTM(keras.layers.Layer):
         z = self._input_gates(x)
         batch, length = tf.shape(z)[1], tf.shape(z)[0]
         static = z.shape[1]  # TFLite needs the sizes that are known
-        real = tf.reduce_max(mask, axis=(1, 2)) * tf.cast(tf.range(1, length + 1), mask.dtype)
-        steps = tf.maximum(tf.cast(tf.reduce_max(real), tf.int32), 1)
+        real = tf.cast(tf.reduce_max(mask, axis=(1, 2)), tf.int32) * tf.range(1, length + 1)
+        steps = tf.maximum(tf.reduce_max(real), 1)
         out = tf.TensorArray(
             z.dtype, size=length if z.shape[0] is None else z.shape[0], element_shape=(static, self.width)
         )
@@ -124,7 +124,7 @@ class ProjectedLSTM(keras.layers.Layer):
         return tf.transpose(out.stack(), (1, 0, 2))
 
     def _train_on_tensorflow(self, x, mask):
-        """The same with its own gradient, states feature-major: (width, B), so that products have the wide axis first."""
+        """With its own gradient; states are feature-major, (width, B), so that products have the wide axis first."""
         import tensorflow as tf
 
         x = tf.transpose(x, (2, 1, 0))  # (D, T, B)
@@ -227,7 +227,7 @@ def _lstm(cell_clip, projection_clip):
             *_, kept_z, kept_p = tf.while_loop(lambda t, *_: t >= 0, back, loop)
             d_z, d_p = tf.ensure_shape(kept_z.stack(), z.shape), tf.ensure_shape(kept_p.stack(), all_h.shape)
             d_recurrent = _sum_of_products(before_h, d_z)  # (P, 4 units)
-            i, j, f, o = tf.split(all_gates, 4, axis=1)
+            o = tf.split(all_gates, 4, axis=1)[3]
             d_projection = [_sum_of_products(o * tf.tanh(all_c), d_p) for _ in projection]
             return (d_z, None, d_recurrent, *d_projection)
 

@@ -12,7 +12,7 @@ def classify(
     """Text classification.
 
     Devlin et al. 2018, section 4.1, for `mix=False`: a dense layer over the pooled output. For `mix=True`, as Peters et
-    al. 2018 use a biLM: a trained scalar mix of all layers; here its mean and maximum over the tokens feed the dense layer.
+    al. 2018 use a biLM: a trained scalar mix of all layers, here with its mean and maximum over the tokens.
 
     The head is laid over the encoder's own tensors: training it trains `encoder` unless `encoder.trainable = False`.
 

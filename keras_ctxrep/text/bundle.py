@@ -112,6 +112,8 @@ def _parse(path: Path, read: Callable[[str], bytes]) -> Bundle:
         bundle = Bundle(**(fields | {"labels": tuple(fields["labels"])}))
         if bundle.family not in FAMILIES or bundle.task not in TASKS:
             raise ValueError(f"unknown family or task: {bundle.family!r}, {bundle.task!r}")
+        if not isinstance(bundle.files, dict):
+            raise ValueError(f"files is {bundle.files!r}")
         if VOCAB in bundle.files:
             bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
         return bundle
@@ -119,6 +121,9 @@ def _parse(path: Path, read: Callable[[str], bytes]) -> Bundle:
         raise ValueError(f"{path}: {NAME} is damaged or of another version: {error}") from None
     except KeyError as error:
         raise ValueError(f"{path}: {NAME} is damaged or missing: {error.args[0]}") from None
+    except FileNotFoundError as error:
+        name = Path(error.filename).name
+        raise ValueError(f"{path}: {name} is missing; copy the whole folder again, or train again") from None
 
 
 def sha256(path: str | Path) -> str:

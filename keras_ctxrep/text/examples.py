@@ -1,11 +1,11 @@
 """Reading text: corpora of sentences and documents, and labelled examples; every error names file and line."""
 
 import bz2
-import csv
 import gzip
-import io
 import json
 import lzma
+import random
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,9 @@ def lines(path: str | Path) -> Iterator[tuple[int, str]]:
                 yield number, text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}:{number}: not UTF-8 (byte {error.start}: {error.reason})") from None
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the file cannot be read at all
         raise ValueError(f"{path}:{number + 1}: damaged compressed file ({error})") from None
 
 
@@ -67,6 +69,27 @@ def documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
             yield document
         if not found:
             raise ValueError(f"{path}: no text in it")
+
+
+def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0) -> tuple[list, list]:
+    """Documents to train on and documents held out, in the order of the corpus.
+
+    Whole blocks of up to 20 sentences are held out, so that a corpus of a single document can be split, and what follows
+    what stays true within a block. A sentence that occurs twice is kept only where it comes first, so that none stands
+    on both sides.
+
+    Raises:
+        ValueError: too little text to hold any out.
+    """
+    seen: set[str] = set()
+    blocks = []
+    for document in documents:
+        fresh = [sentence for sentence in document if not (sentence in seen or seen.add(sentence))]
+        blocks.extend(fresh[i : i + 20] for i in range(0, len(fresh), 20))
+    chosen = set(random.Random(seed).sample(range(len(blocks)), round(share * len(blocks))))
+    if not chosen:
+        raise ValueError(f"the corpus has {len(blocks)} blocks of 20 sentences: too few to hold {share:.0%} out")
+    return [b for i, b in enumerate(blocks) if i not in chosen], [b for i, b in enumerate(blocks) if i in chosen]
 
 
 def read_examples(path: str | Path) -> list[Example]:
@@ -105,6 +128,8 @@ def _json_rows(path: str | Path) -> Iterator[tuple[int, dict]]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}:{number}: not JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError) as error:  # too long a number, too deep a nesting
+            raise ValueError(f"{path}:{number}: not JSON: {error}") from None
         if not isinstance(row, dict):
             raise ValueError(
                 f'{path}:{number}: {type(row).__name__}; each line is an object {{"text": ..., "label": ...}}'
@@ -115,7 +140,7 @@ def _json_rows(path: str | Path) -> Iterator[tuple[int, dict]]:
 def _tsv_rows(path: str | Path) -> Iterator[tuple[int, dict]]:
     header: list[str] | None = None
     for number, line in lines(path):
-        fields = next(csv.reader(io.StringIO(line), delimiter="\t", quoting=csv.QUOTE_NONE), [])
+        fields = line.split("\t") if line else []
         if header is None:
             header = fields
             if not {"text", "sentence", "sentence1"} & set(header):

@@ -147,7 +147,7 @@ class WordPieceFeatures:
 
 
 def truncate_pair(one: list, two: list | None, room: int) -> tuple[list, list | None]:
-    """Cuts both to `room` items together: the longer loses its last item until they fit (a tie costs the second one)."""
+    """Cuts both to `room` items: the longer loses its last one until they fit (a tie costs the second)."""
     if two is None:
         return one[:room], None
     keep_one, keep_two = len(one), len(two)

@@ -17,6 +17,7 @@ class Predictor:
         bundle: of the model.
         run: input dict -> output dict, both of arrays with a batch axis.
         batch_size: texts given to `run` at once.
+        raw: `run` prepares the text itself and is given {"text": strings}, as a SavedModel's raw-string signature is.
 
     Call:
         texts: strings.
@@ -34,12 +35,12 @@ class Predictor:
     [{'label': 'yes', 'score': 0.75, 'probabilities': {'no': 0.25, 'yes': 0.75}}, {'error': 'no words in this text'}]
     """
 
-    def __init__(self, bundle: Bundle, run: Run, batch_size: int = 32):
+    def __init__(self, bundle: Bundle, run: Run, batch_size: int = 32, raw: bool = False):
         if bundle.task not in ("classify", "embed"):
             raise ValueError(
                 f"a {bundle.task} gives no answers; put a head on it with `ctxrep train`, or use `ctxrep embed`"
             )
-        self.bundle, self.run, self.batch_size = bundle, run, batch_size
+        self.bundle, self.run, self.batch_size, self.raw = bundle, run, batch_size, raw
         self._empty = len(bundle.features.encode([""])[0])
 
     def __call__(self, texts: Sequence[str]) -> list[dict]:
@@ -49,8 +50,11 @@ class Predictor:
         order = sorted((i for i, row in enumerate(rows) if len(row) > self._empty), key=lambda i: len(rows[i]))
         for begin in range(0, len(order), self.batch_size):
             indices = order[begin : begin + self.batch_size]
-            outputs = self.run(self.bundle.features.collate([rows[i] for i in indices]))
-            for index, answer in zip(indices, self._decode(outputs), strict=True):
+            if self.raw:
+                batch = {"text": np.array([texts[i] for i in indices], object)}
+            else:
+                batch = self.bundle.features.collate([rows[i] for i in indices])
+            for index, answer in zip(indices, self._decode(self.run(batch)), strict=True):
                 answers[index] = answer | ({"truncated": True} if rows[index].truncated else {})
         return answers
 

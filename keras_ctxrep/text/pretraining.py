@@ -94,9 +94,14 @@ def next_sentence_rows(
         features: gives `max_length` and the markers.
         rng: source of randomness.
         short: share of pairs made shorter at random.
+
+    Raises:
+        ValueError: `max_length` leaves no room for a pair.
     """
     cls, sep = features.wordpiece.cls, features.wordpiece.sep
     room = features.max_length - 3
+    if room < 2:
+        raise ValueError(f"max_length={features.max_length}: a pair and its markers need at least 5")
 
     def draw_target() -> int:
         return int(rng.integers(2, room + 1)) if rng.random() < short else room
@@ -124,7 +129,7 @@ def next_sentence_rows(
 
 
 def _elsewhere(documents, number: int, cut: int, size: int, rng: np.random.Generator) -> list[int]:
-    """At least one sentence, up to about `size` pieces, from another document, or from another place in the only one."""
+    """Some sentences, about `size` pieces, from another document, or from another place in the only one."""
     other = number
     if len(documents) > 1:
         other = (number + 1 + int(rng.integers(len(documents) - 1))) % len(documents)

@@ -1,0 +1,96 @@
+"""Examples to a `tf.data.Dataset` of batches: shuffled, bucketed by length, prefetched."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+POOL = 64  # batches whose examples are sorted by length together
+
+
+def dataset(
+    examples: Callable[[int], Iterable] | Sequence,
+    collate: Callable[[list, np.random.Generator], Any],
+    batch_size: int,
+    length: Callable[[Any], int] = len,
+    seed: int | None = None,
+    repeat: bool = False,
+) -> tf.data.Dataset:
+    """Batches of like length, so that little padding is computed.
+
+    Examples are drawn into a pool of 64 batches, shuffled, sorted by length and cut into batches, whose order is
+    shuffled again. The same seed gives the same batches in the same order, and the nth batch does not depend on whether
+    those before it were collated.
+
+    Args:
+        examples: the examples, or a function from the number of the epoch to them.
+        collate: a list of examples and a random generator -> whatever `model.fit` takes: nested arrays whose first two
+            axes may vary from batch to batch.
+        batch_size: examples per batch, over all replicas; with `repeat` the incomplete last one of a pool goes on into
+            the next, so that all batches have this size.
+        length: of an example, to sort by.
+        seed: shuffle with this seed; None: keep the order of the examples.
+        repeat: go on for ever, epoch after epoch.
+
+    Raises:
+        ValueError: there are no examples, or with `repeat` fewer than a batch.
+
+    >>> data = dataset([[1], [1, 2], [3]], lambda rows, rng: np.array([len(row) for row in rows]), 2)
+    >>> [batch.tolist() for batch in data.as_numpy_iterator()]
+    [[1, 2], [1]]
+    """
+
+    def epoch(number: int) -> Iterable:
+        return examples(number) if callable(examples) else examples
+
+    def cut(pool: list, generator: np.random.Generator | None, last: bool) -> tuple[list[list], list]:
+        """The pool's batches, and what is left over unless this is the last pool."""
+        if generator is not None:
+            pool = [pool[i] for i in generator.permutation(len(pool))]
+        keep = 0 if last else len(pool) % batch_size
+        pool, rest = pool[: len(pool) - keep], pool[len(pool) - keep :]
+        if generator is not None:
+            pool.sort(key=length)
+        batches = [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+        if generator is not None:
+            batches = [batches[i] for i in generator.permutation(len(batches))]
+        return batches, rest
+
+    def batches() -> Iterator[list]:
+        pool: list = []
+        number = 0
+        while True:
+            generator = None if seed is None else np.random.default_rng((seed, number))
+            found = 0
+            for found, example in enumerate(epoch(number), 1):
+                pool.append(example)
+                if len(pool) == POOL * batch_size:
+                    ready, pool = cut(pool, generator, False)
+                    yield from ready
+            if not found:
+                raise ValueError("no examples to train or evaluate on")
+            if repeat and found < batch_size:
+                raise ValueError(f"{found} examples are fewer than one batch of {batch_size}: choose a smaller batch size")
+            ready, pool = cut(pool, generator, not repeat)
+            yield from ready
+            number += 1
+            if not repeat:
+                return
+
+    def arrays() -> Iterator:
+        for index, batch in enumerate(batches()):
+            yield collate(batch, np.random.default_rng((0 if seed is None else seed, 1, index)))
+
+    def spec(array: np.ndarray) -> tf.TensorSpec:
+        return tf.TensorSpec([None] * min(array.ndim, 2) + list(array.shape[2:]), array.dtype)
+
+    signature = tf.nest.map_structure(spec, next(arrays()))
+    data = tf.data.Dataset.from_generator(arrays, output_signature=signature)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    if repeat:
+        data = data.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    elif not callable(examples):
+        data = data.apply(tf.data.experimental.assert_cardinality(-(-len(examples) // batch_size)))
+    return data.with_options(options).prefetch(4)

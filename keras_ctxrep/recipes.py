@@ -1,0 +1,408 @@
+"""From files to model folders and back: what each `ctxrep` subcommand does, as one function."""
+
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_ctxrep import pipeline, train
+from keras_ctxrep.models import bert, elmo, heads
+from keras_ctxrep.text.bundle import Bundle, written_whole
+from keras_ctxrep.text.examples import Example, documents, hold_out, read_examples
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
+from keras_ctxrep.text.predict import Predictor, softmax
+from keras_ctxrep.text.pretraining import (
+    Vocabulary,
+    language_model_batch,
+    next_sentence_rows,
+    pretrainer_batch,
+)
+from keras_ctxrep.text.scores import accuracy, standard_error
+from keras_ctxrep.text.tokens import WordPiece, read_vocab
+
+Report = Callable[[dict], None]
+
+
+def pretrain(
+    family: str,
+    corpus: Sequence[str | Path],
+    out: str | Path,
+    size: str | None = None,
+    valid: str | Path | None = None,
+    vocab: str | Path | None = None,
+    vocab_size: int = 8000,
+    cased: bool = False,
+    max_length: int = 128,
+    batch_size: int = 32,
+    steps: int | None = None,
+    minutes: float | None = None,
+    learning_rate: float = 1e-3,
+    dropout: float = 0.1,
+    precision: str = "float32",
+    seed: int = 0,
+    tensorboard: str | Path | None = None,
+    report: Report | None = None,
+) -> list[dict]:
+    """Pretrains a biLM or a BERT encoder from text files and writes a model folder.
+
+    Args:
+        family: "elmo" or "bert".
+        corpus: text files, one sentence a line, an empty line between documents.
+        out: the model folder; a run that was interrupted goes on from the checkpoint in it.
+        size: a name in the family's SIZES; None: the smallest one.
+        valid: held-out text; None: a tenth of the corpus, in blocks of sentences.
+        vocab: a vocabulary file; None: learned from the corpus (ELMo: words that occur at least twice; BERT: word pieces).
+        vocab_size: entries of a learned vocabulary, at most.
+        cased: BERT: keep case and accents.
+        max_length: tokens per example; longer sentences are cut.
+        batch_size: sentences (ELMo) or pairs of segments (BERT) per step, over all devices.
+        steps, minutes: length of the run, one of the two.
+        learning_rate: its peak.
+        dropout: while training.
+        precision: a Keras dtype policy.
+        seed: of every random choice.
+        tensorboard: folder for TensorBoard logs.
+        report: called with each evaluation, as it comes.
+
+    Returns: the evaluations, as of `train.fit`; they are also in OUT/history.json.
+
+    Raises:
+        ValueError: no such size, no text, a vocabulary that does not fit, or an argument out of range.
+    """
+    sizes: dict[str, Any] = {"elmo": elmo.SIZES, "bert": bert.SIZES}[family]
+    size = next(iter(sizes)) if size is None else size
+    if size not in sizes:
+        raise ValueError(f"size {size!r}: choose one of {', '.join(sizes)}")
+    keras.utils.set_random_seed(seed)
+    config = replace(sizes[size], dropout=dropout)
+    if valid is None:
+        text, held = hold_out(documents(corpus), seed=seed)
+    else:
+        text, held = list(documents(corpus)), list(documents([valid]))
+    given = None if vocab is None else read_vocab(vocab)
+    prepare = _language_modelling if family == "elmo" else _masked_modelling
+    bundle, data, validation = prepare(config, text, held, given, vocab_size, cased, max_length, batch_size, seed)
+    with train.scope(precision):
+        model = train.build(bundle)
+    history = train.fit(
+        model,
+        data,
+        validation,
+        steps=steps,
+        minutes=minutes,
+        learning_rate=learning_rate,
+        folder=out,
+        tensorboard=tensorboard,
+        report=report,
+    )
+    train.save(out, model, bundle)
+    with written_whole(Path(out) / "history.json") as path:
+        path.write_text(json.dumps(history, indent=1))
+    return history
+
+
+def _language_modelling(config: elmo.Config, text, held, given, vocab_size, cased, max_length, batch_size, seed):
+    features = CharacterFeatures(max_length, config.max_characters)
+    rows, held_rows = (
+        [row for document in part for row in features.encode(document) if len(row)] for part in (text, held)
+    )
+    vocabulary = Vocabulary(given) if given else Vocabulary.count([row.tokens for row in rows], size=vocab_size)
+
+    def collate(rows, rng):
+        return language_model_batch(features, vocabulary, rows)
+
+    bundle = Bundle("elmo", "language_model", asdict(config), max_length, vocab=tuple(vocabulary.vocab))
+    data = pipeline.dataset(rows, collate, batch_size, seed=seed, repeat=True)
+    return bundle, data, pipeline.dataset(held_rows, collate, batch_size)
+
+
+def _masked_modelling(config: bert.Config, text, held, given, vocab_size, cased, max_length, batch_size, seed):
+    if given is None:
+        wordpiece = WordPiece.train((sentence for document in text for sentence in document), vocab_size, not cased)
+    else:
+        wordpiece = WordPiece(given, not cased)
+    config = replace(config, vocabulary_size=len(wordpiece.vocab))
+    if max_length > config.max_positions:
+        raise ValueError(f"max_length={max_length}: this size has {config.max_positions} positions")
+    features = WordPieceFeatures(wordpiece, max_length)
+    pieces, held_pieces = ([wordpiece.ids_batch(document) for document in part] for part in (text, held))
+
+    def collate(pairs, rng):
+        return pretrainer_batch(features, pairs, rng)
+
+    def epoch(number: int) -> Iterator[tuple[Row, bool]]:
+        rng = np.random.default_rng((seed, number))
+        return next_sentence_rows([pieces[i] for i in rng.permutation(len(pieces))], features, rng)
+
+    bundle = Bundle(
+        "bert", "pretrainer", asdict(config), max_length, vocab=tuple(wordpiece.vocab), lowercase=wordpiece.lowercase
+    )
+    data = pipeline.dataset(epoch, collate, batch_size, length=_pair_length, seed=seed, repeat=True)
+    held_pairs = list(next_sentence_rows(held_pieces, features, np.random.default_rng(seed)))
+    return bundle, data, pipeline.dataset(held_pairs, collate, batch_size)
+
+
+def _pair_length(pair: tuple[Row, bool]) -> int:
+    return len(pair[0])
+
+
+def finetune(
+    data: str | Path | Sequence[Example],
+    dev: str | Path | Sequence[Example],
+    encoder: str | Path,
+    out: str | Path,
+    max_length: int | None = None,
+    batch_size: int = 32,
+    steps: int | None = None,
+    minutes: float | None = None,
+    epochs: float = 3,
+    learning_rate: float = 1e-3,
+    dropout: float = 0.1,
+    freeze: bool = False,
+    from_scratch: bool = False,
+    precision: str = "float32",
+    seed: int = 0,
+    tensorboard: str | Path | None = None,
+    report: Report | None = None,
+) -> list[dict]:
+    """Fine-tunes an encoder to classify texts and writes a model folder.
+
+    Args:
+        data, dev: labelled examples, or .tsv or .jsonl files of them; labels are those of `data`.
+        encoder: a model folder of any task.
+        out: the model folder to write.
+        max_length: tokens per text; None: as the encoder was trained.
+        batch_size: texts per step.
+        steps, minutes: length of the run; without both `epochs`.
+        epochs: passes over `data`.
+        learning_rate: its peak.
+        dropout: before the last layer.
+        freeze: train the head alone.
+        from_scratch: start from random weights instead of the encoder's, as a baseline.
+        precision, seed, tensorboard, report: as in `pretrain`.
+
+    Returns: the evaluations on `dev`.
+
+    Raises:
+        ValueError: a file is malformed, a label of `dev` is unknown, or there are fewer than two labels.
+    """
+    keras.utils.set_random_seed(seed)
+    train_set, dev_set = (read_examples(part) if isinstance(part, str | Path) else list(part) for part in (data, dev))
+    labels = sorted({_label(example, data) for example in train_set})
+    if len(labels) < 2:
+        raise ValueError(f"{data}: only the label {labels[0]!r}; a classifier needs at least two")
+    with train.scope(precision):
+        model, bundle = train.load_encoder(encoder)
+        if from_scratch:
+            model = train.build(bundle)
+        model.trainable = not freeze
+        head = {"mix": bundle.family == "elmo", "dropout": dropout}
+        model = heads.classify(model, len(labels), **head)
+    bundle = replace(
+        bundle, task="classify", labels=tuple(labels), head=head, max_length=max_length or bundle.max_length
+    )
+    if steps is None and minutes is None:
+        steps = max(1, round(epochs * len(train_set) / batch_size))
+    history = train.fit(
+        model,
+        _labelled(bundle, train_set, batch_size, data, seed, repeat=True),
+        _labelled(bundle, dev_set, batch_size, dev, None, repeat=False),
+        steps=steps,
+        minutes=minutes,
+        learning_rate=learning_rate,
+        folder=out,
+        tensorboard=tensorboard,
+        report=report,
+    )
+    train.save(out, model, bundle)
+    return history
+
+
+def _label(example: Example, source: Any) -> str:
+    if example.label is None:
+        raise ValueError(f"{source if isinstance(source, str | Path) else 'data'}: no label for {example.text[:60]!r}")
+    return example.label
+
+
+def _labelled(bundle: Bundle, examples: Sequence[Example], batch_size: int, source: Any, seed, repeat: bool):
+    numbers = {label: index for index, label in enumerate(bundle.labels)}
+    unknown = {_label(example, source) for example in examples} - set(numbers)
+    if unknown:
+        raise ValueError(f"{source}: label {min(unknown)!r} is not one of {', '.join(bundle.labels)}")
+    features = bundle.features
+    rows = features.encode([example.text for example in examples], [example.pair for example in examples])
+    pairs = [(row, numbers[_label(example, source)]) for row, example in zip(rows, examples, strict=True)]
+
+    def collate(pairs, rng):
+        return features.collate([row for row, _ in pairs]), {"logits": np.array([y for _, y in pairs], np.int32)}
+
+    return pipeline.dataset(pairs, collate, batch_size, length=_pair_length, seed=seed, repeat=repeat)
+
+
+def score(folder: str | Path, data: str | Path, batch_size: int = 32) -> dict:
+    """A model folder's metric on held-out data.
+
+    A classifier: accuracy with its standard error, on labelled examples. A biLM: full-softmax perplexity forward,
+    backward and their mean, on text. A BERT pretrainer: MLM and NSP accuracy, on text.
+
+    Args:
+        folder: the model.
+        data: a labelled file (.tsv, .jsonl) for a classifier, a text file for a language model.
+        batch_size: texts computed together; no figure depends on it.
+
+    Raises:
+        ValueError: the data is malformed or does not fit the model's task.
+    """
+    model, bundle = train.load(folder)
+    if bundle.task == "classify":
+        examples = read_examples(data)
+        unknown = {_label(example, data) for example in examples} - set(bundle.labels)
+        if unknown:
+            raise ValueError(f"{data}: label {min(unknown)!r} is not one of {', '.join(bundle.labels)}")
+        answers = Predictor(bundle, train.runner(model), batch_size)([example.text for example in examples])
+        share = accuracy([example.label for example in examples], [answer.get("label") for answer in answers])
+        return {"examples": len(examples), "accuracy": share, "standard_error": standard_error(share, len(examples))}
+    if bundle.task == "embed":
+        raise ValueError(f"{folder}: an encoder alone has no score; fine-tune it with `ctxrep train`")
+    return _score_language_model(model, bundle, list(documents([data])), batch_size)
+
+
+def _score_language_model(model: keras.Model, bundle: Bundle, text: list, batch_size: int) -> dict:
+    features = bundle.features
+    if bundle.family == "elmo":
+        vocabulary = Vocabulary(bundle.vocab)
+        items = [row for document in text for row in features.encode(document) if len(row)]
+        items.sort(key=len)
+
+        def collate(rows, rng):
+            return language_model_batch(features, vocabulary, rows)  # pyright: ignore[reportArgumentType]
+    else:
+        pieces = [features.wordpiece.ids_batch(document) for document in text]  # pyright: ignore
+        items = list(next_sentence_rows(pieces, features, np.random.default_rng(0)))  # pyright: ignore
+
+        def collate(rows, rng):
+            return pretrainer_batch(features, rows, rng)  # pyright: ignore[reportArgumentType]
+
+    found = train.compile(model).evaluate(pipeline.dataset(items, collate, batch_size), verbose=0, return_dict=True)  # pyright: ignore
+    if bundle.family == "bert":
+        return {
+            "pairs": len(items),
+            "mlm_accuracy": found["mlm_logits_accuracy"],
+            "nsp_accuracy": found["nsp_logits_accuracy"],
+        }
+    forward, backward = (found[f"{direction}_logits_perplexity"] for direction in ("forward", "backward"))
+    return {
+        "sentences": len(items),
+        "forward_perplexity": forward,
+        "backward_perplexity": backward,
+        "perplexity": float(np.sqrt(forward * backward)),
+    }
+
+
+def embed(
+    folder: str | Path,
+    sentences: Iterable[str],
+    out: str | Path,
+    layers: str = "all",
+    words: bool = False,
+    batch_size: int = 32,
+    progress: Callable[[int], None] = lambda count: None,
+) -> int:
+    """Writes the vectors of each sentence to a .npz or .hdf5 file, under "0", "1", ..., in the order of the input.
+
+    Args:
+        folder: a model of any task.
+        sentences: one string each; read as they are needed.
+        out: FILE.npz or FILE.hdf5, the layout of the published ELMo dumps.
+        layers: "all": (N, T, D); "mix": their scalar mix (trained, in a model that has one; else the mean), (T, D);
+            "top": (T, D); "mean": the mean of the mix over the tokens, (D,).
+        words: the sentences are split already, at spaces; BERT then gives one vector per word, that of its first piece,
+            and otherwise one per piece, without [CLS] and [SEP].
+        batch_size: sentences computed together.
+        progress: called with the number of sentences written.
+
+    Returns: the number of sentences.
+
+    Raises:
+        ValueError: another file suffix, or another choice of `layers`.
+    """
+    if layers not in ("all", "mix", "top", "mean"):
+        raise ValueError(f"layers={layers!r}: choose all, mix, top or mean")
+    out = Path(out)
+    if out.suffix not in (".npz", ".hdf5", ".h5"):
+        raise ValueError(f"{out}: the name must end in .npz or .hdf5")
+    model, bundle = train.load(folder)
+    encoder, _ = train.load_encoder(folder)
+    run = train.runner(encoder)
+    names = [layer.name for layer in model.layers]
+    weights = gamma = None
+    if "scalar_mix" in names:
+        w, gamma = model.get_layer("scalar_mix").get_weights()
+        weights = softmax(w).astype(np.float32)
+
+    def vectors(batch: list[str]) -> Iterator[np.ndarray]:
+        rows = bundle.features.encode([sentence.split(" ") for sentence in batch] if words else batch)
+        found = np.stack(run(bundle.features.collate(rows))["layers"])  # (N, B, T, D)
+        for index, row in enumerate(rows):
+            if bundle.family == "bert":
+                kept = [start for start in row.starts or range(1, len(row) - 1) if start is not None]
+                if words and len(kept) < len(row.starts or []):
+                    raise ValueError(f"a word without pieces, or beyond {bundle.max_length} pieces: {batch[index][:60]!r}")
+            else:
+                kept = range(len(row))
+            one = found[:, index, list(kept)]  # (N, T, D)
+            if layers == "top":
+                one = one[-1]
+            elif layers in ("mix", "mean"):
+                one = one.mean(0) if weights is None else gamma * np.tensordot(weights, one, 1)
+                one = one.mean(0) if layers == "mean" else one
+            yield one.astype(np.float32)
+
+    count = 0
+    with written_whole(out) as path, _array_writer(path) as write:
+        batch: list[str] = []
+        for sentence in _and_end(sentences):
+            if sentence is not None:
+                batch.append(sentence)
+            if batch and (sentence is None or len(batch) == batch_size):
+                for array in vectors(batch):
+                    write(str(count), array)
+                    count += 1
+                progress(count)
+                batch = []
+    return count
+
+
+def _and_end(items: Iterable) -> Iterator:
+    yield from items
+    yield None
+
+
+class _array_writer:
+    """Writes arrays one by one into a .npz or an hdf5 file, whichever the name says."""
+
+    def __init__(self, path: Path):
+        if path.suffix == ".npz":
+            self._file = zipfile.ZipFile(path, "w", allowZip64=True)
+        else:
+            import h5py
+
+            self._file = h5py.File(path, "w")
+
+    def __enter__(self) -> Callable[[str, np.ndarray], None]:
+        return self._write
+
+    def __exit__(self, *_):
+        self._file.close()
+
+    def _write(self, name: str, array: np.ndarray) -> None:
+        if isinstance(self._file, zipfile.ZipFile):
+            with self._file.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.ascontiguousarray(array))
+        else:
+            self._file[name] = array

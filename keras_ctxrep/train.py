@@ -1,0 +1,448 @@
+"""Training: what `model.fit` needs around it, and model folders. Plain `compile` and `fit` do as well without it.
+
+    with train.scope():                       # all GPUs, or what there is
+        model = elmo.language_model(config, vocabulary_size)
+    history = train.fit(model, data, validation, steps=10_000, folder="run")
+    train.save("run", model, bundle)
+    model, bundle = train.load("run")
+"""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from keras_ctxrep import __version__
+from keras_ctxrep.models import bert, elmo, heads
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import Bundle, written_whole
+from keras_ctxrep.text.predict import Predictor, Run
+
+# ---------------------------------------------------------------------------------------------------- model folders
+
+
+def build(bundle: Bundle) -> keras.Model:
+    """The model a bundle describes, with fresh weights."""
+    if bundle.family == "elmo":
+        config = elmo.Config(**bundle.config)
+        if bundle.task == "language_model":
+            return elmo.language_model(config, len(bundle.vocab))
+        encoder = elmo.encoder(config)
+    else:
+        config = bert.Config(**bundle.config)
+        if bundle.task == "pretrainer":
+            return bert.pretrainer(config)
+        encoder = bert.encoder(config)
+    return heads.classify(encoder, len(bundle.labels), **bundle.head) if bundle.task == "classify" else encoder
+
+
+def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
+    """Writes a model folder: model.weights.h5 (without the optimizer's state), vocab.txt and bundle.json."""
+    with written_whole(Path(folder) / bundles.WEIGHTS) as path:
+        _bare(model).save_weights(path)
+    versions = {"keras_ctxrep": __version__} | {name: version(name) for name in ("tensorflow", "keras", "tokenizers")}
+    bundles.save(replace(bundle, versions=versions), folder)
+    shutil.rmtree(Path(folder) / "checkpoint", ignore_errors=True)  # of the run that ends here
+
+
+def _bare(model: keras.Model) -> keras.Model:
+    """The same layers without an optimizer."""
+    with model.distribute_strategy.scope():  # pyright: ignore[reportAttributeAccessIssue]
+        return keras.Model(model.input, model.output, name=model.name)
+
+
+def load(folder: str | Path) -> tuple[keras.Model, Bundle]:
+    """The model of a folder, with its weights, and its bundle.
+
+    Raises:
+        ValueError: the folder is no model folder, or its files do not belong together.
+    """
+    bundle = bundles.load(folder)
+    path = Path(folder) / bundles.WEIGHTS
+    if bundles.WEIGHTS not in bundle.files:
+        raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it")
+    model = build(bundle)
+    model.load_weights(path)
+    return model, bundle
+
+
+def load_encoder(folder: str | Path) -> tuple[keras.Model, Bundle]:
+    """The encoder of any model folder, whatever its task, and the bundle with the task "embed"."""
+    model, bundle = load(folder)
+    embed = replace(bundle, task="embed", labels=(), head={}, vocab=bundle.vocab if bundle.family == "bert" else ())
+    encoder = build(embed)
+    copy_weights(model, encoder)
+    return encoder, embed
+
+
+def copy_weights(source: keras.Model, target: keras.Model) -> None:
+    """Copies the weights of every layer of `target` from the layer of `source` that has its name.
+
+    Raises:
+        ValueError: `source` lacks a layer.
+    """
+    for layer in target.layers:
+        if layer.weights:
+            layer.set_weights(source.get_layer(layer.name).get_weights())
+
+
+def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
+    """The answers of a model folder, by Keras.
+
+    Raises:
+        ValueError: no model folder, or a pretraining model, which has no answers.
+    """
+    model, bundle = load(folder)
+    return Predictor(bundle, runner(model), batch_size)
+
+
+def runner(model: keras.Model) -> Run:
+    """The model as a function from a dict of arrays to a dict of arrays, traced once for all batch sizes and lengths."""
+    signature = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in model.input.items()}
+    traced = tf.function(lambda inputs: model(inputs, training=False), input_signature=[signature])
+
+    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced({name: batch[name] for name in signature}))
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------------- training
+
+
+@contextmanager
+def scope(precision: str = "float32", devices: Sequence[str] | None = None) -> Iterator[tf.distribute.Strategy]:
+    """Where models are built: a distribution strategy and a precision.
+
+    Args:
+        precision: a Keras dtype policy, e.g. "mixed_bfloat16".
+        devices: names like "GPU:0"; None: all GPUs, or the CPU. More than one gives a `tf.distribute.MirroredStrategy`.
+    """
+    if devices is None:
+        devices = [device.name.removeprefix("/physical_device:") for device in tf.config.list_physical_devices("GPU")]
+    strategy = tf.distribute.MirroredStrategy(devices) if len(devices) > 1 else tf.distribute.get_strategy()
+    before = keras.mixed_precision.dtype_policy()
+    with ExitStack() as stack:
+        stack.callback(keras.mixed_precision.set_dtype_policy, before)
+        keras.mixed_precision.set_dtype_policy(precision)
+        stack.enter_context(strategy.scope())
+        yield strategy
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class AdamW(keras.optimizers.AdamW):
+    """AdamW that clips the norm of the gradient after it was summed over the replicas.
+
+    Loshchilov & Hutter 2017, https://arxiv.org/abs/1711.05101. Keras clips each replica's part before the sum, which
+    under MirroredStrategy lets through up to as many times the limit as there are replicas. No decay on biases and norms,
+    as published for BERT.
+
+    Args:
+        learning_rate: the peak.
+        weight_decay: per step, times the learning rate.
+        clip: largest global norm of the gradient.
+
+    >>> AdamW(learning_rate=1e-3, clip=1.0).clip
+    1.0
+    """
+
+    def __init__(self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, **kwargs):
+        super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
+        self.clip = clip
+        self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj"])
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        reduced = super()._all_reduce_sum_gradients(grads_and_vars)  # pyright: ignore[reportAttributeAccessIssue]
+        clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in reduced], self.clip)
+        return [(gradient, variable) for gradient, (_, variable) in zip(clipped, reduced, strict=True)]
+
+    def get_config(self):
+        return super().get_config() | {"clip": self.clip}
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class Perplexity(keras.metrics.Mean):
+    """exp of the mean cross-entropy, in nats, of the positions whose weight is not zero; exact over batches of any shape.
+
+    >>> metric = Perplexity()
+    >>> metric.update_state(np.array([[0, 1]]), np.zeros((1, 2, 4), "float32"), np.array([[2.0, 0.0]]))
+    >>> round(float(metric.result()), 4)
+    4.0
+    """
+
+    def __init__(self, name="perplexity", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        loss = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+        super().update_state(loss, _counted(sample_weight))
+
+    def result(self):
+        return keras.ops.exp(super().result())
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class Accuracy(keras.metrics.SparseCategoricalAccuracy):
+    """Share of right labels among the positions whose weight is not zero.
+
+    >>> metric = Accuracy()
+    >>> metric.update_state(np.array([[1, 1]]), np.array([[[0.0, 1.0], [1.0, 0.0]]]), np.array([[2.0, 0.0]]))
+    >>> float(metric.result())
+    1.0
+    """
+
+    def __init__(self, name="accuracy", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(y_true, y_pred, _counted(sample_weight))
+
+
+def _counted(sample_weight):
+    return None if sample_weight is None else keras.ops.cast(keras.ops.convert_to_tensor(sample_weight) > 0, "float32")
+
+
+def compile(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> keras.Model:
+    """Compiles a model of this package: cross-entropy for each of its logits.
+
+    Without an optimizer it is compiled for `evaluate` alone, and then with metrics: perplexity for a biLM, else accuracy.
+    Training goes without, since a metric over a vocabulary costs as much as the loss.
+
+    Returns: the model.
+    """
+    directions = {"forward_logits", "backward_logits"}
+    names = list(model.output)
+    metrics = {name: [Perplexity() if name in directions else Accuracy()] for name in names}
+    with model.distribute_strategy.scope():  # pyright: ignore[reportAttributeAccessIssue]
+        model.compile(
+            optimizer or "sgd",
+            loss={name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in names},
+            loss_weights={name: 0.5 if name in directions else 1.0 for name in names},
+            weighted_metrics=None if optimizer else metrics,
+            jit_compile=False,  # lengths vary from batch to batch, and XLA compiles anew for each
+        )
+    return model
+
+
+def fit(
+    model: keras.Model,
+    data: tf.data.Dataset,
+    validation: tf.data.Dataset | None = None,
+    steps: int | None = None,
+    minutes: float | None = None,
+    learning_rate: float = 1e-3,
+    warmup: float = 0.1,
+    weight_decay: float = 0.01,
+    clip: float = 1.0,
+    evaluations: int = 10,
+    folder: str | Path | None = None,
+    checkpoint_minutes: float = 5.0,
+    tensorboard: str | Path | None = None,
+    report: Callable[[dict], None] | None = None,
+) -> list[dict]:
+    """Trains with AdamW, a linear warm-up and a linear decay to zero, and keeps the weights that validated best.
+
+    It only arranges `model.fit`: schedule, deadline, validation, checkpoints and progress are callbacks.
+
+    Args:
+        model: of this package; compiled here.
+        data: endless batches.
+        validation: one pass of it is an evaluation.
+        steps: length of the run in batches.
+        minutes: length of the run in time, validation included; give this or `steps`.
+        learning_rate: its peak.
+        warmup: share of the run until the peak.
+        weight_decay: of AdamW.
+        clip: largest global norm of the gradient.
+        evaluations: how often to validate, evenly over the run.
+        folder: keeps a checkpoint here; the same call after an interruption goes on from it, until `save` ends the run.
+        checkpoint_minutes: time between two checkpoints.
+        tensorboard: writes TensorBoard logs here (needs the package `tensorboard`).
+        report: called with each evaluation's metrics, as they come.
+
+    Returns: the evaluations, each {"step", "minutes", "loss", "val_loss", metrics ...}.
+
+    Raises:
+        ValueError: neither or both of `steps` and `minutes`, a value out of range, or a checkpoint of another model.
+    """
+    if (steps is None) == (minutes is None):
+        raise ValueError(f"steps={steps}, minutes={minutes}: give one of the two")
+    for name, value in {"steps": steps, "minutes": minutes, "learning_rate": learning_rate, "clip": clip}.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name}={value}: must be above 0")
+    if not 0 <= warmup < 1:
+        raise ValueError(f"warmup={warmup}: a share of the run, 0 <= warmup < 1")
+
+    compile(model, AdamW(learning_rate, weight_decay, clip))
+    judge = compile(_bare(model))
+    course = _Course(steps, minutes, learning_rate, warmup, judge, validation, evaluations, report)
+    callbacks: list[keras.callbacks.Callback] = [course]
+    if folder is not None:
+        checkpoint = _Checkpoint(Path(folder) / "checkpoint", course, checkpoint_minutes)
+        callbacks.append(checkpoint)
+        checkpoint.restore(model)
+    if tensorboard is not None:
+        try:
+            import tensorboard as _  # noqa: F401
+        except ImportError:
+            raise ValueError("TensorBoard logs need its package: pip install tensorboard") from None
+        callbacks.append(keras.callbacks.TensorBoard(str(tensorboard)))
+    if not course.done:
+        data = data.skip(course.step) if course.step else data
+        try:
+            model.fit(
+                data,
+                epochs=1_000_000,  # the course ends it
+                steps_per_epoch=course.steps_per_epoch,
+                callbacks=callbacks,
+                shuffle=False,
+                verbose=0,  # pyright: ignore[reportArgumentType]
+            )
+        except KeyboardInterrupt:
+            course.on_train_end()
+            if folder is not None:
+                checkpoint.write(model)
+            raise
+    course.finish(model)
+    return course.history
+
+
+class _Course(keras.callbacks.Callback):
+    """Where the run is: sets the learning rate, ends it, validates, keeps the best weights, shows progress."""
+
+    def __init__(self, steps, minutes, peak, warmup, judge, validation, evaluations, report):
+        super().__init__()
+        self.steps, self.minutes, self.peak, self.warmup = steps, minutes, peak, warmup
+        self.judge, self.validation, self.evaluations, self.report = judge, validation, evaluations, report
+        self.step, self.seconds, self.history = 0, 0.0, []
+        self.best, self.best_loss = None, np.inf
+        self.steps_per_epoch = 20 if steps is None else max(1, min(20, steps // evaluations))
+
+    @property
+    def progress(self) -> float:
+        """Share of the run that is over."""
+        return self.step / self.steps if self.steps else self.seconds / (60 * self.minutes)
+
+    @property
+    def done(self) -> bool:
+        return self.progress >= 1
+
+    def rate(self) -> float:
+        """The learning rate now: linear warm-up, linear decay."""
+        progress = max(self.progress, 1e-3)
+        share = progress / self.warmup if progress < self.warmup else (1 - progress) / (1 - self.warmup)
+        return self.peak * max(share, 1e-3)
+
+    def on_train_begin(self, logs=None):
+        self._since = time.monotonic() - self.seconds
+        unit = {"total": self.steps, "initial": self.step, "unit": " steps"}
+        if self.minutes:
+            unit = {
+                "total": round(60 * self.minutes),
+                "bar_format": "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} s{postfix}",
+            }
+        self._bar = tqdm(desc="training", file=sys.stderr, leave=False, disable=None, mininterval=0.5, **unit)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.optimizer.learning_rate = self.rate()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        self.seconds = time.monotonic() - self._since
+        self._bar.n = self.step if self.steps else min(self.seconds, 60 * self.minutes)
+        if not self._bar.disable:
+            self._bar.set_postfix(loss=f"{logs['loss']:.3f}", refresh=False)
+            self._bar.update(0)
+        if self.done:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        due = len(self.history) + 1 <= self.progress * self.evaluations
+        if self.validation is not None and (due or self.done):
+            found = self.judge.evaluate(self.validation, verbose=0, return_dict=True)
+            logs = logs | {f"val_{name}": value for name, value in found.items()}
+            if found["loss"] < self.best_loss:
+                self.best, self.best_loss = self.model.get_weights(), found["loss"]
+        self.seconds = time.monotonic() - self._since
+        if due or self.done:
+            entry = {"step": self.step, "minutes": self.seconds / 60} | {name: float(x) for name, x in logs.items()}
+            self.history.append(entry)
+            if self.report is not None:
+                self._bar.clear()
+                self.report(entry)
+
+    def on_train_end(self, logs=None):
+        self._bar.close()
+
+    def finish(self, model: keras.Model) -> None:
+        if self.best is not None:
+            model.set_weights(self.best)
+
+
+class _Checkpoint(keras.callbacks.Callback):
+    """Writes weights, optimizer and the course's place now and then, the state file last; restores them."""
+
+    def __init__(self, folder: Path, course: _Course, minutes: float):
+        super().__init__()
+        self.folder, self.course, self.seconds = folder, course, 60 * minutes
+        self._last = time.monotonic()
+
+    def restore(self, model: keras.Model) -> None:
+        state_file = self.folder / "state.json"
+        if not state_file.exists():
+            return
+        state = json.loads(state_file.read_text())
+        if state["shapes"] != _shapes(model):
+            raise ValueError(f"{self.folder} holds a checkpoint of another model: remove it, or choose another folder")
+        model.optimizer.build(model.trainable_variables)
+        model.load_weights(self.folder / state["weights"])
+        course = self.course
+        course.step, course.seconds, course.history = state["step"], state["seconds"], state["history"]
+        if state["best"] is not None:
+            with np.load(self.folder / state["best"]) as arrays:
+                course.best = [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
+            course.best_loss = state["best_loss"]
+
+    def on_train_batch_end(self, batch, logs=None):
+        if time.monotonic() - self._last > self.seconds:
+            self.write(self.model)
+
+    def on_train_end(self, logs=None):
+        self.write(self.model)
+
+    def write(self, model: keras.Model) -> None:
+        course = self.course
+        names = {"weights": f"step-{course.step}.weights.h5", "best": None}
+        with written_whole(self.folder / names["weights"]) as path:
+            model.save_weights(path)
+        if course.best is not None:
+            names["best"] = f"best-{course.step}.npz"
+            with written_whole(self.folder / names["best"]) as path:
+                np.savez(path, *course.best)
+        state = names | {
+            "step": course.step,
+            "seconds": course.seconds,
+            "history": course.history,
+            "best_loss": float(course.best_loss) if course.best is not None else None,
+            "shapes": _shapes(model),
+        }
+        with written_whole(self.folder / "state.json") as path:
+            path.write_text(json.dumps(state))
+        for old in self.folder.iterdir():
+            if old.name not in ("state.json", *names.values()):
+                old.unlink()
+        self._last = time.monotonic()
+
+
+def _shapes(model: keras.Model) -> list:
+    return [[weight.path, list(weight.shape)] for weight in model.trainable_variables]

@@ -1,0 +1,162 @@
+"""The bundle: written, read, damaged."""
+
+import hashlib
+import json
+import zipfile
+
+import pytest
+
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
+
+BERT = Bundle(
+    "bert",
+    "classify",
+    {"width": 4},
+    8,
+    labels=("süß", "salty"),
+    vocab=(*SPECIAL_PIECES, "é", "\u2028", ""),
+    lowercase=False,
+    head={"mix": True},
+    versions={"numpy": "2"},
+)
+ELMO = Bundle("elmo", "embed", {"max_characters": 12}, 5)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model folder with weights in it."""
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / bundles.WEIGHTS).write_bytes(b"weights")
+    bundles.save(BERT, path)
+    return path
+
+
+def rewrite(folder, **fields):
+    """Changes fields of bundle.json; None takes one out."""
+    path = folder / bundles.NAME
+    content = json.loads(path.read_text(encoding="utf-8")) | fields
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}), encoding="utf-8")
+
+
+def fields_of(bundle):
+    return {name: getattr(bundle, name) for name in bundle.__dataclass_fields__ if name != "files"}
+
+
+@pytest.mark.parametrize("bundle", [BERT, ELMO])
+def test_round_trip(tmp_path, bundle):
+    bundles.save(bundle, tmp_path / "new" / "folder")
+    found = bundles.load(tmp_path / "new" / "folder")
+    assert fields_of(found) == fields_of(bundle)
+    assert bundles.load(str(tmp_path / "new" / "folder")) == found
+    names = {"bundle.json", "vocab.txt"} if bundle.vocab else {"bundle.json"}
+    assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == names
+
+
+def test_hashes_of_what_stands_beside_it(folder):
+    files = bundles.load(folder).files
+    assert set(files) == {"vocab.txt", "model.weights.h5"}
+    assert files["model.weights.h5"] == hashlib.sha256(b"weights").hexdigest()
+    assert files["vocab.txt"] == bundles.sha256(folder / "vocab.txt")
+
+
+def test_a_saved_model_keeps_it_in_its_assets(tmp_path):
+    bundles.save(BERT, tmp_path / "assets.extra")
+    assert fields_of(bundles.load(tmp_path)) == fields_of(BERT)
+
+
+def test_zipped_at_the_end_of_a_file(tmp_path):
+    path = tmp_path / "model.tflite"
+    path.write_bytes(b"\x1c\x00\x00\x00TFL3" + bytes(1000))
+    with zipfile.ZipFile(path, "a") as archive:
+        for name, data in BERT.files_as_bytes().items():
+            archive.writestr(name, data)
+    assert fields_of(bundles.load(path)) == fields_of(BERT)
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "model.weights.h5"])
+def test_a_changed_file(folder, name):
+    (folder / name).write_bytes(b"[PAD]\n")
+    with pytest.raises(ValueError, match=f"model: {name} is not the file the bundle was written with"):
+        bundles.load(folder)
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "model.weights.h5"])
+def test_a_missing_file(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(ValueError, match=f"model: {name} is missing; copy the whole folder again"):
+        bundles.load(folder)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/../secret", "a/../../secret", ".."])
+def test_names_of_files_reach_nothing_outside(folder, name):
+    secret = folder.parent / "secret"
+    secret.write_bytes(b"x")
+    rewrite(folder, files={name: bundles.sha256(secret)})
+    with pytest.raises(ValueError, match="is missing"):
+        bundles.load(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1]", b'"text"', b"null", b"{}"])
+def test_damaged_json(folder, content):
+    (folder / bundles.NAME).write_bytes(content)
+    with pytest.raises(ValueError, match=r"model: bundle\.json is damaged"):
+        bundles.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"format": 2}, "another version: format is not 1"),
+        ({"format": None}, "damaged or missing: format"),
+        ({"labels": None}, "damaged or missing: labels"),
+        ({"labels": 3}, "damaged"),
+        ({"config": None}, "missing 1 required positional argument: 'config'"),
+        ({"surprise": 1}, "unexpected keyword argument 'surprise'"),
+        ({"family": "gpt"}, "unknown family or task: 'gpt', 'classify'"),
+        ({"task": "translate"}, "unknown family or task: 'bert', 'translate'"),
+        ({"files": ["vocab.txt"]}, "damaged"),
+        ({"files": "x"}, "damaged"),
+    ],
+)
+def test_wrong_fields(folder, fields, message):
+    rewrite(folder, **fields)
+    with pytest.raises(ValueError, match=rf"model: bundle\.json .*{message}"):
+        bundles.load(folder)
+
+
+def test_no_bundle(tmp_path):
+    with pytest.raises(ValueError, match=r"no bundle\.json in it"):
+        bundles.load(tmp_path)
+    with pytest.raises(ValueError, match="none: no such file or folder"):
+        bundles.load(tmp_path / "none")
+    (tmp_path / "model.tflite").write_bytes(b"TFL3" * 100)
+    with pytest.raises(ValueError, match=r"model\.tflite: no bundle in it"):
+        bundles.load(tmp_path / "model.tflite")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("a.txt", "a")
+    with pytest.raises(ValueError, match=r"other\.zip"):
+        bundles.load(tmp_path / "other.zip")
+
+
+def test_features_follow_the_bundle():
+    characters, pieces = ELMO.features, BERT.features
+    assert isinstance(characters, CharacterFeatures) and isinstance(pieces, WordPieceFeatures)
+    assert characters(["a b c d e f"])["char_ids"].shape == (1, 5, 12)
+    assert pieces.max_length == 8 and not pieces.wordpiece.lowercase and pieces.wordpiece.vocab == list(BERT.vocab)
+
+
+def test_nothing_is_left_behind_when_writing_fails(tmp_path):
+    (tmp_path / "a.weights.h5").write_text("old")
+    with pytest.raises(RuntimeError), bundles.written_whole(tmp_path / "a.weights.h5") as path:
+        assert path.name == "a.weights.h5" and path.parent != tmp_path
+        path.write_text("half")
+        raise RuntimeError
+    assert [found.name for found in tmp_path.iterdir()] == ["a.weights.h5"]
+    assert (tmp_path / "a.weights.h5").read_text() == "old"
+    with bundles.written_whole(tmp_path / "a.weights.h5") as path:
+        path.write_text("new")
+    assert (tmp_path / "a.weights.h5").read_text() == "new" and len(list(tmp_path.iterdir())) == 1

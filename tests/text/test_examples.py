@@ -1,0 +1,147 @@
+"""Corpora and labelled examples, whole and damaged."""
+
+import bz2
+import gzip
+import lzma
+
+import pytest
+
+from keras_ctxrep.text.examples import Example, documents, hold_out, lines, read_examples
+
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+TSV = "text\tlabel\nfine day\tgood\nrain\tbad\n"
+JSONL = '{"text": "fine day", "label": "good"}\n{"sentence": "rain", "label": 3}\n'
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a file of some name and returns its path."""
+
+    def write(name, content):
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_lines_plain_and_compressed(write, suffix):
+    path = write(f"a.txt{suffix}", COMPRESS[suffix]("one\r\n\nzwölf\u2028\x0c\nlast".encode()))
+    assert list(lines(path)) == [(1, "one"), (2, ""), (3, "zwölf\u2028\x0c"), (4, "last")]
+
+
+def test_only_the_first_byte_order_mark_is_taken_off(write):
+    assert list(lines(write("a.txt", "\ufeff\ufeffa\n\ufeffb\n"))) == [(1, "\ufeffa"), (2, "\ufeffb")]
+
+
+def test_not_utf8_names_file_and_line(write):
+    with pytest.raises(ValueError, match=r"a\.txt:3: not UTF-8 \(byte 1"):
+        list(lines(write("a.txt", b"one\ntwo\nx\xff\n")))
+
+
+BODY = "".join(f"line {number} {number * 7919 % 1000}\n" for number in range(5000)).encode()
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+@pytest.mark.parametrize("damage", ["cut off", "flipped", "flipped at the start", "not compressed", "empty"])
+def test_damaged_compression_names_the_file(write, suffix, damage):
+    data = COMPRESS[suffix](BODY)
+    half = len(data) // 2
+    data = {
+        "cut off": data[:half],
+        "flipped": data[:half] + b"\xff" * 20 + data[half + 20 :],
+        "flipped at the start": data[:10] + b"\xff" * 20 + data[30:],
+        "not compressed": b"plain text\n",
+        "empty": b"",
+    }[damage]
+    path = write(f"a.txt{suffix}", data)
+    if damage == "empty" and suffix == ".gz":  # to the gzip module a file without any stream is an empty one
+        assert list(lines(path)) == []
+    else:
+        with pytest.raises(ValueError, match=rf"a\.txt{suffix}:\d+: damaged compressed file"):
+            list(lines(path))
+
+
+def test_a_missing_file_is_not_called_damaged(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none"):
+        list(lines(tmp_path / "none.gz"))
+
+
+def test_documents(write):
+    one = write("one.txt", "\n\na b \nc\n\n \nd\n\n")
+    two = write("two.txt.gz", gzip.compress(b"e\nf"))
+    assert list(documents([one, two])) == [["a b", "c"], ["d"], ["e", "f"]]
+    with pytest.raises(ValueError, match=r"three\.txt: no text in it"):
+        list(documents([one, write("three.txt", " \n\t\n")]))
+
+
+def test_hold_out():
+    corpus = [[f"{document} {sentence % 25}" for sentence in range(30)] for document in range(40)]
+    train, held = hold_out(corpus, share=0.25, seed=3)
+    assert len(held) == 20 and len(train) == 60
+    assert not {s for block in train for s in block} & {s for block in held for s in block}
+    assert sorted(s for block in train + held for s in block) == sorted({s for block in corpus for s in block})
+    assert (train, held) == hold_out(iter(corpus), share=0.25, seed=3)
+    assert hold_out(corpus, share=0.25, seed=4)[1] != held
+    assert all(len(block) <= 20 for block in train + held)
+    with pytest.raises(ValueError, match="too few to hold 10% out"):
+        hold_out([["one"], ["two"]])
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize(("name", "content"), [("a.tsv", TSV), ("a.jsonl", JSONL), ("a.txt", TSV)])
+def test_read_examples(write, name, content, suffix):
+    found = read_examples(write(name + suffix, COMPRESS[suffix](content.encode())))
+    assert found == [Example("fine day", "good"), Example("rain", "3" if "json" in name else "bad")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.tsv", "\ufefftext\tlabel\r\na\tx\r\n\r\nb\ty", [Example("a", "x"), Example("b", "y")]),
+        ("a.tsv", "id\tsentence\n7\ta", [Example("a", None)]),
+        ("a.tsv", "sentence1\tsentence2\tlabel\na\tb\t1", [Example("a", "1", "b")]),
+        ("a.tsv", 'text\tlabel\n"a\tx\nb"\ty', [Example('"a', "x"), Example('b"', "y")]),  # quotes are text
+        ("a.tsv", "text\tlabel\na\rb\tx", [Example("a\rb", "x")]),
+        ("a.tsv", f"text\tlabel\n{'a' * 200_000}\tx", [Example("a" * 200_000, "x")]),
+        ("a.jsonl", '\ufeff{"text": "a\\u00e9", "label": 0}\r\n\n', [Example("aé", "0")]),
+        ("a.jsonl", '{"text": "a", "label": null, "pair": "b"}', [Example("a", None, "b")]),
+        ("a.jsonl", '{"text": "a\u2028b", "label": "x"}', [Example("a\u2028b", "x")]),
+    ],
+)
+def test_read_examples_accepts(write, name, content, expected):
+    assert read_examples(write(name, content)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "", r"a\.tsv: no examples in it"),
+        ("a.tsv", "text\tlabel\n", r"a\.tsv: no examples in it"),
+        (
+            "a.tsv",
+            "words\tlabel\na\tx\n",
+            r"a\.tsv:1: the header must name a column 'text'; found \['words', 'label'\]",
+        ),
+        ("a.tsv", "text\tlabel\na\tx\nb\n", r"a\.tsv:3: 1 fields where the header has 2"),
+        ("a.tsv", "text\tlabel\na\tx\ty\n", r"a\.tsv:2: 3 fields where the header has 2"),
+        ("a.tsv", "text\tlabel\n \tx\n", r"a\.tsv:2: no text"),
+        ("a.tsv", b"text\tlabel\na\tx\n\xe9\ty\n", r"a\.tsv:3: not UTF-8"),
+        ("a.jsonl", "", r"a\.jsonl: no examples in it"),
+        ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl:2: not JSON: .* at column"),
+        ("a.jsonl", '["a"]', r"a\.jsonl:1: list; each line is an object"),
+        ("a.jsonl", '{"label": "x"}', r"a\.jsonl:1: no text .* found \['label'\]"),
+        ("a.jsonl", '{"text": 3}', r"a\.jsonl:1: no text"),
+        ("a.jsonl", '{"text": "a", "label": 0.5}', r"a\.jsonl:1: label 0\.5"),
+        ("a.jsonl", '{"text": "a", "label": NaN}', r"a\.jsonl:1: label nan"),
+        ("a.jsonl", '{"text": "a", "label": ["x"]}', r"a\.jsonl:1: label \['x'\]"),
+        ("a.jsonl", '{"text": "a", "pair": 3}', r"a\.jsonl:1: the pair is 3"),
+        ("a.jsonl", '{"text": "a", "label": ' + "1" * 5000 + "}", r"a\.jsonl:1: not JSON"),
+        ("a.jsonl", "[" * 100_000, r"a\.jsonl:1: not JSON"),
+        ("a.jsonl.gz", gzip.compress(JSONL.encode())[:-9], r"a\.jsonl\.gz:\d: damaged compressed file"),
+    ],
+)
+def test_read_examples_refuses(write, name, content, message):
+    with pytest.raises(ValueError, match=message):
+        read_examples(write(name, content))

@@ -1,0 +1,116 @@
+"""Texts to padded batches."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures, truncate_pair
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, Characters, WordPiece
+
+VOCAB = [*SPECIAL_PIECES, *"abcdefghij", "##x"]
+PAD, _, CLS, SEP, _ = range(5)
+A, B, C, X = VOCAB.index("a"), VOCAB.index("b"), VOCAB.index("c"), VOCAB.index("##x")
+
+
+@pytest.fixture
+def pieces():
+    return WordPieceFeatures(WordPiece(VOCAB), max_length=8)
+
+
+def truncated_one_at_a_time(one, two, room):
+    """`_truncate_seq_pair` of https://github.com/google-research/bert, create_pretraining_data.py."""
+    one, two = list(one), list(two)
+    while len(one) + len(two) > room:
+        if len(one) > len(two):
+            one.pop()
+        else:
+            two.pop()
+    return one, two
+
+
+def test_truncate_pair_equals_the_loop():
+    for one, two, room in itertools.product(range(12), range(12), range(14)):
+        first, second = list(range(one)), list(range(100, 100 + two))
+        assert truncate_pair(first, second, room) == truncated_one_at_a_time(first, second, room)
+    assert truncate_pair([1, 2, 3], None, 2) == ([1, 2], None)
+
+
+def test_character_features():
+    batch = CharacterFeatures(max_length=3, max_characters=6)(["Hé yo", "", ["one", "two", "three", "four"]])
+    assert list(batch) == list(CharacterFeatures.keys)
+    assert batch["char_ids"].shape == (3, 3, 6) and batch["char_ids"].dtype == batch["mask"].dtype == np.int32
+    assert batch["mask"].tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
+    assert np.array_equal(batch["char_ids"][0, :2], Characters(6)(["Hé", "yo"]))
+    assert np.array_equal(batch["char_ids"][2], Characters(6)(["one", "two", "three"]))
+    assert not batch["char_ids"][batch["mask"] == 0].any()
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["\u200b", " "]])
+def test_character_features_of_nothing(texts):
+    batch = CharacterFeatures(max_characters=6)(texts)
+    assert batch["char_ids"].shape == (len(texts), 1, 6) and not batch["mask"].any()
+
+
+def test_character_rows():
+    rows = CharacterFeatures(max_length=2).encode(["a b", "a b c", ["x"]])
+    assert rows[0] == Row(["a", "b"], False, starts=[0, 1])
+    assert rows[1] == Row(["a", "b"], True, starts=[0, 1, None])
+    assert [len(row) for row in rows] == [2, 2, 1]
+    assert CharacterFeatures().encode(["a"], [None]) == [Row(["a"], starts=[0])]
+    with pytest.raises(ValueError, match="not a pair"):
+        CharacterFeatures().encode(["a"], ["b"])
+
+
+def test_padding_to_a_length(pieces):
+    characters = CharacterFeatures(max_characters=6)
+    batch = characters(["a b"], length=5)
+    assert batch["char_ids"].shape == (1, 5, 6) and batch["mask"].tolist() == [[1, 1, 0, 0, 0]]
+    batch = pieces(["a b"], length=6)
+    assert batch["token_ids"].tolist() == [[CLS, A, B, SEP, PAD, PAD]] and batch["mask"].sum() == 4
+
+
+def test_word_piece_features(pieces):
+    batch = pieces(["A b", "ax", ""], ["c", None, "a b"])
+    assert list(batch) == list(WordPieceFeatures.keys)
+    assert all(array.dtype == np.int32 and array.shape == (3, 6) for array in batch.values())
+    assert batch["token_ids"].tolist() == [
+        [CLS, A, B, SEP, C, SEP],
+        [CLS, A, X, SEP, PAD, PAD],
+        [CLS, SEP, A, B, SEP, PAD],
+    ]
+    assert batch["segment_ids"].tolist() == [[0, 0, 0, 0, 1, 1], [0] * 6, [0, 0, 1, 1, 1, 0]]
+    assert batch["mask"].tolist() == [[1] * 6, [1] * 4 + [0] * 2, [1] * 5 + [0]]
+
+
+def test_padding_id_is_that_of_the_vocabulary():
+    features = WordPieceFeatures(WordPiece(["a", *SPECIAL_PIECES]))
+    assert features(["a a", "a"])["token_ids"].tolist() == [[3, 0, 0, 4], [3, 0, 4, 1]]
+
+
+def test_truncated_word_pieces(pieces):
+    rows = pieces.encode(["a a a a a a", "a a a a a a a", "a a a a", "a a a"], [None, None, "b b", "b b"])
+    assert [len(row) for row in rows] == [8, 8, 8, 8]
+    assert [row.truncated for row in rows] == [False, True, True, False]
+    assert rows[2].tokens == [CLS, A, A, A, SEP, B, B, SEP] and rows[2].first == 5
+
+
+def test_mixed_texts_and_words(pieces):
+    rows = pieces.encode(["a", ["ax", "", "b"], "b"], [None, "c", "a"])
+    assert rows[0].tokens == [CLS, A, SEP] and rows[0].starts is None
+    assert rows[1].tokens == [CLS, A, X, B, SEP, C, SEP] and rows[1].starts == [1, None, 3]
+    assert rows[2].tokens == [CLS, B, SEP, A, SEP]
+
+
+def test_starts_of_words_that_are_cut_off(pieces):
+    row = pieces.encode([["a", "ax", "b", "ax", "c"]])[0]
+    assert row.tokens == [CLS, A, A, X, B, A, X, SEP] and row.truncated
+    assert row.starts == [1, 2, 4, 5, None]
+    row = pieces.encode([["a", "b", "ax", "axx"]])[0]  # the last word's first piece is kept, its rest is not
+    assert row.tokens == [CLS, A, B, A, X, A, X, SEP] and row.starts == [1, 2, 3, 5] and row.truncated
+
+
+def test_too_short_for_a_pair():
+    with pytest.raises(ValueError, match="max_length=3"):
+        WordPieceFeatures(WordPiece(VOCAB), max_length=3)
+    assert len(WordPieceFeatures(WordPiece(VOCAB), 4).encode(["a b c"], ["d e f"])[0]) == 4

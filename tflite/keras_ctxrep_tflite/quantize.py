@@ -1,0 +1,100 @@
+"""Model folders to .tflite files, with their bundle inside."""
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import written_whole
+
+QUANTIZATIONS = ("none", "int8")
+
+
+def convert(
+    folder: str | Path, out: str | Path, quantize: str = "none", lengths: Sequence[int] = (16, 32, 64, 128)
+) -> Path:
+    """Writes a .tflite file of a model folder, for one text at a time, with built-in operators only.
+
+    The file has one signature per length, "length_16", "length_32", ..., which share the weights: {"char_ids"} or
+    {"token_ids", "segment_ids"} and "mask", int32 (1, length), to the model's outputs. Longer texts are cut. The bundle
+    and the vocabulary lie in a zip archive at the file's end, which LiteRT does not read and `runtime` does, so that one
+    file is all that an app ships.
+
+    "int8" stores the weights of products, convolutions and embeddings as 8-bit integers with one scale per channel (or
+    per table) and computes with 8-bit activations quantized as they come; there is nothing to calibrate.
+
+    The conversion runs in a process of its own, since the converter ends the process on an internal error.
+
+    Args:
+        folder: a task model or an encoder; of a pretraining model the encoder is taken.
+        out: FILE.tflite.
+        quantize: "none" (float32) or "int8".
+        lengths: tokens per signature; those above the model's own maximum are left out.
+
+    Returns: `out`.
+
+    Raises:
+        ValueError: an unknown quantization, a length below 4, or a file name that does not end in .tflite.
+        RuntimeError: the converter failed; the message holds the end of what it printed.
+    """
+    bundle = bundles.load(folder)
+    if quantize not in QUANTIZATIONS:
+        raise ValueError(f"quantize={quantize!r}: choose one of {', '.join(QUANTIZATIONS)}")
+    if Path(out).suffix != ".tflite":
+        raise ValueError(f"{out}: the name must end in .tflite")
+    if not lengths or min(lengths) < 4:
+        raise ValueError(f"lengths={list(lengths)}: each must be at least 4")
+    kept = sorted({min(length, bundle.max_length) for length in lengths})
+    with written_whole(out) as path:
+        command = [sys.executable, "-m", "keras_ctxrep_tflite.quantize", str(folder), str(path), quantize]
+        found = subprocess.run([*command, *map(str, kept)], capture_output=True, text=True)
+        if found.returncode:
+            tail = "\n".join(found.stderr.strip().splitlines()[-12:])
+            raise RuntimeError(f"{folder}: the TFLite converter failed (exit {found.returncode}):\n{tail}")
+    return Path(out)
+
+
+def _convert(folder: str, out: str, quantize: str, lengths: list[int]) -> None:
+    """What the process of its own does."""
+    from dataclasses import replace
+
+    import tensorflow as tf
+
+    from keras_ctxrep import train
+
+    model, bundle = train.load(folder)
+    if bundle.task not in ("classify", "embed"):
+        model, bundle = train.load_encoder(folder)
+    bundle = replace(bundle, max_length=lengths[-1])
+
+    def outputs(inputs):
+        found = model(inputs, training=False)
+        if "layers" in found:
+            found = found | {"layers": tf.stack(found["layers"], axis=1)}  # (1, N, T, D)
+        return found
+
+    module = tf.Module()
+    module.kept = [weight.value for weight in model.weights]  # pyright: ignore  what is tracked is saved
+    module.outputs = tf.function(outputs)  # pyright: ignore[reportAttributeAccessIssue]
+    signatures = {}
+    for length in lengths:
+        shapes = {name: (1, length, *model.input[name].shape[2:]) for name in bundle.features.keys}
+        spec = {name: tf.TensorSpec(shape, tf.int32, name) for name, shape in shapes.items()}
+        signatures[f"length_{length}"] = module.outputs.get_concrete_function(spec)  # pyright: ignore
+    with tempfile.TemporaryDirectory() as saved:
+        tf.saved_model.save(module, saved, signatures=signatures)
+        converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=list(signatures))
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        if quantize == "int8":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        Path(out).write_bytes(converter.convert())
+    with zipfile.ZipFile(out, "a", zipfile.ZIP_STORED) as archive:
+        for name, data in bundle.files_as_bytes().items():
+            archive.writestr(zipfile.ZipInfo(name), data)
+
+
+if __name__ == "__main__":
+    _convert(sys.argv[1], sys.argv[2], sys.argv[3], list(map(int, sys.argv[4:])))

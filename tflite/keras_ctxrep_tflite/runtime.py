@@ -1,0 +1,60 @@
+"""Text to answers from a .tflite file, with LiteRT and NumPy: neither TensorFlow nor Keras is imported.
+
+    >>> import keras_ctxrep_tflite.runtime
+    >>> "tensorflow.python" in str(keras_ctxrep_tflite.runtime.__dict__)
+    False
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.predict import Predictor
+
+
+def load(path: str | Path, threads: int = 1) -> Predictor:
+    """A predictor of a .tflite file written by `ctxrep tflite`.
+
+    Each text runs through the signature of the smallest length that holds it.
+
+    Args:
+        path: the file.
+        threads: of LiteRT.
+
+    Raises:
+        ValueError: the file is missing, damaged, or has no bundle in it.
+        ImportError: LiteRT is not installed.
+    """
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError:
+        raise ImportError('running .tflite files needs LiteRT: pip install "keras_ctxrep[edge]"') from None
+    bundle = bundles.load(path)
+    try:
+        interpreter = Interpreter(model_path=str(path), num_threads=threads)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"{path}: not a TFLite file that LiteRT can run: {error}") from None
+    runners = {int(name.removeprefix("length_")): name for name in interpreter.get_signature_list()}
+    ready: dict = {}
+
+    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        answers = [one({name: array[i : i + 1] for name, array in batch.items()}) for i in range(len(batch["mask"]))]
+        return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+
+    def one(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        tokens = int(inputs["mask"].sum())
+        length = min(length for length in runners if length >= tokens)
+        if length not in ready:
+            ready[length] = interpreter.get_signature_runner(runners[length])
+        return ready[length](**{name: _fit(array, length) for name, array in inputs.items()})
+
+    return Predictor(bundle, run)
+
+
+def _fit(array: np.ndarray, length: int) -> np.ndarray:
+    """(1, T, ...) cut or padded with zeros to (1, length, ...)."""
+    array = array[:, :length]
+    missing = [(0, 0)] * array.ndim
+    missing[1] = (0, length - array.shape[1])
+    return np.pad(array, missing)
