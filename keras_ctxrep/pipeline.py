@@ -63,7 +63,8 @@ def dataset(
         while True:
             generator = None if seed is None else np.random.default_rng((seed, number))
             found = 0
-            for found, example in enumerate(epoch(number), 1):
+            for example in epoch(number):
+                found += 1
                 pool.append(example)
                 if len(pool) == POOL * batch_size:
                     ready, pool = cut(pool, generator, False)
@@ -71,7 +72,9 @@ def dataset(
             if not found:
                 raise ValueError("no examples to train or evaluate on")
             if repeat and found < batch_size:
-                raise ValueError(f"{found} examples are fewer than one batch of {batch_size}: choose a smaller batch size")
+                raise ValueError(
+                    f"{found} examples are fewer than one batch of {batch_size}: choose a smaller batch size"
+                )
             ready, pool = cut(pool, generator, not repeat)
             yield from ready
             number += 1

@@ -56,7 +56,7 @@ def pretrain(
         out: the model folder; a run that was interrupted goes on from the checkpoint in it.
         size: a name in the family's SIZES; None: the smallest one.
         valid: held-out text; None: a tenth of the corpus, in blocks of sentences.
-        vocab: a vocabulary file; None: learned from the corpus (ELMo: words that occur at least twice; BERT: word pieces).
+        vocab: a vocabulary file; None: learned from the corpus (ELMo: words that occur twice or more; BERT: pieces).
         vocab_size: entries of a learned vocabulary, at most.
         cased: BERT: keep case and accents.
         max_length: tokens per example; longer sentences are cut.
@@ -274,21 +274,21 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32) -> dict:
 
 def _score_language_model(model: keras.Model, bundle: Bundle, text: list, batch_size: int) -> dict:
     features = bundle.features
-    if bundle.family == "elmo":
+    if isinstance(features, CharacterFeatures):
         vocabulary = Vocabulary(bundle.vocab)
         items = [row for document in text for row in features.encode(document) if len(row)]
         items.sort(key=len)
 
         def collate(rows, rng):
-            return language_model_batch(features, vocabulary, rows)  # pyright: ignore[reportArgumentType]
+            return language_model_batch(features, vocabulary, rows)
     else:
-        pieces = [features.wordpiece.ids_batch(document) for document in text]  # pyright: ignore
-        items = list(next_sentence_rows(pieces, features, np.random.default_rng(0)))  # pyright: ignore
+        pieces = [features.wordpiece.ids_batch(document) for document in text]
+        items = list(next_sentence_rows(pieces, features, np.random.default_rng(0)))
 
         def collate(rows, rng):
-            return pretrainer_batch(features, rows, rng)  # pyright: ignore[reportArgumentType]
+            return pretrainer_batch(features, rows, rng)
 
-    found = train.compile(model).evaluate(pipeline.dataset(items, collate, batch_size), verbose=0, return_dict=True)  # pyright: ignore
+    found = train.compile(model).evaluate(pipeline.dataset(items, collate, batch_size), verbose=0, return_dict=True)
     if bundle.family == "bert":
         return {
             "pairs": len(items),
@@ -311,7 +311,7 @@ def embed(
     layers: str = "all",
     words: bool = False,
     batch_size: int = 32,
-    progress: Callable[[int], None] = lambda count: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> int:
     """Writes the vectors of each sentence to a .npz or .hdf5 file, under "0", "1", ..., in the order of the input.
 
@@ -340,19 +340,21 @@ def embed(
     encoder, _ = train.load_encoder(folder)
     run = train.runner(encoder)
     names = [layer.name for layer in model.layers]
-    weights = gamma = None
+    weights, gamma = None, 1.0
     if "scalar_mix" in names:
         w, gamma = model.get_layer("scalar_mix").get_weights()
         weights = softmax(w).astype(np.float32)
 
     def vectors(batch: list[str]) -> Iterator[np.ndarray]:
         rows = bundle.features.encode([sentence.split(" ") for sentence in batch] if words else batch)
-        found = np.stack(run(bundle.features.collate(rows))["layers"])  # (N, B, T, D)
+        found = np.stack([*run(bundle.features.collate(rows))["layers"]])  # (N, B, T, D)
         for index, row in enumerate(rows):
             if bundle.family == "bert":
                 kept = [start for start in row.starts or range(1, len(row) - 1) if start is not None]
                 if words and len(kept) < len(row.starts or []):
-                    raise ValueError(f"a word without pieces, or beyond {bundle.max_length} pieces: {batch[index][:60]!r}")
+                    raise ValueError(
+                        f"a word without pieces, or beyond {bundle.max_length} pieces: {batch[index][:60]!r}"
+                    )
             else:
                 kept = range(len(row))
             one = found[:, index, list(kept)]  # (N, T, D)

@@ -1,10 +1,10 @@
 """Training: what `model.fit` needs around it, and model folders. Plain `compile` and `fit` do as well without it.
 
-    with train.scope():                       # all GPUs, or what there is
-        model = elmo.language_model(config, vocabulary_size)
-    history = train.fit(model, data, validation, steps=10_000, folder="run")
-    train.save("run", model, bundle)
-    model, bundle = train.load("run")
+with train.scope():                       # all GPUs, or what there is
+    model = elmo.language_model(config, vocabulary_size)
+history = train.fit(model, data, validation, steps=10_000, folder="run")
+train.save("run", model, bundle)
+model, bundle = train.load("run")
 """
 
 import json
@@ -57,7 +57,7 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
 
 def _bare(model: keras.Model) -> keras.Model:
     """The same layers without an optimizer."""
-    with model.distribute_strategy.scope():  # pyright: ignore[reportAttributeAccessIssue]
+    with model.distribute_strategy.scope():
         return keras.Model(model.input, model.output, name=model.name)
 
 
@@ -107,7 +107,7 @@ def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
 
 
 def runner(model: keras.Model) -> Run:
-    """The model as a function from a dict of arrays to a dict of arrays, traced once for all batch sizes and lengths."""
+    """The model as a function from a dict of arrays to a dict of arrays, traced once for all sizes."""
     signature = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in model.input.items()}
     traced = tf.function(lambda inputs: model(inputs, training=False), input_signature=[signature])
 
@@ -143,9 +143,9 @@ def scope(precision: str = "float32", devices: Sequence[str] | None = None) -> I
 class AdamW(keras.optimizers.AdamW):
     """AdamW that clips the norm of the gradient after it was summed over the replicas.
 
-    Loshchilov & Hutter 2017, https://arxiv.org/abs/1711.05101. Keras clips each replica's part before the sum, which
-    under MirroredStrategy lets through up to as many times the limit as there are replicas. No decay on biases and norms,
-    as published for BERT.
+    Loshchilov & Hutter 2017, https://arxiv.org/abs/1711.05101. Keras clips each replica's part before the
+    sum, which under MirroredStrategy lets through up to as many times the limit as there are replicas. No decay on
+    biases and norms, as published for BERT.
 
     Args:
         learning_rate: the peak.
@@ -162,7 +162,7 @@ class AdamW(keras.optimizers.AdamW):
         self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj"])
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        reduced = super()._all_reduce_sum_gradients(grads_and_vars)  # pyright: ignore[reportAttributeAccessIssue]
+        reduced = super()._all_reduce_sum_gradients(grads_and_vars)
         clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in reduced], self.clip)
         return [(gradient, variable) for gradient, (_, variable) in zip(clipped, reduced, strict=True)]
 
@@ -172,7 +172,7 @@ class AdamW(keras.optimizers.AdamW):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class Perplexity(keras.metrics.Mean):
-    """exp of the mean cross-entropy, in nats, of the positions whose weight is not zero; exact over batches of any shape.
+    """exp of the mean cross-entropy, in nats, of the positions whose weight is not zero; exact over any batches.
 
     >>> metric = Perplexity()
     >>> metric.update_state(np.array([[0, 1]]), np.zeros((1, 2, 4), "float32"), np.array([[2.0, 0.0]]))
@@ -215,15 +215,15 @@ def _counted(sample_weight):
 def compile(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> keras.Model:
     """Compiles a model of this package: cross-entropy for each of its logits.
 
-    Without an optimizer it is compiled for `evaluate` alone, and then with metrics: perplexity for a biLM, else accuracy.
-    Training goes without, since a metric over a vocabulary costs as much as the loss.
+    Without an optimizer it is compiled for `evaluate` alone, and then with metrics: perplexity for a biLM, else
+    accuracy. Training goes without, since a metric over a vocabulary costs as much as the loss.
 
     Returns: the model.
     """
     directions = {"forward_logits", "backward_logits"}
     names = list(model.output)
     metrics = {name: [Perplexity() if name in directions else Accuracy()] for name in names}
-    with model.distribute_strategy.scope():  # pyright: ignore[reportAttributeAccessIssue]
+    with model.distribute_strategy.scope():
         model.compile(
             optimizer or "sgd",
             loss={name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in names},
@@ -306,7 +306,7 @@ def fit(
                 steps_per_epoch=course.steps_per_epoch,
                 callbacks=callbacks,
                 shuffle=False,
-                verbose=0,  # pyright: ignore[reportArgumentType]
+                verbose=0,
             )
         except KeyboardInterrupt:
             course.on_train_end()
@@ -356,7 +356,7 @@ class _Course(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         self.model.optimizer.learning_rate = self.rate()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch, logs):
         self.step += 1
         self.seconds = time.monotonic() - self._since
         self._bar.n = self.step if self.steps else min(self.seconds, 60 * self.minutes)
@@ -366,7 +366,7 @@ class _Course(keras.callbacks.Callback):
         if self.done:
             self.model.stop_training = True
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch, logs):
         due = len(self.history) + 1 <= self.progress * self.evaluations
         if self.validation is not None and (due or self.done):
             found = self.judge.evaluate(self.validation, verbose=0, return_dict=True)

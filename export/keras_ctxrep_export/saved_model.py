@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the operators that a SavedModel with text in it needs
 
+from keras_ctxrep.models import heads
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.predict import Predictor
@@ -36,14 +37,15 @@ def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
     Raises:
         ValueError: a pretraining model, which has no answers to serve.
     """
-    serving = module(model, bundle)
+    if bundle.task not in ("classify", "embed"):
+        raise ValueError(f"a {bundle.task} has nothing to serve: fine-tune it, or export its encoder")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     version = 1 + max((int(child.name) for child in folder.iterdir() if child.name.isdecimal()), default=0)
     temporary = tempfile.mkdtemp(prefix=f".{version}-", dir=folder)  # not a number, so that no poller picks it up
     try:
-        signatures = {"serving_default": serving.serve_text, "ids": serving.serve_ids}  # pyright: ignore
-        tf.saved_model.save(serving, temporary, signatures=signatures)
+        made = Signatures(model, bundle)
+        tf.saved_model.save(made, temporary, signatures={"serving_default": made.text, "ids": made.ids})
         extra = Path(temporary) / EXTRA
         extra.mkdir()
         for name, data in bundle.files_as_bytes().items():
@@ -69,13 +71,13 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
     path = latest(path)
     bundle = bundles.load(path)
     loaded = tf.saved_model.load(str(path))
-    serve = loaded.signatures["serving_default"]  # pyright: ignore[reportAttributeAccessIssue]
+    serve = loaded.signatures["serving_default"]
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         found = serve(tf.constant([text.encode("utf-8", "replace") for text in batch["text"]]))
         return {name: tensor.numpy() for name, tensor in found.items()}
 
-    run.keep = loaded  # pyright: ignore  functions live only as long as the object they were loaded with
+    run.keep = loaded  # functions live only as long as the object they were loaded with
     return Predictor(bundle, run, batch_size, raw=True)
 
 
@@ -93,36 +95,27 @@ def latest(path: str | Path) -> Path:
     return found
 
 
-def module(model: keras.Model, bundle: Bundle) -> tf.Module:
-    """The two signatures as `serve_text` and `serve_ids` of a module that holds the model's variables.
+class Signatures(tf.Module):
+    """Text preparation, model and answers as two functions of tensors, with what has to be saved along."""
 
-    Raises:
-        ValueError: a pretraining model, which has no answers to serve.
-    """
-    if bundle.task not in ("classify", "embed"):
-        raise ValueError(f"a {bundle.task} has nothing to serve: fine-tune it, or export its encoder")
-    features = text_ops.features(bundle)
+    def __init__(self, model: keras.Model, bundle: Bundle):
+        super().__init__()
+        self.features = text_ops.features(bundle)
+        self.weights = [weight.value for weight in model.weights]  # what is tracked is saved
+        labels = tf.constant(bundle.labels) if bundle.labels else None
+        spec = {name: tf.TensorSpec(model.input[name].shape, tf.int32, name) for name in bundle.features.keys}
 
-    def outputs(inputs):
-        found = model(inputs, training=False)
-        if "layers" in found:  # a signature's outputs are tensors: (B, N, T, D)
-            found = found | {"layers": tf.stack(found["layers"], axis=1)}
-        return found
+        @tf.function(input_signature=[spec])
+        def ids(inputs):
+            return heads.flat(model(inputs, training=False))
 
-    def answers(text):
-        found = outputs(features(text))
-        if bundle.task != "classify":
-            return found
-        probabilities = tf.nn.softmax(tf.cast(found["logits"], tf.float32))
-        best = tf.argmax(probabilities, axis=-1)
-        answer = {"label": tf.gather(tf.constant(bundle.labels), best), "score": tf.reduce_max(probabilities, axis=-1)}
-        return found | answer | {"probabilities": probabilities}
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+        def text(text):
+            found = ids(self.features(text))
+            if labels is None:
+                return found
+            probabilities = tf.nn.softmax(tf.cast(found["logits"], tf.float32))
+            best = {"label": tf.gather(labels, tf.argmax(probabilities, axis=-1))}
+            return found | best | {"score": tf.reduce_max(probabilities, -1), "probabilities": probabilities}
 
-    made = tf.Module()
-    made.kept = [weight.value for weight in model.weights]  # pyright: ignore  what is tracked is saved
-    made.features = features  # pyright: ignore[reportAttributeAccessIssue]
-    spec = {name: tf.TensorSpec(model.input[name].shape, tf.int32, name) for name in bundle.features.keys}
-    made.serve_ids = tf.function(outputs, input_signature=[spec])  # pyright: ignore[reportAttributeAccessIssue]
-    text = tf.TensorSpec([None], tf.string, "text")
-    made.serve_text = tf.function(answers, input_signature=[text])  # pyright: ignore[reportAttributeAccessIssue]
-    return made
+        self.ids, self.text = ids, text

@@ -143,7 +143,7 @@ class ProjectedLSTM(keras.layers.Layer):
             out = _lstm(*clips)(z, mask, recurrent, tf.cast(self.projection_kernel, z.dtype))
         if self.go_backwards:
             out = tf.reverse(out, [0])
-        return tf.transpose(out, (2, 0, 1))
+        return ops.transpose(out, (2, 0, 1))
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:2], self.width)

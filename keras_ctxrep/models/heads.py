@@ -1,7 +1,8 @@
-"""Task heads: functions that put a task on top of any encoder."""
+"""Task heads: functions that put a task on top of any encoder, and what a signature gives out."""
 
 import keras
 from keras import layers as klayers
+from keras import ops
 
 from keras_ctxrep.layers import MaskedPooling, ScalarMix
 
@@ -45,3 +46,12 @@ def classify(
     x = klayers.Dropout(dropout, name="head_dropout")(x)
     logits = klayers.Dense(classes, name="logits", dtype="float32")(x)
     return keras.Model(encoder.input, {"logits": logits}, name="classifier")
+
+
+def flat(outputs: dict) -> dict:
+    """A model's outputs as a signature gives them: an encoder's layers as one tensor, float32 (B, N, T, D).
+
+    >>> flat({"layers": [ops.ones((2, 3, 4))] * 5})["layers"].shape
+    TensorShape([2, 5, 3, 4])
+    """
+    return outputs | {"layers": ops.stack(outputs["layers"], axis=1)} if "layers" in outputs else outputs

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+BLOCK = 10  # sentences that are held out together
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -25,7 +26,7 @@ class Example:
 
 def open_binary(path: str | Path) -> IO[bytes]:
     """A file's bytes; .gz, .bz2 and .xz are decompressed as they are read."""
-    return _OPENERS.get(Path(path).suffix, open)(path, "rb")  # pyright: ignore[reportReturnType]
+    return _OPENERS.get(Path(path).suffix, open)(path, "rb")
 
 
 def lines(path: str | Path) -> Iterator[tuple[int, str]]:
@@ -74,9 +75,9 @@ def documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
 def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0) -> tuple[list, list]:
     """Documents to train on and documents held out, in the order of the corpus.
 
-    Whole blocks of up to 20 sentences are held out, so that a corpus of a single document can be split, and what follows
-    what stays true within a block. A sentence that occurs twice is kept only where it comes first, so that none stands
-    on both sides.
+    Whole blocks of up to 10 sentences are held out, so that a corpus of a single document can be split, and what
+    follows what stays true within a block. A sentence that occurs twice is kept only where it comes first, so that
+    none stands on both sides.
 
     Raises:
         ValueError: too little text to hold any out.
@@ -85,10 +86,10 @@ def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0) 
     blocks = []
     for document in documents:
         fresh = [sentence for sentence in document if not (sentence in seen or seen.add(sentence))]
-        blocks.extend(fresh[i : i + 20] for i in range(0, len(fresh), 20))
+        blocks.extend(fresh[i : i + BLOCK] for i in range(0, len(fresh), BLOCK))
     chosen = set(random.Random(seed).sample(range(len(blocks)), round(share * len(blocks))))
     if not chosen:
-        raise ValueError(f"the corpus has {len(blocks)} blocks of 20 sentences: too few to hold {share:.0%} out")
+        raise ValueError(f"the corpus has {len(blocks)} blocks of {BLOCK} sentences: too few to hold {share:.0%} out")
     return [b for i, b in enumerate(blocks) if i not in chosen], [b for i, b in enumerate(blocks) if i in chosen]
 
 

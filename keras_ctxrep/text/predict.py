@@ -76,7 +76,8 @@ class Predictor:
         Bytes that are not UTF-8 become U+FFFD, which no tokenizer reads, and the answer carries a "warning".
         """
         rest = b""
-        while chunk := stream.read1(1 << 20) if hasattr(stream, "read1") else stream.read(1 << 20):  # pyright: ignore
+        read = getattr(stream, "read1", stream.read)  # what is there, without waiting for more
+        while chunk := read(1 << 20):
             *complete, rest = (rest + chunk).split(b"\n")
             yield from self._answer_lines(complete)
         if rest:

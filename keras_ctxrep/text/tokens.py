@@ -165,7 +165,7 @@ class WordPiece:
         """Pieces of several texts; on all cores unless TOKENIZERS_PARALLELISM=false."""
         found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [
-            [Piece(id, *span, word) for id, span, word in zip(one.ids, one.offsets, one.word_ids, strict=True)]
+            [Piece(id, *span, word or 0) for id, span, word in zip(one.ids, one.offsets, one.word_ids, strict=True)]
             for one in found
         ]
 
@@ -180,10 +180,10 @@ class WordPiece:
 
 def _bert_tokenizer(model: models.Model, lowercase: bool, strip_accents: bool | None) -> Tokenizer:
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
     )
-    tokenizer.pre_tokenizer = _SPLIT  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.pre_tokenizer = _SPLIT
     return tokenizer
 
 

@@ -6,7 +6,7 @@ import lzma
 
 import pytest
 
-from keras_ctxrep.text.examples import Example, documents, hold_out, lines, read_examples
+from keras_ctxrep.text.examples import BLOCK, Example, documents, hold_out, lines, read_examples
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 TSV = "text\tlabel\nfine day\tgood\nrain\tbad\n"
@@ -77,14 +77,21 @@ def test_documents(write):
 
 
 def test_hold_out():
-    corpus = [[f"{document} {sentence % 25}" for sentence in range(30)] for document in range(40)]
+    """Documents of three whole blocks, and of half of one whose sentences occur before."""
+    size = 3 * BLOCK
+    corpus = [[f"{document} {sentence % size}" for sentence in range(size + BLOCK // 2)] for document in range(40)]
     train, held = hold_out(corpus, share=0.25, seed=3)
-    assert len(held) == 20 and len(train) == 60
+    assert len(held) == 30 and len(train) == 90
     assert not {s for block in train for s in block} & {s for block in held for s in block}
-    assert sorted(s for block in train + held for s in block) == sorted({s for block in corpus for s in block})
+    kept = [s for block in train + held for s in block]
+    assert sorted(kept) == sorted({s for document in corpus for s in document})
+    order = [s for document in corpus for s in document[:size]]
+    for side in (train, held):
+        places = [order.index(block[0]) for block in side]
+        assert places == sorted(places)
+        assert all(block == order[place : place + BLOCK] for place, block in zip(places, side, strict=True))
     assert (train, held) == hold_out(iter(corpus), share=0.25, seed=3)
     assert hold_out(corpus, share=0.25, seed=4)[1] != held
-    assert all(len(block) <= 20 for block in train + held)
     with pytest.raises(ValueError, match="too few to hold 10% out"):
         hold_out([["one"], ["two"]])
 

@@ -18,7 +18,7 @@ def features():
 
 def corpus(rng, documents, sentences=(40, 60), pieces=(1, 12)):
     """Documents in which every piece occurs once, so that each names its document and place."""
-    number = iter(range(10**9))
+    number = iter(range(len(SPECIAL_PIECES), 10**9))
     return [
         [[next(number) for _ in range(rng.integers(*pieces))] for _ in range(rng.integers(*sentences))]
         for _ in range(documents)
@@ -90,7 +90,7 @@ def pairs(rng, features):
         for piece in sentence
     }
     rows = []
-    for _ in range(4):
+    for _ in range(6):
         for row, follows in next_sentence_rows(documents, features, rng):
             first, second = row.tokens[1 : row.first - 1], row.tokens[row.first : -1]
             rows.append((row, follows, first, second))
@@ -107,39 +107,45 @@ def test_segments_are_whole_and_marked(pairs, features):
             assert segment == list(range(segment[0], segment[0] + len(segment)))  # consecutive pieces of the corpus
 
 
-def test_what_follows_really_follows_in_one_document(pairs):
+def test_what_follows_really_follows_in_one_document(pairs, features):
     documents, place, rows = pairs
     seen = {True: 0, False: 0}
-    for _, follows, first, second in rows:
+    for row, follows, first, second in rows:
         seen[follows] += 1
         (document, last), (other, start) = place[first[-1]], place[second[0]]
         assert place[first[0]][0] == document and place[second[-1]][0] == other  # no segment crosses a document
         if follows:
             assert document == other
-            # the first segment may have lost its last pieces, the second begins with the next sentence
-            assert (second[0] == documents[document][start][0] and start == last + 1) or len(first) > 20
-            assert start > last or (start == last and second[0] > first[-1])
+            assert second[0] == documents[document][start][0]
+            # the next sentence, unless the first segment lost its end because the pair was too long
+            assert start == last + 1 or (start > last - 1 and len(row) == features.max_length)
+            assert second[0] > first[-1]
         else:
             assert document != other
     assert min(seen.values()) > 1000
 
 
-def test_every_first_segment_begins_where_the_one_before_ended(pairs):
+def test_first_segments_begin_with_a_sentence_in_the_order_of_the_corpus(pairs):
     documents, _, rows = pairs
     flat = [sentence[0] for document in documents for sentence in document]
     starts = [first[0] for _, _, first, _ in rows]
     assert set(starts) <= set(flat)
-    per_pass = len([start for start in starts if start == 0])
-    assert per_pass == 4  # each pass over the corpus begins with its first sentence
+    assert starts.count(flat[0]) == 6  # each pass over the corpus begins with its first sentence
+    begin = [i for i, start in enumerate(starts) if start == flat[0]]
+    for one, two in zip(begin, [*begin[1:], len(starts)], strict=True):
+        assert starts[one:two] == sorted(starts[one:two])
 
 
-def test_half_of_the_second_segments_follow(pairs):
-    documents, place, rows = pairs
-    # a first segment that reaches its document's last sentence has nothing that could follow
+def test_half_of_the_second_segments_follow(features, rng):
+    documents = corpus(rng, 60)
+    last = {piece for document in documents for piece in document[-1]}
     free = [
-        follows for _, follows, first, second in rows if place[first[-1]][1] < len(documents[place[first[-1]][0]]) - 2
+        follows
+        for _ in range(20)
+        for row, follows in next_sentence_rows(documents, features, rng, short=0.0)
+        if row.tokens[1] not in last  # nothing can follow a document's last sentence
     ]
-    assert len(free) > 3000
+    assert len(free) > 5000
     assert abs(np.mean(free) - 0.5) < 3 * 0.5 / len(free) ** 0.5
 
 

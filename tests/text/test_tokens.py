@@ -1,5 +1,7 @@
 """Words, character ids and word pieces."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,7 @@ def test_spans_of_words_point_into_the_original_text(text):
     removed = dict.fromkeys([0xFEFF])
     found = words(text)
     assert [text[word.start : word.end].translate(removed) for word in found] == [word.text for word in found]
-    assert all(one.end <= two.start for one, two in zip(found, found[1:], strict=False))
+    assert all(one.end <= two.start for one, two in itertools.pairwise(found))
 
 
 def test_spans_with_removed_characters():

@@ -1,1 +1,1 @@
-"""TFLite: `quantize` writes .tflite files (TensorFlow), `runtime` runs them (no TensorFlow), `compare` measures both."""
+"""TFLite: `quantize` writes .tflite files (TensorFlow), `runtime` runs them (without it), `compare` measures both."""

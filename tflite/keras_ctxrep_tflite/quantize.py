@@ -20,8 +20,8 @@ def convert(
 
     The file has one signature per length, "length_16", "length_32", ..., which share the weights: {"char_ids"} or
     {"token_ids", "segment_ids"} and "mask", int32 (1, length), to the model's outputs. Longer texts are cut. The bundle
-    and the vocabulary lie in a zip archive at the file's end, which LiteRT does not read and `runtime` does, so that one
-    file is all that an app ships.
+    and the vocabulary lie in a zip archive at the file's end, which LiteRT does not read and `runtime` does, so that
+    one file is all that an app ships.
 
     "int8" stores the weights of products, convolutions and embeddings as 8-bit integers with one scale per channel (or
     per table) and computes with 8-bit activations quantized as they come; there is nothing to calibrate.
@@ -64,26 +64,25 @@ def _convert(folder: str, out: str, quantize: str, lengths: list[int]) -> None:
     import tensorflow as tf
 
     from keras_ctxrep import train
+    from keras_ctxrep.models import heads
 
     model, bundle = train.load(folder)
     if bundle.task not in ("classify", "embed"):
         model, bundle = train.load_encoder(folder)
     bundle = replace(bundle, max_length=lengths[-1])
 
-    def outputs(inputs):
-        found = model(inputs, training=False)
-        if "layers" in found:
-            found = found | {"layers": tf.stack(found["layers"], axis=1)}  # (1, N, T, D)
-        return found
+    class Signatures(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = [weight.value for weight in model.weights]  # what is tracked is saved
+            self.outputs = tf.function(lambda inputs: heads.flat(model(inputs, training=False)))
 
-    module = tf.Module()
-    module.kept = [weight.value for weight in model.weights]  # pyright: ignore  what is tracked is saved
-    module.outputs = tf.function(outputs)  # pyright: ignore[reportAttributeAccessIssue]
+    module = Signatures()
     signatures = {}
     for length in lengths:
         shapes = {name: (1, length, *model.input[name].shape[2:]) for name in bundle.features.keys}
         spec = {name: tf.TensorSpec(shape, tf.int32, name) for name, shape in shapes.items()}
-        signatures[f"length_{length}"] = module.outputs.get_concrete_function(spec)  # pyright: ignore
+        signatures[f"length_{length}"] = module.outputs.get_concrete_function(spec)
     with tempfile.TemporaryDirectory() as saved:
         tf.saved_model.save(module, saved, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=list(signatures))

@@ -1,8 +1,8 @@
 """Text to answers from a .tflite file, with LiteRT and NumPy: neither TensorFlow nor Keras is imported.
 
-    >>> import keras_ctxrep_tflite.runtime
-    >>> "tensorflow.python" in str(keras_ctxrep_tflite.runtime.__dict__)
-    False
+>>> import keras_ctxrep_tflite.runtime
+>>> "tensorflow.python" in str(keras_ctxrep_tflite.runtime.__dict__)
+False
 """
 
 from pathlib import Path

@@ -1,0 +1,151 @@
+"""The text preparation of `keras_ctxrep.text.features` as a TensorFlow graph, for models that take raw strings."""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import count
+from typing import NamedTuple
+
+import tensorflow as tf
+import tensorflow_text as tf_text
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.tokens import Characters, WordPiece
+
+# Surrogates are no characters; planes 4 to 13 are empty; one code point of planes 15 and 16 stands for all of them.
+_PROBED = (*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xF0001), 0x100000)
+_STANDS_FOR = {0xF0000: 0xFFFFD, 0x100000: 0x10FFFD}
+_BETWEEN = chr(0x40000)  # outside _PROBED
+_MAX_WORD = 100  # characters; a longer word is [UNK], as in `tokenizers`
+
+
+def features(bundle: Bundle) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
+
+    It differs from tensorflow-text's own BERT tokenizers, which fold case by NFKC ("½", "ﬁ" and "…" are rewritten) and
+    split words at the characters that BERT removes: the ids here are those of `tokenizers`, whose character classes
+    are read from it. Bytes that are not UTF-8 count as U+FFFD, which is removed.
+
+    Args:
+        bundle: family, vocabulary and lengths; features of ELMo or of BERT's single sentences.
+
+    Returns: string (B,) -> the dict of `bundle.features(texts)`, each int32, padded to the longest row. It can be
+        called in a `tf.function` and saved: vocabulary and classes are constants of the graph, there is nothing to
+        track and no asset.
+
+    >>> elmo = Bundle("elmo", "embed", {"max_characters": 6}, max_length=2)
+    >>> batch = features(elmo)(tf.constant(["Hi!", ""]))
+    >>> batch["char_ids"].numpy()[0].tolist(), batch["mask"].numpy().tolist()
+    ([[259, 73, 106, 260, 261, 261], [259, 34, 260, 261, 261, 261]], [[1, 1], [0, 0]])
+    """
+    if bundle.family == "elmo":
+        return _character_features(bundle.max_length, bundle.config["max_characters"])
+    return _word_piece_features(WordPiece(bundle.vocab, bundle.lowercase), bundle.max_length)
+
+
+def _character_features(max_length: int, width: int) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    def call(texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        # "<S>" and "</S>" do not come out of the split, so every word is its bytes.
+        words = _words(texts, lowercase=False)[:, :max_length]
+        data = tf.cast(tf.io.decode_raw(words.flat_values, tf.uint8, fixed_length=width - 2), tf.int32)
+        end = tf.minimum(tf.strings.length(words.flat_values), width - 2)[:, None]
+        place = tf.range(width - 1)
+        ids = tf.where(place < end, tf.pad(data + 1, [[0, 0], [0, 1]]), Characters.PADDING)
+        ids = tf.where(place == end, Characters.END_WORD, ids)
+        ids = tf.pad(ids, [[0, 0], [1, 0]], constant_values=Characters.BEGIN_WORD)
+        char_ids, mask = _padded(words.with_flat_values(ids), 0)
+        return {"char_ids": char_ids, "mask": mask}
+
+    return call
+
+
+def _word_piece_features(pieces: WordPiece, max_length: int) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+    known, room = set(pieces.vocab), max_length - 2
+    unknown = next(char for char in map(chr, count(0xE000)) if char not in known)
+    tokenizer = tf_text.FastWordpieceTokenizer(
+        pieces.vocab, max_bytes_per_word=4 * _MAX_WORD, token_out_type=tf.int32, no_pretokenization=True
+    )
+
+    def call(texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        words = _words(texts, pieces.lowercase)[:, :room]  # each word has a piece or more
+        long = tf.strings.length(words.flat_values, unit="UTF8_CHAR") > _MAX_WORD
+        words = words.with_flat_values(tf.where(long, unknown, words.flat_values))
+        ids = tokenizer.tokenize(words).merge_dims(1, 2)[:, :room]
+        marker = tf.ones([ids.nrows(), 1], tf.int32)
+        token_ids, mask = _padded(tf.concat([pieces.cls * marker, ids, pieces.sep * marker], 1), pieces.pad)
+        return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids), "mask": mask}
+
+    return call
+
+
+def _words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
+    """The words of `tokens.words`, or of an uncased BERT: string (B,) -> string (B, ragged)."""
+    rules = _rules()
+    if lowercase:
+        codes = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
+        place = tf.minimum(tf.searchsorted(rules.upper, codes.flat_values), len(rules.upper) - 1)
+        found = tf.gather(rules.upper, place) == codes.flat_values
+        codes = codes.with_flat_values(tf.where(found, tf.gather(rules.lower, place), codes.flat_values))
+        texts = tf.strings.unicode_encode(codes, "UTF-8")
+    else:
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    texts = tf.strings.regex_replace(texts, rules.removed, "")
+    texts = tf.strings.regex_replace(texts, rules.space, " ")
+    if lowercase:
+        texts = tf.strings.regex_replace(tf_text.normalize_utf8(texts, "NFD"), rules.accent, "")
+    return tf.strings.split(tf.strings.regex_replace(texts, rules.apart, r" \0 "))
+
+
+def _padded(rows: tf.RaggedTensor, fill: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Dense rows of at least one position, and their mask."""
+    sizes, inner = rows.row_lengths(), rows.flat_values.shape[1:]
+    longest = tf.maximum(tf.reduce_max(sizes), 1)
+    dense = rows.to_tensor(fill, shape=tf.stack([rows.nrows(), longest, *inner]))
+    return tf.ensure_shape(dense, [None, None, *inner]), tf.sequence_mask(sizes, longest, tf.int32)
+
+
+class _Rules(NamedTuple):
+    """What becomes of each character: classes in RE2's syntax, and a map of code points."""
+
+    removed: str
+    space: str  # without " " itself
+    apart: str  # ideographs and punctuation: each a word of its own
+    accent: str
+    upper: list[int]  # ascending
+    lower: list[int]
+
+
+@cache
+def _rules() -> _Rules:
+    """The rules of `tokenizers`, found by asking it about every character."""
+    chars = [*map(chr, _PROBED)]
+    words = [f"x{char}y" for char in chars]
+
+    def normalized(**steps: bool) -> list[tuple[str, str]]:
+        text = BertNormalizer(**steps).normalize_str(_BETWEEN.join(words))
+        return [*zip(chars, text.split(_BETWEEN), strict=True)]
+
+    cased = normalized(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False)
+    uncased = normalized(clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=True)
+    split = {piece for piece, _ in BertPreTokenizer().pre_tokenize_str(" ".join(words)) if len(piece) == 1} - {*"xy"}
+    lowered = [(ord(char), ord(to[1])) for char, to in uncased if len(to) == 3 and to[1] != char]
+    return _Rules(
+        removed=_regex(char for char, to in cased if to == "xy"),
+        space=_regex(char for char, to in cased if to == "x y" and char != " "),
+        apart=_regex(char for char, to in cased if to == f"x {char} y" or char in split),
+        accent=_regex(char for char, to in uncased if to == "xy"),
+        upper=[char for char, _ in lowered],
+        lower=[to for _, to in lowered],
+    )
+
+
+def _regex(chars: Iterable[str]) -> str:
+    """One RE2 class of the characters, given in ascending order."""
+    ranges: list[list[int]] = []
+    for code in map(ord, chars):
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "[" + "".join(f"\\x{{{first:x}}}-\\x{{{_STANDS_FOR.get(last, last):x}}}" for first, last in ranges) + "]"

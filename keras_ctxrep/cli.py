@@ -1,0 +1,426 @@
+"""The command `ctxrep`: parses, calls one function, prints."""
+
+import argparse
+import ast
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from keras_ctxrep import __version__
+
+DESCRIPTION = """\
+Contextual text representations in Keras, from raw text to TF Serving and to the edge.
+
+  ctxrep demo                                                the whole way on a small text, in a few minutes
+
+  ctxrep pretrain elmo --corpus text.txt --minutes 30 --out lm            learn a language model from text
+  ctxrep train --data train.tsv --dev dev.tsv --encoder lm --out tagger   fine-tune it to classify
+  ctxrep score tagger --data test.tsv                                     how good is it
+  ctxrep export tagger --out serving/tagger                               a SavedModel for TF Serving
+  ctxrep tflite tagger --quantize int8 --out tagger.tflite                a file for phones and boards
+  echo "Some text" | ctxrep predict tagger.tflite                         answers, without TensorFlow
+"""
+
+
+# ------------------------------------------------------------------------------------------------------ subcommands
+
+
+def _pretrain(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+
+    if args.steps is None and args.minutes is None:
+        args.minutes = 30.0
+    history = recipes.pretrain(report=_print_evaluation, **_given(args))
+    _say(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
+
+
+def _train(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+
+    given = _given(args)
+    given.pop("task")
+    history = recipes.finetune(report=_print_evaluation, **given)
+    best = max((entry["val_accuracy"] for entry in history), default=None)
+    _say(f"{args.out}: best accuracy on {args.dev}: {best:.1%}")
+
+
+def _score(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+
+    found = recipes.score(args.folder, args.data)
+    if args.json:
+        print(json.dumps(found))
+    else:
+        for name, value in found.items():
+            print(f"{name.replace('_', ' '):20} {value:.4f}" if isinstance(value, float) else f"{name:20} {value:,}")
+
+
+def _embed(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from keras_ctxrep import recipes
+
+    with tqdm(desc="embedding", unit=" sentences", file=sys.stderr, disable=None) as bar:
+        count = recipes.embed(
+            args.folder,
+            _sentences(args.input),
+            args.out,
+            args.layers,
+            args.words,
+            progress=lambda n: bar.update(n - bar.n),
+        )
+    _say(f"{args.out}: {count} sentences")
+
+
+def _export(args: argparse.Namespace) -> None:
+    from keras_ctxrep_export import saved_model
+
+    from keras_ctxrep import train
+    from keras_ctxrep.text.bundle import load
+
+    headless = load(args.folder).task in ("language_model", "pretrainer")
+    print(saved_model.export(*(train.load_encoder if headless else train.load)(args.folder), args.out))
+
+
+def _tflite(args: argparse.Namespace) -> None:
+    from keras_ctxrep_tflite import quantize
+
+    out = quantize.convert(args.folder, args.out, args.quantize, args.lengths)
+    print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
+
+
+def _predict(args: argparse.Namespace) -> None:
+    from keras_ctxrep_tflite.compare import open_engine
+
+    with _quiet_stderr():
+        predictor = open_engine(args.artifact).predictor
+    with contextlib.ExitStack() as stack:
+        stream = sys.stdin.buffer if args.input == "-" else stack.enter_context(open(args.input, "rb"))
+        for answer in predictor.lines(stream):
+            print(json.dumps(answer, ensure_ascii=False), flush=True)
+
+
+def _compare(args: argparse.Namespace) -> None:
+    from keras_ctxrep_tflite import compare
+
+    from keras_ctxrep.text.examples import read_examples
+
+    examples = read_examples(args.data)
+    with _quiet_stderr():
+        engines = [compare.open_engine(path) for path in (args.folder, *args.artifacts)]
+    labels = [example.label for example in examples if example.label is not None]
+    rows = compare.compare(
+        engines, [example.text for example in examples], labels if len(labels) == len(examples) else None
+    )
+    if args.json:
+        print(json.dumps(rows))
+    else:
+        print(_columns([list(compare.HEADER), *compare.table(rows)]))
+
+
+def _demo(args: argparse.Namespace) -> None:
+    from keras_ctxrep import demo
+
+    demo.run(**_given(args))
+
+
+# ----------------------------------------------------------------------------------------------------------- parser
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's parser, with one subparser per subcommand."""
+    main = argparse.ArgumentParser("ctxrep", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
+    main.add_argument("--version", action="version", version=f"keras_ctxrep {__version__}")
+    commands = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, run, function: str | None, help: str, description: str):
+        """A subcommand, and a function that adds an option whose default is that of `function`'s parameter."""
+        sub = commands.add_parser(
+            name, help=help, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        sub.set_defaults(run=run)
+
+        def option(flag: str, help: str, **kwargs):
+            dest = flag.lstrip("-").replace("-", "_")
+            if function is not None and flag.startswith("-") and not kwargs.get("required"):
+                default = _default(function, dest)
+                if default is not None and "action" not in kwargs:
+                    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+                    kwargs["default"], help = default, f"{help} (default: {shown})"
+            sub.add_argument(flag, help=help, **kwargs)
+
+        return option
+
+    def training(option) -> None:
+        option("--steps", "length of the run in steps", type=_positive(int), metavar="N")
+        option("--minutes", "length of the run in minutes", type=_positive(float), metavar="N")
+        option("--batch-size", "examples per step, over all devices", type=_positive(int), metavar="N")
+        option("--learning-rate", "its peak, after a linear warm-up", type=_positive(float), metavar="X")
+        option("--dropout", "while training", type=float, metavar="X")
+        option("--precision", "a Keras dtype policy, e.g. mixed_bfloat16", metavar="NAME")
+        option("--seed", "of every random choice", type=int, metavar="N")
+        option("--tensorboard", "write TensorBoard logs into this folder", metavar="FOLDER")
+
+    option = command(
+        "pretrain",
+        _pretrain,
+        "keras_ctxrep.recipes.pretrain",
+        "learn an ELMo biLM or a BERT encoder from text",
+        "Learn from plain text: UTF-8, one sentence a line, an empty line between documents; .gz, .bz2 and .xz are\n"
+        "read as they are. A run that was interrupted goes on where it was when the same command is given again.",
+    )
+    option("family", "what to train", choices=("elmo", "bert"))
+    option("--corpus", "text files", nargs="+", required=True, metavar="FILE")
+    option("--out", "the model folder to write", required=True, metavar="FOLDER")
+    option(
+        "--size", "a published size, e.g. elmo_2x1024_128_2048cnn_1xhighway or bert_12_768_12 (default: a small one)"
+    )
+    option("--valid", "held-out text (default: a tenth of the corpus)", metavar="FILE")
+    option("--vocab", "a vocabulary file, one entry a line (default: learned from the corpus)", metavar="FILE")
+    option("--vocab-size", "entries of a learned vocabulary, at most", type=_positive(int), metavar="N")
+    option("--cased", "BERT: keep case and accents", action="store_true")
+    option("--max-length", "tokens per example; longer ones are cut", type=_positive(int), metavar="N")
+    training(option)
+
+    option = command(
+        "train",
+        _train,
+        "keras_ctxrep.recipes.finetune",
+        "fine-tune an encoder for a task",
+        "Fine-tune a pretrained encoder. Data files are .tsv with a header or .jsonl, with columns or keys 'text' and\n"
+        "'label'.",
+    )
+    option("--task", "what to learn", choices=("classify",), default="classify")
+    option("--data", "labelled examples to learn from", required=True, metavar="FILE")
+    option("--dev", "labelled examples to choose the best weights by", required=True, metavar="FILE")
+    option("--encoder", "a model folder of any task", required=True, metavar="FOLDER")
+    option("--out", "the model folder to write", required=True, metavar="FOLDER")
+    option("--epochs", "passes over the data, unless --steps or --minutes is given", type=_positive(float), metavar="X")
+    option("--max-length", "tokens per text (default: as the encoder was trained)", type=_positive(int), metavar="N")
+    option("--freeze", "train the head alone", action="store_true")
+    option("--from-scratch", "start from random weights, as a baseline", action="store_true")
+    training(option)
+
+    option = command(
+        "score",
+        _score,
+        None,
+        "measure a model on held-out data",
+        "A classifier's accuracy, a biLM's full-softmax perplexity, or a BERT's MLM and NSP accuracy.",
+    )
+    option("folder", "a model folder")
+    option("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
+    option("--json", "print one JSON object", action="store_true")
+
+    option = command(
+        "embed",
+        _embed,
+        "keras_ctxrep.recipes.embed",
+        "write the vectors of sentences to a file",
+        "One sentence a line in; one array per sentence out, under '0', '1', ...: (layers, tokens, width), or\n"
+        "(tokens, width) for mix and top, (width,) for mean.",
+    )
+    option("folder", "a model folder of any task")
+    option("--input", "a text file, or - for standard input", required=True, metavar="FILE")
+    option("--out", "FILE.npz or FILE.hdf5", required=True, metavar="FILE")
+    option("--layers", "which vectors", choices=("all", "mix", "top", "mean"))
+    option("--words", "the input is split into words already, at spaces", action="store_true")
+
+    option = command(
+        "export",
+        _export,
+        None,
+        "write a SavedModel for TF Serving",
+        "Writes the next version, BASE/NAME/1, 2, ..., with raw strings as its input.",
+    )
+    option("folder", "a model folder")
+    option("--out", "where TF Serving looks for versions", required=True, metavar="BASE/NAME")
+
+    option = command(
+        "tflite",
+        _tflite,
+        "keras_ctxrep_tflite.quantize.convert",
+        "write a .tflite file for phones and boards",
+        "One file that holds the model, its vocabulary and its labels.",
+    )
+    option("folder", "a model folder")
+    option("--out", "the file to write", required=True, metavar="FILE.tflite")
+    option("--quantize", "of weights and products", choices=("none", "int8"))
+    option(
+        "--lengths",
+        "input lengths, in tokens; a text runs at the smallest that holds it",
+        type=_lengths,
+        metavar="N,N,...",
+    )
+
+    option = command(
+        "predict",
+        _predict,
+        None,
+        "answer line by line",
+        "Prints one JSON object for each line of input, as soon as the line is there. A .tflite file runs without\n"
+        "TensorFlow.",
+    )
+    option("artifact", "a model folder, a SavedModel folder or a .tflite file")
+    option("--input", "a text file, or - for standard input", default="-", metavar="FILE")
+
+    option = command(
+        "compare",
+        _compare,
+        None,
+        "agreement, quality, size and latency of a model's exports",
+        "Runs the same texts through a model folder and its exports. Latencies are of single texts, in turns.",
+    )
+    option("folder", "the model folder, which is the reference")
+    option("artifacts", "SavedModel folders and .tflite files", nargs="+")
+    option("--data", "examples, .tsv or .jsonl", required=True, metavar="FILE")
+    option("--json", "print one JSON array", action="store_true")
+
+    option = command(
+        "demo",
+        _demo,
+        "keras_ctxrep.demo.run",
+        "the whole way, in a few minutes",
+        "Pretrains a small biLM and a small BERT, fine-tunes both beside baselines, exports them as SavedModel\n"
+        "and TFLite, predicts without TensorFlow, and writes a report. Without --corpus the text is the language\n"
+        "reference that every Python carries.",
+    )
+    option("--corpus", "your own text, one sentence a line, an empty line between documents", nargs="+", metavar="FILE")
+    option("--out", "folder for the models and report.md; it is written anew", metavar="FOLDER")
+    option("--minutes", "time for the two pretrainings together", type=_positive(float), metavar="N")
+    option("--seed", "of every random choice", type=int, metavar="N")
+    return main
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command. Exit status: 0 done, 1 failed, 2 wrong usage."""
+    args = parser().parse_args(argv)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # off by default on some CPUs, where it is twice as fast
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    try:
+        if not _without_tensorflow(args):
+            with _quiet_stderr():
+                import tensorflow as tf
+
+                tf.get_logger().setLevel("ERROR")
+        args.run(args)
+        return 0
+    except BrokenPipeError:  # the reader of our output went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("ctxrep: interrupted; the same command goes on from the last checkpoint, if it had one", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        extra = "edge" if "litert" in str(error.name) else "tf"
+        print(f'ctxrep: {error.name} is not installed: pip install "keras_ctxrep[{extra}]"', file=sys.stderr)
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
+        if os.environ.get("CTXREP_TRACEBACK"):
+            raise
+        print(f"ctxrep: {error}", file=sys.stderr)
+    return 1
+
+
+# ---------------------------------------------------------------------------------------------------------- details
+
+
+def _without_tensorflow(args: argparse.Namespace) -> bool:
+    return args.command == "predict" and args.artifact.endswith(".tflite")
+
+
+def _given(args: argparse.Namespace) -> dict:
+    """The arguments as keywords of the function behind the command; what was not given is left to its defaults."""
+    return {name: value for name, value in vars(args).items() if name not in ("command", "run") and value is not None}
+
+
+@cache
+def _signatures(module: str) -> dict[str, dict]:
+    """The parameters' literal defaults of every function of a module, read from its source: nothing is imported."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    found = {}
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            names = [arg.arg for arg in node.args.args][len(node.args.args) - len(node.args.defaults) :]
+            found[node.name] = {
+                name: ast.literal_eval(default) if isinstance(default, ast.Constant | ast.Tuple) else None
+                for name, default in zip(names, node.args.defaults, strict=True)
+            }
+    return found
+
+
+def _default(function: str, parameter: str):
+    module, _, name = function.rpartition(".")
+    return _signatures(module)[name].get(parameter)
+
+
+def _positive(kind: type):
+    def parse(text: str):
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+        return value
+
+    parse.__name__ = kind.__name__  # what argparse calls it in its message
+    return parse
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _sentences(path: str) -> Iterator[str]:
+    """Lines of a file or of standard input, without line ends."""
+    from keras_ctxrep.text.examples import lines
+
+    if path == "-":
+        yield from (line.rstrip("\r\n") for line in sys.stdin)
+    else:
+        yield from (line for _, line in lines(path))
+
+
+def _print_evaluation(entry: dict) -> None:
+    shown = {name: value for name, value in entry.items() if name.startswith("val_") and "loss" not in name}
+    parts = [f"{name.removeprefix('val_').replace('_logits_', ' ')} {value:.4g}" for name, value in shown.items()]
+    _say(f"step {entry['step']:>6}  {entry['minutes']:5.1f} min  loss {entry['loss']:.3f}  " + "  ".join(parts))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    """A table: the first column to the left, the others to the right, a rule under the first row."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Sends standard error nowhere while TensorFlow's C++ starts, which logs before its log level is read."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

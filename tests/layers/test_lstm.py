@@ -1,0 +1,197 @@
+"""The projected LSTM: its numbers, its three forms, its gradient."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from keras_ctxrep.layers import ProjectedLSTM
+
+B, T, D, UNITS = 4, 7, 5, 6
+LENGTHS = np.array([7, 3, 0, 5])  # one row is all padding
+MASK = (np.arange(T) < LENGTHS[:, None]).astype(np.int32)
+CLIPS = {"cell_clip": 0.5, "projection_clip": 0.3}
+
+both_directions = pytest.mark.parametrize("go_backwards", [False, True])
+with_and_without = pytest.mark.parametrize("projection", [3, None])
+
+
+def make(rng, projection=3, go_backwards=False, scale=1.0, clips=CLIPS, **kwargs):
+    """A layer whose clips bite."""
+    layer = ProjectedLSTM(UNITS, projection, go_backwards=go_backwards, **clips, **kwargs)
+    layer.build((None, None, D))
+    for weight in layer.weights:
+        weight.assign(rng.normal(scale=scale, size=weight.shape))
+    return layer
+
+
+def restated(layer, x, mask):
+    """The equations of the docstring, one row and one step at a time, in float64."""
+    weights = {weight.name: ops.convert_to_numpy(weight.value).astype(np.float64) for weight in layer.weights}
+
+    def sigmoid(z):
+        return 1 / (1 + np.exp(-z))
+
+    def clip(z, limit):
+        return z if limit is None else np.clip(z, -limit, limit)
+
+    out = np.zeros((*x.shape[:2], layer.width))
+    for row in range(len(x)):
+        h, c = np.zeros(layer.width), np.zeros(layer.units)
+        steps = range(int(mask[row].sum()))
+        for t in reversed(steps) if layer.go_backwards else steps:
+            z = x[row, t] @ weights["kernel"] + h @ weights["recurrent_kernel"] + weights["bias"]
+            i, j, f, o = np.split(z, 4)
+            c = clip(sigmoid(f + 1.0) * c + sigmoid(i) * np.tanh(j), layer.cell_clip)
+            h = sigmoid(o) * np.tanh(c)
+            if layer.projection is not None:
+                h = h @ weights["projection_kernel"]
+            h = out[row, t] = clip(h, layer.projection_clip)
+    return out
+
+
+@both_directions
+@with_and_without
+@pytest.mark.parametrize("clips", [CLIPS, {}, {"cell_clip": 0.5}, {"projection_clip": 0.3}])
+@pytest.mark.parametrize("training", [False, True])
+def test_numbers(rng, projection, go_backwards, clips, training):
+    layer = make(rng, projection, go_backwards, clips=clips)
+    x = rng.normal(size=(B, T, D)).astype(np.float32)
+    out = ops.convert_to_numpy(layer(x, mask=MASK, training=training))
+    np.testing.assert_allclose(out, restated(layer, x, MASK), atol=1e-5)
+    assert not out[MASK == 0].any()
+    if "projection_clip" in clips:
+        at_clip = (np.abs(out[MASK == 1]) == np.float32(0.3)).mean()
+        assert 0.05 < at_clip < 0.95
+
+
+def test_the_forget_bias_is_added_when_running(rng):
+    layer = make(rng, clips={})
+    for weight in layer.weights:
+        weight.assign(0 * weight)
+    layer.projection_kernel.assign(np.ones((UNITS, 3)))
+    kernel = np.zeros((D, 4 * UNITS))
+    kernel[0, UNITS : 2 * UNITS] = 100.0  # the new input is the second quarter
+    layer.kernel.assign(kernel)
+    x = np.zeros((1, 2, D), np.float32)
+    x[0, 0, 0] = 1.0  # c1 = sigmoid(0) tanh(100) = 1/2, then c2 = sigmoid(1) c1
+    out = ops.convert_to_numpy(layer(x, mask=np.ones((1, 2), np.int32)))[0, :, 0]
+    c = 0.5 * np.array([1, 1 / (1 + np.exp(-1))])
+    np.testing.assert_allclose(out, UNITS * 0.5 * np.tanh(c), rtol=1e-6)
+
+
+FORMS = ("_scan", "_run_on_tensorflow", "_train_on_tensorflow")
+
+
+def outputs_and_gradients(layer, form, x, mask, factors):
+    """The output of one form, and the gradients of a sum over it for the input and every weight."""
+    time_major = tf.transpose(tf.cast(mask, x.dtype))[:, :, None]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        out = getattr(layer, form)(x, time_major)
+        loss = tf.reduce_sum(out * factors)
+    return out, tape.gradient(loss, [x, *(weight.value for weight in layer.weights)])
+
+
+@both_directions
+@with_and_without
+@pytest.mark.parametrize("clips", [CLIPS, {}])
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "unknown batch and length"])
+def test_three_forms_are_one(rng, projection, go_backwards, clips, traced):
+    layer = make(rng, projection, go_backwards, clips=clips)
+    x = tf.constant(rng.normal(size=(B, T, D)), tf.float32)
+    mask = tf.constant(MASK)
+    factors = tf.constant(rng.normal(size=(B, T, layer.width)), tf.float32)
+    results = []
+    for form in FORMS:
+
+        def run(x, mask, factors, form=form):
+            return outputs_and_gradients(layer, form, x, mask, factors)
+
+        if traced and form != "_scan":  # keras.ops.scan needs a known length under TensorFlow, where it is not used
+            unknown = [
+                tf.TensorSpec((None, None, D)),
+                tf.TensorSpec((None, None), tf.int32),
+                tf.TensorSpec((None,) * 3),
+            ]
+            run = tf.function(run, input_signature=unknown)
+        results.append(run(x, mask, factors))
+    out, gradients = results[0]
+    assert not out.numpy()[MASK == 0].any() and np.abs(out.numpy()[MASK == 1]).min() > 0
+    for other, others in results[1:]:
+        np.testing.assert_allclose(other, out, atol=1e-5)
+        for one, two in zip(gradients, others, strict=True):
+            assert np.abs(one).max() > 1e-3
+            np.testing.assert_allclose(two, one, atol=1e-5, rtol=1e-5)
+    d_x = gradients[0].numpy()
+    assert not d_x[MASK == 0].any()
+
+
+@pytest.mark.parametrize("form", FORMS[1:])
+@both_directions
+def test_one_traced_function_serves_every_shape(rng, form, go_backwards):
+    layer = make(rng, go_backwards=go_backwards)
+    run = tf.function(
+        lambda x, mask: getattr(layer, form)(x, tf.transpose(tf.cast(mask, x.dtype))[:, :, None]),
+        input_signature=[tf.TensorSpec((None, None, D)), tf.TensorSpec((None, None), tf.int32)],
+    )
+    for batch, length in ((1, 1), (3, 2), (2, 9)):
+        x = rng.normal(size=(batch, length, D)).astype(np.float32)
+        mask = (np.arange(length) < rng.integers(0, length + 1, (batch, 1))).astype(np.int32)
+        np.testing.assert_allclose(run(x, mask), restated(layer, x, mask), atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_batch_of_padding_gives_zeros(rng, training):
+    layer = make(rng)
+    out = layer(rng.normal(size=(2, 3, D)).astype(np.float32), mask=np.zeros((2, 3), np.int32), training=training)
+    assert out.shape == (2, 3, 3) and not ops.convert_to_numpy(out).any()
+
+
+@both_directions
+@with_and_without
+def test_gradient_against_finite_differences(rng, projection, go_backwards):
+    layer = make(rng, projection, go_backwards, dtype="float64")
+    x = tf.constant(rng.normal(size=(B, T, D)))
+    factors = rng.normal(size=(B, T, layer.width))
+    assert np.abs(ops.convert_to_numpy(layer(x, mask=MASK))).max() == 0.3
+    _, (d_x, *d_weights) = outputs_and_gradients(layer, "_train_on_tensorflow", x, tf.constant(MASK), factors)
+
+    def loss(x=x):
+        return (restated(layer, x.numpy(), MASK) * factors).sum()
+
+    step = 1e-6
+    for weight, gradient in zip(layer.weights, d_weights, strict=True):
+        direction, value = rng.normal(size=weight.shape), ops.convert_to_numpy(weight.value)
+        weight.assign(value + step * direction)
+        high = loss()
+        weight.assign(value - step * direction)
+        low = loss()
+        weight.assign(value)
+        assert (high - low) / (2 * step) == pytest.approx((gradient.numpy() * direction).sum(), rel=1e-5)
+    direction = rng.normal(size=x.shape)
+    slope = (loss(x + step * direction) - loss(x - step * direction)) / (2 * step)
+    assert slope == pytest.approx((d_x.numpy() * direction).sum(), rel=1e-5)
+
+
+@both_directions
+@pytest.mark.parametrize("length", [257, 259])
+def test_long_texts_in_half_precision(rng, length, go_backwards):
+    layer = ProjectedLSTM(4, projection=3, go_backwards=go_backwards, dtype="mixed_bfloat16")
+    x = rng.normal(size=(2, length, D)).astype(np.float32)
+    mask = (np.arange(length) < [[length], [length - 2]]).astype(np.int32)
+    layer(x[:, :1], mask=mask[:, :1])
+    runs = []
+    for training in (False, True):
+        run = tf.function(lambda training=training: tf.cast(layer(x, mask=mask, training=training), tf.float32))
+        runs.append(run().numpy())
+    np.testing.assert_allclose(runs[0], runs[1], atol=0.02)
+    assert (np.abs(runs[0]).max(-1) > 0).astype(int).tolist() == mask.tolist()
+
+
+def test_config_and_name_of_weights(rng):
+    layer = make(rng, go_backwards=True)
+    assert [weight.name for weight in layer.weights] == ["kernel", "recurrent_kernel", "bias", "projection_kernel"]
+    assert [tuple(weight.shape) for weight in layer.weights] == [(5, 24), (3, 24), (24,), (6, 3)]
+    again = ProjectedLSTM.from_config(layer.get_config())
+    assert again.get_config() == layer.get_config() and again.go_backwards and again.width == 3

@@ -1,0 +1,136 @@
+"""The Transformer block against a restatement in NumPy, and the layers around it."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from keras_ctxrep.layers import Bias, PositionEmbedding, TakePositions, TransformerBlock
+
+B, T, D, HEADS = 3, 5, 8, 2
+MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.int32)
+
+
+def restated(layer, x, mask):
+    """Devlin et al. 2018 over Vaswani et al. 2017, one head and query at a time; padding is left out."""
+
+    def dense(part, x):
+        return x @ value(part.kernel) + value(part.bias)
+
+    def value(weight):
+        return ops.convert_to_numpy(weight.value).astype(np.float64)
+
+    def norm(part, x):
+        deviation = np.sqrt(x.var(-1, keepdims=True) + layer.epsilon)
+        return (x - x.mean(-1, keepdims=True)) / deviation * value(part.gamma) + value(part.beta)
+
+    def gelu(x):
+        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+    width, head = x.shape[-1], x.shape[-1] // layer.heads
+    rows = []
+    for row, real in zip(x.astype(np.float64), mask.astype(bool), strict=True):
+        row = row[real]
+        query, key, values = np.split(dense(layer.qkv, row), 3, axis=-1)
+        mixed = np.zeros((len(row), width))
+        for begin in range(0, width, head):
+            part = slice(begin, begin + head)
+            for t in range(len(row)):
+                powers = np.exp([query[t, part] @ key[s, part] / math.sqrt(head) for s in range(len(row))])
+                mixed[t, part] = powers / powers.sum() @ values[:, part]
+        row = norm(layer.attention_norm, row + dense(layer.attention_output, mixed))
+        fed = dense(layer.feed_forward_output, gelu(dense(layer.feed_forward, row)))
+        rows.append(norm(layer.feed_forward_norm, row + fed))
+    return rows
+
+
+@pytest.fixture
+def block(rng):
+    layer = TransformerBlock(HEADS, 12)
+    layer.build((None, None, D))
+    for weight in layer.weights:
+        weight.assign(rng.normal(scale=0.5, size=weight.shape))
+    return layer
+
+
+def test_numbers(block, rng):
+    x = rng.normal(size=(B, T, D)).astype(np.float32)
+    out = ops.convert_to_numpy(block(x, mask=MASK))
+    for row, real, expected in zip(out, MASK.astype(bool), restated(block, x, MASK), strict=True):
+        np.testing.assert_allclose(row[real], expected, atol=2e-5)
+
+
+def test_gelu_is_the_form_with_erf(block, rng):
+    x = tf.linspace(-4.0, 4.0, 81)
+    exact = [0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in x.numpy().tolist()]
+    np.testing.assert_allclose(block.feed_forward.activation(x), exact, atol=1e-6)
+    assert TransformerBlock(2, 4).epsilon == 1e-12
+
+
+def test_dropout_only_in_training(rng):
+    layer = TransformerBlock(HEADS, 12, dropout=0.5, initializer_range=0.5)
+    x = rng.normal(size=(B, T, D)).astype(np.float32)
+    one, two, three = (ops.convert_to_numpy(layer(x, mask=MASK, training=way)) for way in (False, False, True))
+    assert np.array_equal(one, two) and np.abs(one - three).max() > 0.1
+    assert layer.attention_dropout.rate == layer.output_dropout.rate == 0.5
+
+
+def test_a_row_of_padding_stays_finite(block):
+    out = block(np.ones((2, 3, D), np.float32), mask=np.zeros((2, 3), np.int32))
+    assert np.isfinite(ops.convert_to_numpy(out)).all()
+
+
+def test_names_of_weights(block):
+    names = {weight.path.split("/", 1)[1] for weight in block.weights}
+    dense = ("qkv", "attention_output", "feed_forward", "feed_forward_output")
+    expected = {f"{part}/{kind}" for part in dense for kind in ("kernel", "bias")}
+    expected |= {f"{part}_norm/{kind}" for part in ("attention", "feed_forward") for kind in ("gamma", "beta")}
+    assert names == expected
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(ValueError, match="heads=3 does not divide the width 8"):
+        TransformerBlock(3, 12)(np.ones((1, 2, 8), np.float32), mask=np.ones((1, 2), np.int32))
+
+
+def test_position_embedding(rng):
+    layer = PositionEmbedding(4)
+    x = rng.normal(size=(2, 3, 5)).astype(np.float32)
+    out = layer(x)
+    np.testing.assert_allclose(out, x + ops.convert_to_numpy(layer.table.value)[:3], atol=1e-6)
+    assert layer(x[:, :1]).shape == (2, 1, 5)
+    with pytest.raises(ValueError, match="an input of 5 tokens; this model has positions for 4"):
+        layer(np.ones((1, 5, 5), np.float32))
+
+
+def test_position_embedding_of_unknown_length_that_is_too_long(rng):
+    layer = PositionEmbedding(4)
+    run = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 5))])
+    assert run(tf.ones((2, 4, 5))).shape == (2, 4, 5)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        run(tf.ones((2, 5, 5)))
+
+
+def test_bias(rng):
+    layer = Bias()
+    x = rng.normal(size=(2, 3, 4)).astype(np.float32)
+    assert np.array_equal(layer(x), x)
+    layer.bias.assign([1, 2, 3, 4])
+    np.testing.assert_allclose(layer(x), x + np.array([1, 2, 3, 4]), atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_take_positions(rng, count):
+    x = rng.normal(size=(3, 5, 4)).astype(np.float32)
+    positions = rng.integers(0, 5, (3, count)).astype(np.int32)
+    assert np.array_equal(TakePositions()(x, positions), np.take_along_axis(x, positions[:, :, None], axis=1))
+
+
+def test_take_positions_in_a_traced_function(rng):
+    symbols = keras.Input((None, 4)), keras.Input((None,), dtype="int32")
+    model = keras.Model(symbols, TakePositions()(*symbols))
+    x, positions = rng.normal(size=(3, 5, 4)).astype(np.float32), np.array([[4], [0], [2]], np.int32)
+    assert np.array_equal(model.predict([x, positions], verbose=0)[:, 0], x[np.arange(3), positions[:, 0]])

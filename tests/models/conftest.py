@@ -1,0 +1,64 @@
+"""Tiny models and the batches they read."""
+
+from dataclasses import replace
+
+import keras
+import pytest
+
+from keras_ctxrep.models import bert, elmo
+from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+
+SENTENCES = ["the cat sat on the mat", "a dog", "cats and dogs sat", "the end"]
+
+
+@pytest.fixture
+def elmo_config():
+    """A biLM of a few hundred weights."""
+    return replace(
+        elmo.Config(), cells=8, projection=6, filters=((1, 4), (2, 4), (3, 6)), embedding_dim=4, max_characters=10
+    )
+
+
+@pytest.fixture
+def bert_config():
+    """A BERT of two layers without dropout."""
+    return bert.Config(
+        vocabulary_size=40, layers=2, width=8, heads=2, intermediate=16, max_positions=24, dropout=0.0,
+        initializer_range=0.3,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def characters():
+    """Sentences to a biLM's input."""
+    return CharacterFeatures(max_characters=10)
+
+
+@pytest.fixture
+def pieces():
+    """Sentences to BERT's input."""
+    words = sorted({word for sentence in SENTENCES for word in sentence.split()})
+    return WordPieceFeatures(WordPiece([*SPECIAL_PIECES, *words]), max_length=20)
+
+
+@pytest.fixture
+def sentences():
+    """Sentences of different lengths."""
+    return list(SENTENCES)
+
+
+@pytest.fixture(params=["elmo", "bert"])
+def family(request, elmo_config, bert_config, characters, pieces, rng):
+    """(an encoder, the features it reads), once for each family."""
+    if request.param == "elmo":
+        return elmo.encoder(elmo_config), characters
+    return bert.encoder(bert_config), pieces
+
+
+@pytest.fixture
+def mixed_precision():
+    """bfloat16 for every layer that is made in the test."""
+    keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
+    yield
+    keras.mixed_precision.set_dtype_policy("float32")

@@ -1,0 +1,104 @@
+"""The contract that every encoder keeps: its outputs, and that padding and company change nothing."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+
+def arrays(outputs):
+    return keras.tree.map_structure(lambda x: np.asarray(x), outputs)
+
+
+def test_outputs(family, sentences):
+    encoder, features = family
+    batch = features(sentences)
+    assert set(encoder.input) == set(batch) == set(features.keys)
+    out = arrays(encoder(batch))
+    assert set(out) == {"layers", "sequence", "pooled"}
+    rows, length = batch["mask"].shape
+    width = out["sequence"].shape[-1]
+    assert len(out["layers"]) == 3 and all(layer.shape == (rows, length, width) for layer in out["layers"])
+    assert out["pooled"].shape == (rows, width) and np.array_equal(out["sequence"], out["layers"][-1])
+    assert encoder.output_shape["sequence"] == (None, None, width)
+    for layer in out["layers"]:
+        assert not layer[batch["mask"] == 0].any()  # padding is zero
+        assert np.abs(layer[batch["mask"] == 1]).max(-1).min() > 0
+
+
+def test_a_sentence_is_the_same_alone_in_a_batch_and_with_more_padding(family, sentences):
+    encoder, features = family
+    together = arrays(encoder(features(sentences)))
+    padded = arrays(encoder(features(sentences, length=11)))
+    predicted = encoder.predict(features(sentences), verbose=0)
+    for row, sentence in enumerate(sentences):
+        alone = arrays(encoder(features([sentence])))
+        size = alone["sequence"].shape[1]
+        for other in (together, padded, predicted):
+            np.testing.assert_allclose(other["pooled"][row], alone["pooled"][0], atol=1e-5)
+            for one, two in zip(alone["layers"], other["layers"], strict=True):
+                np.testing.assert_allclose(two[row, :size], one[0], atol=1e-5)
+
+
+def test_what_is_under_the_padding_does_not_matter(family, sentences, rng):
+    encoder, features = family
+    batch = features(sentences)
+    before = arrays(encoder(batch))
+    other = dict(batch)
+    for key in set(batch) - {"mask"}:
+        real = batch["mask"].astype(bool).reshape(batch["mask"].shape + (1,) * (batch[key].ndim - 2))
+        noise = rng.integers(0, 2 if key == "segment_ids" else 10, batch[key].shape)
+        other[key] = np.where(real, batch[key], noise).astype(np.int32)
+        assert not np.array_equal(other[key], batch[key])
+    for one, two in zip(keras.tree.flatten(before), keras.tree.flatten(arrays(encoder(other))), strict=True):
+        np.testing.assert_allclose(two, one, atol=1e-6)
+
+
+def test_a_text_without_words_is_finite(family):
+    encoder, features = family
+    out = arrays(encoder(features(["", "the cat"])))
+    assert all(np.isfinite(array).all() for array in keras.tree.flatten(out))
+
+
+def test_context_reaches_every_layer_but_the_first(family):
+    encoder, features = family
+    one, two = (arrays(encoder(features([text])))["layers"] for text in ("the cat sat", "the dog sat"))
+    first = one[0].shape[1] - (1 if "char_ids" not in features.keys else 0) - 1  # the last word
+    np.testing.assert_allclose(one[0][0, first], two[0][0, first], atol=1e-6)
+    for left, right in zip(one[1:], two[1:], strict=True):
+        assert np.abs(left[0, first] - right[0, first]).max() > 1e-4
+
+
+def test_saved_and_loaded(family, sentences, tmp_path):
+    encoder, features = family
+    encoder.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    encoder.save_weights(tmp_path / "model.weights.h5")
+    batch = features(sentences)
+    expected = keras.tree.flatten(arrays(encoder(batch)))
+    for one, two in zip(expected, keras.tree.flatten(arrays(loaded(batch))), strict=True):
+        assert np.array_equal(one, two)
+    for weight in loaded.weights:
+        weight.assign(weight * 0)
+    loaded.load_weights(tmp_path / "model.weights.h5")
+    for one, two in zip(expected, keras.tree.flatten(arrays(loaded(batch))), strict=True):
+        assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize("output", ["sequence", "pooled"])
+def test_gradients_reach_every_weight(family, sentences, output, rng):
+    encoder, features = family
+    batch = (
+        features(["the cat sat on the mat"], None) if "char_ids" in features.keys else features(["the cat"], ["a dog"])
+    )
+    factors = None
+    with tf.GradientTape() as tape:
+        out = encoder(batch, training=True)[output]
+        factors = rng.normal(size=out.shape)
+        loss = tf.reduce_sum(out * factors)
+    gradients = tape.gradient(loss, [weight.value for weight in encoder.trainable_variables])
+    for weight, gradient in zip(encoder.trainable_variables, gradients, strict=True):
+        if output == "sequence" and "pooler" in weight.path:
+            assert gradient is None
+        else:
+            assert np.abs(tf.convert_to_tensor(gradient)).max() > 0, weight.path

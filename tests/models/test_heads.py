@@ -1,0 +1,92 @@
+"""Heads over every encoder."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_ctxrep.models import heads
+
+both_ways = pytest.mark.parametrize("mix", [False, True])
+
+
+@both_ways
+def test_classifier(family, sentences, mix):
+    encoder, features = family
+    model = heads.classify(encoder, 3, mix)
+    assert model.output_shape == {"logits": (None, 3)} and set(model.input) == set(encoder.input)
+    logits = model(features(sentences))["logits"]
+    assert logits.shape == (4, 3) and logits.dtype == tf.float32
+    padded = model(features(sentences, length=12))["logits"]
+    np.testing.assert_allclose(padded, logits, atol=1e-5)
+    np.testing.assert_allclose(model(features(sentences[:1]))["logits"][0], logits[0], atol=1e-5)
+
+
+def test_over_the_pooled_output(family, sentences):
+    encoder, features = family
+    model = heads.classify(encoder, 3)
+    kernel, bias = (weight.numpy() for weight in model.get_layer("logits").weights)
+    batch = features(sentences)
+    np.testing.assert_allclose(model(batch)["logits"], encoder(batch)["pooled"] @ kernel + bias, atol=1e-5)
+
+
+def test_over_a_mix_of_all_layers(family, sentences, rng):
+    encoder, features = family
+    model = heads.classify(encoder, 3, mix=True)
+    mix = model.get_layer("scalar_mix")
+    mix.w.assign([0.3, -0.7, 0.9])
+    mix.gamma.assign(1.5)
+    batch = features(sentences)
+    powers = np.exp([0.3, -0.7, 0.9])
+    mixed = 1.5 * np.tensordot(powers / powers.sum(), np.array(encoder(batch)["layers"]), 1)
+    kernel, bias = (weight.numpy() for weight in model.get_layer("logits").weights)
+    for row, size in enumerate(batch["mask"].sum(1)):
+        real = mixed[row, :size]
+        expected = np.concatenate([real.mean(0), real.max(0)]) @ kernel + bias
+        np.testing.assert_allclose(model(batch)["logits"][row], expected, atol=1e-5)
+
+
+def test_penalty_on_the_mix(family):
+    model = heads.classify(family[0], 2, mix=True, l2=0.1)
+    model.get_layer("scalar_mix").w.assign([1.0, 2.0, 0.0])
+    assert float(sum(model.losses)) == pytest.approx(0.5)
+    assert not heads.classify(family[0], 2, mix=False, l2=0.1).losses
+
+
+@both_ways
+def test_a_frozen_encoder_stays_as_it_is(family, sentences, mix):
+    encoder, features = family
+    encoder.trainable = False
+    model = heads.classify(encoder, 2, mix)
+    assert len(model.trainable_weights) == (4 if mix else 2)
+    before = [weight.numpy() for weight in encoder.weights]
+    model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(features(sentences), {"logits": np.array([0, 1, 0, 1])}, verbose=0)
+    for weight, old in zip(encoder.weights, before, strict=True):
+        assert np.array_equal(weight.numpy(), old)
+
+
+@both_ways
+def test_training_the_classifier_trains_the_encoder(family, sentences, mix):
+    encoder, features = family
+    model = heads.classify(encoder, 2, mix)
+    before = encoder.get_weights()
+    model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(features(sentences), {"logits": np.array([0, 1, 0, 1])}, verbose=0)
+    moved = [not np.array_equal(one, two) for one, two in zip(before, encoder.get_weights(), strict=True)]
+    assert sum(moved) > len(moved) / 2
+
+
+@both_ways
+def test_saved_and_loaded(family, sentences, mix, tmp_path):
+    encoder, features = family
+    model = heads.classify(encoder, 3, mix, l2=0.1)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    batch = features(sentences)
+    assert np.array_equal(loaded(batch)["logits"], model(batch)["logits"])
+
+
+def test_one_class_is_not_enough(family):
+    with pytest.raises(ValueError, match="classes=1"):
+        heads.classify(family[0], 1)
