@@ -97,7 +97,7 @@ def _tflite(args: argparse.Namespace) -> None:
 def _predict(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite.compare import open_engine
 
-    with _quiet_stderr():
+    with quiet_stderr():
         predictor = open_engine(args.artifact).predictor
     with contextlib.ExitStack() as stack:
         stream = sys.stdin.buffer if args.input == "-" else stack.enter_context(open(args.input, "rb"))
@@ -111,7 +111,7 @@ def _compare(args: argparse.Namespace) -> None:
     from keras_ctxrep.text.examples import read_examples
 
     examples = read_examples(args.data)
-    with _quiet_stderr():
+    with quiet_stderr():
         engines = [compare.open_engine(path) for path in (args.folder, *args.artifacts)]
     labels = [example.label for example in examples if example.label is not None]
     rows = compare.compare(
@@ -305,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     try:
         if not _without_tensorflow(args):
-            with _quiet_stderr():
+            with quiet_stderr():
                 import tensorflow as tf
 
                 tf.get_logger().setLevel("ERROR")
@@ -408,7 +408,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 @contextlib.contextmanager
-def _quiet_stderr() -> Iterator[None]:
+def quiet_stderr() -> Iterator[None]:
     """Sends standard error nowhere while TensorFlow's C++ starts, which logs before its log level is read."""
     sys.stderr.flush()
     kept = os.dup(2)

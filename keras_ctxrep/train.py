@@ -20,6 +20,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
+from keras import ops
 from tqdm import tqdm
 
 from keras_ctxrep import __version__
@@ -185,10 +186,10 @@ class Perplexity(keras.metrics.Mean):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         loss = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
-        super().update_state(loss, _counted(sample_weight))
+        super().update_state(ops.reshape(loss, (-1,)), _counted(sample_weight))
 
     def result(self):
-        return keras.ops.exp(super().result())
+        return ops.exp(super().result())
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -205,11 +206,15 @@ class Accuracy(keras.metrics.SparseCategoricalAccuracy):
         super().__init__(name=name, **kwargs)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        super().update_state(y_true, y_pred, _counted(sample_weight))
+        y_pred = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
+        super().update_state(ops.reshape(y_true, (-1,)), y_pred, _counted(sample_weight))
 
 
 def _counted(sample_weight):
-    return None if sample_weight is None else keras.ops.cast(keras.ops.convert_to_tensor(sample_weight) > 0, "float32")
+    """1 where the weight is not zero, flat: of a matrix Keras would weigh each row by its padded length."""
+    if sample_weight is None:
+        return None
+    return ops.cast(ops.reshape(ops.convert_to_tensor(sample_weight), (-1,)) > 0, "float32")
 
 
 def compile(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> keras.Model:

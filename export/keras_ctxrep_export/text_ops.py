@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -11,37 +11,46 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
 
 # Surrogates are no characters; planes 4 to 13 are empty; one code point of planes 15 and 16 stands for all of them.
-_PROBED = (*range(0xD800), *range(0xE000, 0x40000), *range(0xE0000, 0xF0001), 0x100000)
+_PROBED = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xF0001), range(0x100000, 0x100001))
 _STANDS_FOR = {0xF0000: 0xFFFFD, 0x100000: 0x10FFFD}
-_BETWEEN = chr(0x40000)  # outside _PROBED
+_BETWEEN = chr(0x40000)  # outside _PROBED, and no rule touches it
 _MAX_WORD = 100  # characters; a longer word is [UNK], as in `tokenizers`
 
 
 def features(bundle: Bundle) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
 
-    It differs from tensorflow-text's own BERT tokenizers, which fold case by NFKC ("½", "ﬁ" and "…" are rewritten) and
-    split words at the characters that BERT removes: the ids here are those of `tokenizers`, whose character classes
-    are read from it. Bytes that are not UTF-8 count as U+FFFD, which is removed.
+    tensorflow-text's own BERT tokenizers are something else: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten)
+    and split words at characters that BERT removes. Here the character rules are those of `tokenizers`, read from it
+    when a graph is traced. Bytes that are not UTF-8 are U+FFFD, which is removed.
+
+    It differs, in uncased BERT only, where TensorFlow's NFD knows characters that `tokenizers`' does not: 21 letters
+    and vowel signs of Unicode 13 to 16 are taken apart, and a few new combining marks change places with a virama of
+    another script. With no such characters in the vocabulary the ids are the same.
 
     Args:
-        bundle: family, vocabulary and lengths; features of ELMo or of BERT's single sentences.
+        bundle: its family, vocabulary and lengths are read.
 
-    Returns: string (B,) -> the dict of `bundle.features(texts)`, each int32, padded to the longest row. It can be
-        called in a `tf.function` and saved: vocabulary and classes are constants of the graph, there is nothing to
-        track and no asset.
+    Returns: a function from string (B,) to the dict of `bundle.features(texts)`, each int32, padded to the longest row.
+        It works in a `tf.function` and in a SavedModel; all it needs are constants of the graph, so that there is
+        nothing to track and no asset.
+
+    Raises:
+        RuntimeError: tensorflow-text can not take a piece of the vocabulary (over 256 bytes, or beginning with NUL).
 
     >>> elmo = Bundle("elmo", "embed", {"max_characters": 6}, max_length=2)
     >>> batch = features(elmo)(tf.constant(["Hi!", ""]))
     >>> batch["char_ids"].numpy()[0].tolist(), batch["mask"].numpy().tolist()
     ([[259, 73, 106, 260, 261, 261], [259, 34, 260, 261, 261, 261]], [[1, 1], [0, 0]])
     """
-    if bundle.family == "elmo":
-        return _character_features(bundle.max_length, bundle.config["max_characters"])
-    return _word_piece_features(WordPiece(bundle.vocab, bundle.lowercase), bundle.max_length)
+    prepared = bundle.features
+    if isinstance(prepared, CharacterFeatures):
+        return _character_features(prepared.max_length, prepared.characters.width)
+    return _word_piece_features(prepared.wordpiece, prepared.max_length)
 
 
 def _character_features(max_length: int, width: int) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
@@ -73,7 +82,8 @@ def _word_piece_features(pieces: WordPiece, max_length: int) -> Callable[[tf.Ten
         words = words.with_flat_values(tf.where(long, unknown, words.flat_values))
         ids = tokenizer.tokenize(words).merge_dims(1, 2)[:, :room]
         marker = tf.ones([ids.nrows(), 1], tf.int32)
-        token_ids, mask = _padded(tf.concat([pieces.cls * marker, ids, pieces.sep * marker], 1), pieces.pad)
+        rows = tf.concat([pieces.cls * marker, ids, pieces.sep * marker], 1)
+        token_ids, mask = _padded(rows, pieces.pad)  # pyright: ignore[reportArgumentType]  (ragged, as `ids` is)
         return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids), "mask": mask}
 
     return call
@@ -83,11 +93,12 @@ def _words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
     """The words of `tokens.words`, or of an uncased BERT: string (B,) -> string (B, ragged)."""
     rules = _rules()
     if lowercase:
+        # Not `tf.strings.lower`: ICU's depends on the server's locale, on the place in the word ("ς") and on its age.
         codes = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
-        place = tf.minimum(tf.searchsorted(rules.upper, codes.flat_values), len(rules.upper) - 1)
-        found = tf.gather(rules.upper, place) == codes.flat_values
-        codes = codes.with_flat_values(tf.where(found, tf.gather(rules.lower, place), codes.flat_values))
-        texts = tf.strings.unicode_encode(codes, "UTF-8")
+        upper, lower, flat = tf.constant(rules.upper), tf.constant(rules.lower), codes.flat_values
+        place = tf.minimum(tf.searchsorted(upper, flat), len(rules.upper) - 1)
+        flat = tf.where(tf.gather(upper, place) == flat, tf.gather(lower, place), flat)
+        texts = tf.strings.unicode_encode(codes.with_flat_values(flat), "UTF-8")
     else:
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = tf.strings.regex_replace(texts, rules.removed, "")
@@ -119,7 +130,7 @@ class _Rules(NamedTuple):
 @cache
 def _rules() -> _Rules:
     """The rules of `tokenizers`, found by asking it about every character."""
-    chars = [*map(chr, _PROBED)]
+    chars = [*map(chr, chain(*_PROBED))]
     words = [f"x{char}y" for char in chars]
 
     def normalized(**steps: bool) -> list[tuple[str, str]]:

@@ -161,6 +161,9 @@ class PositionEmbedding(keras.layers.Layer):
             raise ValueError(f"an input of {x.shape[1]} tokens; this model has positions for {self.positions}")
         return x + self.table[: ops.shape(x)[1]]
 
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
     def get_config(self):
         return super().get_config() | {"positions": self.positions, "initializer_range": self.initializer_range}
 

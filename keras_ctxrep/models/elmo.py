@@ -89,7 +89,7 @@ def language_model(config: Config, vocabulary_size: int) -> keras.Model:
 
     Returns: {"forward_logits", "backward_logits"}, each float32 (B, T+1, V): of w1 .. wn, </S> and of <S>, w1 .. wn.
 
-    >>> language_model(SIZES["elmo_2x128_64_256cnn_1xhighway"], 100).output_shape["forward_logits"]
+    >>> language_model(SIZES["elmo_2x128_64_256cnn_1xhighway"], 100).output["forward_logits"].shape
     (None, None, 100)
     """
     inputs, streams = _bilm(config, config.dropout)

@@ -32,8 +32,8 @@ def classify(
         ValueError: fewer than two classes.
 
     >>> from keras_ctxrep.models import bert
-    >>> classify(bert.encoder(bert.SIZES["bert_2_64_2"]), classes=3).output_shape
-    {'logits': (None, 3)}
+    >>> classify(bert.encoder(bert.SIZES["bert_2_64_2"]), classes=3).output["logits"].shape
+    (None, 3)
     """
     if classes < 2:
         raise ValueError(f"classes={classes}: a classifier needs at least two")

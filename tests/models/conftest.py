@@ -62,3 +62,11 @@ def mixed_precision():
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
     yield
     keras.mixed_precision.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def shapes_only():
+    """Models that are made in the test have no values in their weights: the largest costs nothing."""
+    with keras.StatelessScope(initialize_variables=False):
+        yield
+    keras.utils.clear_session()  # or the next model that is made would give all of them their values

@@ -20,7 +20,7 @@ def test_outputs(family, sentences):
     width = out["sequence"].shape[-1]
     assert len(out["layers"]) == 3 and all(layer.shape == (rows, length, width) for layer in out["layers"])
     assert out["pooled"].shape == (rows, width) and np.array_equal(out["sequence"], out["layers"][-1])
-    assert encoder.output_shape["sequence"] == (None, None, width)
+    assert encoder.output["sequence"].shape == (None, None, width)
     for layer in out["layers"]:
         assert not layer[batch["mask"] == 0].any()  # padding is zero
         assert np.abs(layer[batch["mask"] == 1]).max(-1).min() > 0

@@ -11,7 +11,7 @@ from keras_ctxrep.models import bert, elmo, heads
 from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch, next_sentence_rows, pretrainer_batch
 
 
-@pytest.fixture(params=["language_model", "pretrainer", "elmo classifier", "bert classifier", "elmo mix", "bert mix"])
+@pytest.fixture(params=["language_model", "pretrainer", "elmo mix", "bert pooled"])
 def case(request, elmo_config, bert_config, characters, pieces, sentences, rng):
     """(a function that makes the model, its inputs, targets and weights); eight examples, no dropout."""
     rows = [*sentences, "a mat", "dogs and a cat sat", "on", "the dogs"]
@@ -35,30 +35,32 @@ def case(request, elmo_config, bert_config, characters, pieces, sentences, rng):
     return make, features(rows), {"logits": labels}, {"logits": np.ones(8, np.float32)}
 
 
-def compiled(model, optimizer):
-    losses = {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in model.output}
-    model.compile(optimizer, losses)
-    return model
+def losses_of_training(make, batch, strategy, start):
+    """The loss of each of eight steps of plain gradient descent on one batch."""
+    with strategy.scope():
+        model = make()
+        model.compile(
+            keras.optimizers.SGD(0.5),
+            {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in model.output},
+        )
+        model.set_weights(start)
+    data = tf.data.Dataset.from_tensor_slices(tuple(batch)).batch(8).repeat(8)  # of which each replica takes its part
+    losses = []
+    seen = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: losses.append(logs["loss"]))
+    model.fit(data, epochs=8, steps_per_epoch=1, shuffle=False, verbose=0, callbacks=[seen])
+    return losses
 
 
-def test_a_few_steps_lower_the_loss(case):
-    make, *batch = case
-    model = compiled(make(), keras.optimizers.Adam(0.02))
-    history = model.fit(tf.data.Dataset.from_tensors(tuple(batch)), epochs=12, shuffle=False, verbose=0).history["loss"]
-    before, after = history[0], history[-1]
-    assert np.isfinite(history).all() and after < 0.9 * before
-
-
-def test_two_devices_give_the_losses_of_one(case):
+def test_training_lowers_the_loss_and_two_devices_agree_with_one(case):
     make, *batch = case
     start = make().get_weights()
-    histories = []
-    for strategy in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
-        with strategy.scope():
-            model = compiled(make(), keras.optimizers.SGD(0.1))
-            model.set_weights(start)
-        history = model.fit(tf.data.Dataset.from_tensors(tuple(batch)), epochs=4, shuffle=False, verbose=0).history
-        histories.append(history["loss"])
-    assert strategy.num_replicas_in_sync == 2
-    assert len(set(np.round(histories[0], 4))) == 4  # it moves
-    np.testing.assert_allclose(histories[1], histories[0], rtol=1e-5)
+    # Not the default reduction: its collective operations clash with those of any other strategy of the process.
+    reduction = tf.distribute.ReductionToOneDevice()
+    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=reduction)
+    one_device, two_devices = (
+        losses_of_training(make, batch, strategy, start) for strategy in (tf.distribute.get_strategy(), two)
+    )
+    parts = two.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(8))
+    assert [part.shape for part in two.experimental_local_results(next(iter(parts)))] == [(4,), (4,)]
+    assert np.isfinite(one_device).all() and one_device[-1] < 0.97 * one_device[0]
+    np.testing.assert_allclose(two_devices, one_device, rtol=1e-5)

@@ -22,7 +22,7 @@ class Engine(NamedTuple):
 
 
 def open_engine(path: str | Path) -> Engine:
-    """The engine of an artifact: a .tflite file, a SavedModel or a model folder.
+    """The engine of an artifact, a .tflite file, a SavedModel or a model folder, after a first prediction.
 
     Raises:
         ValueError: the path is none of these.
@@ -31,15 +31,18 @@ def open_engine(path: str | Path) -> Engine:
     if path.suffix == ".tflite":
         from keras_ctxrep_tflite import runtime
 
-        return Engine(path.name, path, runtime.load(path))
-    if (path / "bundle.json").is_file():
+        engine = Engine(path.name, path, runtime.load(path))
+    elif (path / "bundle.json").is_file():
         from keras_ctxrep import train
 
-        return Engine("Keras", path, train.predictor(path))
-    from keras_ctxrep_export import saved_model
+        engine = Engine("Keras", path, train.predictor(path))
+    else:
+        from keras_ctxrep_export import saved_model
 
-    folder = saved_model.latest(path)
-    return Engine(f"SavedModel {path.name}", folder, saved_model.load(folder))
+        folder = saved_model.latest(path)
+        engine = Engine(f"SavedModel {path.name}", folder, saved_model.load(folder))
+    engine.predictor(["warm up"])
+    return engine
 
 
 def compare(engines: Sequence[Engine], texts: Sequence[str], labels: Sequence[str] | None = None) -> list[dict]:

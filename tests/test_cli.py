@@ -1,0 +1,267 @@
+import json
+import os
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+from keras_ctxrep import cli, train
+from keras_ctxrep.text.examples import read_examples
+
+COMMANDS = ("pretrain", "train", "score", "embed", "export", "tflite", "predict", "compare", "demo")
+
+
+def ctxrep(*args, **kwargs):
+    """The command in a process of its own."""
+    return subprocess.run([sys.executable, "-m", "keras_ctxrep.cli", *map(str, args)], capture_output=True, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def tflite(models, tmp_path_factory):
+    out = tmp_path_factory.mktemp("cli") / "m.tflite"
+    assert cli.main(["tflite", str(models / "bert" / "classifier"), "--out", str(out), "--lengths", "16,32"]) == 0
+    return out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([name, "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: ctxrep {name}") and "None" not in text
+    if name == "pretrain":
+        assert "(default: 32)" in text and "(default: 0.001)" in text
+
+
+def test_help_is_quick_and_needs_no_tensorflow():
+    code = "import sys; from keras_ctxrep.cli import parser; parser().format_help(); print('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["fly"],
+        ["pretrain", "elmo"],
+        ["pretrain", "gpt", "--corpus", "a", "--out", "b"],
+        ["pretrain", "elmo", "--corpus", "a", "--out", "b", "--steps", "-3"],
+        ["tflite", "a", "--out", "b.tflite", "--lengths", "8,x"],
+        ["tflite", "a", "--out", "b.tflite", "--quantize", "int3"],
+    ],
+)
+def test_wrong_usage_is_exit_2(argv, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(argv)
+    assert stop.value.code == 2
+    assert "ctxrep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("score {tmp} --data x.tsv", "no bundle.json in it"),
+        ("score {models}/bert/classifier --data {tmp}/missing.tsv", "missing.tsv"),
+        ("score {models}/bert/classifier --data {tmp}/bad.tsv", "bad.tsv:2: 1 fields where the header has 2"),
+        (
+            "score {models}/bert/classifier --data {tmp}/label.tsv",
+            "label 'sports' is not one of kitchen, music, weather",
+        ),
+        ("pretrain bert --corpus {tmp}/latin1.txt --steps 1 --out {tmp}/o", "latin1.txt:2: not UTF-8"),
+        ("pretrain bert --corpus {models}/corpus.txt --steps 1 --out {tmp}/o --size huge", "choose one of bert_2_64_2"),
+        ("predict {tmp}/missing.tflite", "no such file"),
+        ("predict {models}/bert/pretrained", "a pretrainer gives no answers"),
+        ("embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.txt", "must end in .npz or .hdf5"),
+        ("tflite {models}/bert/classifier --out {tmp}/x.bin", "must end in .tflite"),
+        ("demo --out {models}", "not empty, and no earlier demo"),
+    ],
+)
+def test_failures_are_one_line_and_exit_1(argv, message, models, tmp_path, capsys):
+    (tmp_path / "bad.tsv").write_text("text\tlabel\nonly one\n")
+    (tmp_path / "label.tsv").write_text("text\tlabel\ngoal\tsports\n")
+    (tmp_path / "latin1.txt").write_bytes("fine\ncaf\xe9\n".encode("latin-1"))
+    assert cli.main(argv.format(models=models, tmp=tmp_path).split()) == 1
+    printed = capsys.readouterr()
+    assert message in printed.err and printed.err.startswith("ctxrep: ") and printed.err.count("\n") == 1
+    assert "Traceback" not in printed.err
+
+
+def test_predict_survives_every_line(tflite):
+    lines = [
+        b"the violin and the drum",
+        b"",
+        b"   ",
+        b"the " * 2500,
+        "\U0001f469\u200d\U0001f373 soup 😀".encode(),
+        b"\x00\x01\x1b[31m rain \x7f",
+        b"caf\xe9 soup \xff",
+        b"snow\r",
+        b"\xed\xa0\x80 storm",
+    ]
+    found = ctxrep("predict", tflite, input=b"\n".join(lines))
+    assert found.returncode == 0, found.stderr.decode()
+    answers = [json.loads(line) for line in found.stdout.decode().splitlines()]
+    assert len(answers) == len(lines)
+    assert [("error" in answer) for answer in answers] == [False, True, True] + [False] * 6
+    assert answers[0]["label"] == "music" and abs(sum(answers[0]["probabilities"].values()) - 1) < 1e-6
+    assert answers[1] == {"error": "empty line"} and answers[3]["truncated"] is True
+    assert "warning" in answers[6] and "warning" in answers[8] and "warning" not in answers[7]
+    assert found.stderr == b""
+
+
+def test_predict_answers_each_line_at_once(tflite):
+    """Like a conversation: the answer comes before the next line is sent."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "keras_ctxrep.cli", "predict", str(tflite)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    with process:
+        for text, label in (("the violin", "music"), ("the snow storm", "weather")):
+            process.stdin.write(text + "\n")
+            assert json.loads(process.stdout.readline())["label"] == label
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+def test_predict_ends_quietly_when_nobody_reads(tflite, tmp_path):
+    (tmp_path / "many.txt").write_text("snow\n" * 20000)
+    command = f"{sys.executable} -m keras_ctxrep.cli predict {tflite} --input {tmp_path}/many.txt | head -n 1"
+    found = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert json.loads(found.stdout)["label"] == "weather" and found.stderr == ""
+
+
+def test_export_predict_and_compare(models, tflite, tmp_path, capsys):
+    assert cli.main(["export", str(models / "bert" / "classifier"), "--out", str(tmp_path / "served")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "served" / "1")
+    found = ctxrep("predict", tmp_path / "served", input=b"the violin\n")
+    assert (
+        json.loads(found.stdout)["label"] == "music" and found.stderr == b""
+    )  # TensorFlow's start-up noise is silenced
+    arguments = [str(models / "bert" / "classifier"), str(tmp_path / "served"), str(tflite)]
+    assert cli.main(["compare", *arguments, "--data", str(models / "test.tsv"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["agreement"] for row in rows] == [1, 1, 1]
+    assert cli.main(["compare", *arguments, "--data", str(models / "test.tsv")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
+def test_score(models, capsys):
+    assert cli.main(["score", str(models / "bert" / "classifier"), "--data", str(models / "test.tsv"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    examples = read_examples(models / "test.tsv")
+    answers = train.predictor(models / "bert" / "classifier")([example.text for example in examples])
+    right = [answer["label"] == example.label for answer, example in zip(answers, examples, strict=True)]
+    assert found["examples"] == 200 and found["accuracy"] == np.mean(right)
+    for family, key in (("elmo", "perplexity"), ("bert", "mlm_accuracy")):
+        assert cli.main(["score", str(models / family / "pretrained"), "--data", str(models / "corpus.txt")]) == 0
+        assert key.replace("_", " ") in capsys.readouterr().out
+
+
+def test_perplexity_is_that_of_the_probabilities(models, tmp_path):
+    """The figure of `score` against a sum over single sentences, without padding or batches."""
+    from keras_ctxrep import recipes
+    from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch
+
+    folder = models / "elmo" / "pretrained"
+    sentences = (models / "corpus.txt").read_text(encoding="utf-8").splitlines()[:40]
+    (tmp_path / "a.txt").write_text("\n".join(sentences), encoding="utf-8")
+    model, bundle = train.load(folder)
+    total, count = {"forward": 0.0, "backward": 0.0}, 0
+    for row in bundle.features.encode(sentences):
+        inputs, targets, _ = language_model_batch(bundle.features, Vocabulary(bundle.vocab), [row])
+        logits = model(inputs)
+        count += len(row) + 1
+        for direction in total:
+            z = np.asarray(logits[f"{direction}_logits"], np.float64)[0]
+            z -= np.log(np.exp(z).sum(-1, keepdims=True))
+            total[direction] -= z[np.arange(len(z)), targets[f"{direction}_logits"][0]].sum()
+    for batch_size in (1, 7):
+        found = recipes.score(folder, tmp_path / "a.txt", batch_size)
+        for direction, value in total.items():
+            np.testing.assert_allclose(found[f"{direction}_perplexity"], np.exp(value / count), rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["elmo", "bert"])
+def test_embed(family, models, tmp_path, capsys):
+    folder = models / family / "pretrained"
+    sentences = ["the violin is good.", "snow", "the soup, the bread!"]
+    (tmp_path / "in.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    for name, layers in (
+        ("all.npz", "all"),
+        ("all.hdf5", "all"),
+        ("top.npz", "top"),
+        ("mix.npz", "mix"),
+        ("mean.npz", "mean"),
+    ):
+        arguments = ["embed", folder, "--input", tmp_path / "in.txt", "--out", tmp_path / name, "--layers", layers]
+        assert cli.main(list(map(str, arguments))) == 0
+    encoder, bundle = train.load_encoder(folder)
+    arrays = {name: np.load(tmp_path / f"{name}.npz") for name in ("all", "top", "mix", "mean")}
+    assert list(arrays["all"]) == ["0", "1", "2"]
+    with h5py.File(tmp_path / "all.hdf5") as file:
+        for index, sentence in enumerate(sentences):
+            expected = np.stack([layer[0] for layer in encoder(bundle.features([sentence]))["layers"]])
+            if family == "bert":
+                expected = expected[:, 1:-1]
+            found = {name: array[str(index)] for name, array in arrays.items()}
+            np.testing.assert_allclose(found["all"], expected, atol=1e-5)
+            np.testing.assert_allclose(file[str(index)], expected, atol=1e-5)
+            np.testing.assert_allclose(found["top"], expected[-1], atol=1e-5)
+            np.testing.assert_allclose(found["mix"], expected.mean(0), atol=1e-5)
+            np.testing.assert_allclose(found["mean"], expected.mean((0, 1)), atol=1e-5)
+
+
+def test_embed_of_words_gives_one_vector_each(models, tmp_path):
+    (tmp_path / "in.txt").write_text("the violin 's bow\nunbelievably snow\n")
+    for family in ("elmo", "bert"):
+        out = tmp_path / f"{family}.npz"
+        assert (
+            cli.main(f"embed {models}/{family}/classifier --input {tmp_path}/in.txt --out {out} --words".split()) == 0
+        )
+        assert [np.load(out)[name].shape[1] for name in ("0", "1")] == [4, 2]
+
+
+def test_pretrain_and_train_from_files(models, tmp_path, capsys):
+    arguments = f"pretrain elmo --corpus {models}/corpus.txt --steps 4 --batch-size 8 --out {tmp_path}/lm"
+    assert cli.main(arguments.split()) == 0
+    out = capsys.readouterr().out
+    assert "forward perplexity" in out and json.loads((tmp_path / "lm" / "history.json").read_text())
+    rows = (models / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    with open(tmp_path / "train.jsonl", "w", encoding="utf-8") as file:
+        for row in rows:
+            text, label = row.split("\t")
+            file.write(json.dumps({"text": text, "label": label}) + "\n")
+    arguments = (
+        f"train --data {tmp_path}/train.jsonl --dev {models}/test.tsv --encoder {tmp_path}/lm --out {tmp_path}/c"
+    )
+    assert cli.main([*arguments.split(), "--steps", "4", "--freeze"]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    before, after = (train.load(tmp_path / name)[0].get_layer("forward_0").get_weights() for name in ("lm", "c"))
+    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))  # frozen
+
+
+def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
+    """An interrupted run writes where it is, and the same command goes on from there."""
+    import signal
+    import time
+
+    arguments = f"pretrain elmo --corpus {models}/corpus.txt --batch-size 8 --minutes 5 --out {tmp_path}/lm".split()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "keras_ctxrep.cli", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    time.sleep(25)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1 and "interrupted" in err and "Traceback" not in err
+    state = json.loads((tmp_path / "lm" / "checkpoint" / "state.json").read_text())
+    assert state["step"] > 0
+    assert os.listdir(tmp_path / "lm") == ["checkpoint"]

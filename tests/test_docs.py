@@ -1,0 +1,87 @@
+"""Every example in a docstring, and every block of the README, runs."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import shutil
+from pathlib import Path
+
+import keras_ctxrep_export
+import keras_ctxrep_tflite
+import pytest
+
+import keras_ctxrep
+from keras_ctxrep import cli
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MODULES = sorted(
+    info.name
+    for package in (keras_ctxrep, keras_ctxrep_export, keras_ctxrep_tflite)
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    found = doctest.testmod(importlib.import_module(name))
+    assert found.failed == 0
+
+
+def test_there_are_examples():
+    count = sum(
+        len(test.examples) for name in MODULES for test in doctest.DocTestFinder().find(importlib.import_module(name))
+    )
+    assert count > 30
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if ".layers." in name or ".models." in name])
+def test_every_public_class_and_function_has_an_example(name):
+    module = importlib.import_module(name)
+    for attribute, value in vars(module).items():
+        if not attribute.startswith("_") and getattr(value, "__module__", None) == name and attribute != "Config":
+            assert ">>>" in (value.__doc__ or ""), f"{name}.{attribute} has no example"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def place(models, tmp_path_factory):
+    """A folder with the files that the README's commands name."""
+    folder = tmp_path_factory.mktemp("readme")
+    shutil.copy(models / "corpus.txt", folder / "text.txt")
+    for name in ("train.tsv", "dev.tsv", "test.tsv"):
+        shutil.copy(models / "test.tsv", folder / name)
+    return folder
+
+
+def test_readme_commands(place, monkeypatch, capsys):
+    """In order, with short trainings instead of long ones."""
+    monkeypatch.chdir(place)
+    commands = [line for block in blocks("sh") for line in block.replace("\\\n", " ").splitlines() if "ctxrep " in line]
+    assert len(commands) > 6
+    for command in commands:
+        argv = command.split("#")[0].split("|")[-1].split()
+        assert argv[0] == "ctxrep", command
+        for flag in ("--minutes", "--epochs"):
+            if flag in argv:
+                at = argv.index(flag)
+                argv[at : at + 2] = ["--steps", "2"]
+        if argv[1] == "demo":
+            cli.parser().parse_args(argv[1:])
+        else:
+            if argv[1] == "predict" and "--input" not in argv:
+                argv += ["--input", "text.txt"]
+            assert cli.main(argv[1:]) == 0, (command, capsys.readouterr().err)
+
+
+def test_readme_python(place, monkeypatch):
+    monkeypatch.chdir(place)
+    found = blocks("python")
+    assert len(found) >= 3
+    namespace: dict = {}
+    for block in found:
+        exec(compile(block, "README.md", "exec"), namespace)

@@ -1,0 +1,173 @@
+"""Imports only run downward, and the floor for the edge loads without TensorFlow and Keras."""
+
+import ast
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {
+    "keras_ctxrep": "keras_ctxrep",
+    "keras_ctxrep_export": "export/keras_ctxrep_export",
+    "keras_ctxrep_tflite": "tflite/keras_ctxrep_tflite",
+}
+FLOORS = {
+    "keras_ctxrep.cli": 4,
+    "keras_ctxrep.demo": 4,
+    "keras_ctxrep.recipes": 4,
+    "keras_ctxrep.train": 3,
+    "keras_ctxrep.zoo": 3,
+    "keras_ctxrep.convert": 3,
+    "keras_ctxrep_tflite": 3,
+    "keras_ctxrep.models": 2,
+    "keras_ctxrep.pipeline": 2,
+    "keras_ctxrep_export": 2,
+    "keras_ctxrep.text": 1,
+    "keras_ctxrep.layers": 1,
+    "keras_ctxrep": 0,
+}
+STRANGERS = ("keras_ctxrep.text", "keras_ctxrep.layers")  # on one floor, and do not know each other
+TENSORFLOW = ("tensorflow", "tensorflow_text")
+# module or room -> where it may import TensorFlow: nowhere, or inside functions
+WITHOUT_TENSORFLOW = {
+    "keras_ctxrep.layers.lstm": "functions",
+    "keras_ctxrep.layers.char_cnn": "functions",
+    "keras_ctxrep.layers": "nowhere",
+    "keras_ctxrep.models": "nowhere",
+    "keras_ctxrep.text": "nowhere",
+    "keras_ctxrep_tflite.runtime": "nowhere",
+}
+WITHOUT_KERAS = ("keras_ctxrep.text", "keras_ctxrep_tflite.runtime", "keras_ctxrep_tflite.__init__")
+
+
+def within(name, places):
+    """The first of `places` that a module is, or lies in."""
+    return next((place for place in places if name == place or name.startswith(f"{place}.")), None)
+
+
+def modules(root):
+    """(dotted name, file) of every module; a package is called `package.__init__`."""
+    for package, folder in PACKAGES.items():
+        for path in sorted((root / folder).rglob("*.py")):
+            yield ".".join([package, *path.relative_to(root / folder).with_suffix("").parts]), path
+
+
+def imports(tree):
+    """(imported name, line, whether it stands inside a function, whether it is relative)."""
+
+    def walk(node, inside):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield alias.name, child.lineno, inside, False
+            elif isinstance(child, ast.ImportFrom):
+                for alias in child.names:
+                    yield f"{child.module}.{alias.name}", child.lineno, inside, child.level > 0
+            else:
+                yield from walk(child, inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
+
+    return walk(tree, False)
+
+
+def offences(root):
+    """Every import that the house does not allow, as "file:line: what is wrong"."""
+    found = []
+    for name, path in modules(root):
+        room = within(name, FLOORS)
+        if room == "keras_ctxrep" and not name.endswith("__init__"):
+            found.append(f"{path.relative_to(root)}: has no floor yet; give it one in {Path(__file__).name}")
+            continue
+        for target, line, inside, relative in imports(ast.parse(path.read_text(encoding="utf-8"))):
+            place = f"{path.relative_to(root)}:{line}: {target}"
+            other = within(target, FLOORS)
+            if relative:
+                found.append(f"{place} is relative")
+                continue
+            if other and FLOORS[other] > FLOORS[room]:
+                found.append(f"{place} lies on floor {FLOORS[other]}, above floor {FLOORS[room]}")
+            if other in STRANGERS and room in STRANGERS and other != room:
+                found.append(f"{place} is a stranger to {room}")
+            place_of_tensorflow = within(name, WITHOUT_TENSORFLOW)
+            allowed = inside and place_of_tensorflow and WITHOUT_TENSORFLOW[place_of_tensorflow] == "functions"
+            if place_of_tensorflow and not allowed and within(target, TENSORFLOW):
+                found.append(f"{place} in a file without TensorFlow")
+            if within(name, WITHOUT_KERAS) and within(target, ["keras"]):
+                found.append(f"{place} in a file without Keras")
+    return found
+
+
+def test_imports_run_downward():
+    assert not offences(ROOT), "\n".join(offences(ROOT))
+
+
+def test_every_room_is_found():
+    names = {name for name, _ in modules(ROOT)}
+    assert {"keras_ctxrep.text.tokens", "keras_ctxrep.layers.lstm", "keras_ctxrep.models.bert"} <= names
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "expected"),
+    [
+        ("keras_ctxrep/models/bert.py", "from keras_ctxrep import train", "train lies on floor 3, above floor 2"),
+        ("keras_ctxrep/models/bert.py", "import keras_ctxrep.train as t", "train lies on floor 3, above floor 2"),
+        ("keras_ctxrep/text/tokens.py", "def f():\n    from keras_ctxrep.models.bert import x", ":2: .* above floor 1"),
+        ("keras_ctxrep/text/tokens.py", "from keras_ctxrep.layers.mix import ScalarMix", "stranger"),
+        ("keras_ctxrep/layers/mix.py", "from keras_ctxrep.text import tokens", "stranger"),
+        ("keras_ctxrep/train.py", "from keras_ctxrep.cli import main", "above floor 3"),
+        ("keras_ctxrep/train.py", "from keras_ctxrep_export import saved_model", None),
+        ("export/keras_ctxrep_export/serving.py", "import keras_ctxrep_tflite.quantize", "floor 3, above floor 2"),
+        ("tflite/keras_ctxrep_tflite/quantize.py", "from keras_ctxrep import train\nimport tensorflow", None),
+        ("keras_ctxrep/layers/mix.py", "import tensorflow as tf", "without TensorFlow"),
+        ("keras_ctxrep/layers/mix.py", "def f():\n    import tensorflow as tf", "without TensorFlow"),
+        ("keras_ctxrep/layers/lstm.py", "def f():\n    import tensorflow as tf", None),
+        ("keras_ctxrep/layers/lstm.py", "if True:\n    import tensorflow as tf", "without TensorFlow"),
+        ("keras_ctxrep/models/elmo.py", "from tensorflow.python import ops", "without TensorFlow"),
+        ("keras_ctxrep/text/predict.py", "def f():\n    import tensorflow_text", "without TensorFlow"),
+        ("keras_ctxrep/text/predict.py", "from keras import ops", "without Keras"),
+        ("tflite/keras_ctxrep_tflite/runtime.py", "def f():\n    import tensorflow.lite", "without TensorFlow"),
+        ("tflite/keras_ctxrep_tflite/runtime.py", "from keras_ctxrep.text import bundle\nimport numpy", None),
+        ("keras_ctxrep/pipeline.py", "import tensorflow as tf", None),
+        ("keras_ctxrep/models/bert.py", "from . import elmo", "relative"),
+        ("keras_ctxrep/models/bert.py", "from .elmo import encoder", "relative"),
+        ("keras_ctxrep/__init__.py", "from keras_ctxrep.text import tokens", "above floor 0"),
+        ("keras_ctxrep/new.py", "", "no floor yet"),
+    ],
+)
+def test_a_bad_import_is_seen(tmp_path, path, source, expected):
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(source)
+    found = offences(tmp_path)
+    if expected is None:
+        assert not found
+    else:
+        (message,) = found
+        assert message.startswith(path) and re.search(expected, message)
+
+
+def test_text_and_the_edge_runtime_load_neither_tensorflow_nor_keras():
+    text = [module.name for module in pkgutil.iter_modules([str(ROOT / "keras_ctxrep" / "text")], "keras_ctxrep.text.")]
+    assert len(text) > 5
+    if (ROOT / "tflite" / "keras_ctxrep_tflite" / "runtime.py").exists():
+        text.append("keras_ctxrep_tflite.runtime")
+    script = (
+        "import importlib, sys\n"
+        f"for name in {text!r}:\n"
+        "    importlib.import_module(name)\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tflite")])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert {"keras_ctxrep", "numpy", "tokenizers"} <= loaded
+    assert not loaded & {"tensorflow", "keras", "jax", "torch", "h5py"}

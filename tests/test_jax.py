@@ -1,0 +1,107 @@
+"""The models under JAX: the same weights give what TensorFlow gives, and a training step works."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_ctxrep.models import bert, elmo
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
+from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch, pretrainer_batch
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+
+ROOT = Path(__file__).parents[1]
+BILM = replace(
+    elmo.Config(), cells=8, projection=6, filters=((1, 4), (2, 6)), embedding_dim=4, max_characters=10, dropout=0.0,
+    cell_clip=0.3, projection_clip=0.1,
+)  # fmt: skip
+BERT = bert.Config(
+    vocabulary_size=30,
+    layers=2,
+    width=8,
+    heads=2,
+    intermediate=16,
+    max_positions=16,
+    dropout=0.0,
+    initializer_range=0.3,
+)
+MODELS = {"bilm": (elmo.language_model, (BILM, 9)), "bert": (bert.pretrainer, (BERT,))}
+
+# Runs in a process of its own: reads weights and batch, writes the outputs and the losses of two training steps.
+SCRIPT = """
+import sys
+import keras
+import numpy as np
+from keras_ctxrep.models import bert, elmo
+
+assert keras.backend.backend() == "jax"
+folder = sys.argv[1]
+models = {"bilm": (elmo.language_model, (elmo.%r, 9)), "bert": (bert.pretrainer, (bert.%r,))}
+for name, (make, arguments) in models.items():
+    stored = np.load(f"{folder}/{name}.npz")
+    inputs, targets, weights = (
+        {key.split("/")[1]: stored[key] for key in stored if key.startswith(f"{kind}/")}
+        for kind in ("inputs", "targets", "weights")
+    )
+    model = make(*arguments)
+    model.load_weights(f"{folder}/{name}.weights.h5")
+    outputs = {key: np.asarray(value) for key, value in model.predict_on_batch(inputs).items()}
+    losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in outputs}
+    model.compile(keras.optimizers.SGD(0.5), losses)
+    steps = [float(model.train_on_batch(inputs, targets, weights)[0]) for _ in range(2)]
+    np.savez(f"{folder}/{name}.found.npz", steps=steps, **outputs)
+assert "tensorflow" not in sys.modules
+"""
+
+
+def batches():
+    """(inputs, targets, weights) of both pretraining objectives."""
+    rng = np.random.default_rng(0)
+    characters = CharacterFeatures(max_characters=10)
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *"abcdef"])
+    sentences = characters.encode(["a b c d", "e", "f unknown a"])
+    pieces = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, *(chr(97 + i) for i in range(25))]), max_length=16)
+    pairs = [(Row([2, 7, 8, 9, 3, 10, 11, 3], first=5), True), (Row([2, 12, 3, 13, 3], first=3), False)]
+    return {
+        "bilm": language_model_batch(characters, vocabulary, sentences),
+        "bert": pretrainer_batch(pieces, pairs, rng),
+    }
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed: pip install jax")
+def test_jax_gives_what_tensorflow_gives(tmp_path, rng):
+    import keras
+
+    expected = {}
+    for name, (inputs, targets, weights) in batches().items():
+        make, arguments = MODELS[name]
+        model = make(*arguments)
+        for weight in model.weights:  # biases too
+            weight.assign(weight + rng.normal(scale=0.1, size=weight.shape))
+        model.save_weights(tmp_path / f"{name}.weights.h5")
+        named = {"inputs": inputs, "targets": targets, "weights": weights}
+        arrays = {f"{kind}/{key}": array for kind, group in named.items() for key, array in group.items()}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        outputs = {key: np.asarray(value) for key, value in model(inputs).items()}
+        losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in outputs}
+        model.compile(keras.optimizers.SGD(0.5), losses, run_eagerly=True)
+        steps = [float(model.train_on_batch(inputs, targets, weights)[0]) for _ in range(2)]
+        expected[name] = outputs | {"steps": np.array(steps)}
+
+    environment = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # compiles in half the time
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT % (BILM, BERT), str(tmp_path)], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    for name, arrays in expected.items():
+        found = np.load(tmp_path / f"{name}.found.npz")
+        assert set(found) == set(arrays)
+        for key, array in arrays.items():
+            np.testing.assert_allclose(found[key], array, atol=1e-5, err_msg=f"{name} {key}")
+        assert found["steps"][1] < found["steps"][0]

@@ -1,0 +1,66 @@
+"""What is installed: three names, and an edge that predicts without TensorFlow."""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from keras_ctxrep_tflite import quantize
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
+    return next(out.glob("*.whl"))
+
+
+def test_the_wheel_holds_exactly_three_packages(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    top = {name.split("/")[0] for name in names if ".dist-info" not in name}
+    assert top == {"keras_ctxrep", "keras_ctxrep_export", "keras_ctxrep_tflite"}
+    for package, source in (
+        ("keras_ctxrep", "."),
+        ("keras_ctxrep_export", "export"),
+        ("keras_ctxrep_tflite", "tflite"),
+    ):
+        expected = {str(path.relative_to(ROOT / source)) for path in (ROOT / source / package).rglob("*.py")}
+        assert expected == {name for name in names if name.startswith(f"{package}/")}
+
+
+def test_the_edge_predicts_in_a_bare_environment(wheel, models, tmp_path):
+    file = quantize.convert(models / "elmo" / "classifier", tmp_path / "m.tflite", "int8", (16, 32))
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[edge]"]
+    found = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert found.returncode == 0, found.stderr[-2000:]
+
+    code = (
+        "import sys, json\n"
+        "from keras_ctxrep_tflite import runtime\n"
+        f"answers = runtime.load({str(file)!r})(['the violin', 'snow'])\n"
+        "import importlib.util as util\n"
+        "print(json.dumps([[a['label'] for a in answers], [n for n in ('tensorflow', 'keras') if util.find_spec(n)]]))"
+    )
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert json.loads(found.stdout) == [["music", "weather"], []]
+
+    command = [tmp_path / "venv" / "bin" / "ctxrep", "predict", file]
+    found = subprocess.run(command, input="the violin\n", capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert json.loads(found.stdout)["label"] == "music" and found.stderr == ""
+    # what needs TensorFlow says in one line what to install
+    command = [tmp_path / "venv" / "bin" / "ctxrep", "score", str(models / "elmo" / "classifier"), "--data", "x.tsv"]
+    found = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert found.returncode == 1 and found.stderr.count("\n") == 1 and 'pip install "keras_ctxrep[tf]"' in found.stderr
