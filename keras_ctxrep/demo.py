@@ -29,7 +29,7 @@ from keras_ctxrep.text.tokens import WordPiece, words
 MAX_LENGTH = 64  # tokens per sentence
 MAX_SENTENCES = 100_000  # of a user's corpus
 SIZES = {"elmo": "elmo_2x128_64_256cnn_1xhighway", "bert": "bert_2_128_2"}
-RATES = {"elmo": (1e-2, 2e-3), "bert": (2e-3, 5e-4)}  # learning rates of pretraining and fine-tuning
+RATES = {"elmo": (1e-2, 2e-3), "bert": (2e-3, 1e-3)}  # learning rates of pretraining and fine-tuning
 SHARES = {"elmo": 0.6, "bert": 0.4}  # of the time for pretraining
 COMPARED = 200  # held-out sentences that every engine predicts
 NAMES = {"elmo": "ELMo biLM", "bert": "BERT"}

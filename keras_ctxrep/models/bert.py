@@ -28,7 +28,7 @@ class Config:
     initializer_range: float = 0.02  # standard deviation of the truncated normal that kernels start from
 
 
-# bert_LAYERS_WIDTH_HEADS: the published sizes, and one for little text. Below BERT-base's width the kernels start larger
+# bert_LAYERS_WIDTH_HEADS: the published sizes, and one for little text. Below BERT-base's width kernels start larger
 # than published, so that a layer's outputs start as large as they do there: narrow models learn much sooner.
 SIZES = {
     f"bert_{layers}_{width}_{heads}": Config(
@@ -62,7 +62,7 @@ def encoder(config: Config) -> keras.Model:
         "pooled": float32 (B, D), tanh of a dense layer over the first piece}.
 
     >>> model = encoder(SIZES["bert_2_64_2"])
-    >>> ones = ops.ones((1, 3), "int32")
+    >>> ones = keras.ops.ones((1, 3), "int32")
     >>> model({"token_ids": ones, "segment_ids": 0 * ones, "mask": ones})["pooled"].shape
     TensorShape([1, 64])
     """

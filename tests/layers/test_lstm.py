@@ -127,6 +127,21 @@ def test_three_forms_are_one(rng, projection, go_backwards, clips, traced):
     assert not d_x[MASK == 0].any()
 
 
+@both_directions
+def test_masked_positions_in_between_leave_the_state_alone(rng, go_backwards):
+    layer = make(rng, go_backwards=go_backwards)
+    x, factors = (tf.constant(rng.normal(size=(2, T, size)), tf.float32) for size in (D, 3))
+    mask = np.array([[1, 0, 1, 1, 0, 0, 1], [0, 0, 1, 0, 1, 1, 0]], np.int32)
+    expected = np.zeros((2, T, 3))
+    for row, real in enumerate(mask.astype(bool)):
+        expected[row, real] = restated(layer, x[row : row + 1].numpy()[:, real], np.ones((1, real.sum())))[0]
+    results = [outputs_and_gradients(layer, form, x, tf.constant(mask), factors) for form in FORMS]
+    for out, gradients in results:
+        np.testing.assert_allclose(out, expected, atol=1e-5)
+        for one, two in zip(results[0][1], gradients, strict=True):
+            np.testing.assert_allclose(two, one, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("form", FORMS[1:])
 @both_directions
 def test_one_traced_function_serves_every_shape(rng, form, go_backwards):

@@ -116,7 +116,7 @@ def test_a_model_without_a_head_has_no_answers(family, task):
 def in_chunks(data, size):
     """A stream that gives at most `size` bytes at a time."""
     chunks = iter([data[i : i + size] for i in range(0, len(data), size)])
-    return SimpleNamespace(read1=lambda limit: next(chunks, b""))
+    return SimpleNamespace(read1=lambda limit: next(chunks, b""), read=None)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])

@@ -1,9 +1,4 @@
-"""Text to answers from a .tflite file, with LiteRT and NumPy: neither TensorFlow nor Keras is imported.
-
->>> import keras_ctxrep_tflite.runtime
->>> "tensorflow.python" in str(keras_ctxrep_tflite.runtime.__dict__)
-False
-"""
+"""Text to answers from a .tflite file, with LiteRT and NumPy: neither TensorFlow nor Keras is imported."""
 
 from pathlib import Path
 
@@ -25,6 +20,10 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
     Raises:
         ValueError: the file is missing, damaged, or has no bundle in it.
         ImportError: LiteRT is not installed.
+
+    >>> load("missing.tflite")
+    Traceback (most recent call last):
+    ValueError: missing.tflite: no such file or folder
     """
     try:
         from ai_edge_litert.interpreter import Interpreter
