@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -131,13 +132,19 @@ def scope(precision: str = "float32", devices: Sequence[str] | None = None) -> I
     """
     if devices is None:
         devices = [device.name.removeprefix("/physical_device:") for device in tf.config.list_physical_devices("GPU")]
-    strategy = tf.distribute.MirroredStrategy(devices) if len(devices) > 1 else tf.distribute.get_strategy()
+    strategy = _mirrored(tuple(devices)) if len(devices) > 1 else tf.distribute.get_strategy()
     before = keras.mixed_precision.dtype_policy()
     with ExitStack() as stack:
         stack.callback(keras.mixed_precision.set_dtype_policy, before)
         keras.mixed_precision.set_dtype_policy(precision)
         stack.enter_context(strategy.scope())
         yield strategy
+
+
+@cache
+def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
+    """One strategy per process and set of devices: the collectives of two would get into each other's way."""
+    return tf.distribute.MirroredStrategy(devices)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

@@ -114,6 +114,8 @@ def _parse(path: Path, read: Callable[[str], bytes]) -> Bundle:
             raise ValueError(f"unknown family or task: {bundle.family!r}, {bundle.task!r}")
         if not isinstance(bundle.files, dict):
             raise ValueError(f"files is {bundle.files!r}")
+        if bundle.family == "bert" and VOCAB not in bundle.files:
+            raise ValueError(f"a BERT needs {VOCAB}")
         if VOCAB in bundle.files:
             bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
         return bundle

@@ -69,11 +69,9 @@ class CharacterFeatures:
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
-        sizes, mask = _mask(rows, length)
+        mask = _mask(rows, length)
         char_ids = np.zeros((*mask.shape, self.characters.width), np.int32)
-        char_ids[mask.astype(bool)] = self.characters(
-            [word for row, n in zip(rows, sizes, strict=True) for word in row.tokens[:n]]
-        )
+        char_ids[mask.astype(bool)] = self.characters([word for row in rows for word in row.tokens])
         return {"char_ids": char_ids, "mask": mask}
 
 
@@ -120,12 +118,12 @@ class WordPieceFeatures:
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
-        sizes, mask = _mask(rows, length)
+        mask = _mask(rows, length)
         token_ids = np.full(mask.shape, self.wordpiece.pad, np.int32)
         segment_ids = np.zeros(mask.shape, np.int32)
-        for index, (row, size) in enumerate(zip(rows, sizes, strict=True)):
-            token_ids[index, :size] = row.tokens[:size]
-            segment_ids[index, row.first : size] = 1
+        for index, row in enumerate(rows):
+            token_ids[index, : len(row)] = row.tokens
+            segment_ids[index, row.first : len(row)] = 1
         return {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask}
 
     def _split(self, sentence: Sequence[str]) -> tuple[list[int], list[int | None]]:
@@ -161,7 +159,9 @@ def truncate_pair(one: list, two: list | None, room: int) -> tuple[list, list | 
     return one[:keep_one], two[:keep_two]
 
 
-def _mask(rows: Sequence[Row], length: int | None) -> tuple[list[int], np.ndarray]:
-    longest = max(1, max(map(len, rows), default=1)) if length is None else length
-    sizes = [min(len(row), longest) for row in rows]
-    return sizes, (np.arange(longest) < np.array(sizes, np.int32).reshape(-1, 1)).astype(np.int32)
+def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:
+    sizes = [len(row) for row in rows]
+    longest = max(1, max(sizes, default=1)) if length is None else length
+    if sizes and max(sizes) > longest:
+        raise ValueError(f"a row of {max(sizes)} tokens does not fit into length={length}; encode with that max_length")
+    return (np.arange(longest) < np.array(sizes, np.int32).reshape(-1, 1)).astype(np.int32)

@@ -44,6 +44,7 @@ class Predictor:
         self._empty = len(bundle.features.encode([""])[0])
 
     def __call__(self, texts: Sequence[str]) -> list[dict]:
+        texts = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # half a surrogate pair is no text
         rows = self.bundle.features.encode(texts)
         answers: list[dict] = [{"error": "no words in this text"} for _ in texts]
         # Rows of like length share a batch, so that little padding is computed.

@@ -1,5 +1,6 @@
 """Words, ELMo character ids and BERT word pieces, with offsets into the original text."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -137,7 +138,7 @@ class WordPiece:
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int = 8000, lowercase: bool = True) -> "WordPiece":
-        """A vocabulary of at most `size` pieces from a corpus.
+        """A vocabulary of at most `size` pieces from a corpus, the same whenever it is learned from the same texts.
 
         Raises:
             ValueError: `size` has no room for pieces beside the special ones, or the texts are empty.
@@ -145,11 +146,21 @@ class WordPiece:
         if size <= len(SPECIAL_PIECES):
             raise ValueError(f"vocabulary size {size}: must be larger than the {len(SPECIAL_PIECES)} special pieces")
         tokenizer = _bert_tokenizer(models.WordPiece(unk_token="[UNK]"), lowercase, None)
+        texts = list(texts)
+        letters: Counter[str] = Counter()
+        inner: set[str] = set()
+        for text in texts:
+            for word, _ in _SPLIT.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
+                letters.update(word)
+                inner.update(word[1:])
+        alphabet = sorted(letters, key=lambda letter: (-letters[letter], letter))[: min(1000, size // 4)]
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
-            special_tokens=list(SPECIAL_PIECES),
+            # the trainer numbers inner letters at random unless they are given, and the numbers decide ties
+            special_tokens=[*SPECIAL_PIECES, *(f"##{letter}" for letter in sorted(inner & set(alphabet)))],
+            initial_alphabet=alphabet,
+            limit_alphabet=len(alphabet),
             show_progress=False,
-            limit_alphabet=min(1000, size // 4),
         )
         tokenizer.train_from_iterator(texts, trainer)
         ids = tokenizer.get_vocab()

@@ -120,7 +120,7 @@ def test_dropout_only_in_training(bert_config, pieces, sentences, rng):
 
 
 def test_initial_weights_as_published(rng):
-    model = bert.encoder(replace(bert.SIZES["bert_2_64_2"], vocabulary_size=500))
+    model = bert.encoder(replace(bert.SIZES["bert_2_64_2"], vocabulary_size=500, initializer_range=0.02))
     for weight in model.weights:
         array = weight.numpy()
         if weight.name in ("bias", "beta"):
@@ -131,6 +131,13 @@ def test_initial_weights_as_published(rng):
             assert np.abs(array).max() <= 0.0401, weight.path  # truncated at two standard deviations
             if array.size > 5000:
                 assert array.std() == pytest.approx(0.0176, rel=0.05), weight.path
+
+
+def test_narrow_models_start_larger():
+    ranges = {config.width: config.initializer_range for config in bert.SIZES.values()}
+    assert ranges[768] == ranges[1024] == bert.Config().initializer_range == 0.02  # as published
+    for width, spread in ranges.items():
+        assert spread >= 0.02 and (width > 768 or spread * width**0.5 == pytest.approx(0.02 * 768**0.5))
 
 
 def test_mixed_precision(bert_config, pieces, sentences, mixed_precision):
