@@ -202,6 +202,7 @@ def parser() -> argparse.ArgumentParser:
     option("--out", "the model folder to write", required=True, metavar="FOLDER")
     option("--epochs", "passes over the data, unless --steps or --minutes is given", type=_positive(float), metavar="X")
     option("--max-length", "tokens per text (default: as the encoder was trained)", type=_positive(int), metavar="N")
+    option("--mix", "classify by a scalar mix of all layers, as ELMo does anyway", action="store_true", default=None)
     option("--freeze", "train the head alone", action="store_true")
     option("--from-scratch", "start from random weights, as a baseline", action="store_true")
     training(option)

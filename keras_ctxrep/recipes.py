@@ -163,6 +163,7 @@ def finetune(
     epochs: float = 3,
     learning_rate: float = 1e-3,
     dropout: float = 0.1,
+    mix: bool | None = None,
     freeze: bool = False,
     from_scratch: bool = False,
     precision: str = "float32",
@@ -181,8 +182,9 @@ def finetune(
         steps, minutes: length of the run; without both `epochs`.
         epochs: passes over `data`.
         learning_rate: its peak.
-        dropout: before the last layer.
-        freeze: train the head alone.
+        dropout: in the encoder and before the last layer.
+        mix: classify by a scalar mix of all layers over all tokens; None: ELMo does, BERT by its first token.
+        freeze: train the head alone, without dropout in the encoder.
         from_scratch: start from random weights instead of the encoder's, as a baseline.
         precision, seed, tensorboard, report: as in `pretrain`.
 
@@ -193,15 +195,19 @@ def finetune(
     """
     keras.utils.set_random_seed(seed)
     train_set, dev_set = (read_examples(part) if isinstance(part, str | Path) else list(part) for part in (data, dev))
-    labels = sorted({_label(example, data) for example in train_set})
+    _check(train_set)
+    labels = sorted({example.label or "" for example in train_set})
     if len(labels) < 2:
         raise ValueError(f"{data}: only the label {labels[0]!r}; a classifier needs at least two")
+    _check(dev_set, labels)
     with train.scope(precision):
-        model, bundle = train.load_encoder(encoder)
-        if from_scratch:
-            model = train.build(bundle)
+        pretrained, bundle = train.load_encoder(encoder)
+        bundle = replace(bundle, config=bundle.config | {"dropout": 0.0 if freeze else dropout})
+        model = train.build(bundle)
+        if not from_scratch:
+            train.copy_weights(pretrained, model)
         model.trainable = not freeze
-        head = {"mix": bundle.family == "elmo", "dropout": dropout}
+        head = {"mix": bundle.family == "elmo" if mix is None else mix, "dropout": dropout}
         model = heads.classify(model, len(labels), **head)
     bundle = replace(
         bundle, task="classify", labels=tuple(labels), head=head, max_length=max_length or bundle.max_length
@@ -210,8 +216,8 @@ def finetune(
         steps = max(1, round(epochs * len(train_set) / batch_size))
     history = train.fit(
         model,
-        _labelled(bundle, train_set, batch_size, data, seed, repeat=True),
-        _labelled(bundle, dev_set, batch_size, dev, None, repeat=False),
+        _labelled(bundle, train_set, batch_size, seed, repeat=True),
+        _labelled(bundle, dev_set, batch_size, None, repeat=False),
         steps=steps,
         minutes=minutes,
         learning_rate=learning_rate,
@@ -223,20 +229,23 @@ def finetune(
     return history
 
 
-def _label(example: Example, source: Any) -> str:
-    if example.label is None:
-        raise ValueError(f"{source if isinstance(source, str | Path) else 'data'}: no label for {example.text[:60]!r}")
-    return example.label
+def _check(examples: Sequence[Example], labels: Sequence[str] | None = None) -> None:
+    """Refuses what a classifier cannot learn or be scored on, by file and line."""
+    for example in examples:
+        place = example.place or repr(example.text[:60])
+        if example.label is None:
+            raise ValueError(f"{place}: no label")
+        if example.pair is not None:
+            raise ValueError(f"{place}: a pair of texts; a classifier reads one")
+        if labels is not None and example.label not in labels:
+            raise ValueError(f"{place}: label {example.label!r} is not one of {', '.join(labels)}")
 
 
-def _labelled(bundle: Bundle, examples: Sequence[Example], batch_size: int, source: Any, seed, repeat: bool):
+def _labelled(bundle: Bundle, examples: Sequence[Example], batch_size: int, seed, repeat: bool):
     numbers = {label: index for index, label in enumerate(bundle.labels)}
-    unknown = {_label(example, source) for example in examples} - set(numbers)
-    if unknown:
-        raise ValueError(f"{source}: label {min(unknown)!r} is not one of {', '.join(bundle.labels)}")
     features = bundle.features
-    rows = features.encode([example.text for example in examples], [example.pair for example in examples])
-    pairs = [(row, numbers[_label(example, source)]) for row, example in zip(rows, examples, strict=True)]
+    rows = features.encode([example.text for example in examples])
+    pairs = [(row, numbers[example.label or ""]) for row, example in zip(rows, examples, strict=True)]
 
     def collate(pairs, rng):
         return features.collate([row for row, _ in pairs]), {"logits": np.array([y for _, y in pairs], np.int32)}
@@ -261,9 +270,7 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32) -> dict:
     model, bundle = train.load(folder)
     if bundle.task == "classify":
         examples = read_examples(data)
-        unknown = {_label(example, data) for example in examples} - set(bundle.labels)
-        if unknown:
-            raise ValueError(f"{data}: label {min(unknown)!r} is not one of {', '.join(bundle.labels)}")
+        _check(examples, bundle.labels)
         answers = Predictor(bundle, train.runner(model), batch_size)([example.text for example in examples])
         share = accuracy([example.label for example in examples], [answer.get("label") for answer in answers])
         return {"examples": len(examples), "accuracy": share, "standard_error": standard_error(share, len(examples))}

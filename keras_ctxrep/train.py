@@ -39,7 +39,7 @@ def build(bundle: Bundle) -> keras.Model:
         config = elmo.Config(**bundle.config)
         if bundle.task == "language_model":
             return elmo.language_model(config, len(bundle.vocab))
-        encoder = elmo.encoder(config)
+        encoder = elmo.encoder(config, config.dropout)
     else:
         config = bert.Config(**bundle.config)
         if bundle.task == "pretrainer":

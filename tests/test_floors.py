@@ -19,7 +19,7 @@ PACKAGES = {
 FLOORS = {
     "keras_ctxrep.cli": 4,
     "keras_ctxrep.demo": 4,
-    "keras_ctxrep.recipes": 4,
+    "keras_ctxrep.recipes": 3,
     "keras_ctxrep.train": 3,
     "keras_ctxrep.zoo": 3,
     "keras_ctxrep.convert": 3,

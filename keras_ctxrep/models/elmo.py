@@ -26,7 +26,7 @@ class Config:
     highways: int = 2
     activation: str = "relu"  # of the character convolutions
     max_characters: int = 50  # ids per word: begin, up to 48 bytes, end
-    dropout: float = 0.1  # on the input of every LSTM layer and before the softmax, in language-model training
+    dropout: float = 0.1  # on the input of every LSTM layer and before the softmax, while training
 
 
 _ORIGINAL = Config()

@@ -7,7 +7,7 @@ import lzma
 import random
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -17,11 +17,12 @@ _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 @dataclass(frozen=True)
 class Example:
-    """One labelled sentence or sentence pair."""
+    """One labelled sentence or sentence pair, and where it was read: "FILE:LINE"."""
 
     text: str
     label: str | None = None
     pair: str | None = None
+    place: str = field(default="", compare=False)
 
 
 def open_binary(path: str | Path) -> IO[bytes]:
@@ -115,7 +116,7 @@ def read_examples(path: str | Path) -> list[Example]:
             raise ValueError(f"{path}:{number}: the pair is {pair!r}; it must be a text")
         if isinstance(label, (dict, list, float)):
             raise ValueError(f"{path}:{number}: label {label!r}: a class label is a string or a whole number")
-        examples.append(Example(text, None if label is None else str(label), pair))
+        examples.append(Example(text, None if label is None else str(label), pair, f"{path}:{number}"))
     if not examples:
         raise ValueError(f"{path}: no examples in it")
     return examples
