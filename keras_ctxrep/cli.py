@@ -90,6 +90,7 @@ def _export(args: argparse.Namespace) -> None:
 def _tflite(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite import quantize
 
+    print("converting, in a process of its own: some ten seconds for a small model", file=sys.stderr)
     out = quantize.convert(args.folder, args.out, args.quantize, args.lengths)
     print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
 
