@@ -19,7 +19,7 @@ $(VENV)/.installed: setup.py pyproject.toml
 	  echo "Python's venv module is missing: on Debian and Ubuntu install it with 'apt-get install python3-venv'"; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -e ".[dev]"
 	@touch $@
 
 demo: install

@@ -90,7 +90,8 @@ def _export(args: argparse.Namespace) -> None:
 def _tflite(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite import quantize
 
-    print("converting, in a process of its own: some ten seconds for a small model", file=sys.stderr)
+    if sys.stderr.isatty():
+        print("converting, in a process of its own: some ten seconds for a small model", file=sys.stderr)
     out = quantize.convert(args.folder, args.out, args.quantize, args.lengths)
     print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
 
@@ -98,8 +99,7 @@ def _tflite(args: argparse.Namespace) -> None:
 def _predict(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite.compare import open_engine
 
-    with quiet_stderr():
-        predictor = open_engine(args.artifact).predictor
+    predictor = open_engine(args.artifact).predictor
     with contextlib.ExitStack() as stack:
         stream = sys.stdin.buffer if args.input == "-" else stack.enter_context(open(args.input, "rb"))
         for answer in predictor.lines(stream):
@@ -112,8 +112,7 @@ def _compare(args: argparse.Namespace) -> None:
     from keras_ctxrep.text.examples import read_examples
 
     examples = read_examples(args.data)
-    with quiet_stderr():
-        engines = [compare.open_engine(path) for path in (args.folder, *args.artifacts)]
+    engines = [compare.open_engine(path) for path in (args.folder, *args.artifacts)]
     labels = [example.label for example in examples if example.label is not None]
     rows = compare.compare(
         engines, [example.text for example in examples], labels if len(labels) == len(examples) else None
@@ -307,6 +306,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     try:
         if not _without_tensorflow(args):
+            from keras_ctxrep_tflite.compare import quiet_stderr
+
             with quiet_stderr():
                 import tensorflow as tf
 
@@ -407,21 +408,6 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
         for row in rows
     ]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
-
-
-@contextlib.contextmanager
-def quiet_stderr() -> Iterator[None]:
-    """Sends standard error nowhere while TensorFlow's C++ starts, which logs before its log level is read."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with open(os.devnull, "w") as null:
-        os.dup2(null.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
 
 
 if __name__ == "__main__":

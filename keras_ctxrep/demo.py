@@ -18,7 +18,6 @@ from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize
 
 from keras_ctxrep import __version__, recipes, train
-from keras_ctxrep.cli import quiet_stderr
 from keras_ctxrep.text.examples import Example, documents, hold_out, open_binary
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.ngrams import KneserNey
@@ -326,8 +325,7 @@ def _engines(family: str, out: Path, test: list[Example]) -> dict:
     files = {name: out / family / f"classifier.{name}.tflite" for name in ("float32", "int8")}
     quantize.convert(folder, files["float32"], "none")
     quantize.convert(folder, files["int8"], "int8")
-    with quiet_stderr():
-        engines = [compare.open_engine(p) for p in (folder, out / family / "serving" / "classifier", *files.values())]
+    engines = [compare.open_engine(p) for p in (folder, out / family / "serving" / "classifier", *files.values())]
     texts = [example.text for example in test]
     names = ("Keras", "SavedModel, raw string", "TFLite float32", "TFLite int8")
     engines = [engine._replace(name=name) for engine, name in zip(engines, names, strict=True)]

@@ -1,7 +1,10 @@
 """One model in several engines: do they agree, how good, how large, how fast."""
 
+import contextlib
+import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,22 +30,40 @@ def open_engine(path: str | Path) -> Engine:
     Raises:
         ValueError: the path is none of these.
     """
-    path = Path(path)
+    with quiet_stderr():
+        engine = _open(Path(path))
+        engine.predictor(["warm up"])
+    return engine
+
+
+def _open(path: Path) -> Engine:
     if path.suffix == ".tflite":
         from keras_ctxrep_tflite import runtime
 
-        engine = Engine(path.name, path, runtime.load(path))
-    elif (path / "bundle.json").is_file():
+        return Engine(path.name, path, runtime.load(path))
+    if (path / "bundle.json").is_file():
         from keras_ctxrep import train
 
-        engine = Engine("Keras", path, train.predictor(path))
-    else:
-        from keras_ctxrep_export import saved_model
+        return Engine("Keras", path, train.predictor(path))
+    from keras_ctxrep_export import saved_model
 
-        folder = saved_model.latest(path)
-        engine = Engine(f"SavedModel {path.name}", folder, saved_model.load(folder))
-    engine.predictor(["warm up"])
-    return engine
+    folder = saved_model.latest(path)
+    return Engine(f"SavedModel {path.name}", folder, saved_model.load(folder))
+
+
+@contextlib.contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Sends standard error nowhere while TensorFlow or LiteRT starts: both log before their log level is read."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def compare(engines: Sequence[Engine], texts: Sequence[str], labels: Sequence[str] | None = None) -> list[dict]:
