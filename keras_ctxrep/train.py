@@ -149,7 +149,7 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class AdamW(keras.optimizers.AdamW):
-    """AdamW that clips the norm of the gradient after it was summed over the replicas.
+    """AdamW that sums the gradient over the replicas and over repeated rows of embeddings, and then clips its norm.
 
     Loshchilov & Hutter 2017, https://arxiv.org/abs/1711.05101. Keras clips each replica's part before the
     sum, which under MirroredStrategy lets through up to as many times the limit as there are replicas. No decay on
@@ -171,11 +171,20 @@ class AdamW(keras.optimizers.AdamW):
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         reduced = super()._all_reduce_sum_gradients(grads_and_vars)
-        clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in reduced], self.clip)
+        clipped, _ = tf.clip_by_global_norm([_once(gradient) for gradient, _ in reduced], self.clip)
         return [(gradient, variable) for gradient, (_, variable) in zip(clipped, reduced, strict=True)]
 
     def get_config(self):
         return super().get_config() | {"clip": self.clip}
+
+
+def _once(gradient):
+    """An embedding's gradient with each row once: squares of its parts are not the square of their sum."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, index = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, index, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -295,7 +304,9 @@ def fit(
     if not 0 <= warmup < 1:
         raise ValueError(f"warmup={warmup}: a share of the run, 0 <= warmup < 1")
 
-    compile(model, AdamW(learning_rate, weight_decay, clip))
+    with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
+        optimizer = AdamW(learning_rate, weight_decay, clip)
+    compile(model, optimizer)
     judge = compile(_bare(model))
     course = _Course(steps, minutes, learning_rate, warmup, judge, validation, evaluations, report)
     callbacks: list[keras.callbacks.Callback] = [course]
