@@ -12,7 +12,7 @@ VERSION = next(
 )
 
 # tensorflow-text must match TensorFlow's minor version; everything else is as loose as it works.
-TF = ["tensorflow>=2.21,<2.22", "tensorflow-text>=2.21,<2.22", "keras>=3.13", "h5py", "tqdm"]
+TF = ["tensorflow>=2.21,<2.22", 'tensorflow-text>=2.21,<2.22; sys_platform != "win32"', "keras>=3.13", "h5py", "tqdm"]
 EDGE = ["ai-edge-litert>=2.1"]
 PLOT = ["matplotlib>=3.8"]
 DEV = ["pytest>=8", "ruff>=0.9", "pyright>=1.1.390", "build", "tensorboard", "jax"]

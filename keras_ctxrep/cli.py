@@ -19,11 +19,11 @@ Contextual text representations in Keras, from raw text to TF Serving and to the
   ctxrep demo                                                the whole way on a small text, in a few minutes
 
   ctxrep pretrain elmo --corpus text.txt --minutes 30 --out lm            learn a language model from text
-  ctxrep train --data train.tsv --dev dev.tsv --encoder lm --out tagger   fine-tune it to classify
-  ctxrep score tagger --data test.tsv                                     how good is it
-  ctxrep export tagger --out serving/tagger                               a SavedModel for TF Serving
-  ctxrep tflite tagger --quantize int8 --out tagger.tflite                a file for phones and boards
-  echo "Some text" | ctxrep predict tagger.tflite                         answers, without TensorFlow
+  ctxrep train --data train.tsv --dev dev.tsv --encoder lm --out mine     fine-tune it to classify
+  ctxrep score mine --data test.tsv                                       how good is it
+  ctxrep export mine --out serving/mine                                   a SavedModel for TF Serving
+  ctxrep tflite mine --quantize int8 --out mine.tflite                    a file for phones and boards
+  echo "Some text" | ctxrep predict mine.tflite                           answers, without TensorFlow
 """
 
 
@@ -45,8 +45,8 @@ def _train(args: argparse.Namespace) -> None:
     given = _given(args)
     given.pop("task")
     history = recipes.finetune(report=_print_evaluation, **given)
-    best = max((entry["val_accuracy"] for entry in history), default=None)
-    _say(f"{args.out}: best accuracy on {args.dev}: {best:.1%}")
+    best = min(history, key=lambda entry: entry["val_loss"])
+    _say(f"{args.out}: accuracy on {args.dev}: {best['val_accuracy']:.1%}")
 
 
 def _score(args: argparse.Namespace) -> None:
@@ -99,9 +99,11 @@ def _tflite(args: argparse.Namespace) -> None:
 def _predict(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite.compare import open_engine
 
+    from keras_ctxrep.text.examples import open_binary
+
     predictor = open_engine(args.artifact).predictor
     with contextlib.ExitStack() as stack:
-        stream = sys.stdin.buffer if args.input == "-" else stack.enter_context(open(args.input, "rb"))
+        stream = sys.stdin.buffer if args.input == "-" else stack.enter_context(open_binary(args.input))
         for answer in predictor.lines(stream):
             print(json.dumps(answer, ensure_ascii=False), flush=True)
 
@@ -158,7 +160,12 @@ def parser() -> argparse.ArgumentParser:
 
     def training(option) -> None:
         option("--steps", "length of the run in steps", type=_positive(int), metavar="N")
-        option("--minutes", "length of the run in minutes", type=_positive(float), metavar="N")
+        option(
+            "--minutes",
+            "length of the run in minutes (pretrain: 30, unless --steps is given)",
+            type=_positive(float),
+            metavar="N",
+        )
         option("--batch-size", "examples per step, over all devices", type=_positive(int), metavar="N")
         option("--learning-rate", "its peak, after a linear warm-up", type=_positive(float), metavar="X")
         option("--dropout", "while training", type=float, metavar="X")
@@ -324,9 +331,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         extra = "edge" if "litert" in str(error.name) else "tf"
         print(f'ctxrep: {error.name} is not installed: pip install "keras_ctxrep[{extra}]"', file=sys.stderr)
     except (ValueError, OSError, RuntimeError, ImportError) as error:
-        if os.environ.get("CTXREP_TRACEBACK"):
-            raise
         print(f"ctxrep: {error}", file=sys.stderr)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "tensorflow":
+            raise  # a fault of ours
+        print(f"ctxrep: TensorFlow: {type(error).__name__}: {str(error).strip().splitlines()[0]}", file=sys.stderr)
     return 1
 
 

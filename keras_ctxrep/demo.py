@@ -30,7 +30,8 @@ PRETRAINED_LENGTH = {
     "elmo": 64,
     "bert": 32,
 }  # tokens of an example in pretraining; BERT learns more from many short ones
-MAX_SENTENCES = 100_000  # of a user's corpus
+MAX_SENTENCES = 20_000  # of a user's corpus
+MARKER = ".ctxrep-demo"  # in a folder that a demo has written
 SIZES = {"elmo": "elmo_2x128_64_256cnn_1xhighway", "bert": "bert_2_128_2"}
 RATES = {"elmo": (1e-2, 5e-3), "bert": (2e-3, 1e-3)}  # learning rates of pretraining and fine-tuning
 DROPOUTS = {"elmo": (0.2, 0.3), "bert": (0.0, 0.1)}  # likewise
@@ -73,12 +74,13 @@ def run(
     """
     begin = time.monotonic()
     out = Path(out)
-    if out.exists() and any(out.iterdir()) and not (out / "corpus").is_dir():
+    if out.exists() and any(out.iterdir()) and not (out / MARKER).is_file():
         raise ValueError(f"{out}: not empty, and no earlier demo; choose another --out")
     parts, source = _reference() if corpus is None else _own_text(corpus)
     for child in ("corpus", "elmo", "bert", "plots"):
         shutil.rmtree(out / child, ignore_errors=True)
     (out / "plots").mkdir(parents=True)
+    (out / MARKER).write_text("This folder is written anew by each `ctxrep demo`.\n")
     figures: dict = {"source": source, "seed": seed}
 
     _title(f"Text: {source}")
@@ -282,11 +284,11 @@ def _bag_of_words(text: dict, seed: int) -> float:
     labels = sorted({example.label for example in text["train"]})
     bags = {name: [Counter(w.text.lower() for w in words(e.text)) for e in text[name]] for name in text}
     frequency = Counter(word for bag in bags["train"] for word in bag)
-    columns = {word: index for index, (word, count) in enumerate(frequency.items()) if count > 1}
+    columns = {word: index for index, (word, count) in enumerate(frequency.most_common(10_000)) if count > 1}
     idf = {word: np.log(len(bags["train"]) / frequency[word]) for word in columns}
 
     def matrix(name: str) -> np.ndarray:
-        found = np.zeros((len(bags[name]), len(frequency)), np.float32)
+        found = np.zeros((len(bags[name]), len(columns)), np.float32)
         for row, bag in enumerate(bags[name]):
             for word, count in bag.items():
                 if word in columns:
@@ -294,7 +296,7 @@ def _bag_of_words(text: dict, seed: int) -> float:
         return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
 
     targets = {name: np.array([labels.index(example.label) for example in text[name]]) for name in text}
-    model = keras.Sequential([keras.Input((len(frequency),)), keras.layers.Dense(len(labels))])
+    model = keras.Sequential([keras.Input((len(columns),)), keras.layers.Dense(len(labels))])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.02), loss, metrics=["accuracy"])
     stop = keras.callbacks.EarlyStopping(patience=5, restore_best_weights=True)

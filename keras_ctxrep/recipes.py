@@ -1,5 +1,6 @@
 """From files to model folders and back: what each `ctxrep` subcommand does, as one function."""
 
+import hashlib
 import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,6 +79,7 @@ def pretrain(
     size = next(iter(sizes)) if size is None else size
     if size not in sizes:
         raise ValueError(f"size {size!r}: choose one of {', '.join(sizes)}")
+    Path(out).mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(seed)
     config = replace(sizes[size], dropout=dropout)
     if valid is None:
@@ -87,7 +89,8 @@ def pretrain(
     given = None if vocab is None else read_vocab(vocab)
     prepare = _language_modelling if family == "elmo" else _masked_modelling
     bundle, data, validation = prepare(config, text, held, given, vocab_size, cased, max_length, batch_size, seed)
-    with train.scope(precision):
+    with train.scope(precision) as strategy:
+        _check_batch_size(batch_size, strategy)
         model = train.build(bundle)
     history = train.fit(
         model,
@@ -97,6 +100,7 @@ def pretrain(
         minutes=minutes,
         learning_rate=learning_rate,
         folder=out,
+        identity=_identity(bundle, text, learning_rate, batch_size, seed),
         tensorboard=tensorboard,
         report=report,
     )
@@ -200,7 +204,11 @@ def finetune(
     if len(labels) < 2:
         raise ValueError(f"{data}: only the label {labels[0]!r}; a classifier needs at least two")
     _check(dev_set, labels)
-    with train.scope(precision):
+    if Path(out).resolve() == Path(encoder).resolve():
+        raise ValueError(f"{out}: the encoder's own folder; choose another one to write to")
+    Path(out).mkdir(parents=True, exist_ok=True)
+    with train.scope(precision) as strategy:
+        _check_batch_size(batch_size, strategy)
         pretrained, bundle = train.load_encoder(encoder)
         bundle = replace(bundle, config=bundle.config | {"dropout": 0.0 if freeze else dropout})
         model = train.build(bundle)
@@ -209,6 +217,8 @@ def finetune(
         model.trainable = not freeze
         head = {"mix": bundle.family == "elmo" if mix is None else mix, "dropout": dropout}
         model = heads.classify(model, len(labels), **head)
+    if (max_length or 0) > bundle.config.get("max_positions", float("inf")):
+        raise ValueError(f"max_length={max_length}: this encoder has {bundle.config['max_positions']} positions")
     bundle = replace(
         bundle, task="classify", labels=tuple(labels), head=head, max_length=max_length or bundle.max_length
     )
@@ -222,11 +232,22 @@ def finetune(
         minutes=minutes,
         learning_rate=learning_rate,
         folder=out,
+        identity=_identity(bundle, train_set, learning_rate, batch_size, seed, freeze, from_scratch, str(encoder)),
         tensorboard=tensorboard,
         report=report,
     )
     train.save(out, model, bundle)
     return history
+
+
+def _identity(*parts) -> str:
+    """A short name of a run's text and settings, to tell whether a checkpoint belongs to it."""
+    return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _check_batch_size(batch_size: int, strategy) -> None:
+    if batch_size % strategy.num_replicas_in_sync:
+        raise ValueError(f"batch_size={batch_size}: {strategy.num_replicas_in_sync} devices share it in equal parts")
 
 
 def _check(examples: Sequence[Example], labels: Sequence[str] | None = None) -> None:
@@ -353,7 +374,10 @@ def embed(
         weights = softmax(w).astype(np.float32)
 
     def vectors(batch: list[str]) -> Iterator[np.ndarray]:
-        rows = bundle.features.encode([sentence.split(" ") for sentence in batch] if words else batch)
+        rows = bundle.features.encode([sentence.split() for sentence in batch] if words else batch)
+        for sentence, row in zip(batch, rows, strict=True):
+            if row.truncated:
+                raise ValueError(f"longer than the {bundle.max_length} tokens this model reads: {sentence[:60]!r} ...")
         found = np.stack([*run(bundle.features.collate(rows))["layers"]])  # (N, B, T, D)
         for index, row in enumerate(rows):
             if bundle.family == "bert":

@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+import tokenizers
 from keras import ops
 from tqdm import tqdm
 
@@ -52,7 +53,11 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     """Writes a model folder: model.weights.h5 (without the optimizer's state), vocab.txt and bundle.json."""
     with written_whole(Path(folder) / bundles.WEIGHTS) as path:
         _bare(model).save_weights(path)
-    versions = {"keras_ctxrep": __version__} | {name: version(name) for name in ("tensorflow", "keras", "tokenizers")}
+    versions = {"keras_ctxrep": __version__} | {
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "tokenizers": tokenizers.__version__,
+    }
     bundles.save(replace(bundle, versions=versions), folder)
     shutil.rmtree(Path(folder) / "checkpoint", ignore_errors=True)  # of the run that ends here
 
@@ -267,6 +272,7 @@ def fit(
     clip: float = 1.0,
     evaluations: int = 10,
     folder: str | Path | None = None,
+    identity: str = "",
     checkpoint_minutes: float = 5.0,
     tensorboard: str | Path | None = None,
     report: Callable[[dict], None] | None = None,
@@ -287,6 +293,7 @@ def fit(
         clip: largest global norm of the gradient.
         evaluations: how often to validate, evenly over the run.
         folder: keeps a checkpoint here; the same call after an interruption goes on from it, until `save` ends the run.
+        identity: of the run; a checkpoint of another one is refused.
         checkpoint_minutes: time between two checkpoints.
         tensorboard: writes TensorBoard logs here (needs the package `tensorboard`).
         report: called with each evaluation's metrics, as they come.
@@ -294,7 +301,8 @@ def fit(
     Returns: the evaluations, each {"step", "minutes", "loss", "val_loss", metrics ...}.
 
     Raises:
-        ValueError: neither or both of `steps` and `minutes`, a value out of range, or a checkpoint of another model.
+        ValueError: neither or both of `steps` and `minutes`, a value out of range, a checkpoint of another run, or
+            a loss that became infinite.
     """
     if (steps is None) == (minutes is None):
         raise ValueError(f"steps={steps}, minutes={minutes}: give one of the two")
@@ -304,16 +312,18 @@ def fit(
     if not 0 <= warmup < 1:
         raise ValueError(f"warmup={warmup}: a share of the run, 0 <= warmup < 1")
 
-    with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
+    strategy = model.distribute_strategy
+    with strategy.scope():  # an optimizer belongs to the strategy it was made under
         optimizer = AdamW(learning_rate, weight_decay, clip)
     compile(model, optimizer)
-    judge = compile(_bare(model))
+    judge = compile(keras.Model(model.input, model.output))  # on one device: any number of examples will do
     course = _Course(steps, minutes, learning_rate, warmup, judge, validation, evaluations, report)
     callbacks: list[keras.callbacks.Callback] = [course]
     if folder is not None:
-        checkpoint = _Checkpoint(Path(folder) / "checkpoint", course, checkpoint_minutes)
+        checkpoint = _Checkpoint(Path(folder) / "checkpoint", course, checkpoint_minutes, identity)
         callbacks.append(checkpoint)
-        checkpoint.restore(model)
+        with strategy.scope():
+            checkpoint.restore(model)
     if tensorboard is not None:
         try:
             import tensorboard as _  # noqa: F401
@@ -349,6 +359,7 @@ class _Course(keras.callbacks.Callback):
         self.judge, self.validation, self.evaluations, self.report = judge, validation, evaluations, report
         self.step, self.seconds, self.history = 0, 0.0, []
         self.best, self.best_loss = None, np.inf
+        self._bar: Any = None
         self.steps_per_epoch = 20 if steps is None else max(1, min(20, steps // evaluations))
 
     @property
@@ -393,7 +404,7 @@ class _Course(keras.callbacks.Callback):
         due = len(self.history) + 1 <= self.progress * self.evaluations
         if self.validation is not None and (due or self.done):
             found = self.judge.evaluate(self.validation, verbose=0, return_dict=True)
-            logs = logs | {f"val_{name}": value for name, value in found.items()}
+            logs.update({f"val_{name}": value for name, value in found.items()})  # TensorBoard reads them too
             if found["loss"] < self.best_loss:
                 self.best, self.best_loss = self.model.get_weights(), found["loss"]
         self.seconds = time.monotonic() - self._since
@@ -405,18 +416,22 @@ class _Course(keras.callbacks.Callback):
                 self.report(entry)
 
     def on_train_end(self, logs=None):
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
     def finish(self, model: keras.Model) -> None:
         if self.best is not None:
             model.set_weights(self.best)
+        elif self.validation is not None:
+            raise ValueError(f"the loss became infinite; try a learning rate below {self.peak}")
 
 
 class _Checkpoint(keras.callbacks.Callback):
     """Writes weights, optimizer and the course's place now and then, the state file last; restores them."""
 
-    def __init__(self, folder: Path, course: _Course, minutes: float):
+    def __init__(self, folder: Path, course: _Course, minutes: float, identity: str):
         super().__init__()
+        self.identity = identity
         self.folder, self.course, self.seconds = folder, course, 60 * minutes
         self._last = time.monotonic()
 
@@ -427,6 +442,8 @@ class _Checkpoint(keras.callbacks.Callback):
         state = json.loads(state_file.read_text())
         if state["shapes"] != _shapes(model):
             raise ValueError(f"{self.folder} holds a checkpoint of another model: remove it, or choose another folder")
+        if state["identity"] != self.identity:
+            raise ValueError(f"{self.folder} holds a checkpoint of a run with other text or settings: remove it")
         model.optimizer.build(model.trainable_variables)
         model.load_weights(self.folder / state["weights"])
         course = self.course
@@ -458,12 +475,13 @@ class _Checkpoint(keras.callbacks.Callback):
             "history": course.history,
             "best_loss": float(course.best_loss) if course.best is not None else None,
             "shapes": _shapes(model),
+            "identity": self.identity,
         }
         with written_whole(self.folder / "state.json") as path:
             path.write_text(json.dumps(state))
         for old in self.folder.iterdir():
             if old.name not in ("state.json", *names.values()):
-                old.unlink()
+                shutil.rmtree(old) if old.is_dir() else old.unlink()  # a folder: of a write that was killed
         self._last = time.monotonic()
 
 

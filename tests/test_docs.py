@@ -52,7 +52,8 @@ def blocks(language: str) -> list[str]:
 def place(models, tmp_path_factory):
     """A folder with the files that the README's commands name."""
     folder = tmp_path_factory.mktemp("readme")
-    shutil.copy(models / "corpus.txt", folder / "text.txt")
+    for name in ("text.txt", "heldout.txt"):
+        shutil.copy(models / "corpus.txt", folder / name)
     for name in ("train.tsv", "dev.tsv", "test.tsv"):
         shutil.copy(models / "test.tsv", folder / name)
     return folder

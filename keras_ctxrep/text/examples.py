@@ -85,13 +85,23 @@ def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0) 
     """
     seen: set[str] = set()
     blocks = []
-    for document in documents:
+    for number, document in enumerate(documents):
         fresh = [sentence for sentence in document if not (sentence in seen or seen.add(sentence))]
-        blocks.extend(fresh[i : i + BLOCK] for i in range(0, len(fresh), BLOCK))
+        blocks.extend((number, fresh[i : i + BLOCK]) for i in range(0, len(fresh), BLOCK))
     chosen = set(random.Random(seed).sample(range(len(blocks)), round(share * len(blocks))))
     if not chosen:
         raise ValueError(f"the corpus has {len(blocks)} blocks of {BLOCK} sentences: too few to hold {share:.0%} out")
-    return [b for i, b in enumerate(blocks) if i not in chosen], [b for i, b in enumerate(blocks) if i in chosen]
+    kept: list[list[str]] = []
+    before = None  # the document of the block before, if that was kept: neighbours stay together
+    for index, (number, block) in enumerate(blocks):
+        if index in chosen:
+            before = None
+        elif number == before:
+            kept[-1].extend(block)
+        else:
+            kept.append(list(block))
+            before = number
+    return kept, [block for index, (_, block) in enumerate(blocks) if index in chosen]
 
 
 def read_examples(path: str | Path) -> list[Example]:
@@ -116,7 +126,10 @@ def read_examples(path: str | Path) -> list[Example]:
             raise ValueError(f"{path}:{number}: the pair is {pair!r}; it must be a text")
         if isinstance(label, (dict, list, float)):
             raise ValueError(f"{path}:{number}: label {label!r}: a class label is a string or a whole number")
-        examples.append(Example(text, None if label is None else str(label), pair, f"{path}:{number}"))
+        for value in (text, label, pair):
+            if isinstance(value, str) and not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+                raise ValueError(f"{path}:{number}: half a surrogate pair, which is no character, in {value[:60]!a}")
+        examples.append(Example(text, None if label in (None, "") else str(label), pair, f"{path}:{number}"))
     if not examples:
         raise ValueError(f"{path}: no examples in it")
     return examples

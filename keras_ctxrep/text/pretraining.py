@@ -74,7 +74,8 @@ def language_model_batch(
     weights = (np.arange(length + 1) <= sizes[:, None]).astype(np.float32)
     weights *= weights.size / weights.sum()
     targets = {"forward_logits": forward, "backward_logits": backward}
-    return inputs, targets, dict.fromkeys(targets, weights)
+    # An array for each: TensorFlow takes over their memory and may write into it.
+    return inputs, targets, {name: weights.copy() for name in targets}
 
 
 def next_sentence_rows(
@@ -110,7 +111,7 @@ def next_sentence_rows(
         begin, target = 0, draw_target()
         while begin < len(document):
             end, size = begin, 0
-            while end < len(document) and size < target:
+            while end < len(document) and (size < target or end - begin < 2):  # one sentence alone has no next one
                 size += len(document[end])
                 end += 1
             cut = begin + (int(rng.integers(1, end - begin)) if end - begin > 1 else 1)

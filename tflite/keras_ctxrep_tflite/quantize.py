@@ -32,7 +32,7 @@ def convert(
         folder: a task model or an encoder; of a pretraining model the encoder is taken.
         out: FILE.tflite.
         quantize: "none" (float32) or "int8".
-        lengths: tokens per signature; those above the model's own maximum are left out.
+        lengths: tokens per signature; those above the model's own maximum become that.
 
     Returns: `out`.
 
