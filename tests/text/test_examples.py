@@ -81,7 +81,8 @@ def test_hold_out():
     size = 3 * BLOCK
     corpus = [[f"{document} {sentence % size}" for sentence in range(size + BLOCK // 2)] for document in range(40)]
     train, held = hold_out(corpus, share=0.25, seed=3)
-    assert len(held) == 30 and len(train) == 90
+    assert len(held) == 30 and sum(map(len, train)) == 90 * BLOCK
+    assert {len(block) for block in train} == {BLOCK, 2 * BLOCK, size}  # neighbours of one document stay together
     assert not {s for block in train for s in block} & {s for block in held for s in block}
     kept = [s for block in train + held for s in block]
     assert sorted(kept) == sorted({s for document in corpus for s in document})
@@ -89,7 +90,7 @@ def test_hold_out():
     for side in (train, held):
         places = [order.index(block[0]) for block in side]
         assert places == sorted(places)
-        assert all(block == order[place : place + BLOCK] for place, block in zip(places, side, strict=True))
+        assert all(block == order[place : place + len(block)] for place, block in zip(places, side, strict=True))
     assert (train, held) == hold_out(iter(corpus), share=0.25, seed=3)
     assert hold_out(corpus, share=0.25, seed=4)[1] != held
     with pytest.raises(ValueError, match="too few to hold 10% out"):
