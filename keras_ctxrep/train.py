@@ -52,7 +52,8 @@ def build(bundle: Bundle) -> keras.Model:
 def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     """Writes a model folder: model.weights.h5 (without the optimizer's state), vocab.txt and bundle.json."""
     with written_whole(Path(folder) / bundles.WEIGHTS) as path:
-        _bare(model).save_weights(path)
+        with model.distribute_strategy.scope():  # the same layers without an optimizer
+            keras.Model(model.input, model.output, name=model.name).save_weights(path)
     versions = {"keras_ctxrep": __version__} | {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
@@ -60,12 +61,6 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     }
     bundles.save(replace(bundle, versions=versions), folder)
     shutil.rmtree(Path(folder) / "checkpoint", ignore_errors=True)  # of the run that ends here
-
-
-def _bare(model: keras.Model) -> keras.Model:
-    """The same layers without an optimizer."""
-    with model.distribute_strategy.scope():
-        return keras.Model(model.input, model.output, name=model.name)
 
 
 def load(folder: str | Path) -> tuple[keras.Model, Bundle]:

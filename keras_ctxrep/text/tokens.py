@@ -64,7 +64,6 @@ class Characters:
     """
 
     BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = 257, 258, 259, 260, 261
-    IDS = 262  # 0..261, 0 being no word
     MARKERS = ("<S>", "</S>")  # the words that stand for a sentence's begin and end
 
     def __init__(self, width: int = 50):
