@@ -51,9 +51,8 @@ def build(bundle: Bundle) -> keras.Model:
 
 def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     """Writes a model folder: model.weights.h5 (without the optimizer's state), vocab.txt and bundle.json."""
-    with written_whole(Path(folder) / bundles.WEIGHTS) as path:
-        with model.distribute_strategy.scope():  # the same layers without an optimizer
-            keras.Model(model.input, model.output, name=model.name).save_weights(path)
+    with written_whole(Path(folder) / bundles.WEIGHTS) as path, model.distribute_strategy.scope():
+        keras.Model(model.input, model.output, name=model.name).save_weights(path)  # without the optimizer
     versions = {"keras_ctxrep": __version__} | {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
