@@ -52,6 +52,13 @@ def _train(args: argparse.Namespace) -> None:
 def _score(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
+    if args.lm:
+        from keras_ctxrep.text.examples import documents
+
+        sentences = (sentence for document in documents([args.data]) for sentence in document)
+        for found in recipes.score_sentences(args.folder, sentences):
+            print(json.dumps(found, ensure_ascii=False), flush=True)
+        return
     found = recipes.score(args.folder, args.data)
     if args.json:
         print(json.dumps(found))
@@ -167,7 +174,12 @@ def parser() -> argparse.ArgumentParser:
             metavar="N",
         )
         option("--batch-size", "examples per step, over all devices", type=_positive(int), metavar="N")
-        option("--learning-rate", "its peak, after a linear warm-up", type=_positive(float), metavar="X")
+        option(
+            "--learning-rate",
+            "its peak, after a linear warm-up (pretrain: 0.001, adagrad: 0.2)",
+            type=_positive(float),
+            metavar="X",
+        )
         option("--dropout", "while training", type=float, metavar="X")
         option("--precision", "a Keras dtype policy, e.g. mixed_bfloat16", metavar="NAME")
         option("--seed", "of every random choice", type=int, metavar="N")
@@ -191,7 +203,25 @@ def parser() -> argparse.ArgumentParser:
     option("--vocab", "a vocabulary file, one entry a line (default: learned from the corpus)", metavar="FILE")
     option("--vocab-size", "entries of a learned vocabulary, at most", type=_positive(int), metavar="N")
     option("--cased", "BERT: keep case and accents", action="store_true")
+    option("--min-count", "ELMo: a word of a learned vocabulary occurs so often", type=_positive(int), metavar="N")
+    option("--init", "ELMo: start from this model folder, as to adapt it to a domain", metavar="FOLDER")
+    option("--read-words", "ELMo: read the vocabulary's words instead of characters", action="store_true")
     option("--max-length", "tokens per example; longer ones are cut", type=_positive(int), metavar="N")
+    option(
+        "--unroll",
+        "ELMo: learn from running text, N words at a step, the state carried on (published: 20; default: from whole "
+        "sentences)",
+        type=_positive(int),
+        metavar="N",
+    )
+    option(
+        "--samples",
+        "ELMo: words that the softmax draws at a step (published: 8192; default: the full softmax)",
+        type=_positive(int),
+        metavar="N",
+    )
+    option("--optimizer", "adagrad is ELMo's published recipe", choices=("adamw", "adagrad"))
+    option("--checkpoint-minutes", "time between two checkpoints", type=_positive(float), metavar="N")
     training(option)
 
     option = command(
@@ -224,6 +254,7 @@ def parser() -> argparse.ArgumentParser:
     option("folder", "a model folder")
     option("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
     option("--json", "print one JSON object", action="store_true")
+    option("--lm", "a biLM: the log-probability of each sentence, one JSON object a line", action="store_true")
 
     option = command(
         "embed",

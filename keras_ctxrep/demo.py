@@ -18,7 +18,7 @@ from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize
 
 from keras_ctxrep import __version__, recipes, train
-from keras_ctxrep.text.examples import Example, documents, hold_out, open_binary
+from keras_ctxrep.text.examples import Example, documents, hold_out, open_binary, without
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.ngrams import KneserNey
 from keras_ctxrep.text.pretraining import Vocabulary
@@ -172,10 +172,11 @@ def _split(parts: dict[str, list[list[str]]], folder: Path, seed: int) -> dict[s
     for label, docs in parts.items():
         for document in docs:
             if len(label_of) < MAX_SENTENCES:
-                blocks.append(document)
-                for sentence in document:
+                blocks.append([sentence for sentence in document if sentence not in label_of])
+                for sentence in blocks[-1]:
                     label_of.setdefault(sentence, label)
-    kept, held = hold_out(blocks, seed=seed)
+    held = hold_out(blocks, seed=seed)
+    kept = list(without(blocks, held))
     folder.mkdir(parents=True, exist_ok=True)
     for name, side in (("train", kept), ("valid", held)):
         (folder / f"{name}.txt").write_text("\n\n".join("\n".join(block) for block in side) + "\n", encoding="utf-8")

@@ -1,5 +1,6 @@
 """Examples to a `tf.data.Dataset` of batches: shuffled, bucketed by length, prefetched."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ def dataset(
     length: Callable[[Any], int] = len,
     seed: int | None = None,
     repeat: bool = False,
+    start: int = 0,
 ) -> tf.data.Dataset:
     """Batches of like length, so that little padding is computed.
 
@@ -32,6 +34,7 @@ def dataset(
         length: of an example, to sort by.
         seed: shuffle with this seed; None: keep the order of the examples.
         repeat: go on for ever, epoch after epoch.
+        start: batches left out at the beginning.
 
     Raises:
         ValueError: there are no examples, or with `repeat` fewer than a batch.
@@ -81,19 +84,51 @@ def dataset(
             if not repeat:
                 return
 
-    def arrays() -> Iterator:
-        for index, batch in enumerate(batches()):
-            yield collate(batch, np.random.default_rng((0 if seed is None else seed, 1, index)))
+    if repeat:
+        size = tf.data.INFINITE_CARDINALITY
+    else:
+        size = tf.data.UNKNOWN_CARDINALITY if callable(examples) else -(-len(examples) // batch_size) - start
+    return collated(batches, collate, 0 if seed is None else seed, start, size)
+
+
+def collated(
+    batches: Callable[[], Iterable[list]],
+    collate: Callable[[list, np.random.Generator], Any],
+    seed: int = 0,
+    start: int = 0,
+    cardinality: int = tf.data.INFINITE_CARDINALITY,
+) -> tf.data.Dataset:
+    """Batches of examples, each collated when it is needed.
+
+    Args:
+        batches: gives the batches from the first on, the same ones whenever it is called.
+        collate: as of `dataset`.
+        seed: of the generators that `collate` is given, one for each batch.
+        start: batches left out at the beginning, which are not collated.
+        cardinality: number of batches.
+
+    Raises:
+        ValueError: there is no batch.
+
+    >>> data = collated(lambda: [[1], [2, 3]], lambda rows, rng: np.array(rows), start=1, cardinality=1)
+    >>> [batch.tolist() for batch in data.as_numpy_iterator()]
+    [[2, 3]]
+    """
+
+    def arrays(first: int) -> Iterator:
+        for index, batch in enumerate(itertools.islice(batches(), first, None), first):
+            yield collate(batch, np.random.default_rng((seed, 1, index)))
 
     def spec(array: np.ndarray) -> tf.TensorSpec:
         return tf.TensorSpec([None] * min(array.ndim, 2) + list(array.shape[2:]), array.dtype)
 
-    signature = tf.nest.map_structure(spec, next(arrays()))
-    data = tf.data.Dataset.from_generator(arrays, output_signature=signature)
+    first = next(arrays(0), None)
+    if first is None:
+        raise ValueError("no text to train or evaluate on")
+    signature = tf.nest.map_structure(spec, first)
+    data = tf.data.Dataset.from_generator(lambda: arrays(start), output_signature=signature)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    if repeat:
-        data = data.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    elif not callable(examples):
-        data = data.apply(tf.data.experimental.assert_cardinality(-(-len(examples) // batch_size)))
+    if cardinality != tf.data.UNKNOWN_CARDINALITY:
+        data = data.apply(tf.data.experimental.assert_cardinality(cardinality))
     return data.with_options(options).prefetch(4)

@@ -1,30 +1,38 @@
 """From files to model folders and back: what each `ctxrep` subcommand does, as one function."""
 
+import copy
 import hashlib
+import itertools
 import json
+import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+from tqdm import tqdm
 
 from keras_ctxrep import pipeline, train
 from keras_ctxrep.models import bert, elmo, heads
-from keras_ctxrep.text.bundle import Bundle, written_whole
-from keras_ctxrep.text.examples import Example, documents, hold_out, read_examples
-from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
+from keras_ctxrep.text.bundle import Bundle, sha256, written_whole
+from keras_ctxrep.text.examples import Example, documents, hold_out, read_examples, shuffled, without
+from keras_ctxrep.text.features import Row, WordPieceFeatures
 from keras_ctxrep.text.predict import Predictor, softmax
 from keras_ctxrep.text.pretraining import (
     Vocabulary,
+    for_sampling,
     language_model_batch,
     next_sentence_rows,
     pretrainer_batch,
+    stream_batch,
+    stretches,
 )
 from keras_ctxrep.text.scores import accuracy, standard_error
-from keras_ctxrep.text.tokens import WordPiece, read_vocab
+from keras_ctxrep.text.tokens import WordPiece, read_vocab, words
 
 Report = Callable[[dict], None]
 
@@ -37,36 +45,55 @@ def pretrain(
     valid: str | Path | None = None,
     vocab: str | Path | None = None,
     vocab_size: int = 8000,
+    min_count: int = 2,
     cased: bool = False,
+    init: str | Path | None = None,
+    read_words: bool = False,
     max_length: int = 128,
+    unroll: int | None = None,
+    samples: int | None = None,
     batch_size: int = 32,
     steps: int | None = None,
     minutes: float | None = None,
-    learning_rate: float = 1e-3,
+    optimizer: str = "adamw",
+    learning_rate: float | None = None,
     dropout: float = 0.1,
     precision: str = "float32",
     seed: int = 0,
+    checkpoint_minutes: float = 5.0,
     tensorboard: str | Path | None = None,
     report: Report | None = None,
 ) -> list[dict]:
     """Pretrains a biLM or a BERT encoder from text files and writes a model folder.
 
+    A biLM learns from whole sentences, each by itself, or with `unroll` from running text, as published: then a stretch
+    begins with the state that the one before it left behind. Its corpus may be of any size: it is read anew in every
+    epoch, and only a part of it is in memory.
+
     Args:
         family: "elmo" or "bert".
-        corpus: text files, one sentence a line, an empty line between documents.
+        corpus: text files, one sentence or document a line, an empty line between documents.
         out: the model folder; a run that was interrupted goes on from the checkpoint in it.
-        size: a name in the family's SIZES; None: the smallest one.
+        size: a name in the family's SIZES; None: the smallest one, or that of `init`.
         valid: held-out text; None: a tenth of the corpus, in blocks of sentences.
-        vocab: a vocabulary file; None: learned from the corpus (ELMo: words that occur twice or more; BERT: pieces).
+        vocab: a vocabulary file; None: learned from the corpus, or that of `init`.
         vocab_size: entries of a learned vocabulary, at most.
+        min_count: ELMo: a word of a learned vocabulary occurs so often.
         cased: BERT: keep case and accents.
-        max_length: tokens per example; longer sentences are cut.
-        batch_size: sentences (ELMo) or pairs of segments (BERT) per step, over all devices.
+        init: ELMo: a model folder to start from, as to adapt published weights to a domain; its size, and the softmax
+            too if it has one over the same vocabulary.
+        read_words: ELMo: read the vocabulary's words instead of characters.
+        max_length: tokens per example; longer sentences are cut, but for `unroll`.
+        unroll: ELMo: words per stretch of running text (20 in the published model); None: whole sentences.
+        samples: ELMo: words that the softmax draws per step (8192 in the published model); None: the full softmax.
+        batch_size: sentences or streams (ELMo) or pairs of segments (BERT) per step, over all devices.
         steps, minutes: length of the run, one of the two.
-        learning_rate: its peak.
+        optimizer: "adamw", with warm-up and decay, or "adagrad", ELMo's published recipe: at its peak all the way.
+        learning_rate: its peak; None: 0.001, or 0.2 for Adagrad.
         dropout: while training.
         precision: a Keras dtype policy.
         seed: of every random choice.
+        checkpoint_minutes: time between two checkpoints.
         tensorboard: folder for TensorBoard logs.
         report: called with each evaluation, as it comes.
 
@@ -76,53 +103,171 @@ def pretrain(
         ValueError: no such size, no text, a vocabulary that does not fit, or an argument out of range.
     """
     sizes: dict[str, Any] = {"elmo": elmo.SIZES, "bert": bert.SIZES}[family]
-    size = next(iter(sizes)) if size is None else size
-    if size not in sizes:
-        raise ValueError(f"size {size!r}: choose one of {', '.join(sizes)}")
+    if family == "bert" and (init, read_words, unroll, samples, optimizer) != (None, False, None, None, "adamw"):
+        raise ValueError("init, read_words, unroll, samples and adagrad are for ELMo")
+    if optimizer not in ("adamw", "adagrad"):
+        raise ValueError(f"optimizer={optimizer!r}: choose adamw or adagrad")
+    source: Any = None
+    before: Any = None
+    config: Any
+    if init is not None:
+        if size is not None:
+            raise ValueError(f"size={size!r} and init={init}: the size is that of the model to start from; give one")
+        source, before = train.load(init)
+        if before.family != "elmo":
+            raise ValueError(f"{init}: a {before.family} model; ELMo starts from an ELMo")
+        config = replace(elmo.Config(**before.config), dropout=dropout)
+    else:
+        size = next(iter(sizes)) if size is None else size
+        if size not in sizes:
+            raise ValueError(f"size {size!r}: choose one of {', '.join(sizes)}")
+        config = replace(sizes[size], dropout=dropout)
     Path(out).mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(seed)
-    config = replace(sizes[size], dropout=dropout)
-    if valid is None:
-        text, held = hold_out(documents(corpus), seed=seed)
-    else:
-        text, held = list(documents(corpus)), list(documents([valid]))
+    held = list(documents([valid])) if valid is not None else hold_out(_watched(documents(corpus)), seed=seed)
     given = None if vocab is None else read_vocab(vocab)
-    prepare = _language_modelling if family == "elmo" else _masked_modelling
-    bundle, data, validation = prepare(config, text, held, given, vocab_size, cased, max_length, batch_size, seed)
+    if given is None and before is not None:
+        given = list(before.vocab) or None
+
+    def read(paths: Sequence[str | Path]) -> Iterator[list[str]]:
+        return without(documents(paths), held if valid is None else [])
+
+    def texts(epoch: int) -> Iterator[list[str]]:
+        return shuffled(corpus, read, seed, epoch)
+
+    if family == "elmo":
+        vocabulary = _vocabulary(given, read(corpus), min_count, vocab_size, samples)
+        if read_words:
+            config = replace(config, words=len(vocabulary))
+        bundle = Bundle("elmo", "language_model", asdict(config), max_length, vocab=tuple(vocabulary.vocab))
+        data = _running_text if unroll else _sentences
+        data = partial(data, bundle.features, vocabulary, texts, batch_size, unroll, bool(samples), seed)
+        validation = _whole_sentences(bundle.features, vocabulary, held, batch_size)
+    else:
+        bundle, data, validation = _masked_modelling(
+            config, list(read(corpus)), held, given, vocab_size, cased, max_length, batch_size, seed
+        )
+    judge = None
     with train.scope(precision) as strategy:
         _check_batch_size(batch_size, strategy)
-        model = train.build(bundle)
+        if unroll or samples:
+            model = elmo.language_model(config, len(bundle.vocab), samples, batch_size if unroll else None)
+        else:
+            model = train.build(bundle)
+        if source is not None:
+            same = before is not None and before.task == "language_model" and before.vocab == bundle.vocab
+            train.copy_weights(source, model, skip=() if same else ("softmax",))
+    if unroll or samples:
+        judge = train.build(bundle)
+    adagrad = partial(train.Adagrad, learning_rate or 0.2, gradient_scale=float(unroll or 1))
     history = train.fit(
         model,
         data,
         validation,
+        judge,
         steps=steps,
         minutes=minutes,
-        learning_rate=learning_rate,
+        learning_rate=learning_rate or 1e-3,
+        optimizer=adagrad if optimizer == "adagrad" else None,
         folder=out,
-        identity=_identity(bundle, text, learning_rate, batch_size, seed),
+        identity=_identity(
+            bundle, [sha256(path) for path in corpus], held, optimizer, learning_rate, batch_size, seed, unroll, samples
+        ),
+        checkpoint_minutes=checkpoint_minutes,
         tensorboard=tensorboard,
         report=report,
     )
-    train.save(out, model, bundle)
+    if judge is not None:
+        train.copy_weights(model, judge)
+    train.save(out, judge or model, bundle)
     with written_whole(Path(out) / "history.json") as path:
         path.write_text(json.dumps(history, indent=1))
     return history
 
 
-def _language_modelling(config: elmo.Config, text, held, given, vocab_size, cased, max_length, batch_size, seed):
-    features = CharacterFeatures(max_length, config.max_characters)
-    rows, held_rows = (
-        [row for document in part for row in features.encode(document) if len(row)] for part in (text, held)
-    )
-    vocabulary = Vocabulary(given) if given else Vocabulary.count([row.tokens for row in rows], size=vocab_size)
+def _watched(items: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Documents, with a bar on the screen that counts their sentences while they are read."""
+    with tqdm(desc="reading", unit=" sentences", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
+        for item in items:
+            yield item
+            bar.update(len(item))
+
+
+def _vocabulary(given, documents: Iterable[list[str]], min_count, vocab_size, samples) -> Vocabulary:
+    """The given one, or one counted on all documents; refused where the softmax cannot draw from it."""
+    sentences = ([word.text for word in words(sentence)] for document in _watched(documents) for sentence in document)
+    if given is None:
+        vocabulary = Vocabulary.count(sentences, min_count, vocab_size)
+    else:
+        vocabulary = Vocabulary(given)
+        if samples:
+            vocabulary.check_order(itertools.islice(sentences, 10_000))
+    if samples and samples > len(vocabulary):
+        raise ValueError(
+            f"samples={samples}: the vocabulary has {len(vocabulary)} words; sample fewer, or none for the full softmax"
+        )
+    return vocabulary
+
+
+def _sentences(features, vocabulary, texts, batch_size, unroll, sampled, seed, start=0):
+    """Endless batches of whole sentences."""
+
+    def epoch(number: int) -> Iterator[Row]:
+        return (row for document in texts(number) for row in features.encode(document) if len(row))
 
     def collate(rows, rng):
-        return language_model_batch(features, vocabulary, rows)
+        batch = language_model_batch(features, vocabulary, rows)
+        return for_sampling(*batch) if sampled else batch
 
-    bundle = Bundle("elmo", "language_model", asdict(config), max_length, vocab=tuple(vocabulary.vocab))
-    data = pipeline.dataset(rows, collate, batch_size, seed=seed, repeat=True)
-    return bundle, data, pipeline.dataset(held_rows, collate, batch_size)
+    return pipeline.dataset(epoch, collate, batch_size, seed=seed, repeat=True, start=start)
+
+
+def _running_text(features, vocabulary, texts, batch_size, unroll, sampled, seed, start=0):
+    """Endless batches of stretches of running text, a stream in each row."""
+
+    def split(document: list[str]) -> Iterator[list[str]]:
+        return (found for sentence in document if (found := [word.text for word in words(sentence)]))
+
+    def batches() -> Iterator[list]:
+        endless = (split(document) for number in itertools.count() for document in texts(number))
+        return stretches(endless, batch_size, unroll)
+
+    def collate(batch, rng):
+        batch = stream_batch(features, vocabulary, batch)
+        return for_sampling(*batch) if sampled else batch
+
+    return pipeline.collated(batches, collate, seed, start)
+
+
+def _whole_sentences(features, vocabulary, text, batch_size):
+    """One pass over whole sentences, for the full softmax."""
+    batches = list(_like_lengths(features, (sentence for document in text for sentence in document), batch_size))
+
+    def collate(batch, rng):
+        return language_model_batch(features, vocabulary, [row for _, row in batch])
+
+    return pipeline.collated(lambda: batches, collate, cardinality=len(batches))
+
+
+def _like_lengths(features, sentences: Iterable[str], batch_size: int) -> Iterator[list[tuple[int, Row]]]:
+    """Batches of (number of the sentence, row), uncut, smaller where they are long; 64 are sorted together."""
+    numbered = ((number, row) for number, row in enumerate(_rows(features, sentences)) if len(row))
+    while pool := list(itertools.islice(numbered, pipeline.POOL * batch_size)):
+        pool.sort(key=lambda pair: len(pair[1]))
+        batch: list[tuple[int, Row]] = []
+        for number, row in pool:
+            if len(batch) == batch_size or (batch and len(row) * (len(batch) + 1) > 40 * batch_size):
+                yield batch
+                batch = []
+            batch.append((number, row))
+        yield batch
+
+
+def _rows(features, sentences: Iterable[str]) -> Iterator[Row]:
+    whole = copy.copy(features)
+    whole.max_length = sys.maxsize
+    for sentence in sentences:
+        yield from whole.encode([sentence])
 
 
 def _masked_modelling(config: bert.Config, text, held, given, vocab_size, cased, max_length, batch_size, seed):
@@ -278,7 +423,8 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32) -> dict:
     """A model folder's metric on held-out data.
 
     A classifier: accuracy with its standard error, on labelled examples. A biLM: full-softmax perplexity forward,
-    backward and their mean, on text. A BERT pretrainer: MLM and NSP accuracy, on text.
+    backward and exp of the mean of both losses, over all words and sentence ends of a text. A BERT pretrainer: MLM and
+    NSP accuracy, on text.
 
     Args:
         folder: the model.
@@ -297,39 +443,87 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32) -> dict:
         return {"examples": len(examples), "accuracy": share, "standard_error": standard_error(share, len(examples))}
     if bundle.task == "embed":
         raise ValueError(f"{folder}: an encoder alone has no score; fine-tune it with `ctxrep train`")
-    return _score_language_model(model, bundle, list(documents([data])), batch_size)
+    if bundle.task == "pretrainer":
+        return _score_pretrainer(model, bundle, list(documents([data])), batch_size)
+    sentences = (sentence for document in documents([data]) for sentence in document)
+    with tqdm(desc="scoring", unit=" sentences", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
+        totals = np.zeros(4)  # sentences, words, and the sums of both directions
+        for found in _sentence_scores(model, bundle, sentences, batch_size, bar.update):
+            totals += 1, found["words"] + 1, found["forward"], found["backward"]
+    if not totals[0]:
+        raise ValueError(f"{data}: no words in it")
+    return {
+        "sentences": int(totals[0]),
+        "words": int(totals[1]),
+        "forward_perplexity": float(np.exp(-totals[2] / totals[1])),
+        "backward_perplexity": float(np.exp(-totals[3] / totals[1])),
+        "perplexity": float(np.exp(-(totals[2] + totals[3]) / (2 * totals[1]))),
+    }
 
 
-def _score_language_model(model: keras.Model, bundle: Bundle, text: list, batch_size: int) -> dict:
+def _score_pretrainer(model: keras.Model, bundle: Bundle, text: list, batch_size: int) -> dict:
     features = bundle.features
-    if isinstance(features, CharacterFeatures):
-        vocabulary = Vocabulary(bundle.vocab)
-        items = [row for document in text for row in features.encode(document) if len(row)]
-        items.sort(key=len)
+    assert isinstance(features, WordPieceFeatures)
+    pieces = [features.wordpiece.ids_batch(document) for document in text]
+    items = list(next_sentence_rows(pieces, features, np.random.default_rng(0)))
 
-        def collate(rows, rng):
-            return language_model_batch(features, vocabulary, rows)
-    else:
-        pieces = [features.wordpiece.ids_batch(document) for document in text]
-        items = list(next_sentence_rows(pieces, features, np.random.default_rng(0)))
-
-        def collate(rows, rng):
-            return pretrainer_batch(features, rows, rng)
+    def collate(rows, rng):
+        return pretrainer_batch(features, rows, rng)
 
     found = train.compile(model).evaluate(pipeline.dataset(items, collate, batch_size), verbose=0, return_dict=True)
-    if bundle.family == "bert":
-        return {
-            "pairs": len(items),
-            "mlm_accuracy": found["mlm_logits_accuracy"],
-            "nsp_accuracy": found["nsp_logits_accuracy"],
-        }
-    forward, backward = (found[f"{direction}_logits_perplexity"] for direction in ("forward", "backward"))
     return {
-        "sentences": len(items),
-        "forward_perplexity": forward,
-        "backward_perplexity": backward,
-        "perplexity": float(np.sqrt(forward * backward)),
+        "pairs": len(items),
+        "mlm_accuracy": found["mlm_logits_accuracy"],
+        "nsp_accuracy": found["nsp_logits_accuracy"],
     }
+
+
+def score_sentences(
+    folder: str | Path,
+    sentences: Iterable[str],
+    batch_size: int = 32,
+    progress: Callable[[int], object] = lambda n: None,
+) -> Iterator[dict]:
+    """What a biLM makes of each sentence, by the full softmax, whole and by itself.
+
+    Args:
+        folder: a language model.
+        sentences: read as they are needed; those without a word are left out.
+        batch_size: sentences computed together; no figure depends on it.
+        progress: called with the number of sentences done.
+
+    Returns: for each, in order, {"text", "words": n, "forward" and "backward": the log-probability of w1 .. wn, </S>
+        and of <S>, w1 .. wn, in nats; "perplexity": exp of their mean over both directions and n+1 words, negative}.
+
+    Raises:
+        ValueError: the folder is no language model.
+    """
+    model, bundle = train.load(folder)
+    if bundle.task != "language_model":
+        raise ValueError(f"{folder}: its task is {bundle.task!r}; sentences are scored by an ELMo language model")
+    return _sentence_scores(model, bundle, sentences, batch_size, progress)
+
+
+def _sentence_scores(model, bundle, sentences, batch_size, progress) -> Iterator[dict]:
+    features, vocabulary = bundle.features, Vocabulary(bundle.vocab)
+    run = train.scorer(model)
+    source = iter(sentences)
+    while pool := list(itertools.islice(source, pipeline.POOL * batch_size)):
+        found: dict[int, dict] = {}
+        for batch in _like_lengths(features, pool, batch_size):
+            inputs, targets, weights = language_model_batch(features, vocabulary, [row for _, row in batch])
+            sums = run(inputs, targets, {name: weight > 0 for name, weight in weights.items()})
+            for index, (number, row) in enumerate(batch):
+                forward, backward = (-float(sums[f"{way}_logits"][index]) for way in ("forward", "backward"))
+                found[number] = {
+                    "text": pool[number],
+                    "words": len(row),
+                    "forward": forward,
+                    "backward": backward,
+                    "perplexity": float(np.exp(-(forward + backward) / (2 * len(row) + 2))),
+                }
+        yield from (found[number] for number in sorted(found))
+        progress(len(pool))
 
 
 def embed(

@@ -86,15 +86,27 @@ def load_encoder(folder: str | Path) -> tuple[keras.Model, Bundle]:
     return encoder, embed
 
 
-def copy_weights(source: keras.Model, target: keras.Model) -> None:
+def copy_weights(source: keras.Model, target: keras.Model, skip: Sequence[str] = ()) -> None:
     """Copies the weights of every layer of `target` from the layer of `source` that has its name.
+
+    The state that a layer keeps of its streams is not copied.
+
+    Args:
+        source, target: models of the same sizes.
+        skip: names of layers that are left as they are.
 
     Raises:
         ValueError: `source` lacks a layer.
     """
     for layer in target.layers:
-        if layer.weights:
-            layer.set_weights(source.get_layer(layer.name).get_weights())
+        weights = _without_state(layer)
+        if weights and layer.name not in skip:
+            for weight, value in zip(weights, _without_state(source.get_layer(layer.name)), strict=True):
+                weight.assign(value)
+
+
+def _without_state(layer: keras.layers.Layer) -> list:
+    return [weight for weight in layer.weights if weight is not getattr(layer, "state", None)]
 
 
 def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
@@ -116,6 +128,24 @@ def runner(model: keras.Model) -> Run:
         return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced({name: batch[name] for name in signature}))
 
     return run
+
+
+def scorer(model: keras.Model) -> Callable[[dict, dict, dict], dict[str, np.ndarray]]:
+    """A function from inputs, targets and masks to the sum of cross-entropies of each row, float32 (B,), per output."""
+
+    @tf.function(reduce_retracing=True)
+    def run(inputs, targets, masks):
+        logits = model(inputs, training=False)
+        return {
+            name: tf.reduce_sum(
+                keras.losses.sparse_categorical_crossentropy(target, logits[name], from_logits=True)
+                * tf.cast(masks[name], logits[name].dtype),
+                axis=1,
+            )
+            for name, target in targets.items()
+        }
+
+    return lambda *batch: tf.nest.map_structure(lambda tensor: tensor.numpy(), run(*batch))
 
 
 # ------------------------------------------------------------------------------------------------------- training
@@ -146,13 +176,47 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(devices)
 
 
-@keras.saving.register_keras_serializable(package="keras_ctxrep")
-class AdamW(keras.optimizers.AdamW):
-    """AdamW that sums the gradient over the replicas and over repeated rows of embeddings, and then clips its norm.
+class _ByRows(keras.optimizers.Optimizer):
+    """What both optimizers do with a gradient before it is applied, and with one that has only some rows.
 
-    Loshchilov & Hutter 2017, https://arxiv.org/abs/1711.05101. Keras clips each replica's part before the
-    sum, which under MirroredStrategy lets through up to as many times the limit as there are replicas. No decay on
-    biases and norms, as published for BERT.
+    The gradient is summed over the replicas and over repeated rows of embeddings, and then its norm is clipped: Keras
+    clips each replica's part before the sum, which under MirroredStrategy lets through up to as many times the limit as
+    there are replicas. Rows that a batch does not touch are left alone, their averages too, so that a step's cost does
+    not grow with the table.
+    """
+
+    clip: float
+    gradient_scale = 1.0
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        reduced = super()._all_reduce_sum_gradients(grads_and_vars)
+        gradients = [_once(gradient) for gradient, _ in reduced]
+        clipped, _ = tf.clip_by_global_norm(gradients, self.clip / self.gradient_scale)
+        return [(gradient, variable) for gradient, (_, variable) in zip(clipped, reduced, strict=True)]
+
+    def update_step(self, gradient, variable, learning_rate):
+        if not isinstance(gradient, tf.IndexedSlices):
+            return super().update_step(gradient, variable, learning_rate)
+        rows = gradient.indices
+        step = self._row_step(ops.cast(gradient.values, variable.dtype), variable, rows)
+        rate = ops.cast(learning_rate, variable.dtype)
+        self.assign_sub(variable, tf.IndexedSlices(rate * step, rows, gradient.dense_shape))
+
+    def _moved(self, average, rows, new):
+        """Rows of an average, set to what they are now."""
+        self.assign_add(average, tf.IndexedSlices(new - tf.gather(average.value, rows), rows, average.shape))
+        return new
+
+    def get_config(self):
+        return super().get_config() | {"clip": self.clip}
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class AdamW(_ByRows, keras.optimizers.AdamW):
+    """AdamW, clipped by the norm of the whole gradient, and lazy where a gradient has only some rows.
+
+    Loshchilov & Hutter 2017, https://arxiv.org/abs/1711.05101. No decay on biases and norms, as published for BERT, nor
+    on the softmax over a vocabulary of words, whose rows are mostly left alone.
 
     Args:
         learning_rate: the peak.
@@ -166,15 +230,62 @@ class AdamW(keras.optimizers.AdamW):
     def __init__(self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, **kwargs):
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         self.clip = clip
-        self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj"])
+        self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj", "softmax"])
 
-    def _all_reduce_sum_gradients(self, grads_and_vars):
-        reduced = super()._all_reduce_sum_gradients(grads_and_vars)
-        clipped, _ = tf.clip_by_global_norm([_once(gradient) for gradient, _ in reduced], self.clip)
-        return [(gradient, variable) for gradient, (_, variable) in zip(clipped, reduced, strict=True)]
+    def _row_step(self, gradient, variable, rows):
+        index = self._get_variable_index(variable)
+        time = ops.cast(self.iterations + 1, variable.dtype)
+        one, two = (ops.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
+        m, v = self._momentums[index], self._velocities[index]
+        mean = self._moved(m, rows, one * tf.gather(m.value, rows) + (1 - one) * gradient)
+        square = self._moved(v, rows, two * tf.gather(v.value, rows) + (1 - two) * tf.square(gradient))
+        scale = ops.sqrt(1 - ops.power(two, time)) / (1 - ops.power(one, time))
+        return scale * mean / (ops.sqrt(square) + self.epsilon)
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class Adagrad(_ByRows, keras.optimizers.Adagrad):
+    """Adagrad as the published biLM was trained with: a += g^2; w -= rate g / sqrt(a), a starting at 1.
+
+    Duchi et al. 2011, https://jmlr.org/papers/v12/duchi11a.html; https://github.com/allenai/bilm-tf, whose rate is 0.2
+    and whose gradient is that of the loss times the number of steps unrolled, clipped to a norm of 10.
+
+    Args:
+        learning_rate: of every step.
+        clip: largest global norm of the gradient.
+        gradient_scale: multiplies the gradient before it is clipped.
+
+    >>> Adagrad(0.2, clip=10.0, gradient_scale=20.0).initial_accumulator_value
+    1.0
+    """
+
+    def __init__(
+        self,
+        learning_rate=0.2,
+        clip=10.0,
+        gradient_scale=1.0,
+        initial_accumulator_value=1.0,
+        epsilon=0.0,
+        **kwargs,
+    ):
+        super().__init__(learning_rate, initial_accumulator_value, epsilon, **kwargs)
+        self.clip, self.gradient_scale = clip, gradient_scale
+
+    def update_step(self, gradient, variable, learning_rate):
+        if isinstance(gradient, tf.IndexedSlices):
+            values = gradient.values * self.gradient_scale
+            gradient = tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        else:
+            gradient = gradient * self.gradient_scale
+        super().update_step(gradient, variable, learning_rate)
 
     def get_config(self):
-        return super().get_config() | {"clip": self.clip}
+        return super().get_config() | {"gradient_scale": self.gradient_scale}
+
+    def _row_step(self, gradient, variable, rows):
+        a = self._accumulators[self._get_variable_index(variable)]
+        found = self._moved(a, rows, tf.gather(a.value, rows) + tf.square(gradient))
+        return gradient / ops.sqrt(found + self.epsilon)
 
 
 def _once(gradient):
@@ -256,14 +367,16 @@ def compile(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = N
 
 def fit(
     model: keras.Model,
-    data: tf.data.Dataset,
+    data: tf.data.Dataset | Callable[[int], tf.data.Dataset],
     validation: tf.data.Dataset | None = None,
+    judge: keras.Model | None = None,
     steps: int | None = None,
     minutes: float | None = None,
     learning_rate: float = 1e-3,
     warmup: float = 0.1,
     weight_decay: float = 0.01,
     clip: float = 1.0,
+    optimizer: Callable[[], keras.optimizers.Optimizer] | None = None,
     evaluations: int = 10,
     folder: str | Path | None = None,
     identity: str = "",
@@ -277,14 +390,17 @@ def fit(
 
     Args:
         model: of this package; compiled here.
-        data: endless batches.
+        data: endless batches, or a function from a number of batches to those after them.
         validation: one pass of it is an evaluation.
+        judge: the model that is evaluated, if it is another one than `model`: it is given the weights of the layers
+            that have its layers' names. A biLM with a sampled softmax or with streams needs one.
         steps: length of the run in batches.
         minutes: length of the run in time, validation included; give this or `steps`.
         learning_rate: its peak.
         warmup: share of the run until the peak.
         weight_decay: of AdamW.
         clip: largest global norm of the gradient.
+        optimizer: makes another one than that AdamW, which keeps its own learning rate all the way.
         evaluations: how often to validate, evenly over the run.
         folder: keeps a checkpoint here; the same call after an interruption goes on from it, until `save` ends the run.
         identity: of the run; a checkpoint of another one is refused.
@@ -308,10 +424,10 @@ def fit(
 
     strategy = model.distribute_strategy
     with strategy.scope():  # an optimizer belongs to the strategy it was made under
-        optimizer = AdamW(learning_rate, weight_decay, clip)
-    compile(model, optimizer)
-    judge = compile(keras.Model(model.input, model.output))  # on one device: any number of examples will do
-    course = _Course(steps, minutes, learning_rate, warmup, judge, validation, evaluations, report)
+        compile(model, AdamW(learning_rate, weight_decay, clip) if optimizer is None else optimizer())
+    peak = None if optimizer else learning_rate
+    judge = compile(judge or keras.Model(model.input, model.output))  # on one device: any number of examples will do
+    course = _Course(steps, minutes, peak, warmup, judge, validation, evaluations, report)
     callbacks: list[keras.callbacks.Callback] = [course]
     if folder is not None:
         checkpoint = _Checkpoint(Path(folder) / "checkpoint", course, checkpoint_minutes, identity)
@@ -325,7 +441,10 @@ def fit(
             raise ValueError("TensorBoard logs need its package: pip install tensorboard") from None
         callbacks.append(keras.callbacks.TensorBoard(str(tensorboard)))
     if not course.done:
-        data = data.skip(course.step) if course.step else data
+        if callable(data):
+            data = data(course.step)
+        elif course.step:
+            data = data.skip(course.step)
         try:
             model.fit(
                 data,
@@ -382,7 +501,8 @@ class _Course(keras.callbacks.Callback):
         self._bar = tqdm(desc="training", file=sys.stderr, leave=False, disable=None, mininterval=0.5, **unit)
 
     def on_train_batch_begin(self, batch, logs=None):
-        self.model.optimizer.learning_rate = self.rate()
+        if self.peak is not None:
+            self.model.optimizer.learning_rate = self.rate()
 
     def on_train_batch_end(self, batch, logs):
         self.step += 1
@@ -397,6 +517,8 @@ class _Course(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs):
         due = len(self.history) + 1 <= self.progress * self.evaluations
         if self.validation is not None and (due or self.done):
+            if self.judge.layers[0] is not self.model.layers[0]:
+                copy_weights(self.model, self.judge)
             found = self.judge.evaluate(self.validation, verbose=0, return_dict=True)
             logs.update({f"val_{name}": value for name, value in found.items()})  # TensorBoard reads them too
             if found["loss"] < self.best_loss:
@@ -417,11 +539,11 @@ class _Course(keras.callbacks.Callback):
         if self.best is not None:
             model.set_weights(self.best)
         elif self.validation is not None:
-            raise ValueError(f"the loss became infinite; try a learning rate below {self.peak}")
+            raise ValueError(f"the loss became infinite; try a learning rate below {model.optimizer.learning_rate}")
 
 
 class _Checkpoint(keras.callbacks.Callback):
-    """Writes weights, optimizer and the course's place now and then, the state file last; restores them."""
+    """Writes weights, optimizer, random states and the course's place now and then, the state file last."""
 
     def __init__(self, folder: Path, course: _Course, minutes: float, identity: str):
         super().__init__()
@@ -440,6 +562,9 @@ class _Checkpoint(keras.callbacks.Callback):
             raise ValueError(f"{self.folder} holds a checkpoint of a run with other text or settings: remove it")
         model.optimizer.build(model.trainable_variables)
         model.load_weights(self.folder / state["weights"])
+        with np.load(self.folder / state["random"]) as arrays:
+            for index, generator in enumerate(_random_states(model)):
+                generator.assign(arrays[f"arr_{index}"])
         course = self.course
         course.step, course.seconds, course.history = state["step"], state["seconds"], state["history"]
         if state["best"] is not None:
@@ -456,9 +581,11 @@ class _Checkpoint(keras.callbacks.Callback):
 
     def write(self, model: keras.Model) -> None:
         course = self.course
-        names = {"weights": f"step-{course.step}.weights.h5", "best": None}
+        names = {"weights": f"step-{course.step}.weights.h5", "random": f"random-{course.step}.npz", "best": None}
         with written_whole(self.folder / names["weights"]) as path:
             model.save_weights(path)
+        with written_whole(self.folder / names["random"]) as path:
+            np.savez(path, *(np.asarray(generator) for generator in _random_states(model)))
         if course.best is not None:
             names["best"] = f"best-{course.step}.npz"
             with written_whole(self.folder / names["best"]) as path:
@@ -477,6 +604,12 @@ class _Checkpoint(keras.callbacks.Callback):
             if old.name not in ("state.json", *names.values()):
                 shutil.rmtree(old) if old.is_dir() else old.unlink()  # a folder: of a write that was killed
         self._last = time.monotonic()
+
+
+def _random_states(model: keras.Model) -> list:
+    """What dropout and the sampled softmax draw from; Keras does not count it among the weights."""
+    weights = {id(weight) for weight in model.weights}
+    return [v for v in model.variables if id(v) not in weights and v.path.endswith("seed_generator_state")]
 
 
 def _shapes(model: keras.Model) -> list:

@@ -4,6 +4,7 @@ from keras_ctxrep.layers.char_cnn import CharCNN
 from keras_ctxrep.layers.lstm import ProjectedLSTM
 from keras_ctxrep.layers.mix import ScalarMix
 from keras_ctxrep.layers.sentence import MaskedPooling, SentenceMarkers, ZeroPadding
+from keras_ctxrep.layers.softmax import VocabularySoftmax
 from keras_ctxrep.layers.transformer import Bias, PositionEmbedding, TakePositions, TransformerBlock
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "SentenceMarkers",
     "TakePositions",
     "TransformerBlock",
+    "VocabularySoftmax",
     "ZeroPadding",
 ]

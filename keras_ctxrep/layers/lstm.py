@@ -25,23 +25,37 @@ class ProjectedLSTM(keras.layers.Layer):
         cell_clip: the cell stays within +-`cell_clip`; None: unclipped (3 in every published model).
         projection_clip: the output stays within +-`projection_clip`; None: unclipped (3 in every published model).
         go_backwards: reads from the last token to the first; the output stays in the order of the input.
+        streams: keeps the state of so many streams from call to call, without its gradient (truncated back-propagation
+            through time): row k of a batch goes on where row k of the batch before ended, over all replicas of a
+            `tf.distribute.Strategy`. A smaller batch continues the first rows, and leaves the others alone.
 
     Call:
         x: float32 (B, T, D).
         mask: int32 (B, T), the real tokens first.
+        state: float32 (B, P + units), projected state and cell to begin with; None: zeros, or the streams'.
 
-    Returns: float32 (B, T, P), P = `projection` or `units`.
+    Returns: float32 (B, T, P), P = `projection` or `units`; with `state` also the one after the last real token.
 
     >>> layer = ProjectedLSTM(8, projection=4, cell_clip=3.0, projection_clip=3.0)
     >>> layer(ops.ones((2, 5, 6)), mask=ops.ones((2, 5), "int32")).shape
     TensorShape([2, 5, 4])
     """
 
-    def __init__(self, units, projection=None, cell_clip=None, projection_clip=None, go_backwards=False, **kwargs):
+    def __init__(
+        self,
+        units,
+        projection=None,
+        cell_clip=None,
+        projection_clip=None,
+        go_backwards=False,
+        streams=None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.units, self.projection = units, projection
         self.cell_clip, self.projection_clip, self.go_backwards = cell_clip, projection_clip, go_backwards
+        self.streams = streams
 
     def compute_mask(self, inputs, previous_mask):
         return None  # the mask is passed by hand, where it is needed
@@ -56,8 +70,17 @@ class ProjectedLSTM(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(4 * self.units,), initializer="zeros")
         if self.projection is not None:
             self.projection_kernel = self.add_weight(name="projection_kernel", shape=(self.units, self.projection))
+        if self.streams:
+            self.state = self.add_weight(
+                name="state",
+                shape=(self.streams, self.width + self.units),
+                initializer="zeros",
+                trainable=False,
+                autocast=False,
+                aggregation="sum",
+            )
 
-    def call(self, x, mask, training=None):
+    def call(self, x, mask, state=None, training=None):
         mask = ops.cast(ops.transpose(mask)[:, :, None], x.dtype)  # (T, B, 1)
         if keras.backend.backend() != "tensorflow":
             run = self._scan
@@ -65,7 +88,39 @@ class ProjectedLSTM(keras.layers.Layer):
             run = self._train_on_tensorflow
         else:
             run = self._run_on_tensorflow
-        return run(x, mask)
+        begin = state
+        if self.streams and state is None:
+            begin = ops.stop_gradient(self._continued(ops.shape(x)[0]))
+        if begin is not None:
+            begin = ops.split(ops.cast(begin, x.dtype), [self.width], axis=-1)
+        out, *end = run(x, mask, begin)
+        end = ops.concatenate(end, axis=-1)
+        if self.streams and state is None:
+            self._keep(ops.cast(ops.stop_gradient(end), "float32"), ops.shape(x)[0])
+        return out if state is None else (out, end)
+
+    def _continued(self, rows):
+        """The streams' states of this replica's rows."""
+        replicas, number = _replica()
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            message = f"{self.name} keeps {self.streams} streams; the batch has more rows, over all replicas"
+            with tf.control_dependencies([tf.debugging.assert_less_equal(replicas * rows, self.streams, message)]):
+                rows = tf.identity(rows)
+        return self.state[number * rows : (number + 1) * rows]
+
+    def _keep(self, end, rows):
+        """Stores this replica's rows: assigning to the weight adds up what the replicas give."""
+        replicas, number = _replica()
+        if replicas == 1:
+            self.state.assign(ops.concatenate([end, self.state[rows:]], axis=0))
+            return
+        import tensorflow as tf
+
+        untouched = tf.cast(tf.range(self.streams) >= replicas * rows, end.dtype)[:, None] * self.state
+        untouched = tf.where(tf.equal(number, 0), untouched, tf.zeros_like(untouched))
+        self.state.assign(tf.pad(end, [[number * rows, self.streams - (number + 1) * rows], [0, 0]]) + untouched)
 
     def _input_gates(self, x):
         z = ops.matmul(ops.transpose(x, (1, 0, 2)), self.kernel)  # time-major (T, B, 4 units)
@@ -84,30 +139,33 @@ class ProjectedLSTM(keras.layers.Layer):
             new_h = ops.clip(new_h, -self.projection_clip, self.projection_clip)
         return mask * new_h + (1 - mask) * h, mask * new_c + (1 - mask) * c
 
-    def _scan(self, x, mask):
+    def _zeros(self, x):
+        """The state to begin with where none is given; TFLite needs the sizes that are known."""
+        batch = ops.shape(x)[0] if x.shape[0] is None else x.shape[0]
+        return ops.zeros((batch, self.width), x.dtype), ops.zeros((batch, self.units), x.dtype)
+
+    def _scan(self, x, mask, begin=None):
         """Every backend, differentiated by the backend."""
         z = self._input_gates(x)
-        batch = ops.shape(z)[1]
-        start = (ops.zeros((batch, self.width), z.dtype), ops.zeros((batch, self.units), z.dtype))
+        start = tuple(self._zeros(x) if begin is None else begin)
 
         def step(states, inputs):
             states = self._step(*inputs, *states)
             return states, states
 
-        _, (out, _) = ops.scan(step, start, (z, mask), reverse=self.go_backwards)
-        return ops.transpose(out * mask, (1, 0, 2))
+        end, (out, _) = ops.scan(step, start, (z, mask), reverse=self.go_backwards)
+        return ops.transpose(out * mask, (1, 0, 2)), *end
 
-    def _run_on_tensorflow(self, x, mask):
+    def _run_on_tensorflow(self, x, mask, begin=None):
         """A while loop that ends at the batch's last real token; it converts to TFLite with built-in operators."""
         import tensorflow as tf
 
         z = self._input_gates(x)
-        batch, length = tf.shape(z)[1], tf.shape(z)[0]
-        static = z.shape[1]  # TFLite needs the sizes that are known
+        length = tf.shape(z)[0]
         real = tf.cast(tf.reduce_max(mask, axis=(1, 2)), tf.int32) * tf.range(1, length + 1)
         steps = tf.maximum(tf.reduce_max(real), 1)
         out = tf.TensorArray(
-            z.dtype, size=length if z.shape[0] is None else z.shape[0], element_shape=(static, self.width)
+            z.dtype, size=length if z.shape[0] is None else z.shape[0], element_shape=(z.shape[1], self.width)
         )
 
         def body(index, h, c, out):
@@ -116,17 +174,15 @@ class ProjectedLSTM(keras.layers.Layer):
             h, c = self._step(z[t], m, h, c)
             return index + 1, h, c, out.write(t, h * m)
 
-        def zeros(width):
-            return tf.zeros((batch if static is None else static, width), z.dtype)
+        start = (tf.constant(0), *(self._zeros(x) if begin is None else begin), out)
+        _, h, c, out = tf.while_loop(lambda index, *_: index < steps, body, start)
+        return tf.transpose(out.stack(), (1, 0, 2)), h, c
 
-        start = (tf.constant(0), zeros(self.width), zeros(self.units), out)
-        *_, out = tf.while_loop(lambda index, *_: index < steps, body, start)
-        return tf.transpose(out.stack(), (1, 0, 2))
-
-    def _train_on_tensorflow(self, x, mask):
+    def _train_on_tensorflow(self, x, mask, begin=None):
         """With its own gradient; states are feature-major, (width, B), so that products have the wide axis first."""
         import tensorflow as tf
 
+        start = [tf.transpose(part) for part in (self._zeros(x) if begin is None else begin)]
         x = tf.transpose(x, (2, 1, 0))  # (D, T, B)
         mask = tf.transpose(mask, (0, 2, 1))  # (T, 1, B)
         if self.go_backwards:
@@ -136,25 +192,38 @@ class ProjectedLSTM(keras.layers.Layer):
         z = tf.transpose(tf.reshape(z, (4 * self.units, size[1], size[2])), (1, 0, 2))  # (T, 4 units, B)
         z = z + tf.cast(self.bias, z.dtype)[:, None]
         recurrent = tf.cast(self.recurrent_kernel, z.dtype)
-        clips = self.cell_clip, self.projection_clip
-        if self.projection is None:
-            out = _lstm(*clips)(z, mask, recurrent)
-        else:
-            out = _lstm(*clips)(z, mask, recurrent, tf.cast(self.projection_kernel, z.dtype))
+        projection = [] if self.projection is None else [tf.cast(self.projection_kernel, z.dtype)]
+        out, h, c = _lstm(self.cell_clip, self.projection_clip)(z, mask, recurrent, *start, *projection)
         if self.go_backwards:
             out = tf.reverse(out, [0])
-        return ops.transpose(out, (2, 0, 1))
+        return ops.transpose(out, (2, 0, 1)), tf.transpose(h), tf.transpose(c)
 
-    def compute_output_shape(self, input_shape):
-        return (*input_shape[:2], self.width)
+    def compute_output_spec(self, x, mask, state=None, training=None):
+        out = keras.KerasTensor((*x.shape[:2], self.width), self.compute_dtype)
+        return out if state is None else (out, keras.KerasTensor(state.shape, self.compute_dtype))
 
     def get_config(self):
-        names = ("units", "projection", "cell_clip", "projection_clip", "go_backwards")
+        names = ("units", "projection", "cell_clip", "projection_clip", "go_backwards", "streams")
         return super().get_config() | {name: getattr(self, name) for name in names}
 
 
+def _replica():
+    """(number of replicas, number of this one)."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        context = tf.distribute.get_replica_context()
+        if context is not None:
+            return context.num_replicas_in_sync, context.replica_id_in_sync_group
+    return 1, 0
+
+
 def _lstm(cell_clip, projection_clip):
-    """The loop over (T, 4 units, B) input gates, (T, 1, B) mask and weights -> (T, P, B), with its own gradient."""
+    """The loop, with its own gradient.
+
+    (T, 4 units, B) input gates, (T, 1, B) mask, recurrent kernel, state (P, B) and cell (units, B) to begin with,
+    projection kernel if any -> (T, P, B) and the last state and cell.
+    """
     import tensorflow as tf
 
     def clip(x, limit):
@@ -171,8 +240,8 @@ def _lstm(cell_clip, projection_clip):
         return tf.TensorArray(like.dtype, size=size, element_shape=(None, like.shape[-1]))
 
     @tf.custom_gradient
-    def run(z, mask, recurrent, *projection):
-        steps, batch = tf.shape(z)[0], tf.shape(z)[2]
+    def run(z, mask, recurrent, start_h, start_c, *projection):
+        steps = tf.shape(z)[0]
         units, width = z.shape[1] // 4, recurrent.shape[0]
         across = tf.transpose(recurrent)  # (4 units, P), once
         down = [tf.transpose(kernel) for kernel in projection]  # (P, units)
@@ -188,16 +257,15 @@ def _lstm(cell_clip, projection_clip):
             kept_gates = kept_gates.write(t, tf.concat([i, j, f, o], axis=0))
             return t + 1, h, c, kept_gates, kept_c.write(t, c), kept_h.write(t, h)
 
-        start_h, start_c = tf.zeros((width, batch), z.dtype), tf.zeros((units, batch), z.dtype)
         arrays = (array(z, steps), array(z, steps), array(z, steps))
         loop = (tf.constant(0), start_h, start_c, *arrays)
-        *_, kept_gates, kept_c, kept_h = tf.while_loop(lambda t, *_: t < steps, body, loop)
+        _, end_h, end_c, kept_gates, kept_c, kept_h = tf.while_loop(lambda t, *_: t < steps, body, loop)
         all_gates, all_c, all_h = kept_gates.stack(), kept_c.stack(), kept_h.stack()
         all_gates = tf.ensure_shape(all_gates, z.shape)
         all_c = tf.ensure_shape(all_c, (z.shape[0], units, z.shape[2]))
         all_h = tf.ensure_shape(all_h, (z.shape[0], width, z.shape[2]))
 
-        def gradient(d_out):
+        def gradient(d_out, d_end_h, d_end_c):
             before_c = tf.concat([start_c[None], all_c[:-1]], axis=0)
             before_h = tf.concat([start_h[None], all_h[:-1]], axis=0)
 
@@ -223,15 +291,15 @@ def _lstm(cell_clip, projection_clip):
                 d_c = d_new_c * f + (1 - m) * d_c
                 return t - 1, d_h, d_c, kept_z.write(t, d_z), kept_p.write(t, d_new_h)
 
-            loop = (steps - 1, tf.zeros_like(start_h), tf.zeros_like(start_c), array(z, steps), array(z, steps))
-            *_, kept_z, kept_p = tf.while_loop(lambda t, *_: t >= 0, back, loop)
+            loop = (steps - 1, d_end_h, d_end_c, array(z, steps), array(z, steps))
+            _, d_start_h, d_start_c, kept_z, kept_p = tf.while_loop(lambda t, *_: t >= 0, back, loop)
             d_z, d_p = tf.ensure_shape(kept_z.stack(), z.shape), tf.ensure_shape(kept_p.stack(), all_h.shape)
             d_recurrent = _sum_of_products(before_h, d_z)  # (P, 4 units)
             o = tf.split(all_gates, 4, axis=1)[3]
             d_projection = [_sum_of_products(o * tf.tanh(all_c), d_p) for _ in projection]
-            return (d_z, None, d_recurrent, *d_projection)
+            return (d_z, None, d_recurrent, d_start_h, d_start_c, *d_projection)
 
-        return all_h * mask, gradient
+        return (all_h * mask, end_h, end_c), gradient
 
     return run
 

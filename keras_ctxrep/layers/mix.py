@@ -12,34 +12,76 @@ class ScalarMix(keras.layers.Layer):
 
     Args:
         l2: coefficient of the L2 penalty on the weights before the softmax, which pulls towards the mean.
+        layer_norm: normalise each layer first, by one mean and one variance over all its real positions and
+            dimensions, without affine weights. Fed with words, as our encoder gives them, this is the definition of
+            https://github.com/allenai/bilm-tf; AllenNLP counts the sentence markers too, which `heads.mixes` does over
+            an encoder with `keep_markers=True`. A sentence's vectors then depend on its batch, in both.
+        top_only: gamma times the last layer, without weights.
+        weights: one per layer, before the softmax: these weights, and gamma 1, are kept as they are.
+        epsilon: added to the variance (1e-12 in bilm-tf, 1e-13 in AllenNLP).
 
     Call:
         layers: N x float32 (B, T, D).
+        mask: int32 (B, T); read only when `layer_norm`.
 
     Returns: float32 (B, T, D).
+
+    Raises:
+        ValueError: as many `weights` as layers are needed, and `layer_norm` needs a mask.
 
     >>> float(ScalarMix()([ops.ones((1, 2, 3)), 3 * ops.ones((1, 2, 3))])[0, 0, 0])
     2.0
     """
 
-    def __init__(self, l2=0.0, **kwargs):
+    def __init__(self, l2=0.0, layer_norm=False, top_only=False, weights=None, epsilon=1e-12, **kwargs):
         super().__init__(**kwargs)
-        self.l2 = l2
+        self.supports_masking = True
+        self.l2, self.layer_norm, self.top_only, self.epsilon = l2, layer_norm, top_only, epsilon
+        self.fixed = None if weights is None else [float(weight) for weight in weights]
+
+    def compute_mask(self, inputs, previous_mask):
+        return None  # the mask is passed by hand, where it is needed
 
     def build(self, input_shape):
-        penalty = keras.regularizers.L2(self.l2) if self.l2 else None
-        self.w = self.add_weight(name="w", shape=(len(input_shape),), initializer="zeros", regularizer=penalty)
-        self.gamma = self.add_weight(name="gamma", shape=(), initializer="ones")
+        layers, fixed = len(input_shape), self.fixed
+        if fixed is not None and len(fixed) != layers:
+            raise ValueError(f"weights={fixed}: there are {layers} layers, and each needs one")
+        start = "zeros" if fixed is None else lambda shape, dtype=None: ops.convert_to_tensor(fixed, dtype)
+        if not self.top_only:
+            self.w = self.add_weight(
+                name="w",
+                shape=(layers,),
+                initializer=start,
+                regularizer=keras.regularizers.L2(self.l2) if self.l2 and fixed is None else None,
+                trainable=fixed is None,
+            )
+        self.gamma = self.add_weight(name="gamma", shape=(), initializer="ones", trainable=fixed is None)
 
-    def call(self, layers):
-        shares = ops.softmax(self.w)
+    def call(self, layers, mask=None):
+        if self.top_only:
+            layers, shares = layers[-1:], [1.0]
+        else:
+            shares = ops.softmax(self.w)
+        if self.layer_norm:
+            if mask is None:
+                raise ValueError(f"{self.name}: layer_norm=True needs the mask: mix(layers, mask=mask)")
+            layers = [self._normalise(layer, mask) for layer in layers]
         mixed = layers[0] * shares[0]
         for index, layer in enumerate(layers[1:], 1):
             mixed = mixed + layer * shares[index]
         return self.gamma * mixed
 
+    def _normalise(self, layer, mask):
+        x = ops.cast(layer, "float32")
+        real = ops.cast(mask, "float32")[:, :, None]  # (B, T, 1)
+        count = ops.maximum(ops.sum(real) * x.shape[-1], 1)
+        mean = ops.sum(x * real) / count
+        variance = ops.sum(ops.square((x - mean) * real)) / count
+        return ops.cast((x - mean) / ops.sqrt(variance + self.epsilon), layer.dtype)
+
     def compute_output_shape(self, input_shape):
         return input_shape[0]
 
     def get_config(self):
-        return super().get_config() | {"l2": self.l2}
+        names = ("l2", "layer_norm", "top_only", "epsilon")
+        return super().get_config() | {name: getattr(self, name) for name in names} | {"weights": self.fixed}

@@ -8,13 +8,14 @@ from keras import ops
 class SentenceMarkers(keras.layers.Layer):
     """Puts ELMo's <S> before the first word and </S> after the last real one.
 
-    https://github.com/allenai/bilm-tf, `Batcher`; the ids are those of `keras_ctxrep.text.tokens.Characters`.
+    https://github.com/allenai/bilm-tf, `Batcher`; the ids are those of `keras_ctxrep.text.tokens.Characters`, or word
+    ids, of which <S> is 1 and </S> is 2.
 
     Call:
-        char_ids: int32 (B, T, W).
+        ids: int32 (B, T, W), or (B, T) of words.
         mask: int32 (B, T), the real tokens first.
 
-    Returns: int32 (B, T+2, W) and its mask, int32 (B, T+2).
+    Returns: int32 (B, T+2, W) or (B, T+2), and its mask, int32 (B, T+2).
 
     >>> ids, mask = SentenceMarkers()(ops.ones((1, 2, 4), "int32"), mask=ops.array([[1, 0]]))
     >>> ops.convert_to_numpy(ids)[0, :, 1].tolist(), ops.convert_to_numpy(mask)[0].tolist()
@@ -30,30 +31,28 @@ class SentenceMarkers(keras.layers.Layer):
     def compute_mask(self, inputs, previous_mask):
         return None
 
-    def call(self, char_ids, mask):
-        width = char_ids.shape[-1]
-        begin, end = (
-            ops.convert_to_tensor(
-                [self.BEGIN_WORD, marker, self.END_WORD] + [self.PADDING] * (width - 3), dtype="int32"
-            )
-            for marker in (self.BEGIN_SENTENCE, self.END_SENTENCE)
-        )
+    def call(self, ids, mask):
+        if len(ids.shape) == 2:
+            marked, wider = self._mark(ids[:, :, None], mask, [[1], [2]])
+            return marked[:, :, 0], wider
+        fill = [self.PADDING] * (ids.shape[-1] - 3)
+        markers = (self.BEGIN_SENTENCE, self.END_SENTENCE)
+        return self._mark(ids, mask, [[self.BEGIN_WORD, marker, self.END_WORD, *fill] for marker in markers])
+
+    def _mark(self, ids, mask, markers):
+        begin, end = (ops.convert_to_tensor(marker, dtype="int32") for marker in markers)
         mask = ops.cast(mask, "int32")
         real = ops.pad(mask, ((0, 0), (1, 1)))  # (B, T+2), the words
         wider = ops.pad(mask, ((0, 0), (2, 0)), constant_values=1)  # the words and both markers
         first = ops.cast(ops.arange(ops.shape(wider)[1]) == 0, "int32")  # (T+2,)
         last = wider - real - first  # (B, T+2)
-        char_ids = ops.pad(ops.cast(char_ids, "int32"), ((0, 0), (1, 1), (0, 0))) * real[:, :, None]
-        return char_ids + first[None, :, None] * begin + last[:, :, None] * end, wider
+        ids = ops.pad(ops.cast(ids, "int32"), ((0, 0), (1, 1), (0, 0))) * real[:, :, None]
+        return ids + first[None, :, None] * begin + last[:, :, None] * end, wider
 
-    def compute_output_shape(self, input_shape):
-        batch, length, width = input_shape
-        length = None if length is None else length + 2
-        return (batch, length, width), (batch, length)
-
-    def compute_output_spec(self, char_ids, mask):
-        ids, marked = self.compute_output_shape(char_ids.shape)
-        return keras.KerasTensor(ids, "int32"), keras.KerasTensor(marked, "int32")
+    def compute_output_spec(self, ids, mask):
+        batch, length, *width = ids.shape
+        marked = (batch, None if length is None else length + 2)
+        return keras.KerasTensor((*marked, *width), "int32"), keras.KerasTensor(marked, "int32")
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

@@ -8,15 +8,26 @@ from dataclasses import dataclass, replace
 import keras
 from keras import layers as klayers
 
-from keras_ctxrep.layers import CharCNN, MaskedPooling, ProjectedLSTM, SentenceMarkers, ZeroPadding
+from keras_ctxrep.layers import (
+    CharCNN,
+    MaskedPooling,
+    ProjectedLSTM,
+    SentenceMarkers,
+    VocabularySoftmax,
+    ZeroPadding,
+)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of a biLM; the defaults are those of the original model."""
+    """Sizes of a biLM; the defaults are those of the original model.
+
+    Raises:
+        ValueError: the projection is wider than the cells, or there is no layer.
+    """
 
     cells: int = 4096  # width of each LSTM cell
-    projection: int | None = 512  # width of the token layer and of each direction's output
+    projection: int | None = 512  # width of the token layer and of each direction's output; None: that of the cells
     layers: int = 2  # LSTM layers in each direction
     cell_clip: float | None = 3.0
     projection_clip: float | None = 3.0
@@ -27,6 +38,19 @@ class Config:
     activation: str = "relu"  # of the character convolutions
     max_characters: int = 50  # ids per word: begin, up to 48 bytes, end
     dropout: float = 0.1  # on the input of every LSTM layer and before the softmax, while training
+    words: int = 0  # entries of a word table that is read instead of characters; 0: characters
+
+    def __post_init__(self):
+        if self.layers < 1 or self.width > self.cells:
+            raise ValueError(
+                f"layers={self.layers}, cells={self.cells}, projection={self.projection}: at least one layer, and a "
+                "projection no wider than the cells"
+            )
+
+    @property
+    def width(self) -> int:
+        """Width of the token layer and of each direction."""
+        return self.projection or self.cells
 
 
 _ORIGINAL = Config()
@@ -46,8 +70,8 @@ SIZES = {
 }
 
 
-def encoder(config: Config, dropout: float = 0.0) -> keras.Model:
-    """Contextual word vectors from characters.
+def encoder(config: Config, dropout: float = 0.0, carry_state: bool = False, keep_markers: bool = False) -> keras.Model:
+    """Contextual word vectors from characters, or from words.
 
     Stateless: the same sentence gives the same vectors, alone or in any batch. The sentence markers are added and taken
     off inside.
@@ -55,8 +79,12 @@ def encoder(config: Config, dropout: float = 0.0) -> keras.Model:
     Args:
         config: sizes.
         dropout: on the input of every LSTM layer while training (the published encoder has none).
+        carry_state: begin where the text before ended, as the reference does. The state is a further input and
+            output, "state", float32 (B, S), zeros at first; a row of it belongs to a row of the batch.
+        keep_markers: leave the vectors of <S> and </S> in their places; then T+2 for T below, and the mask of these
+            positions is a further output, "mask".
 
-    Call: {"char_ids": int32 (B, T, W), "mask": int32 (B, T)}
+    Call: {"char_ids": int32 (B, T, W), "mask": int32 (B, T)}; of a model over words {"word_ids": int32 (B, T), "mask"}.
 
     Returns: {"layers": N x float32 (B, T, 2 P), layer 0 being the context-free token layer twice;
         "sequence": the top layer; "pooled": float32 (B, 2 P), the mean of the top layer over the real words}.
@@ -67,78 +95,145 @@ def encoder(config: Config, dropout: float = 0.0) -> keras.Model:
     >>> len(out["layers"]), out["sequence"].shape
     (3, TensorShape([1, 2, 128]))
     """
-    inputs, streams = _bilm(config, dropout)
-    layers = []
+    inputs = _inputs(config)
+    ids, marked = SentenceMarkers(name="sentence_markers")(inputs[_ids(config)], mask=inputs["mask"])
+    state = None
+    if carry_state:
+        state = inputs["state"] = keras.Input((state_width(config),), name="state")
+    tokens = _token_layer(config)(ids)
+    streams, end = _stack(config, dropout, (tokens, tokens), marked, state=state)
+    layers, words = [], []
     for index, pair in enumerate(streams):
-        words = klayers.Cropping1D(1, name=f"words_{index}")(klayers.Concatenate(name=f"both_{index}")(list(pair)))
-        layers.append(ZeroPadding(name=f"layer_{index}")(words, mask=inputs["mask"]))
-    pooled = MaskedPooling("mean", name="pooled")(layers[-1], mask=inputs["mask"])
-    return keras.Model(inputs, {"layers": layers, "sequence": layers[-1], "pooled": pooled}, name="elmo_encoder")
+        both = klayers.Concatenate(name=f"both_{index}")(list(pair))
+        words.append(
+            ZeroPadding(name=f"layer_{index}")(klayers.Cropping1D(1, name=f"words_{index}")(both), mask=inputs["mask"])
+        )
+        layers.append(ZeroPadding(name=f"marked_{index}")(both, mask=marked) if keep_markers else words[-1])
+    pooled = MaskedPooling("mean", name="pooled")(words[-1], mask=inputs["mask"])
+    outputs = {"layers": layers, "sequence": layers[-1], "pooled": pooled}
+    outputs |= {"mask": marked} if keep_markers else {}
+    outputs |= {"state": end} if carry_state else {}
+    return keras.Model(inputs, outputs, name="elmo_encoder")
 
 
-def language_model(config: Config, vocabulary_size: int) -> keras.Model:
-    """The bidirectional language model, with one full softmax for both directions.
+def state_width(config: Config) -> int:
+    """Numbers in the carried state of one row: for each layer and direction the output and the cell.
 
-    Peters et al. 2018, section 3.1. Trained on what `keras_ctxrep.text.pretraining.language_model_batch` makes.
+    >>> state_width(SIZES["elmo_2x4096_512_2048cnn_2xhighway"])
+    18432
+    """
+    return 2 * config.layers * (config.width + config.cells)
+
+
+def language_model(
+    config: Config, vocabulary_size: int, samples: int | None = None, streams: int | None = None
+) -> keras.Model:
+    """The bidirectional language model, with one softmax for both directions.
+
+    Peters et al. 2018, section 3.1. Without `streams` it reads whole sentences, made by
+    `keras_ctxrep.text.pretraining.language_model_batch`, and is stateless. With `streams` it reads stretches of running
+    text, made by `keras_ctxrep.text.pretraining.stream_batch`, and begins each where the last one ended: the published
+    training, by truncated back-propagation through time. All these models have layers of the same names.
 
     Args:
         config: sizes and dropout.
         vocabulary_size: words that can be predicted.
+        samples: words the softmax draws per step, 8192 in the published model; the true words are then inputs too,
+            "forward_targets" and "backward_targets", and the label of every position is 0. None: the full softmax.
+        streams: rows of each batch, over all replicas.
 
-    Call: {"char_ids": int32 (B, T, W), "mask": int32 (B, T)}
+    Call: {"char_ids": int32 (B, T, W), "mask": int32 (B, T)}; with `streams` also "char_ids_reverse", int32 (B, T, W).
 
-    Returns: {"forward_logits", "backward_logits"}, each float32 (B, T+1, V): of w1 .. wn, </S> and of <S>, w1 .. wn.
+    Returns: {"forward_logits", "backward_logits"}. Sentences: float32 (B, T+1, V), of w1 .. wn, </S> and of
+        <S>, w1 .. wn. Streams: float32 (B, T, V), of the word after each and of the word before each (of the reversed
+        text). With `samples`, 1 + `samples` instead of V.
 
     >>> language_model(SIZES["elmo_2x128_64_256cnn_1xhighway"], 100).output["forward_logits"].shape
     (None, None, 100)
     """
-    inputs, streams = _bilm(config, config.dropout)
-    width = config.projection or config.cells
-    softmax = klayers.Dense(
-        vocabulary_size, kernel_initializer=keras.initializers.RandomNormal(0, width**-0.5), name="softmax"
-    )
+    inputs = _inputs(config)
+    ids = _ids(config)
+    token_layer = _token_layer(config)
+    if streams is None:
+        both, mask = SentenceMarkers(name="sentence_markers")(inputs[ids], mask=inputs["mask"])
+        tokens = (token_layer(both),) * 2
+    else:
+        mask = inputs["mask"]
+        inputs[f"{ids}_reverse"] = keras.Input(inputs[ids].shape[1:], dtype="int32", name=f"{ids}_reverse")
+        tokens = (token_layer(inputs[ids]), token_layer(inputs[f"{ids}_reverse"]))
+    tops, _ = _stack(config, config.dropout, tokens, mask, streams=streams)
+    softmax = VocabularySoftmax(vocabulary_size, samples, name="softmax")
     outputs = {}
-    for direction, top in zip(("forward", "backward"), streams[-1], strict=True):
-        # forward: every position but the last predicts the next one; backward: every one but the first the one before
-        cropping = klayers.Cropping1D((0, 1) if direction == "forward" else (1, 0), name=f"{direction}_states")
-        states = klayers.Dropout(config.dropout, name=f"{direction}_top_dropout")(cropping(top))
+    for direction, x in zip(("forward", "backward"), tops[-1], strict=True):
+        if streams is None:
+            # forward: every position but the last predicts the next one; backward: every one but the first the one
+            # before
+            x = klayers.Cropping1D((0, 1) if direction == "forward" else (1, 0), name=f"{direction}_states")(x)
+        x = klayers.Dropout(config.dropout, name=f"{direction}_top_dropout")(x)
+        targets = {}
+        if samples:
+            name = f"{direction}_targets"
+            targets["targets"] = inputs[name] = keras.Input((None,), dtype="int32", name=name)
         outputs[f"{direction}_logits"] = klayers.Activation("linear", dtype="float32", name=f"{direction}_logits")(
-            softmax(states)
+            softmax(x, **targets)
         )
     return keras.Model(inputs, outputs, name="elmo_language_model")
 
 
-def _bilm(config: Config, dropout: float):
-    """Inputs, and for each layer the (forward, backward) pair of float32 (B, T+2, P)."""
-    inputs = {
-        "char_ids": keras.Input((None, config.max_characters), dtype="int32", name="char_ids"),
+def _ids(config: Config) -> str:
+    return "word_ids" if config.words else "char_ids"
+
+
+def _inputs(config: Config) -> dict:
+    shape = (None,) if config.words else (None, config.max_characters)
+    return {
+        _ids(config): keras.Input(shape, dtype="int32", name=_ids(config)),
         "mask": keras.Input((None,), dtype="int32", name="mask"),
     }
-    char_ids, mask = SentenceMarkers(name="sentence_markers")(inputs["char_ids"], mask=inputs["mask"])
-    width = config.projection or config.cells
-    tokens = CharCNN(
+
+
+def _token_layer(config: Config) -> keras.layers.Layer:
+    """Ids -> context-free token vectors, float32 (B, T, P)."""
+    if config.words:  # id 0 is no word
+        return klayers.Embedding(config.words + 1, config.width, name="word_embedding")
+    return CharCNN(
         config.filters,
         config.embedding_dim,
         config.highways,
-        None if width == sum(number for _, number in config.filters) else width,
+        None if config.width == sum(number for _, number in config.filters) else config.width,
         config.activation,
         name="char_cnn",
-    )(char_ids)
-    streams = [(tokens, tokens)]
+    )
+
+
+def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=None):
+    """For each layer the (forward, backward) pair of float32 (B, T, P), token layer first, and the state at the end.
+
+    With `streams` the backward text comes reversed, and both directions read from left to right.
+    """
+    projected = config.width < config.cells
+    pairs, ends = [tuple(tokens)], []
+    size = config.width + config.cells
     for index in range(config.layers):
         pair = []
-        for direction, x in zip(("forward", "backward"), streams[-1], strict=True):
+        for direction, x in zip(("forward", "backward"), pairs[-1], strict=True):
             name = f"{direction}_{index}"
             if dropout:
                 x = klayers.Dropout(dropout, name=f"{name}_dropout")(x)
-            out = ProjectedLSTM(
+            layer = ProjectedLSTM(
                 config.cells,
-                config.projection if config.projection and config.projection < config.cells else None,
+                config.width if projected else None,
                 config.cell_clip,
-                config.projection_clip,
-                go_backwards=direction == "backward",
+                config.projection_clip if projected else None,
+                go_backwards=direction == "backward" and not streams,
+                streams=streams,
                 name=name,
-            )(x, mask=mask)
+            )
+            if state is None:
+                out = layer(x, mask=mask)
+            else:
+                out, end = layer(x, mask=mask, state=state[:, len(ends) * size : (len(ends) + 1) * size])
+                ends.append(end)
             pair.append(klayers.Add(name=f"{name}_residual")([out, x]) if index and config.residual else out)
-        streams.append(tuple(pair))
-    return inputs, streams
+        pairs.append(tuple(pair))
+    return pairs, klayers.Concatenate(name="end_state")(ends) if ends else None

@@ -2,16 +2,20 @@
 
 import bz2
 import gzip
+import hashlib
+import heapq
+import itertools
 import json
 import lzma
 import random
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 BLOCK = 10  # sentences that are held out together
+LONGEST = 10_000  # sentences of a document that are kept together
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -53,6 +57,8 @@ def lines(path: str | Path) -> Iterator[tuple[int, str]]:
 def documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
     """Documents of a corpus, each a list of sentences: one sentence a line, an empty line between documents.
 
+    A document of more than 10,000 sentences comes in parts, so that memory does not grow with the files.
+
     Raises:
         ValueError: a file holds no text.
     """
@@ -64,7 +70,7 @@ def documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
             if line:
                 document.append(line)
                 found = True
-            elif document:
+            if document and (not line or len(document) == LONGEST):
                 yield document
                 document = []
         if document:
@@ -73,35 +79,82 @@ def documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
             raise ValueError(f"{path}: no text in it")
 
 
-def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0) -> tuple[list, list]:
-    """Documents to train on and documents held out, in the order of the corpus.
+def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0, limit: int = 2000) -> list[list[str]]:
+    """Blocks of up to 10 sentences that are held out, in the order of the corpus; `without` gives the rest.
 
-    Whole blocks of up to 10 sentences are held out, so that a corpus of a single document can be split, and what
-    follows what stays true within a block. A sentence that occurs twice is kept only where it comes first, so that
-    none stands on both sides.
+    Whole blocks, so that a corpus of a single document can be split, and what follows what stays true within a block.
+    Which ones depends on the seed and on the text alone. A sentence that occurs twice is held out once.
+
+    Args:
+        documents: read once, and not kept.
+        share: of the blocks.
+        seed: of the choice.
+        limit: blocks held out, at most.
 
     Raises:
         ValueError: too little text to hold any out.
     """
+    chosen: list[tuple[int, int, list[str]]] = []  # a heap of the `limit` smallest keys, as (-key, -place, block)
+    count = 0
+    for document in documents:
+        for i in range(0, len(document), BLOCK):
+            block = document[i : i + BLOCK]
+            text = "\n".join([str(seed), *block]).encode("utf-8", "surrogatepass")
+            entry = (-int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()), -count, block)
+            if len(chosen) < limit:
+                heapq.heappush(chosen, entry)
+            elif entry > chosen[0]:
+                heapq.heapreplace(chosen, entry)
+            count += 1
+    held = sorted(chosen, reverse=True)[: round(share * count)]
+    if not held:
+        raise ValueError(f"the corpus has {count} blocks of {BLOCK} sentences: too few to hold {share:.0%} out")
     seen: set[str] = set()
-    blocks = []
-    for number, document in enumerate(documents):
-        fresh = [sentence for sentence in document if not (sentence in seen or seen.add(sentence))]
-        blocks.extend((number, fresh[i : i + BLOCK]) for i in range(0, len(fresh), BLOCK))
-    chosen = set(random.Random(seed).sample(range(len(blocks)), round(share * len(blocks))))
-    if not chosen:
-        raise ValueError(f"the corpus has {len(blocks)} blocks of {BLOCK} sentences: too few to hold {share:.0%} out")
-    kept: list[list[str]] = []
-    before = None  # the document of the block before, if that was kept: neighbours stay together
-    for index, (number, block) in enumerate(blocks):
-        if index in chosen:
-            before = None
-        elif number == before:
-            kept[-1].extend(block)
-        else:
-            kept.append(list(block))
-            before = number
-    return kept, [block for index, (_, block) in enumerate(blocks) if index in chosen]
+    held = [block for _, _, block in sorted(held, key=lambda entry: -entry[1])]
+    return [[sentence for sentence in block if not (sentence in seen or seen.add(sentence))] for block in held]
+
+
+def without(documents: Iterable[list[str]], held: Iterable[list[str]]) -> Iterator[list[str]]:
+    """The documents, cut where they have a sentence that is held out.
+
+    >>> list(without([["a", "b", "c", "d"]], [["b"]]))
+    [['a'], ['c', 'd']]
+    """
+    out = {sentence for block in held for sentence in block}
+    for document in documents:
+        for is_held, part in itertools.groupby(document, out.__contains__):
+            if not is_held:
+                yield list(part)
+
+
+def shuffled(
+    paths: Sequence[str | Path],
+    read: Callable[[list], Iterable[list[str]]],
+    seed: int,
+    epoch: int,
+    buffer: int = 20_000,
+) -> Iterator[list[str]]:
+    """Documents in an order of their own in every epoch: files, and within them stretches of `buffer` sentences.
+
+    Args:
+        paths: files; many small ones are shuffled better than one large one.
+        read: gives the documents of some paths, e.g. `documents`.
+        seed: of the order.
+        epoch: number of the pass.
+        buffer: sentences that are kept in memory.
+    """
+    rng = random.Random(f"{seed} {epoch}")
+    pool: list[list[str]] = []
+    size = 0
+    for document in read(rng.sample(list(paths), len(paths))):
+        pool.append(document)
+        size += len(document)
+        if size >= buffer:
+            rng.shuffle(pool)
+            yield from pool
+            pool, size = [], 0
+    rng.shuffle(pool)
+    yield from pool
 
 
 def read_examples(path: str | Path) -> list[Example]:

@@ -1,6 +1,8 @@
 """Training data for the two pretraining objectives: ELMo's bidirectional language model, BERT's MLM and NSP."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +20,7 @@ class Vocabulary:
     read all the same: <UNK> is a target only.
 
     Args:
-        vocab: the words in order.
+        vocab: the words in order; a line !!!MAXTERMID, which some published files have, is left out.
 
     Raises:
         ValueError: the markers do not come first, or a word occurs twice.
@@ -28,22 +30,46 @@ class Vocabulary:
     """
 
     def __init__(self, vocab: Sequence[str]):
+        vocab = [word for word in vocab if word != "!!!MAXTERMID"]
         if tuple(vocab[:3]) != MARKERS:
-            raise ValueError(f"vocabulary: the first three lines must be {', '.join(MARKERS)}; found {list(vocab[:3])}")
-        self.vocab = list(vocab)
+            raise ValueError(
+                f"vocabulary: the first three lines must be {', '.join(MARKERS)}; found {vocab[:3]}: put them there, "
+                "above the words sorted by count"
+            )
+        self.vocab = vocab
         self._ids = {word: index for index, word in enumerate(vocab)}
         if len(self._ids) < len(vocab):
             twice = next(word for index, word in enumerate(vocab) if self._ids[word] != index)
             raise ValueError(f"vocabulary: {twice!r} stands in it twice")
 
     @classmethod
-    def count(cls, sentences: Sequence[Sequence[str]], minimum: int = 2, size: int | None = None) -> "Vocabulary":
+    def count(cls, sentences: Iterable[Sequence[str]], minimum: int = 2, size: int | None = None) -> "Vocabulary":
         """The words that occur at least `minimum` times, the `size` most frequent of them."""
         counted = [word for word, count in count_words(sentences) if count >= minimum and word not in MARKERS]
         return cls([*MARKERS, *counted[:size]])
 
     def __len__(self) -> int:
         return len(self.vocab)
+
+    def check_order(self, sentences: Iterable[Sequence[str]]) -> None:
+        """Refuses a vocabulary that is not sorted by count, which sampled softmax would draw its words wrongly from.
+
+        Args:
+            sentences: of the text to train on, a few thousand of them.
+
+        Raises:
+            ValueError: the words of the first half are hardly more frequent than those of the second.
+        """
+        counts = Counter(id for sentence in sentences for id in self.ids(sentence).tolist())
+        middle = (len(self.vocab) + 3) // 2
+        first = sum(counts[id] for id in range(3, middle))
+        second = sum(counts[id] for id in range(middle, len(self.vocab)))
+        if first < 2 * second:
+            last = self.vocab[middle - 1]
+            raise ValueError(
+                f"vocabulary: not sorted by count, as sampled softmax needs: the words up to {last!r} occur {first} "
+                f"times, those after it {second} times; sort it, most frequent first, or use the full softmax"
+            )
 
     def ids(self, sentence: Sequence[str]) -> np.ndarray:
         """int32 (len(sentence),), <UNK> where a word is not in the vocabulary."""
@@ -76,6 +102,85 @@ def language_model_batch(
     targets = {"forward_logits": forward, "backward_logits": backward}
     # An array for each: TensorFlow takes over their memory and may write into it.
     return inputs, targets, {name: weights.copy() for name in targets}
+
+
+class Stretch(NamedTuple):
+    """Running text of one stream, and its words one step on, in both directions; lists of the same length."""
+
+    words: list[str]
+    following: list[str]
+    reverse: list[str]
+    preceding: list[str]
+
+
+def stretches(documents: Iterable[Iterable[Sequence[str]]], streams: int, steps: int) -> Iterator[list[Stretch]]:
+    """Batches for truncated back-propagation through time: row k of each goes on where row k of the one before ended.
+
+    https://github.com/allenai/bilm-tf, data.py: each stream takes a sentence, <S> w1 .. wn </S>, whenever it needs one;
+    n+1 words of it are read and n+1 predicted, in either direction, and the sentences of a stream follow each other
+    without padding. Here a stream takes a whole document before the next one, so that its sentences stay together.
+
+    Args:
+        documents: sentences, split into words; read as they are needed.
+        streams: rows per batch.
+        steps: words per row; only at the end of the text there are fewer, and rows may be empty.
+    """
+    source = iter(documents)
+    rest: list[Iterator] = [iter(()) for _ in range(streams)]  # of each stream's document
+    waiting: list[list[tuple[str, ...]]] = [[] for _ in range(streams)]  # words that were taken and not yet read
+    while True:
+        batch = []
+        for row in range(streams):
+            while len(waiting[row]) < steps:
+                sentence = next(rest[row], None)
+                if sentence is None:
+                    document = next(source, None)
+                    if document is None:
+                        break
+                    rest[row] = iter(document)
+                    continue
+                marked = [MARKERS[0], *sentence, MARKERS[1]]
+                back = marked[::-1]
+                waiting[row].extend(zip(marked, marked[1:], back, back[1:], strict=False))
+            taken, waiting[row] = waiting[row][:steps], waiting[row][steps:]
+            batch.append(
+                Stretch(*(list(words) for words in zip(*taken, strict=True))) if taken else Stretch([], [], [], [])
+            )
+        if not any(stretch.words for stretch in batch):
+            return
+        yield batch
+
+
+def stream_batch(
+    features: CharacterFeatures, vocabulary: Vocabulary, batch: Sequence[Stretch]
+) -> tuple[dict, dict, dict]:
+    """(inputs, targets, weights) of a biLM with `streams`, from a batch of `stretches`.
+
+    Returns: inputs {"char_ids", "char_ids_reverse": int32 (B, T, W), "mask": int32 (B, T)}; targets
+        {"forward_logits", "backward_logits"}, int32 (B, T); weights with the same keys, scaled as in
+        `language_model_batch`.
+    """
+    inputs, reverse = (
+        features.collate([Row(words) for words in rows])
+        for rows in ([stretch.words for stretch in batch], [stretch.reverse for stretch in batch])
+    )
+    real = inputs["mask"].astype(bool)
+    targets = {}
+    for name, words in (
+        ("forward_logits", [word for stretch in batch for word in stretch.following]),
+        ("backward_logits", [word for stretch in batch for word in stretch.preceding]),
+    ):
+        targets[name] = np.zeros(real.shape, np.int32)
+        targets[name][real] = vocabulary.ids(words)
+    weights = real * np.float32(real.size / real.sum())
+    ids = features.keys[0]
+    return inputs | {f"{ids}_reverse": reverse[ids]}, targets, {name: weights.copy() for name in targets}
+
+
+def for_sampling(inputs: dict, targets: dict, weights: dict) -> tuple[dict, dict, dict]:
+    """A batch of a biLM with `samples`: the true words become inputs, and every position's label is 0."""
+    given = {name.replace("_logits", "_targets"): ids for name, ids in targets.items()}
+    return inputs | given, {name: np.zeros_like(ids) for name, ids in targets.items()}, weights
 
 
 def next_sentence_rows(

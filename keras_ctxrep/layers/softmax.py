@@ -1,0 +1,114 @@
+"""The output softmax over a vocabulary of words: full, or sampled while training."""
+
+import keras
+import numpy as np
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class VocabularySoftmax(keras.layers.Layer):
+    """Logits of the words of a vocabulary, or, given the true words, of those and of some sampled ones.
+
+    Sampled softmax of Jean et al. 2015, https://arxiv.org/abs/1412.2007, section 3, as
+    https://github.com/allenai/bilm-tf trains with: words are drawn without repetition from the log-uniform
+    distribution P(id) = (log(id + 2) - log(id + 1)) / log(V + 1), so the vocabulary must be sorted by count; the log of
+    the expected count -expm1(n log1p(-P)), n being the draws that were needed, is subtracted from each logit; a sampled
+    word that is the true one is taken out. A call draws one set for the whole batch, the same on every replica. Kernel
+    and bias are read row by row, so that a step's cost does not depend on V; the gradients are rows too.
+
+    Args:
+        vocabulary_size: V.
+        samples: words drawn per call; None: the full softmax.
+        seed: of the draws.
+
+    Call:
+        x: float32 (B, T, D).
+        targets: int32 (B, T), the true words; None: the full softmax, whatever `samples`.
+
+    Returns: float32 (B, T, V); with `targets` (B, T, 1 + `samples`), the true word's logit first.
+
+    Raises:
+        ValueError: more samples than words.
+
+    >>> layer = VocabularySoftmax(1000, samples=20)
+    >>> layer(ops.ones((2, 3, 4)), targets=ops.ones((2, 3), "int32")).shape
+    TensorShape([2, 3, 21])
+    """
+
+    def __init__(self, vocabulary_size, samples=None, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        if samples is not None and not 0 < samples <= vocabulary_size:
+            raise ValueError(
+                f"samples={samples}: there are {vocabulary_size} words; sample fewer, or choose None "
+                "for the full softmax"
+            )
+        self.vocabulary_size, self.samples, self.seed = vocabulary_size, samples, seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def compute_mask(self, inputs, previous_mask):
+        return None
+
+    def build(self, input_shape):
+        width = input_shape[-1]
+        spread = keras.initializers.RandomNormal(0, width**-0.5)
+        shape = (self.vocabulary_size, width)
+        # without autocast: a cast of the whole kernel would cost as much as the full softmax
+        self.kernel = self.add_weight(name="softmax_kernel", shape=shape, initializer=spread, autocast=False)
+        self.bias = self.add_weight(name="softmax_bias", shape=shape[:1], initializer="zeros", autocast=False)
+
+    def call(self, x, targets=None):
+        if targets is None or self.samples is None:
+            return ops.matmul(x, ops.transpose(ops.cast(self.kernel, x.dtype))) + ops.cast(self.bias, x.dtype)
+        sampled, draws = self.sample()
+        rows = ops.concatenate([ops.reshape(targets, (-1,)), sampled])  # (B*T + S,), read at once
+        kernel = ops.cast(ops.take(self.kernel, rows, axis=0), x.dtype)
+        bias = ops.take(self.bias, rows, axis=0) - ops.log(self._expected_count(rows, draws))
+        width = x.shape[-1]
+        flat = ops.reshape(x, (-1, width))
+        split = ops.shape(flat)[0]
+        true = ops.sum(flat * kernel[:split], axis=-1, keepdims=True) + ops.cast(bias[:split, None], x.dtype)
+        others = ops.matmul(flat, ops.transpose(kernel[split:])) + ops.cast(bias[split:], x.dtype)  # (B*T, S)
+        hit = ops.equal(ops.reshape(targets, (-1, 1)), sampled)
+        others = ops.where(hit, ops.cast(-6e4, x.dtype), others)  # fits float16
+        shape = ops.shape(targets)
+        return ops.reshape(ops.concatenate([true, others], axis=-1), (shape[0], shape[1], 1 + self.samples))
+
+    def sample(self):
+        """int32 (S,) distinct words, and how many draws it took to find them, float32."""
+        # All draws are made at once, enough of them; a word counts where it is drawn first.
+        count = _draws(self.vocabulary_size, self.samples)
+        uniform = keras.random.uniform((count,), seed=self.seed_generator)
+        drawn = ops.cast(ops.exp(uniform * float(np.log(self.vocabulary_size + 1))), "int32") - 1
+        drawn = ops.clip(drawn, 0, self.vocabulary_size - 1)
+        order = ops.argsort(drawn)  # stable: among equal words the first draw comes first
+        by_word = ops.take(drawn, order)
+        first = ops.concatenate([ops.ones((1,), "bool"), ops.not_equal(by_word[1:], by_word[:-1])])
+        places = ops.sort(ops.where(first, ops.cast(order, "int32"), count - 1))[: self.samples]
+        return ops.take(drawn, places), ops.cast(places[-1] + 1, "float32")
+
+    def _expected_count(self, ids, draws):
+        ids = ops.cast(ids, "float32")
+        probability = ops.log1p(1 / (ids + 1)) / float(np.log(self.vocabulary_size + 1))
+        return -ops.expm1(draws * ops.log1p(-probability))
+
+    def compute_output_spec(self, x, targets=None):
+        full = targets is None or self.samples is None
+        return keras.KerasTensor((*x.shape[:2], self.vocabulary_size if full else 1 + self.samples), self.compute_dtype)
+
+    def get_config(self):
+        names = ("vocabulary_size", "samples", "seed")
+        return super().get_config() | {name: getattr(self, name) for name in names}
+
+
+def _draws(vocabulary_size: int, samples: int) -> int:
+    """So many log-uniform draws hold `samples` distinct words, but for once in 10^9 times."""
+    ids = np.arange(vocabulary_size)
+    never = np.log1p(-np.log1p(1 / (ids + 1)) / np.log(vocabulary_size + 1))  # log of the chance to miss it in a draw
+    draws = samples
+    while True:
+        missed = np.exp(draws * never)
+        spread = np.sqrt((missed * (1 - missed)).sum())
+        if vocabulary_size - missed.sum() - 6 * spread >= samples or missed.sum() < 1e-9:
+            return draws
+        draws = int(draws * 1.25) + 1
