@@ -7,6 +7,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures
+from keras_ctxrep.text.pretraining import (
+    Vocabulary,
+    for_sampling,
+    language_model_batch,
+    stream_batch,
+    stretches,
+)
+from keras_ctxrep.text.tokens import words
+
 POOL = 64  # batches whose examples are sorted by length together
 
 
@@ -132,3 +142,114 @@ def collated(
     if cardinality != tf.data.UNKNOWN_CARDINALITY:
         data = data.apply(tf.data.experimental.assert_cardinality(cardinality))
     return data.with_options(options).prefetch(4)
+
+
+# -------------------------------------------------------------------------------------------------- a biLM's text
+
+
+def sentences(
+    features: CharacterFeatures | WordFeatures,
+    vocabulary: Vocabulary,
+    documents: Callable[[int], Iterable[list[str]]],
+    batch_size: int,
+    sampled: bool = False,
+    seed: int = 0,
+    start: int = 0,
+) -> tf.data.Dataset:
+    """Endless batches of whole sentences, to train `elmo.language_model` on.
+
+    Args:
+        features: text to ids.
+        vocabulary: words that are predicted.
+        documents: a function from the number of the epoch to documents, lists of sentences; they are read as they are
+            needed, so that the text may be of any size.
+        batch_size: sentences per batch.
+        sampled: for a model with `samples`.
+        seed: of their order.
+        start: batches left out at the beginning.
+    """
+
+    def epoch(number: int) -> Iterator[Row]:
+        return (row for document in documents(number) for row in features.encode(document) if len(row))
+
+    def collate(rows, rng):
+        batch = language_model_batch(features, vocabulary, rows)
+        return for_sampling(*batch) if sampled else batch
+
+    return dataset(epoch, collate, batch_size, seed=seed, repeat=True, start=start)
+
+
+def running_text(
+    features: CharacterFeatures | WordFeatures,
+    vocabulary: Vocabulary,
+    documents: Callable[[int], Iterable[list[str]]],
+    streams: int,
+    steps: int,
+    sampled: bool = False,
+    seed: int = 0,
+    start: int = 0,
+) -> tf.data.Dataset:
+    """Endless batches of running text, to train `elmo.language_model(..., streams=streams)` on.
+
+    Args:
+        features, vocabulary, documents, sampled, start: as of `sentences`; nothing is cut.
+        streams: rows of a batch, over all replicas; row k goes on where row k of the batch before ended.
+        steps: words per row, 20 in the published model.
+        seed: for the sake of `sentences`: the order is that of the documents.
+
+    >>> vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "a", "b"])
+    >>> data = running_text(CharacterFeatures(), vocabulary, lambda epoch: [["a b b"]], streams=2, steps=3)
+    >>> for inputs, targets, weights in data.take(2).as_numpy_iterator():
+    ...     print(targets["forward_logits"][0].tolist())
+    [3, 4, 4]
+    [1, 3, 4]
+    """
+
+    def split(document: list[str]) -> Iterator[list[str]]:
+        return (found for sentence in document if (found := [word.text for word in words(sentence)]))
+
+    def batches() -> Iterator[list]:
+        endless = (split(document) for number in itertools.count() for document in documents(number))
+        return stretches(endless, streams, steps)
+
+    def collate(batch, rng):
+        batch = stream_batch(features, vocabulary, batch)
+        return for_sampling(*batch) if sampled else batch
+
+    return collated(batches, collate, seed, start)
+
+
+def whole_sentences(
+    features: CharacterFeatures | WordFeatures,
+    vocabulary: Vocabulary,
+    documents: Iterable[list[str]],
+    batch_size: int,
+) -> tf.data.Dataset:
+    """One pass over sentences, uncut, to evaluate `elmo.language_model` by its full softmax."""
+    batches = list(like_lengths((sentence for document in documents for sentence in document), batch_size))
+
+    def collate(batch, rng):
+        return language_model_batch(features, vocabulary, [row for _, row in batch])
+
+    return collated(lambda: batches, collate, cardinality=len(batches))
+
+
+def like_lengths(sentences: Iterable[str], batch_size: int) -> Iterator[list[tuple[int, Row]]]:
+    """Batches of (number of the sentence, its words), uncut; those of long sentences are smaller.
+
+    64 batches are sorted together; sentences without a word are left out.
+
+    >>> [[number for number, _ in batch] for batch in like_lengths(["one two", "", "three", "four"], batch_size=2)]
+    [[2, 3], [0]]
+    """
+    rows = (Row([word.text for word in words(sentence)]) for sentence in sentences)
+    numbered = ((number, row) for number, row in enumerate(rows) if len(row))
+    while pool := list(itertools.islice(numbered, POOL * batch_size)):
+        pool.sort(key=lambda pair: len(pair[1]))
+        batch: list[tuple[int, Row]] = []
+        for number, row in pool:
+            if len(batch) == batch_size or (batch and len(row) * (len(batch) + 1) > 40 * batch_size):
+                yield batch
+                batch = []
+            batch.append((number, row))
+        yield batch

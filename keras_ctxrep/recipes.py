@@ -1,6 +1,5 @@
 """From files to model folders and back: what each `ctxrep` subcommand does, as one function."""
 
-import copy
 import hashlib
 import itertools
 import json
@@ -20,19 +19,16 @@ from keras_ctxrep import pipeline, train
 from keras_ctxrep.models import bert, elmo, heads
 from keras_ctxrep.text.bundle import Bundle, sha256, written_whole
 from keras_ctxrep.text.examples import Example, documents, hold_out, read_examples, shuffled, without
-from keras_ctxrep.text.features import Row, WordPieceFeatures
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
 from keras_ctxrep.text.predict import Predictor, softmax
 from keras_ctxrep.text.pretraining import (
     Vocabulary,
-    for_sampling,
     language_model_batch,
     next_sentence_rows,
     pretrainer_batch,
-    stream_batch,
-    stretches,
 )
 from keras_ctxrep.text.scores import accuracy, standard_error
-from keras_ctxrep.text.tokens import WordPiece, read_vocab, words
+from keras_ctxrep.text.tokens import Characters, WordPiece, read_vocab, words
 
 Report = Callable[[dict], None]
 
@@ -137,12 +133,18 @@ def pretrain(
 
     if family == "elmo":
         vocabulary = _vocabulary(given, read(corpus), min_count, vocab_size, samples)
-        if read_words:
+        if read_words or config.words:
+            if before is not None and (not config.words or list(before.vocab) != vocabulary.vocab):
+                raise ValueError(f"{init}: reads characters or other words; a model over words keeps its vocabulary")
             config = replace(config, words=len(vocabulary))
         bundle = Bundle("elmo", "language_model", asdict(config), max_length, vocab=tuple(vocabulary.vocab))
-        data = _running_text if unroll else _sentences
-        data = partial(data, bundle.features, vocabulary, texts, batch_size, unroll, bool(samples), seed)
-        validation = _whole_sentences(bundle.features, vocabulary, held, batch_size)
+        features: Any = bundle.features
+        if unroll:
+            data = partial(pipeline.running_text, features, vocabulary, texts, batch_size, unroll)
+        else:
+            data = partial(pipeline.sentences, features, vocabulary, texts, batch_size)
+        data = partial(data, bool(samples), seed)
+        validation = pipeline.whole_sentences(features, vocabulary, held, batch_size)
     else:
         bundle, data, validation = _masked_modelling(
             config, list(read(corpus)), held, given, vocab_size, cased, max_length, batch_size, seed
@@ -171,7 +173,10 @@ def pretrain(
         optimizer=adagrad if optimizer == "adagrad" else None,
         folder=out,
         identity=_identity(
-            bundle, [sha256(path) for path in corpus], held, optimizer, learning_rate, batch_size, seed, unroll, samples
+            bundle,
+            [sha256(path) for path in corpus],
+            held,
+            (optimizer, learning_rate, batch_size, seed, unroll, samples, str(init)),
         ),
         checkpoint_minutes=checkpoint_minutes,
         tensorboard=tensorboard,
@@ -207,67 +212,6 @@ def _vocabulary(given, documents: Iterable[list[str]], min_count, vocab_size, sa
             f"samples={samples}: the vocabulary has {len(vocabulary)} words; sample fewer, or none for the full softmax"
         )
     return vocabulary
-
-
-def _sentences(features, vocabulary, texts, batch_size, unroll, sampled, seed, start=0):
-    """Endless batches of whole sentences."""
-
-    def epoch(number: int) -> Iterator[Row]:
-        return (row for document in texts(number) for row in features.encode(document) if len(row))
-
-    def collate(rows, rng):
-        batch = language_model_batch(features, vocabulary, rows)
-        return for_sampling(*batch) if sampled else batch
-
-    return pipeline.dataset(epoch, collate, batch_size, seed=seed, repeat=True, start=start)
-
-
-def _running_text(features, vocabulary, texts, batch_size, unroll, sampled, seed, start=0):
-    """Endless batches of stretches of running text, a stream in each row."""
-
-    def split(document: list[str]) -> Iterator[list[str]]:
-        return (found for sentence in document if (found := [word.text for word in words(sentence)]))
-
-    def batches() -> Iterator[list]:
-        endless = (split(document) for number in itertools.count() for document in texts(number))
-        return stretches(endless, batch_size, unroll)
-
-    def collate(batch, rng):
-        batch = stream_batch(features, vocabulary, batch)
-        return for_sampling(*batch) if sampled else batch
-
-    return pipeline.collated(batches, collate, seed, start)
-
-
-def _whole_sentences(features, vocabulary, text, batch_size):
-    """One pass over whole sentences, for the full softmax."""
-    batches = list(_like_lengths(features, (sentence for document in text for sentence in document), batch_size))
-
-    def collate(batch, rng):
-        return language_model_batch(features, vocabulary, [row for _, row in batch])
-
-    return pipeline.collated(lambda: batches, collate, cardinality=len(batches))
-
-
-def _like_lengths(features, sentences: Iterable[str], batch_size: int) -> Iterator[list[tuple[int, Row]]]:
-    """Batches of (number of the sentence, row), uncut, smaller where they are long; 64 are sorted together."""
-    numbered = ((number, row) for number, row in enumerate(_rows(features, sentences)) if len(row))
-    while pool := list(itertools.islice(numbered, pipeline.POOL * batch_size)):
-        pool.sort(key=lambda pair: len(pair[1]))
-        batch: list[tuple[int, Row]] = []
-        for number, row in pool:
-            if len(batch) == batch_size or (batch and len(row) * (len(batch) + 1) > 40 * batch_size):
-                yield batch
-                batch = []
-            batch.append((number, row))
-        yield batch
-
-
-def _rows(features, sentences: Iterable[str]) -> Iterator[Row]:
-    whole = copy.copy(features)
-    whole.max_length = sys.maxsize
-    for sentence in sentences:
-        yield from whole.encode([sentence])
 
 
 def _masked_modelling(config: bert.Config, text, held, given, vocab_size, cased, max_length, batch_size, seed):
@@ -510,7 +454,7 @@ def _sentence_scores(model, bundle, sentences, batch_size, progress) -> Iterator
     source = iter(sentences)
     while pool := list(itertools.islice(source, pipeline.POOL * batch_size)):
         found: dict[int, dict] = {}
-        for batch in _like_lengths(features, pool, batch_size):
+        for batch in pipeline.like_lengths(pool, batch_size):
             inputs, targets, weights = language_model_batch(features, vocabulary, [row for _, row in batch])
             sums = run(inputs, targets, {name: weight > 0 for name, weight in weights.items()})
             for index, (number, row) in enumerate(batch):
@@ -532,7 +476,9 @@ def embed(
     out: str | Path,
     layers: str = "all",
     words: bool = False,
+    carry_state: bool = False,
     batch_size: int = 32,
+    cache: str | Path | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> int:
     """Writes the vectors of each sentence to a .npz or .hdf5 file, under "0", "1", ..., in the order of the input.
@@ -545,13 +491,17 @@ def embed(
             "top": (T, D); "mean": the mean of the mix over the tokens, (D,).
         words: the sentences are split already, at spaces; BERT then gives one vector per word, that of its first piece,
             and otherwise one per piece, without [CLS] and [SEP].
-        batch_size: sentences computed together.
+        carry_state: ELMo: begin each sentence where the one `batch_size` before it ended, as bilm-tf and AllenNLP do.
+            Sentence k of a batch belongs to row k; a shorter batch continues the first rows.
+        batch_size: sentences computed together; without `carry_state` no figure depends on it.
+        cache: ELMo over characters: a file of words, one a line, whose token vectors are computed once and kept.
         progress: called with the number of sentences written.
 
     Returns: the number of sentences.
 
     Raises:
-        ValueError: another file suffix, or another choice of `layers`.
+        ValueError: another file suffix, another choice of `layers`, a sentence longer than a BERT reads, or an option
+            that the model does not have.
     """
     if layers not in ("all", "mix", "top", "mean"):
         raise ValueError(f"layers={layers!r}: choose all, mix, top or mean")
@@ -559,20 +509,18 @@ def embed(
     if out.suffix not in (".npz", ".hdf5", ".h5"):
         raise ValueError(f"{out}: the name must end in .npz or .hdf5")
     model, bundle = train.load(folder)
-    encoder, _ = train.load_encoder(folder)
-    run = train.runner(encoder)
-    names = [layer.name for layer in model.layers]
+    features, run = _layers(model, bundle, carry_state, cache)
     weights, gamma = None, 1.0
-    if "scalar_mix" in names:
+    if "scalar_mix" in [layer.name for layer in model.layers]:
         w, gamma = model.get_layer("scalar_mix").get_weights()
         weights = softmax(w).astype(np.float32)
 
     def vectors(batch: list[str]) -> Iterator[np.ndarray]:
-        rows = bundle.features.encode([sentence.split() for sentence in batch] if words else batch)
+        rows = features.encode([sentence.split() for sentence in batch] if words else batch)
         for sentence, row in zip(batch, rows, strict=True):
             if row.truncated:
                 raise ValueError(f"longer than the {bundle.max_length} tokens this model reads: {sentence[:60]!r} ...")
-        found = np.stack([*run(bundle.features.collate(rows))["layers"]])  # (N, B, T, D)
+        found = run(rows)  # (N, B, T, D)
         for index, row in enumerate(rows):
             if bundle.family == "bert":
                 kept = [start for start in row.starts or range(1, len(row) - 1) if start is not None]
@@ -603,6 +551,49 @@ def embed(
                 progress(count)
                 batch = []
     return count
+
+
+def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None):
+    """A model's features, and a function from rows to its encoder's layers, (N, B, T, D)."""
+    features, known = bundle.features, {}
+    if bundle.family == "bert" and (carry_state or cache is not None):
+        raise ValueError("a BERT carries no state and reads no characters: leave out carry_state and cache")
+    if bundle.family == "elmo":
+        features = replace(bundle, max_length=sys.maxsize).features  # it has no limit of positions
+    if cache is not None:
+        if not isinstance(features, CharacterFeatures):
+            raise ValueError(f"cache {cache}: a model over words reads a table already; leave it out")
+        listed = dict.fromkeys([*Characters.MARKERS, *read_vocab(cache)])
+        known = {word: number for number, word in enumerate(listed, 1)}
+    encoder = model
+    if carry_state or known:
+        encoder = elmo.encoder(elmo.Config(**bundle.config), carry_state=carry_state, cache=len(known))
+    elif bundle.task != "embed":
+        encoder = train.build(replace(bundle, task="embed"))
+    if encoder is not model:
+        train.copy_weights(model, encoder, skip=["token_cache"])
+    if known:
+        table = elmo.token_vectors(encoder, features, known)
+        encoder.get_layer("token_cache").set_weights([np.pad(table, ((1, 0), (0, 0)))])
+    call = train.runner(encoder)
+    state = np.zeros((0, encoder.input["state"].shape[-1] if carry_state else 0), np.float32)
+
+    def run(rows: Sequence[Row]) -> np.ndarray:
+        nonlocal state
+        batch, size = features.collate(rows), len(rows)
+        if known:
+            word_ids = np.zeros(batch["mask"].shape, np.int32)
+            word_ids[batch["mask"].astype(bool)] = [known.get(word, 0) for row in rows for word in row.tokens]
+            batch["word_ids"] = word_ids
+        if carry_state:
+            state = np.pad(state, ((0, max(0, size - len(state))), (0, 0)))  # more rows begin with zeros
+            batch["state"] = state[:size].copy()
+        found = call(batch)
+        if carry_state:
+            state[:size] = found["state"]  # the other rows wait
+        return np.stack([*found["layers"]])
+
+    return features, run
 
 
 def _and_end(items: Iterable) -> Iterator:

@@ -4,7 +4,7 @@ import keras
 from keras import layers as klayers
 from keras import ops
 
-from keras_ctxrep.layers import MaskedPooling, ScalarMix
+from keras_ctxrep.layers import MaskedPooling, ScalarMix, ZeroPadding
 
 
 def classify(
@@ -46,6 +46,49 @@ def classify(
     x = klayers.Dropout(dropout, name="head_dropout")(x)
     logits = klayers.Dense(classes, name="logits", dtype="float32")(x)
     return keras.Model(encoder.input, {"logits": logits}, name="classifier")
+
+
+def mixes(
+    encoder: keras.Model,
+    count: int = 1,
+    dropout: float = 0.5,
+    l2: float = 0.0,
+    layer_norm: bool = False,
+    top_only: bool = False,
+    weights: list[float] | None = None,
+) -> keras.Model:
+    """Several scalar mixes from one pass of an encoder, as AllenNLP's `Elmo` gives for a model's input and its output.
+
+    Over an ELMo encoder with `keep_markers=True` the statistics of `layer_norm` count the sentence markers, as
+    AllenNLP's do, and the markers are taken off afterwards; else they are those of bilm-tf, over words alone.
+
+    Args:
+        encoder: a model with the encoders' outputs; `encoder.trainable = False` trains the mixes alone.
+        count: number of mixes.
+        dropout: on each mix (AllenNLP's default).
+        l2, layer_norm, top_only, weights: as of `layers.ScalarMix`.
+
+    Call: as `encoder`.
+
+    Returns: {"mix_0", "mix_1", ...}, each float32 (B, T, D), zero where the mask is 0.
+
+    >>> from keras_ctxrep.models import elmo
+    >>> sorted(mixes(elmo.encoder(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]), count=2).output)
+    ['mix_0', 'mix_1']
+    """
+    outputs, mask = encoder.output, encoder.input["mask"]
+    marked = outputs.get("mask")
+    epsilon = 1e-12 if marked is None else 1e-13
+    found = {}
+    for index in range(count):
+        name = f"mix_{index}"
+        mix = ScalarMix(l2, layer_norm, top_only, weights, epsilon, name=f"scalar_{name}")
+        x = mix(outputs["layers"], mask=mask if marked is None else marked)
+        if marked is not None:
+            x = klayers.Cropping1D(1, name=f"words_{name}")(x)
+        x = ZeroPadding(name=f"padded_{name}")(x, mask=mask)
+        found[name] = klayers.Dropout(dropout, name=name)(x)
+    return keras.Model(encoder.input, found, name="mixes")
 
 
 def flat(outputs: dict) -> dict:

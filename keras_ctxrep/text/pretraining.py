@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures, truncate_pair
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures, truncate_pair
 from keras_ctxrep.text.tokens import Characters, count_words
 
 UNKNOWN = "<UNK>"
@@ -77,7 +77,7 @@ class Vocabulary:
 
 
 def language_model_batch(
-    features: CharacterFeatures, vocabulary: Vocabulary, rows: Sequence[Row]
+    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, rows: Sequence[Row]
 ) -> tuple[dict, dict, dict]:
     """(inputs, targets, weights) of the bidirectional language model for some sentences.
 
@@ -152,7 +152,7 @@ def stretches(documents: Iterable[Iterable[Sequence[str]]], streams: int, steps:
 
 
 def stream_batch(
-    features: CharacterFeatures, vocabulary: Vocabulary, batch: Sequence[Stretch]
+    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, batch: Sequence[Stretch]
 ) -> tuple[dict, dict, dict]:
     """(inputs, targets, weights) of a biLM with `streams`, from a batch of `stretches`.
 

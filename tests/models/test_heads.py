@@ -93,3 +93,33 @@ def test_saved_and_loaded(family, sentences, mix, tmp_path):
 def test_one_class_is_not_enough(family):
     with pytest.raises(ValueError, match="classes=1"):
         heads.classify(family[0], 1)
+
+
+@pytest.mark.parametrize("keep_markers", [False, True])
+def test_mixes(elmo_config, characters, sentences, keep_markers):
+    """Two mixes of one pass, normalised over the words alone or with the markers, as each source defines it."""
+    encoder = elmo.encoder(elmo_config, keep_markers=keep_markers)
+    batch = characters(sentences)
+    model = heads.mixes(encoder, count=2, layer_norm=True)
+    model.get_layer("scalar_mix_1").w.assign([0.3, -0.7, 1.1])
+    out, encoded = model(batch), encoder(batch)
+    mask = np.asarray(encoded["mask"] if keep_markers else batch["mask"])
+    shares = np.exp([[0, 0, 0], [0.3, -0.7, 1.1]])
+    for name, share in zip(("mix_0", "mix_1"), shares / shares.sum(1, keepdims=True), strict=True):
+        expected = 0
+        for part, layer in zip(share, encoded["layers"], strict=True):
+            layer = np.asarray(layer, np.float64)
+            real = layer[mask == 1]
+            expected = expected + part * (layer - real.mean()) / real.std()
+        expected = expected[:, 1:-1] if keep_markers else expected
+        np.testing.assert_allclose(out[name], expected * batch["mask"][:, :, None], atol=1e-4)
+    assert out["mix_0"].shape[1] == batch["mask"].shape[1]
+
+
+def test_fixed_mixes_have_nothing_to_train(elmo_config, characters, sentences):
+    encoder = elmo.encoder(elmo_config)
+    encoder.trainable = False
+    model = heads.mixes(encoder, weights=[-9e10, 1, -9e10])
+    assert not model.trainable_weights
+    batch = characters(sentences)
+    np.testing.assert_allclose(model(batch)["mix_0"], encoder(batch)["layers"][1], atol=1e-6)

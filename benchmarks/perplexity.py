@@ -1,0 +1,87 @@
+"""A biLM trained for some minutes, beside counted n-grams of the same text: full-softmax perplexity on held-out text.
+
+    python benchmarks/perplexity.py --train train.txt --valid valid.txt --minutes 30 --out lm
+
+Prints the curve as a Markdown table, as docs/results.md has it. The n-gram models predict the same words of the same
+vocabulary, sentence ends included, of the same sentences, from left to right. The folder keeps the model; with `--out`
+of an interrupted run it goes on.
+"""
+
+import argparse
+import os
+import platform
+
+from keras_ctxrep.text.examples import documents
+from keras_ctxrep.text.ngrams import KneserNey
+from keras_ctxrep.text.pretraining import Vocabulary
+from keras_ctxrep.text.tokens import words
+
+
+def counted(train: str, valid: str, vocabulary: Vocabulary, orders=(1, 2, 3)) -> dict[int, float]:
+    """Order -> perplexity of interpolated Kneser-Ney."""
+
+    def ids(path: str) -> list[list[int]]:
+        sentences = ([word.text for word in words(line)] for document in documents([path]) for line in document)
+        return [vocabulary.ids(sentence).tolist() for sentence in sentences if sentence]
+
+    text, held = ids(train), ids(valid)
+    found = {}
+    for order in orders:
+        found[order] = KneserNey(text, order, len(vocabulary), 0, 1).perplexity(held)
+        print(f"  {order}-gram {found[order]:.1f}", flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", required=True, metavar="FILE")
+    parser.add_argument("--valid", required=True, metavar="FILE")
+    parser.add_argument("--out", required=True, metavar="FOLDER")
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--size", default="elmo_2x512_128_512cnn_1xhighway")
+    parser.add_argument("--vocab-size", type=int, default=30_000)
+    parser.add_argument("--samples", type=int, default=2048)
+    parser.add_argument("--unroll", type=int, default=20)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--no-counts", action="store_true", help="leave the n-grams out")
+    args = parser.parse_args()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    from keras_ctxrep import recipes
+    from keras_ctxrep.text import bundle
+
+    history = recipes.pretrain(
+        "elmo",
+        [args.train],
+        args.out,
+        args.size,
+        args.valid,
+        vocab_size=args.vocab_size,
+        unroll=args.unroll or None,
+        samples=args.samples or None,
+        batch_size=args.batch_size,
+        minutes=args.minutes,
+        learning_rate=args.learning_rate,
+        dropout=args.dropout,
+        report=lambda entry: print({name: round(value, 3) for name, value in entry.items()}, flush=True),
+    )
+    vocabulary = Vocabulary(bundle.load(args.out).vocab)
+    score = recipes.score(args.out, args.valid)
+    print(f"{args.size}, {len(vocabulary):,} words, on {platform.processor() or platform.machine()}")
+    print("| minutes | steps | words read | forward | backward |\n|---|---|---|---|---|")
+    for entry in history:
+        read = entry["step"] * args.batch_size * args.unroll
+        forward, backward = (entry[f"val_{way}_logits_perplexity"] for way in ("forward", "backward"))
+        print(f"| {entry['minutes']:.1f} | {entry['step']:,} | {read:,} | {forward:.1f} | {backward:.1f} |")
+    if args.unroll:
+        print(f"{read / (60 * history[-1]['minutes']):,.0f} words/s, validation included")
+    print(score)
+    if not args.no_counts:
+        print("counted on the same text:")
+        counted(args.train, args.valid, vocabulary)
+
+
+if __name__ == "__main__":
+    main()
