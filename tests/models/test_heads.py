@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep.models import heads
+from keras_ctxrep.models import elmo, heads
 
 both_ways = pytest.mark.parametrize("mix", [False, True])
 
