@@ -3,10 +3,14 @@
 Peters et al. 2018, https://arxiv.org/abs/1802.05365; reference implementation https://github.com/allenai/bilm-tf.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import keras
+import numpy as np
 from keras import layers as klayers
+from keras import ops
+from keras import ops
 
 from keras_ctxrep.layers import (
     CharCNN,
@@ -16,6 +20,7 @@ from keras_ctxrep.layers import (
     VocabularySoftmax,
     ZeroPadding,
 )
+from keras_ctxrep.text.features import CharacterFeatures
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,9 @@ SIZES = {
 }
 
 
-def encoder(config: Config, dropout: float = 0.0, carry_state: bool = False, keep_markers: bool = False) -> keras.Model:
+def encoder(
+    config: Config, dropout: float = 0.0, carry_state: bool = False, keep_markers: bool = False, cache: int = 0
+) -> keras.Model:
     """Contextual word vectors from characters, or from words.
 
     Stateless: the same sentence gives the same vectors, alone or in any batch. The sentence markers are added and taken
@@ -83,11 +90,17 @@ def encoder(config: Config, dropout: float = 0.0, carry_state: bool = False, kee
             output, "state", float32 (B, S), zeros at first; a row of it belongs to a row of the batch.
         keep_markers: leave the vectors of <S> and </S> in their places; then T+2 for T below, and the mask of these
             positions is a further output, "mask".
+        cache: rows of a table of token vectors, made by `token_vectors`: the layer "token_cache", whose row 0 is zero,
+            1 and 2 are <S> and </S>, and the others words. A further input, "word_ids", int32 (B, T), has their
+            numbers; where it is 0 the characters are read.
 
     Call: {"char_ids": int32 (B, T, W), "mask": int32 (B, T)}; of a model over words {"word_ids": int32 (B, T), "mask"}.
 
     Returns: {"layers": N x float32 (B, T, 2 P), layer 0 being the context-free token layer twice;
         "sequence": the top layer; "pooled": float32 (B, 2 P), the mean of the top layer over the real words}.
+
+    Raises:
+        ValueError: a cache for a model over words, which has no characters to save.
 
     >>> model = encoder(SIZES["elmo_2x128_64_256cnn_1xhighway"])
     >>> from keras_ctxrep.text.features import CharacterFeatures
@@ -100,7 +113,18 @@ def encoder(config: Config, dropout: float = 0.0, carry_state: bool = False, kee
     state = None
     if carry_state:
         state = inputs["state"] = keras.Input((state_width(config),), name="state")
-    tokens = _token_layer(config)(ids)
+    if not cache:
+        tokens = _token_layer(config)(ids)
+    elif config.words:
+        raise ValueError(f"cache={cache}: a model over words reads a table already")
+    else:
+        inputs["word_ids"] = keras.Input((None,), dtype="int32", name="word_ids")
+        known, _ = SentenceMarkers(name="cached_markers")(inputs["word_ids"], mask=inputs["mask"])
+        others = ids * ops.cast(ops.equal(known, 0), "int32")[:, :, None]  # no word where the table has one
+        table = klayers.Embedding(
+            cache + 1, config.width, embeddings_initializer="zeros", trainable=False, name="token_cache"
+        )
+        tokens = klayers.Add(name="tokens")([_token_layer(config)(others), table(known)])
     streams, end = _stack(config, dropout, (tokens, tokens), marked, state=state)
     layers, words = [], []
     for index, pair in enumerate(streams):
@@ -114,6 +138,35 @@ def encoder(config: Config, dropout: float = 0.0, carry_state: bool = False, kee
     outputs |= {"mask": marked} if keep_markers else {}
     outputs |= {"state": end} if carry_state else {}
     return keras.Model(inputs, outputs, name="elmo_encoder")
+
+
+def token_vectors(
+    model: keras.Model, features: CharacterFeatures, words: Iterable[str], batch_size: int = 256
+) -> np.ndarray:
+    """The context-free vectors of words, for the table of `encoder` with a `cache`.
+
+    Args:
+        model: any biLM over characters.
+        features: gives the words' characters.
+        words: any; "<S>" and "</S>" are the sentence markers.
+        batch_size: words computed together.
+
+    Returns: float32 (words, P).
+
+    >>> config = SIZES["elmo_2x128_64_256cnn_1xhighway"]
+    >>> words = ["<S>", "</S>", "the", "of"]
+    >>> model = encoder(config, cache=len(words))
+    >>> table = token_vectors(model, CharacterFeatures(max_characters=32), words)
+    >>> model.get_layer("token_cache").set_weights([np.pad(table, ((1, 0), (0, 0)))])
+    >>> table.shape
+    (4, 64)
+    """
+    layer, words = model.get_layer("char_cnn"), list(words)
+    parts = [np.zeros((0, layer.projection or sum(number for _, number in layer.filters)), np.float32)]
+    for begin in range(0, len(words), batch_size):
+        ids = features.characters(words[begin : begin + batch_size])
+        parts.append(ops.convert_to_numpy(layer(ids[None])[0]).astype(np.float32))
+    return np.concatenate(parts)
 
 
 def state_width(config: Config) -> int:
@@ -160,7 +213,9 @@ def language_model(
     else:
         mask = inputs["mask"]
         inputs[f"{ids}_reverse"] = keras.Input(inputs[ids].shape[1:], dtype="int32", name=f"{ids}_reverse")
-        tokens = (token_layer(inputs[ids]), token_layer(inputs[f"{ids}_reverse"]))
+        # one call for both, since each distinct word is computed once
+        both = klayers.Concatenate(axis=1, name="both_directions")([inputs[ids], inputs[f"{ids}_reverse"]])
+        tokens = ops.split(token_layer(both), 2, axis=1)
     tops, _ = _stack(config, config.dropout, tokens, mask, streams=streams)
     softmax = VocabularySoftmax(vocabulary_size, samples, name="softmax")
     outputs = {}
