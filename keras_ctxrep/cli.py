@@ -72,16 +72,26 @@ def _embed(args: argparse.Namespace) -> None:
 
     from keras_ctxrep import recipes
 
+    given = _given(args)
+    sentences = _sentences(given.pop("input"))
     with tqdm(desc="embedding", unit=" sentences", file=sys.stderr, disable=None) as bar:
-        count = recipes.embed(
-            args.folder,
-            _sentences(args.input),
-            args.out,
-            args.layers,
-            args.words,
-            progress=lambda n: bar.update(n - bar.n),
-        )
+        count = recipes.embed(sentences=sentences, progress=lambda n: bar.update(n - bar.n), **given)
     _say(f"{args.out}: {count} sentences")
+
+
+def _convert(args: argparse.Namespace) -> None:
+    if (args.source_format is None) == (args.target_format is None):
+        parser().error("convert: give either --from or --to")
+    from keras_ctxrep import train
+    from keras_ctxrep.convert import allennlp
+
+    if args.source_format:
+        model, bundle = allennlp.read(args.source)
+        train.save(args.out, model, bundle)
+    else:
+        model, bundle = train.load(args.source)
+        allennlp.write(args.out, model, bundle)
+    _say(f"{args.out}: {model.count_params() / 1e6:.1f} million weights")
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -269,6 +279,22 @@ def parser() -> argparse.ArgumentParser:
     option("--out", "FILE.npz or FILE.hdf5", required=True, metavar="FILE")
     option("--layers", "which vectors", choices=("all", "mix", "top", "mean"))
     option("--words", "the input is split into words already, at spaces", action="store_true")
+    option("--carry-state", "ELMo: go on from batch to batch in each row, as bilm-tf does", action="store_true")
+    option("--batch-size", "sentences computed together", type=_positive(int), metavar="N")
+    option("--cache", "ELMo: words, one a line, whose token vectors are computed once and kept", metavar="VOCAB.txt")
+
+    option = command(
+        "convert",
+        _convert,
+        None,
+        "published weights to a model folder, and back",
+        "With --from, reads published weights and writes a model folder; with --to, reads a model folder and writes\n"
+        "the published format. allennlp: the options.json and hdf5 of AllenNLP and bilm-tf.",
+    )
+    option("source", "published weights (a folder, or the weight file), or a model folder")
+    option("--from", "the format that is read", choices=("allennlp",), dest="source_format")
+    option("--to", "the format that is written", choices=("allennlp",), dest="target_format")
+    option("--out", "the folder to write", required=True, metavar="FOLDER")
 
     option = command(
         "export",

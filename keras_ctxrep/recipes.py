@@ -555,7 +555,7 @@ def embed(
 
 def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None):
     """A model's features, and a function from rows to its encoder's layers, (N, B, T, D)."""
-    features, known = bundle.features, {}
+    features, known, table = bundle.features, {}, None
     if bundle.family == "bert" and (carry_state or cache is not None):
         raise ValueError("a BERT carries no state and reads no characters: leave out carry_state and cache")
     if bundle.family == "elmo":
@@ -565,6 +565,7 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
             raise ValueError(f"cache {cache}: a model over words reads a table already; leave it out")
         listed = dict.fromkeys([*Characters.MARKERS, *read_vocab(cache)])
         known = {word: number for number, word in enumerate(listed, 1)}
+        table = np.pad(elmo.token_vectors(model, features, known), ((1, 0), (0, 0)))
     encoder = model
     if carry_state or known:
         encoder = elmo.encoder(elmo.Config(**bundle.config), carry_state=carry_state, cache=len(known))
@@ -572,9 +573,8 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
         encoder = train.build(replace(bundle, task="embed"))
     if encoder is not model:
         train.copy_weights(model, encoder, skip=["token_cache"])
-    if known:
-        table = elmo.token_vectors(encoder, features, known)
-        encoder.get_layer("token_cache").set_weights([np.pad(table, ((1, 0), (0, 0)))])
+    if table is not None:
+        encoder.get_layer("token_cache").set_weights([table])
     call = train.runner(encoder)
     state = np.zeros((0, encoder.input["state"].shape[-1] if carry_state else 0), np.float32)
 

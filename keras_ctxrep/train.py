@@ -80,7 +80,8 @@ def load(folder: str | Path) -> tuple[keras.Model, Bundle]:
 def load_encoder(folder: str | Path) -> tuple[keras.Model, Bundle]:
     """The encoder of any model folder, whatever its task, and the bundle with the task "embed"."""
     model, bundle = load(folder)
-    embed = replace(bundle, task="embed", labels=(), head={}, vocab=bundle.vocab if bundle.family == "bert" else ())
+    reads_vocab = bundle.family == "bert" or bundle.config.get("words")
+    embed = replace(bundle, task="embed", labels=(), head={}, vocab=bundle.vocab if reads_vocab else ())
     encoder = build(embed)
     copy_weights(model, encoder)
     return encoder, embed

@@ -10,7 +10,7 @@ import pytest
 from keras_ctxrep import cli, train
 from keras_ctxrep.text.examples import read_examples
 
-COMMANDS = ("pretrain", "train", "score", "embed", "export", "tflite", "predict", "compare", "demo")
+COMMANDS = ("pretrain", "train", "score", "embed", "convert", "export", "tflite", "predict", "compare", "demo")
 
 
 def ctxrep(*args, **kwargs):
@@ -49,6 +49,10 @@ def test_help_is_quick_and_needs_no_tensorflow():
         ["pretrain", "elmo"],
         ["pretrain", "gpt", "--corpus", "a", "--out", "b"],
         ["pretrain", "elmo", "--corpus", "a", "--out", "b", "--steps", "-3"],
+        ["convert", "a", "--out", "b"],
+        ["convert", "a", "--out", "b", "--from", "allennlp", "--to", "allennlp"],
+        ["convert", "a", "--out", "b", "--from", "word2vec"],
+        ["embed", "a", "--input", "b", "--out", "c.npz", "--batch-size", "0"],
         ["tflite", "a", "--out", "b.tflite", "--lengths", "8,x"],
         ["tflite", "a", "--out", "b.tflite", "--quantize", "int3"],
     ],
@@ -77,6 +81,16 @@ def test_wrong_usage_is_exit_2(argv, capsys):
         ("predict {tmp}/missing.tflite", "no such file"),
         ("predict {models}/bert/pretrained", "a pretrainer gives no answers"),
         ("embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.txt", "must end in .npz or .hdf5"),
+        (
+            "embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.npz --carry-state",
+            "a BERT carries no state and reads no characters",
+        ),
+        (
+            "embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.npz --cache {tmp}/bad.tsv",
+            "a BERT carries no state and reads no characters",
+        ),
+        ("convert {models}/bert/pretrained --to allennlp --out {tmp}/o", "this format holds a biLM"),
+        ("convert {models} --from allennlp --out {tmp}/o", "one weight file"),
         ("tflite {models}/bert/classifier --out {tmp}/x.bin", "must end in .tflite"),
         ("demo --out {models}", "not empty, and no earlier demo"),
     ],

@@ -39,6 +39,7 @@ WITHOUT_TENSORFLOW = {
     "keras_ctxrep.layers.char_cnn": "functions",
     "keras_ctxrep.layers": "nowhere",
     "keras_ctxrep.models": "nowhere",
+    "keras_ctxrep.convert": "nowhere",
     "keras_ctxrep.text": "nowhere",
     "keras_ctxrep_tflite.runtime": "nowhere",
 }

@@ -11,7 +11,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import CharacterFeatures
+from keras_ctxrep.text.features import CharacterFeatures, WordFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
 
 # Surrogates are no characters; planes 4 to 13 are empty; one code point of planes 15 and 16 stands for all of them.
@@ -40,6 +40,7 @@ def features(bundle: Bundle) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
         nothing to track and no asset.
 
     Raises:
+        ValueError: a biLM over words.
         RuntimeError: tensorflow-text can not take a piece of the vocabulary (over 256 bytes, or beginning with NUL).
 
     >>> elmo = Bundle("elmo", "embed", {"max_characters": 6}, max_length=2)
@@ -50,6 +51,8 @@ def features(bundle: Bundle) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     prepared = bundle.features
     if isinstance(prepared, CharacterFeatures):
         return _character_features(prepared.max_length, prepared.characters.width)
+    if isinstance(prepared, WordFeatures):
+        raise ValueError("a biLM over words has no graph of its text preparation: use it in Keras")
     return _word_piece_features(prepared.wordpiece, prepared.max_length)
 
 

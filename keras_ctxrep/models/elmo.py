@@ -10,7 +10,6 @@ import keras
 import numpy as np
 from keras import layers as klayers
 from keras import ops
-from keras import ops
 
 from keras_ctxrep.layers import (
     CharCNN,

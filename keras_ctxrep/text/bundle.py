@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
+from keras_ctxrep.text.features import CharacterFeatures, WordFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import WordPiece
 
 NAME, VOCAB, WEIGHTS = "bundle.json", "vocab.txt", "model.weights.h5"
@@ -30,7 +30,7 @@ class Bundle:
         config: the fields of the family's Config.
         max_length: tokens a text is cut to (words for ELMo, pieces with markers for BERT).
         labels: class names in the order of the logits.
-        vocab: BERT's pieces, or the words an ELMo language model predicts; kept in vocab.txt.
+        vocab: BERT's pieces, or the words that an ELMo language model predicts or reads; kept in vocab.txt.
         lowercase: whether word pieces are lower-cased and lose their accents.
         head: keyword arguments of the head.
         versions: of the packages that wrote it.
@@ -49,8 +49,10 @@ class Bundle:
     files: dict = field(default_factory=dict)
 
     @cached_property
-    def features(self) -> CharacterFeatures | WordPieceFeatures:
+    def features(self) -> CharacterFeatures | WordFeatures | WordPieceFeatures:
         """The function from texts to the model's input dict."""
+        if self.config.get("words"):
+            return WordFeatures(self.vocab, self.max_length)
         if self.family == "elmo":
             return CharacterFeatures(self.max_length, self.config["max_characters"])
         return WordPieceFeatures(WordPiece(self.vocab, self.lowercase), self.max_length)

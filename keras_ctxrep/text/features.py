@@ -1,6 +1,7 @@
-"""Texts to the models' input dict: {"char_ids", "mask"} for ELMo, {"token_ids", "segment_ids", "mask"} for BERT.
+"""Texts to the models' input dict: {"char_ids", "mask"} for ELMo, {"word_ids", "mask"} for an ELMo over words,
+{"token_ids", "segment_ids", "mask"} for BERT.
 
-Both classes work in two steps, so that a pipeline can sort by length in between: `encode` cuts each text into a `Row`
+The classes work in two steps, so that a pipeline can sort by length in between: `encode` cuts each text into a `Row`
 of at most `max_length` tokens, `collate` pads some rows into one batch. Calling the object does both.
 """
 
@@ -56,16 +57,7 @@ class CharacterFeatures:
 
     def encode(self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None) -> list[Row]:
         """Rows of words."""
-        if pairs is not None and any(pair is not None for pair in pairs):
-            raise ValueError("a character-level model reads one sentence, not a pair")
-        rows = []
-        for text in texts:
-            found = [word.text for word in words(text)] if isinstance(text, str) else list(text)
-            kept = found[: self.max_length]
-            rows.append(
-                Row(kept, len(kept) < len(found), starts=[*range(len(kept)), *[None] * (len(found) - len(kept))])
-            )
-        return rows
+        return _rows_of_words(texts, pairs, self.max_length)
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
@@ -73,6 +65,53 @@ class CharacterFeatures:
         char_ids = np.zeros((*mask.shape, self.characters.width), np.int32)
         char_ids[mask.astype(bool)] = self.characters([word for row in rows for word in row.tokens])
         return {"char_ids": char_ids, "mask": mask}
+
+
+class WordFeatures:
+    """The input of a biLM over words from texts, or from sentences already split into words.
+
+    A word's id is the number of its line in the vocabulary, from 1 on, as in the `TokenBatcher` of
+    https://github.com/allenai/bilm-tf; an unseen word has that of <UNK>.
+
+    Args:
+        vocab: <S>, </S>, <UNK>, then the words.
+        max_length: words kept per text.
+
+    Returns: {"word_ids": int32 (B, T), "mask": int32 (B, T)}; sentence markers are added by the encoder, not here.
+
+    Raises:
+        ValueError: the vocabulary does not begin with the markers, or a word occurs twice.
+
+    >>> WordFeatures(["<S>", "</S>", "<UNK>", "one", "two"])(["two thousand", "one"])["word_ids"].tolist()
+    [[5, 3], [4, 0]]
+    """
+
+    keys = ("word_ids", "mask")
+    MARKERS = (*Characters.MARKERS, "<UNK>")
+
+    def __init__(self, vocab: Sequence[str], max_length: int = 128):
+        if tuple(vocab[:3]) != self.MARKERS:
+            first = f"found {list(vocab[:3])}" if vocab else "there is no vocabulary"
+            raise ValueError(f"vocabulary: its first lines must be {', '.join(self.MARKERS)}; {first}")
+        self.max_length = max_length
+        self._ids = {word: line for line, word in enumerate(vocab, 1)}
+        if len(self._ids) < len(vocab):
+            twice = next(word for line, word in enumerate(vocab, 1) if self._ids[word] != line)
+            raise ValueError(f"vocabulary: {twice!r} stands in it twice; each word once only")
+
+    def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
+        return self.collate(self.encode(texts), length)
+
+    def encode(self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None) -> list[Row]:
+        """Rows of words."""
+        return _rows_of_words(texts, pairs, self.max_length)
+
+    def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
+        """One batch, padded to the longest row, or to `length`."""
+        mask = _mask(rows, length)
+        word_ids = np.zeros(mask.shape, np.int32)
+        word_ids[mask.astype(bool)] = [self._ids.get(word, 3) for row in rows for word in row.tokens]
+        return {"word_ids": word_ids, "mask": mask}
 
 
 class WordPieceFeatures:
@@ -157,6 +196,17 @@ def truncate_pair(one: list, two: list | None, room: int) -> tuple[list, list | 
         cut_one, cut_two = cut_one + rest // 2, cut_two + (rest + 1) // 2
         keep_one, keep_two = keep_one - cut_one, keep_two - cut_two
     return one[:keep_one], two[:keep_two]
+
+
+def _rows_of_words(texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None, room: int) -> list[Row]:
+    if pairs is not None and any(pair is not None for pair in pairs):
+        raise ValueError("ELMo reads one sentence, not a pair")
+    rows = []
+    for text in texts:
+        found = [word.text for word in words(text)] if isinstance(text, str) else list(text)
+        kept = found[:room]
+        rows.append(Row(kept, len(kept) < len(found), starts=[*range(len(kept)), *[None] * (len(found) - len(kept))]))
+    return rows
 
 
 def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:

@@ -99,6 +99,12 @@ def prepared(request):
     return bundle, tf.function(features(bundle), input_signature=[tf.TensorSpec([None], tf.string)])
 
 
+def test_a_model_over_words_is_refused():
+    words = Bundle("elmo", "embed", {"words": 3}, 8, vocab=("<S>", "</S>", "<UNK>"))
+    with pytest.raises(ValueError, match="over words"):
+        features(words)
+
+
 def assert_equal(prepared, texts: list[str], data: list[bytes] | None = None) -> None:
     bundle, function = prepared
     wanted = bundle.features(texts)

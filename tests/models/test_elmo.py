@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_ctxrep import train
 from keras_ctxrep.models import elmo
+from keras_ctxrep.text.features import WordFeatures
+from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch, stream_batch, stretches
 
 
 @pytest.mark.parametrize(
@@ -91,13 +94,13 @@ def test_logits_of_a_language_model(elmo_config, characters, sentences, rng):
         ("forward_logits", "backward_logits"), (4, 7, 9)
     )
     softmax = model.get_layer("softmax")
-    assert [tuple(weight.shape) for weight in softmax.weights] == [(6, 9), (9,)]  # one for both directions
+    assert [tuple(weight.shape) for weight in softmax.weights] == [(9, 6), (9,)]  # one for both directions
     encoder = elmo.encoder(elmo_config)
     assert model.count_params() == encoder.count_params() + 7 * 9
     top = streams(model, characters(sentences))
     states = (top["forward_1"] + top["forward_0"])[:, :-1], (top["backward_1"] + top["backward_0"])[:, 1:]
     for key, state in zip(("forward_logits", "backward_logits"), states, strict=True):
-        np.testing.assert_allclose(out[key], state @ softmax.kernel.numpy() + softmax.bias.numpy(), atol=1e-5)
+        np.testing.assert_allclose(out[key], state @ softmax.kernel.numpy().T + softmax.bias.numpy(), atol=1e-5)
 
 
 def test_the_encoder_takes_the_weights_of_the_language_model(elmo_config, characters, sentences, rng):
@@ -108,6 +111,41 @@ def test_the_encoder_takes_the_weights_of_the_language_model(elmo_config, charac
     batch = characters(sentences)
     for name, array in streams(model, batch).items():
         np.testing.assert_allclose(array, streams(encoder, batch)[name], atol=1e-6)
+
+
+def test_a_cache_of_token_vectors(elmo_config, characters, sentences, rng):
+    """The same layers, of which the words in the table are looked up and no character is read."""
+    plain = elmo.encoder(elmo_config)
+    words = ["<S>", "</S>", "the", "sat", "dogs"]
+    table = elmo.token_vectors(plain, characters, words, batch_size=2)
+    assert table.shape == (5, 6) and table.dtype == np.float32
+    batch = characters([sentence.split() for sentence in sentences])
+    lowest = np.asarray(plain(batch)["layers"][0])
+    np.testing.assert_allclose(table[2], lowest[0, 0, :6], atol=1e-6)  # "the"
+    np.testing.assert_allclose(table[4], lowest[2, 2, 6:], atol=1e-6)  # "dogs"
+
+    cached = elmo.encoder(elmo_config, cache=len(words))
+    for layer in plain.layers:
+        cached.get_layer(layer.name).set_weights(layer.get_weights())
+    cached.get_layer("token_cache").set_weights([np.pad(table, ((1, 0), (0, 0)))])
+    assert {weight.path for weight in plain.weights} == {weight.path for weight in cached.trainable_weights}
+    numbers = {word: number for number, word in enumerate(words, 1)}
+    word_ids = np.zeros_like(batch["mask"])
+    for row, sentence in enumerate(sentences):
+        for place, word in enumerate(sentence.split()):
+            word_ids[row, place] = numbers.get(word, 0)
+    assert 0 < (word_ids > 0).sum() < batch["mask"].sum()
+    unread = np.where(word_ids[:, :, None] > 0, rng.integers(0, 261, batch["char_ids"].shape), batch["char_ids"])
+    expected = plain(batch)
+    for char_ids in (batch["char_ids"], unread):
+        found = cached(batch | {"char_ids": char_ids, "word_ids": word_ids})
+        for one, other in zip(found["layers"], expected["layers"], strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-6)
+    for one, other in zip(cached(batch | {"word_ids": 0 * word_ids})["layers"], expected["layers"], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)  # nothing is looked up but the sentence markers
+    assert elmo.token_vectors(plain, characters, []).shape == (0, 6)
+    with pytest.raises(ValueError, match="cache=3: a model over words reads a table already"):
+        elmo.encoder(replace(elmo_config, words=4), cache=3)
 
 
 def test_dropout_only_in_training(elmo_config, characters, sentences, rng):
@@ -133,3 +171,172 @@ def test_mixed_precision(elmo_config, characters, sentences, mixed_precision):
     assert all(logits.dtype == tf.float32 and np.isfinite(logits).all() for logits in out.values())
     out = elmo.encoder(elmo_config)(characters(sentences))
     assert out["sequence"].dtype == tf.bfloat16
+
+
+def stateless(model, config):
+    """The same encoder, stateless."""
+    encoder = elmo.encoder(config)
+    train.copy_weights(model, encoder)
+    return encoder
+
+
+def test_another_state_to_begin_with(elmo_config, characters, rng):
+    """One sentence after the other through the layers themselves, without markers taken off and put on in between."""
+    model = elmo.encoder(elmo_config, carry_state=True)
+    one, two = (characters([text]) for text in ("a b c", "d e"))
+    first = model(one | {"state": np.zeros((1, elmo.state_width(elmo_config)), np.float32)})
+    second = model(two | {"state": first["state"].numpy()})
+    tokens = [streams(stateless(model, elmo_config), batch)["char_cnn"] for batch in (one, two)]
+    for direction, half in (("forward", slice(0, 6)), ("backward", slice(6, 12))):
+        order = tokens if direction == "forward" else tokens[::-1]  # backward the first sentence is read first, too
+        x = np.concatenate(order, 1)
+        second_words = slice(6, 8) if direction == "forward" else slice(1, 3)
+        for index in (0, 1):
+            layer = model.get_layer(f"{direction}_{index}")
+            out = np.asarray(layer(x, mask=np.ones(x.shape[:2], np.int32), state=np.zeros((1, 14), np.float32))[0])
+            x = out + x if index else out
+            np.testing.assert_allclose(second["layers"][index + 1][..., half], x[:, second_words], atol=1e-6)
+
+
+def test_without_a_state_an_encoder_begins_at_zero(elmo_config, characters, sentences, rng):
+    model = elmo.encoder(elmo_config, carry_state=True)
+    batch = characters(sentences)
+    zeros = np.zeros((4, elmo.state_width(elmo_config)), np.float32)
+    found, expected = model(batch | {"state": zeros}), stateless(model, elmo_config)(batch)
+    for one, two in zip(found["layers"], expected["layers"], strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-6)
+    assert found["state"].shape == zeros.shape == (4, 2 * 2 * (6 + 8))
+    again = model(batch | {"state": found["state"].numpy()})
+    assert np.abs(again["sequence"] - found["sequence"]).max() > 1e-3
+    assert np.array_equal(again["layers"][0], found["layers"][0])  # the token layer has no context
+
+
+def test_markers_that_are_kept(elmo_config, characters, sentences, rng):
+    model = elmo.encoder(elmo_config, keep_markers=True)
+    batch = characters(sentences)
+    found, expected = model(batch), stateless(model, elmo_config)(batch)
+    assert found["mask"].numpy().tolist() == [[1] * (n + 2) + [0] * (6 - n) for n in (6, 2, 4, 2)]
+    for kept, words in zip(found["layers"], expected["layers"], strict=True):
+        assert kept.shape == (4, 8, 12)
+        np.testing.assert_allclose(kept[:, 1:-1] * batch["mask"][:, :, None], words, atol=1e-6)
+        assert np.array_equal(np.abs(kept).max(-1) > 0, found["mask"])
+    np.testing.assert_allclose(found["pooled"], expected["pooled"], atol=1e-6)  # of the words alone
+    assert np.array_equal(found["sequence"], found["layers"][-1])
+
+
+def test_markers_and_state_together(elmo_config, characters, sentences, rng):
+    model = elmo.encoder(elmo_config, carry_state=True, keep_markers=True)
+    zeros = np.zeros((4, elmo.state_width(elmo_config)), np.float32)
+    out = model(characters(sentences) | {"state": zeros})
+    assert set(out) == {"layers", "sequence", "pooled", "mask", "state"}
+    ends = np.asarray(out["layers"][1])  # of the LSTMs without a residual
+    np.testing.assert_allclose(out["state"][0, :6], ends[0, 7, :6], atol=1e-6)  # forward ends on </S>
+    np.testing.assert_allclose(out["state"][0, 14:20], ends[0, 0, 6:], atol=1e-6)  # backward on <S>
+
+
+def test_a_model_over_words(elmo_config, rng):
+    config = replace(elmo_config, words=9, dropout=0.0)
+    features = WordFeatures(["<S>", "</S>", "<UNK>", *"abcdef"])
+    model = elmo.encoder(config)
+    batch = features(["a b c", "e unknown"])
+    layers = model(batch)["layers"]
+    table = model.get_layer("word_embedding").embeddings.numpy()
+    assert table.shape == (10, 6) and len(layers) == 3
+    np.testing.assert_allclose(layers[0][1], np.tile(table[[8, 3, 0]], 2) * [[1], [1], [0]], atol=1e-6)
+    other = model(features(["a b f", "e unknown"]))["layers"]
+    assert (np.abs(other[1] - layers[1])[0].max(-1) > 1e-6).all()  # backward all words see the last one
+    assert np.array_equal(other[1][0, :2, :6], layers[1][0, :2, :6]) and np.array_equal(other[1][1], layers[1][1])
+    out = elmo.language_model(config, 9)(batch)
+    assert out["forward_logits"].shape == out["backward_logits"].shape == (2, 4, 9)
+    assert set(elmo.language_model(config, 9, streams=2).input) == {"word_ids", "word_ids_reverse", "mask"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "gone"),
+    [({"highways": 0}, "high_"), ({"projection": 8}, "projection_kernel"), ({"layers": 1}, "forward_1")],
+)
+def test_other_sizes(elmo_config, characters, sentences, rng, changes, gone):
+    config = replace(elmo_config, **changes)
+    model = elmo.encoder(config, carry_state=True)
+    zeros = np.zeros((4, elmo.state_width(config)), np.float32)
+    out = model(characters(sentences) | {"state": zeros})
+    assert len(out["layers"]) == config.layers + 1 and out["state"].shape == zeros.shape
+    assert not [weight.path for weight in model.weights if gone in weight.path]
+    assert elmo.language_model(config, 9)(characters(sentences))["forward_logits"].shape == (4, 7, 9)
+
+
+def test_hyperbolic_tangent(elmo_config, characters, sentences, rng):
+    model = elmo.encoder(replace(elmo_config, activation="tanh", highways=0, projection=None, cells=14))
+    lowest = np.asarray(model(characters(sentences))["layers"][0])
+    assert -1 < lowest.min() < -0.1 and 0.1 < lowest.max() < 1  # with relu there is nothing below 0
+
+
+@pytest.mark.parametrize("changes", [{"layers": 0}, {"projection": 9}])
+def test_sizes_that_are_refused(elmo_config, changes):
+    with pytest.raises(ValueError, match="at least one layer, and a projection no wider than the cells"):
+        replace(elmo_config, **changes)
+
+
+@pytest.mark.parametrize("samples", [None, 5])
+def test_all_language_models_have_the_same_layers(elmo_config, rng, samples):
+    def named(model):
+        return {w.path: tuple(w.shape) for w in model.weights if not w.path.endswith("/state")}
+
+    plain, other = elmo.language_model(elmo_config, 9), elmo.language_model(elmo_config, 9, samples, streams=2)
+    assert named(other) == named(plain)
+    assert [tuple(w.shape) for w in other.non_trainable_weights] == [(2, 14)] * 4
+    train.copy_weights(plain, other)
+    copied = {w.path: w.numpy() for w in other.weights}
+    assert all(np.array_equal(copied[w.path], w) for w in plain.weights)
+    train.copy_weights(other, plain)  # without the state
+
+
+VOCABULARY = Vocabulary(["<S>", "</S>", "<UNK>", *"abcdef"])
+
+
+def test_a_stretch_of_one_sentence_is_that_sentence(elmo_config, characters, rng):
+    """From zero; the backward text comes reversed, and so do its logits."""
+    config = replace(elmo_config, dropout=0.0)
+    sentences = [list("abcd"), list("fe")]
+    by_sentence, by_stretch = elmo.language_model(config, 9), elmo.language_model(config, 9, streams=2)
+    train.copy_weights(by_sentence, by_stretch)
+    whole, labels, _ = language_model_batch(characters, VOCABULARY, characters.encode(sentences))
+    (batch,) = stretches([[sentence] for sentence in sentences], streams=2, steps=5)
+    inputs, targets, _ = stream_batch(characters, VOCABULARY, batch)
+    one, two = by_sentence(whole), by_stretch(inputs)
+    for row, size in enumerate((5, 3)):  # words and one marker
+        for key, step in (("forward_logits", 1), ("backward_logits", -1)):
+            np.testing.assert_allclose(two[key][row, :size][::step], one[key][row, :size], atol=1e-6)
+            assert targets[key][row, :size][::step].tolist() == labels[key][row, :size].tolist()
+
+
+def test_stretches_are_the_text_in_one_go(elmo_config, characters, rng):
+    config = replace(elmo_config, dropout=0.0)
+    text = [[list("abcd"), list("fe"), list("c")]]
+    outputs = []
+    source = elmo.language_model(config, 9)
+    for steps in (3, 20):
+        model = elmo.language_model(config, 9, streams=1)
+        train.copy_weights(source, model)
+        out = [model(stream_batch(characters, VOCABULARY, batch)[0]) for batch in stretches(text, 1, steps)]
+        outputs.append({key: np.concatenate([part[key] for part in out], 1) for key in out[0]})
+    for key, one in outputs[0].items():
+        assert one.shape == (1, 10, 9)
+        np.testing.assert_allclose(outputs[1][key], one, atol=1e-6)
+
+
+def test_a_sampled_loss_of_all_words_is_near_the_full_one(elmo_config, characters, sentences, rng):
+    config = replace(elmo_config, dropout=0.0)
+    vocabulary = Vocabulary.count([text.split() for text in sentences], minimum=1)
+    size = len(vocabulary)
+    full, sampled = elmo.language_model(config, size), elmo.language_model(config, size, samples=size)
+    train.copy_weights(full, sampled)
+    batch = language_model_batch(characters, vocabulary, characters.encode(sentences))
+    for model in (full, sampled):
+        train.compile(model, train.Adagrad())
+    expected = full.test_on_batch(*batch, return_dict=True)
+    inputs, labels, weights = for_sampling(*batch)
+    assert set(inputs) == {"char_ids", "mask", "forward_targets", "backward_targets"} == set(sampled.input)
+    assert sampled(inputs)["forward_logits"].shape == (4, 7, 1 + size)
+    found = np.mean([sampled.test_on_batch(inputs, labels, weights, return_dict=True)["loss"] for _ in range(20)])
+    assert found == pytest.approx(expected["loss"], rel=0.03)

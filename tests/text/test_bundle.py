@@ -8,7 +8,7 @@ import pytest
 
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
+from keras_ctxrep.text.features import CharacterFeatures, WordFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 BERT = Bundle(
@@ -146,6 +146,8 @@ def test_features_follow_the_bundle():
     characters, pieces = ELMO.features, BERT.features
     assert isinstance(characters, CharacterFeatures) and isinstance(pieces, WordPieceFeatures)
     assert characters(["a b c d e f"])["char_ids"].shape == (1, 5, 12)
+    words = Bundle("elmo", "embed", {"words": 4}, 2, vocab=("<S>", "</S>", "<UNK>", "a")).features
+    assert isinstance(words, WordFeatures) and words(["b a a"])["word_ids"].tolist() == [[3, 4]]
     assert pieces.max_length == 8 and not pieces.wordpiece.lowercase and pieces.wordpiece.vocab == list(BERT.vocab)
 
 

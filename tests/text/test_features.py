@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures, truncate_pair
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures, truncate_pair
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, Characters, WordPiece
 
 VOCAB = [*SPECIAL_PIECES, *"abcdefghij", "##x"]
@@ -60,6 +60,32 @@ def test_character_rows():
     assert CharacterFeatures().encode(["a"], [None]) == [Row(["a"], starts=[0])]
     with pytest.raises(ValueError, match="not a pair"):
         CharacterFeatures().encode(["a"], ["b"])
+
+
+def test_word_features():
+    features = WordFeatures(["<S>", "</S>", "<UNK>", "a", "b"], max_length=3)
+    batch = features(["b a", "", ["A", "<S>", "a", "b"], "a c"])
+    assert list(batch) == list(WordFeatures.keys)
+    assert batch["word_ids"].dtype == batch["mask"].dtype == np.int32
+    assert batch["word_ids"].tolist() == [[5, 4, 0], [0, 0, 0], [3, 1, 4], [4, 3, 0]]
+    assert batch["mask"].tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1], [1, 1, 0]]
+    assert features(["a"], length=2)["word_ids"].tolist() == [[4, 0]]
+    assert features.encode(["a b a b"]) == CharacterFeatures(3).encode(["a b a b"])  # words, whatever reads them
+    with pytest.raises(ValueError, match="not a pair"):
+        features.encode(["a"], ["b"])
+
+
+@pytest.mark.parametrize(
+    ("vocab", "message"),
+    [
+        ([], "there is no vocabulary"),
+        (["a", "<S>", "</S>", "<UNK>"], "first lines must be <S>, </S>, <UNK>; found"),
+        (["<S>", "</S>", "<UNK>", "a", "b", "a"], "'a' stands in it twice"),
+    ],
+)
+def test_vocabularies_of_word_features(vocab, message):
+    with pytest.raises(ValueError, match=message):
+        WordFeatures(vocab)
 
 
 def test_padding_to_a_length(pieces):

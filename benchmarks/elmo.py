@@ -1,0 +1,353 @@
+"""How fast ELMo runs on the CPU at its original size (93.6 M weights), against AllenNLP and a plain torch.nn.LSTM.
+
+    python benchmarks/elmo.py --peers peers/bin/python
+
+The peers may live in an environment of their own:
+
+    python3.11 -m venv peers
+    peers/bin/pip install torch numpy h5py
+    peers/bin/pip install --no-deps allennlp==2.10.1
+
+Every engine is a process that waits for commands. The rounds go over the engines in turn and one runs at a time, so the
+machine's moods hit all alike; medians are printed, and the largest difference between our vectors and AllenNLP's from
+the same weights. GFLOP/s count the arithmetic as published, for each word of a sentence and its two markers. Ours does
+about a fifteenth less: each distinct word once (nearly all differ here, except the markers), and no convolution over
+what is padding in every word.
+"""
+
+import argparse
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+
+WORDS = 20  # in each sentence
+MACS = 102.13e6  # of one position in the forward pass: char-CNN 8.8, highways 16.8, projection 1.0, LSTM 75.5 million
+SIDE = 2048  # of the matrices whose product gives the machine's peak
+JOBS = {  # title: (kind, sentences, calls in one round, arithmetic in forward passes)
+    f"forward, 1 sentence of {WORDS} words": ("forward", 1, 5, 1),
+    f"forward, 32 sentences of {WORDS} words": ("forward", 32, 1, 1),
+    f"gradients of all weights, no optimizer step, 32 sentences of {WORDS} words": ("train", 32, 1, 3),
+}
+UNUSED = {  # packages that AllenNLP imports and ELMo makes no use of
+    *("transformers", "spacy", "cached_path", "lmdb", "tqdm", "dill", "base58"),
+    *("huggingface_hub", "more_itertools", "torchvision", "fairscale"),
+}
+FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+TOKENS = {"char_embed": (261, 16)}  # shapes of the token encoder's weights in the published files
+for index, (width, number) in enumerate(FILTERS):
+    TOKENS |= {f"CNN/W_cnn_{index}": (1, width, 16, number), f"CNN/b_cnn_{index}": (number,)}
+for name in ("CNN_high_0/{}_carry", "CNN_high_0/{}_transform", "CNN_high_1/{}_carry", "CNN_high_1/{}_transform"):
+    TOKENS |= {name.format("W"): (2048, 2048), name.format("b"): (2048,)}
+TOKENS |= {"CNN_proj/W_proj": (2048, 512), "CNN_proj/b_proj": (512,)}
+CELL = {"W_0": (1024, 16384), "B": (16384,), "W_P_0": (4096, 512)}
+CELLS = {  # our layer: where its weights are in the file
+    f"{direction}_{layer}": f"RNN_{index}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/"
+    for index, direction in enumerate(("forward", "backward"))
+    for layer in range(2)
+}
+
+
+def sentences(lengths: list[int]) -> tuple[np.ndarray, float]:
+    """Random lower-case words as int32 ids (B, T, 50), 0 where there is no word, and the share of distinct words."""
+    draw = random.Random(0)
+    ids = np.zeros((len(lengths), max(lengths), 50), "int32")
+    words = set()
+    for row, length in zip(ids, lengths, strict=True):
+        for place in row[:length]:
+            word = bytes(draw.choices(range(97, 123), k=draw.randint(2, 10)))
+            words.add(word)
+            place[:] = 261
+            place[: len(word) + 2] = [259, *(byte + 1 for byte in word), 260]
+    return ids, len(words) / sum(lengths)
+
+
+def write_weights(path: Path) -> None:
+    """Random weights in the published format."""
+    import h5py
+
+    rng = np.random.default_rng(0)
+    shapes = TOKENS | {place + name: shape for place in CELLS.values() for name, shape in CELL.items()}
+    with h5py.File(path, "w") as file:
+        for name, shape in shapes.items():
+            limit = 1 if name == "char_embed" else (6 / sum(shape)) ** 0.5
+            file[name] = limit * (2 * rng.random(shape, "float32") - 1)
+
+
+# ----------------------------------------------------------------------- engines: what they can do, as functions of ids
+
+
+def ours(folder: Path) -> dict:
+    import h5py
+    import tensorflow as tf
+
+    from keras_ctxrep import train
+    from keras_ctxrep.models import elmo
+
+    model = elmo.encoder(elmo.SIZES["elmo_2x4096_512_2048cnn_2xhighway"])
+    with h5py.File(folder / "weights.hdf5") as file:
+        for weight, name in zip(model.get_layer("char_cnn").weights, TOKENS, strict=True):
+            weight.assign(np.reshape(file[name], weight.shape))
+        for layer, place in CELLS.items():
+            kernel, bias, projection = (np.array(file[place + name]) for name in CELL)
+            model.get_layer(layer).set_weights([kernel[:512], kernel[512:], bias, projection])
+    run = train.runner(model)
+    signature = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in model.input.items()}
+
+    @tf.function(input_signature=[signature])
+    def gradients(inputs):
+        with tf.GradientTape() as tape:
+            layers = model(inputs, training=True)["layers"]  # pyright: ignore
+            loss = tf.reduce_mean(tf.add_n(layers)) / len(layers)
+        return loss, tape.gradient(loss, [weight.value for weight in model.trainable_weights])
+
+    def batch(ids):
+        return {"char_ids": ids, "mask": (ids > 0).any(2).astype("int32")}
+
+    return {
+        "forward": lambda ids: np.mean(run(batch(ids))["layers"], axis=0),
+        "train": lambda ids: gradients(batch(ids))[0].numpy(),
+    }
+
+
+def allennlp(folder: Path) -> dict:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    sys.meta_path.append(_Stubs())
+    from allennlp.modules import elmo, elmo_lstm  # pyright: ignore[reportMissingImports]
+
+    elmo.cached_path = elmo_lstm.cached_path = str
+    lstm = {"dim": 4096, "projection_dim": 512, "n_layers": 2, "cell_clip": 3, "proj_clip": 3}
+    cnn = {"activation": "relu", "embedding": {"dim": 16}, "filters": FILTERS, "n_highway": 2, "n_characters": 262}
+    options = {"lstm": lstm | {"use_skip_connections": True}, "char_cnn": cnn | {"max_characters_per_token": 50}}
+    (folder / "options.json").write_text(json.dumps(options))
+    model = elmo.Elmo(folder / "options.json", folder / "weights.hdf5", 1, requires_grad=True, dropout=0)
+
+    def call(ids):
+        model._elmo_lstm._elmo_lstm.reset_states()  # or the vectors would depend on the call before
+        return model(torch.from_numpy(ids))["elmo_representations"][0]  # the mean of the layers
+
+    return _torch_jobs(model, call)
+
+
+class _Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Empty modules in place of the unused ones that are not installed."""
+
+    def find_spec(self, fullname, path, target=None):
+        found = fullname.split(".")[0] in UNUSED
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if found else None
+
+    def create_module(self, spec):
+        class Stub(types.ModuleType):
+            def __getattr__(self, name):
+                if name.startswith("__"):
+                    raise AttributeError(name)
+                return type(name, (), {})
+
+        return Stub(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def plain_torch(folder: Path) -> dict:
+    """The same arithmetic from torch's own modules, its fused LSTM among them; random weights."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    nn = torch.nn
+    model = nn.Module()
+    model.embed, model.out = nn.Embedding(262, 16), nn.Linear(2048, 512)
+    model.convolutions = nn.ModuleList([nn.Conv1d(16, number, width) for width, number in FILTERS])
+    model.highways = nn.ModuleList([nn.Linear(2048, 4096) for _ in range(2)])
+    model.lstms = nn.ModuleList([nn.LSTM(512, 4096, proj_size=512, batch_first=True) for _ in range(4)])
+    markers = torch.full((2, 1, 1, 50), 261)
+    markers[:, 0, 0, :3] = torch.tensor([[259, 257, 260], [259, 258, 260]])
+
+    def call(ids):
+        begin, end = markers.expand(2, len(ids), 1, 50)
+        ids = torch.cat([begin, torch.from_numpy(ids), end], 1)
+        x = model.embed(ids.reshape(-1, 50)).transpose(1, 2)
+        x = torch.cat([convolution(x).amax(2).relu() for convolution in model.convolutions], 1)
+        for highway in model.highways:
+            gate, new = highway(x).chunk(2, 1)
+            x = torch.lerp(x, new.relu(), gate.sigmoid())
+        tokens = model.out(x).view(*ids.shape[:2], 512)
+        streams = [tokens, tokens.flip(1)]
+        layers = [torch.cat([tokens, tokens], 2)]
+        for index in range(2):
+            new = [model.lstms[2 * index + direction](x)[0] for direction, x in enumerate(streams)]
+            streams = [y + x if index else y for x, y in zip(streams, new, strict=True)]
+            layers.append(torch.cat([streams[0], streams[1].flip(1)], 2))
+        return sum(layers[1:], layers[0])[:, 1:-1] / len(layers)
+
+    return _torch_jobs(model, call)
+
+
+def _torch_jobs(model, call) -> dict:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    def train(ids):
+        model.zero_grad(set_to_none=True)
+        call(ids).mean().backward()
+
+    return {"forward": torch.no_grad()(call), "train": train}
+
+
+def tensorflow_product(folder: Path) -> dict:
+    import tensorflow as tf
+
+    a = tf.ones((SIDE, SIDE))
+    return {"product": lambda _: float((a @ a)[0, 0])}
+
+
+def torch_product(folder: Path) -> dict:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    a = torch.ones(SIDE, SIDE)
+    return {"product": lambda _: float((a @ a)[0, 0])}
+
+
+OURS, PEERS = {"keras_ctxrep": ours}, {"AllenNLP": allennlp, "torch.nn.LSTM, no clips": plain_torch}
+PEAKS = {"TensorFlow": tensorflow_product, "torch": torch_product}
+ENGINES = OURS | PEERS | PEAKS
+
+
+# ------------------------------------------------------------------------------------------------------- processes
+
+
+def work(name: str, folder: Path) -> None:
+    """Reads [kind, lengths, calls, file for the result] lines; answers seconds per call and peak memory in MB."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever a library prints
+    try:
+        jobs = ENGINES[name](folder)
+    except ImportError as error:
+        print(json.dumps({"missing": str(error)}), file=replies)
+        return
+    print(json.dumps({"missing": None}), file=replies)
+    for line in sys.stdin:
+        kind, lengths, calls, keep = json.loads(line)
+        ids, _ = sentences(lengths)
+        begin = time.perf_counter()
+        for _ in range(calls):
+            out = jobs[kind](ids)
+        seconds = (time.perf_counter() - begin) / calls
+        if keep:
+            np.save(keep, out)
+        status = Path("/proc/self/status")  # Linux
+        peak = int(status.read_text().split("VmHWM:")[1].split()[0]) / 1000 if status.exists() else float("nan")
+        print(json.dumps({"seconds": seconds, "peak": peak}), file=replies)
+
+
+class Worker:
+    def __init__(self, python: str, name: str, folder: Path):
+        self.log = folder / f"{name}.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [python, "-W", "ignore", __file__, "--worker", name, str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.missing = self.reply()["missing"]
+
+    def reply(self) -> dict:
+        line = self.process.stdout.readline()  # pyright: ignore
+        return json.loads(line) if line else sys.exit(self.log.read_text())
+
+    def __call__(self, kind: str, lengths: list[int], calls: int = 1, keep: str = "") -> dict:
+        print(json.dumps([kind, lengths, calls, keep]), file=self.process.stdin, flush=True)
+        return self.reply()
+
+
+def machine() -> str:
+    path = Path("/proc/cpuinfo")  # Linux
+    lines = path.read_text().splitlines() if path.exists() else []
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    flags = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16") if flag in facts.get("flags", "")]
+    model = f"{facts.get('model name', '')}, family {facts.get('cpu family', '?')} model {facts.get('model', '?')}"
+    return f"{os.cpu_count()} cores, {model}: {' '.join(flags)}"
+
+
+def measure(workers: dict[str, Worker], rounds: int) -> tuple[dict, dict]:
+    """(title, engine) -> seconds of each round; -> peak memory so far."""
+    seconds, memory = {}, {}
+    for title, (kind, size, calls, _) in JOBS.items():
+        for index in range(rounds + 1):  # the first one warms up
+            for name, worker in workers.items():
+                reply = worker(*(("product", [1], 3) if name in PEAKS else (kind, [WORDS] * size, calls)))
+                if index:
+                    seconds.setdefault((title, name), []).append(reply["seconds"])
+                memory[title, name] = reply["peak"]
+    return seconds, memory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", default=sys.executable, metavar="PYTHON", help="interpreter with torch and allennlp")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        work(args.worker[0], Path(args.worker[1]))
+        return
+    print(machine())
+    print(f"TF_ENABLE_ONEDNN_OPTS: {os.environ.get('TF_ENABLE_ONEDNN_OPTS', 'unset, TensorFlow decides')}")
+    print(f"words that differ: {sentences([WORDS] * 32)[1]:.0%} of 32 sentences")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_weights(folder / "weights.hdf5")
+        theirs = {*PEERS, "torch"}
+        workers = {name: Worker(args.peers if name in theirs else sys.executable, name, folder) for name in ENGINES}
+        for name, worker in workers.items():
+            if worker.missing:
+                print(f"{name}: skipped, {worker.missing}; --help tells how to install it")
+        present = {name: worker for name, worker in workers.items() if not worker.missing}
+        if "AllenNLP" in present:
+            lengths = [WORDS, 13, 7, 1]
+            files = {name: str(folder / f"{name}.npy") for name in ("keras_ctxrep", "AllenNLP")}
+            for name, file in files.items():
+                present[name]("forward", lengths, keep=file)
+            one, two = map(np.load, files.values())
+            difference = np.abs(one - two)[sentences(lengths)[0].any(2)]
+            print(
+                f"mean of the layers, sentences of {lengths} words, same weights: largest difference to AllenNLP "
+                f"{difference.max():.1e}, values up to {np.abs(one).max():.1f}"
+            )
+        seconds, memory = measure(present, args.rounds)
+        for worker in workers.values():
+            worker.process.communicate()
+    show(seconds, memory)
+
+
+def show(seconds: dict, memory: dict) -> None:
+    engines = dict.fromkeys(name for _, name in seconds)
+    products = {
+        name: 2 * SIDE**3 / 1e9 / statistics.median(value for title in JOBS for value in seconds[title, name])
+        for name in engines
+        if name in PEAKS
+    }
+    print("peak, float32 products, GFLOP/s:", ", ".join(f"{name} {value:.0f}" for name, value in products.items()))
+    for title, (_, size, _, passes) in JOBS.items():
+        print(f"\n{title}\n{'':26}{'words/s':>9}{'to AllenNLP':>13}{'GFLOP/s':>9}{'of peak':>9}{'peak memory':>13}")
+        rates = {name: size * WORDS / statistics.median(seconds[title, name]) for name in engines if name not in PEAKS}
+        for name, rate in rates.items():
+            gflops = rate * (WORDS + 2) / WORDS * 2 * MACS * passes / 1e9
+            ratio = f"{rate / rates['AllenNLP']:.2f}x" if "AllenNLP" in rates else ""
+            share = f"{gflops / max(products.values()):.0%}"
+            print(f"{name:26}{rate:9.1f}{ratio:>13}{gflops:9.1f}{share:>9}{memory[title, name]:10,.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

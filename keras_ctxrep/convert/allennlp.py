@@ -1,0 +1,305 @@
+"""The biLM files of AllenNLP and bilm-tf: options.json and an hdf5 of weights.
+
+https://github.com/allenai/bilm-tf, `bilm/model.py` and `dump_weights` of `bilm/training.py`.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import h5py
+import keras
+
+from keras_ctxrep.convert.weights import Tensor, arrays, check, fill
+from keras_ctxrep.models import elmo
+from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole
+from keras_ctxrep.text.features import WordFeatures
+from keras_ctxrep.text.tokens import read_vocab
+
+WEIGHTS, OPTIONS = "weights.hdf5", "options.json"
+SUFFIXES = (".hdf5", ".h5")
+CHARACTERS = 261  # rows of the table: bytes, begin and end of sentence and word, padding; "no word" is not in the file
+_CELLS = "MultiRNNCell/Cell{}/LSTMCell"
+_ONLY_CELL = "LSTMCell"  # what `dump_weights` calls that of a single layer
+
+
+def read(source: str | Path) -> tuple[keras.Model, Bundle]:
+    """The encoder of a biLM, and its bundle.
+
+    Args:
+        source: the weight file, options.json beside it, or the folder of both. Beside NAME_weights.hdf5
+            NAME_options.json is taken first. A biLM over words takes its vocabulary from a vocab*.txt beside it.
+
+    Raises:
+        ValueError: a file is missing or damaged, an option is missing or out of range, or the tensors are not those
+            that the options call for.
+
+    >>> import tempfile
+    >>> config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(folder, elmo.encoder(config), Bundle("elmo", "embed", asdict(config), 128))
+    ...     model, bundle = read(folder)
+    >>> model.name, bundle.config["cells"]
+    ('elmo_encoder', 128)
+    """
+    path = _weight_file(Path(source))
+    place, options = _options(path)
+    with _opened(path) as file:
+        found: dict[str, Any] = {}
+        file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+        config = _config(options, place, found)
+        only = config.layers == 1 and any(name.startswith(f"RNN_0/RNN/{_ONLY_CELL}/") for name in found)
+        names = table(config, _ONLY_CELL if only else _CELLS)
+        check(names, found, path)
+        vocab = _vocabulary(path.parent, config.words) if config.words else ()
+        # random numbers for the largest weights would cost a second and 100 MB, to be overwritten
+        with keras.saving.custom_object_scope({"glorot_uniform": keras.initializers.Zeros}):
+            model = elmo.encoder(config, config.dropout)
+        fill(model, names, found, path)
+    return model, Bundle("elmo", "embed", asdict(config), max_length=128, vocab=vocab)
+
+
+def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
+    """Writes options.json and weights.hdf5, and vocab.txt where the bundle has a vocabulary.
+
+    bilm-tf reads all of them; AllenNLP reads biLMs over words of 50 characters that have highways, both projections
+    and residual sums.
+
+    Args:
+        folder: to write into.
+        model: a biLM's encoder, language model or classifier; what stands above the biLM is left out.
+        bundle: its config is that of the model.
+
+    Raises:
+        ValueError: the model is no biLM, or not that of the bundle.
+
+    >>> import tempfile
+    >>> config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(folder, elmo.encoder(config), Bundle("elmo", "embed", asdict(config), 128))
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['options.json', 'weights.hdf5']
+    """
+    if bundle.family != "elmo":
+        raise ValueError(f"a model of the family {bundle.family!r}: this format holds a biLM")
+    config, folder = elmo.Config(**bundle.config), Path(folder)
+    with written_whole(folder / WEIGHTS) as path, h5py.File(path, "w") as file:
+        for name, array in arrays(model, table(config)):
+            file[name] = array
+    options: dict[str, Any] = {
+        "lstm": {
+            "use_skip_connections": config.residual,
+            "dim": config.cells,
+            "projection_dim": config.width,
+            "n_layers": config.layers,
+            "cell_clip": config.cell_clip,
+            "proj_clip": config.projection_clip,
+        },
+        "dropout": config.dropout,
+        "bidirectional": True,
+    }
+    if config.words:
+        options["n_tokens_vocab"] = config.words
+    else:
+        options["char_cnn"] = {
+            "activation": config.activation,
+            "embedding": {"dim": config.embedding_dim},
+            "filters": config.filters,
+            "n_highway": config.highways,
+            "n_characters": CHARACTERS + 1,
+            "max_characters_per_token": config.max_characters,
+        }
+    files = {OPTIONS: json.dumps(options, indent=1) + "\n"}
+    if bundle.vocab:
+        files[VOCAB] = "".join(f"{word}\n" for word in bundle.vocab)
+    for name, text in files.items():
+        with written_whole(folder / name) as path:
+            path.write_bytes(text.encode())
+
+
+def table(config: elmo.Config, cells: str = _CELLS) -> list[Tensor]:
+    """The tensors of a biLM, and the weights of ours that each holds.
+
+    Args:
+        config: sizes.
+        cells: what a direction's layers are called in the file.
+
+    >>> [tensor.name for tensor in table(elmo.Config(words=9, layers=1))]  # doctest: +ELLIPSIS
+    ['embedding', 'RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0', ...]
+    """
+    if config.words:  # their table begins with the first word, ours with a row for no word
+        found = [Tensor("embedding", (config.words, config.width), ("word_embedding/embeddings",), skip=1)]
+    else:
+        found = _char_cnn(config)
+    for number, direction in enumerate(("forward", "backward")):
+        for index in range(config.layers):
+            there, here = f"RNN_{number}/RNN/{cells.format(index)}", f"{direction}_{index}"
+            kernels = (f"{here}/kernel", f"{here}/recurrent_kernel")
+            found.append(Tensor(f"{there}/W_0", (2 * config.width, 4 * config.cells), kernels))
+            found.append(Tensor(f"{there}/B", (4 * config.cells,), (f"{here}/bias",)))
+            if config.width < config.cells:
+                shape = (config.cells, config.width)
+                found.append(Tensor(f"{there}/W_P_0", shape, (f"{here}/projection_kernel",)))
+    return found
+
+
+def _char_cnn(config: elmo.Config) -> list[Tensor]:
+    total = sum(number for _, number in config.filters)
+    found = [Tensor("char_embed", (CHARACTERS, config.embedding_dim), ("char_cnn/char_embed",))]
+    for index, (width, number) in enumerate(config.filters):
+        name, shape = f"W_cnn_{index}", (1, width, config.embedding_dim, number)  # theirs is a convolution of images
+        found.append(Tensor(f"CNN/{name}", shape, (f"char_cnn/{name}",), forth=lambda x: x[0], back=lambda x: x[None]))
+        found.append(Tensor(f"CNN/b_cnn_{index}", (number,), (f"char_cnn/b_cnn_{index}",)))
+    for index in range(config.highways):
+        for name, shape in (("W", (total, total)), ("b", (total,))):
+            for gate in ("carry", "transform"):
+                ours = f"char_cnn/high_{index}_{name}_{gate}"
+                found.append(Tensor(f"CNN_high_{index}/{name}_{gate}", shape, (ours,)))
+    if config.width != total:
+        found.append(Tensor("CNN_proj/W_proj", (total, config.width), ("char_cnn/W_proj",)))
+        found.append(Tensor("CNN_proj/b_proj", (config.width,), ("char_cnn/b_proj",)))
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- files
+
+
+def _weight_file(source: Path) -> Path:
+    if source.is_file():
+        return source
+    if not source.is_dir():
+        raise ValueError(f"{source}: no such file or folder")
+    files = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
+    if len(files) > 1:
+        files = [path for path in files if _holds_a_bilm(path)] or files
+    if len(files) != 1:
+        state = f"several: {', '.join(path.name for path in files)}; give the path of one" if files else "none"
+        raise ValueError(f"{source}: one weight file, {' or '.join(SUFFIXES)}, is needed in it; found {state}")
+    return files[0]
+
+
+def _holds_a_bilm(path: Path) -> bool:
+    try:
+        with _opened(path) as file:
+            return "RNN_0" in file
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _opened(path: Path):
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise ValueError(f"{path}: not a whole hdf5 file; copy it again: {error}") from None
+    with file:
+        yield file
+
+
+def _options(weights: Path) -> tuple[Path, dict]:
+    """The options file that belongs to a weight file, and what it says."""
+    folder = weights.parent
+    places = [folder / f"{weights.stem.removesuffix('weights')}{OPTIONS}", folder / OPTIONS]
+    others = sorted(folder.glob(f"*{OPTIONS}"))
+    path = next((place for place in places if place.is_file()), others[0] if len(others) == 1 else None)
+    if path is None:
+        state = ", ".join(other.name for other in others) or "none"
+        raise ValueError(f"{weights}: {OPTIONS} is needed beside it; found {state}")
+    try:
+        options = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(options, dict):
+        raise ValueError(f'{path}: {type(options).__name__}; an object {{"lstm": ..., "char_cnn": ...}} is needed')
+    return path, options
+
+
+def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
+    """The words of the only vocab*.txt, or none if there is no such file."""
+    files = sorted(folder.glob("vocab*.txt"))
+    if len(files) > 1:
+        raise ValueError(f"{folder}: several vocabularies: {', '.join(path.name for path in files)}; leave one")
+    if not files:
+        return ()
+    vocab = tuple(line.strip() for line in read_vocab(files[0]) if line.strip() != "!!!MAXTERMID")
+    if len(vocab) != words:
+        raise ValueError(f"{files[0]}: {len(vocab)} words; the tensor embedding has {words} rows, one for each")
+    try:
+        WordFeatures(vocab)
+    except ValueError as error:
+        raise ValueError(f"{files[0]}: {error}") from None
+    return vocab
+
+
+# --------------------------------------------------------------------------------------------------------- options
+
+_NEEDED: Any = object()
+
+
+def _config(options: dict, place: Path, found: dict[str, Any]) -> elmo.Config:
+    def get(path: str, kind: type | tuple, least: float | None = None, default: Any = _NEEDED) -> Any:
+        value: Any = options
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
+            if default is _NEEDED:
+                raise ValueError(f"{place}: the option {path} is missing")
+            return default
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if type(value) not in kinds or (least is not None and not least <= value < float("inf")):
+            at_least = "" if least is None else f" of {least} or more"
+            raise ValueError(f"{place}: the option {path} is {value!r}; {kinds[0].__name__}{at_least} is needed")
+        return value
+
+    number = (float, int)
+    clip = {name: get(f"lstm.{name}", number, 1e-6, None) for name in ("cell_clip", "proj_clip")}
+    fields: dict[str, Any] = {
+        "cells": get("lstm.dim", int, 1),
+        "projection": get("lstm.projection_dim", int, 1),
+        "layers": get("lstm.n_layers", int, 1, 1),
+        "cell_clip": clip["cell_clip"],
+        "projection_clip": clip["proj_clip"],
+        "residual": get("lstm.use_skip_connections", bool),
+        "dropout": get("dropout", number, 0, elmo.Config.dropout),
+    }
+    if "char_cnn" in options:
+        fields |= {
+            "filters": _filters(get("char_cnn.filters", list), place),
+            "embedding_dim": get("char_cnn.embedding.dim", int, 1),
+            "highways": get("char_cnn.n_highway", int, 0, 0),
+            "activation": get("char_cnn.activation", str),
+            "max_characters": get("char_cnn.max_characters_per_token", int, 3),
+        }
+        characters = get("char_cnn.n_characters", int)
+        if characters not in (CHARACTERS, CHARACTERS + 1):
+            raise ValueError(
+                f"{place}: the option char_cnn.n_characters is {characters}; {CHARACTERS} (of training) or "
+                f"{CHARACTERS + 1} is needed"
+            )
+        if fields["activation"] not in ("relu", "tanh"):
+            raise ValueError(f"{place}: the option char_cnn.activation is {fields['activation']!r}; relu or tanh")
+        widest = max(width for width, _ in fields["filters"])
+        if widest > fields["max_characters"]:
+            raise ValueError(
+                f"{place}: a filter {widest} characters wide; char_cnn.max_characters_per_token is "
+                f"{fields['max_characters']}"
+            )
+    elif "embedding" in found:
+        rows = found["embedding"].shape[0] if found["embedding"].shape else 0
+        fields["words"] = get("n_tokens_vocab", int, 1, rows)
+    else:
+        raise ValueError(f"{place}: the option char_cnn is missing, and there is no tensor embedding of words")
+    try:
+        return elmo.Config(**fields)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+
+
+def _filters(pairs: Sequence, place: Path) -> tuple[tuple[int, int], ...]:
+    fine = [isinstance(pair, list) and [type(x) for x in pair] == [int, int] and min(pair) > 0 for pair in pairs]
+    if not pairs or not all(fine):
+        raise ValueError(f"{place}: the option char_cnn.filters is {pairs!r}; [characters, filters] pairs are needed")
+    return tuple((width, number) for width, number in pairs)

@@ -1,0 +1,138 @@
+"""A table of names: which tensor of a published format holds which weights of ours, and how one becomes the other."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+BLOCK = 1 << 18  # numbers that are read at once
+SHOWN = 6  # names in a message
+
+
+class Tensor(NamedTuple):
+    """One row of the table.
+
+    Attributes:
+        name: of the tensor in the published format.
+        shape: of the tensor there.
+        ours: the weights whose rows it holds, one below the other, as "layer/weight".
+        skip: first rows of ours that it lacks; they are zero.
+        forth: from the tensor to our array; None: they are the same.
+        back: from our array to the tensor.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    ours: tuple[str, ...]
+    skip: int = 0
+    forth: Callable[[np.ndarray], np.ndarray] | None = None
+    back: Callable[[np.ndarray], np.ndarray] | None = None
+
+
+def check(table: Sequence[Tensor], found: Mapping[str, Any], place: object) -> None:
+    """Compares the table with what a file holds, without reading the values.
+
+    Args:
+        table: the tensors that are to be there.
+        found: name -> what has a shape and a dtype.
+        place: of the file, for messages.
+
+    Raises:
+        ValueError: a tensor is missing, left over, of another shape or not float32.
+
+    >>> check([Tensor("B", (4,), ("forward_0/bias",))], {"B": np.zeros(4, "float32")}, "weights.hdf5")
+    """
+    missing = [f"{tensor.name} {tensor.shape}" for tensor in table if tensor.name not in found]
+    surplus = [f"{name} {found[name].shape}" for name in sorted(set(found) - {tensor.name for tensor in table})]
+    if missing or surplus:
+        raise ValueError(f"{place}: its options call for other tensors: {_difference(missing, surplus)}")
+    for tensor in table:
+        shape, dtype = found[tensor.name].shape, found[tensor.name].dtype
+        if shape != tensor.shape:
+            raise ValueError(f"{place}: {tensor.name} has the shape {shape}; its options call for {tensor.shape}")
+        if dtype != np.float32:
+            raise ValueError(f"{place}: {tensor.name} is {dtype}; write it as float32")
+
+
+def fill(model: keras.Model, table: Sequence[Tensor], found: Mapping[str, Any], place: object) -> None:
+    """Gives every weight of a model its value, reading a few megabytes at a time where rows are rows.
+
+    Args:
+        model: with the weights that the table names, and no others.
+        table: checked against `found`.
+        found: name -> what gives an array when indexed.
+        place: of the file, for messages.
+
+    Raises:
+        ValueError: a tensor can not be read, or a weight of the model is not in the table.
+    """
+    weights = {weight.path: weight for weight in model.weights}
+    for tensor in table:
+        source, row = found[tensor.name], 0
+        try:
+            for path in tensor.ours:
+                weight = weights.pop(path)
+                if tensor.forth is not None:
+                    weight.assign(tensor.forth(source[()]))
+                else:
+                    _copy_rows(weight, tensor.skip, source, row)
+                    row += weight.shape[0] - tensor.skip
+        except OSError as error:
+            raise ValueError(f"{place}: {tensor.name} can not be read; copy the file again: {error}") from None
+    if weights:
+        raise ValueError(f"{place}: nothing for {_listed(sorted(weights))}; this format can not hold such a model")
+
+
+def _copy_rows(weight: keras.Variable, skip: int, source: Any, row: int) -> None:
+    """Rows of a tensor from `row` on to those of a weight from `skip` on, whose first ones become zero."""
+    end = row + weight.shape[0] - skip
+    if keras.backend.backend() != "tensorflow" or np.prod(weight.shape) <= BLOCK:
+        rows = source[row:end]
+        weight.assign(np.concatenate([np.zeros((skip, *rows.shape[1:]), rows.dtype), rows]) if skip else rows)
+        return
+    step = max(1, BLOCK // int(np.prod(weight.shape[1:])))
+    for replica in getattr(weight.value, "values", [weight.value]):  # an assignment to a part reaches only one
+        replica[:skip].assign(keras.ops.zeros((skip, *weight.shape[1:]), weight.dtype))
+        for begin in range(row, end, step):
+            block = keras.ops.cast(source[begin : min(begin + step, end)], weight.dtype)
+            at = skip + begin - row
+            replica[at : at + block.shape[0]].assign(block)
+
+
+def arrays(model: keras.Model, table: Sequence[Tensor]) -> Iterator[tuple[str, np.ndarray]]:
+    """(name, float32 array) of every tensor of the table, from a model that has the layers it names.
+
+    Other layers of the model are no part of the format, and neither is a state that a layer carries from batch to
+    batch.
+
+    Raises:
+        ValueError: these layers lack a weight, have one of another shape, or one that the table lacks.
+    """
+    ours = {path for tensor in table for path in tensor.ours}
+    layers = {path.split("/")[0] for path in ours}
+    weights = {weight.path: weight for weight in model.weights if weight.path.split("/")[0] in layers}
+    weights = {path: weight for path, weight in weights.items() if weight.name != "state"}
+    if ours != set(weights):
+        difference = _difference(sorted(ours - set(weights)), sorted(set(weights) - ours))
+        raise ValueError(f"the model {model.name!r} is not the one of its config: {difference}")
+    for tensor in table:
+        parts = [keras.ops.convert_to_numpy(weights[path]) for path in tensor.ours]
+        value = parts[0][tensor.skip :] if len(parts) == 1 else np.concatenate(parts)
+        value = value if tensor.back is None else tensor.back(value)
+        if value.shape != tensor.shape:
+            raise ValueError(
+                f"the model {model.name!r}: {' and '.join(tensor.ours)} give {tensor.name} the shape {value.shape}; "
+                f"its config calls for {tensor.shape}"
+            )
+        yield tensor.name, value.astype(np.float32, copy=False)
+
+
+def _difference(missing: Sequence[str], surplus: Sequence[str]) -> str:
+    parts = (("missing", missing), ("left over", surplus))
+    return "; ".join(f"{what}: {_listed(names)}" for what, names in parts if names)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
