@@ -33,7 +33,7 @@ def test_help(name, capsys):
     text = capsys.readouterr().out
     assert text.startswith(f"usage: ctxrep {name}") and "None" not in text
     if name == "pretrain":
-        assert "(default: 32)" in text and "(default: 0.001)" in text
+        assert "(default: 32)" in text and "(default: 8000)" in text
 
 
 def test_help_is_quick_and_needs_no_tensorflow():

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_ctxrep import pipeline
+from keras_ctxrep.text.features import CharacterFeatures
+from keras_ctxrep.text.pretraining import Vocabulary
 
 
 def collate(rows, rng):
@@ -40,6 +43,98 @@ def test_endless_batches_are_full_and_every_epoch_has_every_example():
 def test_skipping_gives_the_batches_of_the_undisturbed_run():
     data = pipeline.dataset(ROWS, collate, 8, seed=3, repeat=True)
     assert taken(data.skip(9), 5) == taken(data, 14)[9:]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("repeat", [False, True])
+def test_a_later_start_gives_the_batches_of_the_undisturbed_run(seed, repeat):
+    whole = taken(pipeline.dataset(ROWS, collate, 8, seed=seed, repeat=repeat), 20)
+    data = pipeline.dataset(ROWS, collate, 8, seed=seed, repeat=repeat, start=9)
+    assert taken(data, 11) == whole[9:]
+    assert data.cardinality() == (tf.data.INFINITE_CARDINALITY if repeat else 4)
+
+
+def test_batches_that_are_left_out_are_not_collated():
+    collated = []
+
+    def watched(rows, rng):
+        collated.append(rows)
+        return collate(rows, rng)
+
+    taken(pipeline.dataset(ROWS, watched, 8, start=9), 20)
+    assert [rows[0] for rows in collated] == [ROWS[i] for i in (0, 72, 80, 88, 96)]  # the first one for the shapes
+
+
+def test_a_later_start_in_a_later_epoch():
+    data = pipeline.dataset(lambda epoch: [[epoch + 1]] * 4, collate, 4, repeat=True, start=5)
+    assert [batch[0][0] for batch, _ in taken(data, 3)] == [6, 7, 8]
+
+
+def test_collated():
+    def batches():
+        return iter([ROWS[i : i + 1 + i] for i in range(6)])
+
+    whole = taken(pipeline.collated(batches, collate, seed=5, cardinality=6), 10)
+    assert [len(rows) for rows, _ in whole] == [1, 2, 3, 4, 5, 6]
+    for start in (0, 2, 5):
+        data = pipeline.collated(batches, collate, seed=5, start=start, cardinality=6 - start)
+        assert taken(data, 10) == taken(data, 10) == whole[start:]
+    assert taken(pipeline.collated(batches, collate, seed=6, cardinality=6), 10) != whole
+    with pytest.raises(ValueError, match="no text to train or evaluate on"):
+        pipeline.collated(list, collate)
+
+
+VOCABULARY = Vocabulary(["<S>", "</S>", "<UNK>", "a", "b", "c"])
+FEATURES = CharacterFeatures(max_length=3, max_characters=5)
+
+
+def text(epoch):
+    """Another order of the documents in the second epoch, with a sentence without a word."""
+    documents = [["a b", "c"], ["\u200b", "b b a c"]]
+    return documents[:: -1 if epoch % 2 else 1]
+
+
+def targets(data, count, direction="forward"):
+    return [batch[f"{direction}_logits"].tolist() for _, batch, _ in data.take(count).as_numpy_iterator()]
+
+
+def test_running_text_goes_on_epoch_after_epoch():
+    data = pipeline.running_text(FEATURES, VOCABULARY, text, streams=1, steps=4)
+    # a b </S>, c </S>, b b a c </S>; then the documents in the other order; nothing is cut
+    assert targets(data, 4) == [[[3, 4, 1, 5]], [[1, 4, 4, 3]], [[5, 1, 4, 4]], [[3, 5, 1, 3]]]
+    assert targets(data, 2, "backward") == [[[4, 3, 0, 5]], [[0, 5, 3, 4]]]
+    later = pipeline.running_text(FEATURES, VOCABULARY, text, streams=1, steps=4, start=2)
+    assert targets(later, 2) == [[[5, 1, 4, 4]], [[3, 5, 1, 3]]]
+
+
+def test_sentences_are_cut_and_shuffled():
+    data = pipeline.sentences(FEATURES, VOCABULARY, text, batch_size=3, seed=1)
+    found = [sorted(map(tuple, rows)) for rows in targets(data, 2)]
+    assert found == [[(3, 4, 1, 0), (4, 4, 3, 1), (5, 1, 0, 0)]] * 2  # the longest without its last word
+    assert targets(pipeline.sentences(FEATURES, VOCABULARY, text, 3, seed=1, start=3), 2) == targets(data, 5)[3:]
+
+
+def test_whole_sentences_are_not_cut():
+    data = pipeline.whole_sentences(FEATURES, VOCABULARY, text(0), batch_size=2)
+    assert data.cardinality() == 2
+    assert targets(data, 5) == [[[5, 1, 0], [3, 4, 1]], [[4, 4, 3, 5, 1]]]
+
+
+@pytest.mark.parametrize("make", [pipeline.sentences, pipeline.running_text])
+def test_text_for_a_sampled_softmax(make):
+    steps = {"steps": 4} if make is pipeline.running_text else {}
+    given, expected = (make(FEATURES, VOCABULARY, text, 2, sampled=sampled, **steps) for sampled in (True, False))
+    inputs, labels, _ = next(given.as_numpy_iterator())
+    _, words, _ = next(expected.as_numpy_iterator())
+    for direction in ("forward", "backward"):
+        assert np.array_equal(inputs[f"{direction}_targets"], words[f"{direction}_logits"])
+        assert not labels[f"{direction}_logits"].any()
+
+
+def test_long_sentences_come_in_smaller_batches():
+    sentences = ["x " * size for size in (100, 1, 0, 30, 2, 45)]
+    batches = [[(number, len(row)) for number, row in batch] for batch in pipeline.like_lengths(sentences, 2)]
+    assert batches == [[(1, 1), (4, 2)], [(3, 30)], [(5, 45)], [(0, 100)]]
 
 
 def test_seeds():

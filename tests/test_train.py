@@ -12,8 +12,11 @@ import tensorflow as tf
 from keras_ctxrep import train
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import CharacterFeatures
+from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch
 
 CONFIG = elmo.Config(8, 4, filters=((1, 4), (2, 6)), embedding_dim=3, highways=1, max_characters=6, dropout=0.0)
+ONE_LAYER = replace(CONFIG, layers=1)
 BUNDLE = Bundle("elmo", "classify", asdict(CONFIG), 8, ("a", "b", "c"), head={"mix": True, "dropout": 0.0})
 
 
@@ -193,6 +196,117 @@ def test_load_names_a_folder_that_is_none(tmp_path):
         train.load(tmp_path)
 
 
+def clipped(gradients, limit):
+    norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients))
+    return [gradient * min(1, limit / norm) for gradient in gradients]
+
+
+def test_adagrad_by_hand(rng):
+    """a += g^2 from 1, no epsilon; the norm of the scaled gradient is clipped, in the second step only."""
+    values = [rng.normal(size=(3, 2)), rng.normal(size=5)]
+    variables = [keras.Variable(value) for value in values]
+    optimizer = train.Adagrad(0.2, clip=3.0, gradient_scale=10.0)
+    optimizer.build(variables)
+    accumulators = [np.ones_like(value) for value in values]
+    for size in (0.01, 1.0, 0.02):
+        gradients = [size * rng.normal(size=value.shape) for value in values]
+        optimizer.apply([tf.constant(gradient, tf.float32) for gradient in gradients], variables)
+        for value, a, gradient in zip(values, accumulators, clipped([10 * g for g in gradients], 3.0), strict=True):
+            a += gradient**2
+            value -= 0.2 * gradient / np.sqrt(a)
+        for value, variable in zip(values, variables, strict=True):
+            np.testing.assert_allclose(variable, value, rtol=1e-5)
+    again = train.Adagrad.from_config(optimizer.get_config())
+    assert (again.clip, again.gradient_scale, again.epsilon, again.initial_accumulator_value) == (3.0, 10.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: train.AdamW(0.1, weight_decay=0.0, clip=0.5),
+        lambda: train.Adagrad(0.1, clip=0.5, gradient_scale=3.0),
+    ],
+    ids=["adamw", "adagrad"],
+)
+def test_gradients_of_some_rows(rng, make):
+    """In the first step what a dense gradient does; afterwards the other rows, and what is known of them, stay."""
+    value, values = rng.normal(size=(6, 3)).astype(np.float32), rng.normal(size=(4, 3)).astype(np.float32)
+    rows = np.array([4, 1, 4, 2])
+    dense = np.zeros((6, 3), np.float32)
+    np.add.at(dense, rows, values)
+    some, all_rows = (keras.Variable(value) for _ in range(2))
+    one, two = make(), make()
+    for optimizer, variable, gradient in (
+        (one, some, tf.IndexedSlices(tf.constant(values), tf.constant(rows), (6, 3))),
+        (two, all_rows, tf.constant(dense)),
+    ):
+        optimizer.build([variable])
+        optimizer.apply([gradient], [variable])
+    np.testing.assert_allclose(some, all_rows, atol=5e-6)
+    assert (np.abs(some - value).max(1) > 0).tolist() == [False, True, True, False, True, False]
+    slots = [slot for slot in one.variables if slot.shape == (6, 3)]
+    for slot, other in zip(slots, [slot for slot in two.variables if slot.shape == (6, 3)], strict=True):
+        np.testing.assert_allclose(slot, other, rtol=1e-4)
+    before = [array.numpy() for array in (some, *slots)]
+    one.apply([tf.IndexedSlices(tf.ones((1, 3)), tf.constant([0]), (6, 3))], [some])
+    for old, array in zip(before, (some, *slots), strict=True):
+        assert (np.abs(array - old).max(1) > 0).tolist() == [True, False, False, False, False, False]
+    assert slots
+
+
+def test_repeated_rows_count_once_in_the_norm():
+    variable, optimizer = keras.Variable(np.zeros((2, 1), "float32")), train.Adagrad(1.0, clip=1.0)
+    optimizer.build([variable])
+    rows = tf.IndexedSlices(tf.constant([[3.0], [1.0]]), tf.constant([1, 1]), (2, 1))
+    optimizer.apply([rows], [variable])  # 4, clipped to 1; the squares of its parts would give 4 / sqrt(10)
+    np.testing.assert_allclose(variable, [[0.0], [-1 / np.sqrt(2)]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [train.AdamW, train.Adagrad])
+def test_a_step_of_a_sampled_softmax_leaves_the_other_words_alone(rng, make):
+    """No decay of the weights, either."""
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(97))])
+    model = elmo.language_model(ONE_LAYER, len(vocabulary), samples=3)
+    softmax = model.get_layer("softmax")
+    softmax.bias.assign(rng.normal(size=100))
+    before = softmax.get_weights()
+    train.compile(model, make(0.01))
+    features = CharacterFeatures(max_characters=6)
+    given = for_sampling(*language_model_batch(features, vocabulary, features.encode(["w5 w90"])))
+    model.train_on_batch(*given)
+    for weight, old in zip(softmax.weights, before, strict=True):
+        moved = set(np.flatnonzero(np.abs(weight - old).reshape(100, -1).max(1)))
+        assert {0, 1, 8, 93} <= moved and len(moved) <= 4 + 2 * 3  # <S>, </S>, both words and two draws of three
+
+
+def test_a_judge_evaluates_with_the_weights_of_the_model(rng):
+    """The full softmax over whole sentences judges a sampled one."""
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *"abcdef"])
+    features = CharacterFeatures(max_characters=6)
+    batch = language_model_batch(features, vocabulary, features.encode(["a b c", "d e", "f"]))
+    model, judge = (elmo.language_model(ONE_LAYER, 9, samples) for samples in (5, None))
+    data, valid = (tf.data.Dataset.from_tensors(part) for part in (for_sampling(*batch), batch))
+    history = train.fit(model, data.repeat(), valid, judge, steps=40, learning_rate=0.02, evaluations=2)
+    assert history[-1]["val_loss"] < history[0]["val_loss"] < np.log(9)
+    again = elmo.language_model(ONE_LAYER, 9)
+    train.copy_weights(model, again)
+    found = train.compile(again).evaluate(valid, verbose=0, return_dict=True)
+    np.testing.assert_allclose(found["loss"], min(entry["val_loss"] for entry in history), rtol=1e-5)
+
+
+def test_another_optimizer_keeps_its_rate(rng):
+    model, rates = train.build(replace(BUNDLE, config=asdict(ONE_LAYER))), []
+    fit = model.fit
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            rates.append(float(self.model.optimizer.learning_rate))
+
+    model.fit = lambda *args, callbacks, **kwargs: fit(*args, callbacks=[*callbacks, Watch()], **kwargs)
+    train.fit(model, endless(rng), steps=8, optimizer=lambda: train.Adagrad(0.25))
+    assert rates == [0.25] * 8
+
+
 MIRRORED = """
 import json, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -204,6 +318,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch
 from keras_ctxrep import pipeline
+from keras_ctxrep.models import elmo
 
 bundle = Bundle(vocab=("<S>", "</S>", "<UNK>", *"abcdefgh"), **json.loads(sys.argv[1]))
 features, vocabulary = CharacterFeatures(8, 6), Vocabulary(bundle.vocab)
@@ -218,6 +333,17 @@ for devices in (["CPU:0"], ["CPU:0", "CPU:1"]):
         model = train.build(bundle)
     history = train.fit(model, data, data.take(2), steps=40, learning_rate=0.01, evaluations=4)
     results.append([strategy.num_replicas_in_sync, [e["val_loss"] for e in history]])
+text = [[" ".join(rng.choice(list("aaaab"), rng.integers(1, 9)))] for _ in range(40)]
+config = elmo.Config(**bundle.config | {"layers": 1})
+for samples in (None, 6):
+    for devices in (["CPU:0"], ["CPU:0", "CPU:1"]):
+        keras.utils.set_random_seed(0)
+        with train.scope(devices=devices):
+            model = elmo.language_model(config, 11, samples, streams=8)
+        data = pipeline.running_text(features, vocabulary, lambda epoch: text, 8, 4, bool(samples))
+        history = train.fit(model, data, steps=8, optimizer=lambda: train.Adagrad(0.5), evaluations=8)
+        states = [model.get_layer(name).state.numpy().tolist() for name in ("forward_0", "backward_0")]
+        results.append([[e["loss"] for e in history], states])
 with strategy.scope():  # of two replicas
     variable, optimizer = keras.Variable(np.ones(4, "float32")), train.AdamW(clip=0.5)
     optimizer.build([variable])
@@ -228,13 +354,19 @@ print(json.dumps(results))
 
 
 def test_two_replicas_train_as_one(tmp_path):
-    """Language-model losses with unequal lengths, and the clipped norm; a process of its own, as strategies need."""
+    """Losses with unequal lengths, states of streams, the clipped norm; a process of its own, as strategies need."""
     config = asdict(CONFIG)
     argument = json.dumps({"family": "elmo", "task": "language_model", "config": config, "max_length": 8})
     found = subprocess.run([sys.executable, "-c", MIRRORED, argument], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr[-3000:]
-    (one, single), (two, mirrored), norm = json.loads(found.stdout.splitlines()[-1])
+    (one, single), (two, mirrored), *streams, norm = json.loads(found.stdout.splitlines()[-1])
     assert (one, two) == (1, 2)
     assert len(single) == 4 and single[-1] < single[0] - 0.05
     np.testing.assert_allclose(mirrored, single, atol=1e-4)
     np.testing.assert_allclose(norm, 0.5, rtol=1e-5)  # 1.0 if each replica's part were clipped
+    for (losses, states), (others, their_states) in (streams[:2], streams[2:]):  # the full and the sampled softmax
+        assert len(losses) == 8 and losses[-1] < losses[0] - 0.3
+        np.testing.assert_allclose(others, losses, atol=1e-4)
+        assert np.abs(states).max(2).all()  # of every stream
+        np.testing.assert_allclose(their_states[0], states[0], atol=1e-4)
+        np.testing.assert_allclose(their_states[1], states[1], atol=1e-4)

@@ -1,5 +1,7 @@
 """The LSTM of ELMo: projected and clipped, in either direction."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -193,7 +195,8 @@ class ProjectedLSTM(keras.layers.Layer):
         z = z + tf.cast(self.bias, z.dtype)[:, None]
         recurrent = tf.cast(self.recurrent_kernel, z.dtype)
         projection = [] if self.projection is None else [tf.cast(self.projection_kernel, z.dtype)]
-        out, h, c = _lstm(self.cell_clip, self.projection_clip)(z, mask, recurrent, *start, *projection)
+        found: Any = _lstm(self.cell_clip, self.projection_clip)(z, mask, recurrent, *start, *projection)
+        out, h, c = found
         if self.go_backwards:
             out = tf.reverse(out, [0])
         return ops.transpose(out, (2, 0, 1)), tf.transpose(h), tf.transpose(c)

@@ -58,7 +58,7 @@ class VocabularySoftmax(keras.layers.Layer):
         self.bias = self.add_weight(name="softmax_bias", shape=shape[:1], initializer="zeros", autocast=False)
 
     def call(self, x, targets=None):
-        if targets is None or self.samples is None:
+        if targets is None or not self.samples:
             return ops.matmul(x, ops.transpose(ops.cast(self.kernel, x.dtype))) + ops.cast(self.bias, x.dtype)
         sampled, draws = self.sample()
         rows = ops.concatenate([ops.reshape(targets, (-1,)), sampled])  # (B*T + S,), read at once

@@ -17,6 +17,7 @@ from keras_ctxrep.layers import (
     SentenceMarkers,
     TakePositions,
     TransformerBlock,
+    VocabularySoftmax,
     ZeroPadding,
 )
 
@@ -59,6 +60,12 @@ CASES = {
         False,
         (B, T, D),
     ),
+    "ScalarMix fixed": (
+        lambda **kw: ScalarMix(weights=[1.0, 2.0, 3.0], **kw),
+        lambda rng: [sequence(rng), sequence(rng), sequence(rng)],
+        False,
+        (B, T, D),
+    ),
     "SentenceMarkers": (SentenceMarkers, characters, True, (B, T + 2, W)),
     "ZeroPadding": (ZeroPadding, sequence, True, (B, T, D)),
     "MaskedPooling mean": (MaskedPooling, sequence, True, (B, D)),
@@ -73,6 +80,8 @@ CASES = {
     "Bias": (Bias, sequence, False, (B, T, D)),
     "PositionEmbedding": (lambda **kw: PositionEmbedding(T + 2, **kw), sequence, False, (B, T, D)),
     "TakePositions": (TakePositions, sequence, "positions", (B, 2, D)),
+    "VocabularySoftmax": (lambda **kw: VocabularySoftmax(11, **kw), sequence, False, (B, T, 11)),
+    "VocabularySoftmax with samples": (lambda **kw: VocabularySoftmax(11, 3, **kw), sequence, False, (B, T, 11)),
 }
 POSITIONS = np.array([[0, 4], [1, 1], [3, 2]], np.int32)
 every_layer = pytest.mark.parametrize("case", CASES)

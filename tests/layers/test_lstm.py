@@ -1,5 +1,6 @@
-"""The projected LSTM: its numbers, its three forms, its gradient."""
+"""The projected LSTM: its numbers, its three forms, its gradient, its state."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -27,6 +28,11 @@ def make(rng, projection=3, go_backwards=False, scale=1.0, clips=CLIPS, **kwargs
 
 def restated(layer, x, mask):
     """The equations of the docstring, one row and one step at a time, in float64."""
+    return restated_from(layer, x, mask, np.zeros((len(x), layer.width + layer.units)))[0]
+
+
+def restated_from(layer, x, mask, state):
+    """The same with a state to begin with, float64 (B, P + units), and the state at the end."""
     weights = {weight.name: ops.convert_to_numpy(weight.value).astype(np.float64) for weight in layer.weights}
 
     def sigmoid(z):
@@ -35,9 +41,9 @@ def restated(layer, x, mask):
     def clip(z, limit):
         return z if limit is None else np.clip(z, -limit, limit)
 
-    out = np.zeros((*x.shape[:2], layer.width))
+    out, end = np.zeros((*x.shape[:2], layer.width)), np.zeros(state.shape)
     for row in range(len(x)):
-        h, c = np.zeros(layer.width), np.zeros(layer.units)
+        h, c = np.split(state[row], [layer.width])
         steps = range(int(mask[row].sum()))
         for t in reversed(steps) if layer.go_backwards else steps:
             z = x[row, t] @ weights["kernel"] + h @ weights["recurrent_kernel"] + weights["bias"]
@@ -47,7 +53,8 @@ def restated(layer, x, mask):
             if layer.projection is not None:
                 h = h @ weights["projection_kernel"]
             h = out[row, t] = clip(h, layer.projection_clip)
-    return out
+        end[row] = np.concatenate([h, c])
+    return out, end
 
 
 @both_directions
@@ -204,9 +211,183 @@ def test_long_texts_in_half_precision(rng, length, go_backwards):
     assert (np.abs(runs[0]).max(-1) > 0).astype(int).tolist() == mask.tolist()
 
 
+def run(layer, form, x, mask, state):
+    """Output and end of one of the three forms, from a state (B, P + units)."""
+    time_major = tf.transpose(tf.cast(mask, x.dtype))[:, :, None]
+    out, *end = getattr(layer, form)(x, time_major, tf.split(state, [layer.width, layer.units], axis=1))
+    return out, tf.concat(end, axis=1)
+
+
+def random_state(rng, layer, rows=B):
+    return rng.uniform(-0.3, 0.3, (rows, layer.width + layer.units)).astype(np.float32)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@both_directions
+@with_and_without
+def test_state_in_and_out(rng, form, go_backwards, projection):
+    layer = make(rng, projection, go_backwards)
+    x, state = rng.normal(size=(B, T, D)).astype(np.float32), random_state(rng, layer)
+    expected, expected_end = restated_from(layer, x, MASK, state)
+    out, end = run(layer, form, tf.constant(x), MASK, state)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+    np.testing.assert_allclose(end, expected_end, atol=1e-5)
+    assert np.array_equal(end[2], state[2])  # the row that is all padding
+
+
+@pytest.mark.parametrize("form", FORMS)
+@both_directions
+def test_two_halves_are_the_whole(rng, form, go_backwards):
+    """The first row is longer than a half, the second shorter, the third empty, the fourth in between."""
+    layer = make(rng, go_backwards=go_backwards)
+    x, state = tf.constant(rng.normal(size=(B, T, D)), tf.float32), random_state(rng, layer)
+    whole, end = run(layer, form, x, MASK, state)
+    parts = [slice(0, 4), slice(4, T)]
+    halves = {}
+    for index in (1, 0) if go_backwards else (0, 1):
+        halves[index], state = run(layer, form, x[:, parts[index]], MASK[:, parts[index]], state)
+    np.testing.assert_allclose(np.concatenate([halves[0], halves[1]], 1), whole, atol=1e-6)
+    np.testing.assert_allclose(state, end, atol=1e-6)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_state_of_a_call(rng, training):
+    layer = make(rng)
+    x, state = rng.normal(size=(B, T, D)).astype(np.float32), random_state(rng, layer)
+    out, end = layer(x, mask=MASK, state=state, training=training)
+    expected, expected_end = restated_from(layer, x, MASK, state)
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+    np.testing.assert_allclose(end, expected_end, atol=1e-5)
+
+
+@both_directions
+@with_and_without
+@pytest.mark.parametrize("clips", [CLIPS, {}])
+def test_gradients_of_the_state_given_and_returned(rng, go_backwards, projection, clips):
+    layer = make(rng, projection, go_backwards, clips=clips)
+    x, state = tf.constant(rng.normal(size=(B, T, D)), tf.float32), tf.constant(random_state(rng, layer))
+    factors, at_end = rng.normal(size=(B, T, layer.width)), rng.normal(size=state.shape)
+    results = []
+    for form in FORMS:
+        with tf.GradientTape() as tape:
+            tape.watch([x, state])
+            out, end = run(layer, form, x, MASK, state)
+            loss = tf.reduce_sum(out * factors) + tf.reduce_sum(end * at_end)
+        results.append(tape.gradient(loss, [x, state, *(weight.value for weight in layer.weights)]))
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            assert np.abs(one).max() > 1e-3
+            np.testing.assert_allclose(two, one, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(results[0][1][2], at_end[2], rtol=1e-6)  # nothing happens in a row of padding
+
+
+@both_directions
+def test_gradient_of_the_state_against_finite_differences(rng, go_backwards):
+    layer = make(rng, go_backwards=go_backwards, dtype="float64")
+    x, state = rng.normal(size=(B, T, D)), random_state(rng, layer).astype(np.float64)
+    factors, at_end = rng.normal(size=(B, T, 3)), rng.normal(size=state.shape)
+
+    def loss(state):
+        out, end = restated_from(layer, x, MASK, state)
+        return (out * factors).sum() + (end * at_end).sum()
+
+    given = tf.constant(state)
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        out, end = run(layer, "_train_on_tensorflow", tf.constant(x), MASK, given)
+        value = tf.reduce_sum(out * factors) + tf.reduce_sum(end * at_end)
+    direction, step = rng.normal(size=state.shape), 1e-6
+    slope = (loss(state + step * direction) - loss(state - step * direction)) / (2 * step)
+    assert slope == pytest.approx((tape.gradient(value, given).numpy() * direction).sum(), rel=1e-5)
+
+
+def batches_of_streams(rng, sizes, length=4):
+    """Batches of so many rows, whose last row is shorter."""
+    for size in sizes:
+        mask = np.ones((size, length), np.int32)
+        mask[-1, 2:] = 0
+        yield rng.normal(size=(size, length, D)).astype(np.float32), mask
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "unknown batch and length"])
+def test_streams_go_on_from_batch_to_batch(rng, training, traced):
+    """As in https://github.com/allenai/bilm-tf: a batch goes on from the first rows, and leaves the others alone."""
+    layer = make(rng, streams=5)
+    layer.state.assign(np.zeros((5, 9)))
+
+    def call(x, mask):
+        return layer(x, mask=mask, training=training)
+
+    if traced:
+        call = tf.function(
+            call, input_signature=[tf.TensorSpec((None, None, D)), tf.TensorSpec((None, None), tf.int32)]
+        )
+    state = np.zeros((5, 9))
+    for x, mask in batches_of_streams(rng, (3, 2, 4, 1)):
+        before = layer.state.numpy()
+        expected, state[: len(x)] = restated_from(layer, x, mask, state[: len(x)])
+        np.testing.assert_allclose(call(x, mask), expected, atol=1e-5)
+        np.testing.assert_allclose(layer.state, state, atol=1e-5)
+        assert np.array_equal(layer.state[len(x) :], before[len(x) :])
+    assert np.abs(state[:4]).min(1).all() and not state[4].any()
+
+
+def test_more_rows_than_streams_are_refused(rng):
+    layer = make(rng, streams=2, name="forward_0")
+    ((x, mask),) = batches_of_streams(rng, (3,))
+    for call in (layer, tf.function(layer)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="forward_0 keeps 2 streams; the batch has more rows"):
+            call(x, mask=mask)
+
+
+def test_a_given_state_leaves_the_streams_alone(rng):
+    layer = make(rng, streams=2)
+    ((x, mask),) = batches_of_streams(rng, (2,))
+    before = layer.state.numpy()
+    layer(x, mask=mask, state=np.zeros((2, 9), np.float32))
+    assert np.array_equal(layer.state, before)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_no_gradient_goes_through_the_streams(rng, training):
+    layer = make(rng, streams=2)
+    assert [weight.name for weight in layer.non_trainable_weights] == ["state"]
+    (one, mask), (two, _) = batches_of_streams(rng, (2, 2))
+    one, two = tf.constant(one), tf.constant(two)
+    with tf.GradientTape() as tape:
+        tape.watch([one, two, layer.state.value])
+        layer(one, mask=mask, training=training)
+        loss = tf.reduce_sum(layer(two, mask=mask, training=training))
+    before, now, state = tape.gradient(loss, [one, two, layer.state.value])
+    assert before is None and state is None and np.abs(now).max() > 0
+
+
+def test_the_state_of_streams_is_saved(rng, tmp_path):
+    def model():
+        inputs = keras.Input((None, D)), keras.Input((None,), dtype="int32")
+        return keras.Model(inputs, ProjectedLSTM(UNITS, 3, streams=2)(inputs[0], mask=inputs[1]))
+
+    ((x, mask),) = batches_of_streams(rng, (2,))
+    one, two = model(), model()
+    one([x, mask])
+    one.save_weights(tmp_path / "a.weights.h5")
+    two.load_weights(tmp_path / "a.weights.h5")
+    np.testing.assert_array_equal(one([x, mask]), two([x, mask]))
+
+
+def test_streams_in_half_precision(rng):
+    layer = make(rng, streams=2, dtype="mixed_bfloat16")
+    ((x, mask),) = batches_of_streams(rng, (2,))
+    out = layer(x, mask=mask, training=True)
+    assert out.dtype == tf.bfloat16 and layer.state.dtype == "float32"
+    np.testing.assert_array_equal(layer.state[0, :3], tf.cast(out[0, -1], tf.float32))
+
+
 def test_config_and_name_of_weights(rng):
     layer = make(rng, go_backwards=True)
     assert [weight.name for weight in layer.weights] == ["kernel", "recurrent_kernel", "bias", "projection_kernel"]
     assert [tuple(weight.shape) for weight in layer.weights] == [(5, 24), (3, 24), (24,), (6, 3)]
     again = ProjectedLSTM.from_config(layer.get_config())
     assert again.get_config() == layer.get_config() and again.go_backwards and again.width == 3
+    assert ProjectedLSTM.from_config(make(rng, streams=3).get_config()).streams == 3

@@ -5,7 +5,7 @@ import pytest
 from keras import ops
 
 from keras_ctxrep.layers import MaskedPooling, SentenceMarkers, ZeroPadding
-from keras_ctxrep.text.features import CharacterFeatures
+from keras_ctxrep.text.features import CharacterFeatures, WordFeatures
 from keras_ctxrep.text.tokens import Characters
 
 
@@ -29,6 +29,17 @@ def test_markers_wipe_what_stands_under_the_padding():
     ids, mask = SentenceMarkers()(np.full((1, 3, 4), 7, np.int32), mask=np.array([[1, 0, 0]]))
     assert ops.convert_to_numpy(mask).tolist() == [[1, 1, 1, 0, 0]]
     assert not ops.convert_to_numpy(ids)[0, 3:].any()
+
+
+def test_markers_of_word_ids():
+    features = WordFeatures(["<S>", "</S>", "<UNK>", "a", "b", "c", "d"])
+    texts = ["a b c", "", "d"]
+    batch = features(texts)
+    batch["word_ids"][2, 1:] = 7  # what stands under the padding is wiped
+    ids, mask = SentenceMarkers()(batch["word_ids"], mask=batch["mask"])
+    expected = features([["<S>", *text.split(), "</S>"] for text in texts])
+    assert np.array_equal(ids, expected["word_ids"]) and np.array_equal(mask, expected["mask"])
+    assert ops.shape(ids) == (3, 5) and ids.dtype == mask.dtype == "int32"
 
 
 def test_zero_padding(rng):

@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 
-from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
-from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch, next_sentence_rows, pretrainer_batch
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures
+from keras_ctxrep.text.pretraining import (
+    Stretch,
+    Vocabulary,
+    for_sampling,
+    language_model_batch,
+    next_sentence_rows,
+    pretrainer_batch,
+    stream_batch,
+    stretches,
+)
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
 ORDINARY = 3000
@@ -44,6 +53,121 @@ def test_vocabulary_errors():
         Vocabulary(["<S>", "<UNK>", "</S>"])
     with pytest.raises(ValueError, match="'a' stands in it twice"):
         Vocabulary(["<S>", "</S>", "<UNK>", "b", "a", "a"])
+
+
+def test_the_largest_id_of_some_published_vocabularies_is_no_word():
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "a", "!!!MAXTERMID", "b"])
+    assert len(vocabulary) == 5 and vocabulary.ids(["b", "!!!MAXTERMID"]).tolist() == [4, 2]
+    assert Vocabulary(["!!!MAXTERMID", "<S>", "</S>", "<UNK>"]).vocab == ["<S>", "</S>", "<UNK>"]
+
+
+def test_order_of_a_vocabulary():
+    vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *"abcd"])
+    often, rare = [list("ab")] * 4, [list("cd")] * 2
+    vocabulary.check_order(iter(often + rare))
+    vocabulary.check_order([["x"] * 100])  # says nothing about the order
+    with pytest.raises(ValueError, match="the words up to 'b' occur 6 times, those after it 4 times; sort it"):
+        vocabulary.check_order(often[:3] + rare)
+    with pytest.raises(ValueError, match="not sorted by count"):
+        Vocabulary(["<S>", "</S>", "<UNK>", *"dcba"]).check_order(often + rare)
+    Vocabulary(["<S>", "</S>", "<UNK>"]).check_order(often)
+
+
+# Two streams, three words at a step. The first takes the first document, the second the second, and whichever needs
+# more text first takes the next one.
+DOCUMENTS = [[["a", "b"], ["c"]], [["d", "e", "f", "g"]], [["h"]]]
+S, E = "<S>", "</S>"
+STRETCHES = [
+    [
+        Stretch([S, "a", "b"], ["a", "b", E], [E, "b", "a"], ["b", "a", S]),
+        Stretch([S, "d", "e"], ["d", "e", "f"], [E, "g", "f"], ["g", "f", "e"]),
+    ],
+    [
+        Stretch([S, "c", S], ["c", E, "h"], [E, "c", E], ["c", S, "h"]),
+        Stretch(["f", "g"], ["g", E], ["e", "d"], ["d", S]),
+    ],
+    [Stretch(["h"], [E], ["h"], [S]), Stretch([], [], [], [])],
+]
+
+
+def test_stretches_by_hand():
+    assert list(stretches(DOCUMENTS, streams=2, steps=3)) == STRETCHES
+
+
+@pytest.mark.parametrize("steps", [1, 4, 50])
+def test_no_word_is_lost_between_stretches(rng, steps):
+    """n+1 pairs for each sentence, in order, of whole documents that lie in one stream."""
+    texts = [[[f"{d}.{s}.{w}" for w in range(rng.integers(1, 9))] for s in range(rng.integers(1, 6))] for d in range(9)]
+    batches = list(stretches(iter(texts), 3, steps))
+    found = []
+    for row in range(3):
+        words, following, reverse, preceding = (
+            [word for batch in batches for word in batch[row][field]] for field in range(4)
+        )
+        assert len(words) == len(following) == len(reverse) == len(preceding)
+        start = 0
+        while start < len(words):
+            size = following.index(E, start) - start
+            sentence = words[start + 1 : start + size + 1]
+            assert words[start] == S and following[start : start + size] == sentence
+            assert reverse[start] == E and preceding[start : start + size + 1] == [*sentence[::-1], S]
+            assert reverse[start + 1 : start + size + 1] == sentence[::-1]
+            found.append((row, sentence))
+            start += size + 1
+    assert sorted(s for _, s in found) == sorted(s for text in texts for s in text)
+    rows = {}
+    for row, sentence in found:
+        rows.setdefault(row, []).append(sentence)
+    for sentences in rows.values():
+        places = [tuple(map(int, sentence[0].split(".")[:2])) for sentence in sentences]
+        assert places == sorted(places)  # documents one after the other
+    for text in texts:
+        assert len({row for row, sentence in found if sentence in text}) == 1
+    full = [all(len(stretch.words) == steps for stretch in batch) for batch in batches]
+    assert full == sorted(full, reverse=True)  # only the last ones are shorter
+
+
+def test_documents_are_read_as_they_are_needed():
+    def endless():
+        while True:
+            yield iter([["a"] * 5] * 100)
+
+    source = stretches(endless(), 4, 7)
+    assert [len(stretch.words) for stretch in next(source)] == [7] * 4
+
+
+def test_text_without_sentences():
+    assert list(stretches([], 2, 3)) == list(stretches([[], []], 2, 3)) == []
+
+
+@pytest.mark.parametrize("read_words", [False, True])
+def test_stream_batch_by_hand(read_words):
+    vocabulary = Vocabulary([S, E, "<UNK>", *"abcdefg"])  # h is unknown
+    features = WordFeatures(vocabulary.vocab) if read_words else CharacterFeatures(max_characters=6)
+    inputs, targets, weights = stream_batch(features, vocabulary, STRETCHES[1])
+    assert inputs["mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
+    key = features.keys[0]
+    assert set(inputs) == {key, f"{key}_reverse", "mask"}
+    assert np.array_equal(inputs[key], features([[S, "c", S], ["f", "g"]])[key])
+    assert np.array_equal(inputs[f"{key}_reverse"], features([[E, "c", E], ["e", "d"]])[key])
+    assert targets["forward_logits"].tolist() == [[5, 1, 2], [9, 1, 0]]
+    assert targets["backward_logits"].tolist() == [[5, 0, 2], [6, 0, 0]]
+    for name in targets:
+        assert targets[name].dtype == np.int32 and weights[name].dtype == np.float32
+        np.testing.assert_allclose(weights[name], inputs["mask"] * (6 / 5), rtol=1e-6)
+    assert not np.shares_memory(*weights.values())
+
+
+def test_batches_for_sampling():
+    features, vocabulary = CharacterFeatures(max_characters=6), Vocabulary([S, E, "<UNK>", *"abcdefg"])
+    batch = stream_batch(features, vocabulary, STRETCHES[0])
+    inputs, targets, weights = for_sampling(*batch)
+    assert set(inputs) == {*batch[0], "forward_targets", "backward_targets"}
+    for direction in ("forward", "backward"):
+        assert np.array_equal(inputs[f"{direction}_targets"], batch[1][f"{direction}_logits"])
+        assert targets[f"{direction}_logits"].tolist() == [[0] * 3] * 2
+        assert targets[f"{direction}_logits"].dtype == np.int32
+    assert weights is batch[2]
 
 
 def test_language_model_batch_by_hand():
