@@ -10,7 +10,8 @@ The peers may live in an environment of their own:
 
 Every engine is a process that waits for commands. The rounds go over the engines in turn and one runs at a time, so the
 machine's moods hit all alike; medians are printed, and the largest difference between our vectors and AllenNLP's from
-the same weights. GFLOP/s count the arithmetic as published, for each word of a sentence and its two markers. Ours does
+the same weights. The spread is the slowest round over the fastest: near 1 on a machine with nothing else to do, and
+where it is not, the ratios are worth little (the peers suffer most from company). GFLOP/s count the arithmetic as published, for each word of a sentence and its two markers. Ours does
 about a fifteenth less: each distinct word once (nearly all differ here, except the markers), and no convolution over
 what is padding in every word.
 """
@@ -334,19 +335,22 @@ def main() -> None:
 def show(seconds: dict, memory: dict) -> None:
     engines = dict.fromkeys(name for _, name in seconds)
     products = {
-        name: 2 * SIDE**3 / 1e9 / statistics.median(value for title in JOBS for value in seconds[title, name])
+        name: 2 * SIDE**3 / 1e9 / min(value for title in JOBS for value in seconds[title, name])
         for name in engines
         if name in PEAKS
     }
-    print("peak, float32 products, GFLOP/s:", ", ".join(f"{name} {value:.0f}" for name, value in products.items()))
+    print("peak, best float32 product, GFLOP/s:", ", ".join(f"{name} {value:.0f}" for name, value in products.items()))
     for title, (_, size, _, passes) in JOBS.items():
-        print(f"\n{title}\n{'':26}{'words/s':>9}{'to AllenNLP':>13}{'GFLOP/s':>9}{'of peak':>9}{'peak memory':>13}")
+        print(
+            f"\n{title}\n{'':26}{'words/s':>9}{'to AllenNLP':>13}{'GFLOP/s':>9}{'of peak':>9}{'spread':>8}{'peak memory':>13}"
+        )
         rates = {name: size * WORDS / statistics.median(seconds[title, name]) for name in engines if name not in PEAKS}
         for name, rate in rates.items():
             gflops = rate * (WORDS + 2) / WORDS * 2 * MACS * passes / 1e9
             ratio = f"{rate / rates['AllenNLP']:.2f}x" if "AllenNLP" in rates else ""
             share = f"{gflops / max(products.values()):.0%}"
-            print(f"{name:26}{rate:9.1f}{ratio:>13}{gflops:9.1f}{share:>9}{memory[title, name]:10,.0f} MB")
+            spread = f"{max(seconds[title, name]) / min(seconds[title, name]):.1f}x"
+            print(f"{name:26}{rate:9.1f}{ratio:>13}{gflops:9.1f}{share:>9}{spread:>8}{memory[title, name]:10,.0f} MB")
 
 
 if __name__ == "__main__":

@@ -119,6 +119,105 @@ def test_a_killed_run_goes_on_to_the_same_weights(rng, tmp_path):
     assert not (tmp_path / "other" / "checkpoint").exists()
 
 
+def linear():
+    """A model that costs nothing to train."""
+    inputs = {"x": keras.Input((4,), name="x")}
+    return keras.Model(inputs, {"logits": keras.layers.Dense(3, name="logits")(inputs["x"])})
+
+
+@pytest.fixture
+def points(rng):
+    """Batches for it, endlessly."""
+    x = rng.normal(size=(60, 8, 4)).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices(({"x": x}, {"logits": x.argmax(-1) % 3})).repeat()
+
+
+class Killed(Exception):
+    """Ends a run without anything being tidied up."""
+
+
+def killed_after(model, step):
+    """The model, whose training ends so after so many batches."""
+
+    class Kill(keras.callbacks.Callback):
+        count = 0
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.count += 1
+            if self.count == step:
+                raise Killed
+
+    fit = model.fit
+    model.fit = lambda *args, callbacks, **kwargs: fit(*args, callbacks=[*callbacks, Kill()], **kwargs)
+    return model
+
+
+@pytest.mark.parametrize("step", [5, 7])
+def test_an_interruption_does_not_move_the_evaluations(points, tmp_path, step):
+    """Else other weights may be the best ones."""
+    options = {"steps": 20, "evaluations": 4, "checkpoint_minutes": 0, "folder": tmp_path}
+    with pytest.raises(Killed):
+        train.fit(killed_after(linear(), step), points, points.take(2), **options)
+    history = train.fit(linear(), points, points.take(2), **options)
+    assert [entry["step"] for entry in history] == [5, 10, 15, 20]
+
+
+def test_a_run_that_is_killed_while_it_is_evaluated(points, tmp_path):
+    def killed(entry):
+        raise Killed
+
+    options = {"steps": 4, "evaluations": 1, "checkpoint_minutes": 0, "folder": tmp_path}
+    with pytest.raises(Killed):
+        train.fit(linear(), points, points.take(2), **options, report=killed)
+    history = train.fit(linear(), points, points.take(2), **options)
+    assert [entry["step"] for entry in history] == [4]
+
+
+def test_an_infinite_loss_says_which_rate_was_too_high(points):
+    spoiled = points.map(lambda x, y: ({"x": x["x"] * np.inf}, y))
+    with pytest.raises(ValueError, match=r"the loss became infinite; try a learning rate below 0\.5$"):
+        train.fit(linear(), spoiled, spoiled.take(1), steps=4, learning_rate=0.5)
+
+
+def test_a_function_from_the_number_of_batches(points, tmp_path):
+    """Called with where the run is, so that nothing has to be skipped."""
+    starts = []
+
+    def data(start):
+        starts.append(start)
+        return points.skip(start)
+
+    with pytest.raises(Killed):
+        train.fit(killed_after(linear(), 3), data, steps=6, folder=tmp_path, checkpoint_minutes=0)
+    model = linear()
+    train.fit(model, data, steps=6, folder=tmp_path, checkpoint_minutes=0)
+    assert starts == [0, 3]
+
+
+def test_random_states_are_in_the_checkpoint(tmp_path, points):
+    """With dropout an interrupted run ends like an undisturbed one."""
+
+    def make():
+        keras.utils.set_random_seed(3)
+        inputs = {"x": keras.Input((4,), name="x")}
+        x = keras.layers.Dropout(0.5)(keras.layers.Dense(16, "relu", name="hidden")(inputs["x"]))
+        return keras.Model(inputs, {"logits": keras.layers.Dense(3, name="logits")(x)})
+
+    one, other = make(), make()
+    train.fit(one, points, steps=12)
+    with pytest.raises(Killed):
+        train.fit(killed_after(make(), 7), points, steps=12, folder=tmp_path, checkpoint_minutes=0)
+    train.fit(other, points, steps=12, folder=tmp_path)
+    for expected, found in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_checkpoint_of_another_run_is_refused(points, tmp_path):
+    train.fit(linear(), points, steps=2, folder=tmp_path, identity="one")
+    with pytest.raises(ValueError, match="holds a checkpoint of a run with other text or settings"):
+        train.fit(linear(), points, steps=4, folder=tmp_path, identity="two")
+
+
 def test_a_checkpoint_of_another_model_is_refused(rng, tmp_path):
     train.fit(train.build(BUNDLE), endless(rng), steps=2, folder=tmp_path)
     larger = replace(BUNDLE, config=asdict(replace(CONFIG, cells=16)))
