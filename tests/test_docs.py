@@ -12,10 +12,12 @@ import keras_ctxrep_tflite
 import pytest
 
 import keras_ctxrep
-from keras_ctxrep import cli
+from keras_ctxrep import cli, train
+from keras_ctxrep.convert import allennlp
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/elmo.md")}
+every_page = pytest.mark.parametrize("page", PAGES)
 MODULES = sorted(
     info.name
     for package in (keras_ctxrep, keras_ctxrep_export, keras_ctxrep_tflite)
@@ -44,25 +46,30 @@ def test_every_public_class_and_function_has_an_example(name):
             assert ">>>" in (value.__doc__ or ""), f"{name}.{attribute} has no example"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGES[page], re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def place(models, tmp_path_factory):
-    """A folder with the files that the README's commands name."""
-    folder = tmp_path_factory.mktemp("readme")
+    """A folder with the files that the commands name."""
+    folder = tmp_path_factory.mktemp("pages")
     for name in ("text.txt", "heldout.txt"):
         shutil.copy(models / "corpus.txt", folder / name)
     for name in ("train.tsv", "dev.tsv", "test.tsv"):
         shutil.copy(models / "test.tsv", folder / name)
+    (folder / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\n")
+    model, bundle = train.load_encoder(models / "elmo" / "pretrained")
+    allennlp.write(folder / "published", model, bundle)
     return folder
 
 
-def test_readme_commands(place, monkeypatch, capsys):
+@every_page
+def test_commands(page, place, monkeypatch, capsys):
     """In order, with short trainings instead of long ones."""
     monkeypatch.chdir(place)
-    commands = [line for block in blocks("sh") for line in block.replace("\\\n", " ").splitlines() if "ctxrep " in line]
+    shell = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
+    commands = [line for line in shell.splitlines() if "ctxrep " in line]
     assert len(commands) > 6
     for command in commands:
         argv = command.split("#")[0].split("|")[-1].split()
@@ -79,10 +86,11 @@ def test_readme_commands(place, monkeypatch, capsys):
             assert cli.main(argv[1:]) == 0, (command, capsys.readouterr().err)
 
 
-def test_readme_python(place, monkeypatch):
+@every_page
+def test_python(page, place, monkeypatch):
     monkeypatch.chdir(place)
-    found = blocks("python")
-    assert len(found) >= 3
+    found = blocks(page, "python")
+    assert len(found) >= 2
     namespace: dict = {}
     for block in found:
-        exec(compile(block, "README.md", "exec"), namespace)
+        exec(compile(block, page, "exec"), namespace)
