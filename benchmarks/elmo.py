@@ -10,10 +10,12 @@ The peers may live in an environment of their own:
 
 Every engine is a process that waits for commands. The rounds go over the engines in turn and one runs at a time, so the
 machine's moods hit all alike; medians are printed, and the largest difference between our vectors and AllenNLP's from
-the same weights. The spread is the slowest round over the fastest: near 1 on a machine with nothing else to do, and
-where it is not, the ratios are worth little (the peers suffer most from company). GFLOP/s count the arithmetic as published, for each word of a sentence and its two markers. Ours does
-about a fifteenth less: each distinct word once (nearly all differ here, except the markers), and no convolution over
-what is padding in every word.
+the same weights. The spread is the slowest round over the fastest: where it is far from 1 the machine had other work,
+which slows the peers most, and the ratios flatter us.
+
+GFLOP/s count the arithmetic as published, for each word of a sentence and its two markers. Ours does about a fifteenth
+less: each distinct word once (nearly all differ here, except the markers), and no convolution over what is padding in
+every word.
 """
 
 import argparse
@@ -341,16 +343,15 @@ def show(seconds: dict, memory: dict) -> None:
     }
     print("peak, best float32 product, GFLOP/s:", ", ".join(f"{name} {value:.0f}" for name, value in products.items()))
     for title, (_, size, _, passes) in JOBS.items():
-        print(
-            f"\n{title}\n{'':26}{'words/s':>9}{'to AllenNLP':>13}{'GFLOP/s':>9}{'of peak':>9}{'spread':>8}{'peak memory':>13}"
-        )
+        heads = f"{'words/s':>9}{'to AllenNLP':>13}{'GFLOP/s':>9}{'of peak':>9}{'spread':>8}{'memory':>10}"
+        print(f"\n{title}\n{'':26}{heads}")
         rates = {name: size * WORDS / statistics.median(seconds[title, name]) for name in engines if name not in PEAKS}
         for name, rate in rates.items():
             gflops = rate * (WORDS + 2) / WORDS * 2 * MACS * passes / 1e9
             ratio = f"{rate / rates['AllenNLP']:.2f}x" if "AllenNLP" in rates else ""
             share = f"{gflops / max(products.values()):.0%}"
             spread = f"{max(seconds[title, name]) / min(seconds[title, name]):.1f}x"
-            print(f"{name:26}{rate:9.1f}{ratio:>13}{gflops:9.1f}{share:>9}{spread:>8}{memory[title, name]:10,.0f} MB")
+            print(f"{name:26}{rate:9.1f}{ratio:>13}{gflops:9.1f}{share:>9}{spread:>8}{memory[title, name]:7,.0f} MB")
 
 
 if __name__ == "__main__":

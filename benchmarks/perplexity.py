@@ -38,13 +38,12 @@ def main() -> None:
     parser.add_argument("--valid", required=True, metavar="FILE")
     parser.add_argument("--out", required=True, metavar="FOLDER")
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--size", default="elmo_2x512_128_512cnn_1xhighway")
+    parser.add_argument("--size", default="elmo_2x128_64_256cnn_1xhighway")
     parser.add_argument("--vocab-size", type=int, default=30_000)
     parser.add_argument("--samples", type=int, default=2048)
-    parser.add_argument("--unroll", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--batch-size", type=int, default=48, help="sentences")
+    parser.add_argument("--learning-rate", type=float, default=4e-3)
+    parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--no-counts", action="store_true", help="leave the n-grams out")
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -59,24 +58,26 @@ def main() -> None:
         args.size,
         args.valid,
         vocab_size=args.vocab_size,
-        unroll=args.unroll or None,
         samples=args.samples or None,
         batch_size=args.batch_size,
         minutes=args.minutes,
         learning_rate=args.learning_rate,
         dropout=args.dropout,
+        evaluations=6,
         report=lambda entry: print({name: round(value, 3) for name, value in entry.items()}, flush=True),
     )
     vocabulary = Vocabulary(bundle.load(args.out).vocab)
     score = recipes.score(args.out, args.valid)
     print(f"{args.size}, {len(vocabulary):,} words, on {platform.processor() or platform.machine()}")
-    print("| minutes | steps | words read | forward | backward |\n|---|---|---|---|---|")
+    print("| minutes | steps | forward | backward |\n|---|---|---|---|")
     for entry in history:
-        read = entry["step"] * args.batch_size * args.unroll
         forward, backward = (entry[f"val_{way}_logits_perplexity"] for way in ("forward", "backward"))
-        print(f"| {entry['minutes']:.1f} | {entry['step']:,} | {read:,} | {forward:.1f} | {backward:.1f} |")
-    if args.unroll:
-        print(f"{read / (60 * history[-1]['minutes']):,.0f} words/s, validation included")
+        print(f"| {entry['minutes']:.1f} | {entry['step']:,} | {forward:.1f} | {backward:.1f} |")
+    count = sum(len(words(line)) + 1 for document in documents([args.train]) for line in document)
+    lines = sum(len(document) for document in documents([args.train]))
+    read = history[-1]["step"] * args.batch_size * count / lines
+    rate = read / (60 * history[-1]["minutes"])
+    print(f"about {read / 1e6:.1f} million words, {read / count:.1f} passes, {rate:,.0f} words/s with validation")
     print(score)
     if not args.no_counts:
         print("counted on the same text:")

@@ -231,6 +231,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
     )
     option("--optimizer", "adagrad is ELMo's published recipe", choices=("adamw", "adagrad"))
+    option("--evaluations", "how often to validate, evenly over the run", type=_positive(int), metavar="N")
     option("--checkpoint-minutes", "time between two checkpoints", type=_positive(float), metavar="N")
     training(option)
 

@@ -56,6 +56,7 @@ def pretrain(
     dropout: float = 0.1,
     precision: str = "float32",
     seed: int = 0,
+    evaluations: int = 10,
     checkpoint_minutes: float = 5.0,
     tensorboard: str | Path | None = None,
     report: Report | None = None,
@@ -89,6 +90,7 @@ def pretrain(
         dropout: while training.
         precision: a Keras dtype policy.
         seed: of every random choice.
+        evaluations: how often to validate, evenly over the run.
         checkpoint_minutes: time between two checkpoints.
         tensorboard: folder for TensorBoard logs.
         report: called with each evaluation, as it comes.
@@ -171,6 +173,7 @@ def pretrain(
         minutes=minutes,
         learning_rate=learning_rate or 1e-3,
         optimizer=adagrad if optimizer == "adagrad" else None,
+        evaluations=evaluations,
         folder=out,
         identity=_identity(
             bundle,
