@@ -59,7 +59,7 @@ def _score(args: argparse.Namespace) -> None:
         for found in recipes.score_sentences(args.folder, sentences):
             print(json.dumps(found, ensure_ascii=False), flush=True)
         return
-    found = recipes.score(args.folder, args.data)
+    found = recipes.score(args.folder, args.data, carry_state=args.carry_state)
     if args.json:
         print(json.dumps(found))
     else:
@@ -265,6 +265,7 @@ def parser() -> argparse.ArgumentParser:
     option("folder", "a model folder")
     option("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
     option("--json", "print one JSON object", action="store_true")
+    option("--carry-state", "a biLM: score the text as it runs on, not sentence by sentence", action="store_true")
     option("--lm", "a biLM: the log-probability of each sentence, one JSON object a line", action="store_true")
 
     option = command(

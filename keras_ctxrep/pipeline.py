@@ -188,14 +188,16 @@ def running_text(
     sampled: bool = False,
     seed: int = 0,
     start: int = 0,
+    epochs: int | None = None,
 ) -> tf.data.Dataset:
-    """Endless batches of running text, to train `elmo.language_model(..., streams=streams)` on.
+    """Batches of running text, to train `elmo.language_model(..., streams=streams)` on.
 
     Args:
         features, vocabulary, documents, sampled, start: as of `sentences`; nothing is cut.
         streams: rows of a batch, over all replicas; row k goes on where row k of the batch before ended.
         steps: words per row, 20 in the published model.
         seed: for the sake of `sentences`: the order is that of the documents.
+        epochs: passes over the text, to its last word; None: endless.
 
     >>> vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "a", "b"])
     >>> data = running_text(CharacterFeatures(), vocabulary, lambda epoch: [["a b b"]], streams=2, steps=3)
@@ -209,14 +211,15 @@ def running_text(
         return (found for sentence in document if (found := [word.text for word in words(sentence)]))
 
     def batches() -> Iterator[list]:
-        endless = (split(document) for number in itertools.count() for document in documents(number))
-        return stretches(endless, streams, steps)
+        numbers = itertools.count() if epochs is None else range(epochs)
+        return stretches((split(document) for number in numbers for document in documents(number)), streams, steps)
 
     def collate(batch, rng):
         batch = stream_batch(features, vocabulary, batch)
         return for_sampling(*batch) if sampled else batch
 
-    return collated(batches, collate, seed, start)
+    count = tf.data.INFINITE_CARDINALITY if epochs is None else sum(1 for _ in batches()) - start
+    return collated(batches, collate, seed, start, count)
 
 
 def whole_sentences(

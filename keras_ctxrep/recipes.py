@@ -26,6 +26,8 @@ from keras_ctxrep.text.pretraining import (
     language_model_batch,
     next_sentence_rows,
     pretrainer_batch,
+    stream_batch,
+    stretches,
 )
 from keras_ctxrep.text.scores import accuracy, standard_error
 from keras_ctxrep.text.tokens import Characters, WordPiece, read_vocab, words
@@ -146,7 +148,10 @@ def pretrain(
         else:
             data = partial(pipeline.sentences, features, vocabulary, texts, batch_size)
         data = partial(data, bool(samples), seed)
-        validation = pipeline.whole_sentences(features, vocabulary, held, batch_size)
+        if unroll:
+            validation = pipeline.running_text(features, vocabulary, lambda _: held, batch_size, unroll, epochs=1)
+        else:
+            validation = pipeline.whole_sentences(features, vocabulary, held, batch_size)
     else:
         bundle, data, validation = _masked_modelling(
             config, list(read(corpus)), held, given, vocab_size, cased, max_length, batch_size, seed
@@ -162,7 +167,7 @@ def pretrain(
             same = before is not None and before.task == "language_model" and before.vocab == bundle.vocab
             train.copy_weights(source, model, skip=() if same else ("softmax",))
     if unroll or samples:
-        judge = train.build(bundle)
+        judge = elmo.language_model(config, len(bundle.vocab), streams=batch_size if unroll else None)
     adagrad = partial(train.Adagrad, learning_rate or 0.2, gradient_scale=float(unroll or 1))
     history = train.fit(
         model,
@@ -185,17 +190,19 @@ def pretrain(
         tensorboard=tensorboard,
         report=report,
     )
-    if judge is not None:
-        train.copy_weights(model, judge)
-    train.save(out, judge or model, bundle)
+    if judge is not None:  # what is kept reads whole sentences
+        plain = train.build(bundle)
+        train.copy_weights(model, plain)
+        model = plain
+    train.save(out, model, bundle)
     with written_whole(Path(out) / "history.json") as path:
         path.write_text(json.dumps(history, indent=1))
     return history
 
 
-def _watched(items: Iterable[list[str]]) -> Iterator[list[str]]:
+def _watched(items: Iterable[list[str]], what: str = "reading") -> Iterator[list[str]]:
     """Documents, with a bar on the screen that counts their sentences while they are read."""
-    with tqdm(desc="reading", unit=" sentences", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
+    with tqdm(desc=what, unit=" sentences", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
         for item in items:
             yield item
             bar.update(len(item))
@@ -366,7 +373,7 @@ def _labelled(bundle: Bundle, examples: Sequence[Example], batch_size: int, seed
     return pipeline.dataset(pairs, collate, batch_size, length=_pair_length, seed=seed, repeat=repeat)
 
 
-def score(folder: str | Path, data: str | Path, batch_size: int = 32) -> dict:
+def score(folder: str | Path, data: str | Path, batch_size: int = 32, carry_state: bool = False) -> dict:
     """A model folder's metric on held-out data.
 
     A classifier: accuracy with its standard error, on labelled examples. A biLM: full-softmax perplexity forward,
@@ -376,12 +383,16 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32) -> dict:
     Args:
         folder: the model.
         data: a labelled file (.tsv, .jsonl) for a classifier, a text file for a language model.
-        batch_size: texts computed together; no figure depends on it.
+        batch_size: texts computed together; no figure depends on it, but with `carry_state`.
+        carry_state: a biLM: read the text on and on in `batch_size` streams, as a biLM trained with `unroll` has, and
+            as bilm-tf scores; else every sentence is scored by itself.
 
     Raises:
         ValueError: the data is malformed or does not fit the model's task.
     """
     model, bundle = train.load(folder)
+    if carry_state and bundle.task != "language_model":
+        raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
     if bundle.task == "classify":
         examples = read_examples(data)
         _check(examples, bundle.labels)
@@ -392,11 +403,16 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32) -> dict:
         raise ValueError(f"{folder}: an encoder alone has no score; fine-tune it with `ctxrep train`")
     if bundle.task == "pretrainer":
         return _score_pretrainer(model, bundle, list(documents([data])), batch_size)
-    sentences = (sentence for document in documents([data]) for sentence in document)
-    with tqdm(desc="scoring", unit=" sentences", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
-        totals = np.zeros(4)  # sentences, words, and the sums of both directions
-        for found in _sentence_scores(model, bundle, sentences, batch_size, bar.update):
-            totals += 1, found["words"] + 1, found["forward"], found["backward"]
+    text = _watched(documents([data]), "scoring")
+    if carry_state:
+        found = _carried_scores(model, bundle, text, batch_size)
+    else:
+        sentences = (sentence for document in text for sentence in document)
+        scores = _sentence_scores(model, bundle, sentences, batch_size)
+        found = ((1, one["words"] + 1, one["forward"], one["backward"]) for one in scores)
+    totals = np.zeros(4)  # sentences, words and ends, and the log-probabilities of both directions
+    for one in found:
+        totals += one
     if not totals[0]:
         raise ValueError(f"{data}: no words in it")
     return {
@@ -406,6 +422,22 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32) -> dict:
         "backward_perplexity": float(np.exp(-totals[3] / totals[1])),
         "perplexity": float(np.exp(-(totals[2] + totals[3]) / (2 * totals[1]))),
     }
+
+
+def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -> Iterator[tuple]:
+    """(sentences, words, forward, backward) of one stretch of running text after the other."""
+    features, vocabulary = bundle.features, Vocabulary(bundle.vocab)
+    streams = elmo.language_model(elmo.Config(**bundle.config), len(vocabulary), streams=batch_size)
+    train.copy_weights(model, streams)
+    run = train.scorer(streams)
+    split = ((found for line in document if (found := [word.text for word in words(line)])) for document in text)
+    for batch in stretches(split, batch_size, 20):
+        inputs, targets, weights = stream_batch(features, vocabulary, batch)
+        masks = {name: weight > 0 for name, weight in weights.items()}
+        sums = run(inputs, targets, masks)
+        real = masks["forward_logits"]
+        ends = (targets["forward_logits"] == 1)[real].sum()
+        yield ends, real.sum(), -sums["forward_logits"].sum(), -sums["backward_logits"].sum()
 
 
 def _score_pretrainer(model: keras.Model, bundle: Bundle, text: list, batch_size: int) -> dict:
@@ -437,7 +469,6 @@ def score_sentences(
         folder: a language model.
         sentences: read as they are needed; those without a word are left out.
         batch_size: sentences computed together; no figure depends on it.
-        progress: called with the number of sentences done.
 
     Returns: for each, in order, {"text", "words": n, "forward" and "backward": the log-probability of w1 .. wn, </S>
         and of <S>, w1 .. wn, in nats; "perplexity": exp of their mean over both directions and n+1 words, negative}.
@@ -448,10 +479,10 @@ def score_sentences(
     model, bundle = train.load(folder)
     if bundle.task != "language_model":
         raise ValueError(f"{folder}: its task is {bundle.task!r}; sentences are scored by an ELMo language model")
-    return _sentence_scores(model, bundle, sentences, batch_size, progress)
+    return _sentence_scores(model, bundle, sentences, batch_size)
 
 
-def _sentence_scores(model, bundle, sentences, batch_size, progress) -> Iterator[dict]:
+def _sentence_scores(model, bundle, sentences, batch_size) -> Iterator[dict]:
     features, vocabulary = bundle.features, Vocabulary(bundle.vocab)
     run = train.scorer(model)
     source = iter(sentences)
@@ -470,7 +501,6 @@ def _sentence_scores(model, bundle, sentences, batch_size, progress) -> Iterator
                     "perplexity": float(np.exp(-(forward + backward) / (2 * len(row) + 2))),
                 }
         yield from (found[number] for number in sorted(found))
-        progress(len(pool))
 
 
 def embed(

@@ -106,6 +106,13 @@ def copy_weights(source: keras.Model, target: keras.Model, skip: Sequence[str] =
                 weight.assign(value)
 
 
+def reset_streams(model: keras.Model) -> None:
+    """Sets the state that a biLM keeps of its streams to zero, as at the beginning of a text."""
+    for layer in model.layers:
+        if getattr(layer, "streams", None):
+            layer.state.assign(np.zeros(layer.state.shape))
+
+
 def _without_state(layer: keras.layers.Layer) -> list:
     return [weight for weight in layer.weights if weight is not getattr(layer, "state", None)]
 
@@ -520,6 +527,7 @@ class _Course(keras.callbacks.Callback):
         if self.validation is not None and (due or self.done):
             if self.judge.layers[0] is not self.model.layers[0]:
                 copy_weights(self.model, self.judge)
+            reset_streams(self.judge)
             found = self.judge.evaluate(self.validation, verbose=0, return_dict=True)
             logs.update({f"val_{name}": value for name, value in found.items()})  # TensorBoard reads them too
             if found["loss"] < self.best_loss:

@@ -77,7 +77,7 @@ class VocabularySoftmax(keras.layers.Layer):
     def sample(self):
         """int32 (S,) distinct words, and how many draws it took to find them, float32."""
         # All draws are made at once, enough of them; a word counts where it is drawn first.
-        count = _draws(self.vocabulary_size, self.samples)
+        count = _draws(self.vocabulary_size, self.samples or 1)
         uniform = keras.random.uniform((count,), seed=self.seed_generator)
         drawn = ops.cast(ops.exp(uniform * float(np.log(self.vocabulary_size + 1))), "int32") - 1
         drawn = ops.clip(drawn, 0, self.vocabulary_size - 1)
@@ -93,8 +93,8 @@ class VocabularySoftmax(keras.layers.Layer):
         return -ops.expm1(draws * ops.log1p(-probability))
 
     def compute_output_spec(self, x, targets=None):
-        full = targets is None or self.samples is None
-        return keras.KerasTensor((*x.shape[:2], self.vocabulary_size if full else 1 + self.samples), self.compute_dtype)
+        wide = self.vocabulary_size if targets is None or not self.samples else 1 + self.samples
+        return keras.KerasTensor((*x.shape[:2], wide), self.compute_dtype)
 
     def get_config(self):
         names = ("vocabulary_size", "samples", "seed")

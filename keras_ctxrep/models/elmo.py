@@ -124,14 +124,23 @@ def encoder(
             cache + 1, config.width, embeddings_initializer="zeros", trainable=False, name="token_cache"
         )
         tokens = klayers.Add(name="tokens")([_token_layer(config)(others), table(known)])
-    streams, end = _stack(config, dropout, (tokens, tokens), marked, state=state)
+    if carry_state or keep_markers:
+        pairs, end = _stack(config, dropout, (tokens, tokens), marked, state=state)
+        crop = {"forward": (1, 1), "backward": (1, 1)}
+    else:
+        pairs, end = _stack(config, dropout, *_needed(tokens, marked))
+        crop = {"forward": (1, 0), "backward": (0, 1)}
     layers, words = [], []
-    for index, pair in enumerate(streams):
-        both = klayers.Concatenate(name=f"both_{index}")(list(pair))
-        words.append(
-            ZeroPadding(name=f"layer_{index}")(klayers.Cropping1D(1, name=f"words_{index}")(both), mask=inputs["mask"])
-        )
-        layers.append(ZeroPadding(name=f"marked_{index}")(both, mask=marked) if keep_markers else words[-1])
+    for index, pair in enumerate(pairs):
+        ways = zip(crop, pair, strict=True)
+        cropped = [klayers.Cropping1D(crop[way], name=f"{way}_words_{index}")(x) for way, x in ways]
+        both = klayers.Concatenate(name=f"words_{index}")(cropped)
+        words.append(ZeroPadding(name=f"layer_{index}")(both, mask=inputs["mask"]))
+        if keep_markers:
+            both = klayers.Concatenate(name=f"both_{index}")(list(pair))
+            layers.append(ZeroPadding(name=f"marked_{index}")(both, mask=marked))
+        else:
+            layers.append(words[-1])
     pooled = MaskedPooling("mean", name="pooled")(words[-1], mask=inputs["mask"])
     outputs = {"layers": layers, "sequence": layers[-1], "pooled": pooled}
     outputs |= {"mask": marked} if keep_markers else {}
@@ -207,8 +216,8 @@ def language_model(
     ids = _ids(config)
     token_layer = _token_layer(config)
     if streams is None:
-        both, mask = SentenceMarkers(name="sentence_markers")(inputs[ids], mask=inputs["mask"])
-        tokens = (token_layer(both),) * 2
+        marked, mask = SentenceMarkers(name="sentence_markers")(inputs[ids], mask=inputs["mask"])
+        tokens, mask = _needed(token_layer(marked), mask)
     else:
         mask = inputs["mask"]
         inputs[f"{ids}_reverse"] = keras.Input(inputs[ids].shape[1:], dtype="int32", name=f"{ids}_reverse")
@@ -219,10 +228,6 @@ def language_model(
     softmax = VocabularySoftmax(vocabulary_size, samples, name="softmax")
     outputs = {}
     for direction, x in zip(("forward", "backward"), tops[-1], strict=True):
-        if streams is None:
-            # forward: every position but the last predicts the next one; backward: every one but the first the one
-            # before
-            x = klayers.Cropping1D((0, 1) if direction == "forward" else (1, 0), name=f"{direction}_states")(x)
         x = klayers.Dropout(config.dropout, name=f"{direction}_top_dropout")(x)
         targets = {}
         if samples:
@@ -258,6 +263,16 @@ def _token_layer(config: Config) -> keras.layers.Layer:
         config.activation,
         name="char_cnn",
     )
+
+
+def _needed(tokens, mask):
+    """(What forward reads, what backward reads), float32 (B, T+1, P), and the mask of both, from marked sentences.
+
+    Nothing that is given out depends on a step of the forward LSTM on </S>, or of the backward one on <S>.
+    """
+    forward = klayers.Cropping1D((0, 1), name="forward_tokens")(tokens)
+    backward = klayers.Cropping1D((1, 0), name="backward_tokens")(tokens)
+    return (forward, backward), mask[:, 1:]
 
 
 def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=None):

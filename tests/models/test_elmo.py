@@ -35,7 +35,7 @@ def test_names_of_sizes(name):
 
 
 def streams(model, batch):
-    """{layer: float32 (B, T+2, P)} of the token layer and every LSTM."""
+    """{layer: float32} of the token layer, (B, T+2, P), and every LSTM, (B, T+1, P): none reads its last marker."""
     names = ["char_cnn", "forward_0", "backward_0", "forward_1", "backward_1"]
     inside = keras.Model(model.input, {name: model.get_layer(name).output for name in names})
     return {name: np.asarray(array) for name, array in inside(batch).items()}
@@ -47,13 +47,23 @@ def test_layers(elmo_config, characters, sentences, rng, residual):
     batch = characters(sentences)
     found = streams(model, batch)
     f0, b0, f1, b1 = (found[f"{way}_{index}"] for index in (0, 1) for way in ("forward", "backward"))
-    expected = [(found["char_cnn"],) * 2, (f0, b0), (f1 + f0, b1 + b0) if residual else (f1, b1)]
+    tokens = found["char_cnn"]
+    expected = [(tokens[:, :-1], tokens[:, 1:]), (f0, b0), (f1 + f0, b1 + b0) if residual else (f1, b1)]
     out = model(batch)
-    for layer, pair in zip(out["layers"], expected, strict=True):
-        words = np.concatenate(pair, -1)[:, 1:-1] * batch["mask"][:, :, None]
+    for layer, (forward, backward) in zip(out["layers"], expected, strict=True):
+        words = np.concatenate([forward[:, 1:], backward[:, :-1]], -1) * batch["mask"][:, :, None]
         np.testing.assert_allclose(layer, words, atol=1e-6)
     mean = np.asarray(out["sequence"]).sum(1) / batch["mask"].sum(1, keepdims=True)
     np.testing.assert_allclose(out["pooled"], mean, atol=1e-6)
+
+
+def test_steps_that_nothing_depends_on_are_left_out(elmo_config, characters, sentences, rng):
+    """The encoder that keeps the markers takes every step, and gives the same words."""
+    short, whole = elmo.encoder(elmo_config), elmo.encoder(elmo_config, keep_markers=True)
+    train.copy_weights(short, whole)
+    batch = characters(sentences)
+    for one, other in zip(short(batch)["layers"], whole(batch)["layers"], strict=True):
+        np.testing.assert_allclose(one, other[:, 1:-1] * batch["mask"][:, :, None], atol=1e-6)
 
 
 def test_the_lowest_layer_is_the_token_layer_twice(elmo_config, characters, rng):
@@ -98,7 +108,7 @@ def test_logits_of_a_language_model(elmo_config, characters, sentences, rng):
     encoder = elmo.encoder(elmo_config)
     assert model.count_params() == encoder.count_params() + 7 * 9
     top = streams(model, characters(sentences))
-    states = (top["forward_1"] + top["forward_0"])[:, :-1], (top["backward_1"] + top["backward_0"])[:, 1:]
+    states = top["forward_1"] + top["forward_0"], top["backward_1"] + top["backward_0"]
     for key, state in zip(("forward_logits", "backward_logits"), states, strict=True):
         np.testing.assert_allclose(out[key], state @ softmax.kernel.numpy().T + softmax.bias.numpy(), atol=1e-5)
 
