@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import pipeline, train
+from keras_ctxrep import optimizers, pipeline, train
 from keras_ctxrep.models import bert, elmo, heads
 from keras_ctxrep.text.bundle import Bundle, sha256, written_whole
 from keras_ctxrep.text.examples import Example, documents, hold_out, read_examples, shuffled, without
@@ -168,7 +168,7 @@ def pretrain(
             train.copy_weights(source, model, skip=() if same else ("softmax",))
     if unroll or samples:
         judge = elmo.language_model(config, len(bundle.vocab), streams=batch_size if unroll else None)
-    adagrad = partial(train.Adagrad, learning_rate or 0.2, gradient_scale=float(unroll or 1))
+    adagrad = partial(optimizers.Adagrad, learning_rate or 0.2, gradient_scale=float(unroll or 1))
     history = train.fit(
         model,
         data,

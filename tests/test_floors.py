@@ -26,6 +26,7 @@ FLOORS = {
     "keras_ctxrep_tflite": 3,
     "keras_ctxrep.models": 2,
     "keras_ctxrep.pipeline": 2,
+    "keras_ctxrep.optimizers": 2,
     "keras_ctxrep_export": 2,
     "keras_ctxrep.text": 1,
     "keras_ctxrep.layers": 1,
@@ -37,6 +38,7 @@ TENSORFLOW = ("tensorflow", "tensorflow_text")
 WITHOUT_TENSORFLOW = {
     "keras_ctxrep.layers.lstm": "functions",
     "keras_ctxrep.layers.char_cnn": "functions",
+    "keras_ctxrep.layers.softmax": "functions",
     "keras_ctxrep.layers": "nowhere",
     "keras_ctxrep.models": "nowhere",
     "keras_ctxrep.convert": "nowhere",

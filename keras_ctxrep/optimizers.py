@@ -1,0 +1,126 @@
+"""Optimizers that are right on several replicas, and whose steps do not cost more for a larger vocabulary."""
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+
+class _ByRows(keras.optimizers.Optimizer):
+    """What both optimizers do with a gradient before it is applied, and with one that has only some rows.
+
+    The gradient is summed over the replicas and over repeated rows of embeddings, and then its norm is clipped: Keras
+    clips each replica's part before the sum, which under MirroredStrategy lets through up to as many times the limit as
+    there are replicas. Rows that a batch does not touch are left alone, their averages too, so that a step's cost does
+    not grow with the table.
+    """
+
+    clip: float
+    gradient_scale = 1.0
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        reduced = super()._all_reduce_sum_gradients(grads_and_vars)
+        gradients = [_once(gradient) for gradient, _ in reduced]
+        clipped, _ = tf.clip_by_global_norm(gradients, self.clip / self.gradient_scale)
+        return [(gradient, variable) for gradient, (_, variable) in zip(clipped, reduced, strict=True)]
+
+    def update_step(self, gradient, variable, learning_rate):
+        if not isinstance(gradient, tf.IndexedSlices):
+            return super().update_step(gradient, variable, learning_rate)
+        rows = gradient.indices
+        step = self._row_step(ops.cast(gradient.values, variable.dtype), variable, rows)
+        rate = ops.cast(learning_rate, variable.dtype)
+        self.assign_sub(variable, tf.IndexedSlices(rate * step, rows, gradient.dense_shape))
+
+    def _moved(self, average, rows, new):
+        """Rows of an average, set to what they are now."""
+        self.assign_add(average, tf.IndexedSlices(new - tf.gather(average.value, rows), rows, average.shape))
+        return new
+
+    def get_config(self):
+        return super().get_config() | {"clip": self.clip}
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class AdamW(_ByRows, keras.optimizers.AdamW):
+    """AdamW, clipped by the norm of the whole gradient, and lazy where a gradient has only some rows.
+
+    Loshchilov & Hutter 2017, https://arxiv.org/abs/1711.05101. No decay on biases and norms, as published for BERT, nor
+    on the softmax over a vocabulary of words, whose rows are mostly left alone.
+
+    Args:
+        learning_rate: the peak.
+        weight_decay: per step, times the learning rate.
+        clip: largest global norm of the gradient.
+
+    >>> AdamW(learning_rate=1e-3, clip=1.0).clip
+    1.0
+    """
+
+    def __init__(self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, **kwargs):
+        super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
+        self.clip = clip
+        self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj", "softmax"])
+
+    def _row_step(self, gradient, variable, rows):
+        index = self._get_variable_index(variable)
+        time = ops.cast(self.iterations + 1, variable.dtype)
+        one, two = (ops.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
+        m, v = self._momentums[index], self._velocities[index]
+        mean = self._moved(m, rows, one * tf.gather(m.value, rows) + (1 - one) * gradient)
+        square = self._moved(v, rows, two * tf.gather(v.value, rows) + (1 - two) * tf.square(gradient))
+        scale = ops.sqrt(1 - ops.power(two, time)) / (1 - ops.power(one, time))
+        return scale * mean / (ops.sqrt(square) + self.epsilon)
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class Adagrad(_ByRows, keras.optimizers.Adagrad):
+    """Adagrad as the published biLM was trained with: a += g^2; w -= rate g / sqrt(a), a starting at 1.
+
+    Duchi et al. 2011, https://jmlr.org/papers/v12/duchi11a.html; https://github.com/allenai/bilm-tf, whose rate is 0.2
+    and whose gradient is that of the loss times the number of steps unrolled, clipped to a norm of 10.
+
+    Args:
+        learning_rate: of every step.
+        clip: largest global norm of the gradient.
+        gradient_scale: multiplies the gradient before it is clipped.
+
+    >>> Adagrad(0.2, clip=10.0, gradient_scale=20.0).initial_accumulator_value
+    1.0
+    """
+
+    def __init__(
+        self,
+        learning_rate=0.2,
+        clip=10.0,
+        gradient_scale=1.0,
+        initial_accumulator_value=1.0,
+        epsilon=0.0,
+        **kwargs,
+    ):
+        super().__init__(learning_rate, initial_accumulator_value, epsilon, **kwargs)
+        self.clip, self.gradient_scale = clip, gradient_scale
+
+    def update_step(self, gradient, variable, learning_rate):
+        if isinstance(gradient, tf.IndexedSlices):
+            values = gradient.values * self.gradient_scale
+            gradient = tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        else:
+            gradient = gradient * self.gradient_scale
+        super().update_step(gradient, variable, learning_rate)
+
+    def get_config(self):
+        return super().get_config() | {"gradient_scale": self.gradient_scale}
+
+    def _row_step(self, gradient, variable, rows):
+        a = self._accumulators[self._get_variable_index(variable)]
+        found = self._moved(a, rows, tf.gather(a.value, rows) + tf.square(gradient))
+        return gradient / ops.sqrt(found + self.epsilon)
+
+
+def _once(gradient):
+    """An embedding's gradient with each row once: squares of its parts are not the square of their sum."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, index = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, index, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
