@@ -46,8 +46,10 @@ def models(tmp_path_factory) -> Path:
     examples = []
     for _ in range(600):
         label = draw.choice(sorted(topics))
-        sentence = " ".join(w for word in draw.choices(topics[label], k=draw.randint(1, 6)) for w in ("the", word))
-        examples.append(Example(f"{sentence} {draw.choice(['is good.', 'was bad!', '— number 7?'])}", label))
+        nouns = draw.choices(topics[label], k=draw.randint(1, 6))
+        words = [draw.choice(["the ", "the ", ""]) + noun for noun in nouns]
+        end = draw.choice([" is good.", " was bad!", " — number 7?", ""])
+        examples.append(Example(" ".join(words) + end, label))
     (root / "corpus.txt").write_text("\n".join(example.text for example in examples), encoding="utf-8")
     rows = "".join(f"{example.text}\t{example.label}\n" for example in examples[400:])
     (root / "test.tsv").write_text("text\tlabel\n" + rows, encoding="utf-8")

@@ -30,7 +30,7 @@ def test_help(name, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([name, "--help"])
     assert stop.value.code == 0
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     assert text.startswith(f"usage: ctxrep {name}") and "None" not in text
     if name == "pretrain":
         assert "(default: 32)" in text and "(default: 8000)" in text

@@ -107,6 +107,12 @@ def test_running_text_goes_on_epoch_after_epoch():
     assert targets(later, 2) == [[[5, 1, 4, 4]], [[3, 5, 1, 3]]]
 
 
+def test_one_pass_over_running_text():
+    data = pipeline.running_text(FEATURES, VOCABULARY, text, streams=1, steps=4, epochs=1)
+    assert data.cardinality() == 3
+    assert targets(data, 9) == [[[3, 4, 1, 5]], [[1, 4, 4, 3]], [[5, 1]]]
+
+
 def test_sentences_are_cut_and_shuffled():
     data = pipeline.sentences(FEATURES, VOCABULARY, text, batch_size=3, seed=1)
     found = [sorted(map(tuple, rows)) for rows in targets(data, 2)]

@@ -1,0 +1,267 @@
+"""Pretraining a biLM and scoring with it, from files to model folders."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from keras_ctxrep import cli, recipes, train
+from keras_ctxrep.models import elmo
+from keras_ctxrep.text.features import CharacterFeatures
+from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch, stream_batch, stretches
+from keras_ctxrep.text.tokens import read_vocab
+
+WORDS = [f"w{number}" for number in range(40)]
+SIZE = elmo.Config(
+    16, 8, layers=1, filters=((1, 4), (2, 6)), embedding_dim=3, highways=1, max_characters=6, dropout=0.0
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def size():
+    """A size called "test"."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(elmo.SIZES, "test", SIZE)
+        yield
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Thirty documents of ten sentences, in which the first words are by far the most frequent."""
+    draw = random.Random(0)
+    odds = [1 / (rank + 1) for rank in range(len(WORDS))]
+    documents = [
+        "\n".join(" ".join(draw.choices(WORDS, odds, k=draw.randint(2, 12))) for _ in range(10)) for _ in range(30)
+    ]
+    path = tmp_path_factory.mktemp("recipes") / "corpus.txt"
+    path.write_text("\n\n".join(documents) + "\n")
+    return path
+
+
+def pretrain(corpus, out, **options):
+    options = {"size": "test", "max_length": 8, "batch_size": 8, "steps": 1, "dropout": 0.0} | options
+    return recipes.pretrain("elmo", [corpus], out, **options)
+
+
+@pytest.fixture(scope="module")
+def folder(corpus):
+    """A language model that has learned something."""
+    pretrain(corpus, corpus.parent / "lm", steps=30, learning_rate=0.03)
+    return corpus.parent / "lm"
+
+
+def weights(folder, *layers):
+    model, _ = train.load(folder)
+    return [weight for name in layers for weight in model.get_layer(name).get_weights()]
+
+
+def same(one, other):
+    return all(a.shape == b.shape and np.allclose(a, b, atol=1e-6) for a, b in zip(one, other, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------------- scoring
+
+
+def test_scores_of_sentences_make_up_the_perplexity(folder, corpus, capsys):
+    assert cli.main(["score", str(folder), "--data", str(corpus), "--lm"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["text"] for one in found] == corpus.read_text().split("\n\n")[0].split("\n") + [
+        line for document in corpus.read_text().rstrip("\n").split("\n\n")[1:] for line in document.split("\n")
+    ]
+    assert cli.main(["score", str(folder), "--data", str(corpus), "--json"]) == 0
+    total = json.loads(capsys.readouterr().out)
+    words = sum(one["words"] + 1 for one in found)
+    assert (total["sentences"], total["words"]) == (len(found), words) == (300, words)
+    sums = {way: sum(one[way] for one in found) for way in ("forward", "backward")}
+    for way, value in sums.items():
+        assert total[f"{way}_perplexity"] == pytest.approx(np.exp(-value / words), rel=1e-5)
+    assert total["perplexity"] == pytest.approx(np.exp(-sum(sums.values()) / (2 * words)), rel=1e-5)
+    assert total["perplexity"] < 25  # a uniform guess would have 43
+
+
+def log_probabilities(folder, sentence):
+    """(forward, backward) of a sentence by itself."""
+    model, bundle = train.load(folder)
+    features = CharacterFeatures(1000, SIZE.max_characters)
+    inputs, targets, _ = language_model_batch(features, Vocabulary(bundle.vocab), features.encode([sentence]))
+    found = []
+    for way in ("forward", "backward"):
+        z = np.asarray(model(inputs)[f"{way}_logits"], np.float64)[0]
+        z -= np.log(np.exp(z).sum(-1, keepdims=True))
+        found.append(z[np.arange(len(z)), targets[f"{way}_logits"][0]].sum())
+    return found
+
+
+def test_sentences_are_scored_whole_and_in_order(folder):
+    """A pool of four batches, and sentences longer than `max_length`; those without a word are left out."""
+    draw = random.Random(1)
+    sentences = [" ".join(draw.choices([*WORDS, "unknown"], k=draw.randint(1, 30))) for _ in range(150)]
+    sentences[70], sentences[140] = "\u200b", " ".join(["w1"] * 300)
+    found = list(recipes.score_sentences(folder, iter(sentences), batch_size=2))
+    assert [one["text"] for one in found] == [text for text in sentences if text != "\u200b"]
+    assert [one["words"] for one in found] == [len(text.split()) for text in sentences if text != "\u200b"]
+    for number in (0, 100, 139):
+        one = found[number]
+        forward, backward = log_probabilities(folder, one["text"])
+        assert one["forward"] == pytest.approx(forward, rel=1e-5)
+        assert one["backward"] == pytest.approx(backward, rel=1e-5)
+        assert one["perplexity"] == pytest.approx(np.exp(-(forward + backward) / (2 * one["words"] + 2)), rel=1e-5)
+
+
+def test_a_text_is_scored_as_it_runs_on(folder, tmp_path):
+    """One document, in stretches of 20 words, against all of it at once."""
+    draw = random.Random(2)
+    sentences = [draw.choices(WORDS, k=draw.randint(1, 12)) for _ in range(15)]
+    (tmp_path / "a.txt").write_text("\n".join(map(" ".join, sentences)))
+    model, bundle = train.load(folder)
+    whole = elmo.language_model(SIZE, len(bundle.vocab), streams=1)
+    train.copy_weights(model, whole)
+    count = sum(map(len, sentences)) + len(sentences)
+    (batch,) = stretches([sentences], 1, count)
+    inputs, targets, _ = stream_batch(bundle.features, Vocabulary(bundle.vocab), batch)
+    logits = whole(inputs)
+    found = recipes.score(folder, tmp_path / "a.txt", batch_size=2, carry_state=True)
+    assert (found["sentences"], found["words"]) == (15, count)
+    for way in ("forward", "backward"):
+        z = np.asarray(logits[f"{way}_logits"], np.float64)[0]
+        z -= np.log(np.exp(z).sum(-1, keepdims=True))
+        mean = z[np.arange(count), targets[f"{way}_logits"][0]].mean()
+        assert found[f"{way}_perplexity"] == pytest.approx(np.exp(-mean), rel=1e-5)
+    alone = recipes.score(folder, tmp_path / "a.txt")
+    assert alone["words"] == count and alone["perplexity"] != pytest.approx(found["perplexity"], rel=1e-4)
+
+
+def test_only_a_language_model_scores_sentences(folder, tmp_path):
+    train.save(tmp_path / "encoder", *train.load_encoder(folder))
+    with pytest.raises(ValueError, match="its task is 'embed'; sentences are scored by an ELMo language model"):
+        list(recipes.score_sentences(tmp_path / "encoder", ["w1"]))
+    with pytest.raises(ValueError, match="only a biLM carries a state"):
+        recipes.score(tmp_path / "encoder", "any.txt", carry_state=True)
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.fixture
+def vocabularies(tmp_path):
+    """Files of words: sorted, in the wrong order, and without the markers."""
+    markers = ["<S>", "</S>", "<UNK>"]
+    for name, lines in (("sorted", markers + WORDS), ("unsorted", markers + WORDS[::-1]), ("plain", WORDS)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"samples": 100}, r"samples=100: the vocabulary has \d\d words"),
+        ({"samples": 44, "vocab": "sorted.txt"}, "samples=44: the vocabulary has 43 words"),
+        ({"vocab": "plain.txt"}, "the first three lines must be <S>, </S>, <UNK>"),
+        ({"vocab": "unsorted.txt", "samples": 5}, "not sorted by count, as sampled softmax needs"),
+        ({"init": "lm"}, "size='test' and init=.*: the size is that of the model to start from; give one"),
+        ({"init": "lm", "size": None, "read_words": True}, "reads characters or other words"),
+        ({"optimizer": "sgd"}, "optimizer='sgd': choose adamw or adagrad"),
+        ({"size": "huge"}, "size 'huge': choose one of elmo_2x128"),
+    ],
+)
+def test_pretraining_that_is_refused(folder, corpus, vocabularies, options, message):
+    options = {k: vocabularies / v if k == "vocab" else folder if k == "init" else v for k, v in options.items()}
+    with pytest.raises(ValueError, match=message):
+        pretrain(corpus, vocabularies / "out", **options)
+    assert not (vocabularies / "out" / "bundle.json").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"unroll": 5}, {"samples": 5}, {"read_words": True}, {"init": "lm"}, {"optimizer": "adagrad"}]
+)
+def test_what_is_not_for_bert(corpus, tmp_path, options):
+    with pytest.raises(ValueError, match="init, read_words, unroll, samples and adagrad are for ELMo"):
+        recipes.pretrain("bert", [corpus], tmp_path, steps=1, **options)
+
+
+# -------------------------------------------------------------------------------------------------- to start from
+
+
+STANDING_STILL = {"size": None, "learning_rate": 1e-12}
+ENCODER = ("char_cnn", "forward_0", "backward_0")
+
+
+def test_to_start_from_a_language_model(folder, corpus, tmp_path):
+    pretrain(corpus, tmp_path, init=folder, **STANDING_STILL)
+    assert same(weights(tmp_path, *ENCODER, "softmax"), weights(folder, *ENCODER, "softmax"))
+    assert train.load(tmp_path)[1].vocab == train.load(folder)[1].vocab
+
+
+def test_to_start_with_another_vocabulary(folder, corpus, vocabularies):
+    """A softmax over running text, sampled, too."""
+    (vocabularies / "short.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *WORDS[:20]]))
+    out, vocab = vocabularies / "out", vocabularies / "short.txt"
+    pretrain(corpus, out, init=folder, vocab=vocab, unroll=4, samples=5, **STANDING_STILL)
+    assert same(weights(out, *ENCODER), weights(folder, *ENCODER))
+    assert list(train.load(out)[1].vocab) == read_vocab(vocab) and weights(out, "softmax")[0].shape == (23, 8)
+
+
+def test_to_start_from_an_encoder(folder, corpus, tmp_path):
+    """Its vocabulary is counted anew, and is the same; its softmax is a fresh one."""
+    train.save(tmp_path / "encoder", *train.load_encoder(folder))
+    pretrain(corpus, tmp_path / "out", init=tmp_path / "encoder", **STANDING_STILL)
+    assert same(weights(tmp_path / "out", *ENCODER), weights(folder, *ENCODER))
+    assert train.load(tmp_path / "out")[1].vocab == train.load(folder)[1].vocab
+    assert not same(weights(tmp_path / "out", "softmax"), weights(folder, "softmax"))
+
+
+# ----------------------------------------------------------------------------------------------------- other models
+
+
+def test_a_model_over_words(corpus, tmp_path):
+    history = pretrain(corpus, tmp_path, read_words=True, steps=30, learning_rate=0.03)
+    assert json.loads((tmp_path / "history.json").read_text()) == history
+    found = recipes.score(tmp_path, corpus)
+    assert found["perplexity"] < 25
+    one, two = recipes.score_sentences(tmp_path, ["w1 w2 neverseen", "w1 w2 norseen"])
+    assert one["forward"] == two["forward"] and one["words"] == 3
+    recipes.embed(tmp_path, ["w1 w2", "neverseen"], tmp_path / "x.npz")
+    assert np.load(tmp_path / "x.npz")["0"].shape == (2, 2, 16)
+    encoder, bundle = train.load_encoder(tmp_path)
+    assert encoder(bundle.features(["w1 w2"]))["sequence"].shape == (1, 2, 16)
+
+
+def test_the_published_recipe_learns(corpus, tmp_path):
+    history = pretrain(corpus, tmp_path, unroll=5, samples=20, optimizer="adagrad", steps=40)
+    assert history[-1]["val_loss"] < history[0]["val_loss"] < np.log(43) + 0.1
+    assert recipes.score(tmp_path, corpus)["perplexity"] < 25
+    assert not [weight for weight in train.load(tmp_path)[0].weights if weight.name == "state"]
+
+
+def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path):
+    """Killed hard, with dropout, sampled words and carried states, and started again by the same command."""
+    options = "--unroll 5 --samples 20 --steps 20 --batch-size 8 --learning-rate 0.0003 --checkpoint-minutes 0.001"
+
+    def start(name):
+        command = (
+            f"{sys.executable} -m keras_ctxrep.cli pretrain elmo --corpus {corpus} --out {tmp_path}/{name} {options}"
+        )
+        return subprocess.Popen(command.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def step():
+        state = tmp_path / "killed" / "checkpoint" / "state.json"
+        return json.loads(state.read_text())["step"] if state.exists() else 0
+
+    undisturbed, killed = start("undisturbed"), start("killed")
+    while step() < 5 and killed.poll() is None:
+        time.sleep(0.01)
+    killed.kill()
+    killed.communicate()
+    at = step()
+    assert 5 <= at < 20 and not (tmp_path / "killed" / "bundle.json").exists()
+    again = start("killed")
+    out, err = again.communicate()
+    assert again.returncode == 0, err
+    undisturbed.communicate()
+    assert int(out.split()[1]) > at  # it goes on: the first line is "step N"
+    one, other = (train.load(tmp_path / name)[0].get_weights() for name in ("undisturbed", "killed"))
+    assert all(np.array_equal(left, right) for left, right in zip(one, other, strict=True))
