@@ -13,9 +13,9 @@ machine's moods hit all alike; medians are printed, and the largest difference b
 the same weights. The spread is the slowest round over the fastest: where it is far from 1 the machine had other work,
 which slows the peers most, and the ratios flatter us.
 
-GFLOP/s count the arithmetic as published, for each word of a sentence and its two markers. Ours does about a fifteenth
-less: each distinct word once (nearly all differ here, except the markers), and no convolution over what is padding in
-every word.
+GFLOP/s count the arithmetic as published, for each word of a sentence and its two markers. Ours does about a ninth
+less: each distinct word once (nearly all differ here, except the markers), no convolution over what is padding in every
+word, and no LSTM step that no vector depends on.
 """
 
 import argparse

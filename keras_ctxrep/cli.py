@@ -53,6 +53,8 @@ def _score(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
     if args.lm:
+        if args.carry_state:
+            parser().error("score: --lm scores each sentence by itself; leave out --carry-state")
         from keras_ctxrep.text.examples import documents
 
         sentences = (sentence for document in documents([args.data]) for sentence in document)

@@ -10,8 +10,8 @@ class _ByRows(keras.optimizers.Optimizer):
 
     The gradient is summed over the replicas and over repeated rows of embeddings, and then its norm is clipped: Keras
     clips each replica's part before the sum, which under MirroredStrategy lets through up to as many times the limit as
-    there are replicas. Rows that a batch does not touch are left alone, their averages too, so that a step's cost does
-    not grow with the table.
+    there are replicas. Rows of a table that a batch does not touch are left alone, their averages too. With the sampled
+    softmax a step's cost then does not grow with the vocabulary; decay, and the loss scaling of float16, are dense.
     """
 
     clip: float

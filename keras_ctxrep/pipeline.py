@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_ctxrep.text.examples import pieces
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures
 from keras_ctxrep.text.pretraining import (
     Vocabulary,
@@ -17,6 +18,7 @@ from keras_ctxrep.text.pretraining import (
 )
 from keras_ctxrep.text.tokens import words
 
+LOGITS = 1 << 27  # numbers that a full softmax may give for one batch: half a gigabyte in each direction
 POOL = 64  # batches whose examples are sorted by length together
 
 
@@ -207,12 +209,19 @@ def running_text(
     [1, 3, 4]
     """
 
+    def text() -> Iterator[list[str]]:
+        for number in itertools.count() if epochs is None else range(epochs):
+            found = False
+            for found in pieces(documents(number)):
+                yield found
+            if not found:
+                raise ValueError("no text to train or evaluate on")
+
     def split(document: list[str]) -> Iterator[list[str]]:
         return (found for sentence in document if (found := [word.text for word in words(sentence)]))
 
     def batches() -> Iterator[list]:
-        numbers = itertools.count() if epochs is None else range(epochs)
-        return stretches((split(document) for number in numbers for document in documents(number)), streams, steps)
+        return stretches((split(document) for document in text()), streams, steps)
 
     def collate(batch, rng):
         batch = stream_batch(features, vocabulary, batch)
@@ -229,7 +238,8 @@ def whole_sentences(
     batch_size: int,
 ) -> tf.data.Dataset:
     """One pass over sentences, uncut, to evaluate `elmo.language_model` by its full softmax."""
-    batches = list(like_lengths((sentence for document in documents for sentence in document), batch_size))
+    found = (sentence for document in documents for sentence in document)
+    batches = list(like_lengths(found, batch_size, len(vocabulary)))
 
     def collate(batch, rng):
         return language_model_batch(features, vocabulary, [row for _, row in batch])
@@ -237,21 +247,27 @@ def whole_sentences(
     return collated(lambda: batches, collate, cardinality=len(batches))
 
 
-def like_lengths(sentences: Iterable[str], batch_size: int) -> Iterator[list[tuple[int, Row]]]:
+def like_lengths(sentences: Iterable[str], batch_size: int, logits: int = 1) -> Iterator[list[tuple[int, Row]]]:
     """Batches of (number of the sentence, its words), uncut; those of long sentences are smaller.
 
     64 batches are sorted together; sentences without a word are left out.
 
-    >>> [[number for number, _ in batch] for batch in like_lengths(["one two", "", "three", "four"], batch_size=2)]
+    Args:
+        sentences: any text.
+        batch_size: sentences per batch, at most.
+        logits: numbers computed for each word: a batch is made smaller to stay within half a gigabyte of them.
+
+    >>> [[number for number, _ in batch] for batch in like_lengths(["one two", "", "three", "four"], 2, 100)]
     [[2, 3], [0]]
     """
+    room = min(40 * batch_size, LOGITS // logits)
     rows = (Row([word.text for word in words(sentence)]) for sentence in sentences)
     numbered = ((number, row) for number, row in enumerate(rows) if len(row))
     while pool := list(itertools.islice(numbered, POOL * batch_size)):
         pool.sort(key=lambda pair: len(pair[1]))
         batch: list[tuple[int, Row]] = []
         for number, row in pool:
-            if len(batch) == batch_size or (batch and len(row) * (len(batch) + 1) > 40 * batch_size):
+            if len(batch) == batch_size or (batch and len(row) * (len(batch) + 1) > room):
                 yield batch
                 batch = []
             batch.append((number, row))

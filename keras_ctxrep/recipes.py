@@ -18,7 +18,7 @@ from tqdm import tqdm
 from keras_ctxrep import optimizers, pipeline, train
 from keras_ctxrep.models import bert, elmo, heads
 from keras_ctxrep.text.bundle import Bundle, sha256, written_whole
-from keras_ctxrep.text.examples import Example, documents, hold_out, read_examples, shuffled, without
+from keras_ctxrep.text.examples import Example, documents, hold_out, pieces, read_examples, shuffled, without
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
 from keras_ctxrep.text.predict import Predictor, softmax
 from keras_ctxrep.text.pretraining import (
@@ -122,6 +122,8 @@ def pretrain(
         if size not in sizes:
             raise ValueError(f"size {size!r}: choose one of {', '.join(sizes)}")
         config = replace(sizes[size], dropout=dropout)
+    with train.scope(precision) as strategy:
+        _check_batch_size(batch_size, strategy)
     Path(out).mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(seed)
     held = list(documents([valid])) if valid is not None else hold_out(_watched(documents(corpus)), seed=seed)
@@ -131,6 +133,11 @@ def pretrain(
 
     def read(paths: Sequence[str | Path]) -> Iterator[list[str]]:
         return without(documents(paths), held if valid is None else [])
+
+    if next(read(corpus), None) is None:
+        raise ValueError(
+            "nothing to train on is left of the corpus once a part is held out: give held-out text of its own"
+        )
 
     def texts(epoch: int) -> Iterator[list[str]]:
         return shuffled(corpus, read, seed, epoch)
@@ -149,7 +156,8 @@ def pretrain(
             data = partial(pipeline.sentences, features, vocabulary, texts, batch_size)
         data = partial(data, bool(samples), seed)
         if unroll:
-            validation = pipeline.running_text(features, vocabulary, lambda _: held, batch_size, unroll, epochs=1)
+            rows = max(1, min(batch_size, pipeline.LOGITS // (unroll * len(vocabulary))))
+            validation = pipeline.running_text(features, vocabulary, lambda _: held, rows, unroll, epochs=1)
         else:
             validation = pipeline.whole_sentences(features, vocabulary, held, batch_size)
     else:
@@ -157,8 +165,7 @@ def pretrain(
             config, list(read(corpus)), held, given, vocab_size, cased, max_length, batch_size, seed
         )
     judge = None
-    with train.scope(precision) as strategy:
-        _check_batch_size(batch_size, strategy)
+    with train.scope(precision):
         if unroll or samples:
             model = elmo.language_model(config, len(bundle.vocab), samples, batch_size if unroll else None)
         else:
@@ -167,7 +174,7 @@ def pretrain(
             same = before is not None and before.task == "language_model" and before.vocab == bundle.vocab
             train.copy_weights(source, model, skip=() if same else ("softmax",))
     if unroll or samples:
-        judge = elmo.language_model(config, len(bundle.vocab), streams=batch_size if unroll else None)
+        judge = elmo.language_model(config, len(bundle.vocab), streams=rows if unroll else None)
     adagrad = partial(optimizers.Adagrad, learning_rate or 0.2, gradient_scale=float(unroll or 1))
     history = train.fit(
         model,
@@ -184,7 +191,7 @@ def pretrain(
             bundle,
             [sha256(path) for path in corpus],
             held,
-            (optimizer, learning_rate, batch_size, seed, unroll, samples, str(init)),
+            (optimizer, learning_rate, batch_size, seed, unroll, samples, precision, str(init)),
         ),
         checkpoint_minutes=checkpoint_minutes,
         tensorboard=tensorboard,
@@ -427,10 +434,13 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32, carry_stat
 def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -> Iterator[tuple]:
     """(sentences, words, forward, backward) of one stretch of running text after the other."""
     features, vocabulary = bundle.features, Vocabulary(bundle.vocab)
+    batch_size = max(1, min(batch_size, pipeline.LOGITS // (20 * len(vocabulary))))
     streams = elmo.language_model(elmo.Config(**bundle.config), len(vocabulary), streams=batch_size)
     train.copy_weights(model, streams)
     run = train.scorer(streams)
-    split = ((found for line in document if (found := [word.text for word in words(line)])) for document in text)
+    split = (
+        (found for line in document if (found := [word.text for word in words(line)])) for document in pieces(text)
+    )
     for batch in stretches(split, batch_size, 20):
         inputs, targets, weights = stream_batch(features, vocabulary, batch)
         masks = {name: weight > 0 for name, weight in weights.items()}
@@ -488,7 +498,7 @@ def _sentence_scores(model, bundle, sentences, batch_size) -> Iterator[dict]:
     source = iter(sentences)
     while pool := list(itertools.islice(source, pipeline.POOL * batch_size)):
         found: dict[int, dict] = {}
-        for batch in pipeline.like_lengths(pool, batch_size):
+        for batch in pipeline.like_lengths(pool, batch_size, len(vocabulary)):
             inputs, targets, weights = language_model_batch(features, vocabulary, [row for _, row in batch])
             sums = run(inputs, targets, {name: weight > 0 for name, weight in weights.items()})
             for index, (number, row) in enumerate(batch):
@@ -568,7 +578,8 @@ def embed(
                 one = one[-1]
             elif layers in ("mix", "mean"):
                 one = one.mean(0) if weights is None else gamma * np.tensordot(weights, one, 1)
-                one = one.mean(0) if layers == "mean" else one
+                if layers == "mean":
+                    one = one.mean(0) if len(kept) else np.zeros(one.shape[-1])
             yield one.astype(np.float32)
 
     count = 0

@@ -27,7 +27,6 @@ from tqdm import tqdm
 
 from keras_ctxrep import __version__
 from keras_ctxrep.models import bert, elmo, heads
-from keras_ctxrep.optimizers import Adagrad as Adagrad
 from keras_ctxrep.optimizers import AdamW
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle, written_whole
@@ -52,7 +51,13 @@ def build(bundle: Bundle) -> keras.Model:
 
 
 def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
-    """Writes a model folder: model.weights.h5 (without the optimizer's state), vocab.txt and bundle.json."""
+    """Writes a model folder: model.weights.h5 (without the optimizer's state), vocab.txt and bundle.json.
+
+    Raises:
+        ValueError: a biLM with `streams`, which a folder does not describe.
+    """
+    if any(getattr(layer, "streams", None) for layer in model.layers):
+        raise ValueError("a biLM with streams: copy_weights(model, build(bundle)), and save that one")
     with written_whole(Path(folder) / bundles.WEIGHTS) as path, model.distribute_strategy.scope():
         keras.Model(model.input, model.output, name=model.name).save_weights(path)  # without the optimizer
     versions = {"keras_ctxrep": __version__} | {
@@ -109,7 +114,10 @@ def copy_weights(source: keras.Model, target: keras.Model, skip: Sequence[str] =
 
 
 def reset_streams(model: keras.Model) -> None:
-    """Sets the state that a biLM keeps of its streams to zero, as at the beginning of a text."""
+    """Sets the state that a biLM keeps of its streams to zero, as at the beginning of a text.
+
+    Not only `fit` carries it on, `predict` and `evaluate` do as well.
+    """
     for layer in model.layers:
         if getattr(layer, "streams", None):
             layer.state.assign(np.zeros(layer.state.shape))
@@ -345,7 +353,8 @@ def fit(
             )
         except KeyboardInterrupt:
             course.on_train_end()
-            if folder is not None:
+            course.step = int(model.optimizer.iterations)  # the step that was interrupted may have been taken
+            if folder is not None and not course.done:
                 checkpoint.write(model)
             raise
     course.finish(model)
@@ -361,6 +370,7 @@ class _Course(keras.callbacks.Callback):
         self.judge, self.validation, self.evaluations, self.report = judge, validation, evaluations, report
         self.step, self.seconds, self.history = 0, 0.0, []
         self.best, self.best_loss = None, np.inf
+        self.first_rate = 0.0
         self._bar: Any = None
         self.steps_per_epoch = 20 if steps is None else max(1, min(20, steps // evaluations))
 
@@ -380,6 +390,7 @@ class _Course(keras.callbacks.Callback):
         return self.peak * max(share, 1e-3)
 
     def on_train_begin(self, logs=None):
+        self.first_rate = float(self.model.optimizer.learning_rate)
         self._since = time.monotonic() - self.seconds
         unit = {"total": self.steps, "initial": self.step, "unit": " steps"}
         if self.minutes:
@@ -429,7 +440,7 @@ class _Course(keras.callbacks.Callback):
         if self.best is not None:
             model.set_weights(self.best)
         elif self.validation is not None:
-            raise ValueError(f"the loss became infinite; try a learning rate below {model.optimizer.learning_rate}")
+            raise ValueError(f"the loss became infinite; try a learning rate below {self.peak or self.first_rate:.3g}")
 
 
 class _Checkpoint(keras.callbacks.Callback):
@@ -462,7 +473,7 @@ class _Checkpoint(keras.callbacks.Callback):
                 course.best = [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
             course.best_loss = state["best_loss"]
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_epoch_end(self, epoch, logs=None):  # after the course, so that evaluations stay where they were due
         if time.monotonic() - self._last > self.seconds:
             self.write(self.model)
 

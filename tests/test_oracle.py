@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import train
+from keras_ctxrep import optimizers, train
 from keras_ctxrep.models import elmo
 
 HERE = Path(__file__).parent
@@ -97,7 +97,7 @@ def test_training_step_by_step(record):
 
     norms = []
 
-    class Watched(train.Adagrad):
+    class Watched(optimizers.Adagrad):
         def apply(self, gradients, variables=None):
             dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
             norms.append(float(tf.linalg.global_norm(dense)) * self.gradient_scale)

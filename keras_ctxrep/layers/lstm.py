@@ -29,7 +29,8 @@ class ProjectedLSTM(keras.layers.Layer):
         go_backwards: reads from the last token to the first; the output stays in the order of the input.
         streams: keeps the state of so many streams from call to call, without its gradient (truncated back-propagation
             through time): row k of a batch goes on where row k of the batch before ended, over all replicas of a
-            `tf.distribute.Strategy`. A smaller batch continues the first rows, and leaves the others alone.
+            `tf.distribute.Strategy`. On one replica a smaller batch continues
+            the first rows, and leaves the others alone.
 
     Call:
         x: float32 (B, T, D).
@@ -107,8 +108,13 @@ class ProjectedLSTM(keras.layers.Layer):
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
-            message = f"{self.name} keeps {self.streams} streams; the batch has more rows, over all replicas"
-            with tf.control_dependencies([tf.debugging.assert_less_equal(replicas * rows, self.streams, message)]):
+            if replicas == 1:
+                message = f"{self.name} keeps {self.streams} streams; the batch has more rows"
+                fits = tf.debugging.assert_less_equal(rows, self.streams, message)
+            else:
+                message = f"{self.name} keeps {self.streams} streams; on {replicas} replicas each batch has all of them"
+                fits = tf.debugging.assert_equal(replicas * rows, self.streams, message)
+            with tf.control_dependencies([fits] if fits is not None else []):
                 rows = tf.identity(rows)
         return self.state[number * rows : (number + 1) * rows]
 
@@ -120,9 +126,7 @@ class ProjectedLSTM(keras.layers.Layer):
             return
         import tensorflow as tf
 
-        untouched = tf.cast(tf.range(self.streams) >= replicas * rows, end.dtype)[:, None] * self.state
-        untouched = tf.where(tf.equal(number, 0), untouched, tf.zeros_like(untouched))
-        self.state.assign(tf.pad(end, [[number * rows, self.streams - (number + 1) * rows], [0, 0]]) + untouched)
+        self.state.assign(tf.pad(end, [[number * rows, self.streams - (number + 1) * rows], [0, 0]]))
 
     def _input_gates(self, x):
         z = ops.matmul(ops.transpose(x, (1, 0, 2)), self.kernel)  # time-major (T, B, 4 units)

@@ -78,7 +78,9 @@ class VocabularySoftmax(keras.layers.Layer):
         """int32 (S,) distinct words, and how many draws it took to find them, float32."""
         # All draws are made at once, enough of them; a word counts where it is drawn first.
         count = _draws(self.vocabulary_size, self.samples or 1)
-        uniform = keras.random.uniform((count,), seed=self.seed_generator)
+        # in float32 some rare words of a large vocabulary would never be drawn
+        dtype = "float64" if keras.backend.backend() == "tensorflow" else "float32"
+        uniform = keras.random.uniform((count,), dtype=dtype, seed=self.seed_generator)
         drawn = ops.cast(ops.exp(uniform * float(np.log(self.vocabulary_size + 1))), "int32") - 1
         drawn = ops.clip(drawn, 0, self.vocabulary_size - 1)
         order = ops.argsort(drawn)  # stable: among equal words the first draw comes first

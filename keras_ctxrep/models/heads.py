@@ -40,7 +40,7 @@ def classify(
     outputs: dict = encoder.output
     if mix:
         mixed = ScalarMix(l2, name="scalar_mix")(outputs["layers"])
-        x = MaskedPooling("mean_max", name="pooling")(mixed, mask=encoder.input["mask"])
+        x = MaskedPooling("mean_max", name="pooling")(mixed, mask=outputs.get("mask", encoder.input["mask"]))
     else:
         x = outputs["pooled"]
     x = klayers.Dropout(dropout, name="head_dropout")(x)

@@ -111,7 +111,8 @@ def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0, 
         raise ValueError(f"the corpus has {count} blocks of {BLOCK} sentences: too few to hold {share:.0%} out")
     seen: set[str] = set()
     held = [block for _, _, block in sorted(held, key=lambda entry: -entry[1])]
-    return [[sentence for sentence in block if not (sentence in seen or seen.add(sentence))] for block in held]
+    held = [[sentence for sentence in block if not (sentence in seen or seen.add(sentence))] for block in held]
+    return [block for block in held if block]
 
 
 def without(documents: Iterable[list[str]], held: Iterable[list[str]]) -> Iterator[list[str]]:
@@ -127,6 +128,15 @@ def without(documents: Iterable[list[str]], held: Iterable[list[str]]) -> Iterat
                 yield list(part)
 
 
+def pieces(documents: Iterable[list[str]], size: int = 100) -> Iterator[list[str]]:
+    """The documents, the long ones in pieces of `size` sentences.
+
+    >>> list(pieces([["a", "b", "c"]], size=2))
+    [['a', 'b'], ['c']]
+    """
+    return (document[i : i + size] for document in documents for i in range(0, len(document), size))
+
+
 def shuffled(
     paths: Sequence[str | Path],
     read: Callable[[list], Iterable[list[str]]],
@@ -135,6 +145,8 @@ def shuffled(
     buffer: int = 20_000,
 ) -> Iterator[list[str]]:
     """Documents in an order of their own in every epoch: files, and within them stretches of `buffer` sentences.
+
+    Long documents come in pieces.
 
     Args:
         paths: files; many small ones are shuffled better than one large one.
@@ -146,7 +158,7 @@ def shuffled(
     rng = random.Random(f"{seed} {epoch}")
     pool: list[list[str]] = []
     size = 0
-    for document in read(rng.sample(list(paths), len(paths))):
+    for document in pieces(read(rng.sample(list(paths), len(paths)))):
         pool.append(document)
         size += len(document)
         if size >= buffer:

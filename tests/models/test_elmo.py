@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import train
+from keras_ctxrep import optimizers, train
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.features import WordFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch, stream_batch, stretches
@@ -343,7 +343,7 @@ def test_a_sampled_loss_of_all_words_is_near_the_full_one(elmo_config, character
     train.copy_weights(full, sampled)
     batch = language_model_batch(characters, vocabulary, characters.encode(sentences))
     for model in (full, sampled):
-        train.compile(model, train.Adagrad())
+        train.compile(model, optimizers.Adagrad())
     expected = full.test_on_batch(*batch, return_dict=True)
     inputs, labels, weights = for_sampling(*batch)
     assert set(inputs) == {"char_ids", "mask", "forward_targets", "backward_targets"} == set(sampled.input)
