@@ -154,7 +154,7 @@ def test_a_function_from_the_number_of_batches(points, tmp_path):
         train.fit(killed_after(linear(), 3), data, steps=6, folder=tmp_path, checkpoint_minutes=0)
     model = linear()
     train.fit(model, data, steps=6, folder=tmp_path, checkpoint_minutes=0)
-    assert starts == [0, 3]
+    assert starts == [0, 2]  # the third batch was not in a checkpoint yet
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(points, tmp_path):

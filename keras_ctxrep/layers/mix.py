@@ -63,7 +63,7 @@ class ScalarMix(keras.layers.Layer):
         else:
             shares = ops.softmax(self.w)
         if self.layer_norm:
-            if mask is None:
+            if mask is None or isinstance(mask, list | tuple):  # Keras fills in those of the layers, which are none
                 raise ValueError(f"{self.name}: layer_norm=True needs the mask: mix(layers, mask=mask)")
             layers = [self._normalise(layer, mask) for layer in layers]
         mixed = layers[0] * shares[0]
