@@ -353,7 +353,7 @@ def fit(
             )
         except KeyboardInterrupt:
             course.on_train_end()
-            course.step = int(model.optimizer.iterations)  # the step that was interrupted may have been taken
+            course.step = int(model.optimizer.iterations.numpy())  # the step that was interrupted may have been taken
             if folder is not None and not course.done:
                 checkpoint.write(model)
             raise
@@ -390,7 +390,7 @@ class _Course(keras.callbacks.Callback):
         return self.peak * max(share, 1e-3)
 
     def on_train_begin(self, logs=None):
-        self.first_rate = float(self.model.optimizer.learning_rate)
+        self.first_rate = float(self.model.optimizer.learning_rate.numpy())
         self._since = time.monotonic() - self.seconds
         unit = {"total": self.steps, "initial": self.step, "unit": " steps"}
         if self.minutes:

@@ -268,7 +268,8 @@ def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
     """An interrupted run writes where it is, and the same command goes on from there."""
     import signal
 
-    arguments = f"pretrain elmo --corpus {models}/corpus.txt --batch-size 8 --minutes 2 --out {tmp_path}/lm".split()
+    arguments = f"pretrain elmo --corpus {models}/corpus.txt --out {tmp_path}/lm".split()
+    arguments += "--batch-size 8 --minutes 10 --evaluations 100".split()  # the first evaluation comes soon
     process = subprocess.Popen(
         [sys.executable, "-m", "keras_ctxrep.cli", *arguments],
         stderr=subprocess.PIPE,

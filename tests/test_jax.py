@@ -52,7 +52,7 @@ for name, (make, arguments) in models.items():
     model.load_weights(f"{folder}/{name}.weights.h5")
     outputs = {key: np.asarray(value) for key, value in model.predict_on_batch(inputs).items()}
     losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in outputs}
-    model.compile(keras.optimizers.SGD(0.5), losses)
+    model.compile(keras.optimizers.SGD(0.1), losses)
     steps = [float(model.train_on_batch(inputs, targets, weights)[0]) for _ in range(2)]
     np.savez(f"{folder}/{name}.found.npz", steps=steps, **outputs)
 assert "tensorflow" not in sys.modules
@@ -89,7 +89,7 @@ def test_jax_gives_what_tensorflow_gives(tmp_path, rng):
         np.savez(tmp_path / f"{name}.npz", **arrays)
         outputs = {key: np.asarray(value) for key, value in model(inputs).items()}
         losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in outputs}
-        model.compile(keras.optimizers.SGD(0.5), losses, run_eagerly=True)
+        model.compile(keras.optimizers.SGD(0.1), losses, run_eagerly=True)
         steps = [float(model.train_on_batch(inputs, targets, weights)[0]) for _ in range(2)]
         expected[name] = outputs | {"steps": np.array(steps)}
 
