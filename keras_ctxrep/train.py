@@ -319,6 +319,8 @@ def fit(
     if not 0 <= warmup < 1:
         raise ValueError(f"warmup={warmup}: a share of the run, 0 <= warmup < 1")
 
+    if validation is not None and judge is None and any(getattr(layer, "streams", None) for layer in model.layers):
+        raise ValueError("a biLM with streams would lose its place in them by validating: give a judge of its own")
     strategy = model.distribute_strategy
     with strategy.scope():  # an optimizer belongs to the strategy it was made under
         compile(model, AdamW(learning_rate, weight_decay, clip) if optimizer is None else optimizer())

@@ -269,7 +269,7 @@ def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
     import signal
 
     arguments = f"pretrain elmo --corpus {models}/corpus.txt --out {tmp_path}/lm".split()
-    arguments += "--batch-size 8 --minutes 10 --evaluations 100".split()  # the first evaluation comes soon
+    arguments += ["--batch-size", "8", "--minutes", "10", "--evaluations", "100"]  # the first evaluation comes soon
     process = subprocess.Popen(
         [sys.executable, "-m", "keras_ctxrep.cli", *arguments],
         stderr=subprocess.PIPE,
