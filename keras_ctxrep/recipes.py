@@ -471,7 +471,6 @@ def score_sentences(
     folder: str | Path,
     sentences: Iterable[str],
     batch_size: int = 32,
-    progress: Callable[[int], object] = lambda n: None,
 ) -> Iterator[dict]:
     """What a biLM makes of each sentence, by the full softmax, whole and by itself.
 

@@ -33,7 +33,31 @@ class Row:
         return len(self.tokens)
 
 
-class CharacterFeatures:
+class _WordRows:
+    """How a biLM's text becomes rows of words, whatever stands for a word then."""
+
+    max_length: int
+
+    def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
+        return self.collate(self.encode(texts), length)
+
+    def encode(self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None) -> list[Row]:
+        """Rows of words."""
+        if pairs is not None and any(pair is not None for pair in pairs):
+            raise ValueError("ELMo reads one sentence, not a pair")
+        rows = []
+        for text in texts:
+            found = [word.text for word in words(text)] if isinstance(text, str) else list(text)
+            kept = found[: self.max_length]
+            starts = [*range(len(kept)), *[None] * (len(found) - len(kept))]
+            rows.append(Row(kept, len(kept) < len(found), starts=starts))
+        return rows
+
+    def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+
+class CharacterFeatures(_WordRows):
     """ELMo's input from texts, or from sentences already split into words.
 
     Args:
@@ -52,13 +76,6 @@ class CharacterFeatures:
     def __init__(self, max_length: int = 128, max_characters: int = 50):
         self.max_length, self.characters = max_length, Characters(max_characters)
 
-    def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
-        return self.collate(self.encode(texts), length)
-
-    def encode(self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None) -> list[Row]:
-        """Rows of words."""
-        return _rows_of_words(texts, pairs, self.max_length)
-
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
         mask = _mask(rows, length)
@@ -67,7 +84,7 @@ class CharacterFeatures:
         return {"char_ids": char_ids, "mask": mask}
 
 
-class WordFeatures:
+class WordFeatures(_WordRows):
     """The input of a biLM over words from texts, or from sentences already split into words.
 
     A word's id is the number of its line in the vocabulary, from 1 on, as in the `TokenBatcher` of
@@ -98,13 +115,6 @@ class WordFeatures:
         if len(self._ids) < len(vocab):
             twice = next(word for line, word in enumerate(vocab, 1) if self._ids[word] != line)
             raise ValueError(f"vocabulary: {twice!r} stands in it twice; each word once only")
-
-    def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
-        return self.collate(self.encode(texts), length)
-
-    def encode(self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None) -> list[Row]:
-        """Rows of words."""
-        return _rows_of_words(texts, pairs, self.max_length)
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
@@ -196,17 +206,6 @@ def truncate_pair(one: list, two: list | None, room: int) -> tuple[list, list | 
         cut_one, cut_two = cut_one + rest // 2, cut_two + (rest + 1) // 2
         keep_one, keep_two = keep_one - cut_one, keep_two - cut_two
     return one[:keep_one], two[:keep_two]
-
-
-def _rows_of_words(texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None, room: int) -> list[Row]:
-    if pairs is not None and any(pair is not None for pair in pairs):
-        raise ValueError("ELMo reads one sentence, not a pair")
-    rows = []
-    for text in texts:
-        found = [word.text for word in words(text)] if isinstance(text, str) else list(text)
-        kept = found[:room]
-        rows.append(Row(kept, len(kept) < len(found), starts=[*range(len(kept)), *[None] * (len(found) - len(kept))]))
-    return rows
 
 
 def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:
