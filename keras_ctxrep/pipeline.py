@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_ctxrep.text.examples import pieces
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures
 from keras_ctxrep.text.pretraining import (
+    Stretch,
     Vocabulary,
     for_sampling,
     language_model_batch,
@@ -212,16 +213,13 @@ def running_text(
     def text() -> Iterator[list[str]]:
         for number in itertools.count() if epochs is None else range(epochs):
             found = False
-            for found in pieces(documents(number)):
+            for found in documents(number):
                 yield found
             if not found:
                 raise ValueError("no text to train or evaluate on")
 
-    def split(document: list[str]) -> Iterator[list[str]]:
-        return (found for sentence in document if (found := [word.text for word in words(sentence)]))
-
-    def batches() -> Iterator[list]:
-        return stretches((split(document) for document in text()), streams, steps)
+    def batches() -> Iterator[list[Stretch]]:
+        return stretches_of(text(), streams, steps)
 
     def collate(batch, rng):
         batch = stream_batch(features, vocabulary, batch)
@@ -229,6 +227,19 @@ def running_text(
 
     count = tf.data.INFINITE_CARDINALITY if epochs is None else sum(1 for _ in batches()) - start
     return collated(batches, collate, seed, start, count)
+
+
+def stretches_of(documents: Iterable[list[str]], streams: int, steps: int) -> Iterator[list[Stretch]]:
+    """The `stretches` of raw text, of which a stream takes up to 100 sentences at a time.
+
+    >>> [stretch.words for stretch in next(stretches_of([["a b"], ["c"]], streams=2, steps=2))]
+    [['<S>', 'a'], ['<S>', 'c']]
+    """
+
+    def split(document: list[str]) -> Iterator[list[str]]:
+        return (found for sentence in document if (found := [word.text for word in words(sentence)]))
+
+    return stretches((split(document) for document in pieces(documents)), streams, steps)
 
 
 def whole_sentences(

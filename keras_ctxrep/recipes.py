@@ -18,7 +18,7 @@ from tqdm import tqdm
 from keras_ctxrep import optimizers, pipeline, train
 from keras_ctxrep.models import bert, elmo, heads
 from keras_ctxrep.text.bundle import Bundle, sha256, written_whole
-from keras_ctxrep.text.examples import Example, documents, hold_out, pieces, read_examples, shuffled, without
+from keras_ctxrep.text.examples import Example, documents, hold_out, read_examples, shuffled, without
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
 from keras_ctxrep.text.predict import Predictor, softmax
 from keras_ctxrep.text.pretraining import (
@@ -27,7 +27,6 @@ from keras_ctxrep.text.pretraining import (
     next_sentence_rows,
     pretrainer_batch,
     stream_batch,
-    stretches,
 )
 from keras_ctxrep.text.scores import accuracy, standard_error
 from keras_ctxrep.text.tokens import Characters, WordPiece, read_vocab, words
@@ -438,10 +437,7 @@ def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -
     streams = elmo.language_model(elmo.Config(**bundle.config), len(vocabulary), streams=batch_size)
     train.copy_weights(model, streams)
     run = train.scorer(streams)
-    split = (
-        (found for line in document if (found := [word.text for word in words(line)])) for document in pieces(text)
-    )
-    for batch in stretches(split, batch_size, 20):
+    for batch in pipeline.stretches_of(text, batch_size, 20):
         inputs, targets, weights = stream_batch(features, vocabulary, batch)
         masks = {name: weight > 0 for name, weight in weights.items()}
         sums = run(inputs, targets, masks)
