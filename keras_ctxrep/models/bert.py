@@ -22,8 +22,11 @@ class Config:
     intermediate: int = 3072  # width of the feed-forward layer
     max_positions: int = 512  # tokens of the longest input
     segments: int = 2
-    dropout: float = 0.1
-    activation: str = "gelu"  # "gelu" is the exact form with erf, as published
+    dropout: float = 0.1  # of the embeddings and of the sub-layers' outputs
+    attention_dropout: float = 0.1  # of the attention weights
+    activation: str = "gelu"  # "gelu" is the exact form with erf, as published; "gelu_tanh" its approximation; "relu"
+    positions: str = "learned"  # or "sinusoidal"
+    pooler: bool = True  # some checkpoints have none, and then there is no next-sentence prediction
     epsilon: float = 1e-12  # of every layer norm
     initializer_range: float = 0.02  # standard deviation of the truncated normal that kernels start from
 

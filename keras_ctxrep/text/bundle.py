@@ -17,7 +17,7 @@ from keras_ctxrep.text.tokens import WordPiece
 NAME, VOCAB, WEIGHTS = "bundle.json", "vocab.txt", "model.weights.h5"
 FORMAT = 1
 FAMILIES = ("elmo", "bert")
-TASKS = ("language_model", "pretrainer", "embed", "classify")
+TASKS = ("language_model", "pretrainer", "embed", "classify", "tag", "answer")
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,15 @@ class Bundle:
 
     Attributes:
         family: "elmo" or "bert".
-        task: "language_model" (ELMo), "pretrainer" (BERT), "embed" (an encoder alone) or "classify".
+        task: "language_model" (ELMo), "pretrainer" (BERT), "embed" (an encoder alone), "classify" (a text or a pair),
+            "tag" (one label a word) or "answer" (a span of the second text).
         config: the fields of the family's Config.
         max_length: tokens a text is cut to (words for ELMo, pieces with markers for BERT).
         labels: class names in the order of the logits.
         vocab: BERT's pieces, or the words that an ELMo language model predicts or reads; kept in vocab.txt.
         lowercase: whether word pieces are lower-cased and lose their accents.
+        strip_accents: whether they lose their accents, only where it differs from `lowercase`.
+        split_cjk: whether each Chinese character is a word of its own, as published.
         head: keyword arguments of the head.
         versions: of the packages that wrote it.
         files: SHA-256 of the files beside it.
@@ -44,6 +47,8 @@ class Bundle:
     labels: tuple[str, ...] = ()
     vocab: tuple[str, ...] = ()
     lowercase: bool = True
+    strip_accents: bool | None = None
+    split_cjk: bool = True
     head: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
