@@ -39,6 +39,7 @@ WITHOUT_TENSORFLOW = {
     "keras_ctxrep.layers.lstm": "functions",
     "keras_ctxrep.layers.char_cnn": "functions",
     "keras_ctxrep.layers.softmax": "functions",
+    "keras_ctxrep.layers.transformer": "functions",
     "keras_ctxrep.layers": "nowhere",
     "keras_ctxrep.models": "nowhere",
     "keras_ctxrep.convert": "nowhere",

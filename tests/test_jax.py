@@ -28,6 +28,7 @@ BERT = bert.Config(
     intermediate=16,
     max_positions=16,
     dropout=0.0,
+    attention_dropout=0.0,
     initializer_range=0.3,
 )
 MODELS = {"bilm": (elmo.language_model, (BILM, 9)), "bert": (bert.pretrainer, (BERT,))}

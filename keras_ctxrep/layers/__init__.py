@@ -5,7 +5,13 @@ from keras_ctxrep.layers.lstm import ProjectedLSTM
 from keras_ctxrep.layers.mix import ScalarMix
 from keras_ctxrep.layers.sentence import MaskedPooling, SentenceMarkers, ZeroPadding
 from keras_ctxrep.layers.softmax import VocabularySoftmax
-from keras_ctxrep.layers.transformer import Bias, PositionEmbedding, TakePositions, TransformerBlock
+from keras_ctxrep.layers.transformer import (
+    Bias,
+    PositionEmbedding,
+    SinusoidalPositions,
+    TakePositions,
+    TransformerBlock,
+)
 
 __all__ = [
     "Bias",
@@ -15,6 +21,7 @@ __all__ = [
     "ProjectedLSTM",
     "ScalarMix",
     "SentenceMarkers",
+    "SinusoidalPositions",
     "TakePositions",
     "TransformerBlock",
     "VocabularySoftmax",

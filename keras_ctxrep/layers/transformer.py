@@ -1,7 +1,21 @@
 """The post-norm Transformer block of BERT, and the small layers around it."""
 
 import keras
+import numpy as np
 from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+def gelu_tanh(x):
+    """The approximation of GELU by tanh, Hendrycks & Gimpel 2016, section 2, https://arxiv.org/abs/1606.08415.
+
+    >>> round(float(gelu_tanh(ops.ones(()))), 4)
+    0.8412
+    """
+    return ops.gelu(x, approximate=True)
+
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": gelu_tanh, "relu": "relu"}  # name in a config: what Keras takes
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -14,19 +28,24 @@ class TransformerBlock(keras.layers.Layer):
     Args:
         heads: number of attention heads; divides the width.
         intermediate: width of the feed-forward layer (4 D in every published model).
-        dropout: of attention weights and of both sub-layers' outputs.
-        activation: of the feed-forward layer; "gelu" is the exact form with erf.
+        dropout: of both sub-layers' outputs.
+        attention_dropout: of attention weights.
+        activation: of the feed-forward layer: "gelu" is the exact form with erf, as published, "gelu_tanh" its
+            approximation; or "relu".
         epsilon: of the layer norms (1e-12 as published).
         initializer_range: standard deviation of the truncated normal that kernels start from.
+        return_attention: gives the attention weights too.
 
     Call:
         x: float32 (B, T, D).
         mask: int32 (B, T); masked positions are not attended to.
 
-    Returns: float32 (B, T, D); what stands at masked positions is unspecified.
+    Returns: float32 (B, T, D); what stands at masked positions is unspecified. With `return_attention` also the
+        attention weights, float32 (B, H, T, T), before dropout: those of a query are a row, and sum to 1; zero where
+        the key or the query is masked.
 
     Raises:
-        ValueError: `heads` does not divide D.
+        ValueError: `heads` does not divide D, or an unknown activation.
 
     >>> TransformerBlock(heads=2, intermediate=8)(ops.ones((1, 3, 4)), mask=ops.ones((1, 3), "int32")).shape
     TensorShape([1, 3, 4])
@@ -37,15 +56,22 @@ class TransformerBlock(keras.layers.Layer):
         heads,
         intermediate,
         dropout=0.0,
+        attention_dropout=0.0,
         activation="gelu",
         epsilon=1e-12,
         initializer_range=0.02,
+        return_attention=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation={activation!r}: one of {', '.join(ACTIVATIONS)}")
         self.supports_masking = True
-        self.heads, self.intermediate, self.dropout = heads, intermediate, dropout
+        self.heads, self.intermediate, self.dropout, self.attention_dropout = (
+            heads, intermediate, dropout, attention_dropout,
+        )  # fmt: skip
         self.activation, self.epsilon, self.initializer_range = activation, epsilon, initializer_range
+        self.return_attention = return_attention
 
     def compute_mask(self, inputs, previous_mask):
         return None  # the mask is passed by hand, where it is needed
@@ -72,19 +98,24 @@ class TransformerBlock(keras.layers.Layer):
         self.qkv = dense("qkv", 3 * width, width)
         self.attention_output = dense("attention_output", width, width)
         self.attention_norm = norm("attention_norm")
-        self.feed_forward = dense("feed_forward", self.intermediate, width, self.activation)
+        self.feed_forward = dense("feed_forward", self.intermediate, width, ACTIVATIONS[self.activation])
         self.feed_forward_output = dense("feed_forward_output", width, self.intermediate)
         self.feed_forward_norm = norm("feed_forward_norm")
-        self.attention_dropout = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
-        self.output_dropout = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+        self.drop_weights = keras.layers.Dropout(self.attention_dropout, dtype=self.dtype_policy)
+        self.drop_output = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
 
     def call(self, x, mask, training=None):
-        attended = self.attention_output(self._attention(x, mask, training))
-        x = self.attention_norm(x + self.output_dropout(attended, training=training))
+        mixed, weights = self._attention(x, mask, training)
+        x = self.attention_norm(x + self.drop_output(self.attention_output(mixed), training=training))
         fed = self.feed_forward_output(self.feed_forward(x))
-        return self.feed_forward_norm(x + self.output_dropout(fed, training=training))
+        x = self.feed_forward_norm(x + self.drop_output(fed, training=training))
+        if not self.return_attention:
+            return x
+        real = ops.cast(mask, weights.dtype)
+        return x, weights * real[:, None, None, :] * real[:, None, :, None]
 
     def _attention(self, x, mask, training):
+        """(B, T, D) before the output's dense layer, and the weights, (B, H, T, T)."""
         length, width = ops.shape(x)[1], x.shape[-1]
         head = width // self.heads
 
@@ -95,15 +126,16 @@ class TransformerBlock(keras.layers.Layer):
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) * (head**-0.5)  # (B, H, T, T)
         away = (1 - ops.cast(mask, scores.dtype)) * ops.cast(-1e4, scores.dtype)  # (B, T)
         weights = ops.softmax(scores + away[:, None, None, :])
-        mixed = ops.matmul(self.attention_dropout(weights, training=training), value)  # (B, H, T, D/H)
-        return ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (-1, length, width))
+        mixed = ops.matmul(self.drop_weights(weights, training=training), value)  # (B, H, T, D/H)
+        return ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (-1, length, width)), weights
 
     def compute_output_shape(self, input_shape):
-        return input_shape
+        batch, length, _ = input_shape
+        return (input_shape, (batch, self.heads, length, length)) if self.return_attention else input_shape
 
     def get_config(self):
-        names = ("heads", "intermediate", "dropout", "activation", "epsilon", "initializer_range")
-        return super().get_config() | {name: getattr(self, name) for name in names}
+        names = ("heads", "intermediate", "dropout", "attention_dropout", "activation", "epsilon", "initializer_range")
+        return super().get_config() | {name: getattr(self, name) for name in (*names, "return_attention")}
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -142,7 +174,8 @@ class PositionEmbedding(keras.layers.Layer):
     Returns: float32 (B, T, D).
 
     Raises:
-        ValueError: the input is longer than the table.
+        ValueError: the input is longer than the table; where its length is not known before it runs, TensorFlow's
+            InvalidArgumentError.
 
     >>> PositionEmbedding(4)(ops.ones((1, 3, 2))).shape
     TensorShape([1, 3, 2])
@@ -157,15 +190,51 @@ class PositionEmbedding(keras.layers.Layer):
         self.table = self.add_weight(name="table", shape=(self.positions, input_shape[-1]), initializer=start)
 
     def call(self, x):
-        if x.shape[1] is not None and x.shape[1] > self.positions:
-            raise ValueError(f"an input of {x.shape[1]} tokens; this model has positions for {self.positions}")
-        return x + self.table[: ops.shape(x)[1]]
+        length = x.shape[1]
+        if length is None and keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            length = tf.shape(x)[1]
+            message = "this model has no positions for an input of so many tokens:"
+            fits = tf.debugging.Assert(length <= self.positions, [message, length, "the most is", self.positions])
+            with tf.control_dependencies([fits] if fits is not None else []):
+                length = tf.identity(length)
+        elif length is not None and length > self.positions:
+            raise ValueError(f"an input of {length} tokens; this model has positions for {self.positions}")
+        return x + self.table[:length]
 
     def compute_output_shape(self, input_shape):
         return input_shape
 
     def get_config(self):
         return super().get_config() | {"positions": self.positions, "initializer_range": self.initializer_range}
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class SinusoidalPositions(keras.layers.Layer):
+    """Adds a fixed vector for each position: sine and cosine in turn, of falling frequency; for any length.
+
+    Vaswani et al. 2017, section 3.5: PE(t, 2i) = sin(t / 10000^(2i/D)), PE(t, 2i+1) = cos of the same.
+
+    Call:
+        x: float32 (B, T, D).
+
+    Returns: float32 (B, T, D).
+
+    >>> ops.convert_to_numpy(SinusoidalPositions()(ops.zeros((1, 2, 2)))).round(4).tolist()
+    [[[0.0, 1.0], [0.8414999842643738, 0.5403000116348267]]]
+    """
+
+    def call(self, x):
+        width = x.shape[-1]
+        frequencies = 10000.0 ** (-np.arange(0, width, 2, dtype="float32") / width)
+        # in float32 under any policy: bfloat16 counts to 256
+        angles = ops.arange(ops.shape(x)[1], dtype="float32")[:, None] * frequencies  # (T, D/2)
+        table = ops.reshape(ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1), (-1, 2 * len(frequencies)))
+        return x + ops.cast(table[:, :width], x.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

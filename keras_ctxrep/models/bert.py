@@ -8,19 +8,31 @@ from dataclasses import dataclass
 import keras
 from keras import layers as klayers
 
-from keras_ctxrep.layers import Bias, PositionEmbedding, TakePositions, TransformerBlock, ZeroPadding
+from keras_ctxrep.layers import (
+    Bias,
+    PositionEmbedding,
+    SinusoidalPositions,
+    TakePositions,
+    TransformerBlock,
+    ZeroPadding,
+)
+from keras_ctxrep.layers.transformer import ACTIVATIONS
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of a BERT encoder; the defaults are those of BERT-base."""
+    """Sizes of a BERT encoder; the defaults are those of BERT-base.
+
+    Raises:
+        ValueError: a value that no encoder can have.
+    """
 
     vocabulary_size: int = 30522
     layers: int = 12
     width: int = 768
     heads: int = 12
     intermediate: int = 3072  # width of the feed-forward layer
-    max_positions: int = 512  # tokens of the longest input
+    max_positions: int = 512  # tokens of the longest input, where positions are learned
     segments: int = 2
     dropout: float = 0.1  # of the embeddings and of the sub-layers' outputs
     attention_dropout: float = 0.1  # of the attention weights
@@ -30,9 +42,23 @@ class Config:
     epsilon: float = 1e-12  # of every layer norm
     initializer_range: float = 0.02  # standard deviation of the truncated normal that kernels start from
 
+    def __post_init__(self):
+        for name in ("vocabulary_size", "layers", "width", "heads", "intermediate", "max_positions", "segments"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"{name}={getattr(self, name)}: at least 1")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: a share, 0 <= {name} < 1")
+        for name, known in (("activation", ACTIVATIONS), ("positions", ("learned", "sinusoidal"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r}: one of {', '.join(known)}")
+        if self.width % self.heads:
+            raise ValueError(f"heads={self.heads} does not divide width={self.width}")
 
-# bert_LAYERS_WIDTH_HEADS: the published sizes, and one for little text. Below BERT-base's width kernels start larger
-# than published, so that a layer's outputs start as large as they do there: narrow models learn much sooner.
+
+# bert_LAYERS_WIDTH_HEADS: the published sizes (Devlin et al. 2018; the small ones of Turc et al. 2019,
+# https://arxiv.org/abs/1908.08962), and a first one for little text. Below BERT-base's width kernels start larger than
+# published, so that a layer's outputs start as large as they do there: narrow models learn much sooner.
 SIZES = {
     f"bert_{layers}_{width}_{heads}": Config(
         layers=layers,
@@ -43,34 +69,33 @@ SIZES = {
     )
     for layers, width, heads in (
         (2, 64, 2),
-        (2, 128, 2),
-        (4, 256, 4),
-        (4, 512, 8),
-        (8, 512, 8),
-        (12, 768, 12),
+        *((layers, width, width // 64) for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)),
         (24, 1024, 16),
     )
 }
 
 
-def encoder(config: Config) -> keras.Model:
+def encoder(config: Config, attention: bool = False) -> keras.Model:
     """Contextual vectors of word pieces, and one of the whole text.
 
     Args:
         config: sizes.
+        attention: gives the attention weights too.
 
     Call: {"token_ids", "segment_ids", "mask"}, each int32 (B, T).
 
     Returns: {"layers": N x float32 (B, T, D), layer 0 being the embeddings; "sequence": the top layer;
-        "pooled": float32 (B, D), tanh of a dense layer over the first piece}.
+        "pooled": float32 (B, D), tanh of a dense layer over the first piece, if `config.pooler`;
+        "attention": N x float32 (B, H, T, T), a row of weights for each query, zero where query or key is padding}.
 
     >>> model = encoder(SIZES["bert_2_64_2"])
     >>> ones = keras.ops.ones((1, 3), "int32")
     >>> model({"token_ids": ones, "segment_ids": 0 * ones, "mask": ones})["pooled"].shape
     TensorShape([1, 64])
     """
-    inputs, _, layers, pooled = _encoder(config)
-    return keras.Model(inputs, {"layers": layers, "sequence": layers[-1], "pooled": pooled}, name="bert_encoder")
+    inputs, _, layers, pooled, weights = _encoder(config, attention)
+    outputs = {"layers": layers, "sequence": layers[-1]} | pooled
+    return keras.Model(inputs, outputs | ({"attention": weights} if attention else {}), name="bert_encoder")
 
 
 def pretrainer(config: Config) -> keras.Model:
@@ -84,26 +109,26 @@ def pretrainer(config: Config) -> keras.Model:
 
     Call: {"token_ids", "segment_ids", "mask": int32 (B, T), "mlm_positions": int32 (B, P)}
 
-    Returns: {"mlm_logits": float32 (B, P, V), "nsp_logits": float32 (B, 2), 0 = the second segment follows the first}.
+    Returns: {"mlm_logits": float32 (B, P, V), "nsp_logits": float32 (B, 2), 0 = the second segment follows the first;
+        only if `config.pooler`}.
 
     >>> pretrainer(SIZES["bert_2_64_2"]).output["mlm_logits"].shape
     (None, None, 30522)
     """
-    inputs, embedding, layers, pooled = _encoder(config)
+    inputs, embedding, layers, pooled, _ = _encoder(config)
     inputs = inputs | {"mlm_positions": keras.Input((None,), dtype="int32", name="mlm_positions")}
     x = TakePositions(name="take_positions")(layers[-1], inputs["mlm_positions"])  # (B, P, D)
-    x = _dense(config, config.width, "mlm_transform", config.activation)(x)
+    x = _dense(config, config.width, "mlm_transform", ACTIVATIONS[config.activation])(x)
     x = klayers.LayerNormalization(epsilon=config.epsilon, name="mlm_norm")(x)
     x = Bias(name="mlm_bias")(embedding(x, reverse=True))
-    outputs = {
-        "mlm_logits": klayers.Activation("linear", dtype="float32", name="mlm_logits")(x),
-        "nsp_logits": _dense(config, 2, "nsp_logits", dtype="float32")(pooled),
-    }
+    outputs = {"mlm_logits": klayers.Activation("linear", dtype="float32", name="mlm_logits")(x)}
+    if pooled:
+        outputs["nsp_logits"] = _dense(config, 2, "nsp_logits", dtype="float32")(pooled["pooled"])
     return keras.Model(inputs, outputs, name="bert_pretrainer")
 
 
-def _encoder(config: Config):
-    """Inputs, the token embedding, the layers with padding zeroed, and the pooled output."""
+def _encoder(config: Config, attention: bool = False):
+    """Inputs, the token embedding, the layers with padding zeroed, {"pooled"} or nothing, and the attention weights."""
     names = ("token_ids", "segment_ids", "mask")
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
 
@@ -115,24 +140,33 @@ def _encoder(config: Config):
     )
     segment = klayers.Embedding(config.segments, config.width, start(), name="segment_embedding")
     x = klayers.Add(name="embeddings")([embedding(inputs["token_ids"]), segment(inputs["segment_ids"])])
-    x = PositionEmbedding(config.max_positions, config.initializer_range, name="position_embedding")(x)
+    if config.positions == "learned":
+        x = PositionEmbedding(config.max_positions, config.initializer_range, name="position_embedding")(x)
+    else:
+        x = SinusoidalPositions(name="position_embedding")(x)
     x = klayers.LayerNormalization(epsilon=config.epsilon, name="embedding_norm")(x)
     x = klayers.Dropout(config.dropout, name="embedding_dropout")(x)
-    layers = [x]
+    layers, weights = [x], []
     for index in range(config.layers):
         x = TransformerBlock(
             config.heads,
             config.intermediate,
             config.dropout,
+            config.attention_dropout,
             config.activation,
             config.epsilon,
             config.initializer_range,
+            attention,
             name=f"layer_{index}",
         )(x, mask=inputs["mask"])
+        if attention:
+            x, found = x
+            weights.append(found)
         layers.append(x)
-    pooled = _dense(config, config.width, "pooler", "tanh")(x[:, 0])
     zeroed = ZeroPadding(name="zero_padding")
-    return inputs, embedding, [zeroed(layer, mask=inputs["mask"]) for layer in layers], pooled
+    layers = [zeroed(layer, mask=inputs["mask"]) for layer in layers]
+    pooled = {"pooled": _dense(config, config.width, "pooler", "tanh")(layers[-1][:, 0])} if config.pooler else {}
+    return inputs, embedding, layers, pooled, weights
 
 
 def _dense(config: Config, units: int, name: str, activation=None, dtype=None) -> klayers.Dense:

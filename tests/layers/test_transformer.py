@@ -8,14 +8,17 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_ctxrep.layers import Bias, PositionEmbedding, TakePositions, TransformerBlock
+from keras_ctxrep.layers import Bias, PositionEmbedding, SinusoidalPositions, TakePositions, TransformerBlock
 
 B, T, D, HEADS = 3, 5, 8, 2
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.int32)
 
 
 def restated(layer, x, mask):
-    """Devlin et al. 2018 over Vaswani et al. 2017, one head and query at a time; padding is left out."""
+    """Devlin et al. 2018 over Vaswani et al. 2017, one head and query at a time; padding is left out.
+
+    A pair for each row: its vectors, and its attention weights.
+    """
 
     def dense(part, x):
         return x @ value(part.kernel) + value(part.bias)
@@ -35,15 +38,16 @@ def restated(layer, x, mask):
     for row, real in zip(x.astype(np.float64), mask.astype(bool), strict=True):
         row = row[real]
         query, key, values = np.split(dense(layer.qkv, row), 3, axis=-1)
-        mixed = np.zeros((len(row), width))
+        mixed, weights = np.zeros((len(row), width)), np.zeros((layer.heads, len(row), len(row)))
         for begin in range(0, width, head):
             part = slice(begin, begin + head)
             for t in range(len(row)):
                 powers = np.exp([query[t, part] @ key[s, part] / math.sqrt(head) for s in range(len(row))])
-                mixed[t, part] = powers / powers.sum() @ values[:, part]
+                weights[begin // head, t] = powers / powers.sum()
+                mixed[t, part] = weights[begin // head, t] @ values[:, part]
         row = norm(layer.attention_norm, row + dense(layer.attention_output, mixed))
         fed = dense(layer.feed_forward_output, gelu(dense(layer.feed_forward, row)))
-        rows.append(norm(layer.feed_forward_norm, row + fed))
+        rows.append((norm(layer.feed_forward_norm, row + fed), weights))
     return rows
 
 
@@ -59,23 +63,59 @@ def block(rng):
 def test_numbers(block, rng):
     x = rng.normal(size=(B, T, D)).astype(np.float32)
     out = ops.convert_to_numpy(block(x, mask=MASK))
-    for row, real, expected in zip(out, MASK.astype(bool), restated(block, x, MASK), strict=True):
+    for row, real, (expected, _) in zip(out, MASK.astype(bool), restated(block, x, MASK), strict=True):
         np.testing.assert_allclose(row[real], expected, atol=2e-5)
 
 
-def test_gelu_is_the_form_with_erf(block, rng):
-    x = tf.linspace(-4.0, 4.0, 81)
-    exact = [0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in x.numpy().tolist()]
-    np.testing.assert_allclose(block.feed_forward.activation(x), exact, atol=1e-6)
-    assert TransformerBlock(2, 4).epsilon == 1e-12
+def test_attention_on_request(block, rng):
+    x = rng.normal(size=(B, T, D)).astype(np.float32)
+    looking = TransformerBlock.from_config(block.get_config() | {"return_attention": True})
+    looking.build((None, None, D))
+    looking.set_weights(block.get_weights())
+    out, weights = map(ops.convert_to_numpy, looking(x, mask=MASK))
+    assert np.array_equal(out, block(x, mask=MASK)) and weights.shape == (B, HEADS, T, T)
+    for row, real, (_, expected) in zip(weights, MASK.astype(bool), restated(block, x, MASK), strict=True):
+        np.testing.assert_allclose(row[:, real][:, :, real], expected, atol=1e-6)
+        assert not row[:, ~real].any() and not row[:, :, ~real].any()
+    assert looking.compute_output_shape((3, None, D)) == ((3, None, D), (3, HEADS, None, None))
 
 
-def test_dropout_only_in_training(rng):
-    layer = TransformerBlock(HEADS, 12, dropout=0.5, initializer_range=0.5)
+ACTIVATIONS = {
+    "gelu": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: max(x, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name):
+    layer = TransformerBlock(2, 12, activation=name)
+    layer.build((None, None, D))
+    x = np.linspace(-4, 4, 81, dtype=np.float32)
+    exact = [ACTIVATIONS[name](v) for v in x.tolist()]
+    np.testing.assert_allclose(layer.feed_forward.activation(ops.convert_to_tensor(x)), exact, atol=1e-6)
+    assert TransformerBlock(2, 4).activation == "gelu" and TransformerBlock(2, 4).epsilon == 1e-12
+    with pytest.raises(ValueError, match="activation='tanh': one of gelu, gelu_tanh, relu"):
+        TransformerBlock(2, 12, activation="tanh")
+
+
+def test_masked_positions_do_not_leak(block, rng):
+    """Not by a bit, whatever stands there."""
+    x = rng.normal(size=(B, T, D)).astype(np.float32)
+    before = ops.convert_to_numpy(block(x, mask=MASK))
+    for scale in (1, 30, 100):
+        noise = scale * rng.normal(size=x.shape)
+        other = np.where(MASK[:, :, None] == 1, x, noise).astype(np.float32)
+        after = ops.convert_to_numpy(block(other, mask=MASK))
+        assert np.array_equal(before[MASK == 1], after[MASK == 1])
+
+
+@pytest.mark.parametrize("dropouts", [{"dropout": 0.5}, {"attention_dropout": 0.5}])
+def test_dropout_only_in_training(rng, dropouts):
+    layer = TransformerBlock(HEADS, 12, **dropouts, initializer_range=0.5)
     x = rng.normal(size=(B, T, D)).astype(np.float32)
     one, two, three = (ops.convert_to_numpy(layer(x, mask=MASK, training=way)) for way in (False, False, True))
     assert np.array_equal(one, two) and np.abs(one - three).max() > 0.1
-    assert layer.attention_dropout.rate == layer.output_dropout.rate == 0.5
 
 
 def test_a_row_of_padding_stays_finite(block):
@@ -110,8 +150,24 @@ def test_position_embedding_of_unknown_length_that_is_too_long(rng):
     layer = PositionEmbedding(4)
     run = tf.function(layer, input_signature=[tf.TensorSpec((None, None, 5))])
     assert run(tf.ones((2, 4, 5))).shape == (2, 4, 5)
-    with pytest.raises(tf.errors.InvalidArgumentError):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"no positions for .*\[5\] \[the most is\] \[4\]"):
         run(tf.ones((2, 5, 5)))
+
+
+@pytest.mark.parametrize("width", [5, 6])
+def test_sinusoidal_positions(rng, width):
+    layer = SinusoidalPositions()
+    x = rng.normal(size=(2, 700, width)).astype(np.float32)
+    expected = np.zeros((700, width))
+    for t in range(700):
+        for i in range(width):
+            angle = t / 10000 ** ((i - i % 2) / width)
+            expected[t, i] = math.cos(angle) if i % 2 else math.sin(angle)
+    np.testing.assert_allclose(layer(x) - x, np.stack([expected] * 2), atol=1e-4)
+    run = tf.function(layer, input_signature=[tf.TensorSpec((None, None, width))])
+    np.testing.assert_allclose(run(x), layer(x), atol=1e-6)
+    half = SinusoidalPositions(dtype="bfloat16")(ops.zeros((1, 700, width), "bfloat16"))
+    np.testing.assert_allclose(ops.cast(half[0], "float32"), expected, atol=4e-3)
 
 
 def test_bias(rng):

@@ -25,7 +25,7 @@ def bert_config():
     """A BERT of two layers without dropout."""
     return bert.Config(
         vocabulary_size=40, layers=2, width=8, heads=2, intermediate=16, max_positions=24, dropout=0.0,
-        initializer_range=0.3,
+        attention_dropout=0.0, initializer_range=0.3,
     )  # fmt: skip
 
 

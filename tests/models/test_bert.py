@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_ctxrep import train
+from keras_ctxrep.layers.transformer import gelu_tanh
 from keras_ctxrep.models import bert
 
 
@@ -14,6 +16,8 @@ from keras_ctxrep.models import bert
     ("name", "millions"),
     [
         ("bert_2_128_2", "4.4"),
+        ("bert_10_256_4", "15.9"),
+        ("bert_6_768_12", "67.0"),
         ("bert_4_256_4", "11.2"),
         ("bert_4_512_8", "28.8"),
         ("bert_8_512_8", "41.4"),
@@ -28,7 +32,15 @@ def test_published_numbers_of_parameters(name, millions, shapes_only):
 @pytest.mark.parametrize("name", bert.SIZES)
 def test_names_of_sizes(name):
     config = bert.SIZES[name]
+    assert config.heads in (2, config.width // 64)
     assert name == f"bert_{config.layers}_{config.width}_{config.heads}" and config.intermediate == 4 * config.width
+
+
+def test_sizes():
+    names = list(bert.SIZES)
+    assert names[0] == "bert_2_64_2" and len(names) == len(set(names)) == 26
+    assert {"bert_2_128_2", "bert_12_512_8", "bert_12_768_12", "bert_24_1024_16"} < set(names)
+    assert replace(bert.SIZES["bert_12_768_12"]) == bert.Config()
 
 
 def values(model, name):
@@ -70,8 +82,79 @@ def test_segments_and_positions_are_read(bert_config, pieces, rng):
 def test_an_input_longer_than_the_positions(bert_config, pieces):
     model = bert.encoder(replace(bert_config, max_positions=4))
     assert model(pieces(["the cat"]))["sequence"].shape == (1, 4, 8)
+    batch = pieces(["the cat sat"])
     with pytest.raises(ValueError, match="an input of 5 tokens; this model has positions for 4"):
-        model(pieces(["the cat sat"]))
+        model(batch)
+    for run in (train.runner(model), lambda batch: model.predict(batch, verbose=0)):  # the length is not known before
+        assert run(pieces(["the cat"]))["sequence"].shape == (1, 4, 8)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[5\] \[the most is\] \[4\]"):
+            run(batch)
+
+
+def test_sinusoidal_positions_go_on_for_ever(bert_config, pieces):
+    model = bert.encoder(replace(bert_config, max_positions=4, positions="sinusoidal"))
+    assert not model.get_layer("position_embedding").weights
+    text = " ".join(["the cat sat"] * 5)
+    assert np.isfinite(train.runner(model)(pieces([text]))["sequence"]).all()
+    assert np.abs(model(pieces(["the cat"]))["pooled"] - model(pieces(["cat the"]))["pooled"]).max() > 1e-4
+
+
+def test_attention_on_request(bert_config, pieces, sentences, rng):
+    plain, model = bert.encoder(bert_config), bert.encoder(bert_config, attention=True)
+    train.copy_weights(plain, model)
+    assert [weight.path for weight in model.weights] == [weight.path for weight in plain.weights]
+    batch = pieces(sentences)
+    expected, out = plain(batch), model(batch)
+    for name in expected:
+        for one, two in zip(tf.nest.flatten(expected[name]), tf.nest.flatten(out[name]), strict=True):
+            assert np.array_equal(one, two)
+    attention = out["attention"]
+    assert [layer.shape for layer in attention] == [(4, 2, 8, 8)] * 2
+    real = batch["mask"].astype(np.float32)
+    for layer in attention:
+        np.testing.assert_allclose(np.sum(layer, axis=-1), np.stack([real, real], axis=1), atol=1e-6)
+        assert not np.asarray(layer)[np.broadcast_to(real[:, None, None, :] == 0, layer.shape)].any()
+
+
+def test_activation_and_dropouts_reach_every_place(bert_config, pieces, sentences):
+    config = replace(bert_config, activation="gelu_tanh", dropout=0.2, attention_dropout=0.3)
+    model = bert.pretrainer(config)
+    assert model.get_layer("mlm_transform").activation is gelu_tanh
+    assert model.get_layer("embedding_dropout").rate == 0.2
+    for index in range(config.layers):
+        found = model.get_layer(f"layer_{index}").get_config()
+        assert (found["activation"], found["dropout"], found["attention_dropout"]) == ("gelu_tanh", 0.2, 0.3)
+    exact = bert.pretrainer(bert_config)
+    train.copy_weights(model, exact)
+    batch = pretraining_batch(pieces, sentences, [[1], [2], [1], [0]])
+    assert 1e-6 < np.abs(model(batch)["mlm_logits"] - exact(batch)["mlm_logits"]).max() < 0.01
+
+
+def test_without_pooler(bert_config, pieces, sentences):
+    config = replace(bert_config, pooler=False)
+    encoder, whole = bert.encoder(config), bert.encoder(bert_config)
+    train.copy_weights(whole, encoder)
+    assert set(encoder.output) == {"layers", "sequence"}
+    assert encoder.count_params() == whole.count_params() - 8 * 8 - 8
+    batch = pieces(sentences)
+    assert np.array_equal(encoder(batch)["sequence"], whole(batch)["sequence"])
+    assert set(bert.pretrainer(config).output) == {"mlm_logits"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"activation": "swish"}, "activation='swish': one of gelu, gelu_tanh, relu"),
+        ({"positions": "rotary"}, "positions='rotary': one of learned, sinusoidal"),
+        ({"heads": 3}, "heads=3 does not divide width=8"),
+        ({"dropout": 1.0}, "dropout=1.0: a share, 0 <= dropout < 1"),
+        ({"attention_dropout": -0.1}, "attention_dropout=-0.1: a share, 0 <= attention_dropout < 1"),
+        ({"layers": 0}, "layers=0: at least 1"),
+    ],
+)
+def test_a_config_that_no_encoder_can_have(bert_config, change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(bert_config, **change)
 
 
 def pretraining_batch(pieces, sentences, positions):
