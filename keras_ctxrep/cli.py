@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,16 @@ def _pretrain(args: argparse.Namespace) -> None:
         args.minutes = 30.0
     history = recipes.pretrain(report=_print_evaluation, **_given(args))
     _say(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
+
+
+def _prepare(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+
+    given = _given(args)
+    given.pop("family")
+    found = recipes.prepare(**given)
+    share = f"{found['copies']} passes, {found['valid_examples']:,} more pairs held out"
+    _say(f"{args.out}: {found['examples']:,} pairs of segments, {found['pieces'] / 1e6:.1f} million pieces, {share}")
 
 
 def _train(args: argparse.Namespace) -> None:
@@ -96,6 +107,39 @@ def _convert(args: argparse.Namespace) -> None:
     _say(f"{args.out}: {model.count_params() / 1e6:.1f} million weights")
 
 
+def _zoo(args: argparse.Namespace) -> None:
+    from keras_ctxrep import zoo
+
+    if (args.name is None) != (args.action == "list"):
+        parser().error(f"zoo {args.action}: {'leave out NAME' if args.name else 'NAME is missing'}")
+    if args.action == "get":
+        if args.json:
+            parser().error("zoo get: --json is for list and show")
+        print(zoo.get(args.name, args.source, args.mirror, args.cache, lambda line: print(line, file=sys.stderr)))
+        return
+    if args.source is not None or args.mirror is not None:
+        parser().error(f"zoo {args.action}: --from and --mirror are for get")
+    found = []
+    for entry in zoo.ENTRIES if args.action == "list" else [zoo.lookup(args.name)]:
+        folder = zoo.cached(entry, args.cache)
+        found.append(entry.as_dict() | {"cached": folder and str(folder)})
+    if args.json:
+        print(json.dumps(found if args.action == "list" else found[0], indent=1, ensure_ascii=False))
+    elif args.action == "list":
+        rows = [["name", "family", "parameters", "casing", "licence", "source"]]
+        for one in found:
+            source = "cached" if one["cached"] else one["format"] or "none"
+            million = f"{one['parameters'] / 1e6:.1f} M"
+            rows.append([one["name"], one["family"], million, one["casing"], one["licence"], source])
+        print(_columns(rows))
+    else:
+        for name, value in found[0].items():
+            lines = [f"{key} {entry}" for key, entry in value.items()] if isinstance(value, dict) else value
+            for line in (lines or ["none"]) if isinstance(lines, list) else [lines or "none"]:
+                print(f"{name:15} {f'{line:,}' if isinstance(line, int) else line}")
+                name = ""
+
+
 def _export(args: argparse.Namespace) -> None:
     from keras_ctxrep_export import saved_model
 
@@ -135,9 +179,8 @@ def _compare(args: argparse.Namespace) -> None:
     examples = read_examples(args.data)
     engines = [compare.open_engine(path) for path in (args.folder, *args.artifacts)]
     labels = [example.label for example in examples if example.label is not None]
-    rows = compare.compare(
-        engines, [example.text for example in examples], labels if len(labels) == len(examples) else None
-    )
+    texts, pairs = [example.text for example in examples], [example.pair for example in examples]
+    rows = compare.compare(engines, texts, labels if len(labels) == len(examples) else None, pairs)
     if args.json:
         print(json.dumps(rows))
     else:
@@ -200,13 +243,13 @@ def parser() -> argparse.ArgumentParser:
     option = command(
         "pretrain",
         _pretrain,
-        "keras_ctxrep.recipes.pretrain",
+        "keras_ctxrep.recipes.pretraining.pretrain",
         "learn an ELMo biLM or a BERT encoder from text",
         "Learn from plain text: UTF-8, one sentence a line, an empty line between documents; .gz, .bz2 and .xz are\n"
         "read as they are. A run that was interrupted goes on where it was when the same command is given again.",
     )
     option("family", "what to train", choices=("elmo", "bert"))
-    option("--corpus", "text files", nargs="+", required=True, metavar="FILE")
+    option("--corpus", "text files; BERT: or a folder that `prepare` wrote", nargs="+", required=True, metavar="FILE")
     option("--out", "the model folder to write", required=True, metavar="FOLDER")
     option(
         "--size", "a published size, e.g. elmo_2x1024_128_2048cnn_1xhighway or bert_12_768_12 (default: a small one)"
@@ -216,9 +259,14 @@ def parser() -> argparse.ArgumentParser:
     option("--vocab-size", "entries of a learned vocabulary, at most", type=_positive(int), metavar="N")
     option("--cased", "BERT: keep case and accents", action="store_true")
     option("--min-count", "ELMo: a word of a learned vocabulary occurs so often", type=_positive(int), metavar="N")
-    option("--init", "ELMo: start from this model folder, as to adapt it to a domain", metavar="FOLDER")
+    option(
+        "--init",
+        "start from this model folder, as to adapt it to a domain, or to go on with longer texts",
+        metavar="FOLDER",
+    )
     option("--read-words", "ELMo: read the vocabulary's words instead of characters", action="store_true")
     option("--max-length", "tokens per example; longer ones are cut", type=_positive(int), metavar="N")
+    option("--whole-words", "BERT: mask all pieces of a word together", action="store_true")
     option(
         "--unroll",
         "ELMo: learn from running text, N words at a step, the state carried on (published: 20; default: from whole "
@@ -238,12 +286,32 @@ def parser() -> argparse.ArgumentParser:
     training(option)
 
     option = command(
+        "prepare",
+        _prepare,
+        "keras_ctxrep.recipes.pretraining.prepare",
+        "mask a text for BERT's pretraining, once and for all",
+        "Writes pairs of segments with their masks to a folder, for `ctxrep pretrain bert --corpus FOLDER`: every run\n"
+        "over it then reads the same examples. Without it, masks are drawn anew in every pass.",
+    )
+    option("family", "whose pretraining", choices=("bert",))
+    option("--corpus", "text files", nargs="+", required=True, metavar="FILE")
+    option("--out", "the folder to write", required=True, metavar="FOLDER")
+    option("--valid", "held-out text (default: a tenth of the corpus)", metavar="FILE")
+    option("--vocab", "a vocabulary file, one piece a line (default: learned from the corpus)", metavar="FILE")
+    option("--vocab-size", "pieces of a learned vocabulary, at most", type=_positive(int), metavar="N")
+    option("--cased", "keep case and accents", action="store_true")
+    option("--max-length", "pieces per example", type=_positive(int), metavar="N")
+    option("--whole-words", "mask all pieces of a word together", action="store_true")
+    option("--copies", "passes over the text, each with masks of its own", type=_positive(int), metavar="N")
+    option("--seed", "of every random choice", type=int, metavar="N")
+
+    option = command(
         "train",
         _train,
-        "keras_ctxrep.recipes.finetune",
+        "keras_ctxrep.recipes.finetuning.finetune",
         "fine-tune an encoder for a task",
         "Fine-tune a pretrained encoder. Data files are .tsv with a header or .jsonl, with columns or keys 'text' and\n"
-        "'label'.",
+        "'label', and 'pair' where two texts are classified together.",
     )
     option("--task", "what to learn", choices=("classify",), default="classify")
     option("--data", "labelled examples to learn from", required=True, metavar="FILE")
@@ -273,7 +341,7 @@ def parser() -> argparse.ArgumentParser:
     option = command(
         "embed",
         _embed,
-        "keras_ctxrep.recipes.embed",
+        "keras_ctxrep.recipes.embedding.embed",
         "write the vectors of sentences to a file",
         "One sentence a line in; one array per sentence out, under '0', '1', ...: (layers, tokens, width), or\n"
         "(tokens, width) for mix and top, (width,) for mean.",
@@ -299,6 +367,26 @@ def parser() -> argparse.ArgumentParser:
     option("--from", "the format that is read", choices=("allennlp",), dest="source_format")
     option("--to", "the format that is written", choices=("allennlp",), dest="target_format")
     option("--out", "the folder to write", required=True, metavar="FOLDER")
+
+    option = command(
+        "zoo",
+        _zoo,
+        "keras_ctxrep.zoo.get",
+        "published models by name",
+        "list shows the published models, show what is known of one, and get makes a model folder of it in the cache\n"
+        "and prints its path. The same command given again goes on with a download that was interrupted.",
+    )
+    option("action", "what to do", choices=("list", "show", "get"))
+    option("name", "SIZE/DATASET, or one of the two if no other model has it", nargs="?", metavar="NAME")
+    option("--json", "list, show: print JSON", action="store_true")
+    option(
+        "--from",
+        "get: the published files, already here: folder, archive or weight file",
+        dest="source",
+        metavar="PATH",
+    )
+    option("--mirror", "get: address to download from in place of the publisher's", metavar="URL")
+    option("--cache", "folder of models (default: $CTXREP_CACHE, or ~/.cache/keras_ctxrep)", metavar="FOLDER")
 
     option = command(
         "export",
@@ -372,6 +460,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # off by default on some CPUs, where it is twice as fast
     os.environ["KERAS_BACKEND"] = "tensorflow"
+    warnings.showwarning = lambda message, *_: print(f"ctxrep: {message}", file=sys.stderr)
     try:
         if not _without_tensorflow(args):
             from keras_ctxrep_tflite.compare import quiet_stderr
@@ -404,7 +493,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _without_tensorflow(args: argparse.Namespace) -> bool:
-    return args.command == "predict" and args.artifact.endswith(".tflite")
+    return args.command == "zoo" or (args.command == "predict" and args.artifact.endswith(".tflite"))
 
 
 def _given(args: argparse.Namespace) -> dict:

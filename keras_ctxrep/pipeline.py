@@ -8,12 +8,15 @@ import numpy as np
 import tensorflow as tf
 
 from keras_ctxrep.text.examples import pieces
-from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures
 from keras_ctxrep.text.pretraining import (
+    Masked,
+    Masking,
     Stretch,
     Vocabulary,
     for_sampling,
     language_model_batch,
+    pretrainer_batch,
     stream_batch,
     stretches,
 )
@@ -283,3 +286,41 @@ def like_lengths(sentences: Iterable[str], batch_size: int, logits: int = 1) -> 
                 batch = []
             batch.append((number, row))
         yield batch
+
+
+# --------------------------------------------------------------------------------------------------- BERT's text
+
+
+def segments(
+    features: WordPieceFeatures,
+    examples: Callable[[int], Iterable[tuple[Row, bool] | Masked]] | Sequence[Masked],
+    batch_size: int,
+    masking: Masking | None = None,
+    next_sentence: bool = True,
+    seed: int | None = None,
+    start: int = 0,
+) -> tf.data.Dataset:
+    """Batches of segment pairs, to train or evaluate `bert.pretrainer` on.
+
+    Args:
+        features: gives padding.
+        examples: pairs that are masked already, or with `masking` pairs that are masked anew whenever they come; or a
+            function from the number of the epoch to them.
+        batch_size: pairs per batch.
+        masking: of pairs that are not masked yet.
+        next_sentence: whether the model predicts it.
+        seed: endless batches in an order of their own; None: one pass in the order of the examples.
+        start: batches left out at the beginning.
+    """
+
+    def collate(found, rng):
+        masked = found if masking is None else [masking(pair, rng) for pair in found]
+        inputs, targets, weights = pretrainer_batch(features, masked)
+        if not next_sentence:
+            del targets["nsp_logits"], weights["nsp_logits"]
+        return inputs, targets, weights
+
+    def length(example) -> int:
+        return len(example[0])  # tokens, in both cases
+
+    return dataset(examples, collate, batch_size, length, seed, repeat=seed is not None, start=start)

@@ -35,6 +35,7 @@ class Bundle:
         lowercase: whether word pieces are lower-cased and lose their accents.
         strip_accents: whether they lose their accents, only where it differs from `lowercase`.
         split_cjk: whether each Chinese character is a word of its own, as published.
+        pairs: whether it reads pairs of texts.
         head: keyword arguments of the head.
         versions: of the packages that wrote it.
         files: SHA-256 of the files beside it.
@@ -49,6 +50,7 @@ class Bundle:
     lowercase: bool = True
     strip_accents: bool | None = None
     split_cjk: bool = True
+    pairs: bool = False
     head: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
@@ -60,7 +62,8 @@ class Bundle:
             return WordFeatures(self.vocab, self.max_length)
         if self.family == "elmo":
             return CharacterFeatures(self.max_length, self.config["max_characters"])
-        return WordPieceFeatures(WordPiece(self.vocab, self.lowercase), self.max_length)
+        pieces = WordPiece(self.vocab, self.lowercase, self.strip_accents, self.split_cjk)
+        return WordPieceFeatures(pieces, self.max_length)
 
     def files_as_bytes(self, files: dict[str, str] | None = None) -> dict[str, bytes]:
         """The bundle as files, name -> contents: vocab.txt where there is a vocabulary, and bundle.json.

@@ -143,10 +143,11 @@ def shuffled(
     seed: int,
     epoch: int,
     buffer: int = 20_000,
+    piece: int = 100,
 ) -> Iterator[list[str]]:
     """Documents in an order of their own in every epoch: files, and within them stretches of `buffer` sentences.
 
-    Long documents come in pieces.
+    Long documents come in pieces of `piece` sentences.
 
     Args:
         paths: files; many small ones are shuffled better than one large one.
@@ -154,11 +155,12 @@ def shuffled(
         seed: of the order.
         epoch: number of the pass.
         buffer: sentences that are kept in memory.
+        piece: sentences of a document that stay together.
     """
     rng = random.Random(f"{seed} {epoch}")
     pool: list[list[str]] = []
     size = 0
-    for document in pieces(read(rng.sample(list(paths), len(paths)))):
+    for document in pieces(read(rng.sample(list(paths), len(paths))), piece):
         pool.append(document)
         size += len(document)
         if size >= buffer:

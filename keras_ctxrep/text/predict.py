@@ -21,12 +21,14 @@ class Predictor:
 
     Call:
         texts: strings.
+        pairs: the second text of each, for a model that reads pairs.
 
     Returns: one dict per text: {"label", "score", "probabilities"} for a classifier, {"vector"} for an encoder;
         with "truncated": True where the text was longer than the model reads; {"error"} where nothing can be read.
 
     Raises:
-        ValueError: the model has no answers to give (a language model without a head).
+        ValueError: the model has no answers to give (a language model without a head), or it reads pairs and is given
+            single texts, or the other way round.
 
     >>> bundle = Bundle("elmo", "classify", {"max_characters": 50}, 8, ("no", "yes"))
     >>> def run(batch):
@@ -41,11 +43,15 @@ class Predictor:
                 f"a {bundle.task} gives no answers; put a head on it with `ctxrep train`, or use `ctxrep embed`"
             )
         self.bundle, self.run, self.batch_size, self.raw = bundle, run, batch_size, raw
-        self._empty = len(bundle.features.encode([""])[0])
+        self._empty = len(bundle.features.encode([""], [""] if bundle.pairs else None)[0])
 
-    def __call__(self, texts: Sequence[str]) -> list[dict]:
-        texts = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]  # half a surrogate pair is no text
-        rows = self.bundle.features.encode(texts)
+    def __call__(self, texts: Sequence[str], pairs: Sequence[str | None] | None = None) -> list[dict]:
+        if self.bundle.pairs != any(pair is not None for pair in pairs or []):
+            needed = "pairs of texts" if self.bundle.pairs else "one text at a time"
+            raise ValueError(f"this model reads {needed}")
+        texts = [_valid(text) for text in texts]
+        pairs = [_valid(pair or "") for pair in pairs or []] if self.bundle.pairs else None
+        rows = self.bundle.features.encode(texts, pairs)
         answers: list[dict] = [{"error": "no words in this text"} for _ in texts]
         # Rows of like length share a batch, so that little padding is computed.
         order = sorted((i for i, row in enumerate(rows) if len(row) > self._empty), key=lambda i: len(rows[i]))
@@ -53,19 +59,21 @@ class Predictor:
             indices = order[begin : begin + self.batch_size]
             if self.raw:
                 batch = {"text": np.array([texts[i] for i in indices], object)}
+                if pairs is not None:
+                    batch["pair"] = np.array([pairs[i] for i in indices], object)
             else:
                 batch = self.bundle.features.collate([rows[i] for i in indices])
             for index, answer in zip(indices, self._decode(self.run(batch)), strict=True):
                 answers[index] = answer | ({"truncated": True} if rows[index].truncated else {})
         return answers
 
-    def probabilities(self, texts: Sequence[str]) -> np.ndarray:
+    def probabilities(self, texts: Sequence[str], pairs: Sequence[str | None] | None = None) -> np.ndarray:
         """float64 (B, C): a classifier's probabilities, in the order of its labels.
 
         Raises:
             ValueError: a text has no words.
         """
-        answers = self(texts)
+        answers = self(texts, pairs)
         for text, answer in zip(texts, answers, strict=True):
             if "error" in answer:
                 raise ValueError(f"{answer['error']}: {text!r}")
@@ -73,6 +81,8 @@ class Predictor:
 
     def lines(self, stream: IO[bytes]) -> Iterator[dict]:
         """One answer for each line of a byte stream, as soon as the line is there; a bad line gives an answer too.
+
+        Of a pair, a tab stands between the two texts.
 
         Bytes that are not UTF-8 become U+FFFD, which no tokenizer reads, and the answer carries a "warning".
         """
@@ -86,7 +96,10 @@ class Predictor:
 
     def _answer_lines(self, raw: list[bytes]) -> Iterator[dict]:
         texts = [line.removesuffix(b"\r").decode("utf-8", "replace") for line in raw]
-        for line, text, answer in zip(raw, texts, self(texts), strict=True):
+        pairs = None
+        if self.bundle.pairs:
+            texts, pairs = zip(*(text.partition("\t")[::2] for text in texts), strict=True)
+        for line, text, answer in zip(raw, texts, self(texts, pairs), strict=True):
             if "\ufffd" in text and "\ufffd".encode() not in line:
                 answer = answer | {"warning": "not UTF-8: the bytes that are not were left out"}
             yield {"error": "empty line"} if not text else answer
@@ -100,6 +113,11 @@ class Predictor:
             named = dict(zip(self.bundle.labels, map(float, row), strict=True))
             answers.append({"label": self.bundle.labels[best], "score": float(row[best]), "probabilities": named})
         return answers
+
+
+def _valid(text: str) -> str:
+    """Half a surrogate pair is no text."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

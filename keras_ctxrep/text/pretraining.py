@@ -1,13 +1,16 @@
 """Training data for the two pretraining objectives: ELMo's bidirectional language model, BERT's MLM and NSP."""
 
+import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from keras_ctxrep.text.bundle import written_whole
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures, truncate_pair
-from keras_ctxrep.text.tokens import Characters, count_words
+from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
 
 UNKNOWN = "<UNK>"
 MARKERS = (*Characters.MARKERS, UNKNOWN)
@@ -183,8 +186,26 @@ def for_sampling(inputs: dict, targets: dict, weights: dict) -> tuple[dict, dict
     return inputs | given, {name: np.zeros_like(ids) for name, ids in targets.items()}, weights
 
 
+class Masked(NamedTuple):
+    """A pair of segments with its masks: what BERT learns from.
+
+    Attributes:
+        tokens: piece ids with [CLS] and [SEP], some of them replaced.
+        first: length of the first segment, [CLS] and [SEP] included.
+        positions: which pieces are to be predicted, in order.
+        labels: what stood there.
+        follows: whether the second segment follows the first.
+    """
+
+    tokens: list[int]
+    first: int
+    positions: list[int]
+    labels: list[int]
+    follows: bool
+
+
 def next_sentence_rows(
-    documents: Sequence[Sequence[Sequence[int]]],
+    documents: Sequence[Sequence[Sequence[int] | np.ndarray]],
     features: WordPieceFeatures,
     rng: np.random.Generator,
     short: float = 0.1,
@@ -194,6 +215,10 @@ def next_sentence_rows(
     Devlin et al. 2018, appendix A.2, and `create_instances_from_document` of https://github.com/google-research/bert:
     sentences are joined up to `max_length`, cut in two at a random sentence, and half of the time the second part is
     taken from another document instead. With a single document a part of it that lies elsewhere is taken.
+
+    After the last sentence of a document nothing can follow. For every two such pairs one that was drawn to be torn
+    apart is left together, so that half of all pairs follow (the reference implementation gives fewer). A corpus of
+    documents of one sentence has no next sentences at all.
 
     Args:
         documents: piece ids of each sentence of each document.
@@ -208,6 +233,9 @@ def next_sentence_rows(
     room = features.max_length - 3
     if room < 2:
         raise ValueError(f"max_length={features.max_length}: a pair and its markers need at least 5")
+    documents = [[sentence for sentence in document if len(sentence)] for document in documents]
+    documents = [document for document in documents if document]
+    surplus = 0  # of pairs torn apart because nothing could follow
 
     def draw_target() -> int:
         return int(rng.integers(2, room + 1)) if rng.random() < short else room
@@ -219,74 +247,214 @@ def next_sentence_rows(
             while end < len(document) and (size < target or end - begin < 2):  # one sentence alone has no next one
                 size += len(document[end])
                 end += 1
-            cut = begin + (int(rng.integers(1, end - begin)) if end - begin > 1 else 1)
-            first = [piece for sentence in document[begin:cut] for piece in sentence]
-            follows = cut < end and rng.random() < 0.5
+            alone = end - begin == 1
+            cut = end if alone else begin + int(rng.integers(1, end - begin))
+            first = _joined(document[begin:cut])
+            follows = not alone and rng.random() < 0.5
+            if alone:
+                surplus += 1
+            elif not follows and surplus > 0:
+                follows, surplus = True, surplus - 2  # one fewer on that side, one more on this
             if follows:
-                second = [piece for sentence in document[cut:end] for piece in sentence]
-                begin = end
+                second, begin = _joined(document[cut:end]), end
             else:
-                second = _elsewhere(documents, number, cut, target - len(first), rng)
+                # not what the first segment holds, nor what follows it
+                second = _elsewhere(documents, number, range(begin, cut + 1), target - len(first), rng)
                 begin = cut
             target = draw_target()
             first, second = truncate_pair(first, second, room)
-            if first and second:
+            if second:  # nothing lies elsewhere in a text of one sentence
                 yield Row([cls, *first, sep, *second, sep], first=len(first) + 2), follows
 
 
-def _elsewhere(documents, number: int, cut: int, size: int, rng: np.random.Generator) -> list[int]:
-    """Some sentences, about `size` pieces, from another document, or from another place in the only one."""
-    other = number
+def _joined(sentences: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
+    return np.concatenate(sentences).tolist()
+
+
+def _elsewhere(documents, number: int, taken: range, size: int, rng: np.random.Generator) -> list[int]:
+    """Some sentences, about `size` pieces, from another document, or of the only one not from the places `taken`."""
     if len(documents) > 1:
-        other = (number + 1 + int(rng.integers(len(documents) - 1))) % len(documents)
-    document = documents[other]
-    start = int(rng.integers(len(document)))
-    if other == number and start == cut and len(document) > 1:
-        start = (start + 1) % len(document)
-    found: list[int] = []
-    for sentence in document[start:]:
-        found.extend(sentence)
-        if len(found) >= size:
+        document = documents[(number + 1 + int(rng.integers(len(documents) - 1))) % len(documents)]
+        start = int(rng.integers(len(document)))
+    else:
+        document = documents[number]
+        places = [place for place in range(len(document)) if place not in taken]
+        if not places:
+            return []
+        start = places[rng.integers(len(places))]
+    end, found = start, 0
+    while end < len(document) and (found < size or end == start):
+        found += len(document[end])
+        end += 1
+    return _joined(document[start:end])
+
+
+def segment_pairs(
+    documents: Iterable[list[str]], features: WordPieceFeatures, rng: np.random.Generator, buffer: int = 200_000
+) -> Iterator[tuple[Row, bool]]:
+    """The `next_sentence_rows` of a text of any size: `buffer` of its sentences are in memory at once.
+
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+    >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b"]), max_length=8)
+    >>> next(segment_pairs([["a", "b"]], features, np.random.default_rng(0)))[0].tokens
+    [2, 5, 3, 6, 3]
+    """
+    source = iter(documents)
+    while pool := _first(source, buffer):
+        ids = iter(features.wordpiece.ids_batch([sentence for document in pool for sentence in document]))
+        encoded = [[np.array(next(ids), np.int32) for _ in document] for document in pool]
+        yield from next_sentence_rows(encoded, features, rng)
+
+
+def _first(documents: Iterator[list[str]], sentences: int) -> list[list[str]]:
+    """So many documents that they have the number of sentences, or what is left of them."""
+    found, size = [], 0
+    for document in documents:
+        found.append(document)
+        size += len(document)
+        if size >= sentences:
             break
     return found
 
 
-def pretrainer_batch(
-    features: WordPieceFeatures,
-    pairs: Sequence[tuple[Row, bool]],
-    rng: np.random.Generator,
-    share: float = 0.15,
-) -> tuple[dict, dict, dict]:
-    """(inputs, targets, weights) of BERT's pretraining for some segment pairs, masked anew at each call.
+class Masking:
+    """Chooses the pieces that are to be predicted, and what stands in their place.
 
-    Devlin et al. 2018, section 3.1: `share` of the pieces are to be predicted; of these 80% become [MASK], 10% a random
-    piece and 10% stay. Random pieces are drawn from the vocabulary without its special pieces.
+    Devlin et al. 2018, section 3.1: of the pieces to be predicted 80% become [MASK], 10% a random piece and 10% stay;
+    random pieces are drawn from the vocabulary without its special pieces. Special pieces are never chosen, and so
+    `share` is that of the others; a fraction of a piece is rounded up or down at random. With `whole_words` a word's
+    pieces, "##" and what stands before, are chosen together, as in the reference implementation since May 2019; a word
+    that has more pieces than are left to choose is passed over.
 
-    Returns: inputs with "mlm_positions", int32 (B, P); targets {"mlm_logits": int32 (B, P), "nsp_logits": int32 (B,)},
-        0 = the second segment follows, as published; weights with the same keys, those of the MLM scaled so that the
-        mean over all P is the mean over the real ones.
+    Args:
+        wordpiece: the vocabulary.
+        share: of the pieces, to be predicted.
+        whole_words: choose words instead of pieces.
+
+    Call:
+        pair: as of `next_sentence_rows`.
+        rng: source of randomness.
+
+    Returns: a Masked.
+
+    Raises:
+        ValueError: `share` is no share, or the vocabulary has special pieces only.
+
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+    >>> masking = Masking(WordPiece([*SPECIAL_PIECES, "play", "##ing"]), share=0.5, whole_words=True)
+    >>> masking((Row([2, 5, 6, 3, 5, 6, 3], first=4), True), np.random.default_rng(0)).positions
+    [4, 5]
     """
-    wordpiece = features.wordpiece
-    inputs = features.collate([row for row, _ in pairs])
-    token_ids = inputs["token_ids"]
-    special = np.array([wordpiece.pad, wordpiece.unk, wordpiece.cls, wordpiece.sep, wordpiece.mask])
-    ordinary = np.setdiff1d(np.arange(len(wordpiece.vocab)), special)
-    candidate = inputs["mask"].astype(bool) & ~np.isin(token_ids, [wordpiece.cls, wordpiece.sep])
 
-    count = np.maximum(1, np.round(share * inputs["mask"].sum(1))).astype(int)
-    count = np.minimum(count, candidate.sum(1))
-    order = np.argsort(np.where(candidate, rng.random(token_ids.shape), 2.0), axis=1)[:, : max(1, count.max())]
-    real = np.arange(order.shape[1]) < count[:, None]
-    positions = np.sort(np.where(real, order, token_ids.shape[1]), axis=1)  # padding sorts to the end
-    positions = np.where(real, positions, 0).astype(np.int32)
-    labels = np.where(real, np.take_along_axis(token_ids, positions, 1), 0).astype(np.int32)
+    def __init__(self, wordpiece: WordPiece, share: float = 0.15, whole_words: bool = False):
+        if not 0 < share < 1:
+            raise ValueError(f"share={share}: a share of the pieces, between 0 and 1")
+        self.mask, self.share, self.whole_words = wordpiece.mask, share, whole_words
+        self._special = np.zeros(len(wordpiece.vocab), bool)
+        self._special[[wordpiece.pad, wordpiece.unk, wordpiece.cls, wordpiece.sep, wordpiece.mask]] = True
+        self._ordinary = np.flatnonzero(~self._special)
+        if not len(self._ordinary):
+            raise ValueError("vocabulary: only special pieces, and so nothing to predict")
+        self._inner = np.array([piece.startswith("##") for piece in wordpiece.vocab])
 
-    kind = rng.random(positions.shape)
-    replaced = np.where(kind < 0.8, wordpiece.mask, np.where(kind < 0.9, rng.choice(ordinary, positions.shape), labels))
-    rows = np.broadcast_to(np.arange(len(pairs))[:, None], positions.shape)
-    token_ids[rows[real], positions[real]] = replaced[real]
+    def __call__(self, pair: tuple[Row, bool], rng: np.random.Generator) -> Masked:
+        row, follows = pair
+        tokens = np.array(row.tokens, np.int64)
+        candidates = np.flatnonzero(~self._special[tokens])
+        count = int(self.share * len(candidates) + rng.random())
+        if self.whole_words:
+            positions = self._words(tokens, candidates, count, rng)
+        else:
+            positions = np.sort(rng.permutation(candidates)[:count])
+        labels = tokens[positions]
+        kind = rng.random(len(positions))
+        random = self._ordinary[rng.integers(len(self._ordinary), size=len(positions))]
+        tokens[positions] = np.where(kind < 0.8, self.mask, np.where(kind < 0.9, random, labels))
+        return Masked(tokens.tolist(), row.first, positions.tolist(), labels.tolist(), follows)
 
-    weights = real.astype(np.float32)
-    targets = {"mlm_logits": labels, "nsp_logits": np.array([not follows for _, follows in pairs], np.int32)}
-    scaled = {"mlm_logits": weights * (weights.size / weights.sum()), "nsp_logits": np.ones(len(pairs), np.float32)}
+    def _words(self, tokens, candidates, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Positions of whole words, chosen at random, `count` of them or a few less."""
+        begins = ~self._inner[tokens[candidates]]
+        begins |= np.diff(candidates, prepend=-1) > 1  # after a marker a word begins, even if it lost its first piece
+        words = np.split(candidates, np.flatnonzero(begins)[1:]) if len(candidates) else []
+        chosen: list[int] = []
+        for index in rng.permutation(len(words)):
+            if len(chosen) + len(words[index]) <= count:
+                chosen.extend(words[index].tolist())
+                if len(chosen) == count:
+                    break
+        return np.array(sorted(chosen), np.int64)
+
+
+def pretrainer_batch(features: WordPieceFeatures, examples: Sequence[Masked]) -> tuple[dict, dict, dict]:
+    """(inputs, targets, weights) of BERT's pretraining.
+
+    Returns: inputs with "mlm_positions", int32 (B, P), filled up with 0; targets {"mlm_logits": int32 (B, P),
+        "nsp_logits": int32 (B,)}, 0 = the second segment follows, as published; weights with the same keys, those of
+        the MLM scaled so that the mean over all P is the mean over the real ones.
+    """
+    inputs = features.collate([Row(example.tokens, first=example.first) for example in examples])
+    sizes = np.array([len(example.positions) for example in examples])
+    real = np.arange(max(1, sizes.max())) < sizes[:, None]  # (B, P)
+    positions, labels = np.zeros(real.shape, np.int32), np.zeros(real.shape, np.int32)
+    positions[real] = [position for example in examples for position in example.positions]
+    labels[real] = [label for example in examples for label in example.labels]
+    weights = real * np.float32(real.size / max(1, real.sum()))
+    targets = {"mlm_logits": labels, "nsp_logits": np.array([not example.follows for example in examples], np.int32)}
+    scaled = {"mlm_logits": weights, "nsp_logits": np.ones(len(examples), np.float32)}
     return inputs | {"mlm_positions": positions}, targets, scaled
+
+
+def write_masked(path: str | Path, examples: Sequence[Masked]) -> None:
+    """Writes examples to a .npz file, whole or not at all; `read_masked` reads them.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_masked(f"{folder}/a.npz", [Masked([2, 4, 3, 6, 3], 3, [1], [5], True)])
+    ...     next(read_masked(f"{folder}/a.npz"))
+    Masked(tokens=[2, 4, 3, 6, 3], first=3, positions=[1], labels=[5], follows=True)
+    """
+
+    def flat(name: str) -> np.ndarray:
+        return np.array([number for example in examples for number in getattr(example, name)], np.int32)
+
+    with written_whole(Path(path)) as temporary:
+        np.savez(
+            temporary,
+            tokens=flat("tokens"),
+            sizes=np.array([len(example.tokens) for example in examples], np.int32),
+            first=np.array([example.first for example in examples], np.int32),
+            positions=flat("positions"),
+            labels=flat("labels"),
+            counts=np.array([len(example.positions) for example in examples], np.int32),
+            follows=np.array([example.follows for example in examples], bool),
+        )
+
+
+def read_masked(path: str | Path, order: Callable[[int], np.ndarray] = np.arange) -> Iterator[Masked]:
+    """The examples of a file that `write_masked` wrote.
+
+    Args:
+        path: the file.
+        order: a function from their number to the order they come in.
+
+    Raises:
+        ValueError: it is not such a file.
+    """
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            parts = {name: arrays[name] for name in ("tokens", "sizes", "first", "positions", "labels", "counts")}
+            follows = arrays["follows"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: not a file of pretraining examples; run `ctxrep prepare` again: {error}") from None
+    ends, stops = np.cumsum(parts["sizes"]), np.cumsum(parts["counts"])
+    for index in order(len(follows)):
+        span = slice(ends[index] - parts["sizes"][index], ends[index])
+        chosen = slice(stops[index] - parts["counts"][index], stops[index])
+        yield Masked(
+            parts["tokens"][span].tolist(),
+            int(parts["first"][index]),
+            parts["positions"][chosen].tolist(),
+            parts["labels"][chosen].tolist(),
+            bool(follows[index]),
+        )

@@ -5,14 +5,19 @@ import pytest
 
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures
 from keras_ctxrep.text.pretraining import (
+    Masked,
+    Masking,
     Stretch,
     Vocabulary,
     for_sampling,
     language_model_batch,
     next_sentence_rows,
     pretrainer_batch,
+    read_masked,
+    segment_pairs,
     stream_batch,
     stretches,
+    write_masked,
 )
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
@@ -191,12 +196,15 @@ def test_weights_make_the_mean_over_all_positions_that_over_the_real_ones(rng, f
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "w"])
     inputs, _, weights = language_model_batch(characters, vocabulary, characters.encode(sentences))
     real = np.pad(inputs["mask"], ((0, 0), (1, 0)), constant_values=1).astype(bool)
-    pairs = list(next_sentence_rows(corpus(rng, 3), features, rng))
-    _, _, masked = pretrainer_batch(features, pairs, rng)
+    small = [[[id % 3000 + 5 for id in s] for s in document] for document in corpus(rng, 3)]
+    masking = Masking(features.wordpiece)
+    examples = [masking(pair, rng) for pair in next_sentence_rows(small, features, rng)]
+    inputs, _, masked = pretrainer_batch(features, examples)
+    masks = np.arange(inputs["mlm_positions"].shape[1]) < np.array([[len(one.positions)] for one in examples])
     for weight, chosen in (
         (weights["forward_logits"], real),
         (weights["backward_logits"], real),
-        (masked["mlm_logits"], masked["mlm_logits"] > 0),
+        (masked["mlm_logits"], masks),
     ):
         assert weight.dtype == np.float32
         losses = rng.random(weight.shape)
@@ -260,17 +268,36 @@ def test_first_segments_begin_with_a_sentence_in_the_order_of_the_corpus(pairs):
         assert starts[one:two] == sorted(starts[one:two])
 
 
-def test_half_of_the_second_segments_follow(features, rng):
-    documents = corpus(rng, 60)
-    last = {piece for document in documents for piece in document[-1]}
-    free = [
-        follows
-        for _ in range(20)
-        for row, follows in next_sentence_rows(documents, features, rng, short=0.0)
-        if row.tokens[1] not in last  # nothing can follow a document's last sentence
-    ]
-    assert len(free) > 5000
-    assert abs(np.mean(free) - 0.5) < 3 * 0.5 / len(free) ** 0.5
+@pytest.mark.parametrize("sentences", [(1, 4), (1, 12), (30, 60)])
+@pytest.mark.parametrize("max_length", [32, 128])
+def test_half_of_the_second_segments_follow(features, rng, sentences, max_length):
+    """Of all pairs of more than a million pieces, the last sentences of documents included."""
+    features = WordPieceFeatures(features.wordpiece, max_length)
+    documents = corpus(rng, 40_000 // sum(sentences), sentences)
+    found, size = [], 0
+    while size < 1_000_000:
+        for row, follows in next_sentence_rows(documents, features, rng):
+            found.append(follows)
+            size += len(row)
+    assert abs(np.mean(found) - 0.5) < 3 * 0.5 / len(found) ** 0.5
+
+
+def test_documents_of_one_sentence_have_no_next_ones(features, rng):
+    found = [follows for _, follows in next_sentence_rows(corpus(rng, 50, (1, 2)), features, rng)]
+    assert found == [False] * 50
+    assert not list(next_sentence_rows([[[7]], [[]], []], features, rng))  # and a single one has no pair
+
+
+def test_segment_pairs_of_a_text_in_parts():
+    """Three parts of two documents: no pair has segments of two parts, and each part begins anew."""
+    features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, *"abcdef"]), max_length=8)
+    documents = [[letter] * 50 for letter in "abcdef"]
+    rows = list(segment_pairs(iter(documents), features, np.random.default_rng(0), buffer=100))
+    ids = [{*row.tokens[1 : row.first - 1], *row.tokens[row.first : -1]} for row, _ in rows]
+    assert all(len({(id - 5) // 2 for id in found}) == 1 for found in ids)
+    assert {frozenset(found) for found in ids} == {
+        frozenset(pair) for a in (5, 7, 9) for pair in ({a}, {a + 1}, {a, a + 1})
+    }
 
 
 def test_a_single_document_gives_pairs_too(rng, features):
@@ -308,49 +335,55 @@ def test_no_room_for_pairs(features, rng):
         list(next_sentence_rows([[[5], [6]]], WordPieceFeatures(features.wordpiece, 4), rng))
 
 
-@pytest.fixture
-def rows(rng):
-    """Pairs of segments of ordinary pieces, over 200,000 of them."""
+@pytest.fixture(scope="module")
+def wordpiece():
+    """A third of its pieces are inner ones."""
+    inner = ORDINARY // 3
+    return WordPiece([*SPECIAL_PIECES, *(f"##{i}" for i in range(inner)), *(f"w{i}" for i in range(ORDINARY - inner))])
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Pairs of segments of any pieces, unknown ones too, over a million that can be masked."""
+    rng = np.random.default_rng(5)
     rows = []
-    for _ in range(6000):
-        one, two = (rng.integers(len(SPECIAL_PIECES), ORDINARY, rng.integers(5, 31)).tolist() for _ in range(2))
+    for _ in range(18_000):
+        one, two = (rng.integers(len(SPECIAL_PIECES) - 5, ORDINARY, rng.integers(5, 55)) for _ in range(2))
+        one, two = (np.where(part < len(SPECIAL_PIECES), 1, part).tolist() for part in (one, two))
         rows.append((Row([2, *one, 3, *two, 3], first=len(one) + 2), bool(rng.random() < 0.5)))
-    assert sum(len(row) for row, _ in rows) > 200_000
+    assert sum(len(row) for row, _ in rows) > 1_060_000
     return rows
 
 
-def test_masked_pieces(features, rows, rng):
-    inputs, targets, weights = pretrainer_batch(features, rows, rng)
-    before = features.collate([row for row, _ in rows])
-    assert np.array_equal(before["mask"], inputs["mask"]) and inputs["mask"].sum() > 200_000
-    assert np.array_equal(before["segment_ids"], inputs["segment_ids"])
-    assert targets["nsp_logits"].tolist() == [int(not follows) for _, follows in rows]
-    assert weights["nsp_logits"].tolist() == [1.0] * len(rows)
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_masked_pieces(wordpiece, rows, rng, whole_words):
+    masking = Masking(wordpiece, whole_words=whole_words)
+    maskable, after, labels = 0, [], []
+    for row, follows in rows:
+        one = masking((row, follows), rng)
+        before = np.array(row.tokens)
+        assert (one.first, one.follows, len(one.tokens)) == (row.first, follows, len(row))
+        assert one.positions == sorted(set(one.positions))
+        assert before[one.positions].tolist() == one.labels
+        assert not np.isin(one.labels, SPECIALS).any()  # special pieces are never chosen
+        rest = np.delete(np.arange(len(before)), one.positions)
+        assert (np.array(one.tokens)[rest] == before[rest]).all()  # nothing else has changed
+        ordinary = (before >= len(SPECIAL_PIECES)).sum()
+        most = int(0.15 * ordinary) + 1
+        assert len(one.positions) <= most and (whole_words or len(one.positions) >= most - 1)
+        maskable += ordinary
+        after += np.array(one.tokens)[one.positions].tolist()
+        labels += one.labels
+    assert maskable > 1_000_000
+    after, labels, total = np.array(after), np.array(labels), len(labels)
+    assert abs(total / maskable - 0.15) < 3 * (0.15 * 0.85 / maskable) ** 0.5
 
-    positions, labels = inputs["mlm_positions"], targets["mlm_logits"]
-    real = weights["mlm_logits"] > 0
-    assert positions.dtype == labels.dtype == np.int32 and positions.shape == labels.shape == real.shape
-    assert not positions[~real].any() and not labels[~real].any()
-    assert np.array_equal(labels[real], np.take_along_axis(before["token_ids"], positions, 1)[real])
-    assert not np.isin(labels[real], SPECIALS).any()  # special pieces are never masked, nor is padding
-    chosen = np.zeros(before["token_ids"].shape, int)
-    np.add.at(chosen, (np.nonzero(real)[0], positions[real]), 1)
-    assert chosen.max() == 1  # no position twice
-    assert (before["token_ids"] == inputs["token_ids"])[chosen == 0].all()  # nothing else has changed
-
-    # 15% of each row's pieces, rounded
-    sizes = inputs["mask"].sum(1)
-    assert chosen.sum(1).tolist() == [max(1, round(0.15 * size)) for size in sizes]
-    total = real.sum()
-    assert abs(total / sizes.sum() - 0.15) < 3 * (0.15 * 0.85 / sizes.sum()) ** 0.5
-
-    after = np.take_along_axis(inputs["token_ids"], positions, 1)[real]
-    random = (after != labels[real]) & (after != features.wordpiece.mask)
-    chance = 1 / ORDINARY  # that a random piece is the same as before
+    random = (after != labels) & (after != wordpiece.mask)
+    chance = 1 / (ORDINARY)  # that a random piece is the same as before
     for found, share in (
-        (after == features.wordpiece.mask, 0.8),
+        (after == wordpiece.mask, 0.8),
         (random, 0.1 * (1 - chance)),
-        (after == labels[real], 0.1 * (1 + chance)),
+        (after == labels, 0.1 * (1 + chance)),
     ):
         assert abs(found.mean() - share) < 3 * (share * (1 - share) / total) ** 0.5
     assert not np.isin(after[random], SPECIALS).any()
@@ -358,24 +391,68 @@ def test_masked_pieces(features, rows, rng):
     assert abs(after[random].mean() - expected) < 3 * deviation / random.sum() ** 0.5  # from the whole vocabulary
 
 
-def test_every_position_is_masked_equally_often(features, rng):
-    rows = [(Row([2, *[7] * 10, 3, *[8] * 27, 3], first=12), True)] * 20_000
-    inputs, _, weights = pretrainer_batch(features, rows, rng)
-    counts = np.bincount(inputs["mlm_positions"][weights["mlm_logits"] > 0], minlength=40)
+def test_whole_words_are_masked_whole(wordpiece, rows, rng):
+    masking, inner = Masking(wordpiece, whole_words=True), range(5, 5 + ORDINARY // 3)
+    for row, follows in rows[:2000]:
+        chosen = set(masking((row, follows), rng).positions)
+        for position, piece in enumerate(row.tokens):
+            if piece in inner and row.tokens[position - 1] not in (1, 2, 3):
+                assert (position in chosen) == (position - 1 in chosen)
+
+
+def test_a_word_larger_than_the_share_is_passed_over(rng):
+    masking = Masking(WordPiece([*SPECIAL_PIECES, "a", "##b", "c"]), share=0.2, whole_words=True)
+    row = Row([2, 5, *[6] * 7, 7, 3, 7, 3], first=11)  # one word of eight pieces, and two of one
+    found = [masking((row, True), rng).positions for _ in range(50)]
+    assert {tuple(positions) for positions in found} == {(9, 11)}
+
+
+def test_every_position_is_masked_equally_often(wordpiece, rng):
+    pair, masking = (Row([2, *[2000] * 10, 3, *[2001] * 27, 3], first=12), True), Masking(wordpiece)
+    count = 20_000
+    counts = np.bincount(np.concatenate([masking(pair, rng).positions for _ in range(count)]).astype(int), minlength=40)
     assert counts[[0, 11, 39]].sum() == 0
-    candidates = np.delete(counts, [0, 11, 39])
-    share = 6 / 37
-    assert abs(candidates - share * len(rows)).max() < 4 * (share * (1 - share) * len(rows)) ** 0.5
+    assert abs(np.delete(counts, [0, 11, 39]) - 0.15 * count).max() < 4 * (0.15 * 0.85 * count) ** 0.5
 
 
-def test_masking_is_drawn_anew_and_repeats_with_the_seed(features, rows):
-    one, two, three = (pretrainer_batch(features, rows[:20], np.random.default_rng(seed)) for seed in (1, 1, 2))
-    for left, right in zip(one, two, strict=True):
-        assert all(np.array_equal(left[key], right[key]) for key in left)
-    assert not np.array_equal(one[0]["token_ids"], three[0]["token_ids"])
+def test_masking_is_drawn_anew_and_repeats_with_the_seed(wordpiece, rows):
+    masking = Masking(wordpiece)
+    one, two, three = ([masking(row, rng) for row in rows[:20]] for rng in map(np.random.default_rng, (1, 1, 2)))
+    assert one == two and one != three
 
 
-def test_a_tiny_pair_is_masked_once(features, rng):
-    inputs, targets, weights = pretrainer_batch(features, [(Row([2, 9, 3, 10, 3], first=3), False)], rng)
-    assert inputs["mlm_positions"].shape == (1, 1) and inputs["mlm_positions"][0, 0] in (1, 3)
-    assert targets["nsp_logits"].tolist() == [1] and weights["mlm_logits"].tolist() == [[1.0]]
+def test_masking_errors(wordpiece):
+    for share in (0.0, 1.0):
+        with pytest.raises(ValueError, match=f"share={share}: a share of the pieces"):
+            Masking(wordpiece, share)
+    with pytest.raises(ValueError, match="only special pieces"):
+        Masking(WordPiece(SPECIAL_PIECES))
+
+
+def test_pretrainer_batch_by_hand(features):
+    examples = [Masked([2, 4, 8, 3, 9, 3], 4, [1, 4], [7, 9], True), Masked([2, 9, 3, 10, 3], 3, [], [], False)]
+    inputs, targets, weights = pretrainer_batch(features, examples)
+    assert inputs["token_ids"].tolist() == [[2, 4, 8, 3, 9, 3], [2, 9, 3, 10, 3, 0]]
+    assert inputs["segment_ids"].tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0]]
+    assert inputs["mask"].tolist() == [[1] * 6, [1] * 5 + [0]]
+    assert inputs["mlm_positions"].tolist() == [[1, 4], [0, 0]]
+    assert targets["mlm_logits"].tolist() == [[7, 9], [0, 0]] and targets["nsp_logits"].tolist() == [0, 1]
+    assert weights["mlm_logits"].tolist() == [[2, 2], [0, 0]] and weights["nsp_logits"].tolist() == [1, 1]
+    for array in (inputs["mlm_positions"], *targets.values()):
+        assert array.dtype == np.int32
+    nothing = pretrainer_batch(features, examples[1:])
+    assert nothing[0]["mlm_positions"].shape == (1, 1) and nothing[2]["mlm_logits"].tolist() == [[0]]
+
+
+def test_examples_in_a_file(wordpiece, rows, rng, tmp_path):
+    masking = Masking(wordpiece)
+    examples = [masking(row, rng) for row in rows[:50]] + [Masked([2, 9, 3, 10, 3], 3, [], [], False)]
+    write_masked(tmp_path / "a.npz", examples)
+    assert list(read_masked(tmp_path / "a.npz")) == examples
+    assert list(read_masked(tmp_path / "a.npz", lambda count: np.arange(count)[::-1])) == examples[::-1]
+    (tmp_path / "b.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:500])
+    np.savez(tmp_path / "c.npz", tokens=np.zeros(3))
+    np.savez(tmp_path / "d.npz", tokens=np.array([{}], object))
+    for name in "bcd":
+        with pytest.raises(ValueError, match=f"{name}.npz: not a file of pretraining examples; run `ctxrep prepare`"):
+            next(read_masked(tmp_path / f"{name}.npz"))

@@ -66,7 +66,12 @@ def quiet_stderr() -> Iterator[None]:
             os.close(kept)
 
 
-def compare(engines: Sequence[Engine], texts: Sequence[str], labels: Sequence[str] | None = None) -> list[dict]:
+def compare(
+    engines: Sequence[Engine],
+    texts: Sequence[str],
+    labels: Sequence[str] | None = None,
+    pairs: Sequence[str | None] | None = None,
+) -> list[dict]:
     """Runs the same texts through every engine, the first being the reference.
 
     Latencies are of single texts, from string to answer, in turns over the engines, after one pass to warm up.
@@ -75,6 +80,7 @@ def compare(engines: Sequence[Engine], texts: Sequence[str], labels: Sequence[st
         engines: of the same classifier.
         texts: to predict, each with at least one word.
         labels: the right ones.
+        pairs: the second text of each, for classifiers of pairs.
 
     Returns: for each engine {"engine", "bytes", "milliseconds" (median), "agreement" (share of texts with the
         reference's label), "difference" (largest of a probability), "accuracy" (None without labels)}.
@@ -87,12 +93,14 @@ def compare(engines: Sequence[Engine], texts: Sequence[str], labels: Sequence[st
             raise ValueError(
                 f"{engine.path}: its labels are {list(engine.predictor.bundle.labels)}, not the reference's"
             )
-    found = [engine.predictor.probabilities(texts) for engine in engines]
+    pairs = pairs if engines[0].predictor.bundle.pairs else None
+    found = [engine.predictor.probabilities(texts, pairs) for engine in engines]
     seconds = np.empty((len(engines), len(texts)))
     for column, text in enumerate(texts):
+        pair = None if pairs is None else [pairs[column]]
         for row, engine in enumerate(engines):
             begin = time.perf_counter()
-            engine.predictor([text])
+            engine.predictor([text], pair)
             seconds[row, column] = time.perf_counter() - begin
     names = engines[0].predictor.bundle.labels
     reference = found[0].argmax(1)

@@ -1,0 +1,174 @@
+"""Contextual vectors of sentences, written to a file."""
+
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_ctxrep import train
+from keras_ctxrep.models import elmo
+from keras_ctxrep.text.bundle import Bundle, written_whole
+from keras_ctxrep.text.features import CharacterFeatures, Row
+from keras_ctxrep.text.predict import softmax
+from keras_ctxrep.text.tokens import Characters, read_vocab
+
+
+def embed(
+    folder: str | Path,
+    sentences: Iterable[str],
+    out: str | Path,
+    layers: str = "all",
+    words: bool = False,
+    carry_state: bool = False,
+    batch_size: int = 32,
+    cache: str | Path | None = None,
+    progress: Callable[[int], object] = lambda count: None,
+) -> int:
+    """Writes the vectors of each sentence to a .npz or .hdf5 file, under "0", "1", ..., in the order of the input.
+
+    Args:
+        folder: a model of any task.
+        sentences: one string each; read as they are needed.
+        out: FILE.npz or FILE.hdf5, the layout of the published ELMo dumps.
+        layers: "all": (N, T, D); "mix": their scalar mix (trained, in a model that has one; else the mean), (T, D);
+            "top": (T, D); "mean": the mean of the mix over the tokens, (D,).
+        words: the sentences are split already, at spaces; BERT then gives one vector per word, that of its first piece,
+            and otherwise one per piece, without [CLS] and [SEP].
+        carry_state: ELMo: begin each sentence where the one `batch_size` before it ended, as bilm-tf and AllenNLP do.
+            Sentence k of a batch belongs to row k; a shorter batch continues the first rows.
+        batch_size: sentences computed together; without `carry_state` no figure depends on it.
+        cache: ELMo over characters: a file of words, one a line, whose token vectors are computed once and kept.
+        progress: called with the number of sentences written.
+
+    Returns: the number of sentences.
+
+    Raises:
+        ValueError: another file suffix, another choice of `layers`, a sentence longer than a BERT reads, or an option
+            that the model does not have.
+    """
+    if layers not in ("all", "mix", "top", "mean"):
+        raise ValueError(f"layers={layers!r}: choose all, mix, top or mean")
+    out = Path(out)
+    if out.suffix not in (".npz", ".hdf5", ".h5"):
+        raise ValueError(f"{out}: the name must end in .npz or .hdf5")
+    model, bundle = train.load(folder)
+    features, run = _layers(model, bundle, carry_state, cache)
+    weights, gamma = None, 1.0
+    if "scalar_mix" in [layer.name for layer in model.layers]:
+        w, gamma = model.get_layer("scalar_mix").get_weights()
+        weights = softmax(w).astype(np.float32)
+
+    def vectors(batch: list[str]) -> Iterator[np.ndarray]:
+        rows = features.encode([sentence.split() for sentence in batch] if words else batch)
+        for sentence, row in zip(batch, rows, strict=True):
+            if row.truncated:
+                raise ValueError(f"longer than the {bundle.max_length} tokens this model reads: {sentence[:60]!r} ...")
+        found = run(rows)  # (N, B, T, D)
+        for index, row in enumerate(rows):
+            if bundle.family == "bert":
+                kept = [start for start in row.starts or range(1, len(row) - 1) if start is not None]
+                if words and len(kept) < len(row.starts or []):
+                    raise ValueError(
+                        f"a word without pieces, or beyond {bundle.max_length} pieces: {batch[index][:60]!r}"
+                    )
+            else:
+                kept = range(len(row))
+            one = found[:, index, list(kept)]  # (N, T, D)
+            if layers == "top":
+                one = one[-1]
+            elif layers in ("mix", "mean"):
+                one = one.mean(0) if weights is None else gamma * np.tensordot(weights, one, 1)
+                if layers == "mean":
+                    one = one.mean(0) if len(kept) else np.zeros(one.shape[-1])
+            yield one.astype(np.float32)
+
+    count = 0
+    with written_whole(out) as path, _array_writer(path) as write:
+        batch: list[str] = []
+        for sentence in _and_end(sentences):
+            if sentence is not None:
+                batch.append(sentence)
+            if batch and (sentence is None or len(batch) == batch_size):
+                for array in vectors(batch):
+                    write(str(count), array)
+                    count += 1
+                progress(count)
+                batch = []
+    return count
+
+
+def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None):
+    """A model's features, and a function from rows to its encoder's layers, (N, B, T, D)."""
+    features, known, table = bundle.features, {}, None
+    if bundle.family == "bert" and (carry_state or cache is not None):
+        raise ValueError("a BERT carries no state and reads no characters: leave out carry_state and cache")
+    if bundle.family == "elmo":
+        features = replace(bundle, max_length=sys.maxsize).features  # it has no limit of positions
+    if cache is not None:
+        if not isinstance(features, CharacterFeatures):
+            raise ValueError(f"cache {cache}: a model over words reads a table already; leave it out")
+        listed = dict.fromkeys([*Characters.MARKERS, *read_vocab(cache)])
+        known = {word: number for number, word in enumerate(listed, 1)}
+        table = np.pad(elmo.token_vectors(model, features, known), ((1, 0), (0, 0)))
+    encoder = model
+    if carry_state or known:
+        encoder = elmo.encoder(elmo.Config(**bundle.config), carry_state=carry_state, cache=len(known))
+    elif bundle.task != "embed":
+        encoder = train.build(replace(bundle, task="embed"))
+    if encoder is not model:
+        train.copy_weights(model, encoder, skip=["token_cache"])
+    if table is not None:
+        encoder.get_layer("token_cache").set_weights([table])
+    call = train.runner(encoder)
+    state = np.zeros((0, encoder.input["state"].shape[-1] if carry_state else 0), np.float32)
+
+    def run(rows: Sequence[Row]) -> np.ndarray:
+        nonlocal state
+        batch, size = features.collate(rows), len(rows)
+        if known:
+            word_ids = np.zeros(batch["mask"].shape, np.int32)
+            word_ids[batch["mask"].astype(bool)] = [known.get(word, 0) for row in rows for word in row.tokens]
+            batch["word_ids"] = word_ids
+        if carry_state:
+            state = np.pad(state, ((0, max(0, size - len(state))), (0, 0)))  # more rows begin with zeros
+            batch["state"] = state[:size].copy()
+        found = call(batch)
+        if carry_state:
+            state[:size] = found["state"]  # the other rows wait
+        return np.stack([*found["layers"]])
+
+    return features, run
+
+
+def _and_end(items: Iterable) -> Iterator:
+    yield from items
+    yield None
+
+
+class _array_writer:
+    """Writes arrays one by one into a .npz or an hdf5 file, whichever the name says."""
+
+    def __init__(self, path: Path):
+        if path.suffix == ".npz":
+            self._file = zipfile.ZipFile(path, "w", allowZip64=True)
+        else:
+            import h5py
+
+            self._file = h5py.File(path, "w")
+
+    def __enter__(self) -> Callable[[str, np.ndarray], None]:
+        return self._write
+
+    def __exit__(self, *_):
+        self._file.close()
+
+    def _write(self, name: str, array: np.ndarray) -> None:
+        if isinstance(self._file, zipfile.ZipFile):
+            with self._file.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.ascontiguousarray(array))
+        else:
+            self._file[name] = array

@@ -1,0 +1,145 @@
+"""How good a model folder is on held-out data."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_ctxrep import pipeline, train
+from keras_ctxrep.models import elmo
+from keras_ctxrep.recipes.finetuning import check_examples
+from keras_ctxrep.recipes.pretraining import masked_once, watched
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.examples import documents, read_examples
+from keras_ctxrep.text.features import WordPieceFeatures
+from keras_ctxrep.text.predict import Predictor
+from keras_ctxrep.text.pretraining import Masking, Vocabulary, language_model_batch, stream_batch
+from keras_ctxrep.text.scores import accuracy, standard_error
+
+
+def score(folder: str | Path, data: str | Path, batch_size: int = 32, carry_state: bool = False) -> dict:
+    """A model folder's metric on held-out data.
+
+    A classifier: accuracy with its standard error, on labelled examples. A biLM: full-softmax perplexity forward,
+    backward and exp of the mean of both losses, over all words and sentence ends of a text. A BERT pretrainer: MLM and
+    NSP accuracy, on text.
+
+    Args:
+        folder: the model.
+        data: a labelled file (.tsv, .jsonl) for a classifier, a text file for a language model.
+        batch_size: texts computed together; no figure depends on it, but with `carry_state`.
+        carry_state: a biLM: read the text on and on in `batch_size` streams, as a biLM trained with `unroll` has, and
+            as bilm-tf scores; else every sentence is scored by itself.
+
+    Raises:
+        ValueError: the data is malformed or does not fit the model's task.
+    """
+    model, bundle = train.load(folder)
+    if carry_state and bundle.task != "language_model":
+        raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
+    if bundle.task == "classify":
+        examples = read_examples(data)
+        check_examples(examples, bundle.labels, bundle.pairs)
+        predictor = Predictor(bundle, train.runner(model), batch_size)
+        answers = predictor([example.text for example in examples], [example.pair for example in examples])
+        share = accuracy([example.label for example in examples], [answer.get("label") for answer in answers])
+        return {"examples": len(examples), "accuracy": share, "standard_error": standard_error(share, len(examples))}
+    if bundle.task == "embed":
+        raise ValueError(f"{folder}: an encoder alone has no score; fine-tune it with `ctxrep train`")
+    if bundle.task == "pretrainer":
+        return _score_pretrainer(model, bundle, watched(documents([data]), "reading"), batch_size)
+    text = watched(documents([data]), "scoring")
+    if carry_state:
+        found = _carried_scores(model, bundle, text, batch_size)
+    else:
+        sentences = (sentence for document in text for sentence in document)
+        scores = _sentence_scores(model, bundle, sentences, batch_size)
+        found = ((1, one["words"] + 1, one["forward"], one["backward"]) for one in scores)
+    totals = np.zeros(4)  # sentences, words and ends, and the log-probabilities of both directions
+    for one in found:
+        totals += one
+    if not totals[0]:
+        raise ValueError(f"{data}: no words in it")
+    return {
+        "sentences": int(totals[0]),
+        "words": int(totals[1]),
+        "forward_perplexity": float(np.exp(-totals[2] / totals[1])),
+        "backward_perplexity": float(np.exp(-totals[3] / totals[1])),
+        "perplexity": float(np.exp(-(totals[2] + totals[3]) / (2 * totals[1]))),
+    }
+
+
+def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -> Iterator[tuple]:
+    """(sentences, words, forward, backward) of one stretch of running text after the other."""
+    features, vocabulary = bundle.features, Vocabulary(bundle.vocab)
+    batch_size = max(1, min(batch_size, pipeline.LOGITS // (20 * len(vocabulary))))
+    streams = elmo.language_model(elmo.Config(**bundle.config), len(vocabulary), streams=batch_size)
+    train.copy_weights(model, streams)
+    run = train.scorer(streams)
+    for batch in pipeline.stretches_of(text, batch_size, 20):
+        inputs, targets, weights = stream_batch(features, vocabulary, batch)
+        masks = {name: weight > 0 for name, weight in weights.items()}
+        sums = run(inputs, targets, masks)
+        real = masks["forward_logits"]
+        ends = (targets["forward_logits"] == 1)[real].sum()
+        yield ends, real.sum(), -sums["forward_logits"].sum(), -sums["backward_logits"].sum()
+
+
+def _score_pretrainer(model: keras.Model, bundle: Bundle, text: Iterable[list[str]], batch_size: int) -> dict:
+    features = bundle.features
+    assert isinstance(features, WordPieceFeatures)
+    examples = masked_once(text, features, Masking(features.wordpiece))
+    if not examples:
+        raise ValueError("no pair of segments in this text: one sentence a line, an empty line between documents")
+    next_sentence = "nsp_logits" in model.output
+    data = pipeline.segments(features, examples, batch_size, next_sentence=next_sentence)
+    found = train.compile(model).evaluate(data, verbose=0, return_dict=True)
+    names = ("mlm", "nsp") if next_sentence else ("mlm",)
+    return {"pairs": len(examples)} | {f"{name}_accuracy": found[f"{name}_logits_accuracy"] for name in names}
+
+
+def score_sentences(
+    folder: str | Path,
+    sentences: Iterable[str],
+    batch_size: int = 32,
+) -> Iterator[dict]:
+    """What a biLM makes of each sentence, by the full softmax, whole and by itself.
+
+    Args:
+        folder: a language model.
+        sentences: read as they are needed; those without a word are left out.
+        batch_size: sentences computed together; no figure depends on it.
+
+    Returns: for each, in order, {"text", "words": n, "forward" and "backward": the log-probability of w1 .. wn, </S>
+        and of <S>, w1 .. wn, in nats; "perplexity": exp of their mean over both directions and n+1 words, negative}.
+
+    Raises:
+        ValueError: the folder is no language model.
+    """
+    model, bundle = train.load(folder)
+    if bundle.task != "language_model":
+        raise ValueError(f"{folder}: its task is {bundle.task!r}; sentences are scored by an ELMo language model")
+    return _sentence_scores(model, bundle, sentences, batch_size)
+
+
+def _sentence_scores(model, bundle, sentences, batch_size) -> Iterator[dict]:
+    features, vocabulary = bundle.features, Vocabulary(bundle.vocab)
+    run = train.scorer(model)
+    source = iter(sentences)
+    while pool := list(itertools.islice(source, pipeline.POOL * batch_size)):
+        found: dict[int, dict] = {}
+        for batch in pipeline.like_lengths(pool, batch_size, len(vocabulary)):
+            inputs, targets, weights = language_model_batch(features, vocabulary, [row for _, row in batch])
+            sums = run(inputs, targets, {name: weight > 0 for name, weight in weights.items()})
+            for index, (number, row) in enumerate(batch):
+                forward, backward = (-float(sums[f"{way}_logits"][index]) for way in ("forward", "backward"))
+                found[number] = {
+                    "text": pool[number],
+                    "words": len(row),
+                    "forward": forward,
+                    "backward": backward,
+                    "perplexity": float(np.exp(-(forward + backward) / (2 * len(row) + 2))),
+                }
+        yield from (found[number] for number in sorted(found))
