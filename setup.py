@@ -14,6 +14,8 @@ VERSION = next(
 # tensorflow-text must match TensorFlow's minor version; everything else is as loose as it works.
 TF = ["tensorflow>=2.21,<2.22", 'tensorflow-text>=2.21,<2.22; sys_platform != "win32"', "keras>=3.13", "h5py", "tqdm"]
 EDGE = ["ai-edge-litert>=2.1"]
+CONVERT = ["safetensors>=0.4", "h5py"]
+HUB = ["keras-hub>=0.20"]
 PLOT = ["matplotlib>=3.8"]
 DEV = ["pytest>=8", "ruff>=0.9", "pyright>=1.1.390", "build", "tensorboard", "jax"]
 
@@ -34,9 +36,12 @@ setup(
     extras_require={
         "tf": TF,
         "edge": EDGE,
+        "convert": CONVERT,
+        "hub": HUB,
+        "torch": ["torch>=2.1"],
         "plot": PLOT,
         "tensorboard": ["tensorboard"],
-        "dev": TF + EDGE + PLOT + DEV,
+        "dev": TF + EDGE + CONVERT + HUB + PLOT + DEV,
     },
     entry_points={"console_scripts": ["ctxrep = keras_ctxrep.cli:main"]},
     classifiers=[

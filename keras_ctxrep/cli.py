@@ -96,15 +96,22 @@ def _convert(args: argparse.Namespace) -> None:
     if (args.source_format is None) == (args.target_format is None):
         parser().error("convert: give either --from or --to")
     from keras_ctxrep import train
-    from keras_ctxrep.convert import allennlp
+    from keras_ctxrep.convert import bert
 
-    if args.source_format:
-        model, bundle = allennlp.read(args.source)
-        train.save(args.out, model, bundle)
-    else:
-        model, bundle = train.load(args.source)
-        allennlp.write(args.out, model, bundle)
-    _say(f"{args.out}: {model.count_params() / 1e6:.1f} million weights")
+    converter = importlib.import_module(f"keras_ctxrep.convert.{args.source_format or args.target_format}")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        if args.source_format:
+            model, bundle = converter.read(args.source)
+            train.save(args.out, model, bundle)
+        else:
+            model, bundle = train.load(args.source)
+            converter.write(args.out, model, bundle)
+    for warning in found:
+        if warning.category is UserWarning:
+            print(f"ctxrep: {warning.message}", file=sys.stderr)
+    elmo = f"{bundle.task}: {model.count_params() / 1e6:.1f} million weights"
+    _say(f"{args.out}: {elmo if bundle.family == 'elmo' else bert.summary(model, bundle)}")
 
 
 def _zoo(args: argparse.Namespace) -> None:
@@ -361,11 +368,20 @@ def parser() -> argparse.ArgumentParser:
         None,
         "published weights to a model folder, and back",
         "With --from, reads published weights and writes a model folder; with --to, reads a model folder and writes\n"
-        "the published format. allennlp: the options.json and hdf5 of AllenNLP and bilm-tf.",
+        "the published format, and prints which heads were there.\n"
+        "  allennlp     the options.json and hdf5 of AllenNLP and bilm-tf: ELMo\n"
+        "  google       bert_config.json and a TensorFlow 1 checkpoint: BERT\n"
+        "  huggingface  config.json and safetensors of `transformers`: BERT\n"
+        "  kerashub     a preset of KerasHub, by its folder or name: BERT",
     )
     option("source", "published weights (a folder, or the weight file), or a model folder")
-    option("--from", "the format that is read", choices=("allennlp",), dest="source_format")
-    option("--to", "the format that is written", choices=("allennlp",), dest="target_format")
+    option(
+        "--from",
+        "the format that is read",
+        choices=("allennlp", "google", "huggingface", "kerashub"),
+        dest="source_format",
+    )
+    option("--to", "the format that is written", choices=("allennlp", "huggingface"), dest="target_format")
     option("--out", "the folder to write", required=True, metavar="FOLDER")
 
     option = command(

@@ -47,7 +47,7 @@ def build(bundle: Bundle) -> keras.Model:
         if bundle.task == "pretrainer":
             return bert.pretrainer(config)
         encoder = bert.encoder(config)
-    return heads.classify(encoder, len(bundle.labels), **bundle.head) if bundle.task == "classify" else encoder
+    return heads.by_task(encoder, bundle.task, len(bundle.labels), **bundle.head)
 
 
 def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:

@@ -42,6 +42,7 @@ WITHOUT_TENSORFLOW = {
     "keras_ctxrep.layers.transformer": "functions",
     "keras_ctxrep.layers": "nowhere",
     "keras_ctxrep.models": "nowhere",
+    "keras_ctxrep.convert.google": "functions",  # its files are TensorFlow's own
     "keras_ctxrep.convert": "nowhere",
     "keras_ctxrep.text": "nowhere",
     "keras_ctxrep_tflite.runtime": "nowhere",
@@ -130,6 +131,9 @@ def test_every_room_is_found():
         ("keras_ctxrep/layers/mix.py", "def f():\n    import tensorflow as tf", "without TensorFlow"),
         ("keras_ctxrep/layers/lstm.py", "def f():\n    import tensorflow as tf", None),
         ("keras_ctxrep/layers/lstm.py", "if True:\n    import tensorflow as tf", "without TensorFlow"),
+        ("keras_ctxrep/convert/google.py", "def f():\n    import tensorflow as tf", None),
+        ("keras_ctxrep/convert/google.py", "import tensorflow as tf", "without TensorFlow"),
+        ("keras_ctxrep/convert/huggingface.py", "def f():\n    import tensorflow as tf", "without TensorFlow"),
         ("keras_ctxrep/models/elmo.py", "from tensorflow.python import ops", "without TensorFlow"),
         ("keras_ctxrep/text/predict.py", "def f():\n    import tensorflow_text", "without TensorFlow"),
         ("keras_ctxrep/text/predict.py", "from keras import ops", "without Keras"),

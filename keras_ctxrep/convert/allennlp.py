@@ -13,6 +13,7 @@ from typing import Any
 import h5py
 import keras
 
+from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, arrays, check, fill
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole
@@ -46,11 +47,11 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
     ('elmo_encoder', 128)
     """
     path = _weight_file(Path(source))
-    place, options = _options(path)
+    options = _options(path)
     with _opened(path) as file:
         found: dict[str, Any] = {}
         file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
-        config = _config(options, place, found)
+        config = _config(options, found)
         only = config.layers == 1 and any(name.startswith(f"RNN_0/RNN/{_ONLY_CELL}/") for name in found)
         names = table(config, _ONLY_CELL if only else _CELLS)
         check(names, found, path)
@@ -199,8 +200,8 @@ def _opened(path: Path):
         yield file
 
 
-def _options(weights: Path) -> tuple[Path, dict]:
-    """The options file that belongs to a weight file, and what it says."""
+def _options(weights: Path) -> Options:
+    """What the options file says that belongs to a weight file."""
     folder = weights.parent
     places = [folder / f"{weights.stem.removesuffix('weights')}{OPTIONS}", folder / OPTIONS]
     others = sorted(folder.glob(f"*{OPTIONS}"))
@@ -208,13 +209,7 @@ def _options(weights: Path) -> tuple[Path, dict]:
     if path is None:
         state = ", ".join(other.name for other in others) or "none"
         raise ValueError(f"{weights}: {OPTIONS} is needed beside it; found {state}")
-    try:
-        options = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(options, dict):
-        raise ValueError(f'{path}: {type(options).__name__}; an object {{"lstm": ..., "char_cnn": ...}} is needed')
-    return path, options
+    return Options(path)
 
 
 def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
@@ -236,24 +231,9 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
 
 # --------------------------------------------------------------------------------------------------------- options
 
-_NEEDED: Any = object()
 
-
-def _config(options: dict, place: Path, found: dict[str, Any]) -> elmo.Config:
-    def get(path: str, kind: type | tuple, least: float | None = None, default: Any = _NEEDED) -> Any:
-        value: Any = options
-        for key in path.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        if value is None:
-            if default is _NEEDED:
-                raise ValueError(f"{place}: the option {path} is missing")
-            return default
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        if type(value) not in kinds or (least is not None and not least <= value < float("inf")):
-            at_least = "" if least is None else f" of {least} or more"
-            raise ValueError(f"{place}: the option {path} is {value!r}; {kinds[0].__name__}{at_least} is needed")
-        return value
-
+def _config(options: Options, found: dict[str, Any]) -> elmo.Config:
+    get, place = options.get, options.place
     number = (float, int)
     clip = {name: get(f"lstm.{name}", number, 1e-6, None) for name in ("cell_clip", "proj_clip")}
     fields: dict[str, Any] = {
@@ -265,7 +245,7 @@ def _config(options: dict, place: Path, found: dict[str, Any]) -> elmo.Config:
         "residual": get("lstm.use_skip_connections", bool),
         "dropout": get("dropout", number, 0, elmo.Config.dropout),
     }
-    if "char_cnn" in options:
+    if "char_cnn" in options.values:
         fields |= {
             "filters": _filters(get("char_cnn.filters", list), place),
             "embedding_dim": get("char_cnn.embedding.dim", int, 1),
@@ -298,7 +278,7 @@ def _config(options: dict, place: Path, found: dict[str, Any]) -> elmo.Config:
         raise ValueError(f"{place}: {error}") from None
 
 
-def _filters(pairs: Sequence, place: Path) -> tuple[tuple[int, int], ...]:
+def _filters(pairs: Sequence, place: object) -> tuple[tuple[int, int], ...]:
     fine = [isinstance(pair, list) and [type(x) for x in pair] == [int, int] and min(pair) > 0 for pair in pairs]
     if not pairs or not all(fine):
         raise ValueError(f"{place}: the option char_cnn.filters is {pairs!r}; [characters, filters] pairs are needed")

@@ -1,6 +1,9 @@
 """A table of names: which tensor of a published format holds which weights of ours, and how one becomes the other."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import keras
@@ -18,6 +21,8 @@ class Tensor(NamedTuple):
         shape: of the tensor there.
         ours: the weights whose rows it holds, one below the other, as "layer/weight".
         skip: first rows of ours that it lacks; they are zero.
+        columns: begin and end of the columns of ours that it holds, None: all; those of one weight stand in their
+            order in the table, one after the other.
         forth: from the tensor to our array; None: they are the same.
         back: from our array to the tensor.
     """
@@ -26,33 +31,64 @@ class Tensor(NamedTuple):
     shape: tuple[int, ...]
     ours: tuple[str, ...]
     skip: int = 0
+    columns: tuple[int, int] | None = None
     forth: Callable[[np.ndarray], np.ndarray] | None = None
     back: Callable[[np.ndarray], np.ndarray] | None = None
 
 
-def check(table: Sequence[Tensor], found: Mapping[str, Any], place: object) -> None:
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file, read as float32 when it is indexed.
+
+    Attributes:
+        shape: of the tensor.
+        dtype: that it has in the file.
+        read: from an index to an array.
+
+    >>> Stored((3,), "float16", np.arange(3, dtype="float16").__getitem__)[1:]
+    array([1., 2.], dtype=float32)
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[Any], Any]
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        return np.asarray(self.read(index)).astype(np.float32, copy=False)
+
+
+def check(
+    table: Sequence[Tensor],
+    found: Mapping[str, Any],
+    place: object,
+    known: Collection[str] = (),
+    kinds: Sequence[str] = ("float32",),
+) -> None:
     """Compares the table with what a file holds, without reading the values.
 
     Args:
         table: the tensors that are to be there.
         found: name -> what has a shape and a dtype.
         place: of the file, for messages.
+        known: names of others that are no weights of the model.
+        kinds: dtypes that are read.
 
     Raises:
-        ValueError: a tensor is missing, left over, of another shape or not float32.
+        ValueError: a tensor is missing, left over, of another shape or dtype.
 
     >>> check([Tensor("B", (4,), ("forward_0/bias",))], {"B": np.zeros(4, "float32")}, "weights.hdf5")
     """
     missing = [f"{tensor.name} {tensor.shape}" for tensor in table if tensor.name not in found]
-    surplus = [f"{name} {found[name].shape}" for name in sorted(set(found) - {tensor.name for tensor in table})]
+    names = {tensor.name for tensor in table} | set(known)
+    surplus = [f"{name} {found[name].shape}" for name in sorted(set(found) - names)]
     if missing or surplus:
         raise ValueError(f"{place}: its options call for other tensors: {_difference(missing, surplus)}")
     for tensor in table:
         shape, dtype = found[tensor.name].shape, found[tensor.name].dtype
         if shape != tensor.shape:
             raise ValueError(f"{place}: {tensor.name} has the shape {shape}; its options call for {tensor.shape}")
-        if dtype != np.float32:
-            raise ValueError(f"{place}: {tensor.name} is {dtype}; write it as float32")
+        if str(dtype) not in kinds:
+            raise ValueError(f"{place}: {tensor.name} is {dtype}; write it as {kinds[0]}")
 
 
 def fill(model: keras.Model, table: Sequence[Tensor], found: Mapping[str, Any], place: object) -> None:
@@ -68,9 +104,17 @@ def fill(model: keras.Model, table: Sequence[Tensor], found: Mapping[str, Any], 
         ValueError: a tensor can not be read, or a weight of the model is not in the table.
     """
     weights = {weight.path: weight for weight in model.weights}
+    parts: list[np.ndarray] = []
     for tensor in table:
         source, row = found[tensor.name], 0
         try:
+            if tensor.columns is not None:
+                (path,) = tensor.ours
+                parts.append(source[()] if tensor.forth is None else tensor.forth(source[()]))
+                if tensor.columns[1] == weights[path].shape[-1]:
+                    weights.pop(path).assign(np.concatenate(parts, axis=-1))
+                    parts.clear()
+                continue
             for path in tensor.ours:
                 weight = weights.pop(path)
                 if tensor.forth is not None:
@@ -119,6 +163,7 @@ def arrays(model: keras.Model, table: Sequence[Tensor]) -> Iterator[tuple[str, n
     for tensor in table:
         parts = [keras.ops.convert_to_numpy(weights[path]) for path in tensor.ours]
         value = parts[0][tensor.skip :] if len(parts) == 1 else np.concatenate(parts)
+        value = value if tensor.columns is None else value[..., slice(*tensor.columns)]
         value = value if tensor.back is None else tensor.back(value)
         if value.shape != tensor.shape:
             raise ValueError(
@@ -126,6 +171,29 @@ def arrays(model: keras.Model, table: Sequence[Tensor]) -> Iterator[tuple[str, n
                 f"its config calls for {tensor.shape}"
             )
         yield tensor.name, value.astype(np.float32, copy=False)
+
+
+def package(name: str, extra: str) -> ModuleType:
+    """A package that only some formats need.
+
+    Args:
+        name: to import.
+        extra: of ours that installs it.
+
+    Raises:
+        ImportError: it is not installed; the message says how to.
+
+    >>> package("json", "convert").__name__
+    'json'
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ImportError(
+            f'{name} is not installed, and this format needs it: pip install "keras_ctxrep[{extra}]"'
+        ) from None
 
 
 def _difference(missing: Sequence[str], surplus: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ def classify(
     Returns: {"logits": float32 (B, C)}.
 
     Raises:
-        ValueError: fewer than two classes.
+        ValueError: fewer than two classes, or no "pooled" to read.
 
     >>> from keras_ctxrep.models import bert
     >>> classify(bert.encoder(bert.SIZES["bert_2_64_2"]), classes=3).output["logits"].shape
@@ -41,11 +41,89 @@ def classify(
     if mix:
         mixed = ScalarMix(l2, name="scalar_mix")(outputs["layers"])
         x = MaskedPooling("mean_max", name="pooling")(mixed, mask=outputs.get("mask", encoder.input["mask"]))
-    else:
+    elif "pooled" in outputs:
         x = outputs["pooled"]
+    else:
+        raise ValueError("this encoder gives no pooled output (its config has pooler=False); classify with mix=True")
     x = klayers.Dropout(dropout, name="head_dropout")(x)
     logits = klayers.Dense(classes, name="logits", dtype="float32")(x)
     return keras.Model(encoder.input, {"logits": logits}, name="classifier")
+
+
+def tag(encoder: keras.Model, classes: int, dropout: float = 0.1) -> keras.Model:
+    """One label for each token.
+
+    Devlin et al. 2018, section 5.3: a dense layer over the top layer.
+
+    Args:
+        encoder: a model with the encoders' outputs; a pooler in it is no part of the tagger.
+        classes: number of labels, at least 2.
+        dropout: before the dense layer.
+
+    Call: as `encoder`.
+
+    Returns: {"logits": float32 (B, T, C)}, zero where the mask is 0.
+
+    Raises:
+        ValueError: fewer than two classes.
+
+    >>> from keras_ctxrep.models import bert
+    >>> tag(bert.encoder(bert.SIZES["bert_2_64_2"]), classes=9).output["logits"].shape
+    (None, None, 9)
+    """
+    if classes < 2:
+        raise ValueError(f"classes={classes}: a tagger needs at least two")
+    x = klayers.Dropout(dropout, name="head_dropout")(encoder.output["sequence"])
+    x = klayers.Dense(classes, name="logits", dtype="float32")(x)
+    logits = ZeroPadding(name="logits_padding", dtype="float32")(x, mask=encoder.input["mask"])
+    return keras.Model(encoder.input, {"logits": logits}, name="tagger")
+
+
+def answer(encoder: keras.Model) -> keras.Model:
+    """The span of the text that answers a question: how well each token begins and ends it.
+
+    Devlin et al. 2018, section 4.2: two vectors, of start and end, whose products with the top layer are the logits;
+    with a bias, as in https://github.com/google-research/bert, run_squad.py.
+
+    Args:
+        encoder: a model with the encoders' outputs; a pooler in it is no part of the result.
+
+    Call: as `encoder`.
+
+    Returns: {"start_logits", "end_logits": float32 (B, T)}, -10,000 where the mask is 0.
+
+    >>> from keras_ctxrep.models import bert
+    >>> sorted(answer(bert.encoder(bert.SIZES["bert_2_64_2"])).output)
+    ['end_logits', 'start_logits']
+    """
+    x = klayers.Dense(2, name="span_logits", dtype="float32")(encoder.output["sequence"])  # (B, T, 2)
+    x = ops.where(ops.cast(encoder.input["mask"], "bool")[..., None], x, -1e4)
+    return keras.Model(encoder.input, {"start_logits": x[..., 0], "end_logits": x[..., 1]}, name="answerer")
+
+
+def by_task(encoder: keras.Model, task: str, classes: int = 0, **kwargs) -> keras.Model:
+    """The head that a task's name stands for, or the encoder itself for "embed".
+
+    Args:
+        encoder: a model with the encoders' outputs.
+        task: "classify", "tag", "answer" or "embed".
+        classes: of a classifier or a tagger.
+        kwargs: the head's other arguments.
+
+    Raises:
+        ValueError: no such task.
+
+    >>> from keras_ctxrep.models import bert
+    >>> by_task(bert.encoder(bert.SIZES["bert_2_64_2"]), "tag", classes=9).name
+    'tagger'
+    """
+    if task == "embed":
+        return encoder
+    if task == "answer":
+        return answer(encoder, **kwargs)
+    if task not in ("classify", "tag"):
+        raise ValueError(f"task {task!r}: embed, classify, tag or answer")
+    return {"classify": classify, "tag": tag}[task](encoder, classes, **kwargs)
 
 
 def mixes(

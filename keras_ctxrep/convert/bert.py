@@ -1,0 +1,215 @@
+"""What the published formats of BERT have in common: options, heads, vocabulary, and what a checkpoint is."""
+
+import warnings
+from collections.abc import Collection, Sequence
+
+import keras
+
+from keras_ctxrep.convert.options import Options
+from keras_ctxrep.convert.weights import Tensor
+from keras_ctxrep.models import bert, heads
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.tokens import WordPiece
+
+KINDS = ("float32", "float16", "bfloat16")  # dtypes that are read, as float32
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+# name of `transformers`: (task of ours, parts above the layers); the first two and BertModel are Google's too
+ARCHITECTURES = {
+    "BertForPreTraining": ("pretrainer", ("pooler", "mlm", "nsp")),
+    "BertForMaskedLM": ("pretrainer", ("mlm",)),
+    "BertForNextSentencePrediction": ("classify", ("pooler", "nsp")),
+    "BertForSequenceClassification": ("classify", ("pooler", "classifier")),
+    "BertForTokenClassification": ("tag", ("classifier",)),
+    "BertForQuestionAnswering": ("answer", ("span",)),
+    "BertModel": ("embed", ("pooler",)),  # some have none
+}
+PARTS = {  # in words
+    "pooler": "pooled output",
+    "mlm": "masked language model",
+    "nsp": "next sentence",
+    "classifier": "classes",
+    "span": "answer spans",
+}
+NEXT_SENTENCE = ("next", "random")  # classes of next-sentence prediction
+
+
+class Rows(list[Tensor]):
+    """A table in the making.
+
+    >>> rows = Rows()
+    >>> rows.dense("cls/predictions/transform/dense", 4, 8, "mlm_transform")
+    >>> [(row.name, row.shape, row.ours) for row in rows][1]
+    ('cls/predictions/transform/dense/bias', (8,), ('mlm_transform/bias',))
+    """
+
+    def add(self, name: str, shape: tuple[int, ...], ours: str, **how) -> None:
+        """One weight; `how` are further fields of `Tensor`."""
+        self.append(Tensor(name, shape, (ours,), **how))
+
+    def dense(self, name: str, inputs: int, units: int, ours: str) -> None:
+        """Kernel and bias."""
+        self.add(f"{name}/kernel", (inputs, units), f"{ours}/kernel")
+        self.add(f"{name}/bias", (units,), f"{ours}/bias")
+
+    def norm(self, name: str, ours: str, width: int) -> None:
+        """Gamma and beta of a layer norm."""
+        self.add(f"{name}/gamma", (width,), f"{ours}/gamma")
+        self.add(f"{name}/beta", (width,), f"{ours}/beta")
+
+
+def architecture(found: Collection[str], classifier: str | None, place: object) -> tuple[str, str, tuple[str, ...]]:
+    """The model whose parts a checkpoint has: the name that `transformers` gives it, our task, and its parts.
+
+    A pooler is found in many checkpoints in which no head reads it; then it is not among the parts.
+
+    Args:
+        found: names of parts.
+        classifier: the architecture that a part "classifier" belongs to, if that is known.
+        place: of the file, for messages.
+
+    Raises:
+        ValueError: no model has these parts.
+
+    >>> architecture({"pooler", "mlm"}, None, "model.safetensors")
+    ('BertForMaskedLM', 'pretrainer', ('mlm',))
+    """
+    above = set(found) - {"pooler"}
+    if above == {"classifier"}:
+        if classifier is not None and ARCHITECTURES.get(classifier, ("", ()))[1][-1:] == ("classifier",):
+            return classifier, *ARCHITECTURES[classifier]
+        raise ValueError(
+            f"{place}: it has a classifier, and its architecture is {classifier}; BertForSequenceClassification (of "
+            "texts) and BertForTokenClassification (of tokens) are read: name one in the option architectures"
+        )
+    for name, (task, parts) in ARCHITECTURES.items():
+        if set(parts) - {"pooler"} == above:
+            return name, task, parts if above or "pooler" in found else ()
+    listed = ", ".join(PARTS[name] for name in PARTS if name in found)
+    raise ValueError(f"{place}: no model has these parts together: {listed}; leave out those of other models")
+
+
+def config(options: Options, pooler: bool) -> bert.Config:
+    """Sizes from a config.json or bert_config.json, whose keys are the same.
+
+    Args:
+        options: the file.
+        pooler: whether the model has a pooler.
+
+    Raises:
+        ValueError: an option is missing or out of range, or asks for what no model of ours does.
+
+    >>> names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    >>> config(Options("config.json", dict.fromkeys((*names, "max_position_embeddings"), 8)), True).segments
+    2
+    """
+    get, number = options.get, (float, int)
+    activation = get("hidden_act", str, default="gelu")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"{options.place}: the option hidden_act is {activation!r}; one of {', '.join(ACTIVATIONS)}")
+    fields = {
+        "vocabulary_size": get("vocab_size", int, 1),
+        "layers": get("num_hidden_layers", int, 1),
+        "width": get("hidden_size", int, 1),
+        "heads": get("num_attention_heads", int, 1),
+        "intermediate": get("intermediate_size", int, 1),
+        "max_positions": get("max_position_embeddings", int, 1),
+        "segments": get("type_vocab_size", int, 1, 2),
+        "dropout": float(get("hidden_dropout_prob", number, 0, 0.1)),
+        "attention_dropout": float(get("attention_probs_dropout_prob", number, 0, 0.1)),
+        "epsilon": float(get("layer_norm_eps", number, 0, 1e-12)),
+        "initializer_range": float(get("initializer_range", number, 0, 0.02)),
+    }
+    try:
+        return bert.Config(**fields, activation=ACTIVATIONS[activation], pooler=pooler)
+    except ValueError as error:
+        raise ValueError(f"{options.place}: {error}") from None
+
+
+def build(config: bert.Config, task: str, classes: int = 0, **head) -> keras.Model:
+    """The model of a task, with fresh weights.
+
+    Args:
+        config: sizes.
+        task: "pretrainer", "embed", "classify", "tag" or "answer".
+        classes, head: of the task's head.
+
+    >>> build(bert.SIZES["bert_2_64_2"], "answer").name
+    'answerer'
+    """
+    if task == "pretrainer":
+        return bert.pretrainer(config)
+    return heads.by_task(bert.encoder(config), task, classes, **head)
+
+
+def vocabulary(pieces: Sequence[str], rows: int, place: object) -> tuple[str, ...]:
+    """Word pieces, one for each row of the embedding at most; what has no row is left out with a warning.
+
+    Args:
+        pieces: in the order of their ids.
+        rows: of the embedding.
+        place: of the file, for messages.
+
+    Raises:
+        ValueError: a special piece is missing, or a piece occurs twice.
+
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
+    >>> len(vocabulary([*SPECIAL_PIECES, "a", "b"], 8, "vocab.txt"))
+    7
+    """
+    if len(pieces) > rows:
+        left_out(f"{place}: {len(pieces)} pieces for the {rows} rows of the embedding: those from {pieces[rows]!r} on")
+    try:
+        WordPiece(pieces[:rows])
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+    return tuple(pieces[:rows])
+
+
+def looks_uncased(pieces: Sequence[str]) -> bool:
+    """Whether a vocabulary is of lower-cased text: no capital letter in it, outside of pieces like [CLS] and <S>.
+
+    >>> looks_uncased(["[CLS]", "<S>", "a"]), looks_uncased(["[CLS]", "A"])
+    (True, False)
+    """
+    return not any(piece != piece.lower() and piece[:1] + piece[-1:] not in ("[]", "<>") for piece in pieces)
+
+
+def left_out(what: str) -> None:
+    """Warns that something of a checkpoint is not in the model.
+
+    >>> with warnings.catch_warnings(record=True) as found:
+    ...     left_out("a pooler that nothing reads")
+    >>> str(found[0].message)
+    'a pooler that nothing reads is left out'
+    """
+    warnings.warn(f"{what} is left out", stacklevel=3)
+
+
+def summary(model: keras.Model, bundle: Bundle) -> str:
+    """What a checkpoint turned out to be, in three lines.
+
+    Args:
+        model, bundle: as read.
+
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
+    >>> size = bert.SIZES["bert_2_64_2"]
+    >>> print(summary(bert.encoder(size), Bundle("bert", "embed", vars(size), 512, vocab=(*SPECIAL_PIECES, "a"))))
+    embed: 2 layers of width 64, 2 heads, 30522 pieces, positions for 512, lower-cased text; 2.1 million weights
+    heads there: pooled output
+    heads missing: masked language model, next sentence, classes, answer spans
+    """
+    names = {layer.name for layer in model.layers}
+    layers = {"pooler": "pooler", "mlm": "mlm_bias", "nsp": "nsp_logits", "classifier": "logits", "span": "span_logits"}
+    there = [words for part, words in PARTS.items() if layers[part] in names]
+    missing = [words for words in PARTS.values() if words not in there]
+    size = bert.Config(**bundle.config)
+    lines = [
+        f"{bundle.task}: {size.layers} layers of width {size.width}, {size.heads} heads, {size.vocabulary_size} "
+        f"pieces, positions for {size.max_positions}, {'lower-cased' if bundle.lowercase else 'cased'} text; "
+        f"{model.count_params() / 1e6:.1f} million weights",
+        f"heads there: {', '.join(there) or 'none'}",
+        f"heads missing: {', '.join(missing)}",
+    ]
+    if bundle.labels:
+        lines.append(f"classes: {', '.join(bundle.labels[:10])}{', ...' if len(bundle.labels) > 10 else ''}")
+    return "\n".join(lines)

@@ -1,0 +1,156 @@
+"""Google's BERT checkpoints: bert_config.json, vocab.txt and bert_model.ckpt, a checkpoint of TensorFlow 1.
+
+https://github.com/google-research/bert, `modeling.py` and `run_pretraining.py`.
+"""
+
+from collections.abc import Collection
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_ctxrep.convert import bert as common
+from keras_ctxrep.convert.options import Options
+from keras_ctxrep.convert.weights import Stored, Tensor, check, fill
+from keras_ctxrep.models import bert
+from keras_ctxrep.text.bundle import VOCAB, Bundle
+from keras_ctxrep.text.tokens import read_vocab
+
+OPTIONS = "bert_config.json"
+SLOTS = ("adam_m", "adam_v")  # of the optimizer, beside each weight
+STEP = "global_step"
+PREFIXES = {"pooler": "bert/pooler/", "mlm": "cls/predictions/", "nsp": "cls/seq_relationship/"}
+
+
+def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model, Bundle]:
+    """The model of a checkpoint, and its bundle: a pretrainer if it has the heads, else an encoder.
+
+    `hidden_act` "gelu" is read as the exact form with erf, which the models were published with, and which
+    `transformers` computes; the repository's later code computes the tanh approximation. Outputs differ by some 1e-3.
+
+    Args:
+        source: the folder, or the checkpoint's path without ".index".
+        lowercase: whether text is lower-cased and loses its accents, which the files do not say; None: if there is no
+            capital letter in the vocabulary.
+
+    Raises:
+        ValueError: a file is missing or damaged, or the variables are not those that the options call for.
+        ImportError: TensorFlow, whose own format this is, is not installed.
+
+    >>> read("uncased_L-12_H-768_A-12")
+    Traceback (most recent call last):
+    ...
+    ValueError: uncased_L-12_H-768_A-12: no such folder, and no checkpoint of that name
+    """
+    prefix = _checkpoint(Path(source))
+    options = Options(_beside(prefix, OPTIONS))
+    found = _variables(prefix)
+    there = {part for part, start in PREFIXES.items() if any(name.startswith(start) for name in found)}
+    _, task, parts = common.architecture(there, None, prefix)
+    config = common.config(options, "pooler" in parts)
+    if task == "classify":
+        raise ValueError(f"{prefix}: a next-sentence head without {PREFIXES['mlm']}; the checkpoint is not whole")
+    known = {f"{weight}/{slot}" for weight in found for slot in SLOTS} | {STEP}
+    if "pooler" in there and not config.pooler:
+        known |= {name for name in found if name.startswith(PREFIXES["pooler"])}
+        common.left_out(f"{prefix}: the pooler, which no head reads,")
+    tensors = table(config, parts)
+    check(tensors, found, prefix, known, common.KINDS)
+    place = _beside(prefix, VOCAB)
+    vocab = common.vocabulary(read_vocab(place), config.vocabulary_size, place)
+    lowercase = common.looks_uncased(vocab) if lowercase is None else lowercase
+    model = common.build(config, task)
+    fill(model, tensors, found, prefix)
+    return model, Bundle("bert", task, asdict(config), config.max_positions, vocab=vocab, lowercase=lowercase)
+
+
+def table(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp")) -> list[Tensor]:
+    """The variables of a checkpoint, and the weights of ours that each holds.
+
+    Args:
+        config: sizes.
+        parts: what stands above the layers.
+
+    >>> len(table(bert.Config())), table(bert.Config())[-2].name
+    (206, 'cls/seq_relationship/output_weights')
+    """
+    width, found = config.width, common.Rows()
+    found.add("bert/embeddings/word_embeddings", (config.vocabulary_size, width), "token_embedding/embeddings")
+    found.add("bert/embeddings/token_type_embeddings", (config.segments, width), "segment_embedding/embeddings")
+    found.add("bert/embeddings/position_embeddings", (config.max_positions, width), "position_embedding/table")
+    found.norm("bert/embeddings/LayerNorm", "embedding_norm", width)
+    for index in range(config.layers):
+        there, here = f"bert/encoder/layer_{index}", f"layer_{index}"
+        for kind, shape in (("kernel", (width, width)), ("bias", (width,))):
+            for number, part in enumerate(("query", "key", "value")):
+                columns = (number * width, (number + 1) * width)
+                found.add(f"{there}/attention/self/{part}/{kind}", shape, f"{here}/qkv/{kind}", columns=columns)
+        found.dense(f"{there}/attention/output/dense", width, width, f"{here}/attention_output")
+        found.norm(f"{there}/attention/output/LayerNorm", f"{here}/attention_norm", width)
+        found.dense(f"{there}/intermediate/dense", width, config.intermediate, f"{here}/feed_forward")
+        found.dense(f"{there}/output/dense", config.intermediate, width, f"{here}/feed_forward_output")
+        found.norm(f"{there}/output/LayerNorm", f"{here}/feed_forward_norm", width)
+    if "pooler" in parts:
+        found.dense("bert/pooler/dense", width, width, "pooler")
+    if "mlm" in parts:
+        found.dense("cls/predictions/transform/dense", width, width, "mlm_transform")
+        found.norm("cls/predictions/transform/LayerNorm", "mlm_norm", width)
+        found.add("cls/predictions/output_bias", (config.vocabulary_size,), "mlm_bias/bias")
+    if "nsp" in parts:  # a kernel for products with a transposed matrix
+        there = "cls/seq_relationship/output_weights"
+        found.add(there, (2, width), "nsp_logits/kernel", forth=lambda x: x.T, back=lambda x: x.T)
+        found.add("cls/seq_relationship/output_bias", (2,), "nsp_logits/bias")
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------- files
+
+
+def _checkpoint(source: Path) -> Path:
+    """The path of the checkpoint, without suffix."""
+    if source.is_dir():
+        found = sorted(source.glob("*.index"))
+        found = [path for path in found if path.name == "bert_model.ckpt.index"] or found
+        if len(found) != 1:
+            state = f"several: {', '.join(path.name for path in found)}; give the path of one" if found else "none"
+            raise ValueError(f"{source}: one checkpoint, *.index and *.data-*, is needed in it; found {state}")
+        return found[0].with_suffix("")
+    prefix = source.with_suffix("") if source.suffix == ".index" else source
+    if not prefix.with_name(f"{prefix.name}.index").is_file():
+        raise ValueError(f"{source}: no such folder, and no checkpoint of that name")
+    return prefix
+
+
+def _beside(prefix: Path, name: str) -> Path:
+    path = prefix.with_name(name)
+    if not path.is_file():
+        raise ValueError(f"{path}: missing; it belongs beside {prefix.name}.index")
+    return path
+
+
+def _variables(prefix: Path) -> dict[str, Any]:
+    """Shape, dtype and value of every variable, the last value kept for those who read it in parts."""
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError:
+        raise ImportError(f'{prefix}: TensorFlow reads it: pip install "keras_ctxrep[tf]"') from None
+    damage = (tf.errors.OpError, ValueError, RuntimeError)
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    except damage as error:
+        raise ValueError(f"{prefix}.index: not a whole checkpoint; copy it again: {error}") from None
+
+    @lru_cache(maxsize=1)
+    def value(name: str):
+        try:
+            return reader.get_tensor(name)
+        except damage as error:
+            raise OSError(str(error)) from None
+
+    def stored(name: str) -> Stored:
+        return Stored(tuple(shapes[name]), dtypes[name].name, lambda index: value(name)[index])
+
+    return {name: stored(name) for name in shapes}

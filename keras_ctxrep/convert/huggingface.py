@@ -1,0 +1,468 @@
+"""Hugging Face folders of BERT models: config.json, model.safetensors and the tokenizer's files.
+
+https://github.com/huggingface/transformers, `models/bert/modeling_bert.py`;
+https://github.com/huggingface/safetensors for the format of the weights.
+"""
+
+import json
+import struct
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from keras_ctxrep.convert import bert as common
+from keras_ctxrep.convert import google
+from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
+from keras_ctxrep.convert.options import Options
+from keras_ctxrep.convert.weights import Stored, Tensor, arrays, check, fill, package
+from keras_ctxrep.models import bert
+from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole
+from keras_ctxrep.text.tokens import read_vocab
+
+OPTIONS, TOKENIZER, TOKENIZER_OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"
+WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
+HEADS = {"mlm": "cls.predictions.", "nsp": "cls.seq_relationship.", "classifier": "classifier.", "span": "qa_outputs."}
+POSITIONS = "embeddings.position_ids"  # a buffer
+BIAS, TIED_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
+WORDS, TIED_WORDS = "embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64"}
+TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
+SPECIAL = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
+
+
+def read(folder: str | Path) -> tuple[keras.Model, Bundle]:
+    """The model whose weights a folder has, and its bundle.
+
+    What the model is, the tensors say; config.json is asked where they are not enough. Heads that it names and that
+    have no weights, and a pooler that no head reads, are reported by a warning. Weights in float16 and bfloat16 are
+    read as float32. Nothing is unpickled but by `torch.load(weights_only=True)`.
+
+    Args:
+        folder: with config.json, model.safetensors or pytorch_model.bin (whole or in shards), vocab.txt or
+            tokenizer.json.
+
+    Raises:
+        ValueError: a file is missing or damaged, the tensors are not those that config.json calls for, or it calls
+            for what no model of ours does.
+        ImportError: `safetensors`, or `torch` for a pytorch_model.bin, is not installed.
+
+    >>> import tempfile
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
+    >>> size = bert.Config(vocabulary_size=6, layers=1, width=4, heads=1, intermediate=4, max_positions=8)
+    >>> bundle = Bundle("bert", "answer", asdict(size), 8, vocab=(*SPECIAL_PIECES, "a"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(folder, common.build(size, "answer"), bundle)
+    ...     model, bundle = read(folder)
+    >>> model.name, bundle.task, bundle.config["pooler"]
+    ('answerer', 'answer', False)
+    """
+    folder = Path(folder)
+    if not (folder / OPTIONS).is_file():
+        raise ValueError(
+            f"{folder}: no {OPTIONS} in it; a Hugging Face folder has one"
+            if folder.is_dir()
+            else f"{folder}: no such folder"
+        )
+    options = Options(folder / OPTIONS)
+    _refuse(options)
+    place, found = _tensors(folder)
+    prefix = "bert." if any(name.startswith("bert.") for name in found) else ""
+    starts = HEADS | {"pooler": f"{prefix}pooler."}
+    there = {part for part, start in starts.items() if any(name.startswith(start) for name in found)}
+    claimed = next((name for name in options.get("architectures", list, default=[]) if name in ARCHITECTURES), None)
+    stated = ", ".join(map(str, options.get("architectures", list, default=[]))) or None
+    name, task, parts = common.architecture(there, claimed or stated, place)
+    missing = set(ARCHITECTURES[claimed][1]) - there if claimed else ()
+    if missing:
+        names = ", ".join(words for part, words in PARTS.items() if part in missing)
+        warnings.warn(
+            f"{place}: {OPTIONS} says {claimed}, but there are no weights for: {names}; read as {name}",
+            stacklevel=2,
+        )
+    config = common.config(options, "pooler" in parts)
+    classes = _classes(found, parts)
+    tensors = table(config, name, classes, prefix, any(name.endswith(".LayerNorm.gamma") for name in found))
+    known = _known(found, prefix, config, options, place)
+    if "pooler" in there and not config.pooler:
+        known |= {name for name in found if name.startswith(starts["pooler"])}
+        common.left_out(f"{place}: the pooler, which no head reads,")
+    check(tensors, found, place, known, common.KINDS)
+    head: dict[str, Any] = {}
+    labels: tuple[str, ...] = ()
+    if task in ("classify", "tag"):
+        dropout = options.get("classifier_dropout", (float, int), 0, config.dropout)
+        head, labels = {"dropout": float(dropout)}, _labels(options, classes, name)
+    prepared = _preparation(folder, config)
+    model = common.build(config, task, classes, **head)
+    fill(model, tensors, found, place)
+    pairs = name == "BertForNextSentencePrediction"
+    return model, Bundle("bert", task, asdict(config), labels=labels, head=head, pairs=pairs, **prepared)
+
+
+def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: str | None = None) -> None:
+    """Writes config.json, model.safetensors, vocab.txt, tokenizer.json and tokenizer_config.json.
+
+    `transformers` finds every tensor that its model has, and no other.
+
+    Args:
+        folder: to write into.
+        model: a BERT of any task.
+        bundle: its config is that of the model.
+        architecture: what to write it as, e.g. "BertModel" for the encoder of a pretrainer; what stands above is left
+            out. None: the one that has the same heads.
+
+    Raises:
+        ValueError: the model is no BERT or not that of the bundle, or is one that `transformers` does not have.
+
+    >>> import tempfile
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
+    >>> size = bert.Config(vocabulary_size=6, layers=1, width=4, heads=1, intermediate=4, max_positions=8)
+    >>> bundle = Bundle("bert", "pretrainer", asdict(size), 8, vocab=(*SPECIAL_PIECES, "a"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(folder, bert.pretrainer(size), bundle, "BertModel")
+    ...     read(folder)[0].name
+    'bert_encoder'
+    """
+    name, config = _target(bundle, architecture), bert.Config(**bundle.config)
+    if name == "BertModel":
+        config = replace(config, pooler=any(layer.name == "pooler" for layer in model.layers))
+    tensors = table(config, name, len(bundle.labels))
+    with written_whole(Path(folder) / WEIGHTS) as path:
+        _write_safetensors(path, tensors, arrays(model, tensors))
+    options: dict[str, Any] = {
+        "architectures": [name],
+        "model_type": "bert",
+        "vocab_size": config.vocabulary_size,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.intermediate,
+        "hidden_act": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation],
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "max_position_embeddings": config.max_positions,
+        "type_vocab_size": config.segments,
+        "initializer_range": config.initializer_range,
+        "layer_norm_eps": config.epsilon,
+        "position_embedding_type": "absolute",
+        "pad_token_id": bundle.vocab.index("[PAD]"),
+        "tie_word_embeddings": True,
+    }
+    if name in ("BertForSequenceClassification", "BertForTokenClassification"):
+        options |= {
+            "id2label": {str(index): label for index, label in enumerate(bundle.labels)},
+            "label2id": {label: index for index, label in enumerate(bundle.labels)},
+            "classifier_dropout": bundle.head.get("dropout", 0.1),
+        }
+    tokenizer = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": bundle.lowercase,
+        "strip_accents": bundle.strip_accents,
+        "tokenize_chinese_chars": bundle.split_cjk,
+        "model_max_length": bundle.max_length,
+    }
+    files = {
+        VOCAB: "".join(f"{piece}\n" for piece in bundle.vocab),
+        TOKENIZER: _tokenizer(bundle).to_str(pretty=True),
+        TOKENIZER_OPTIONS: json.dumps(tokenizer | SPECIAL, indent=1) + "\n",
+        OPTIONS: json.dumps(options, indent=1, ensure_ascii=False) + "\n",
+    }
+    for file, text in files.items():
+        with written_whole(Path(folder) / file) as path:
+            path.write_bytes(text.encode())
+
+
+def table(
+    config: bert.Config, architecture: str, classes: int = 2, prefix: str | None = None, old_norms: bool = False
+) -> list[Tensor]:
+    """The tensors of an architecture, and the weights of ours that each holds: Google's, under other names.
+
+    Args:
+        config: sizes.
+        architecture: a name in `ARCHITECTURES`.
+        classes: of a classifier.
+        prefix: of the names of the encoder's tensors; None: as `transformers` writes them.
+        old_norms: layer norms have "gamma" and "beta".
+
+    >>> [tensor.name for tensor in table(bert.Config(layers=1), "BertForTokenClassification")][-1]
+    'classifier.bias'
+    """
+    parts = ARCHITECTURES[architecture][1]
+    if architecture == "BertModel" and not config.pooler:
+        parts = ()
+    if prefix is None:
+        prefix = "" if architecture == "BertModel" else "bert."
+    found = [_renamed(tensor, prefix, old_norms) for tensor in google.table(config, parts)]
+    if architecture == "BertForNextSentencePrediction":  # ours is a classifier of two classes
+        ours = {"nsp_logits/kernel": "logits/kernel", "nsp_logits/bias": "logits/bias"}
+        found = [tensor._replace(ours=tuple(ours.get(path, path) for path in tensor.ours)) for tensor in found]
+    for part, units, ours in (("classifier", classes, "logits"), ("span", 2, "span_logits")):
+        if part in parts:
+            kernel, shape = f"{HEADS[part]}weight", (units, config.width)
+            found.append(Tensor(kernel, shape, (f"{ours}/kernel",), forth=np.transpose, back=np.transpose))
+            found.append(Tensor(f"{HEADS[part]}bias", (units,), (f"{ours}/bias",)))
+    return found
+
+
+def _renamed(tensor: Tensor, prefix: str, old_norms: bool) -> Tensor:
+    stem, _, last = tensor.name.replace("/layer_", "/layer/").replace("/", ".").rpartition(".")
+    stem = prefix + stem.removeprefix("bert.") if stem.startswith("bert.") else stem
+    if last == "kernel":
+        tensor = tensor._replace(shape=tensor.shape[::-1], forth=np.transpose, back=np.transpose)
+    if last.endswith("_embeddings"):
+        return tensor._replace(name=f"{stem}.{last}.weight")
+    names = {"kernel": "weight", "output_weights": "weight", "output_bias": "bias"}
+    names |= {} if old_norms else {"gamma": "weight", "beta": "bias"}
+    return tensor._replace(name=f"{stem}.{names.get(last, last)}")
+
+
+# -------------------------------------------------------------------------------------------------------- config.json
+
+
+def _refuse(options: Options) -> None:
+    """Raises where the file describes another model than ours."""
+    for name, kind, fine in (
+        ("model_type", str, ("bert",)),
+        ("position_embedding_type", str, ("absolute",)),
+        ("is_decoder", bool, (False,)),
+        ("add_cross_attention", bool, (False,)),
+        ("problem_type", str, ("single_label_classification",)),
+        ("pruned_heads", dict, ({},)),
+    ):
+        value = options.get(name, kind, default=fine[0])
+        if value not in fine:
+            raise ValueError(f"{options.place}: the option {name} is {value!r}; only {fine[0]!r} is read")
+
+
+def _classes(found: Mapping[str, Any], parts: Collection[str]) -> int:
+    shape = found[f"{HEADS['classifier']}weight"].shape if f"{HEADS['classifier']}weight" in found else ()
+    return shape[0] if "classifier" in parts and shape else 2
+
+
+def _labels(options: Options, classes: int, name: str) -> tuple[str, ...]:
+    if name == "BertForNextSentencePrediction":
+        return common.NEXT_SENTENCE
+    if classes < 2:
+        raise ValueError(f"{options.place}: a classifier of one class; such a regression is not read, two are needed")
+    named = options.get("id2label", dict, default={})
+    if not named:
+        return tuple(f"LABEL_{index}" for index in range(classes))  # as `transformers` calls them
+    labels = tuple(named.get(str(index)) for index in range(classes))
+    if len(named) != classes or not all(isinstance(label, str) for label in labels) or len(set(labels)) < classes:
+        raise ValueError(
+            f"{options.place}: the option id2label has {len(named)} entries; {classes} different names are needed, "
+            f"for '0' to '{classes - 1}'"
+        )
+    return labels
+
+
+def _target(bundle: Bundle, architecture: str | None) -> str:
+    """The name of the architecture to write."""
+    if bundle.family != "bert":
+        raise ValueError(f"a model of the family {bundle.family!r}: this format holds a BERT")
+    positions, pooler = bundle.config.get("positions", "learned"), bundle.config.get("pooler", True)
+    if positions != "learned":
+        raise ValueError(f"positions={positions!r}: `transformers`' BERT has learned ones only")
+    if architecture is None:
+        if bundle.head.get("mix"):
+            raise ValueError(
+                "this classifier reads a mix of all layers, which `transformers`' does not; its encoder alone is "
+                'written with architecture="BertModel"'
+            )
+        architecture = {
+            "embed": "BertModel",
+            "pretrainer": "BertForPreTraining" if pooler else "BertForMaskedLM",
+            "classify": "BertForSequenceClassification",
+            "tag": "BertForTokenClassification",
+            "answer": "BertForQuestionAnswering",
+        }[bundle.task]
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"architecture {architecture!r}: one of {', '.join(ARCHITECTURES)}")
+    return architecture
+
+
+# ----------------------------------------------------------------------------------------------------------- tensors
+
+
+def _tensors(folder: Path) -> tuple[Path, dict[str, Stored]]:
+    """The file that tells where the tensors are, and what each is; none is read yet."""
+    for name, opened in ((WEIGHTS, _safetensors), (PICKLED, _pickled)):
+        path, index = folder / name, folder / f"{name}.index.json"
+        if path.is_file():
+            return path, opened(path)
+        if index.is_file():
+            return index, _sharded(index, opened)
+    raise ValueError(f"{folder}: no {WEIGHTS} in it, and no {PICKLED}; nor {WEIGHTS}.index.json, of shards")
+
+
+def _sharded(index: Path, opened) -> dict[str, Stored]:
+    places = {name: str(file) for name, file in Options(index).get("weight_map", dict).items()}
+    files = sorted(set(places.values()))
+    for file in files:
+        if file != Path(file).name or "\\" in file or file in ("", ".", ".."):
+            raise ValueError(f"{index}: {file!r} is no name of a file beside it")
+        if not (index.parent / file).is_file():
+            raise ValueError(f"{index.parent / file}: missing; {index.name} names it")
+    found, shards = {}, {file: opened(index.parent / file) for file in files}
+    for name, file in places.items():
+        if name not in shards[file]:
+            raise ValueError(f"{index.parent / file}: {name} is not in it, though {index.name} says so")
+        found[name] = shards[file].pop(name)
+    for file, rest in shards.items():
+        if rest:
+            raise ValueError(
+                f"{index.parent / file}: left over, for {index.name} does not name them: {', '.join(sorted(rest)[:6])}"
+            )
+    return found
+
+
+def _safetensors(path: Path) -> dict[str, Stored]:
+    library = package("safetensors", "convert")
+    try:
+        file = library.safe_open(str(path), "np")
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, not a dict
+    except (library.SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: not a whole safetensors file; copy it again: {error}") from None
+
+    def stored(part) -> Stored:
+        dtype = part.get_dtype()
+        return Stored(
+            tuple(part.get_shape()), str(DTYPES.get(dtype, dtype)), lambda at: part[:] if at == () else part[at]
+        )
+
+    return {name: stored(part) for name, part in slices.items()}
+
+
+def _pickled(path: Path) -> dict[str, Stored]:
+    """What `torch.load` reads without running what is in the file."""
+    try:
+        torch = package("torch", "torch")
+    except ImportError as error:
+        raise ImportError(f"{path}: {error}; or save it as {WEIGHTS} where torch is") from None
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of many classes
+        raise ValueError(f"{path}: not a whole file of tensors alone: {str(error).splitlines()[0]}") from None
+    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+        raise ValueError(f"{path}: {type(tensors).__name__}; a dict of tensors is needed, as `state_dict()` gives it")
+
+    def stored(tensor) -> Stored:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return Stored(tuple(tensor.shape), dtype, lambda index: tensor.detach()[index].float().numpy())
+
+    return {str(name): stored(tensor) for name, tensor in tensors.items()}
+
+
+def _known(found: dict[str, Stored], prefix: str, config: bert.Config, options: Options, place: Path) -> set[str]:
+    """Names of tensors that repeat others, which is checked here, or that are no weights."""
+    known = set()
+    if f"{prefix}{POSITIONS}" in found:
+        value = found[f"{prefix}{POSITIONS}"][()]
+        if not np.array_equal(value.ravel(), np.arange(config.max_positions)):
+            raise ValueError(
+                f"{place}: {prefix}{POSITIONS} is not 0 to {config.max_positions - 1}, the order of positions"
+            )
+        known.add(f"{prefix}{POSITIONS}")
+    if TIED_BIAS in found and BIAS not in found:
+        found[BIAS] = found.pop(TIED_BIAS)
+    tied = options.get("tie_word_embeddings", bool, default=True)
+    for copy, original in ((TIED_BIAS, BIAS), (TIED_WORDS, f"{prefix}{WORDS}")):
+        if copy in found and original in found:
+            if not np.array_equal(found[copy][()], found[original][()]):
+                raise ValueError(f"{place}: {copy} is not {original}; our model has one for both")
+            known.add(copy)
+        elif copy == TIED_WORDS and BIAS in found and not tied:
+            raise ValueError(f"{place}: missing: {copy}; {options.place} says tie_word_embeddings: false")
+    return known
+
+
+def _write_safetensors(path: Path, tensors: Sequence[Tensor], values: Iterable[tuple[str, np.ndarray]]) -> None:
+    """One tensor after the other, so that one copy is in memory; the library would need all of them twice."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in tensors:
+        begin, end = end, end + 4 * int(np.prod(tensor.shape))
+        header[tensor.name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": (begin, end)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for _, value in values:
+            file.write(np.ascontiguousarray(value, "<f4").data)
+
+
+# ---------------------------------------------------------------------------------------------------------- tokenizer
+
+
+def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
+    """The fields of the bundle that say how text is prepared."""
+    paths = {name: folder / name for name in (VOCAB, TOKENIZER, TOKENIZER_OPTIONS)}
+    there = {name: path.is_file() for name, path in paths.items()}
+    options = Options(paths[TOKENIZER_OPTIONS], None if there[TOKENIZER_OPTIONS] else {})
+    kind = options.get("tokenizer_class", str, default=TOKENIZERS[0])
+    if kind not in TOKENIZERS:
+        raise ValueError(f"{options.place}: the option tokenizer_class is {kind!r}; one of {', '.join(TOKENIZERS)}")
+    whole = Options(paths[TOKENIZER], None if there[TOKENIZER] else {})
+    if there[VOCAB]:
+        place, pieces = paths[VOCAB], read_vocab(paths[VOCAB])
+    elif there[TOKENIZER]:
+        place, pieces = paths[TOKENIZER], _pieces(whole)
+    else:
+        raise ValueError(f"{folder}: no {VOCAB} in it, and no {TOKENIZER}")
+    vocab = common.vocabulary(pieces, config.vocabulary_size, place)
+    normalizer = Options(paths[TOKENIZER], whole.get("normalizer", dict, default={}))
+    if normalizer.values and normalizer.values.get("type") != "BertNormalizer" and not there[TOKENIZER_OPTIONS]:
+        kind = normalizer.values.get("type")
+        raise ValueError(f"{whole.place}: its normalizer is {kind}; BertNormalizer, or {TOKENIZER_OPTIONS}, is needed")
+
+    def setting(name: str, other: str, default: bool | None) -> Any:
+        return options.get(name, bool, default=normalizer.get(other, bool, default=default))
+
+    lowercase = setting("do_lower_case", "lowercase", None)
+    lowercase = common.looks_uncased(vocab) if lowercase is None else lowercase
+    accents = setting("strip_accents", "strip_accents", None)
+    longest = options.get("model_max_length", (int, float), 1, config.max_positions)
+    return {
+        "vocab": vocab,
+        "lowercase": lowercase,
+        "strip_accents": None if accents == lowercase else accents,
+        "split_cjk": setting("tokenize_chinese_chars", "handle_chinese_chars", True),
+        "max_length": int(min(longest, config.max_positions)),
+    }
+
+
+def _pieces(tokenizer: Options) -> list[str]:
+    """The vocabulary in a tokenizer.json, in the order of ids."""
+    kind, prefix = (tokenizer.get(f"model.{name}", str, default=None) for name in ("type", "continuing_subword_prefix"))
+    if (kind or "WordPiece", prefix or "##") != ("WordPiece", "##"):
+        raise ValueError(f"{tokenizer.place}: a {kind} with {prefix!r}; WordPiece with '##' is needed")
+    ids = tokenizer.get("model.vocab", dict)
+    if sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
+        raise ValueError(f"{tokenizer.place}: the ids in model.vocab are not 0 to {len(ids) - 1}, each once")
+    return sorted(ids, key=ids.__getitem__)
+
+
+def _tokenizer(bundle: Bundle) -> Tokenizer:
+    ids = {piece: index for index, piece in enumerate(bundle.vocab)}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token=SPECIAL["unk_token"]))
+    tokenizer.add_special_tokens(list(SPECIAL.values()))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=bundle.split_cjk,
+        strip_accents=bundle.strip_accents,
+        lowercase=bundle.lowercase,
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(piece, ids[piece]) for piece in ("[CLS]", "[SEP]")],
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer

@@ -1,0 +1,58 @@
+"""The options of published models: JSON files, whose values are checked as they are read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+_NEEDED: Any = object()
+
+
+class Options:
+    """A JSON object in a file.
+
+    Args:
+        place: the file, or its name for messages.
+        values: what it says; None: the file is read.
+
+    Raises:
+        ValueError: the file is not JSON, or not an object.
+
+    >>> Options("config.json", {"lstm": {"dim": 7}}).get("lstm.dim", int, least=1)
+    7
+    """
+
+    def __init__(self, place: str | Path, values: dict | None = None):
+        self.place = place
+        if values is None:
+            try:
+                values = json.loads(Path(place).read_bytes())
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{place}: not JSON: {error}") from None
+            if not isinstance(values, dict):
+                raise ValueError(f"{place}: {type(values).__name__}; an object {{...}} is needed")
+        self.values: dict = values
+
+    def get(self, path: str, kind: type | tuple, least: float | None = None, default: Any = _NEEDED) -> Any:
+        """One value.
+
+        Args:
+            path: its keys with dots between them.
+            kind: types that it may have.
+            least: that it may be.
+            default: where it is missing or null; without one it is needed.
+
+        Raises:
+            ValueError: it is missing, of another type or out of range.
+        """
+        value: Any = self.values
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
+            if default is _NEEDED:
+                raise ValueError(f"{self.place}: the option {path} is missing")
+            return default
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if type(value) not in kinds or (least is not None and not least <= value < float("inf")):
+            at_least = "" if least is None else f" of {least} or more"
+            raise ValueError(f"{self.place}: the option {path} is {value!r}; {kinds[0].__name__}{at_least} is needed")
+        return value
