@@ -18,7 +18,6 @@ from keras_ctxrep.text.tokens import Characters, WordPiece
 _PROBED = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xF0001), range(0x100000, 0x100001))
 _STANDS_FOR = {0xF0000: 0xFFFFD, 0x100000: 0x10FFFD}
 _BETWEEN = chr(0x40000)  # outside _PROBED, and no rule touches it
-_MAX_WORD = 100  # characters; a longer word is [UNK], as in `tokenizers`
 
 
 def features(bundle: Bundle) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
@@ -28,9 +27,9 @@ def features(bundle: Bundle) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     and split words at characters that BERT removes. Here the character rules are those of `tokenizers`, read from it
     when a graph is traced. Bytes that are not UTF-8 are U+FFFD, which is removed.
 
-    It differs, in uncased BERT only, where TensorFlow's NFD knows characters that `tokenizers`' does not: 21 letters
-    and vowel signs of Unicode 13 to 16 are taken apart, and a few new combining marks change places with a virama of
-    another script. With no such characters in the vocabulary the ids are the same.
+    It differs, only where accents are stripped, where TensorFlow's NFD knows characters that `tokenizers`' does not:
+    21 letters and vowel signs of Unicode 13 to 16 are taken apart, and a few new combining marks change places with a
+    virama of another script. With no such characters in the vocabulary the ids are the same.
 
     Args:
         bundle: its family, vocabulary and lengths are read.
@@ -59,7 +58,7 @@ def features(bundle: Bundle) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
 def _character_features(max_length: int, width: int) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     def call(texts: tf.Tensor) -> dict[str, tf.Tensor]:
         # "<S>" and "</S>" do not come out of the split, so every word is its bytes.
-        words = _words(texts, lowercase=False)[:, :max_length]
+        words = _words(texts, lowercase=False, strip_accents=False, split_cjk=True)[:, :max_length]
         data = tf.cast(tf.io.decode_raw(words.flat_values, tf.uint8, fixed_length=width - 2), tf.int32)
         end = tf.minimum(tf.strings.length(words.flat_values), width - 2)[:, None]
         place = tf.range(width - 1)
@@ -76,12 +75,14 @@ def _word_piece_features(pieces: WordPiece, max_length: int) -> Callable[[tf.Ten
     known, room = set(pieces.vocab), max_length - 2
     unknown = next(char for char in map(chr, count(0xE000)) if char not in known)
     tokenizer = tf_text.FastWordpieceTokenizer(
-        pieces.vocab, max_bytes_per_word=4 * _MAX_WORD, token_out_type=tf.int32, no_pretokenization=True
+        pieces.vocab, max_bytes_per_word=4 * WordPiece.MAX_WORD, token_out_type=tf.int32, no_pretokenization=True
     )
 
     def call(texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        words = _words(texts, pieces.lowercase)[:, :room]  # each word has a piece or more
-        long = tf.strings.length(words.flat_values, unit="UTF8_CHAR") > _MAX_WORD
+        words = _words(texts, pieces.lowercase, pieces.strip_accents, pieces.split_cjk)[
+            :, :room
+        ]  # each word has a piece or more
+        long = tf.strings.length(words.flat_values, unit="UTF8_CHAR") > WordPiece.MAX_WORD
         words = words.with_flat_values(tf.where(long, unknown, words.flat_values))
         ids = tokenizer.tokenize(words).merge_dims(1, 2)[:, :room]
         marker = tf.ones([ids.nrows(), 1], tf.int32)
@@ -92,21 +93,23 @@ def _word_piece_features(pieces: WordPiece, max_length: int) -> Callable[[tf.Ten
     return call
 
 
-def _words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
-    """The words of `tokens.words`, or of an uncased BERT: string (B,) -> string (B, ragged)."""
-    rules = _rules()
-    if lowercase:
+def _words(texts: tf.Tensor, lowercase: bool, strip_accents: bool, split_cjk: bool) -> tf.RaggedTensor:
+    """The words of `tokens.words`, or of a BERT with these rules: string (B,) -> string (B, ragged)."""
+    rules = _rules(lowercase, strip_accents, split_cjk)
+    if rules.before:
         # Not `tf.strings.lower`: ICU's depends on the server's locale, on the place in the word ("ς") and on its age.
         codes = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
-        upper, lower, flat = tf.constant(rules.upper), tf.constant(rules.lower), codes.flat_values
-        place = tf.minimum(tf.searchsorted(upper, flat), len(rules.upper) - 1)
-        flat = tf.where(tf.gather(upper, place) == flat, tf.gather(lower, place), flat)
+        before, after, flat = tf.constant(rules.before), tf.constant(rules.after), codes.flat_values
+        place = tf.minimum(tf.searchsorted(before, flat), len(rules.before) - 1)
+        flat = tf.where(tf.gather(before, place) == flat, tf.gather(after, place), flat)
         texts = tf.strings.unicode_encode(codes.with_flat_values(flat), "UTF-8")
     else:
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+    for char, several in rules.longer:
+        texts = tf.strings.regex_replace(texts, char, several)
     texts = tf.strings.regex_replace(texts, rules.removed, "")
     texts = tf.strings.regex_replace(texts, rules.space, " ")
-    if lowercase:
+    if strip_accents:
         texts = tf.strings.regex_replace(tf_text.normalize_utf8(texts, "NFD"), rules.accent, "")
     return tf.strings.split(tf.strings.regex_replace(texts, rules.apart, r" \0 "))
 
@@ -124,14 +127,15 @@ class _Rules(NamedTuple):
 
     removed: str
     space: str  # without " " itself
-    apart: str  # ideographs and punctuation: each a word of its own
+    apart: str  # punctuation, and ideographs where they are split: each a word of its own
     accent: str
-    upper: list[int]  # ascending
-    lower: list[int]
+    before: list[int]  # ascending: lower-cased and without its accents, each is the one in `after`
+    after: list[int]
+    longer: list[tuple[str, str]]  # lower-cased, each is several
 
 
 @cache
-def _rules() -> _Rules:
+def _rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> _Rules:
     """The rules of `tokenizers`, found by asking it about every character."""
     chars = [*map(chr, chain(*_PROBED))]
     words = [f"x{char}y" for char in chars]
@@ -140,17 +144,19 @@ def _rules() -> _Rules:
         text = BertNormalizer(**steps).normalize_str(_BETWEEN.join(words))
         return [*zip(chars, text.split(_BETWEEN), strict=True)]
 
-    cased = normalized(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False)
-    uncased = normalized(clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=True)
+    cleaned = normalized(clean_text=True, handle_chinese_chars=split_cjk, strip_accents=False, lowercase=False)
+    changed = normalized(clean_text=False, handle_chinese_chars=False, strip_accents=strip_accents, lowercase=lowercase)
     split = {piece for piece, _ in BertPreTokenizer().pre_tokenize_str(" ".join(words)) if len(piece) == 1} - {*"xy"}
-    lowered = [(ord(char), ord(to[1])) for char, to in uncased if len(to) == 3 and to[1] != char]
+    single = [(ord(char), ord(to[1])) for char, to in changed if len(to) == 3 and to[1] != char]
     return _Rules(
-        removed=_regex(char for char, to in cased if to == "xy"),
-        space=_regex(char for char, to in cased if to == "x y" and char != " "),
-        apart=_regex(char for char, to in cased if to == f"x {char} y" or char in split),
-        accent=_regex(char for char, to in uncased if to == "xy"),
-        upper=[char for char, _ in lowered],
-        lower=[to for _, to in lowered],
+        removed=_regex(char for char, to in cleaned if to == "xy"),
+        space=_regex(char for char, to in cleaned if to == "x y" and char != " "),
+        apart=_regex(char for char, to in cleaned if to == f"x {char} y" or char in split),
+        accent=_regex(char for char, to in changed if to == "xy"),
+        before=[char for char, _ in single],
+        after=[to for _, to in single],
+        # what NFD takes apart needs no entry
+        longer=[] if strip_accents else [(char, to[1:-1]) for char, to in changed if len(to) > 3],
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_ctxrep.text.tokens import Characters, WordPiece, words
+from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,15 @@ class Row:
         truncated: whether tokens were cut off.
         first: length of the first segment (BERT), [CLS] and [SEP] included.
         starts: index of each word's first token, for input that was already split; None where cut off or empty.
+        offsets: where each token stands in its own text, or in its word where the input was already split: (start, end)
+            in characters, (0, 0) for [CLS] and [SEP]; only if asked for.
     """
 
     tokens: list
     truncated: bool = False
     first: int = 0
     starts: list[int | None] | None = None
+    offsets: list[tuple[int, int]] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -41,16 +44,19 @@ class _WordRows:
     def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts), length)
 
-    def encode(self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None) -> list[Row]:
-        """Rows of words."""
+    def encode(
+        self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None, offsets: bool = False
+    ) -> list[Row]:
+        """Rows of words, with the offsets of each if they are asked for."""
         if pairs is not None and any(pair is not None for pair in pairs):
             raise ValueError("ELMo reads one sentence, not a pair")
         rows = []
         for text in texts:
-            found = [word.text for word in words(text)] if isinstance(text, str) else list(text)
+            found = words(text) if isinstance(text, str) else [Word(word, 0, len(word)) for word in text]
             kept = found[: self.max_length]
             starts = [*range(len(kept)), *[None] * (len(found) - len(kept))]
-            rows.append(Row(kept, len(kept) < len(found), starts=starts))
+            spans = [(word.start, word.end) for word in kept] if offsets else None
+            rows.append(Row([word.text for word in kept], len(kept) < len(found), starts=starts, offsets=spans))
         return rows
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
@@ -128,7 +134,9 @@ class WordPieceFeatures:
     """BERT's input from texts, pairs of texts, or sentences already split into words.
 
     [CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; what is too long loses pieces from the longer of the two, last
-    piece first (Devlin et al. 2018, https://arxiv.org/abs/1810.04805, and its `_truncate_seq_pair`).
+    piece first (Devlin et al. 2018, https://arxiv.org/abs/1810.04805, and its `_truncate_seq_pair`). Where both lose
+    pieces and an odd number is kept, the text keeps one more than the pair; in Hugging Face's `BertTokenizerFast`, the
+    one that was longer does, and the pair if neither was.
 
     Args:
         wordpiece: the vocabulary.
@@ -157,13 +165,26 @@ class WordPieceFeatures:
     ) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts, pairs), length)
 
-    def encode(self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None) -> list[Row]:
-        """Rows of piece ids."""
+    def encode(
+        self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None, offsets: bool = False
+    ) -> list[Row]:
+        """Rows of piece ids, with the offsets of each if they are asked for.
+
+        Raises:
+            ValueError: there are more or fewer pairs than texts.
+        """
+        if pairs is None:
+            pairs = [None] * len(texts)
+        elif len(pairs) != len(texts):
+            raise ValueError(
+                f"{len(texts)} texts and {len(pairs)} pairs; give one for each text, None where it has none"
+            )
+        cut = self.wordpiece.encode_batch if offsets else self.wordpiece.ids_batch
         raw = [text for text in texts if isinstance(text, str)]
-        ids = iter(self.wordpiece.ids_batch(raw + [pair for pair in pairs or [] if pair is not None]))
-        firsts = [self._split(text) if not isinstance(text, str) else (next(ids), None) for text in texts]
-        seconds = [None if pair is None else next(ids) for pair in pairs or [None] * len(firsts)]
-        return [self._row(one, starts, two) for (one, starts), two in zip(firsts, seconds, strict=True)]
+        found = iter(cut(raw + [pair for pair in pairs if pair is not None]))
+        firsts = [(next(found), None) if isinstance(text, str) else _joined(cut(text)) for text in texts]
+        seconds = [None if pair is None else next(found) for pair in pairs]
+        return [self._row(*first, second, offsets) for first, second in zip(firsts, seconds, strict=True)]
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
@@ -175,22 +196,29 @@ class WordPieceFeatures:
             segment_ids[index, row.first : len(row)] = 1
         return {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask}
 
-    def _split(self, sentence: Sequence[str]) -> tuple[list[int], list[int | None]]:
-        pieces, starts = [], []
-        for word in self.wordpiece.ids_of_words(sentence):
-            starts.append(1 + len(pieces) if word else None)  # 1 for [CLS]
-            pieces.extend(word)
-        return pieces, starts
-
-    def _row(self, one: list[int], starts: list[int | None] | None, two: list[int] | None) -> Row:
+    def _row(self, one: list, starts: list[int | None] | None, two: list | None, offsets: bool) -> Row:
         cls, sep = self.wordpiece.cls, self.wordpiece.sep
         room = self.max_length - (2 if two is None else 3)
         before = len(one) + len(two or [])
         one, two = truncate_pair(one, two, room)
         if starts is not None:
             starts = [start if start is not None and start <= len(one) else None for start in starts]
+        spans = None
+        if offsets:
+            edge = Piece(cls, 0, 0, 0)
+            spans = [(piece.start, piece.end) for piece in [edge, *one, edge, *([] if two is None else [*two, edge])]]
+            one, two = [piece.id for piece in one], None if two is None else [piece.id for piece in two]
         tokens = [cls, *one, sep] if two is None else [cls, *one, sep, *two, sep]
-        return Row(tokens, before > len(one) + len(two or []), len(one) + 2, starts)
+        return Row(tokens, before > len(one) + len(two or []), len(one) + 2, starts, spans)
+
+
+def _joined(words: Sequence[list]) -> tuple[list, list[int | None]]:
+    """The pieces of a sentence's words, and where each word begins behind [CLS]; None for a word without pieces."""
+    pieces, starts = [], []
+    for word in words:
+        starts.append(1 + len(pieces) if word else None)
+        pieces.extend(word)
+    return pieces, starts
 
 
 def truncate_pair(one: list, two: list | None, room: int) -> tuple[list, list | None]:

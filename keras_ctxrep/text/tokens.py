@@ -1,12 +1,16 @@
-"""Words, ELMo character ids and BERT word pieces, with offsets into the original text."""
+"""Words, ELMo character ids and BERT word pieces, with offsets into the original text.
 
+Half a surrogate pair, which is no character, is removed like a control character wherever text is split.
+"""
+
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tokenizers import PreTokenizedString, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Encoding, PreTokenizedString, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -21,6 +25,8 @@ class Word(NamedTuple):
 
 _CASED = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False)
 _SPLIT = pre_tokenizers.BertPreTokenizer()
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_REMOVED = "\ufffd"  # what stands for half a surrogate pair, so that offsets stay
 
 
 def words(text: str) -> list[Word]:
@@ -39,7 +45,7 @@ def words(text: str) -> list[Word]:
     >>> words("a  b")[1]
     Word(text='b', start=3, end=4)
     """
-    pieces = PreTokenizedString(text)
+    pieces = PreTokenizedString(_SURROGATE.sub(_REMOVED, text))
     pieces.normalize(_CASED.normalize)
     _SPLIT.pre_tokenize(pieces)
     return [Word(word, *span) for word, span, _ in pieces.get_splits("original", "char")]
@@ -109,10 +115,17 @@ class WordPiece:
     Devlin et al. 2018, https://arxiv.org/abs/1810.04805. Special pieces are never found in text: "[SEP]" typed by a
     user is three words, as in Google's own tokenizer, so no input can forge a marker.
 
+    Pieces and offsets are those of Hugging Face's `BertTokenizerFast`. Where that differs from Google's tokenization.py
+    (https://github.com/google-research/bert), so does this: "Σ" at the end of a word becomes "σ", not "ς"; private-use
+    characters are removed; U+2B820 to U+2B91F are no words of their own; a word of over 100 characters is [UNK], where
+    Google's limit is 200; and a few hundred signs that Unicode has named or moved since 2015 are no punctuation and no
+    accents.
+
     Args:
         vocab: the pieces in order, `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]` among them.
-        lowercase: lower-case and strip accents (uncased vocabularies).
-        strip_accents: only where it differs from `lowercase`.
+        lowercase: lower-case (uncased vocabularies).
+        strip_accents: take accents off; None: as `lowercase`.
+        split_cjk: each Chinese character is a word of its own, as published.
 
     Raises:
         ValueError: a special piece is missing or a piece occurs twice; the message names piece and line.
@@ -122,7 +135,15 @@ class WordPiece:
     [[5, 6, 7], [1, 1, 1]]
     """
 
-    def __init__(self, vocab: Sequence[str], lowercase: bool = True, strip_accents: bool | None = None):
+    MAX_WORD = 100  # characters; a longer word is [UNK]
+
+    def __init__(
+        self,
+        vocab: Sequence[str],
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+    ):
         ids: dict[str, int] = {}
         for line, piece in enumerate(vocab, 1):
             if piece in ids:
@@ -131,41 +152,90 @@ class WordPiece:
         missing = [piece for piece in SPECIAL_PIECES if piece not in ids]
         if missing:
             raise ValueError(f"vocabulary: {', '.join(missing)} missing; a BERT vocab.txt holds one piece a line")
-        self.vocab, self.lowercase, self.strip_accents = list(vocab), lowercase, strip_accents
+        self.vocab, self.lowercase, self.split_cjk = list(vocab), lowercase, split_cjk
+        self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.pad, self.unk, self.cls, self.sep, self.mask = (ids[piece] for piece in SPECIAL_PIECES)
-        self._tokenizer = _bert_tokenizer(models.WordPiece(ids, unk_token="[UNK]"), lowercase, strip_accents)
+        self._tokenizer = Tokenizer(
+            models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=self.MAX_WORD)  # pyright: ignore[reportCallIssue]
+        )
+        self._tokenizer.normalizer = _normalizer(lowercase, self.strip_accents, split_cjk)
+        self._tokenizer.pre_tokenizer = _SPLIT
 
     @classmethod
-    def train(cls, texts: Iterable[str], size: int = 8000, lowercase: bool = True) -> "WordPiece":
-        """A vocabulary of at most `size` pieces from a corpus, the same whenever it is learned from the same texts.
+    def train(
+        cls,
+        texts: Iterable[str],
+        size: int = 8000,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+        alphabet: int | Iterable[str] | None = None,
+        min_count: int = 1,
+        special: Sequence[str] = SPECIAL_PIECES,
+    ) -> "WordPiece":
+        """A vocabulary learned from a corpus, the same whenever it is learned from the same words.
+
+        The texts are read once and only their distinct words are kept. First come the special pieces, then letters
+        inside a word, letters, and pieces of several letters, each made of the two that most often stand together.
+
+        Args:
+            texts: the corpus.
+            size: pieces at most.
+            lowercase, strip_accents, split_cjk: as of the class.
+            alphabet: how many letters are kept, the most frequent ones (default: 1,000, or a quarter of `size` if that
+                is less), or which. A word with another letter is [UNK].
+            min_count: how often a piece of several letters occurs in the corpus at least.
+            special: how the vocabulary begins: BERT's five in any order and place, with others between them as needed
+                ("[unused1]", "[ENT]"), which like the five are never found in text.
 
         Raises:
-            ValueError: `size` has no room for pieces beside the special ones, or the texts are empty.
+            ValueError: `size` has no room for the special pieces and letters, a special piece is missing or occurs
+                twice, or the texts are empty.
+
+        >>> WordPiece.train(["low lower lowest"], 20, special=[*SPECIAL_PIECES, "[ENT]"]).vocab[5:12]
+        ['[ENT]', '##e', '##o', '##r', '##s', '##t', '##w']
         """
-        if size <= len(SPECIAL_PIECES):
-            raise ValueError(f"vocabulary size {size}: must be larger than the {len(SPECIAL_PIECES)} special pieces")
-        tokenizer = _bert_tokenizer(models.WordPiece(unk_token="[UNK]"), lowercase, None)
-        texts = list(texts)
-        letters: Counter[str] = Counter()
+        if size <= len(special):
+            raise ValueError(f"vocabulary size {size}: must be larger than the {len(special)} special pieces")
+        cls(special)  # raises if one is missing or there twice
+        counts = _counted(
+            texts, _normalizer(lowercase, lowercase if strip_accents is None else strip_accents, split_cjk)
+        )
+        if not counts:
+            raise ValueError("no text to learn a vocabulary from: the corpus is empty")
+        seen: Counter[str] = Counter()
         inner: set[str] = set()
-        for text in texts:
-            for word, _ in _SPLIT.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
-                letters.update(word)
-                inner.update(word[1:])
-        alphabet = sorted(letters, key=lambda letter: (-letters[letter], letter))[: min(1000, size // 4)]
+        for word, count in counts.items():
+            for letter in word:
+                seen[letter] += count
+            inner.update(word[1:])
+        if alphabet is None or isinstance(alphabet, int):
+            limit = min(1000, size // 4) if alphabet is None else alphabet
+            letters = sorted(seen, key=lambda letter: (-seen[letter], letter))[:limit]
+            inner &= set(letters)
+        else:
+            letters = sorted(set(alphabet))
+            inner = set(letters)
+        # the trainer numbers inner letters at random unless they are given, and the numbers decide ties
+        given = [*special, *(f"##{letter}" for letter in sorted(inner))]
+        if len({*given, *letters}) > size:
+            raise ValueError(
+                f"vocabulary size {size}: {len(special)} special pieces and {len(letters)} letters, most of them also "
+                f"inside words, are {len({*given, *letters})}; raise the size or keep fewer letters (alphabet)"
+            )
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
-            # the trainer numbers inner letters at random unless they are given, and the numbers decide ties
-            special_tokens=[*SPECIAL_PIECES, *(f"##{letter}" for letter in sorted(inner & set(alphabet)))],
-            initial_alphabet=alphabet,
-            limit_alphabet=len(alphabet),
+            min_frequency=min_count,
+            special_tokens=given,
+            initial_alphabet=letters,
+            limit_alphabet=len(letters),
             show_progress=False,
         )
-        tokenizer.train_from_iterator(texts, trainer)
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
+        tokenizer.train_from_iterator(_repeated(counts), trainer)
         ids = tokenizer.get_vocab()
-        if len(ids) == len(SPECIAL_PIECES):
-            raise ValueError("no text to learn a vocabulary from: the corpus is empty")
-        return cls(sorted(ids, key=ids.__getitem__), lowercase)
+        return cls(sorted(ids, key=ids.__getitem__), lowercase, strip_accents, split_cjk)
 
     def encode(self, text: str) -> list[Piece]:
         """Pieces of one text, without [CLS] and [SEP]."""
@@ -173,28 +243,61 @@ class WordPiece:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[Piece]]:
         """Pieces of several texts; on all cores unless TOKENIZERS_PARALLELISM=false."""
-        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [
             [Piece(id, *span, word or 0) for id, span, word in zip(one.ids, one.offsets, one.word_ids, strict=True)]
-            for one in found
+            for one in self._encoded(texts, self._tokenizer.encode_batch)
         ]
 
     def ids_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Only the ids of `encode_batch`, faster."""
-        return [one.ids for one in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [one.ids for one in self._encoded(texts, self._tokenizer.encode_batch_fast)]
 
     def ids_of_words(self, sentence: Sequence[str]) -> list[list[int]]:
         """Piece ids of each word of a sentence that is split already; a word may have none."""
         return self.ids_batch(sentence)
 
+    def _encoded(self, texts: Sequence[str], encode: Callable[..., list[Encoding]]) -> list[Encoding]:
+        texts = list(texts)
+        try:
+            return encode(texts, add_special_tokens=False)
+        except TypeError:  # not a string, or half a surrogate pair in it
+            for index, text in enumerate(texts):
+                if not isinstance(text, str):
+                    raise TypeError(f"text {index} is {text!r}: give a string") from None
+        return encode([_SURROGATE.sub(_REMOVED, text) for text in texts], add_special_tokens=False)
 
-def _bert_tokenizer(model: models.Model, lowercase: bool, strip_accents: bool | None) -> Tokenizer:
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
+
+def _normalizer(lowercase: bool, strip_accents: bool, split_cjk: bool) -> normalizers.Normalizer:
+    return normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lowercase
     )
-    tokenizer.pre_tokenizer = _SPLIT
-    return tokenizer
+
+
+def _counted(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Counter[str]:
+    """Every word that can have pieces, and how often it occurs."""
+    counts: Counter[str] = Counter()
+    chunks: Counter[str] = Counter()  # between spaces; no rule looks beyond a space, so each needs splitting once only
+
+    def split() -> None:
+        for chunk, count in chunks.items():
+            for word, _ in _SPLIT.pre_tokenize_str(normalizer.normalize_str(_SURROGATE.sub(_REMOVED, chunk))):
+                if len(word) <= WordPiece.MAX_WORD:
+                    counts[word] += count
+        chunks.clear()
+
+    for text in texts:
+        chunks.update(text.split(" "))
+        if len(chunks) > 50_000:
+            split()
+    split()
+    return counts
+
+
+def _repeated(counts: Counter[str]) -> Iterator[str]:
+    """The counted words as text, in parts of at most 10,000 words: the trainer counts again."""
+    for word, count in counts.items():
+        for begin in range(0, count, 10_000):
+            yield f"{word} " * min(10_000, count - begin)
 
 
 def read_vocab(path: str | Path) -> list[str]:

@@ -80,22 +80,35 @@ TEXTS = {
 def vocabulary() -> tuple[str, ...]:
     """Trained pieces, and every character before and after the uncased rules, so that no difference hides in [UNK]."""
     text = "".join(map("".join, TEXTS.values()))
-    chars = dict.fromkeys(text + BertNormalizer(clean_text=False, lowercase=True).normalize_str(text))
+    rules = [(False, True), (True, False), (True, True)]
+    changed = [BertNormalizer(False, False, strip, lower).normalize_str(text) for strip, lower in rules]
+    chars = dict.fromkeys("".join([text, *changed]))
     for char in "…\0\x11":  # "…" stays [UNK]; tensorflow-text fails at a piece "\0" and crashes at "\x11"
         chars.pop(char, None)
     trained = WordPiece.train(PROSE, 2000, lowercase=False).vocab
     return tuple(dict.fromkeys([*trained, *chars, *("##" + char for char in chars)]))
 
 
-@pytest.fixture(scope="module", params=["elmo", "elmo short", "bert cased", "bert uncased", "bert short"])
+BERTS = {
+    "bert cased": {"lowercase": False},
+    "bert uncased": {},
+    "bert lower-case with accents": {"strip_accents": False},
+    "bert cased without accents": {"lowercase": False, "strip_accents": True},
+    "bert cased, CJK whole": {"lowercase": False, "split_cjk": False},
+    "bert uncased, CJK whole": {"split_cjk": False},
+    "bert uncased short": {},
+}
+
+
+@pytest.fixture(scope="module", params=["elmo", "elmo short", *BERTS])
 def prepared(request):
     """A bundle, and its text ops traced as in a SavedModel."""
     if request.param.startswith("elmo"):
         length, width = (3, 5) if "short" in request.param else (128, 50)
         bundle = Bundle("elmo", "embed", {"max_characters": width}, max_length=length)
     else:
-        length, cased = 5 if "short" in request.param else 128, request.param.split()[-1] == "cased"
-        bundle = Bundle("bert", "embed", {}, max_length=length, vocab=vocabulary(), lowercase=not cased)
+        length = 5 if "short" in request.param else 128
+        bundle = Bundle("bert", "embed", {}, max_length=length, vocab=vocabulary(), **BERTS[request.param])
     return bundle, tf.function(features(bundle), input_signature=[tf.TensorSpec([None], tf.string)])
 
 

@@ -19,6 +19,8 @@ BERT = Bundle(
     labels=("süß", "salty"),
     vocab=(*SPECIAL_PIECES, "é", "\u2028", ""),
     lowercase=False,
+    strip_accents=True,
+    split_cjk=False,
     head={"mix": True},
     versions={"numpy": "2"},
 )
@@ -149,6 +151,27 @@ def test_features_follow_the_bundle():
     words = Bundle("elmo", "embed", {"words": 4}, 2, vocab=("<S>", "</S>", "<UNK>", "a")).features
     assert isinstance(words, WordFeatures) and words(["b a a"])["word_ids"].tolist() == [[3, 4]]
     assert pieces.max_length == 8 and not pieces.wordpiece.lowercase and pieces.wordpiece.vocab == list(BERT.vocab)
+
+
+@pytest.mark.parametrize("split_cjk", [True, False])
+@pytest.mark.parametrize("strip_accents", [None, True, False])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_features_follow_the_rules_of_the_vocabulary(lowercase, strip_accents, split_cjk):
+    bundle = Bundle("bert", "embed", {}, 8, (), BERT.vocab, lowercase, strip_accents, split_cjk)
+    pieces = bundle.features.wordpiece
+    stripped = lowercase if strip_accents is None else strip_accents
+    assert (pieces.lowercase, pieces.strip_accents, pieces.split_cjk) == (lowercase, stripped, split_cjk)
+    accent = BERT.vocab.index("é")
+    found = {text: [piece.id for piece in pieces.encode(text)] for text in ("é", "É", "日本")}
+    assert (found["é"] == [accent]) == (not stripped)
+    assert (found["É"] == [accent]) == (lowercase and not stripped)
+    assert len(found["日本"]) == (2 if split_cjk else 1)
+
+
+def test_bundles_written_before_there_were_rules(folder):
+    rewrite(folder, strip_accents=None, split_cjk=None)
+    found = bundles.load(folder)
+    assert found.strip_accents is None and found.split_cjk is True
 
 
 def test_nothing_is_left_behind_when_writing_fails(tmp_path):

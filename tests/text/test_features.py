@@ -136,6 +136,70 @@ def test_starts_of_words_that_are_cut_off(pieces):
     assert row.tokens == [CLS, A, B, A, X, A, X, SEP] and row.starts == [1, 2, 3, 5] and row.truncated
 
 
+def test_offsets_of_pieces(pieces):
+    rows = pieces.encode(["a  Ax", "ä\u200bxx b", ["a", "", "bax"]], ["", None, "c dx e"], offsets=True)
+    assert rows == [
+        Row([CLS, A, A, X, SEP, SEP], False, 5, None, [(0, 0), (0, 1), (3, 4), (4, 5), (0, 0), (0, 0)]),
+        Row([CLS, A, X, X, B, SEP], False, 6, None, [(0, 0), (0, 1), (2, 3), (3, 4), (5, 6), (0, 0)]),
+        # each word has offsets of its own
+        Row(
+            [CLS, A, 1, SEP, C, VOCAB.index("d"), X, SEP],
+            True,
+            4,
+            [1, None, 2],
+            [(0, 0), (0, 1), (0, 3), (0, 0), (0, 1), (2, 3), (3, 4), (0, 0)],
+        ),
+    ]
+
+
+def test_offsets_are_cut_as_the_pieces_are(pieces):
+    texts, pairs = ["a b c d e f g", "ax bx cx dx", "a", ["a", "bx", "cxx"]], [None, "d e f", "b c d e f g h", "ax bx"]
+    rows = pieces.encode(texts, pairs, offsets=True)
+    assert [row.truncated for row in rows] == [True] * 4
+    for row, plain, text, pair in zip(rows, pieces.encode(texts, pairs), texts, pairs, strict=True):
+        assert plain.offsets is None and row.tokens == plain.tokens and row.starts == plain.starts
+        assert len(row.offsets) == len(row)
+        found = [
+            (pair if place >= row.first else text)[start:end]
+            for place, (start, end) in enumerate(row.offsets)
+            if isinstance(text, str) or place >= row.first
+        ]
+        known = [VOCAB[id].removeprefix("##") if id > 4 else "" for id in row.tokens[len(row) - len(found) :]]
+        assert found == known
+
+
+def test_offsets_of_words():
+    for features in (CharacterFeatures(max_length=3), WordFeatures([*WordFeatures.MARKERS, "a"], max_length=3)):
+        text, split = features.encode([" Hé  yo. ab", ["one", "t"]], offsets=True)
+        assert text == Row(["Hé", "yo", "."], True, 0, [0, 1, 2, None], [(1, 3), (5, 7), (7, 8)])
+        assert split.offsets == [(0, 3), (0, 1)]
+        assert features.encode(["a"])[0].offsets is None
+
+
+def test_strings_of_any_kind(pieces):
+    texts = ["\0", "a\0b", "\ud83d", "a\udc00", "", "\ufffe\U0010ffff", "a" * 101, " \n"]
+    rows = pieces.encode([*texts, texts], [*texts[::-1], None])
+    assert [row.tokens[1 : row.first - 1] for row in rows] == [
+        [],
+        [1],
+        [],
+        [A],
+        [],
+        [1],
+        [1],
+        [],
+        [1, A, 1, 1],
+    ]
+    assert rows[-1].starts == [None, 1, None, 2, None, 3, 4, None]
+    assert CharacterFeatures()(texts)["mask"].sum(1).tolist() == [0, 1, 0, 1, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("pairs", [[], ["a"], ["a", None, "b"]])
+def test_as_many_pairs_as_texts(pieces, pairs):
+    with pytest.raises(ValueError, match=f"2 texts and {len(pairs)} pairs; give one for each text"):
+        pieces.encode(["a", "b"], pairs)
+
+
 def test_too_short_for_a_pair():
     with pytest.raises(ValueError, match="max_length=3"):
         WordPieceFeatures(WordPiece(VOCAB), max_length=3)

@@ -1,6 +1,10 @@
 """Words, character ids and word pieces."""
 
 import itertools
+import random
+import unicodedata
+import weakref
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -80,6 +84,22 @@ def test_a_long_word_keeps_48_bytes_and_may_lose_half_a_character():
 
 def test_half_a_surrogate_pair_is_left_out():
     assert Characters(6)(["a\ud83d"]).tolist() == [[259, ord("a") + 1, 260, 261, 261, 261]]
+    assert words("a\ud83db \udc00 c") == [("ab", 0, 3), ("c", 6, 7)]
+    pieces = WordPiece(VOCAB)
+    assert [tuple(piece) for piece in pieces.encode("un\ud83dable \udc00 to")] == [
+        (VOCAB.index("un"), 0, 2, 0),
+        (VOCAB.index("##able"), 3, 7, 0),
+        (VOCAB.index("to"), 10, 12, 1),
+    ]
+    assert pieces.ids_batch(["to", "\ud83d", "to\ud83d"]) == [[VOCAB.index("to")], [], [VOCAB.index("to")]]
+    assert WordPiece.train(["a\ud83db c"], 20).vocab == WordPiece.train(["ab c"], 20).vocab
+
+
+@pytest.mark.parametrize("text", [None, b"to", 3])
+def test_what_is_no_text(text):
+    for encode in (WordPiece(VOCAB).encode_batch, WordPiece(VOCAB).ids_batch):
+        with pytest.raises(TypeError, match=f"text 1 is {text!r}: give a string"):
+            encode(["to", text])
 
 
 def test_rows_are_the_same_when_seen_again():
@@ -120,6 +140,122 @@ def test_accents_are_stripped_by_choice():
     assert [VOCAB[piece.id] for piece in WordPiece(VOCAB, True, strip_accents=False).encode("José")] == ["[UNK]"]
     assert [VOCAB[piece.id] for piece in WordPiece(VOCAB, False, strip_accents=True).encode("José")] == ["[UNK]"]
     assert [VOCAB[piece.id] for piece in WordPiece(VOCAB, False, strip_accents=False).encode("José")] == ["José"]
+
+
+@pytest.mark.parametrize("split_cjk", [True, False])
+def test_chinese_characters_are_words_by_choice(split_cjk):
+    found = WordPiece([*VOCAB, "##本"], split_cjk=split_cjk).encode("日本to")
+    assert [(piece.id, piece.word) for piece in found] == (
+        [(VOCAB.index("日"), 0), (VOCAB.index("本"), 1), (VOCAB.index("to"), 2)] if split_cjk else [(1, 0)]
+    )
+    assert len(WordPiece([*VOCAB, "##本"], split_cjk=split_cjk).encode("日本")) == 2
+
+
+def published(
+    text: str, vocab: set[str], lowercase: bool, strip_accents: bool, split_cjk: bool, longest: int = 100
+) -> list[str]:
+    """The rules of https://github.com/google-research/bert, tokenization.py, restated without `tokenizers`.
+
+    Its two tokenizers in one, with `lowercase` and `strip_accents` apart, as in Hugging Face's; there `longest` is 200.
+    """
+    cleaned = []
+    for char in text:
+        category = unicodedata.category(char)
+        if char in " \t\n\r" or category == "Zs":
+            cleaned.append(" ")
+        elif split_cjk and any(first <= ord(char) <= last for first, last in CJK):
+            cleaned.append(f" {char} ")
+        elif char not in "\0\ufffd" and category not in ("Cc", "Cf"):
+            cleaned.append(char)
+    pieces = []
+    for chunk in "".join(cleaned).split():
+        if lowercase:
+            chunk = chunk.lower()
+        if strip_accents:
+            chunk = "".join(char for char in unicodedata.normalize("NFD", chunk) if unicodedata.category(char) != "Mn")
+        for word in "".join(f" {char} " if is_punctuation(char) else char for char in chunk).split():
+            pieces += greedy(word, vocab) if len(word) <= longest else ["[UNK]"]
+    return pieces
+
+
+CJK = [(0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F)]
+CJK += [(0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F)]
+
+
+def is_punctuation(char: str) -> bool:
+    ascii_sign = "!" <= char <= "/" or ":" <= char <= "@" or "[" <= char <= "`" or "{" <= char <= "~"
+    return ascii_sign or unicodedata.category(char).startswith("P")
+
+
+def greedy(word: str, vocab: set[str]) -> list[str]:
+    """The longest piece first; one [UNK] if there is none at some place."""
+    pieces, begin = [], 0
+    while begin < len(word):
+        ends = range(len(word), begin, -1)
+        piece = next((p for end in ends if (p := "##" * (begin > 0) + word[begin:end]) in vocab), None)
+        if piece is None:
+            return ["[UNK]"]
+        pieces.append(piece)
+        begin += len(piece) - 2 * (begin > 0)
+    return pieces
+
+
+def odd_texts(count: int) -> list[str]:
+    """Random strings, of characters that have been what they are since Unicode 3.2, and of some newer emoji."""
+    by_category = defaultdict(list)
+    for code in range(0x30000):
+        category = unicodedata.category(chr(code))
+        if category == unicodedata.ucd_3_2_0.category(chr(code)) and category not in ("Cn", "Co", "Cs"):
+            by_category[category].append(chr(code))
+    by_category["Lu"].remove("Σ")
+    pick = random.Random(0)
+    sources = [
+        *by_category.values(),
+        *["ab", "AÉ", ".,'[]-", "日本", "\u0301\u200d", "👩🏽🇫", " ", " \t\n\u00a0\u2028"] * 4,
+    ]
+    texts = ["".join(pick.choice(pick.choice(sources)) for _ in range(pick.randrange(60))) for _ in range(count)]
+    long = [letter * n for letter in "aé日" for n in (99, 100, 101, 102, 200)]
+    return [*texts, *long, "e\u0301" * 100, "[CLS] a[SEP] [MASK]##b [unused1]", "a\0b"]
+
+
+@pytest.mark.parametrize("split_cjk", [True, False])
+@pytest.mark.parametrize("strip_accents", [True, False])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_pieces_as_published(lowercase, strip_accents, split_cjk):
+    rules, texts, pick = (lowercase, strip_accents, split_cjk), odd_texts(5000), random.Random(1)
+    letters = sorted(
+        {
+            letter
+            for text in texts
+            for form in (text, text.lower())
+            for letter in unicodedata.normalize("NFD", form) + form
+        }
+    )
+    letters = [letter for letter in letters if pick.random() < 0.97]  # and so some words are [UNK]
+    pairs = {"".join(pick.sample(letters, 2)) for _ in range(2000)} | {"ab", "aa", "aaa", "日本"}
+    vocab = [*SPECIAL_PIECES, *dict.fromkeys([*letters, *pairs, *(f"##{piece}" for piece in [*letters, *pairs])])]
+    vocab = list(dict.fromkeys(vocab))
+    known = set(vocab)
+    assert [[vocab[id] for id in ids] for ids in WordPiece(vocab, *rules).ids_batch(texts)] == [
+        published(text, known, *rules) for text in texts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "google", "ours"),
+    [
+        ("ΟΔΟΣ", ["οδος"], ["οδοσ"]),
+        ("a\ue000", ["a\ue000"], ["a"]),
+        ("\U0002b820\U0002b821", ["\U0002b820", "\U0002b821"], ["\U0002b820\U0002b821"]),
+        ("x" * 101, ["x" * 101], ["[UNK]"]),
+        ("x" * 201, ["[UNK]"], ["[UNK]"]),
+        ("a\u166d", ["a\u166d"], ["a", "\u166d"]),  # a symbol since Unicode 12, punctuation before
+    ],
+)
+def test_where_pieces_are_not_those_of_google(text, google, ours):
+    vocab = list(dict.fromkeys([*SPECIAL_PIECES, *google, *ours]))
+    assert published(text, set(vocab), True, True, True, longest=200) == google
+    assert [vocab[piece.id] for piece in WordPiece(vocab).encode(text)] == ours
 
 
 def test_spans_and_word_numbers_of_pieces():
@@ -183,6 +319,79 @@ def test_train():
 def test_train_learns_the_same_vocabulary_again(rng):
     texts = [" ".join("".join(rng.choice(list("abcdefgh"), 5)) for _ in range(10)) for _ in range(100)]
     assert WordPiece.train(texts, size=200).vocab == WordPiece.train(texts, size=200).vocab
+
+
+def test_train_reads_a_stream_once_in_any_order():
+    texts = ["the cat sat", "on the  mat\tthe end", "日本 the\u3000cat", "", "cat\u200bs", "y" * 101] * 10
+    stream = iter(texts)
+    pieces = WordPiece.train(stream, 80)
+    assert next(stream, None) is None
+    assert pieces.vocab == WordPiece.train(reversed(texts), 80).vocab
+    assert "the" in pieces.vocab and "y" not in pieces.vocab  # a word of over 100 characters can have no pieces
+
+
+def test_train_keeps_no_texts():
+    class Text(str):
+        """A string that can be watched."""
+
+    alive: weakref.WeakSet[Text] = weakref.WeakSet()
+
+    def texts():
+        for number in range(1000):
+            text = Text(f"some words and {number}")
+            alive.add(text)
+            yield text
+            assert len(alive) <= 2
+
+    assert "words" in WordPiece.train(texts(), 200).vocab
+
+
+@pytest.mark.parametrize("strip_accents", [True, False, None])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_train_with_the_rules_of_the_vocabulary(lowercase, strip_accents):
+    pieces = WordPiece.train(["École ÉCOLE 日本語"] * 9, 100, lowercase, strip_accents, split_cjk=False)
+    stripped = lowercase if strip_accents is None else strip_accents
+    assert (pieces.lowercase, pieces.strip_accents, pieces.split_cjk) == (lowercase, stripped, False)
+    wanted = "École" if not lowercase else "école"
+    assert ("E" + wanted[1:] if stripped and not lowercase else "ecole" if stripped else wanted) in pieces.vocab
+    assert "日本語" in pieces.vocab
+    assert "日本語" not in WordPiece.train(["日本語"] * 9, 100).vocab
+
+
+def test_train_with_a_number_of_letters():
+    texts = ["aaaa bbb cc d"] * 5
+    pieces = WordPiece.train(texts, 60, alphabet=2)
+    assert {piece for piece in pieces.vocab if len(piece.removeprefix("##")) == 1} == {"a", "b", "##a", "##b"}
+    assert pieces.ids_batch(["cc d"]) == [[pieces.unk] * 2]
+    assert {"d", "c", "##c"} <= set(WordPiece.train(texts, 60, alphabet=4).vocab)
+    with pytest.raises(ValueError, match=r"vocabulary size 8: 5 special pieces and 4 letters.* are 12; raise the size"):
+        WordPiece.train(texts, 8, alphabet=4)
+
+
+def test_train_with_letters_of_ones_choice():
+    pieces = WordPiece.train(["aaaa bbb cc d"] * 5, 60, alphabet="dbz")
+    single = {piece for piece in pieces.vocab if len(piece.removeprefix("##")) == 1}
+    assert single == {"b", "d", "z", "##b", "##d", "##z"}  # each word of these letters has pieces
+    assert pieces.unk not in pieces.ids_batch(["zdb bdz"])[0] and pieces.ids_batch(["a"]) == [[pieces.unk]]
+
+
+def test_train_with_special_pieces_in_places():
+    special = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[ENT]"]
+    pieces = WordPiece.train(["[ENT] ent ent [unused0]"] * 5, 60, special=special)
+    assert pieces.vocab[:8] == special and (pieces.pad, pieces.unk, pieces.mask) == (0, 3, 6)
+    assert not {0, 1, 2, 4, 5, 6, 7} & set(pieces.ids_batch(["[ENT] [unused0][MASK]"])[0])
+    assert "ent" in pieces.vocab
+    with pytest.raises(ValueError, match=r"\[MASK\] missing"):
+        WordPiece.train(["a"], 60, special=special[:6])
+    with pytest.raises(ValueError, match=r"'\[ENT\]' stands on lines 8 and 9"):
+        WordPiece.train(["a"], 60, special=[*special, "[ENT]"])
+
+
+def test_train_with_a_smallest_count():
+    texts = ["often"] * 10 + ["rare"] * 9
+    assert {"often", "rare"} <= set(WordPiece.train(texts, 60).vocab)
+    vocab = WordPiece.train(texts, 60, min_count=10).vocab
+    assert "often" in vocab and not {"rare", "ra", "##re"} & set(vocab) and "r" in vocab
 
 
 def test_read_vocab(tmp_path):
