@@ -96,8 +96,10 @@ def _score_pretrainer(model: keras.Model, bundle: Bundle, text: Iterable[list[st
     next_sentence = "nsp_logits" in model.output
     data = pipeline.segments(features, examples, batch_size, next_sentence=next_sentence)
     found = train.compile(model).evaluate(data, verbose=0, return_dict=True)
-    names = ("mlm", "nsp") if next_sentence else ("mlm",)
-    return {"pairs": len(examples)} | {f"{name}_accuracy": found[f"{name}_logits_accuracy"] for name in names}
+    if not next_sentence:  # Keras does not name the only output
+        return {"pairs": len(examples), "mlm_accuracy": found["accuracy"]}
+    accuracies = {f"{name}_accuracy": found[f"{name}_logits_accuracy"] for name in ("mlm", "nsp")}
+    return {"pairs": len(examples)} | accuracies
 
 
 def score_sentences(

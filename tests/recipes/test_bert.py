@@ -1,0 +1,244 @@
+"""Pretraining a BERT and fine-tuning it, from files to model folders."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from keras_ctxrep import cli, recipes, train
+from keras_ctxrep.models import bert
+from keras_ctxrep.recipes.pretraining import PREPARED
+from keras_ctxrep.text.examples import documents
+from keras_ctxrep.text.pretraining import read_masked
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+
+WORDS = [f"w{number}" for number in range(30)]
+SIZE = bert.Config(layers=1, width=16, heads=2, intermediate=32, max_positions=40, initializer_range=0.1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def size():
+    """A size called "test"."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(bert.SIZES, "test", SIZE)
+        yield
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Sixty documents, each about three words of its own, and a vocabulary of whole words."""
+    draw = random.Random(0)
+    folder = tmp_path_factory.mktemp("bert")
+    text = []
+    for _ in range(60):
+        own = draw.randrange(10)
+        for _ in range(draw.randint(4, 12)):
+            text.append(" ".join(draw.choices(WORDS[3 * own : 3 * own + 3], k=draw.randint(3, 9))))
+        text.append("")
+    (folder / "corpus.txt").write_text("\n".join(text))
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_PIECES, *WORDS]) + "\n")
+    return folder / "corpus.txt"
+
+
+def pretrain(corpus, out, **options):
+    options = {"max_length": 24, "batch_size": 8, "steps": 2, "dropout": 0.0, "evaluations": 1} | options
+    if "init" not in options:
+        options = {"size": "test", "vocab": corpus.parent / "vocab.txt"} | options
+    return recipes.pretrain("bert", [corpus], out, **options)
+
+
+@pytest.fixture(scope="module")
+def folder(corpus):
+    """A pretrained BERT that has learned something."""
+    pretrain(corpus, corpus.parent / "bert", steps=200, learning_rate=0.02, evaluations=4)
+    return corpus.parent / "bert"
+
+
+@pytest.fixture(scope="module")
+def prepared(corpus):
+    options = {"vocab": corpus.parent / "vocab.txt", "max_length": 24, "copies": 2, "whole_words": True}
+    recipes.prepare([corpus], corpus.parent / "prepared", **options)
+    return corpus.parent / "prepared"
+
+
+def weights(folder):
+    return {weight.path: weight.numpy() for weight in train.load(folder)[0].weights}
+
+
+def test_both_tasks_are_learned_and_measured(folder, corpus):
+    history = json.loads((folder / "history.json").read_text())
+    last = history[-1]
+    assert {"val_mlm_logits_loss", "val_mlm_logits_accuracy", "val_nsp_logits_loss", "val_nsp_logits_accuracy"} <= set(
+        last
+    )
+    assert last["val_mlm_logits_loss"] < history[0]["val_mlm_logits_loss"] < np.log(30) + 0.5
+    found = recipes.score(folder, corpus)
+    assert found["mlm_accuracy"] > 0.2  # a guess is right once in thirty times
+    again = recipes.score(folder, corpus, batch_size=7)
+    assert found == pytest.approx(again)  # no figure depends on the batch
+
+
+def test_prepared_examples(prepared, corpus):
+    found = json.loads((prepared / PREPARED).read_text())
+    text = {line for document in documents([corpus]) for line in document}
+    names = [name for name in found["files"] if name.startswith("train-")]
+    examples = [example for name in names for example in read_masked(prepared / name)]
+    assert len(examples) == found["examples"] and sum(len(one.tokens) for one in examples) == found["pieces"]
+    pieces = WordPiece([*SPECIAL_PIECES, *WORDS])
+    for example in examples:
+        tokens = list(example.tokens)
+        for position, label in zip(example.positions, example.labels, strict=True):
+            tokens[position] = label
+        assert tokens[0] == pieces.cls and tokens[example.first - 1] == tokens[-1] == pieces.sep
+        first = " ".join(pieces.vocab[id] for id in tokens[1:4])
+        assert any(first in line for line in text) and len(tokens) <= 24
+    assert examples[0] != examples[len(examples) // 2]
+
+
+def test_a_run_over_prepared_examples(prepared, tmp_path):
+    history = recipes.pretrain("bert", [prepared], tmp_path, "test", max_length=24, steps=200, learning_rate=0.02)
+    assert history[-1]["val_mlm_logits_loss"] < history[0]["val_mlm_logits_loss"]
+    bundle = train.load(tmp_path)[1]
+    assert bundle.vocab == (*SPECIAL_PIECES, *WORDS) and bundle.max_length == 24
+
+
+def test_prepared_examples_are_the_same_in_every_run(prepared, corpus, tmp_path):
+    options = f"--vocab {corpus.parent}/vocab.txt --max-length 24 --copies 2 --whole-words"
+    assert cli.main(f"prepare bert --corpus {corpus} --out {tmp_path} {options}".split()) == 0
+    assert (tmp_path / PREPARED).read_text() == (prepared / PREPARED).read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_length": 16}, "its examples have up to 24 pieces: choose max_length=24"),
+        ({"max_length": 50}, "max_length=50: this size has 40 positions"),
+        ({"whole_words": True}, "masks and held-out text were chosen by `ctxrep prepare`"),
+        ({"valid": "corpus.txt"}, "masks and held-out text were chosen by `ctxrep prepare`"),
+        ({"vocab": "corpus.txt"}, "masks and held-out text were chosen by `ctxrep prepare`"),
+    ],
+)
+def test_prepared_examples_that_do_not_fit(prepared, tmp_path, options, message):
+    options = {"max_length": 24, "steps": 1} | options
+    with pytest.raises(ValueError, match=message):
+        recipes.pretrain("bert", [prepared], tmp_path, "test", **options)
+
+
+def test_a_folder_that_is_not_prepared_or_was_changed(prepared, tmp_path):
+    with pytest.raises(ValueError, match=r"no prepared\.json that can be read; run `ctxrep prepare`"):
+        recipes.pretrain("bert", [tmp_path], tmp_path / "out", "test", max_length=24, steps=1)
+    for path in prepared.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "train-00001.npz").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"train-00001\.npz: not what `ctxrep prepare` wrote"):
+        recipes.pretrain("bert", [tmp_path], tmp_path / "out", "test", max_length=24, steps=1)
+
+
+def test_longer_texts_in_a_second_phase(folder, corpus, tmp_path):
+    """It begins where the first ended, heads included, and says nothing of random weights."""
+    pretrain(corpus, tmp_path, init=folder, max_length=40, learning_rate=1e-12)
+    bundle = train.load(tmp_path)[1]
+    assert bundle.max_length == 40 and bundle.vocab == train.load(folder)[1].vocab
+    before, after = weights(folder), weights(tmp_path)
+    assert set(before) == set(after)
+    assert all(np.allclose(before[path], after[path], atol=1e-6) for path in before)
+
+
+@pytest.mark.filterwarnings("ignore:__array__")  # of NumPy, on Keras' variables; `warns` lets it out
+def test_to_go_on_from_an_encoder_alone(folder, corpus, tmp_path):
+    train.save(tmp_path / "encoder", *train.load_encoder(folder))
+    with pytest.warns(UserWarning, match="encoder has no mlm_transform, mlm_norm, .*trained from random weights"):
+        pretrain(corpus, tmp_path / "out", init=tmp_path / "encoder", learning_rate=1e-12)
+    before, after = weights(folder), weights(tmp_path / "out")
+    assert np.allclose(before["layer_0/qkv/kernel"], after["layer_0/qkv/kernel"], atol=1e-6)
+    assert not np.allclose(before["nsp_logits/kernel"], after["nsp_logits/kernel"], atol=1e-6)
+
+
+def test_a_model_without_next_sentences(corpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(bert.SIZES, "test", bert.Config(**{**SIZE.__dict__, "pooler": False}))
+    history = pretrain(corpus, tmp_path, steps=4)
+    assert "val_loss" in history[-1] and not [name for name in history[-1] if "nsp" in name]
+    assert set(recipes.score(tmp_path, corpus)) == {"pairs", "mlm_accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"init": "bert", "cased": True}, "keeps its vocabulary and casing"),
+        ({"init": "bert", "vocab": "vocab.txt"}, "keeps its vocabulary and casing"),
+        ({"init": "bert", "size": "test"}, "the size is that of the model to start from; give one"),
+        ({"size": "huge"}, "size 'huge': choose one of bert_2_64_2"),
+    ],
+)
+def test_pretraining_that_is_refused(folder, corpus, tmp_path, options, message):
+    options = {k: corpus.parent / v if k in ("init", "vocab") else v for k, v in options.items()}
+    with pytest.raises(ValueError, match=message):
+        pretrain(corpus, tmp_path / "out", **options)
+
+
+def test_an_interrupted_run_ends_as_an_undisturbed_one(corpus, tmp_path, monkeypatch):
+    """With dropout and dynamic masks: the weights are those of an undisturbed run, to the last bit."""
+    options = {"steps": 12, "dropout": 0.3, "learning_rate": 1e-3, "evaluations": 2, "checkpoint_minutes": 1e-9}
+    pretrain(corpus, tmp_path / "one", **options)
+    stop = train._Checkpoint.write
+
+    def write(self, model):
+        stop(self, model)
+        if self.course.step >= 5:
+            raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(train._Checkpoint, "write", write)
+        pretrain(corpus, tmp_path / "two", **options)
+    assert not (tmp_path / "two" / "bundle.json").exists()
+    pretrain(corpus, tmp_path / "two", **options)
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert all(np.array_equal(one[path], two[path]) for path in one)
+
+
+# ------------------------------------------------------------------------------------------------- pairs of texts
+
+
+@pytest.fixture(scope="module")
+def pairs(corpus):
+    """Whether two texts begin with the same word."""
+    draw = random.Random(1)
+    rows = ["sentence1\tsentence2\tlabel"]
+    for _ in range(64):
+        one, two = draw.sample(WORDS, 2)
+        same = draw.random() < 0.5
+        rows.append(f"{one} {draw.choice(WORDS)}\t{one if same else two}\t{'yes' if same else 'no'}")
+    path = corpus.parent / "pairs.tsv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def classifier(folder, pairs):
+    out = folder.parent / "classifier"
+    recipes.finetune(pairs, pairs, folder, out, steps=60, batch_size=16, learning_rate=0.01, dropout=0.0)
+    return out
+
+
+def test_pairs_are_classified(classifier, pairs, capsys, monkeypatch):
+    found = recipes.score(classifier, pairs)
+    assert found["examples"] == 64 and found["accuracy"] > 0.7
+    assert train.load(classifier)[1].pairs
+    predictor = train.predictor(classifier)
+    one, two = predictor(["w1 w2", "w1 w2"], ["w1", "w5"])
+    assert one["probabilities"] != two["probabilities"]
+    lines = list(predictor.lines(__import__("io").BytesIO(b"w1 w2\tw1\nw1 w2\tw5\n")))
+    for line, answer in zip(lines, (one, two), strict=True):
+        assert line["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-6)
+    with pytest.raises(ValueError, match="this model reads pairs of texts"):
+        predictor(["w1"])
+
+
+def test_a_pair_among_single_texts(folder, pairs, tmp_path):
+    single = tmp_path / "single.tsv"
+    single.write_text("text\tlabel\nw1 w2\tyes\nw3\tno\n")
+    with pytest.raises(ValueError, match=r"single.tsv:2: one text; this classifier reads a pair of texts"):
+        recipes.finetune(pairs, single, folder, tmp_path / "out", steps=1)
+    with pytest.raises(ValueError, match=r"pairs.tsv:2: a pair of texts; this classifier reads one text"):
+        recipes.finetune(single, pairs, folder, tmp_path / "out", steps=1)
