@@ -1,0 +1,667 @@
+"""The published models by their names: what each is, where it comes from, and how it gets here as a model folder.
+
+A name is SIZE/DATASET, of GluonNLP's model zoo where it has one. Addresses are those that the authors publish; a
+SHA-256 stands here only if somebody has published it, and is checked. Downloads happen in `get` and nowhere else.
+"""
+
+import difflib
+import errno
+import gzip
+import http.client
+import importlib
+import json
+import lzma
+import os
+import re
+import shutil
+import stat
+import tarfile
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from keras_ctxrep import __version__
+from keras_ctxrep.text.bundle import NAME, sha256
+
+CACHE = "CTXREP_CACHE"  # environment variable: the folder of downloaded models
+SOURCE = "source.json"  # in a cached model folder: where it came from, with the hashes that were found
+TIMEOUT = 60  # seconds without a byte
+BLOCK = 1 << 20  # bytes read at once
+PATTERNS = {  # of weights, the better one first
+    "huggingface": ("model*.safetensors", "pytorch_model*.bin"),
+    "allennlp": ("*.hdf5",),
+    "google": ("*.index",),
+}
+CHARACTERS, EMBEDDING = 261, 16  # rows and width of ELMo's character table
+FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))  # 2048cnn: (characters, filters)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A published model.
+
+    Attributes:
+        name: SIZE/DATASET.
+        format: of the published files: "google", "huggingface" or "allennlp"; "" if there is none that can be read.
+        urls: what is downloaded; () if there is no source, and `note` says why.
+        licence: of the weights.
+        citation: URL of the paper.
+        lowercase: whether texts are lower-cased and lose their accents; None: the model reads characters.
+        vocabulary_size: word pieces; 0: characters.
+        sha256: file name -> SHA-256 in hexadecimal, of the downloaded files or of those in the archive.
+        positions: tokens of a BERT's longest input.
+        note: what else one should know.
+
+    >>> found = lookup("bert_2_128_2/book_corpus_wiki_en_uncased")
+    >>> found.family, found.casing, found.parameters
+    ('bert', 'uncased', 4385920)
+    """
+
+    name: str
+    format: str
+    urls: tuple[str, ...]
+    licence: str
+    citation: str
+    lowercase: bool | None = None
+    vocabulary_size: int = 0
+    sha256: dict[str, str] = field(default_factory=dict)
+    positions: int = 512
+    note: str = ""
+
+    @property
+    def family(self) -> str:
+        """ "elmo", "bert", or "ernie", which is a BERT with ReLU."""
+        return self.name.partition("_")[0]
+
+    @property
+    def casing(self) -> str:
+        """ "cased", "uncased" or "characters"."""
+        return {None: "characters", True: "uncased", False: "cased"}[self.lowercase]
+
+    @property
+    def config(self) -> dict[str, int]:
+        """The fields of our config that the name and the vocabulary state."""
+        sizes = [int(number) for number in re.findall(r"\d+", self.name.partition("/")[0])]
+        if self.family == "elmo":  # elmo_LAYERSxCELLS_PROJECTION_FILTERScnn_HIGHWAYSxhighway
+            return dict(zip(("layers", "cells", "projection", "filters", "highways"), sizes, strict=True))
+        return dict(zip(("layers", "width", "heads"), sizes, strict=True)) | {"vocabulary_size": self.vocabulary_size}
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the encoder, a BERT's with its pooler."""
+        config = self.config
+        layers = config["layers"]
+        if self.family == "elmo":
+            cells, projection, filters = config["cells"], config["projection"], config["filters"]
+            characters = CHARACTERS * EMBEDDING + sum((width * EMBEDDING + 1) * number for width, number in FILTERS)
+            highways = config["highways"] * 2 * (filters + 1) * filters
+            lstm = (2 * projection + 1) * 4 * cells + cells * projection
+            return characters + highways + (filters + 1) * projection + 2 * layers * lstm
+        width = config["width"]
+        block = 4 * (width + 1) * width + 2 * 4 * width * width + 5 * width + 4 * width  # attention, dense, norms
+        return (self.vocabulary_size + self.positions + 2 + 2) * width + layers * block + (width + 1) * width
+
+    def as_dict(self) -> dict:
+        """What `ctxrep zoo show` prints."""
+        fields = {"name": self.name, "family": self.family, "size": self.name.partition("/")[0]}
+        fields |= {"parameters": self.parameters, "casing": self.casing, "vocabulary_size": self.vocabulary_size}
+        fields |= {"licence": self.licence, "format": self.format, "urls": list(self.urls), "sha256": self.sha256}
+        return fields | {"citation": self.citation, "note": self.note}
+
+
+# -------------------------------------------------------------------------------------------------------- the models
+
+_BERT, _SMALL = "https://arxiv.org/abs/1810.04805", "https://arxiv.org/abs/1908.08962"
+_SCIBERT, _BIOBERT = "https://arxiv.org/abs/1903.10676", "https://doi.org/10.1093/bioinformatics/btz682"
+_ELMO = "https://arxiv.org/abs/1802.05365"
+_BUCKET = "https://storage.googleapis.com/bert_models/"  # linked in https://github.com/google-research/bert
+_AI2 = "https://s3-us-west-2.amazonaws.com/"  # linked in https://allennlp.org/elmo and github.com/allenai/scibert
+_NAVER = "https://github.com/naver/biobert-pretrained/releases/download/"
+_MEMBERS = ("bert_config.json", "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index", "vocab.txt")
+
+# SHA-256 of _MEMBERS in Google's archives, from https://github.com/NVIDIA/DeepLearningExamples,
+# TensorFlow/LanguageModeling/BERT/data/GooglePretrainedWeightDownloader.py
+_UNCASED = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
+_CASED = "eeaa9875b23b04b4c54ef759d03db9d1ba1554838f8fb26c5d96fa551df93d02"
+_HASHES = {
+    "uncased_L-12_H-768_A-12": (
+        "7b4e5f53efbd058c67cda0aacfafb340113ea1b5797d9ce6ee411704ba21fcbc",
+        "58580dc5e0bf0ae0d2efd51d0e8272b2f808857f0a43a88aaf7549da6d7a8a84",
+        "04c1323086e2f1c5b7c0759d8d3e484afbb0ab45f51793daab9f647113a0117b",
+        _UNCASED,
+    ),
+    "uncased_L-24_H-1024_A-16": (
+        "bfa42236d269e2aeb3a6d30412a33d15dbe8ea597e2b01dc9518c63cc6efafcb",
+        "bc6b3363e3be458c99ecf64b7f472d2b7c67534fd8f564c0556a678f90f4eea1",
+        "68b52f2205ffc64dc627d1120cf399c1ef1cbc35ea5021d1afc889ffe2ce2093",
+        _UNCASED,
+    ),
+    "cased_L-12_H-768_A-12": (
+        "f11dfb757bea16339a33e1bf327b0aade6e57fd9c29dc6b84f7ddb20682f48bc",
+        "734d5a1b68bf98d4e9cb6b6692725d00842a1937af73902e51776905d8f760ea",
+        "517d6ef5c41fc2ca1f595276d6fccf5521810d57f5a74e32616151557790f7b1",
+        _CASED,
+    ),
+    "cased_L-24_H-1024_A-16": (
+        "7adb2125c8225da495656c982fd1c5f64ba8f20ad020838571a3f8a954c2df57",
+        "6ff33640f40d472f7a16af0c17b1179ca9dcc0373155fb05335b6a4dd1657ef0",
+        "ef42a53f577fbe07381f4161b13c7cab4f4fc3b167cec6a9ae382c53d18049cf",
+        _CASED,
+    ),
+    "multi_cased_L-12_H-768_A-12": (
+        "e76c3964bc14a8bb37a5530cdc802699d2f4a6fddfab0611e153aa2528f234f0",
+        "55b8a2df41f69c60c5180e50a7c31b7cdf6238909390c4ddf05fbc0d37aa1ac5",
+        "7d8509c2a62b4e300feb55f8e5f1eef41638f4998dd4d887736f42d4f6a34b37",
+        "fe0fda7c425b48c516fc8f160d594c8022a0808447475c1a7c6d6479763f310c",
+    ),
+    "multilingual_L-12_H-768_A-12": (
+        "49063bb061390211d2fdd108cada1ed86faa5f90b80c8f6fdddf406afa4c4624",
+        "3cd83912ebeb0efe2abf35c9f1d5a515d8e80295e61c49b75c8853f756658429",
+        "87c372c1a3b1dc7effaaa9103c80a81b3cbab04c7933ced224eec3b8ad2cc8e7",
+        "87b44292b452f6c05afa49b2e488e7eedf79ea4f4c39db6f2f4b37764228ef3f",
+    ),
+    "chinese_L-12_H-768_A-12": (
+        "7aaad0335058e2640bcb2c2e9a932b1cd9da200c46ea7b8957d54431f201c015",
+        "756699356b78ad0ef1ca9ba6528297bcb3dd1aef5feadd31f4775d7c7fc989ba",
+        "46315546e05ce62327b3e2cd1bed22836adcb2ff29735ec87721396edb21b82e",
+        "45bbac6b341c319adc98a532532882e91a9cefc0329aa57bac9ae761c27b291c",
+    ),
+}
+
+
+def _google(name: str, archive: str, lowercase: bool, vocabulary_size: int, citation=_BERT, note="") -> Entry:
+    """A checkpoint of Google's bucket; `archive` is DATE/NAME."""
+    url, published = f"{_BUCKET}{archive}.zip", _HASHES.get(Path(archive).name, ())
+    hashes: dict[str, str] = {}
+    if published and not archive.startswith("2020"):  # an archive of the same name
+        hashes.update(zip(_MEMBERS, published, strict=True))
+    return Entry(name, "google", (url,), "Apache-2.0", citation, lowercase, vocabulary_size, sha256=hashes, note=note)
+
+
+def _scibert(vocabulary: str, lowercase: bool, vocabulary_size: int) -> Entry:
+    dataset = f"scibert_{vocabulary}_{'uncased' if lowercase else 'cased'}"
+    url = f"{_AI2}ai2-s2-research/scibert/tensorflow_models/{dataset}.tar.gz"
+    return Entry(f"bert_12_768_12/{dataset}", "google", (url,), "Apache-2.0", _SCIBERT, lowercase, vocabulary_size)
+
+
+def _biobert(version: str, corpora: str) -> Entry:
+    url = f"{_NAVER}v{version}-{corpora.replace('_', '-')}/biobert_v{version}_{corpora}.tar.gz"
+    note = "the licence of github.com/dmis-lab/biobert; it adds the terms of the National Library of Medicine"
+    name = f"bert_12_768_12/biobert_v{version}_{corpora}_cased"
+    return Entry(name, "google", (url,), "Apache-2.0", _BIOBERT, False, 28996, note=note)
+
+
+def _elmo(name: str, folder: str, weights: str, options: str, licence: str, note: str) -> Entry:
+    urls = tuple(f"{_AI2}allennlp/models/elmo/{folder}/elmo_{file}" for file in (weights, options))
+    return Entry(name, "allennlp", urls, licence, _ELMO, note=note)
+
+
+def _elmo_of_ai2(size: str, dataset: str, tokens: str, suffix: str = "") -> Entry:
+    folder = size.removeprefix("elmo_") + suffix
+    files = f"{folder}_weights.hdf5", f"{folder}_options.json"
+    note = f"{tokens}; its authors impose no restrictions: github.com/allenai/allennlp/issues/1462"
+    return _elmo(f"{size}/{dataset}", folder, *files, "unrestricted", note)
+
+
+def _without(name: str, licence: str, citation: str, lowercase: bool, vocabulary_size: int, note: str, **kwargs):
+    """An entry that nothing can be downloaded for."""
+    return Entry(name, "", (), licence, citation, lowercase, vocabulary_size, note=note, **kwargs)
+
+
+_WIKI = "book_corpus_wiki_en"
+_GBW = "800 million words of news, the 1 Billion Word Benchmark"
+ENTRIES: tuple[Entry, ...] = (
+    _google(f"bert_12_768_12/{_WIKI}_uncased", "2018_10_18/uncased_L-12_H-768_A-12", True, 30522),
+    _google(f"bert_12_768_12/{_WIKI}_cased", "2018_10_18/cased_L-12_H-768_A-12", False, 28996),
+    _google(f"bert_24_1024_16/{_WIKI}_uncased", "2018_10_18/uncased_L-24_H-1024_A-16", True, 30522),
+    _google(f"bert_24_1024_16/{_WIKI}_cased", "2018_10_18/cased_L-24_H-1024_A-16", False, 28996),
+    _google(
+        f"bert_24_1024_16/{_WIKI}_uncased_wwm",
+        "2019_05_30/wwm_uncased_L-24_H-1024_A-16",
+        True,
+        30522,
+        note="all pieces of a word were masked together",
+    ),
+    _google(
+        f"bert_24_1024_16/{_WIKI}_cased_wwm",
+        "2019_05_30/wwm_cased_L-24_H-1024_A-16",
+        False,
+        28996,
+        note="all pieces of a word were masked together",
+    ),
+    _google(
+        "bert_12_768_12/wiki_multilingual_cased",
+        "2018_11_23/multi_cased_L-12_H-768_A-12",
+        False,
+        119547,
+        note="104 languages",
+    ),
+    _google(
+        "bert_12_768_12/wiki_multilingual_uncased",
+        "2018_11_03/multilingual_L-12_H-768_A-12",
+        True,
+        105879,
+        note="102 languages; its authors recommend wiki_multilingual_cased instead",
+    ),
+    _google(
+        "bert_12_768_12/wiki_cn_cased",
+        "2018_11_03/chinese_L-12_H-768_A-12",
+        True,
+        21128,
+        note="GluonNLP's name; Google's tokenization.py lower-cases its Latin letters",
+    ),
+    *(_scibert("scivocab", lowercase, size) for lowercase, size in ((True, 31090), (False, 31116))),
+    *(_scibert("basevocab", lowercase, size) for lowercase, size in ((True, 30522), (False, 28996))),
+    _biobert("1.0", "pmc"),
+    _biobert("1.0", "pubmed"),
+    _biobert("1.0", "pubmed_pmc"),
+    _biobert("1.1", "pubmed"),
+    _without(
+        "bert_12_768_12/openwebtext_book_corpus_wiki_en_uncased",
+        "Apache-2.0",
+        "https://arxiv.org/abs/1907.04433",
+        True,
+        30522,
+        "GluonNLP's own training, published as an MXNet parameter file only",
+    ),
+    _without(
+        "bert_12_768_12/clinicalbert_uncased",
+        "not stated",
+        "https://arxiv.org/abs/1904.05342",
+        True,
+        30522,
+        "published as a PyTorch pickle on a file-sharing service, without a hash; --from reads such files beside their "
+        "config.json",
+    ),
+    _without(
+        "bert_12_768_12/kobert_news_wiki_ko_cased",
+        "Apache-2.0",
+        "https://github.com/SKTBrain/KoBERT",
+        False,
+        8002,
+        "its pieces are SentencePiece's, which no word-piece vocabulary states",
+    ),
+    _without(
+        "ernie_12_768_12/baidu_ernie_uncased",
+        "Apache-2.0",
+        "https://arxiv.org/abs/1904.09223",
+        True,
+        18000,
+        "published as Paddle parameter files only",
+        positions=513,
+    ),
+    *(
+        _google(
+            f"bert_{layers}_{width}_{heads}/{_WIKI}_uncased{'_2020' if (layers, width) == (12, 768) else ''}",
+            f"2020_02_20/uncased_L-{layers}_H-{width}_A-{heads}",
+            True,
+            30522,
+            _SMALL,
+            "trained again, with the small ones" if (layers, width) == (12, 768) else "",
+        )
+        for layers in (2, 4, 6, 8, 10, 12)
+        for width, heads in ((128, 2), (256, 4), (512, 8), (768, 12))
+    ),
+    _elmo_of_ai2("elmo_2x1024_128_2048cnn_1xhighway", "gbw", _GBW),
+    _elmo_of_ai2("elmo_2x2048_256_2048cnn_1xhighway", "gbw", _GBW),
+    _elmo_of_ai2("elmo_2x4096_512_2048cnn_2xhighway", "gbw", _GBW),
+    _elmo_of_ai2("elmo_2x4096_512_2048cnn_2xhighway", "5bw", "5.5 billion words of Wikipedia and news", "_5.5B"),
+    _elmo(
+        "elmo_2x4096_512_2048cnn_2xhighway/pubmed",
+        "contributed/pubmed",
+        "2x4096_512_2048cnn_2xhighway_weights_PubMed_only.hdf5",
+        "2x4096_512_2048cnn_2xhighway_options.json",
+        "not stated",
+        "a contribution to AllenNLP's page",
+    ),
+)
+
+# -------------------------------------------------------------------------------------------------------------- use
+
+
+def lookup(name: str) -> Entry:
+    """The entry of a name.
+
+    Args:
+        name: SIZE/DATASET, or one of the two where only one entry has it.
+
+    Raises:
+        ValueError: no entry has it, or several.
+
+    >>> lookup("scibert_scivocab_uncased").name
+    'bert_12_768_12/scibert_scivocab_uncased'
+    """
+    exact = [entry for entry in ENTRIES if entry.name == name]
+    found = exact or [entry for entry in ENTRIES if name in entry.name.split("/")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"{name}: {len(found)} models have it; choose one of {_listed(found)}")
+    close = difflib.get_close_matches(name, [entry.name for entry in ENTRIES], 3, 0.5)
+    like = f"; like it: {', '.join(close)}" if close else ""
+    raise ValueError(f"{name}: no published model of that name{like}; `ctxrep zoo list` shows all")
+
+
+def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
+    """The model folder of an entry in the cache, or None if it is not there.
+
+    Args:
+        entry: of the list.
+        cache: its folder (default: the environment variable CTXREP_CACHE, or ~/.cache/keras_ctxrep).
+
+    >>> cached(lookup("elmo_2x2048_256_2048cnn_1xhighway"), "/nowhere") is None
+    True
+    """
+    folder = _cache(cache) / entry.name
+    return folder if (folder / NAME).is_file() else None
+
+
+def find(name: str | Path, cache: str | Path | None = None) -> Path:
+    """A model folder: a folder as it is, or that of a published model in the cache. Nothing is downloaded.
+
+    Args:
+        name: a folder, or a name of the list.
+        cache: see `cached`.
+
+    Raises:
+        ValueError: no such folder and no such name, or the model is not in the cache.
+
+    >>> print(find("."))
+    .
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        entry = lookup(str(name))
+    except ValueError as error:
+        raise ValueError(f"{name}: no such folder; as a published model: {str(error).partition(': ')[2]}") from None
+    folder = cached(entry, cache)
+    if folder is None:
+        raise ValueError(f"{entry.name}: not downloaded yet: `ctxrep zoo get {entry.name}`")
+    return folder
+
+
+def get(
+    name: str,
+    source: str | Path | None = None,
+    mirror: str | None = None,
+    cache: str | Path | None = None,
+    report: Callable[[str], None] = print,
+) -> Path:
+    """The model folder of a published model: from the cache, or downloaded, checked, converted and kept there.
+
+    An interrupted download goes on where it was when called again.
+
+    Args:
+        name: of the list.
+        source: the published files, already here: a folder, an archive or a weight file. Nothing is downloaded.
+        mirror: address that takes the place of the publisher's, "https://host" or "https://host/path"; what follows
+            the host in the published address follows it here.
+        cache: see `cached`.
+        report: called with what a user should know, in one line.
+
+    Raises:
+        ValueError: no such name; no source for it; files that are not those published, damaged, or of another model.
+        OSError: no network, no such file there, no room on the disk.
+
+    >>> from dataclasses import asdict
+    >>> from keras_ctxrep.convert import allennlp
+    >>> from keras_ctxrep.models import elmo
+    >>> from keras_ctxrep.text.bundle import Bundle
+    >>> config = elmo.SIZES["elmo_2x1024_128_2048cnn_1xhighway"]
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     allennlp.write(place, elmo.encoder(config), Bundle("elmo", "embed", asdict(config), 128))
+    ...     folder = get("elmo_2x1024_128_2048cnn_1xhighway", source=place, cache=place, report=lambda line: None)
+    ...     sorted(path.name for path in folder.iterdir())
+    ['bundle.json', 'model.weights.h5', 'source.json']
+    """
+    entry = lookup(name)
+    folder = cached(entry, cache)
+    if folder is not None:
+        return folder
+    if source is None and not entry.urls:
+        raise ValueError(f"{entry.name}: no source: {entry.note}")
+    target = _cache(cache) / entry.name
+    downloads = _cache(cache) / "downloads" / entry.name
+    if source is None:
+        for url in [_mirrored(url, mirror) for url in entry.urls]:
+            _fetch(url, downloads / _file_name(url))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as work:
+        verified = False
+        try:
+            place, hashes, verified = _checked(entry, downloads if source is None else Path(source), Path(work))
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always", UserWarning)
+                model, bundle = _read(entry, place)
+        except (ValueError, RuntimeError):
+            if source is None and not verified:  # what was downloaded is of no use
+                shutil.rmtree(downloads, ignore_errors=True)
+            raise
+        for warning in found:
+            report(str(warning.message))
+        if not verified:
+            listed = ", ".join(f"{file} {digest}" for file, digest in hashes.items()) or place.name
+            report(f"{entry.name}: could not be verified, no SHA-256 of these files is published; found: {listed}")
+        from keras_ctxrep import train  # heavy, and not needed before
+
+        train.save(Path(work) / "model", model, bundle)
+        origin = entry.as_dict() | {"from": str(source or mirror or ""), "found": hashes, "verified": verified}
+        (Path(work) / "model" / SOURCE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
+        try:
+            os.replace(Path(work) / "model", target)
+        except OSError:  # somebody else was quicker
+            if not (target / NAME).is_file():
+                raise
+    shutil.rmtree(downloads, ignore_errors=True)
+    return target
+
+
+def _cache(cache: str | Path | None) -> Path:
+    return Path(cache or os.environ.get(CACHE) or Path.home() / ".cache" / "keras_ctxrep").expanduser()
+
+
+def _listed(entries: Sequence[Entry]) -> str:
+    return ", ".join(entry.name for entry in entries)
+
+
+# ---------------------------------------------------------------------------------------------------------- download
+
+
+def _file_name(url: str) -> str:
+    return urlsplit(url).path.rsplit("/", 1)[-1]
+
+
+def _mirrored(url: str, mirror: str | None) -> str:
+    if mirror is None:
+        return url
+    if urlsplit(mirror).scheme not in ("http", "https"):
+        raise ValueError(f"{mirror}: a mirror is an address that begins with https:// or http://")
+    return mirror.rstrip("/") + urlsplit(url).path
+
+
+def _fetch(url: str, path: Path) -> None:
+    """Downloads a file unless it is there; errors say what to do."""
+    if path.is_file():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        _download(url, path, part)
+    except HTTPError as error:
+        remedy = "; --mirror URL takes it from elsewhere, --from PATH from a copy that you have"
+        raise OSError(f"{url}: the server answers {error.code} {error.reason}{remedy}") from None
+    except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "free some, or choose another disk with --cache FOLDER; the same command goes on from there"
+            raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {remedy}") from None
+        if getattr(error, "filename", None) is not None:  # of this machine
+            raise
+        reason = error.reason if isinstance(error, URLError) else error
+        size = part.stat().st_size if part.exists() else 0
+        if size:
+            remedy = "the same command goes on from there"
+            raise OSError(f"{url}: interrupted after {size / 1e6:.1f} MB: {reason}; {remedy}") from None
+        remedy = "without network, --from PATH reads files that you have"
+        raise OSError(f"{url}: no answer: {reason}; {remedy}") from None
+
+
+def _download(url: str, path: Path, part: Path) -> None:
+    """Into `part`, from its end on if it holds the beginning of the same file, and then under its name."""
+    from tqdm import tqdm
+
+    state = part.with_name(f"{part.name}.of")  # what file it is the beginning of: bytes, validator
+    known = state.read_text(errors="replace") if part.exists() and state.exists() else ""
+    have = part.stat().st_size if known.partition(" ")[2] else 0
+    if not have or known.partition(" ")[0] != str(have):
+        headers = {"User-Agent": f"keras_ctxrep/{__version__}", "Accept-Encoding": "identity"}
+        headers |= {"Range": f"bytes={have}-"} if have else {}
+        try:
+            response = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
+        except HTTPError as error:
+            if error.code != 416 or not have:
+                raise
+            part.unlink()  # the file there is shorter than what is here: another one
+            return _download(url, path, part)
+        with response:
+            if url.startswith("https:") and not response.url.startswith("https:"):
+                raise ConnectionError(f"sent on to {response.url}, which is not encrypted")
+            begin, total = 0, int(response.headers.get("Content-Length") or 0) or None
+            if response.status == 206:
+                found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
+                begin, total = (int(found[1]), int(found[2])) if found else (-1, None)
+            fresh = f"{total} {response.headers.get('ETag') or response.headers.get('Last-Modified') or ''}"
+            if response.status == 206 and (begin != have or fresh != known):
+                part.unlink()  # it has changed since
+                return _download(url, path, part)
+            if total and (free := shutil.disk_usage(part.parent).free) < total - begin:
+                raise OSError(errno.ENOSPC, f"{(total - begin) / 1e6:.0f} MB to come, {free / 1e6:.0f} MB free")
+            state.write_text(fresh)
+            bar = tqdm(desc=path.name, total=total, initial=begin, unit="B", unit_scale=True, disable=None, leave=False)
+            with open(part, "ab" if begin else "wb") as file, bar:
+                while block := response.read(BLOCK):
+                    file.write(block)
+                    bar.update(len(block))
+            if total and part.stat().st_size != total:
+                raise ConnectionError(f"the connection closed before {total / 1e6:.1f} MB")
+    os.replace(part, path)
+    state.unlink(missing_ok=True)
+
+
+# ----------------------------------------------------------------------------------------------- check and convert
+
+
+def _checked(entry: Entry, place: Path, work: Path) -> tuple[Path, dict[str, str], bool]:
+    """What a converter reads, the hashes of the published files in it, and whether all are as published."""
+    if not place.exists():
+        place = place.with_name(f"{place.name}.index")  # a checkpoint is called by the beginning of its files' names
+        if not place.is_file():
+            raise ValueError(f"{place.with_suffix('')}: no such file or folder")
+    names = [_file_name(url) for url in entry.urls]
+    if place.is_dir() and len(names) == 1 and (place / names[0]).is_file():
+        place = place / names[0]
+    hashes: dict[str, str] = {}
+    if place.is_file() and _format(place) is None:
+        hashes[place.name] = sha256(place)
+        _compare(entry, hashes)
+        _unpack(place, work / "files", limit=16 * entry.parameters + (100 << 20))  # with an optimizer's two moments
+        place = work / "files"
+    if place.is_dir() and _format(place) is None:
+        inside = [folder for folder in sorted(place.iterdir()) if folder.name != "__MACOSX" and _format(folder)]
+        if len(inside) != 1:
+            state = f"; in several folders: {', '.join(folder.name for folder in inside)}" if inside else ""
+            wanted = ", ".join(pattern for patterns in PATTERNS.values() for pattern in patterns)
+            raise ValueError(f"{place}: no weights of {entry.name} in it; looked for {wanted}{state}")
+        place = inside[0]
+    folder = place if place.is_dir() else place.parent
+    if _format(place) == entry.format:
+        files = [folder / name for name in {*names, *entry.sha256}]
+        hashes |= {path.name: sha256(path) for path in files if path.is_file()}
+        _compare(entry, hashes)
+    verified = bool(entry.sha256) and all(hashes.get(name) == digest for name, digest in entry.sha256.items())
+    return place, hashes, verified
+
+
+def _compare(entry: Entry, hashes: dict[str, str]) -> None:
+    for name, digest in hashes.items():
+        published = entry.sha256.get(name, digest)
+        if digest != published:
+            raise ValueError(
+                f"{entry.name}: {name} is not the published file: SHA-256 {digest}, not {published}; it is damaged or "
+                "has changed: get it again, from elsewhere with --mirror URL"
+            )
+
+
+def _format(place: Path) -> str | None:
+    """The format of a weight file, or of the weights in a folder."""
+    for name, patterns in PATTERNS.items():
+        if any(place.match(pattern) if place.is_file() else any(place.glob(pattern)) for pattern in patterns):
+            return name
+    return None
+
+
+def _unpack(archive: Path, folder: Path, limit: int) -> None:
+    """Unpacks a zip or tar archive that holds plain files and folders only, none outside `folder`.
+
+    Args:
+        archive: the file.
+        folder: to unpack into.
+        limit: bytes of all files together.
+    """
+    folder.mkdir(parents=True)
+
+    def check(name: str, kind: str, size: int) -> int:
+        path = Path(name.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", name):
+            raise ValueError(f"{archive}: {name!r} lies outside the archive's folder; it is not safe to unpack")
+        if kind:
+            raise ValueError(f"{archive}: {name!r} is {kind}; an archive of plain files is needed")
+        if size > limit:
+            raise ValueError(f"{archive}: more than {limit / 1e6:.0f} MB unpacked; not the published archive")
+        return size
+
+    total = 0
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zipped:
+                for info in zipped.infolist():
+                    kind = "a link" if stat.S_ISLNK(info.external_attr >> 16) else ""
+                    total = check(
+                        info.filename, kind or ("encrypted" if info.flag_bits & 1 else ""), total + info.file_size
+                    )
+                zipped.extractall(folder)
+        elif tarfile.is_tarfile(archive):
+            with tarfile.open(archive) as tarred:
+                for member in tarred:
+                    kind = "" if member.isreg() or member.isdir() else "a link or a device"
+                    total = check(member.name, kind, total + member.size)
+                    tarred.extract(member, folder, filter="data")
+                while tarred.fileobj and tarred.fileobj.read(BLOCK):  # to the end, where the sum of all bytes stands
+                    pass
+        else:
+            raise ValueError(f"{archive}: neither weights nor a zip or tar archive")
+    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError) as error:
+        raise ValueError(f"{archive}: a damaged archive; get it again: {error}") from None
+
+
+def _read(entry: Entry, place: Path):
+    """(model, bundle) of published files, which must be of the entry's sizes."""
+    name = _format(place)
+    read = importlib.import_module(f"keras_ctxrep.convert.{name}").read
+    if name == "google":  # whose files do not say it
+        model, bundle = read(place, lowercase=entry.lowercase)
+    else:
+        model, bundle = read(place.parent if name == "huggingface" and place.is_file() else place)
+    wanted = {key: value for key, value in entry.config.items() if key != "filters"}
+    found = {key: bundle.config.get(key) for key in wanted}
+    if found != wanted:
+        shown = "; ".join(f"{key} {found[key]}, not {wanted[key]}" for key in wanted if found[key] != wanted[key])
+        raise ValueError(f"{place}: not {entry.name}: {shown}")
+    return model, bundle
