@@ -122,6 +122,11 @@ def _zoo(args: argparse.Namespace) -> None:
     if args.action == "get":
         if args.json:
             parser().error("zoo get: --json is for list and show")
+        if zoo.cached(zoo.lookup(args.name), args.cache) is None:
+            from keras_ctxrep_tflite.compare import quiet_stderr
+
+            with quiet_stderr():
+                import tensorflow  # noqa: F401, which would talk in the middle of the conversion
         print(zoo.get(args.name, args.source, args.mirror, args.cache, lambda line: print(line, file=sys.stderr)))
         return
     if args.source is not None or args.mirror is not None:

@@ -37,7 +37,7 @@ BLOCK = 1 << 20  # bytes read at once
 PATTERNS = {  # of weights, the better one first
     "huggingface": ("model*.safetensors", "pytorch_model*.bin"),
     "allennlp": ("*.hdf5",),
-    "google": ("*.index",),
+    "google": ("*.index", "*.data-*"),
 }
 CHARACTERS, EMBEDDING = 261, 16  # rows and width of ELMo's character table
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))  # 2048cnn: (characters, filters)
@@ -448,7 +448,7 @@ def get(
         for warning in found:
             report(str(warning.message))
         if not verified:
-            listed = ", ".join(f"{file} {digest}" for file, digest in hashes.items()) or place.name
+            listed = ", ".join(f"{file} {digest}" for file, digest in sorted(hashes.items()))
             report(f"{entry.name}: could not be verified, no SHA-256 of these files is published; found: {listed}")
         from keras_ctxrep import train  # heavy, and not needed before
 
@@ -580,11 +580,14 @@ def _checked(entry: Entry, place: Path, work: Path) -> tuple[Path, dict[str, str
             wanted = ", ".join(pattern for patterns in PATTERNS.values() for pattern in patterns)
             raise ValueError(f"{place}: no weights of {entry.name} in it; looked for {wanted}{state}")
         place = inside[0]
-    folder = place if place.is_dir() else place.parent
-    if _format(place) == entry.format:
+    form, folder = _format(place) or "", place if place.is_dir() else place.parent
+    if form == entry.format:
         files = [folder / name for name in {*names, *entry.sha256}]
         hashes |= {path.name: sha256(path) for path in files if path.is_file()}
         _compare(entry, hashes)
+    if not hashes:  # at least of the weights, to be told
+        files = [path for pattern in PATTERNS[form] for path in folder.glob(pattern)] if place.is_dir() else [place]
+        hashes = {path.name: sha256(path) for path in files}
     verified = bool(entry.sha256) and all(hashes.get(name) == digest for name, digest in entry.sha256.items())
     return place, hashes, verified
 

@@ -356,6 +356,8 @@ def test_hashes_of_files_that_are_here(published, entry, cache, tmp_path):
 def packed(kind, folder, path, inside="tiny/"):
     """An archive of a folder's files, or one with a bad member."""
     files = {f"{inside}{file.name}": file.read_bytes() for file in folder.iterdir()}
+    if inside:
+        files |= {f"__MACOSX/{inside}._{name}": b"" for name in FILES} | {f"__MACOSX/._{FILES[0]}": b""}
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w") as archive:
             for name, data in files.items():
@@ -504,13 +506,16 @@ def test_hugging_face_folder(entry, cache, tmp_path, form):
     options["architectures"] = ["BertForTokenClassification"]
     (tmp_path / "hub" / "config.json").write_text(json.dumps(options))
     entry(name="bert_2_64_2/hub", format="google", lowercase=True, vocabulary_size=12, sha256={"vocab.txt": "0" * 64})
-    said = []
+    said, digest = [], sha256(tmp_path / "hub" / "model.safetensors")
     source = tmp_path / "hub" / "model.safetensors" if form == "file" else tmp_path / "hub"
     read, bundle = train.load(zoo.get("hub", source=source, report=said.append))
     assert bundle.vocab == pieces and bundle.lowercase is False  # the files say it
     for ours, theirs in zip(read.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert len(said) == 2 and "BertForTokenClassification" in said[0] and "could not be verified" in said[1]
+    assert len(said) == 2 and "BertForTokenClassification" in said[0]
+    assert (
+        f"could not be verified, no SHA-256 of these files is published; found: model.safetensors {digest}" in said[1]
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- cache
@@ -537,6 +542,7 @@ def test_two_at_once(published, entry, cache, monkeypatch):
     save = train.save
 
     def slow(folder, model, bundle):
+        assert cache in folder.parents  # on the same disk, so that it can be renamed
         save(folder, model, bundle)
         if not (cache / NAME).exists():
             save(cache / NAME, model, bundle)  # the other process
