@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
-from keras_ctxrep.text.tokens import WordPiece, words
+from keras_ctxrep.text.tokens import WordPiece, read_vocab, words
 
 SIZE = 5_000_000
 
@@ -41,11 +41,7 @@ def main() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     lines = [line for line in read(args.file) if line]
     megabytes = sum(len(line.encode()) for line in lines) / 1e6
-    if args.vocab:
-        with open(args.vocab, encoding="utf-8") as file:
-            pieces = WordPiece(file.read().splitlines())
-    else:
-        pieces = WordPiece.train(lines, 8000)
+    pieces = WordPiece(read_vocab(args.vocab)) if args.vocab else WordPiece.train(lines, 8000)
     wordpiece, characters = WordPieceFeatures(pieces), CharacterFeatures()
 
     def batched(features) -> Callable[[], None]:

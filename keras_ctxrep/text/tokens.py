@@ -27,6 +27,7 @@ _CASED = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, 
 _SPLIT = pre_tokenizers.BertPreTokenizer()
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REMOVED = "\ufffd"  # what stands for half a surrogate pair, so that offsets stay
+_AT_ONCE = 10_000_000  # characters of a corpus that may lie in memory, whether there are spaces in them or not
 
 
 def words(text: str) -> list[Word]:
@@ -155,9 +156,7 @@ class WordPiece:
         self.vocab, self.lowercase, self.split_cjk = list(vocab), lowercase, split_cjk
         self.strip_accents = lowercase if strip_accents is None else strip_accents
         self.pad, self.unk, self.cls, self.sep, self.mask = (ids[piece] for piece in SPECIAL_PIECES)
-        self._tokenizer = Tokenizer(
-            models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=self.MAX_WORD)  # pyright: ignore[reportCallIssue]
-        )
+        self._tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=self.MAX_WORD))
         self._tokenizer.normalizer = _normalizer(lowercase, self.strip_accents, split_cjk)
         self._tokenizer.pre_tokenizer = _SPLIT
 
@@ -192,8 +191,8 @@ class WordPiece:
             ValueError: `size` has no room for the special pieces and letters, a special piece is missing or occurs
                 twice, or the texts are empty.
 
-        >>> WordPiece.train(["low lower lowest"], 20, special=[*SPECIAL_PIECES, "[ENT]"]).vocab[5:12]
-        ['[ENT]', '##e', '##o', '##r', '##s', '##t', '##w']
+        >>> WordPiece.train(["low lower"], 40, special=[*SPECIAL_PIECES, "[ENT]"], min_count=2).vocab[5:]
+        ['[ENT]', '##e', '##o', '##r', '##w', 'e', 'l', 'o', 'r', 'w', '##ow', 'low']
         """
         if size <= len(special):
             raise ValueError(f"vocabulary size {size}: must be larger than the {len(special)} special pieces")
@@ -252,10 +251,6 @@ class WordPiece:
         """Only the ids of `encode_batch`, faster."""
         return [one.ids for one in self._encoded(texts, self._tokenizer.encode_batch_fast)]
 
-    def ids_of_words(self, sentence: Sequence[str]) -> list[list[int]]:
-        """Piece ids of each word of a sentence that is split already; a word may have none."""
-        return self.ids_batch(sentence)
-
     def _encoded(self, texts: Sequence[str], encode: Callable[..., list[Encoding]]) -> list[Encoding]:
         texts = list(texts)
         try:
@@ -285,10 +280,13 @@ def _counted(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Counte
                     counts[word] += count
         chunks.clear()
 
+    read = 0
     for text in texts:
         chunks.update(text.split(" "))
-        if len(chunks) > 50_000:
+        read += len(text)
+        if read > _AT_ONCE:
             split()
+            read = 0
     split()
     return counts
 

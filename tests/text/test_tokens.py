@@ -9,6 +9,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from keras_ctxrep.text import tokens
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, Characters, WordPiece, count_words, read_vocab, words
 
 VOCAB = [*SPECIAL_PIECES, "un", "##able", "##a", "to", "jose", "José", "to", "日", "本", "!", "[", "]", "mask"]
@@ -282,7 +283,7 @@ def test_special_pieces_are_not_found_in_text(special, lowercase):
 
 def test_pieces_of_words_that_are_split_already():
     pieces = WordPiece(VOCAB)
-    assert pieces.ids_of_words(["Unable", "", "to!"]) == [
+    assert pieces.ids_batch(["Unable", "", "to!"]) == [
         [VOCAB.index("un"), VOCAB.index("##able")],
         [],
         [VOCAB.index("to"), VOCAB.index("!")],
@@ -321,12 +322,14 @@ def test_train_learns_the_same_vocabulary_again(rng):
     assert WordPiece.train(texts, size=200).vocab == WordPiece.train(texts, size=200).vocab
 
 
-def test_train_reads_a_stream_once_in_any_order():
+def test_train_reads_a_stream_once_in_any_order(monkeypatch):
     texts = ["the cat sat", "on the  mat\tthe end", "日本 the\u3000cat", "", "cat\u200bs", "y" * 101] * 10
     stream = iter(texts)
     pieces = WordPiece.train(stream, 80)
     assert next(stream, None) is None
     assert pieces.vocab == WordPiece.train(reversed(texts), 80).vocab
+    monkeypatch.setattr(tokens, "_AT_ONCE", 30)
+    assert pieces.vocab == WordPiece.train(texts, 80).vocab
     assert "the" in pieces.vocab and "y" not in pieces.vocab  # a word of over 100 characters can have no pieces
 
 
