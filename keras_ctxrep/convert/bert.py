@@ -157,7 +157,7 @@ def vocabulary(pieces: Sequence[str], rows: int, place: object) -> tuple[str, ..
     7
     """
     if len(pieces) > rows:
-        left_out(f"{place}: {len(pieces)} pieces for the {rows} rows of the embedding: those from {pieces[rows]!r} on")
+        left_out(place, f"of {len(pieces)} pieces those from {pieces[rows]!r} on, for the embedding has {rows} rows")
     try:
         WordPiece(pieces[:rows])
     except ValueError as error:
@@ -174,15 +174,16 @@ def looks_uncased(pieces: Sequence[str]) -> bool:
     return not any(piece != piece.lower() and piece[:1] + piece[-1:] not in ("[]", "<>") for piece in pieces)
 
 
-def left_out(what: str) -> None:
+def left_out(place: object, what: str) -> None:
     """Warns that something of a checkpoint is not in the model.
 
     >>> with warnings.catch_warnings(record=True) as found:
-    ...     left_out("a pooler that nothing reads")
+    ...     warnings.simplefilter("always")
+    ...     left_out("model.safetensors", "the pooler, which no head reads")
     >>> str(found[0].message)
-    'a pooler that nothing reads is left out'
+    'model.safetensors: left out: the pooler, which no head reads'
     """
-    warnings.warn(f"{what} is left out", stacklevel=3)
+    warnings.warn(f"{place}: left out: {what}", stacklevel=3)
 
 
 def summary(model: keras.Model, bundle: Bundle) -> str:

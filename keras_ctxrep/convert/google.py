@@ -13,7 +13,7 @@ import keras
 
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Stored, Tensor, check, fill
+from keras_ctxrep.convert.weights import Stored, Tensor, check, fill, first_line
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import read_vocab
@@ -55,7 +55,7 @@ def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model
     known = {f"{weight}/{slot}" for weight in found for slot in SLOTS} | {STEP}
     if "pooler" in there and not config.pooler:
         known |= {name for name in found if name.startswith(PREFIXES["pooler"])}
-        common.left_out(f"{prefix}: the pooler, which no head reads,")
+        common.left_out(prefix, "the pooler, which no head reads")
     tensors = table(config, parts)
     check(tensors, found, prefix, known, common.KINDS)
     place = _beside(prefix, VOCAB)
@@ -136,19 +136,18 @@ def _variables(prefix: Path) -> dict[str, Any]:
         import tensorflow as tf
     except ModuleNotFoundError:
         raise ImportError(f'{prefix}: TensorFlow reads it: pip install "keras_ctxrep[tf]"') from None
-    damage = (tf.errors.OpError, ValueError, RuntimeError)
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    except damage as error:
-        raise ValueError(f"{prefix}.index: not a whole checkpoint; copy it again: {error}") from None
+    except Exception as error:  # of many classes
+        raise ValueError(f"{prefix}.index: not a whole checkpoint; copy it again: {first_line(error)}") from None
 
     @lru_cache(maxsize=1)
     def value(name: str):
         try:
             return reader.get_tensor(name)
-        except damage as error:
-            raise OSError(str(error)) from None
+        except Exception as error:
+            raise OSError(first_line(error)) from None
 
     def stored(name: str) -> Stored:
         return Stored(tuple(shapes[name]), dtypes[name].name, lambda index: value(name)[index])

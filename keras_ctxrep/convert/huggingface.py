@@ -20,7 +20,7 @@ from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Stored, Tensor, arrays, check, fill, package
+from keras_ctxrep.convert.weights import Stored, Tensor, arrays, check, fill, first_line, package
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole
 from keras_ctxrep.text.tokens import read_vocab
@@ -91,7 +91,7 @@ def read(folder: str | Path) -> tuple[keras.Model, Bundle]:
     known = _known(found, prefix, config, options, place)
     if "pooler" in there and not config.pooler:
         known |= {name for name in found if name.startswith(starts["pooler"])}
-        common.left_out(f"{place}: the pooler, which no head reads,")
+        common.left_out(place, "the pooler, which no head reads")
     check(tensors, found, place, known, common.KINDS)
     head: dict[str, Any] = {}
     labels: tuple[str, ...] = ()
@@ -324,19 +324,21 @@ def _sharded(index: Path, opened) -> dict[str, Stored]:
 
 def _safetensors(path: Path) -> dict[str, Stored]:
     library = package("safetensors", "convert")
+
+    def stored(name: str, part: Any) -> Stored:
+        def values(index: Any) -> np.ndarray:
+            with library.safe_open(str(path), "np") as file:  # anew, for what was read of an open file stays in memory
+                part = file.get_slice(name)
+                return part[:] if index == () else part[index]
+
+        dtype = part.get_dtype()
+        return Stored(tuple(part.get_shape()), str(DTYPES.get(dtype, dtype)), values)
+
     try:
-        file = library.safe_open(str(path), "np")
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118, not a dict
+        with library.safe_open(str(path), "np") as file:
+            return {name: stored(name, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118, not a dict
     except (library.SafetensorError, OSError) as error:
         raise ValueError(f"{path}: not a whole safetensors file; copy it again: {error}") from None
-
-    def stored(part) -> Stored:
-        dtype = part.get_dtype()
-        return Stored(
-            tuple(part.get_shape()), str(DTYPES.get(dtype, dtype)), lambda at: part[:] if at == () else part[at]
-        )
-
-    return {name: stored(part) for name, part in slices.items()}
 
 
 def _pickled(path: Path) -> dict[str, Stored]:
@@ -348,7 +350,7 @@ def _pickled(path: Path) -> dict[str, Stored]:
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of many classes
-        raise ValueError(f"{path}: not a whole file of tensors alone: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{path}: not a whole file of tensors alone: {first_line(error)}") from None
     if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
         raise ValueError(f"{path}: {type(tensors).__name__}; a dict of tensors is needed, as `state_dict()` gives it")
 

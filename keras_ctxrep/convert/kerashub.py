@@ -90,7 +90,7 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     known: set[str] = set()
     if task == "pretrainer":
         known = {path for path in found if path.startswith("pooled_dense/")}
-        common.left_out(f"{place}: the pooler, which no head reads,")
+        common.left_out(place, "the pooler, which no head reads")
         warnings.warn(f"{place}: its head computes the exact gelu, ours the approximation of its layers", stacklevel=2)
     tensors = table(config, name, len(labels))
     check(tensors, found, place, known, common.KINDS)

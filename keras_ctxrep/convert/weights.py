@@ -196,6 +196,15 @@ def package(name: str, extra: str) -> ModuleType:
         ) from None
 
 
+def first_line(error: Exception) -> str:
+    """Of what a library says, or the kind of error where it says nothing.
+
+    >>> first_line(ValueError("not whole\\nbyte 7")), first_line(KeyError())
+    ('not whole', 'KeyError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def _difference(missing: Sequence[str], surplus: Sequence[str]) -> str:
     parts = (("missing", missing), ("left over", surplus))
     return "; ".join(f"{what}: {_listed(names)}" for what, names in parts if names)

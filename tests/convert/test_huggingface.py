@@ -1,0 +1,678 @@
+"""Hugging Face folders of BERT: read, against `transformers`' records and a restatement, written back, refused."""
+
+import json
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
+
+from keras_ctxrep import cli, train
+from keras_ctxrep.convert import bert as common
+from keras_ctxrep.convert import huggingface
+from keras_ctxrep.models import bert, heads
+from keras_ctxrep.text.bundle import Bundle
+
+ROOT = Path(__file__).parents[2]
+NER = ROOT.parent / "shared" / "data" / "bert_checkpoints" / "camphr_tiny_hf_ner"
+RECORDS = np.load(ROOT / "tests" / "reference" / "transformers_bert.npz")
+ARCHITECTURES = (
+    "BertModel",
+    "BertForPreTraining",
+    "BertForMaskedLM",
+    "BertForNextSentencePrediction",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "BertForQuestionAnswering",
+)
+every_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+WORDS = "bert.embeddings.word_embeddings.weight"
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def record(name, kind):
+    start = f"{name}|{kind}|"
+    return {key.removeprefix(start): RECORDS[key] for key in RECORDS if key.startswith(start)}
+
+
+def write_folder(folder, name, pieces, tensors=None, **changes):
+    """The recorded model as a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = json.loads(str(RECORDS[f"{name}|config"])) | changes
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in options.items() if value != "absent"}))
+    save_file(record(name, "weights") if tensors is None else tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path, tiny):
+    return write_folder(tmp_path / "hub", "BertForPreTraining", tiny.PIECES)
+
+
+# ----------------------------------------------------------------------------------------------------------- numbers
+
+
+def outputs_of(model, name):
+    given = record(name, "input")
+    batch = {
+        "token_ids": given["input_ids"],
+        "segment_ids": given["token_type_ids"],
+        "mask": given["attention_mask"],
+        "mlm_positions": np.tile(np.arange(9, dtype=np.int32), (2, 1)),
+    }
+    return model({key: batch[key] for key in model.input}), given["attention_mask"]
+
+
+@every_architecture
+def test_numbers_of_transformers(tmp_path, tiny, name):
+    model, bundle = huggingface.read(write_folder(tmp_path, name, tiny.PIECES))
+    expected = record(name, "output")
+    found, mask = outputs_of(model, name)
+    found = {key: np.asarray(value) for key, value in found.items() if key != "layers"}
+    real = mask.astype(bool)
+    if name == "BertModel":
+        layers = np.stack([np.asarray(layer) for layer in outputs_of(model, name)[0]["layers"]])
+        np.testing.assert_allclose(layers[:, real], expected["hidden_states"][:, real], **CLOSE)
+        assert not layers[:, ~real].any() and np.array_equal(found["sequence"], layers[-1])
+        np.testing.assert_allclose(found["pooled"], expected["pooler_output"], **CLOSE)
+    elif name in ("BertForPreTraining", "BertForMaskedLM"):
+        right = expected["prediction_logits" if "Pre" in name else "logits"]
+        np.testing.assert_allclose(found["mlm_logits"][real], right[real], **CLOSE)
+        assert ("nsp_logits" in found) == ("Pre" in name)
+        if "Pre" in name:
+            np.testing.assert_allclose(found["nsp_logits"], expected["seq_relationship_logits"], **CLOSE)
+    elif name == "BertForTokenClassification":
+        np.testing.assert_allclose(found["logits"][real], expected["logits"][real], **CLOSE)
+        assert not found["logits"][~real].any()
+    elif name == "BertForQuestionAnswering":
+        for key in ("start_logits", "end_logits"):
+            np.testing.assert_allclose(found[key][real], expected[key][real], **CLOSE)
+            assert (found[key][~real] == -1e4).all()
+    else:
+        np.testing.assert_allclose(found["logits"], expected["logits"], **CLOSE)
+    tasks = ("embed", "pretrainer", "pretrainer", "classify", "classify", "tag", "answer")
+    assert bundle.task == dict(zip(ARCHITECTURES, tasks, strict=True))[name]
+    labels = {
+        "BertForNextSentencePrediction": ("next", "random"),
+        "BertForSequenceClassification": ("no", "yes", "both"),
+        "BertForTokenClassification": tuple(f"LABEL_{index}" for index in range(5)),
+    }
+    assert bundle.labels == labels.get(name, ()) and bundle.pairs == (name == "BertForNextSentencePrediction")
+    assert bundle.head == ({} if not bundle.labels else {"dropout": 0.25 if "Sequence" in name else 0.1})
+    activations = dict.fromkeys(("BertForPreTraining", "BertForQuestionAnswering"), "gelu_tanh")
+    activations["BertForTokenClassification"] = "relu"
+    assert bundle.config["activation"] == activations.get(name, "gelu")
+    assert bundle.config["epsilon"] == (1e-5 if name == "BertForMaskedLM" else 1e-12)
+    assert bundle.config["segments"] == (4 if "Next" in name else 2)
+
+
+def in_their_names(tensors, old_norms=False):
+    """Google's names and layout as those of PyTorch's port, spelled out without our table."""
+    found = {}
+    for name, array in tensors.items():
+        if name == "cls/predictions/output_bias":
+            name = "cls.predictions.bias"
+        elif name.startswith("cls/seq_relationship/"):
+            name = name.replace("/output_weights", "/weight").replace("/output_bias", "/bias")
+        elif name.endswith("/kernel"):
+            name, array = name.replace("/kernel", "/weight"), np.ascontiguousarray(array.T)
+        elif name.endswith("embeddings"):
+            name += ".weight"
+        elif not old_norms:
+            name = name.replace("/gamma", "/weight").replace("/beta", "/bias")
+        found[name.replace("/layer_", "/layer/").replace("/", ".")] = array
+    return found
+
+
+@pytest.mark.parametrize("variant", ["new", "old_norms", "no_prefix", "tied", "positions", "half", "brain", "sharded"])
+def test_ways_to_write_a_checkpoint(tmp_path, tiny, rng, variant):
+    """Against the restatement, which has the numbers as float32."""
+    google_s = tiny.tensors_of(tiny.OPTIONS, rng)
+    if variant in ("half", "brain"):
+        kind = np.float16 if variant == "half" else ml_dtypes.bfloat16
+        google_s = {name: array.astype(kind).astype(np.float32) for name, array in google_s.items()}
+    tensors = in_their_names(google_s, variant == "old_norms")
+    if variant in ("half", "brain"):
+        tensors = {name: array.astype(kind) for name, array in tensors.items()}
+    if variant == "no_prefix":
+        tensors = {name.removeprefix("bert."): array for name, array in tensors.items()}
+    if variant == "tied":
+        tensors["cls.predictions.decoder.weight"] = tensors[WORDS].copy()
+        tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
+    if variant == "positions":
+        tensors["bert.embeddings.position_ids"] = np.arange(11)[None]
+    write_folder(tmp_path, "BertForPreTraining", tiny.PIECES, tensors, **tiny.OPTIONS)
+    if variant == "sharded":
+        shard(tmp_path)
+    model, bundle = huggingface.read(tmp_path)
+    assert {str(weight.dtype) for weight in model.weights if "seed" not in weight.path} == {"float32"}
+    batch = tiny.batch_of(tiny.OPTIONS, rng)
+    compared = tiny.Restated(tiny.OPTIONS, google_s).compare(model(batch), batch, CLOSE)
+    assert compared == {"mlm_logits", "nsp_logits"} and bundle.config["dropout"] == 0.2
+
+
+def shard(folder, files=2):
+    tensors = load_file(folder / "model.safetensors")
+    names = [f"model-{number + 1:05}-of-{files:05}.safetensors" for number in range(files)]
+    places = {tensor: names[index % files] for index, tensor in enumerate(sorted(tensors))}
+    for name in names:
+        save_file({tensor: tensors[tensor] for tensor in places if places[tensor] == name}, folder / name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    (folder / "model.safetensors").unlink()
+    return places
+
+
+def test_no_pooler(tmp_path, tiny):
+    tensors = {name: array for name, array in record("BertModel", "weights").items() if "pooler" not in name}
+    with pytest.warns(UserWarning, match="says BertModel, but there are no weights for: pooled output; read as BertM"):
+        model, bundle = huggingface.read(write_folder(tmp_path, "BertModel", tiny.PIECES, tensors))
+    assert set(model.output) == {"layers", "sequence"} and bundle.config["pooler"] is False
+    huggingface.write(tmp_path / "back", model, bundle)
+    assert load_file(tmp_path / "back" / "model.safetensors").keys() == tensors.keys()
+
+
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "BertForTokenClassification", "BertForQuestionAnswering"])
+def test_a_pooler_that_nothing_reads(tmp_path, tiny, name):
+    tensors = record(name, "weights")
+    pooler = {key: array for key, array in record("BertForPreTraining", "weights").items() if "pooler" in key}
+    assert len(pooler) == 2
+    with pytest.warns(UserWarning, match=r"model\.safetensors: left out: the pooler, which no head reads"):
+        model, bundle = huggingface.read(write_folder(tmp_path, name, tiny.PIECES, tensors | pooler))
+    assert bundle.config["pooler"] is False and not any(layer.name == "pooler" for layer in model.layers)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "missing", "task"),
+    [
+        ("BertForPreTraining", "masked language model, next sentence; read as BertModel", "embed"),
+        ("BertForSequenceClassification", "classes; read as BertModel", "embed"),
+        ("BertForQuestionAnswering", "answer spans; read as BertModel", "embed"),
+        ("SomeEmbedder", None, "embed"),
+    ],
+)
+def test_heads_without_weights_are_reported(tmp_path, tiny, claimed, missing, task, recwarn):
+    write_folder(tmp_path, "BertModel", tiny.PIECES, architectures=[claimed])
+    model, bundle = huggingface.read(tmp_path)
+    assert bundle.task == task and model.name == "bert_encoder"
+    found = [str(warning.message) for warning in recwarn if warning.category is UserWarning]
+    assert len(found) == (missing is not None)
+    if missing:
+        assert f"config.json says {claimed}, but there are no weights for: {missing}" in found[0]
+
+
+def test_the_tensors_say_what_the_model_is(tmp_path, tiny):
+    """As in published checkpoints that hold both pretraining heads and are called BertForMaskedLM."""
+    write_folder(tmp_path, "BertForPreTraining", tiny.PIECES, architectures=["BertForMaskedLM"])
+    assert set(huggingface.read(tmp_path)[0].output) == {"mlm_logits", "nsp_logits"}
+
+
+# ---------------------------------------------------------------------------------------------------- there and back
+
+
+@every_architecture
+def test_there_and_back(tmp_path, tiny, name):
+    """safetensors -> Keras -> model folder -> Keras -> safetensors, bit by bit; read again, it is the same model."""
+    write_folder(tmp_path / "hub", name, tiny.PIECES)
+    train.save(tmp_path / "m", *huggingface.read(tmp_path / "hub"))
+    model, bundle = train.load(tmp_path / "m")
+    huggingface.write(tmp_path / "back", model, bundle, name if name == "BertForNextSentencePrediction" else None)
+    one, other = record(name, "weights"), load_file(tmp_path / "back" / "model.safetensors")
+    assert one.keys() == other.keys()
+    for tensor, array in one.items():
+        back = other[tensor]
+        assert back.dtype == np.float32 and back.shape == array.shape and back.tobytes() == array.tobytes(), tensor
+    again, same = huggingface.read(tmp_path / "back")
+    assert same == replace(bundle, versions={}, files={})
+    for two, three in zip(model.get_weights(), again.get_weights(), strict=True):
+        assert two.tobytes() == three.tobytes()
+    before = json.loads((tmp_path / "hub" / "config.json").read_text())
+    after = json.loads((tmp_path / "back" / "config.json").read_text())
+    same = {"gelu_pytorch_tanh": "gelu_new"}  # one function
+    for key in (before.keys() & after.keys()) - {"id2label", "label2id", "classifier_dropout"}:
+        assert after[key] == (same.get(before[key], before[key]) if key == "hidden_act" else before[key]), key
+    assert after["architectures"] == [name] and after["model_type"] == "bert" and after["pad_token_id"] == 0
+    if name == "BertForSequenceClassification":
+        assert after["id2label"] == {"0": "no", "1": "yes", "2": "both"} and after["label2id"]["both"] == 2
+
+
+def test_written_files(tmp_path, tiny, folder):
+    _, bundle = huggingface.read(folder)
+    bundle = replace(bundle, lowercase=False, strip_accents=True, split_cjk=False, max_length=9)
+    model = common.build(bert.Config(**bundle.config), "pretrainer")
+    huggingface.write(tmp_path / "back", model, bundle)
+    names = {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in (tmp_path / "back").iterdir()} == names
+    data = (tmp_path / "back" / "model.safetensors").read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    assert size % 8 == 0 and json.loads(data[8 : 8 + size])["__metadata__"] == {"format": "pt"}
+    for removed in ((), ("vocab.txt",), ("tokenizer_config.json",), ("vocab.txt", "tokenizer.json")):
+        for name in removed:
+            (tmp_path / "back" / name).rename(tmp_path / name)
+        if "vocab.txt" in removed and "tokenizer.json" in removed:
+            with pytest.raises(ValueError, match=r"back: no vocab\.txt in it, and no tokenizer\.json"):
+                huggingface.read(tmp_path / "back")
+        else:
+            same = huggingface.read(tmp_path / "back")[1]
+            longest = 11 if "tokenizer_config.json" in removed else 9
+            assert same == replace(bundle, max_length=longest)
+        for name in removed:
+            (tmp_path / name).rename(tmp_path / "back" / name)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"lowercase": False},
+        {"strip_accents": False},
+        {"split_cjk": False},
+        {"lowercase": False, "strip_accents": True},
+    ],
+)
+def test_the_written_tokenizer(tmp_path, kind):
+    """The same ids as ours, and the same markers and segments."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##able", "a", "A", "é", "e", "É", "世", "##界", "."]
+    size = bert.Config(vocabulary_size=15, layers=1, width=4, heads=1, intermediate=4, max_positions=32)
+    bundle = Bundle("bert", "embed", asdict(size), 32, vocab=tuple(pieces), **kind)
+    huggingface.write(tmp_path, bert.encoder(size), bundle)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    pairs = [("Unable a A.", "é É"), ("世界 E", "unable. a"), ("", "a"), ("a\tbé", "e")]
+    ours = bundle.features([one for one, _ in pairs], [two for _, two in pairs])
+    for row, (one, two) in enumerate(pairs):
+        theirs = tokenizer.encode(one, two)
+        real = int(ours["mask"][row].sum())
+        assert theirs.ids == ours["token_ids"][row, :real].tolist()
+        assert theirs.type_ids == ours["segment_ids"][row, :real].tolist()
+    assert huggingface.read(tmp_path)[1] == bundle
+
+
+@pytest.mark.parametrize("kind", ["classify", "tag", "answer", "pretrainer"])
+def test_written_from_what_was_trained(folder, tmp_path, kind):
+    """A head on the encoder of a pretrainer, whose config says that it has a pooler."""
+    train.save(tmp_path / "m", *huggingface.read(folder))
+    encoder, bundle = train.load_encoder(tmp_path / "m")
+    if kind == "pretrainer":
+        model, bundle = train.load(tmp_path / "m")
+    else:
+        bundle = replace(bundle, task=kind, labels=() if kind == "answer" else ("a", "b"))
+        model = heads.by_task(encoder, kind, 2)
+    model.get_layer("layer_1").weights[0].assign(model.get_layer("layer_1").weights[0] + 1)
+    huggingface.write(tmp_path / "back", model, bundle)
+    huggingface.write(tmp_path / "encoder", model, bundle, "BertModel")
+    before = record("BertForPreTraining", "weights")
+    after, encoder = (load_file(tmp_path / name / "model.safetensors") for name in ("back", "encoder"))
+    assert not any("pooler" in name for name in after) or kind in ("classify", "pretrainer")
+    assert any("pooler" in name for name in encoder) == (kind in ("classify", "pretrainer"))
+    for name, array in encoder.items():
+        trained = name.startswith("encoder.layer.1.attention.self") and name.endswith("weight")
+        np.testing.assert_array_equal(array, before[f"bert.{name}"] + np.float32(trained))
+        np.testing.assert_array_equal(after.get(f"bert.{name}", array), array)
+
+
+def test_a_folder_of_each_task_is_saved_and_loaded(tmp_path, tiny):
+    for name in ("BertForTokenClassification", "BertForQuestionAnswering"):
+        model, bundle = huggingface.read(write_folder(tmp_path / name, name, tiny.PIECES))
+        train.save(tmp_path / "m", model, bundle)
+        again, _ = train.load(tmp_path / "m")
+        found, expected = outputs_of(again, name)[0], outputs_of(model, name)[0]
+        assert all(np.array_equal(found[key], expected[key]) for key in expected)
+        encoder, _ = train.load_encoder(tmp_path / "m")
+        assert encoder.name == "bert_encoder"
+
+
+def test_the_command(folder, tmp_path, capsys):
+    assert cli.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
+    said = capsys.readouterr()
+    assert "heads there: pooled output, masked language model, next sentence\n" in said.out
+    assert "heads missing: classes, answer spans\n" in said.out
+    assert cli.main(["convert", str(tmp_path / "m"), "--to", "huggingface", "--out", str(tmp_path / "back")]) == 0
+    one, other = load_file(folder / "model.safetensors"), load_file(tmp_path / "back" / "model.safetensors")
+    assert one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+    (folder / "config.json").write_text("{}")
+    capsys.readouterr()
+    assert cli.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 1
+    assert "config.json: the option vocab_size is missing" in capsys.readouterr().err
+
+
+def test_the_command_says_what_is_missing(tmp_path, tiny, capsys):
+    write_folder(tmp_path / "hub", "BertModel", tiny.PIECES, architectures=["BertForMaskedLM"])
+    assert cli.main(["convert", str(tmp_path / "hub"), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
+    said = capsys.readouterr()
+    assert "no weights for: masked language model; read as BertModel" in said.err
+    assert "heads missing: masked language model, next sentence, classes, answer spans" in said.out
+
+
+# -------------------------------------------------------------------------------------------------------- tokenizers
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (None, (True, None, True, 11)),
+        ({"do_lower_case": False}, (False, None, True, 11)),
+        ({"do_lower_case": True, "strip_accents": True}, (True, None, True, 11)),
+        ({"do_lower_case": True, "strip_accents": False}, (True, False, True, 11)),
+        ({"do_lower_case": False, "strip_accents": None, "tokenize_chinese_chars": False}, (False, None, False, 11)),
+        ({"do_lower_case": False, "strip_accents": True}, (False, True, True, 11)),
+        ({"do_lower_case": True, "model_max_length": 8}, (True, None, True, 8)),
+        ({"do_lower_case": True, "model_max_length": 1000000000000000019884624838656}, (True, None, True, 11)),
+    ],
+)
+def test_how_text_is_prepared(folder, options, expected):
+    if options is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(options))
+    bundle = huggingface.read(folder)[1]
+    assert (bundle.lowercase, bundle.strip_accents, bundle.split_cjk, bundle.max_length) == expected
+
+
+def test_a_tokenizer_json_alone(folder, tiny):
+    (folder / "vocab.txt").unlink()
+    ids = {piece: index for index, piece in enumerate(tiny.PIECES)}
+    normalizer = {"type": "BertNormalizer", "lowercase": False, "strip_accents": None, "handle_chinese_chars": True}
+    whole = {"model": {"type": "WordPiece", "vocab": dict(reversed(ids.items()))}, "normalizer": normalizer}
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(whole))
+    bundle = huggingface.read(folder)[1]
+    assert bundle.vocab == tuple(tiny.PIECES) and bundle.lowercase is False
+    for change, message in (
+        (
+            {"model": whole["model"] | {"type": "BPE"}},
+            r"tokenizer\.json: a BPE with None; WordPiece with '##' is needed",
+        ),
+        ({"model": whole["model"] | {"vocab": ids | {"a": 7}}}, "the ids in model.vocab are not 0 to 22, each once"),
+        ({"model": whole["model"] | {"vocab": ids | {"a": "7"}}}, "the ids in model.vocab are not 0 to 22"),
+        ({"model": {}}, r"tokenizer\.json: the option model\.vocab is missing"),
+        ({"normalizer": {"type": "Lowercase"}}, "its normalizer is Lowercase; BertNormalizer, or tokenizer_config"),
+    ):
+        path.write_text(json.dumps(whole | change))
+        with pytest.raises(ValueError, match=message):
+            huggingface.read(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertJapaneseTokenizer"}))
+    with pytest.raises(ValueError, match="tokenizer_class is 'BertJapaneseTokenizer'; one of BertTokenizer"):
+        huggingface.read(folder)
+
+
+# ------------------------------------------------------------------------------------------------------------ torch
+
+
+def test_pickled_weights_without_torch(folder, monkeypatch):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r'pytorch_model\.bin: torch is not installed.*"keras_ctxrep\[torch\]"'):
+        huggingface.read(folder)
+
+
+def test_safetensors_not_installed(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(ImportError, match=r'safetensors is not installed.*"keras_ctxrep\[convert\]"'):
+        huggingface.read(folder)
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_pickled_weights(folder, shards):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    expected = huggingface.read(folder)[0].get_weights()
+    tensors = {name: torch.tensor(array) for name, array in load_file(folder / "model.safetensors").items()}
+    (folder / "model.safetensors").unlink()
+    if shards:
+        torch.save({WORDS: tensors.pop(WORDS)}, folder / "a.bin")
+        torch.save(tensors, folder / "b.bin")
+        places = {WORDS: "a.bin"} | dict.fromkeys(tensors, "b.bin")
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+    else:
+        torch.save(tensors, folder / "pytorch_model.bin")
+    found = huggingface.read(folder)[0].get_weights()
+    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+class Malicious:
+    def __reduce__(self):
+        return Path.touch, (Path("run"),)
+
+
+def test_nothing_is_unpickled(folder, tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.chdir(tmp_path)
+    (folder / "model.safetensors").unlink()
+    for content in (pickle.dumps({"x": Malicious()}), b"", b"\x80"):
+        (folder / "pytorch_model.bin").write_bytes(content)
+        with pytest.raises(ValueError, match=r"pytorch_model\.bin: not a whole file of tensors alone"):
+            huggingface.read(folder)
+    torch.save({"x": Malicious()}, folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="not a whole file of tensors alone"):
+        huggingface.read(folder)
+    assert not (tmp_path / "run").exists()
+    torch.save([1], folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin: list; a dict of tensors is needed"):
+        huggingface.read(folder)
+
+
+@pytest.mark.skipif(not NER.exists(), reason="the public checkpoints are not here: ../shared/data")
+def test_the_toy_tagger():
+    """All of its tensors; its vocabulary is longer than its embedding."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    with pytest.warns(UserWarning, match="left out: of 405 pieces those from"):
+        model, bundle = huggingface.read(NER)
+    assert bundle.task == "tag" and bundle.labels[:2] == ("O", "B-MISC") and len(bundle.vocab) == 402
+    batch = bundle.features(["a test"])
+    assert model({key: batch[key] for key in model.input})["logits"].shape[-1] == 9
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("model_type", "roberta", "the option model_type is 'roberta'; only 'bert' is read"),
+        ("position_embedding_type", "relative_key", "position_embedding_type is 'relative_key'; only 'absolute'"),
+        ("is_decoder", True, "the option is_decoder is True; only False"),
+        ("add_cross_attention", True, "the option add_cross_attention is True"),
+        ("pruned_heads", {"0": [1]}, "the option pruned_heads is {'0': .1.}; only {}"),
+        ("problem_type", "multi_label_classification", "problem_type is 'multi_label_classification'; only 'single"),
+        ("hidden_act", "gelu_fast", "hidden_act is 'gelu_fast'; one of gelu, gelu_new, gelu_pytorch_tanh, relu"),
+        ("hidden_size", None, "the option hidden_size is missing"),
+        ("hidden_size", 12.0, r"the option hidden_size is 12\.0; int of 1 or more"),
+        ("num_attention_heads", 5, "config.json: heads=5 does not divide width=12"),
+        ("num_hidden_layers", 3, r"missing: bert\.encoder\.layer\.2\.attention\.self\.query\.weight \(12, 12\)"),
+        ("num_hidden_layers", 1, r"left over: bert\.encoder\.layer\.1\."),
+        ("intermediate_size", 17, r"intermediate\.dense\.weight has the shape \(16, 12\); .* \(17, 12\)"),
+        ("max_position_embeddings", 12, r"position_embeddings\.weight has the shape \(11, 12\); .* \(12, 12\)"),
+        ("layer_norm_eps", "small", "layer_norm_eps is 'small'; float of 0 or more"),
+        ("tie_word_embeddings", False, r"missing: cls\.predictions\.decoder\.weight; .*tie_word_embeddings: false"),
+        ("architectures", "BertModel", "the option architectures is 'BertModel'; list is needed"),
+    ],
+)
+def test_options_that_are_refused(folder, option, value, message):
+    options = json.loads((folder / "config.json").read_text()) | {option: value}
+    (folder / "config.json").write_text(json.dumps(options))
+    with pytest.raises(ValueError, match=message) as found:
+        huggingface.read(folder)
+    assert str(folder) in str(found.value) and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100000])
+def test_a_config_that_is_no_json(folder, content):
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"config\.json: not JSON"):
+        huggingface.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        (QUERY, None, rf"other tensors: missing: {QUERY} \(12, 12\)$"),
+        (QUERY, np.zeros((12, 13), np.float32), rf"{QUERY} has the shape \(12, 13\); .* \(12, 12\)"),
+        (QUERY, np.zeros((12, 12)), rf"{QUERY} is float64; write it as float32"),
+        (QUERY, np.zeros((12, 12), np.int8), rf"{QUERY} is I8; write it as float32"),
+        ("bert.pooler.dense.bias", None, r"missing: bert\.pooler\.dense\.bias \(12,\)$"),
+        ("cls.predictions.bias", None, r"missing: cls\.predictions\.bias \(23,\)$"),
+        ("pooler.dense.bias", np.zeros(12, np.float32), r"left over: pooler\.dense\.bias \(12,\)$"),
+        ("bert.adapter.weight", np.zeros((2, 2), np.float32), r"left over: bert\.adapter\.weight \(2, 2\)$"),
+        ("classifier.weight", np.zeros((2, 12), np.float32), "no model has these parts together: pooled output, mas"),
+        ("bert.embeddings.LayerNorm.gamma", np.zeros(12, np.float32), "left over: .*missing|missing: .*left over: "),
+        ("bert.embeddings.position_ids", np.arange(11)[::-1].copy(), "position_ids is not 0 to 10, the order of pos"),
+        ("bert.embeddings.position_ids", np.arange(12), "position_ids is not 0 to 10"),
+        ("cls.predictions.decoder.weight", np.zeros((23, 12), np.float32), "decoder.weight is not bert.embeddings.wo"),
+        ("cls.predictions.decoder.bias", np.zeros(23, np.float32), "decoder.bias is not cls.predictions.bias"),
+    ],
+)
+def test_tensors_that_are_refused(folder, name, array, message):
+    tensors = load_file(folder / "model.safetensors")
+    if array is None:
+        del tensors[name]
+    else:
+        tensors[name] = array
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=message) as found:
+        huggingface.read(folder)
+    assert str(found.value).startswith(f"{folder / 'model.safetensors'}: ") and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("cut", [1, 100, 10**5, 10**7])
+def test_files_that_are_cut(folder, cut):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(ValueError, match=r"model\.safetensors: not a whole safetensors file; copy it again"):
+        huggingface.read(folder)
+
+
+def test_files_that_are_missing(folder, tmp_path):
+    with pytest.raises(ValueError, match="nothing: no such folder"):
+        huggingface.read(tmp_path / "nothing")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"no model\.safetensors in it, and no pytorch_model\.bin; nor .*index\.json"):
+        huggingface.read(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"hub: no config\.json in it"):
+        huggingface.read(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.safetensors", "/etc/passwd", "..", "sub/x.safetensors", "..\\x.safetensors", "", "."]
+)
+def test_shards_outside_the_folder(folder, name):
+    places = shard(folder)
+    save_file(load_file(folder / "model-00001-of-00002.safetensors"), folder.parent / "outside.safetensors")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "x.safetensors").write_bytes((folder / "model-00001-of-00002.safetensors").read_bytes())
+    index = folder / "model.safetensors.index.json"
+    places = {tensor: name if "00001" in file else file for tensor, file in places.items()}
+    index.write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(ValueError, match=r"index\.json: .* is no name of a file beside it"):
+        huggingface.read(folder)
+
+
+def test_shards_that_do_not_fit(folder):
+    places = shard(folder)
+    index, last = folder / "model.safetensors.index.json", folder / "model-00002-of-00002.safetensors"
+
+    def refused(content, message):
+        index.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=message):
+            huggingface.read(folder)
+
+    refused({}, r"index\.json: the option weight_map is missing")
+    refused({"weight_map": places | {WORDS: "x.safetensors"}}, r"x\.safetensors: missing; .* names it")
+    other = {"model-00001-of-00002.safetensors": last.name, last.name: "model-00001-of-00002.safetensors"}
+    refused({"weight_map": places | {WORDS: other[places[WORDS]]}}, f"{WORDS} is not in it, though")
+    refused({"weight_map": {name: file for name, file in places.items() if name != WORDS}}, f"left over, .*: {WORDS}")
+    last.write_bytes(last.read_bytes()[:-1])
+    refused({"weight_map": places}, r"model-00002-of-00002\.safetensors: not a whole safetensors file")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({"0": "a", "1": "b"}, "the option id2label has 2 entries; 3 different names are needed, for '0' to '2'"),
+        ({"0": "a", "1": "b", "2": "a"}, "3 different names are needed"),
+        ({"0": "a", "1": "b", "3": "c"}, "3 different names are needed"),
+        ({"0": "a", "1": "b", "2": 3}, "3 different names are needed"),
+        (["a", "b", "c"], "the option id2label is .*; dict is needed"),
+    ],
+)
+def test_labels_that_are_refused(tmp_path, tiny, labels, message):
+    write_folder(tmp_path, "BertForSequenceClassification", tiny.PIECES, id2label=labels)
+    with pytest.raises(ValueError, match=message):
+        huggingface.read(tmp_path)
+
+
+@pytest.mark.parametrize("claimed", ["BertForMultipleChoice", None])
+def test_a_classifier_of_what(tmp_path, tiny, claimed):
+    write_folder(tmp_path, "BertForTokenClassification", tiny.PIECES, architectures=claimed and [claimed])
+    with pytest.raises(ValueError, match=rf"it has a classifier, and its architecture is {claimed}; BertForSeq"):
+        huggingface.read(tmp_path)
+
+
+def test_a_regression(tmp_path, tiny):
+    tensors = record("BertForSequenceClassification", "weights")
+    tensors |= {name: tensors[name][:1] for name in ("classifier.weight", "classifier.bias")}
+    write_folder(tmp_path, "BertForSequenceClassification", tiny.PIECES, tensors, id2label={"0": "LABEL_0"})
+    with pytest.raises(ValueError, match="a classifier of one class; such a regression is not read"):
+        huggingface.read(tmp_path)
+
+
+def test_models_that_are_not_written(folder, tmp_path):
+    model, bundle = huggingface.read(folder)
+    config = bert.Config(**bundle.config)
+    encoder = bert.encoder(config)
+    mixed = replace(bundle, task="classify", labels=("a", "b"), head={"mix": True})
+    for one, other, architecture, message in (
+        (model, replace(bundle, family="elmo"), None, "a model of the family 'elmo': this format holds a BERT"),
+        (model, replace(bundle, config=bundle.config | {"positions": "sinusoidal"}), None, "learned ones only"),
+        (heads.classify(encoder, 2, mix=True), mixed, None, "reads a mix of all layers"),
+        (model, bundle, "RobertaModel", "architecture 'RobertaModel': one of BertForPreTraining"),
+        (encoder, bundle, None, "is not the one of its config: missing: cls?|mlm_transform"),
+        (model, replace(bundle, config=bundle.config | {"layers": 3}), None, "missing: layer_2/"),
+        (model, replace(bundle, config=bundle.config | {"width": 24}), None, "its config calls for"),
+        (model, bundle, "BertForQuestionAnswering", "missing: span_logits/"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            huggingface.write(tmp_path / "out", one, other, architecture)
+    assert not list((tmp_path / "out").glob("*"))
+
+
+# ------------------------------------------------------------------------------------------------------ original size
+
+
+@pytest.mark.slow
+def test_memory_at_the_original_size(tmp_path):
+    """BERT-large, 335 million weights: written and read in fresh processes, with less than two copies and TensorFlow."""
+    code = """
+import resource, sys
+from dataclasses import asdict
+from keras_ctxrep.convert import huggingface
+from keras_ctxrep.models import bert
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
+if sys.argv[2] == "write":
+    config = bert.SIZES["bert_24_1024_16"]
+    vocab = (*SPECIAL_PIECES, *(f"w{i}" for i in range(config.vocabulary_size - 5)))
+    model = bert.encoder(config)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    huggingface.write(sys.argv[1], model, Bundle("bert", "embed", asdict(config), 512, vocab=vocab))
+else:
+    model, _ = huggingface.read(sys.argv[1])
+    before = 0
+print(model.count_params(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 1024 * before)
+"""
+    for step in ("write", "read"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path), step],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        assert done.returncode == 0, done.stderr
+        parameters, peak, before = map(int, done.stdout.split())
+        assert 335e6 < parameters < 336e6 and peak < max(8 * parameters, before + 0.3e9), (step, peak / 1e9)
