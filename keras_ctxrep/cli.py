@@ -525,10 +525,12 @@ def _given(args: argparse.Namespace) -> dict:
 @cache
 def _signatures(module: str) -> dict[str, dict]:
     """The parameters' literal defaults of every function of a module, read from its source: nothing is imported."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None and spec.origin is not None
+    package, *names = module.split(".")
+    spec = importlib.util.find_spec(package)  # of a module in a folder this would import the folder's __init__.py
+    assert spec is not None and spec.submodule_search_locations
+    source = Path(spec.submodule_search_locations[0], *names).with_suffix(".py")
     found = {}
-    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):
             names = [arg.arg for arg in node.args.args][len(node.args.args) - len(node.args.defaults) :]
             found[node.name] = {

@@ -10,7 +10,20 @@ import pytest
 from keras_ctxrep import cli, train
 from keras_ctxrep.text.examples import read_examples
 
-COMMANDS = ("pretrain", "train", "score", "embed", "convert", "export", "tflite", "predict", "compare", "demo")
+COMMANDS = (
+    "prepare",
+    "pretrain",
+    "train",
+    "score",
+    "embed",
+    "convert",
+    "zoo",
+    "export",
+    "tflite",
+    "predict",
+    "compare",
+    "demo",
+)
 
 
 def ctxrep(*args, **kwargs):

@@ -22,7 +22,8 @@ EXTRA = "assets.extra"  # the folder TF Serving leaves to others
 def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
     """Writes the next version of a SavedModel: FOLDER/1, FOLDER/2, ... as TF Serving polls them.
 
-    Two signatures: `serving_default` takes {"text": string (B,)} and gives the model's outputs, for a classifier with
+    Two signatures: `serving_default` takes {"text": string (B,)}, and {"pair": string (B,)} where the model reads
+    pairs, and gives the model's outputs, for a classifier with
     "label" string (B,), "score" float32 (B,) and "probabilities" float32 (B, C); `ids` takes and gives the model's own
     dict of int32 and float32 tensors. An encoder's layers are one tensor "layers", (B, N, T, D). The bundle lies in
     assets.extra. Whoever loads the SavedModel in Python imports `tensorflow_text` first, which registers its operators.
@@ -74,7 +75,9 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
     serve = loaded.signatures["serving_default"]
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = serve(tf.constant([text.encode("utf-8", "replace") for text in batch["text"]]))
+        found = serve(
+            **{name: tf.constant([t.encode("utf-8", "replace") for t in texts]) for name, texts in batch.items()}
+        )
         return {name: tensor.numpy() for name, tensor in found.items()}
 
     run.keep = loaded  # functions live only as long as the object they were loaded with
@@ -109,9 +112,11 @@ class Signatures(tf.Module):
         def ids(inputs):
             return heads.flat(model(inputs, training=False))
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
-        def text(text):
-            found = ids(self.features(text))
+        strings = [tf.TensorSpec([None], tf.string, name) for name in ("text", "pair")[: 1 + bundle.pairs]]
+
+        @tf.function(input_signature=strings)
+        def text(*texts):
+            found = ids(self.features(*texts))
             if labels is None:
                 return found
             probabilities = tf.nn.softmax(tf.cast(found["logits"], tf.float32))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import chain, count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_text as tf_text
@@ -20,7 +20,7 @@ _STANDS_FOR = {0xF0000: 0xFFFFD, 0x100000: 0x10FFFD}
 _BETWEEN = chr(0x40000)  # outside _PROBED, and no rule touches it
 
 
-def features(bundle: Bundle) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
+def features(bundle: Bundle) -> Callable[..., dict[str, tf.Tensor]]:
     """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
 
     tensorflow-text's own BERT tokenizers are something else: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten)
@@ -34,7 +34,8 @@ def features(bundle: Bundle) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
     Args:
         bundle: its family, vocabulary and lengths are read.
 
-    Returns: a function from string (B,) to the dict of `bundle.features(texts)`, each int32, padded to the longest row.
+    Returns: a function from string (B,), and a second one where the bundle reads pairs, to the dict of
+        `bundle.features(texts)` or `bundle.features(texts, pairs)`, each int32, padded to the longest row.
         It works in a `tf.function` and in a SavedModel; all it needs are constants of the graph, so that there is
         nothing to track and no asset.
 
@@ -71,26 +72,56 @@ def _character_features(max_length: int, width: int) -> Callable[[tf.Tensor], di
     return call
 
 
-def _word_piece_features(pieces: WordPiece, max_length: int) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    known, room = set(pieces.vocab), max_length - 2
+def _word_piece_features(pieces: WordPiece, max_length: int) -> Callable[..., dict[str, tf.Tensor]]:
+    known = set(pieces.vocab)
     unknown = next(char for char in map(chr, count(0xE000)) if char not in known)
     tokenizer = tf_text.FastWordpieceTokenizer(
         pieces.vocab, max_bytes_per_word=4 * WordPiece.MAX_WORD, token_out_type=tf.int32, no_pretokenization=True
     )
 
-    def call(texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        words = _words(texts, pieces.lowercase, pieces.strip_accents, pieces.split_cjk)[
-            :, :room
-        ]  # each word has a piece or more
+    def ids(texts: tf.Tensor) -> tf.RaggedTensor:
+        """The pieces of each text, (B, ragged); more than there can be room for are left out."""
+        words = _words(texts, pieces.lowercase, pieces.strip_accents, pieces.split_cjk)
+        words = words[:, :max_length]  # each has a piece or more
         long = tf.strings.length(words.flat_values, unit="UTF8_CHAR") > WordPiece.MAX_WORD
         words = words.with_flat_values(tf.where(long, unknown, words.flat_values))
-        ids = tokenizer.tokenize(words).merge_dims(1, 2)[:, :room]
-        marker = tf.ones([ids.nrows(), 1], tf.int32)
-        rows = tf.concat([pieces.cls * marker, ids, pieces.sep * marker], 1)
-        token_ids, mask = _padded(rows, pieces.pad)  # pyright: ignore[reportArgumentType]  (ragged, as `ids` is)
-        return {"token_ids": token_ids, "segment_ids": tf.zeros_like(token_ids), "mask": mask}
+        return tokenizer.tokenize(words).merge_dims(1, 2)[:, :max_length]
+
+    def call(texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        one = ids(texts)
+        marker = tf.ones([one.nrows(), 1], tf.int32)
+        cls, sep = pieces.cls * marker, pieces.sep * marker
+        if pairs is None:
+            rows = _joined(cls, one[:, : max_length - 2], sep)
+            segments = tf.zeros_like(rows)
+        else:
+            one, two = _truncated_pair(one, ids(pairs), max_length - 3)
+            first, second = _joined(cls, one, sep), _joined(two, sep)
+            rows = _joined(first, second)
+            segments = _joined(tf.zeros_like(first), tf.ones_like(second))
+        token_ids, mask = _padded(rows, pieces.pad)
+        segment_ids, _ = _padded(segments, 0)
+        return {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask}
 
     return call
+
+
+def _joined(*rows: Any) -> Any:
+    """Ragged rows, one behind the other."""
+    return tf.concat(rows, 1)
+
+
+def _truncated_pair(one: tf.RaggedTensor, two: tf.RaggedTensor, room: int) -> list[tf.RaggedTensor]:
+    """`keras_ctxrep.text.features.truncate_pair` for a batch."""
+    sizes = [one.row_lengths(), two.row_lengths()]
+    excess = tf.maximum(sizes[0] + sizes[1] - room, 0)
+    cuts = [tf.minimum(tf.maximum(a - b, 0), excess) for a, b in (sizes, sizes[::-1])]
+    rest = excess - cuts[0] - cuts[1]
+    kept = (sizes[0] - cuts[0] - rest // 2, sizes[1] - cuts[1] - (rest + 1) // 2)
+    return [
+        tf.ragged.boolean_mask(part, tf.ragged.range(part.row_lengths()) < keep[:, None])
+        for part, keep in zip((one, two), kept, strict=True)
+    ]
 
 
 def _words(texts: tf.Tensor, lowercase: bool, strip_accents: bool, split_cjk: bool) -> tf.RaggedTensor:

@@ -46,7 +46,7 @@ class Predictor:
         self._empty = len(bundle.features.encode([""], [""] if bundle.pairs else None)[0])
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str | None] | None = None) -> list[dict]:
-        if self.bundle.pairs != any(pair is not None for pair in pairs or []):
+        if texts and self.bundle.pairs != any(pair is not None for pair in pairs or []):
             needed = "pairs of texts" if self.bundle.pairs else "one text at a time"
             raise ValueError(f"this model reads {needed}")
         texts = [_valid(text) for text in texts]
@@ -98,7 +98,7 @@ class Predictor:
         texts = [line.removesuffix(b"\r").decode("utf-8", "replace") for line in raw]
         pairs = None
         if self.bundle.pairs:
-            texts, pairs = zip(*(text.partition("\t")[::2] for text in texts), strict=True)
+            texts, pairs = [text.partition("\t")[0] for text in texts], [text.partition("\t")[2] for text in texts]
         for line, text, answer in zip(raw, texts, self(texts, pairs), strict=True):
             if "\ufffd" in text and "\ufffd".encode() not in line:
                 answer = answer | {"warning": "not UTF-8: the bytes that are not were left out"}

@@ -168,3 +168,17 @@ def test_saved_model_of_stock_ops_without_assets(prepared, tmp_path):
     graph = function.get_concrete_function().graph.as_graph_def()
     ops = {node.op for node in [*graph.node, *(node for part in graph.library.function for node in part.node_def)]}
     assert not {op for op in ops if "PyFunc" in op or "Table" in op}
+
+
+@pytest.mark.parametrize("max_length", [4, 5, 6, 9, 40])
+def test_pairs(max_length):
+    """Of all lengths, so that the first, the second, both or none are cut."""
+    vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "c")
+    bundle = Bundle("bert", "classify", {}, max_length, vocab=vocab, pairs=True)
+    texts, pairs = (
+        list(column) for column in zip(*(("ab c " * i, "c ab " * j) for i in range(6) for j in range(6)), strict=True)
+    )
+    expected, found = bundle.features(texts, pairs), features(bundle)(tf.constant(texts), tf.constant(pairs))
+    assert {name: tensor.numpy().tolist() for name, tensor in found.items()} == {
+        name: array.tolist() for name, array in expected.items()
+    }

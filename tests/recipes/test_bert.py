@@ -242,3 +242,22 @@ def test_a_pair_among_single_texts(folder, pairs, tmp_path):
         recipes.finetune(pairs, single, folder, tmp_path / "out", steps=1)
     with pytest.raises(ValueError, match=r"pairs.tsv:2: a pair of texts; this classifier reads one text"):
         recipes.finetune(single, pairs, folder, tmp_path / "out", steps=1)
+
+
+def test_every_engine_classifies_pairs_alike(classifier, pairs, tmp_path, capsys):
+    assert cli.main(["export", str(classifier), "--out", str(tmp_path / "serving")]) == 0
+    assert cli.main(["tflite", str(classifier), "--out", str(tmp_path / "a.tflite"), "--lengths", "8,24"]) == 0
+    (tmp_path / "lines.txt").write_text("w1 w2\tw1\nw1 w2\tw5\nw9\t\n")
+    answers = []
+    for artifact in (classifier, tmp_path / "serving", tmp_path / "a.tflite"):
+        capsys.readouterr()
+        assert cli.main(["predict", str(artifact), "--input", str(tmp_path / "lines.txt")]) == 0
+        answers.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    for found in answers[1:]:
+        for one, other in zip(answers[0], found, strict=True):
+            assert one["label"] == other["label"]
+            assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    files = [str(classifier), str(tmp_path / "serving"), str(tmp_path / "a.tflite")]
+    assert cli.main(["compare", *files, "--data", str(pairs), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["agreement"] for row in rows] == [1.0, 1.0, 1.0] and rows[0]["accuracy"] > 0.7

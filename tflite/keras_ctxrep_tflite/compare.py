@@ -32,7 +32,7 @@ def open_engine(path: str | Path) -> Engine:
     """
     with quiet_stderr():
         engine = _open(Path(path))
-        engine.predictor(["warm up"])
+        engine.predictor(["warm up"], ["engine"] if engine.predictor.bundle.pairs else None)
     return engine
 
 
