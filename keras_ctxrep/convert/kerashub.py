@@ -174,6 +174,6 @@ def _preset(hub: Any, source: str, tokenizer: Any) -> tuple[Any, Any]:
 
 def _stored(weight: keras.Variable) -> Stored:
     def values(index: Any) -> np.ndarray:
-        return keras.ops.convert_to_numpy(weight)[index]
+        return keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(weight))[index]
 
     return Stored(tuple(weight.shape), str(weight.dtype), values)

@@ -647,7 +647,7 @@ def test_models_that_are_not_written(folder, tmp_path):
 
 @pytest.mark.slow
 def test_memory_at_the_original_size(tmp_path):
-    """BERT-large, 335 million weights: written and read in fresh processes, with less than two copies and TensorFlow."""
+    """BERT-large, 335 million weights: written and read in fresh processes, TensorFlow and less than two copies."""
     code = """
 import resource, sys
 from dataclasses import asdict

@@ -1,0 +1,176 @@
+"""KerasHub's BERT: its own outputs against ours, presets, refusals."""
+
+import sys
+import warnings
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+
+from keras_ctxrep import cli, train
+from keras_ctxrep.convert import kerashub
+from keras_ctxrep.convert.weights import arrays
+from keras_ctxrep.models import bert
+
+hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed").models
+CLOSE = {"atol": 2e-6, "rtol": 2e-5}  # float32 both
+SIZES = {
+    "vocabulary_size": 23,
+    "num_layers": 2,
+    "num_heads": 3,
+    "hidden_dim": 12,
+    "intermediate_dim": 20,
+    "dropout": 0.15,
+    "max_sequence_length": 11,
+    "num_segments": 3,
+}
+NAMES = {"token_ids": "token_ids", "segment_ids": "segment_ids", "padding_mask": "mask"}
+
+
+@pytest.fixture
+def backbone(rng):
+    model = hub.BertBackbone(**SIZES)
+    randomized(model, rng)
+    return model
+
+
+def randomized(model, rng):
+    """Every weight large enough to matter."""
+    for weight in model.weights:
+        if "float" in str(weight.dtype):
+            weight.assign(rng.normal(float(weight.path.endswith("gamma")), 0.4, weight.shape))
+
+
+@pytest.fixture
+def tokenizer(tiny):
+    return hub.BertTokenizer(vocabulary=tiny.PIECES, lowercase=True)
+
+
+@pytest.fixture
+def batch(tiny, rng):
+    return tiny.batch_of({"vocab_size": 23, "type_vocab_size": 3}, rng)
+
+
+def theirs(model, batch, **more):
+    return model({name: batch[ours] for name, ours in NAMES.items()} | more)
+
+
+def test_the_encoder(backbone, tokenizer, batch, tiny):
+    model, bundle = kerashub.read(backbone, tokenizer)
+    found, expected = model({name: batch[name] for name in model.input}), theirs(backbone, batch)
+    real = batch["mask"].astype(bool)
+    sequence = np.asarray(expected["sequence_output"])
+    np.testing.assert_allclose(np.asarray(found["sequence"])[real], sequence[real], **CLOSE)
+    np.testing.assert_allclose(found["pooled"], expected["pooled_output"], **CLOSE)
+    config = bert.Config(**bundle.config)
+    assert config.activation == "gelu_tanh" and config.epsilon == 1e-12 and bundle.task == "embed"
+    assert (config.dropout, config.attention_dropout, config.max_positions, config.segments) == (0.15, 0.15, 11, 3)
+    assert bundle.vocab == tuple(tiny.PIECES) and bundle.max_length == 11
+    assert (bundle.lowercase, bundle.strip_accents, bundle.split_cjk) == (True, False, True)  # as it says of itself
+    exact = bert.encoder(replace(config, activation="gelu"))
+    train.copy_weights(model, exact)
+    difference = np.abs(
+        np.asarray(exact({name: batch[name] for name in model.input})["sequence"])[real] - sequence[real]
+    )
+    assert difference.max() > 1e-4  # the test tells the forms apart
+
+
+def test_there_and_back(backbone, tokenizer):
+    model, bundle = kerashub.read(backbone, tokenizer)
+    back = dict(arrays(model, kerashub.table(bert.Config(**bundle.config))))
+    before = {weight.path: np.asarray(weight) for weight in backbone.weights if "float" in str(weight.dtype)}
+    assert back.keys() == before.keys() and all(back[path].tobytes() == before[path].tobytes() for path in back)
+
+
+def test_the_classifier(backbone, tokenizer, batch, rng):
+    source = hub.BertTextClassifier(backbone, num_classes=4, dropout=0.35)
+    randomized(source, rng)
+    model, bundle = kerashub.read(source, tokenizer)
+    found = model({name: batch[name] for name in model.input})
+    np.testing.assert_allclose(found["logits"], theirs(source, batch), **CLOSE)
+    assert bundle.task == "classify" and bundle.labels == ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3")
+    assert bundle.head == {"dropout": 0.35}
+    source = hub.BertTextClassifier(backbone, num_classes=4, activation="softmax")
+    with pytest.raises(ValueError, match="the BertTextClassifier: its logits pass through softmax; activation=None"):
+        kerashub.read(source, tokenizer)
+
+
+def test_the_masked_language_model(backbone, tokenizer, batch, rng):
+    """Equal but for the activation of the head, of which ours is given the form of theirs then."""
+    source = hub.BertMaskedLM(backbone)
+    randomized(source, rng)
+    with warnings.catch_warnings(record=True) as found:  # pytest.warns would pass on those of Keras
+        warnings.simplefilter("always")
+        model, bundle = kerashub.read(source, tokenizer)
+    said = [str(warning.message) for warning in found if warning.category is UserWarning]
+    assert any("left out: the pooler, which no head reads" in text for text in said)
+    assert any("its head computes the exact gelu" in text for text in said)
+    assert bundle.task == "pretrainer" and bundle.config["pooler"] is False
+    expected = theirs(source, batch, mask_positions=batch["mlm_positions"])
+    np.testing.assert_allclose(model(batch)["mlm_logits"], expected, atol=0.01)
+    model.get_layer("mlm_transform").activation = keras.activations.gelu
+    same = model(batch)["mlm_logits"]
+    np.testing.assert_allclose(same, expected, **CLOSE | {"atol": 2e-5})
+
+
+def test_half_precision(tokenizer, rng):
+    model = hub.BertBackbone(**SIZES, dtype="bfloat16")
+    randomized(model, rng)
+    ours, _ = kerashub.read(model, tokenizer)
+    found = ours.get_layer("pooler").weights[0]
+    expected = np.asarray(keras.ops.cast(model.get_layer("pooled_dense").kernel, "float32"))
+    assert str(found.dtype) == "float32" and np.array_equal(found, expected)
+
+
+def test_presets(backbone, tokenizer, rng, tmp_path, capsys, tiny):
+    """Folders of an encoder and of both heads, by the command."""
+    backbone.save_to_preset(tmp_path / "encoder")
+    tokenizer.save_to_preset(tmp_path / "encoder")
+    prepare = {"tokenizer": tokenizer, "sequence_length": 11}
+    classifier = hub.BertTextClassifier(backbone, 2, hub.BertTextClassifierPreprocessor(**prepare))
+    masked = hub.BertMaskedLM(backbone, hub.BertMaskedLMPreprocessor(**prepare))
+    for model, name in ((classifier, "classifier"), (masked, "masked")):
+        randomized(model, rng)
+        model.save_to_preset(tmp_path / name)
+    backbone.save_to_preset(tmp_path / "encoder")
+    for name, task, heads in (
+        ("encoder", "embed", "pooled output"),
+        ("classifier", "classify", "pooled output, classes"),
+        ("masked", "pretrainer", "masked language model"),
+    ):
+        assert cli.main(["convert", str(tmp_path / name), "--from", "kerashub", "--out", str(tmp_path / "m")]) == 0
+        assert f"heads there: {heads}\n" in capsys.readouterr().out
+        model, bundle = train.load(tmp_path / "m")
+        assert bundle.task == task and bundle.vocab == tuple(tiny.PIECES)
+    (kernel,) = (weight for weight in masked.weights if weight.path == "mlm_head/intermediate_dense/kernel")
+    assert np.array_equal(model.get_layer("mlm_transform").get_weights()[0], keras.ops.convert_to_tensor(kernel))
+    model, _ = kerashub.read(tmp_path / "classifier")
+    for one, other in zip(
+        model.get_layer("logits").get_weights(), classifier.get_layer("logits").get_weights(), strict=True
+    ):
+        assert np.array_equal(one, other)
+    model, bundle = kerashub.read(classifier)  # its own tokenizer
+    assert bundle.vocab == tuple(tiny.PIECES)
+
+
+def test_refusals(backbone, tokenizer, tmp_path, tiny, monkeypatch):
+    with pytest.raises(ValueError, match="the BertBackbone: it has no vocabulary; give tokenizer=, a BertTokenizer"):
+        kerashub.read(backbone)
+    with pytest.raises(ValueError, match="a Sequential: a BertBackbone, BertMaskedLM or BertTextClassifier is needed"):
+        kerashub.read(keras.Sequential(), tokenizer)
+    with pytest.raises(ValueError, match="nothing: KerasHub can not load it"):
+        kerashub.read(tmp_path / "nothing")
+    with pytest.raises(ValueError, match=r"its tokenizer has split=False and '##'"):
+        kerashub.read(backbone, hub.BertTokenizer(vocabulary=tiny.PIECES, split=False))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "task.json").write_text('{"class_name": "BertTextEmbedder"}')
+    with pytest.raises(ValueError, match="other: a BertTextEmbedder; a BertBackbone, BertMaskedLM or"):
+        kerashub.read(tmp_path / "other")
+    adapted = hub.BertBackbone(**SIZES)
+    adapted.get_layer("pooled_dense").enable_lora(2)
+    with pytest.raises(ValueError, match=r"the BertBackbone: .*left over: pooled_dense/lora_kernel_a"):
+        kerashub.read(adapted, tokenizer)
+    monkeypatch.setitem(sys.modules, "keras_hub", None)
+    with pytest.raises(ImportError, match=r'keras_hub is not installed.*"keras_ctxrep\[hub\]"'):
+        kerashub.read(backbone, tokenizer)
