@@ -328,7 +328,7 @@ def parser() -> argparse.ArgumentParser:
     option("--task", "what to learn", choices=("classify",), default="classify")
     option("--data", "labelled examples to learn from", required=True, metavar="FILE")
     option("--dev", "labelled examples to choose the best weights by", required=True, metavar="FILE")
-    option("--encoder", "a model folder of any task", required=True, metavar="FOLDER")
+    option("--encoder", "a model folder of any task, or a name of `ctxrep zoo list`", required=True, metavar="FOLDER")
     option("--out", "the model folder to write", required=True, metavar="FOLDER")
     option("--epochs", "passes over the data, unless --steps or --minutes is given", type=_positive(float), metavar="X")
     option("--max-length", "tokens per text (default: as the encoder was trained)", type=_positive(int), metavar="N")
@@ -490,6 +490,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 import tensorflow as tf
 
                 tf.get_logger().setLevel("ERROR")
+        _published(args)
         args.run(args)
         return 0
     except BrokenPipeError:  # the reader of our output went away
@@ -515,6 +516,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _without_tensorflow(args: argparse.Namespace) -> bool:
     return args.command == "zoo" or (args.command == "predict" and args.artifact.endswith(".tflite"))
+
+
+def _published(args: argparse.Namespace) -> None:
+    """Where a model folder is meant, the name of a published model in the cache does as well."""
+    for option in ("folder", "encoder", "init"):
+        name = getattr(args, option, None)
+        if name is not None and not os.path.exists(name):
+            from keras_ctxrep import zoo
+
+            setattr(args, option, str(zoo.find(name)))
 
 
 def _given(args: argparse.Namespace) -> dict:

@@ -296,3 +296,14 @@ def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
     state = json.loads((tmp_path / "lm" / "checkpoint" / "state.json").read_text())
     assert state["step"] > 0
     assert os.listdir(tmp_path / "lm") == ["checkpoint"]
+
+
+def test_a_published_model_that_is_not_there(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CTXREP_CACHE", str(tmp_path))
+    name = "bert_12_768_12/book_corpus_wiki_en_uncased"
+    (tmp_path / "a.tsv").write_text("text\tlabel\n")
+    for command in (["embed", name, "--input", "-"], ["train", "--encoder", name, "--data", "a", "--dev", "a"]):
+        assert cli.main([*command, "--out", str(tmp_path / "x.npz")]) == 1
+        assert f"{name}: not downloaded yet: `ctxrep zoo get {name}`" in capsys.readouterr().err
+    assert cli.main(["export", "no-such", "--out", str(tmp_path / "x")]) == 1
+    assert "no-such: no such folder" in capsys.readouterr().err
