@@ -12,11 +12,8 @@ English vocabularies (bert_checkpoints/vocab); the other texts are odd: all plan
 accents, emoji, right to left, very long words, CJK, special pieces typed as text, real text with any of it thrown in.
 Ids, segment ids and offsets must be equal for each text alone, and for pairs cut at several lengths.
 
-Two differences are known, and counted apart. BertTokenizerFast takes "[SEP]" typed in a text for a marker unless it is
-told not to (`split_special_tokens=True`, as here). And where both texts of a pair lose pieces and an odd number stays,
-we leave one more to the first, as Google's `_truncate_seq_pair` and transformers' own Python tokenizers do;
-BertTokenizerFast leaves it to the one that was longer, or to the second. A pair counts as explained if cutting ours
-that way gives BertTokenizerFast's input exactly. With any other difference the exit status is 1.
+One difference is known, and counted apart: BertTokenizerFast takes "[SEP]" typed in a text for a marker unless it is
+told not to (`split_special_tokens=True`, as here). With any other difference the exit status is 1.
 """
 
 import os
@@ -133,45 +130,9 @@ def peer() -> None:
         vocab, lowercase = Path(job["vocab"]), job["lowercase"]
         if job["do"] == "time":
             answer = timed(fast_encoder(vocab, lowercase), job["texts"])
-        elif job["do"] == "slow cut":
-            answer = slow_cut(vocab, job["sizes"])
         else:
             answer = theirs(vocab, lowercase)(job["texts"], job["pairs"], job["length"], job["split_special"])
         print(json.dumps(answer), flush=True)
-
-
-def slow_cut(vocab: Path, sizes: list[list[int]]) -> list[list[int]]:
-    """What transformers' Python tokenizers keep of pairs; sizes: pieces of the first, of the second, room."""
-    from transformers.models.bert.tokenization_bert_legacy import (  # pyright: ignore[reportMissingImports]
-        BertTokenizerLegacy,
-    )
-
-    slow = BertTokenizerLegacy(str(vocab))
-    kept = []
-    for one, two, room in sizes:
-        first, second, _ = slow.truncate_sequences([0] * one, [0] * two, one + two - room, "longest_first")
-        kept.append([len(first), len(second)])
-    return kept
-
-
-def fast_cut(one: int, two: int, room: int) -> tuple[int, int]:
-    """What BertTokenizerFast keeps of a pair, restated."""
-    short, long = sorted((one, two))
-    if short + long > room:
-        long = max(short, room - short)
-    if short + long > room:
-        short, long = room // 2, room - room // 2
-    return (long, short) if one > two else (short, long)
-
-
-def cut_as_fast(one: Input, two: Input, sizes: tuple[int, int, int]) -> Input:
-    """The input of a pair from those of its two texts alone."""
-    ids, segments, offsets = [one[0][0]], [0], [[0, 0]]
-    for segment, part, kept in zip((0, 1), (one, two), fast_cut(*sizes), strict=True):
-        ids += [*part[0][1 : kept + 1], part[0][-1]]
-        segments += [segment] * (kept + 1)
-        offsets += [*part[2][1 : kept + 1], [0, 0]]
-    return [ids, segments, offsets]
 
 
 def compare(ask: Callable[..., list], vocab: Path, lowercase: bool, texts: list[str]) -> int:
@@ -198,38 +159,15 @@ def compare(ask: Callable[..., list], vocab: Path, lowercase: bool, texts: list[
             )
 
     order = random.Random(1).sample(texts, len(texts))
-    cuts: list[tuple[int, int, int]] = []
     for index, length in enumerate(LENGTHS):
         firsts, seconds = texts[index :: len(LENGTHS)], order[index :: len(LENGTHS)]
         mine = encode(firsts, seconds, length)
         yours = ask("encode", texts=firsts, pairs=seconds, length=length, split_special=True)
-        alone, alone_seconds = (encode(part, None, 1_000_000) for part in (firsts, seconds))
-        cut = equal = explained = 0
-        for row, other, one, two in zip(mine, yours, alone, alone_seconds, strict=True):
-            sizes = len(one[0]) - 2, len(two[0]) - 2, length - 3
-            if sizes[0] + sizes[1] > sizes[2]:
-                cuts.append(sizes)
-                cut += 1
-            equal += row == other
-            if row != other and cut_as_fast(one, two, sizes) == other:
-                explained += 1
-                if explained == 1:
-                    kept = fast_cut(*sizes), (row[1].count(0) - 2, row[1].count(1) - 1)
-                    print(
-                        f"    e.g. {sizes[0]} and {sizes[1]} pieces, room for {sizes[2]}: BertTokenizerFast keeps ",
-                        end="",
-                    )
-                    print("{} and {}, we {} and {}".format(*kept[0], *kept[1]))
-        different = len(mine) - equal - explained
+        different = sum(a != b for a, b in zip(mine, yours, strict=True))
+        full = sum(len(row[0]) == length for row in mine)
         wrong += different
-        print(f"  pairs,  {length:3}: {len(mine):7,} pairs, {cut:6,} cut; equal {equal:,}, ", end="")
-        print(f"cut by one piece elsewhere {explained:,}, different {different}")
-    from keras_ctxrep.text.features import truncate_pair
-
-    kept = [[len(part or []) for part in truncate_pair([0] * one, [0] * two, room)] for one, two, room in cuts]
-    slow = sum(a != b for a, b in zip(kept, ask("slow cut", sizes=cuts), strict=True))
-    print(f"  pairs that are cut, against transformers' Python tokenizer: {len(cuts):,}; cut elsewhere {slow}")
-    return wrong + slow
+        print(f"  pairs,  {length:3}: {len(mine):7,} pairs, {full:6,} full; different {different}")
+    return wrong
 
 
 def timed(encode: Callable[[list[str], bool], object], texts: list[str]) -> list[float]:

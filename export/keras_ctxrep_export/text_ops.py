@@ -79,16 +79,15 @@ def _word_piece_features(pieces: WordPiece, max_length: int) -> Callable[..., di
         pieces.vocab, max_bytes_per_word=4 * WordPiece.MAX_WORD, token_out_type=tf.int32, no_pretokenization=True
     )
 
-    def ids(texts: tf.Tensor) -> tf.RaggedTensor:
-        """The pieces of each text, (B, ragged); more than there can be room for are left out."""
-        words = _words(texts, pieces.lowercase, pieces.strip_accents, pieces.split_cjk)
-        words = words[:, :max_length]  # each has a piece or more
+    def ids(texts: tf.Tensor, most: int | None = None) -> tf.RaggedTensor:
+        """The pieces of each text, (B, ragged), of its first `most` words."""
+        words = _words(texts, pieces.lowercase, pieces.strip_accents, pieces.split_cjk)[:, :most]
         long = tf.strings.length(words.flat_values, unit="UTF8_CHAR") > WordPiece.MAX_WORD
         words = words.with_flat_values(tf.where(long, unknown, words.flat_values))
-        return tokenizer.tokenize(words).merge_dims(1, 2)[:, :max_length]
+        return tokenizer.tokenize(words).merge_dims(1, 2)
 
     def call(texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        one = ids(texts)
+        one = ids(texts, max_length if pairs is None else None)  # each word has a piece or more
         marker = tf.ones([one.nrows(), 1], tf.int32)
         cls, sep = pieces.cls * marker, pieces.sep * marker
         if pairs is None:
@@ -113,14 +112,13 @@ def _joined(*rows: Any) -> Any:
 
 def _truncated_pair(one: tf.RaggedTensor, two: tf.RaggedTensor, room: int) -> list[tf.RaggedTensor]:
     """`keras_ctxrep.text.features.truncate_pair` for a batch."""
-    sizes = [one.row_lengths(), two.row_lengths()]
-    excess = tf.maximum(sizes[0] + sizes[1] - room, 0)
-    cuts = [tf.minimum(tf.maximum(a - b, 0), excess) for a, b in (sizes, sizes[::-1])]
-    rest = excess - cuts[0] - cuts[1]
-    kept = (sizes[0] - cuts[0] - rest // 2, sizes[1] - cuts[1] - (rest + 1) // 2)
+    sizes = one.row_lengths(), two.row_lengths()
+    shorter = tf.minimum(tf.minimum(*sizes), room // 2)
+    keep_one = tf.where(sizes[0] <= sizes[1], shorter, room - shorter)
+    fits = tf.reduce_sum(sizes, 0) <= room
     return [
-        tf.ragged.boolean_mask(part, tf.ragged.range(part.row_lengths()) < keep[:, None])
-        for part, keep in zip((one, two), kept, strict=True)
+        tf.ragged.boolean_mask(part, fits[:, None] | (tf.ragged.range(part.row_lengths()) < keep[:, None]))
+        for part, keep in ((one, keep_one), (two, room - keep_one))
     ]
 
 

@@ -135,8 +135,8 @@ class WordPieceFeatures:
 
     [CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; what is too long loses pieces from the longer of the two, last
     piece first (Devlin et al. 2018, https://arxiv.org/abs/1810.04805, and its `_truncate_seq_pair`). Where both lose
-    pieces and an odd number is kept, the text keeps one more than the pair; in Hugging Face's `BertTokenizerFast`, the
-    one that was longer does, and the pair if neither was.
+    pieces and an odd number is kept, the one that was longer keeps one more, and the pair if neither was, as in Hugging
+    Face's `BertTokenizerFast`; Google's code leaves it to the text.
 
     Args:
         wordpiece: the vocabulary.
@@ -222,18 +222,16 @@ def _joined(words: Sequence[list]) -> tuple[list, list[int | None]]:
 
 
 def truncate_pair(one: list, two: list | None, room: int) -> tuple[list, list | None]:
-    """Cuts both to `room` items: the longer loses its last one until they fit (a tie costs the second)."""
-    if two is None:
-        return one[:room], None
-    keep_one, keep_two = len(one), len(two)
-    excess = keep_one + keep_two - room
-    if excess > 0:
-        cut_one = min(max(keep_one - keep_two, 0), excess)
-        cut_two = min(max(keep_two - keep_one, 0), excess)
-        rest = excess - cut_one - cut_two
-        cut_one, cut_two = cut_one + rest // 2, cut_two + (rest + 1) // 2
-        keep_one, keep_two = keep_one - cut_one, keep_two - cut_two
-    return one[:keep_one], two[:keep_two]
+    """Cuts the end of both to `room` items together: the shorter keeps up to half of it, rounded down.
+
+    >>> truncate_pair(["a", "b", "c", "d"], ["e", "f"], 5)
+    (['a', 'b', 'c'], ['e', 'f'])
+    """
+    if two is None or len(one) + len(two) <= room:
+        return one[:room], two
+    shorter = min(len(one), len(two), room // 2)
+    keep_one = shorter if len(one) <= len(two) else room - shorter
+    return one[:keep_one], two[: room - keep_one]
 
 
 def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:

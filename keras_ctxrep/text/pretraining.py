@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_ctxrep.text.bundle import written_whole
-from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures, truncate_pair
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
 
 UNKNOWN = "<UNK>"
@@ -262,9 +262,19 @@ def next_sentence_rows(
                 second = _elsewhere(documents, number, range(begin, cut + 1), target - len(first), rng)
                 begin = cut
             target = draw_target()
-            first, second = truncate_pair(first, second, room)
+            first, second = _cut(first, second, room, rng)
             if second:  # nothing lies elsewhere in a text of one sentence
                 yield Row([cls, *first, sep, *second, sep], first=len(first) + 2), follows
+
+
+def _cut(one: list[int], two: list[int], room: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    """`truncate_seq_pair` of the reference: the longer loses a piece, the first or the last, until both fit."""
+    excess = max(0, len(one) + len(two) - room)
+    most = min(max(0, len(one) - len(two)), excess), min(max(0, len(two) - len(one)), excess)
+    rest = excess - sum(most)
+    cut_one, cut_two = most[0] + rest // 2, most[1] + (rest + 1) // 2
+    begin_one, begin_two = rng.binomial(cut_one, 0.5), rng.binomial(cut_two, 0.5)
+    return one[begin_one : begin_one + len(one) - cut_one], two[begin_two : begin_two + len(two) - cut_two]
 
 
 def _joined(sentences: Sequence[Sequence[int] | np.ndarray]) -> list[int]:

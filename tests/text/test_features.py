@@ -18,21 +18,21 @@ def pieces():
     return WordPieceFeatures(WordPiece(VOCAB), max_length=8)
 
 
-def truncated_one_at_a_time(one, two, room):
-    """`_truncate_seq_pair` of https://github.com/google-research/bert, create_pretraining_data.py."""
-    one, two = list(one), list(two)
-    while len(one) + len(two) > room:
-        if len(one) > len(two):
-            one.pop()
-        else:
-            two.pop()
-    return one, two
+def longest_first(one, two, room):
+    """What Rust's `tokenizers` keeps of a pair (truncation.rs, LongestFirst), in its own terms."""
+    short, long = sorted((one, two))
+    if short + long > room:
+        long = short if short > room else max(short, room - short)
+        if short + long > room:
+            short, long = room // 2, room // 2 + room % 2
+    return (long, short) if one > two else (short, long)
 
 
-def test_truncate_pair_equals_the_loop():
+def test_truncate_pair():
     for one, two, room in itertools.product(range(12), range(12), range(14)):
         first, second = list(range(one)), list(range(100, 100 + two))
-        assert truncate_pair(first, second, room) == truncated_one_at_a_time(first, second, room)
+        keep_one, keep_two = longest_first(one, two, room)
+        assert truncate_pair(first, second, room) == (first[:keep_one], second[:keep_two])
     assert truncate_pair([1, 2, 3], None, 2) == ([1, 2], None)
 
 

@@ -1,5 +1,7 @@
 """Training data of the two objectives: by hand, and by counting."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from keras_ctxrep.text.pretraining import (
     Masking,
     Stretch,
     Vocabulary,
+    _cut,
     for_sampling,
     language_model_batch,
     next_sentence_rows,
@@ -248,22 +251,23 @@ def test_what_follows_really_follows_in_one_document(pairs, features):
         assert place[first[0]][0] == document and place[second[-1]][0] == other  # no segment crosses a document
         if follows:
             assert document == other
-            assert second[0] == documents[document][start][0]
-            # the next sentence, unless the first segment lost its end because the pair was too long
-            assert start == last + 1 or (start > last - 1 and len(row) == features.max_length)
+            # the next sentence, unless a segment lost its beginning or its end because the pair was too long
+            whole = second[0] == documents[document][start][0] and start == last + 1
+            assert whole or (start >= last and len(row) == features.max_length)
             assert second[0] > first[-1]
         else:
             assert document != other
     assert min(seen.values()) > 1000
 
 
-def test_first_segments_begin_with_a_sentence_in_the_order_of_the_corpus(pairs):
+def test_first_segments_begin_with_a_sentence_in_the_order_of_the_corpus(pairs, features):
     documents, _, rows = pairs
     flat = [sentence[0] for document in documents for sentence in document]
     starts = [first[0] for _, _, first, _ in rows]
-    assert set(starts) <= set(flat)
-    assert starts.count(flat[0]) == 6  # each pass over the corpus begins with its first sentence
-    begin = [i for i, start in enumerate(starts) if start == flat[0]]
+    assert all(first[0] in flat for row, _, first, _ in rows if len(row) < features.max_length)
+    assert starts.count(min(starts)) >= 1
+    begin = [0, *(i for i in range(1, len(starts)) if starts[i] < starts[i - 1] - 500)]
+    assert len(begin) == 6  # each pass over the corpus begins with its first sentences
     for one, two in zip(begin, [*begin[1:], len(starts)], strict=True):
         assert starts[one:two] == sorted(starts[one:two])
 
@@ -280,6 +284,23 @@ def test_half_of_the_second_segments_follow(features, rng, sentences, max_length
             found.append(follows)
             size += len(row)
     assert abs(np.mean(found) - 0.5) < 3 * 0.5 / len(found) ** 0.5
+
+
+def test_both_ends_of_what_is_too_long_are_cut(rng):
+    """As the loop of the reference does it, one piece at a time."""
+
+    def loop(one, two, room):
+        while len(one) + len(two) > room:
+            longer = one if len(one) > len(two) else two
+            del longer[0 if rng.random() < 0.5 else -1]
+        return one, two
+
+    for one, two, room in itertools.product(range(7), range(7), range(9)):
+        sizes = [len(part) for part in loop(list(range(one)), list(range(two)), room)]
+        for part, size in zip(_cut(list(range(one)), list(range(two)), room, rng), sizes, strict=True):
+            assert len(part) == size and part == list(range(part[0], part[0] + size)) if part else not size
+    one, two = np.array([[part[0] for part in _cut(list(range(30)), list(range(20)), 10, rng)] for _ in range(4000)]).T
+    assert abs(one.mean() - 12.5) < 3 * (25 / 4 / 4000) ** 0.5 and abs(two.mean() - 7.5) < 3 * (15 / 4 / 4000) ** 0.5
 
 
 def test_documents_of_one_sentence_have_no_next_ones(features, rng):
