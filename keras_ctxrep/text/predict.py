@@ -38,6 +38,10 @@ class Predictor:
     """
 
     def __init__(self, bundle: Bundle, run: Run, batch_size: int = 32, raw: bool = False):
+        if bundle.task == "embed" and not bundle.config.get("pooler", True):
+            raise ValueError("this encoder has no pooler, so no vector of a text; use `ctxrep embed`")
+        if bundle.task in ("tag", "answer"):
+            raise ValueError(f"a model of the task {bundle.task!r}: its outputs are not decoded here; call the model")
         if bundle.task not in ("classify", "embed"):
             raise ValueError(
                 f"a {bundle.task} gives no answers; put a head on it with `ctxrep train`, or use `ctxrep embed`"

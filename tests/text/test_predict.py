@@ -113,6 +113,14 @@ def test_a_model_without_a_head_has_no_answers(family, task):
         Predictor(Bundle(family, task, CONFIG, 8, vocab=SPECIAL_PIECES), lambda batch: {})
 
 
+@pytest.mark.parametrize("task", ["tag", "answer", "embed"])
+def test_a_model_whose_outputs_are_no_answers(task):
+    bundle = Bundle("bert", task, {"pooler": False}, 9, vocab=tuple(SPECIAL_PIECES))
+    message = "has no pooler, so no vector" if task == "embed" else f"the task '{task}': its outputs are not decoded"
+    with pytest.raises(ValueError, match=message):
+        Predictor(bundle, lambda batch: batch)
+
+
 def in_chunks(data, size):
     """A stream that gives at most `size` bytes at a time."""
     chunks = iter([data[i : i + size] for i in range(0, len(data), size)])
