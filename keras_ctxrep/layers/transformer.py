@@ -1,5 +1,7 @@
 """The post-norm Transformer block of BERT, and the small layers around it."""
 
+from functools import cache
+
 import keras
 import numpy as np
 from keras import ops
@@ -105,29 +107,29 @@ class TransformerBlock(keras.layers.Layer):
         self.drop_output = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
 
     def call(self, x, mask, training=None):
-        mixed, weights = self._attention(x, mask, training)
-        x = self.attention_norm(x + self.drop_output(self.attention_output(mixed), training=training))
+        length, width = ops.shape(x)[1], x.shape[-1]
+        x = ops.reshape(x, (-1, width))  # (B*T, D): TensorFlow joins a product of matrices, its bias and GELU in one
+        mixed, weights = self._attention(x, mask, length, training)
+        x = _norm(self.attention_norm, x + self.drop_output(self.attention_output(mixed), training=training), training)
         fed = self.feed_forward_output(self.feed_forward(x))
-        x = self.feed_forward_norm(x + self.drop_output(fed, training=training))
+        x = _norm(self.feed_forward_norm, x + self.drop_output(fed, training=training), training)
+        x = ops.reshape(x, (-1, length, width))
         if not self.return_attention:
             return x
         real = ops.cast(mask, weights.dtype)
         return x, weights * real[:, None, None, :] * real[:, None, :, None]
 
-    def _attention(self, x, mask, training):
-        """(B, T, D) before the output's dense layer, and the weights, (B, H, T, T)."""
-        length, width = ops.shape(x)[1], x.shape[-1]
+    def _attention(self, x, mask, length, training):
+        """What the output's dense layer reads, (B*T, D), and the weights, (B, H, T, T)."""
+        width = x.shape[-1]
         head = width // self.heads
-
-        def by_head(part):  # (B, T, D) -> (B, H, T, D/H)
-            return ops.transpose(ops.reshape(part, (-1, length, self.heads, head)), (0, 2, 1, 3))
-
-        query, key, value = map(by_head, ops.split(self.qkv(x), 3, axis=-1))
+        parts = ops.reshape(self.qkv(x), (-1, length, 3 * self.heads, head))
+        query, key, value = ops.split(ops.transpose(parts, (0, 2, 1, 3)), 3, axis=1)  # (B, H, T, D/H)
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) * (head**-0.5)  # (B, H, T, T)
         away = (1 - ops.cast(mask, scores.dtype)) * ops.cast(-1e4, scores.dtype)  # (B, T)
         weights = ops.softmax(scores + away[:, None, None, :])
         mixed = ops.matmul(self.drop_weights(weights, training=training), value)  # (B, H, T, D/H)
-        return ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (-1, length, width)), weights
+        return ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (-1, width)), weights
 
     def compute_output_shape(self, input_shape):
         batch, length, _ = input_shape
@@ -136,6 +138,40 @@ class TransformerBlock(keras.layers.Layer):
     def get_config(self):
         names = ("heads", "intermediate", "dropout", "attention_dropout", "activation", "epsilon", "initializer_range")
         return super().get_config() | {name: getattr(self, name) for name in (*names, "return_attention")}
+
+
+def _norm(layer, x, training):
+    """A layer norm of (rows, D). Where oneDNN is there it is a batch norm of the rows: one operation each way, not ten.
+
+    TFLite, which is converted with sizes that are known, has no such operation.
+    """
+    if keras.backend.backend() == "tensorflow" and (training or x.shape[0] is None) and x.dtype != "float16":
+        import tensorflow as tf
+
+        if _one_dnn():
+            rows, width = tf.shape(x)[0], x.shape[1]
+            normal = tf.raw_ops.FusedBatchNormV3(
+                x=tf.reshape(x, (1, rows, width, 1)),
+                scale=tf.fill([rows], 1.0),
+                offset=tf.fill([rows], 0.0),
+                mean=tf.zeros([0]),
+                variance=tf.zeros([0]),
+                epsilon=layer.epsilon,
+                data_format="NCHW",
+                is_training=True,
+            )[0]
+            gamma, beta = (tf.cast(weight.value, x.dtype) for weight in (layer.gamma, layer.beta))
+            return tf.reshape(normal, tf.shape(x)) * gamma + beta
+    return layer(x)
+
+
+@cache
+def _one_dnn():
+    """Whether TensorFlow computes on a CPU by oneDNN, which it decides by the CPU and TF_ENABLE_ONEDNN_OPTS."""
+    import tensorflow as tf
+    from tensorflow.python.util import _pywrap_util_port
+
+    return _pywrap_util_port.IsMklEnabled() and not tf.config.list_physical_devices("GPU")
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

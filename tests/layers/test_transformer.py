@@ -8,7 +8,14 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_ctxrep.layers import Bias, PositionEmbedding, SinusoidalPositions, TakePositions, TransformerBlock
+from keras_ctxrep.layers import (
+    Bias,
+    PositionEmbedding,
+    SinusoidalPositions,
+    TakePositions,
+    TransformerBlock,
+    transformer,
+)
 
 B, T, D, HEADS = 3, 5, 8, 2
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.int32)
@@ -97,6 +104,41 @@ def test_activations(name):
     assert TransformerBlock(2, 4).activation == "gelu" and TransformerBlock(2, 4).epsilon == 1e-12
     with pytest.raises(ValueError, match="activation='tanh': one of gelu, gelu_tanh, relu"):
         TransformerBlock(2, 12, activation="tanh")
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "float16"])
+@pytest.mark.parametrize("training", [False, True])
+def test_norm_by_one_operation_is_the_general_one(block, rng, monkeypatch, policy, training):
+    """Outputs and gradients, whatever the CPU is; float16 has the general form alone."""
+    layer = TransformerBlock.from_config(block.get_config() | {"dtype": policy})
+    layer.build((None, None, D))
+    layer.set_weights(block.get_weights())
+    x = tf.cast(rng.normal(size=(B, T, D)), layer.compute_dtype)
+
+    def run(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            out = layer(x, mask=tf.constant(MASK), training=training)
+            loss = tf.reduce_sum(tf.cast(out, tf.float32) * np.arange(B * T * D, dtype="float32").reshape(B, T, D) / 9)
+        return [out, *tape.gradient(loss, [x, *(weight.value for weight in layer.trainable_variables)])]
+
+    found = []
+    for there in (True, False):
+        monkeypatch.setattr(transformer, "_one_dnn", lambda there=there: there)
+        traced = tf.function(run, input_signature=[tf.TensorSpec((None, None, D), x.dtype)])
+        kinds = {operation.type for operation in traced.get_concrete_function().graph.get_operations()}
+        assert ("FusedBatchNormV3" in kinds) == (there and policy != "float16")
+        found.append([tf.cast(tensor, tf.float32).numpy() for tensor in traced(x)])
+    for one, two in zip(*found, strict=True):
+        scale = np.abs(two).max()
+        np.testing.assert_allclose(one, two, atol=scale * (2e-5 if policy == "float32" else 0.04))
+
+
+def test_known_sizes_have_the_operations_of_tflite(block, monkeypatch):
+    monkeypatch.setattr(transformer, "_one_dnn", lambda: True)
+    run = tf.function(lambda x: block(x, mask=tf.ones((1, 3), tf.int32)))
+    graph = run.get_concrete_function(tf.TensorSpec((1, 3, D))).graph
+    assert "FusedBatchNormV3" not in {operation.type for operation in graph.get_operations()}
 
 
 def test_masked_positions_do_not_leak(block, rng):
