@@ -40,7 +40,7 @@ def classify(
     outputs: dict = encoder.output
     if mix:
         mixed = ScalarMix(l2, name="scalar_mix")(outputs["layers"])
-        x = MaskedPooling("mean_max", name="pooling")(mixed, mask=outputs.get("mask", encoder.input["mask"]))
+        x = MaskedPooling("mean_max", name="pooling")(mixed, mask=_mask(encoder))
     elif "pooled" in outputs:
         x = outputs["pooled"]
     else:
@@ -75,7 +75,7 @@ def tag(encoder: keras.Model, classes: int, dropout: float = 0.1) -> keras.Model
         raise ValueError(f"classes={classes}: a tagger needs at least two")
     x = klayers.Dropout(dropout, name="head_dropout")(encoder.output["sequence"])
     x = klayers.Dense(classes, name="logits", dtype="float32")(x)
-    logits = ZeroPadding(name="logits_padding", dtype="float32")(x, mask=encoder.input["mask"])
+    logits = ZeroPadding(name="logits_padding", dtype="float32")(x, mask=_mask(encoder))
     return keras.Model(encoder.input, {"logits": logits}, name="tagger")
 
 
@@ -97,7 +97,7 @@ def answer(encoder: keras.Model) -> keras.Model:
     ['end_logits', 'start_logits']
     """
     x = klayers.Dense(2, name="span_logits", dtype="float32")(encoder.output["sequence"])  # (B, T, 2)
-    x = ops.where(ops.cast(encoder.input["mask"], "bool")[..., None], x, -1e4)
+    x = ops.where(ops.cast(_mask(encoder), "bool")[..., None], x, -1e4)
     return keras.Model(encoder.input, {"start_logits": x[..., 0], "end_logits": x[..., 1]}, name="answerer")
 
 
@@ -176,3 +176,8 @@ def flat(outputs: dict) -> dict:
     TensorShape([2, 5, 3, 4])
     """
     return outputs | {"layers": ops.stack(outputs["layers"], axis=1)} if "layers" in outputs else outputs
+
+
+def _mask(encoder: keras.Model):
+    """Of the positions in the encoder's outputs, which have more than its inputs where markers are kept."""
+    return encoder.output.get("mask", encoder.input["mask"])

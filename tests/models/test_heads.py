@@ -1,11 +1,13 @@
 """Heads over every encoder."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep.models import elmo, heads
+from keras_ctxrep.models import bert, elmo, heads
 
 both_ways = pytest.mark.parametrize("mix", [False, True])
 
@@ -123,3 +125,89 @@ def test_fixed_mixes_have_nothing_to_train(elmo_config, characters, sentences):
     assert not model.trainable_weights
     batch = characters(sentences)
     np.testing.assert_allclose(model(batch)["mix_0"], encoder(batch)["layers"][1], atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------- tokens and spans
+
+
+def test_tagger(family, sentences, rng):
+    encoder, features = family
+    model = heads.tag(encoder, 5, dropout=0.0)
+    batch = features(sentences)
+    logits, real = np.asarray(model(batch)["logits"]), batch["mask"].astype(bool)
+    assert set(model.output) == {"logits"} and logits.shape == (*real.shape, 5) and logits.dtype == np.float32
+    kernel, bias = model.get_layer("logits").get_weights()
+    model.get_layer("logits").set_weights([kernel, bias + 1])  # a bias would reach masked positions
+    logits = np.asarray(model(batch)["logits"])
+    expected = np.asarray(encoder(batch)["sequence"]) @ kernel + bias + 1
+    np.testing.assert_allclose(logits[real], expected[real], atol=1e-5)
+    assert not logits[~real].any() and (~real).any()
+    assert not any(layer.name == "pooler" for layer in model.layers)
+
+
+def test_answerer(family, sentences):
+    encoder, features = family
+    model = heads.answer(encoder)
+    batch = features(sentences)
+    outputs, real = model(batch), batch["mask"].astype(bool)
+    kernel, bias = model.get_layer("span_logits").get_weights()
+    expected = np.asarray(encoder(batch)["sequence"]) @ kernel + bias
+    assert set(outputs) == {"start_logits", "end_logits"}
+    for column, name in enumerate(("start_logits", "end_logits")):
+        found = np.asarray(outputs[name])
+        np.testing.assert_allclose(found[real], expected[real][:, column], atol=1e-5)
+        assert found.dtype == np.float32 and (found[~real] == -1e4).all()
+
+
+@pytest.mark.parametrize("head", [lambda encoder: heads.tag(encoder, 3), heads.answer])
+def test_what_is_masked_changes_nothing(family, sentences, head):
+    encoder, features = family
+    model = head(encoder)
+    batch = features(sentences)
+    length = batch["mask"].shape[1]
+    padded = model(features(sentences, length=15))
+    for name, array in model(batch).items():
+        np.testing.assert_allclose(np.asarray(padded[name])[:, :length], array, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["tag", "answer"])
+def test_token_heads_learn_and_are_saved(family, sentences, task, tmp_path, rng):
+    encoder, features = family
+    model = heads.by_task(encoder, task, 3)
+    batch = features(sentences)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    if task == "tag":
+        targets = {"logits": rng.integers(0, 3, batch["mask"].shape)}
+    else:
+        targets = {"start_logits": np.array([1, 0, 1, 0]), "end_logits": np.array([2, 1, 1, 1])}
+    model.compile(keras.optimizers.Adam(0.05), dict.fromkeys(targets, loss))
+    losses = model.fit(batch, targets, epochs=30, batch_size=4, verbose=0).history["loss"]
+    assert losses[-1] < 0.7 * losses[0]
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for name, array in model(batch).items():
+        assert np.array_equal(loaded(batch)[name], array)
+
+
+def test_by_task(family):
+    encoder, _ = family
+    assert heads.by_task(encoder, "embed") is encoder
+    assert heads.by_task(encoder, "classify", 2, mix=True).name == "classifier"
+    assert heads.by_task(encoder, "tag", 2, dropout=0.3).get_layer("head_dropout").rate == 0.3
+    with pytest.raises(ValueError, match="task 'sing': embed, classify, tag or answer"):
+        heads.by_task(encoder, "sing")
+    with pytest.raises(ValueError, match="classes=1: a tagger needs at least two"):
+        heads.tag(encoder, 1)
+
+
+def test_no_pooled_output_to_classify_by(bert_config):
+    encoder = bert.encoder(replace(bert_config, pooler=False))
+    with pytest.raises(ValueError, match=r"no pooled output \(its config has pooler=False\); classify with mix=True"):
+        heads.classify(encoder, 2)
+    assert heads.classify(encoder, 2, mix=True).name == "classifier"
+
+
+def test_markers_are_tagged_where_they_are_kept(elmo_config, characters, sentences):
+    model = heads.tag(elmo.encoder(elmo_config, keep_markers=True), 3)
+    batch = characters(sentences)
+    assert model(batch)["logits"].shape[1] == batch["mask"].shape[1] + 2
