@@ -319,6 +319,23 @@ def test_gradients_of_some_rows(rng, make):
     assert slots
 
 
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_adamw_is_the_one_of_keras(rng, amsgrad):
+    values = {"kernel": rng.normal(size=(3, 4)).astype(np.float32), "bias": rng.normal(size=4).astype(np.float32)}
+    theirs = keras.optimizers.AdamW(0.01, weight_decay=0.1, amsgrad=amsgrad)
+    theirs.exclude_from_weight_decay(var_names=["bias"])
+    found = []
+    for optimizer in (train.AdamW(0.01, weight_decay=0.1, clip=1e9, amsgrad=amsgrad), theirs):
+        variables = [keras.Variable(value, name=name) for name, value in values.items()]
+        draw = np.random.default_rng(1)
+        for _ in range(20):
+            optimizer.apply([tf.constant(draw.normal(size=v.shape), tf.float32) for v in variables], variables)
+        found.append([variable.numpy() for variable in [*variables, *optimizer.variables[2:]]])
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+    assert all(np.abs(one - start).max() > 0.01 for one, start in zip(found[0], values.values(), strict=False))
+
+
 def test_repeated_rows_count_once_in_the_norm():
     variable, optimizer = keras.Variable(np.zeros((2, 1), "float32")), optimizers.Adagrad(1.0, clip=1.0)
     optimizer.build([variable])
