@@ -54,7 +54,7 @@ TEXTS = [
     "José's naïve Café: 東京タワー, 3.14!",
     "UNBELIEVABLE\u00a0things\thappen…",
     "Größe ﬁne Ǆ İstanbul",
-    "a [MASK] b",
+    "a (mask) b; c",
 ]
 
 

@@ -595,6 +595,7 @@ def test_shards_that_do_not_fit(folder):
     ("labels", "message"),
     [
         ({"0": "a", "1": "b"}, "the option id2label has 2 entries; 3 different names are needed, for '0' to '2'"),
+        ({"0": "a", "1": "b", "2": "c", "3": "d"}, "the option id2label has 4 entries; 3 different names are needed"),
         ({"0": "a", "1": "b", "2": "a"}, "3 different names are needed"),
         ({"0": "a", "1": "b", "3": "c"}, "3 different names are needed"),
         ({"0": "a", "1": "b", "2": 3}, "3 different names are needed"),

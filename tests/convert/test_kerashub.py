@@ -171,6 +171,11 @@ def test_refusals(backbone, tokenizer, tmp_path, tiny, monkeypatch):
     adapted.get_layer("pooled_dense").enable_lora(2)
     with pytest.raises(ValueError, match=r"the BertBackbone: .*left over: pooled_dense/lora_kernel_a"):
         kerashub.read(adapted, tokenizer)
+    adapted = hub.BertMaskedLM(hub.BertBackbone(**SIZES))
+    adapted.backbone.get_layer("token_embedding").enable_lora(2)
+    with warnings.catch_warnings(), pytest.raises(ValueError, match="left over: token_embedding/lora_embeddings_a"):
+        warnings.simplefilter("ignore")
+        kerashub.read(adapted, tokenizer)
     monkeypatch.setitem(sys.modules, "keras_hub", None)
     with pytest.raises(ImportError, match=r'keras_hub is not installed.*"keras_ctxrep\[hub\]"'):
         kerashub.read(backbone, tokenizer)
