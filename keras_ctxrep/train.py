@@ -26,6 +26,7 @@ from keras import ops
 from tqdm import tqdm
 
 from keras_ctxrep import __version__
+from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.models import bert, elmo, heads
 from keras_ctxrep.optimizers import AdamW
 from keras_ctxrep.text import bundle as bundles
@@ -140,7 +141,11 @@ def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
 def runner(model: keras.Model) -> Run:
     """The model as a function from a dict of arrays to a dict of arrays, traced once for all sizes."""
     signature = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in model.input.items()}
-    traced = tf.function(lambda inputs: model(inputs, training=False), input_signature=[signature])
+
+    @tf.function(input_signature=[signature])
+    def traced(inputs):
+        with on_this_machine():
+            return model(inputs, training=False)
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced({name: batch[name] for name in signature}))

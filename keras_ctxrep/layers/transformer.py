@@ -1,5 +1,7 @@
 """The post-norm Transformer block of BERT, and the small layers around it."""
 
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
 import keras
@@ -140,12 +142,28 @@ class TransformerBlock(keras.layers.Layer):
         return super().get_config() | {name: getattr(self, name) for name in (*names, "return_attention")}
 
 
-def _norm(layer, x, training):
-    """A layer norm of (rows, D). Where oneDNN is there it is a batch norm of the rows: one operation each way, not ten.
+_here = ContextVar("here", default=False)
 
-    TFLite, which is converted with sizes that are known, has no such operation.
+
+@contextmanager
+def on_this_machine():
+    """What is traced inside may use operations that are fast here and elsewhere are not, or are not exact.
+
+    Training always does. An inference graph may be exported, and so it does only inside of this.
+
+    >>> with on_this_machine():
+    ...     x = TransformerBlock(heads=2, intermediate=8)(ops.ones((1, 3, 4)), mask=ops.ones((1, 3), "int32"))
     """
-    if keras.backend.backend() == "tensorflow" and (training or x.shape[0] is None) and x.dtype != "float16":
+    token = _here.set(True)
+    try:
+        yield
+    finally:
+        _here.reset(token)
+
+
+def _norm(layer, x, training):
+    """A layer norm of (rows, D). Where oneDNN is, it is a batch norm of the rows: one operation each way, not ten."""
+    if keras.backend.backend() == "tensorflow" and (training or _here.get()) and x.dtype != "float16":
         import tensorflow as tf
 
         if _one_dnn():
