@@ -156,10 +156,8 @@ def _export(args: argparse.Namespace) -> None:
     from keras_ctxrep_export import saved_model
 
     from keras_ctxrep import train
-    from keras_ctxrep.text.bundle import load
 
-    headless = load(args.folder).task in ("language_model", "pretrainer")
-    print(saved_model.export(*(train.load_encoder if headless else train.load)(args.folder), args.out))
+    print(saved_model.export(*train.load_served(args.folder), args.out))
 
 
 def _tflite(args: argparse.Namespace) -> None:
@@ -312,6 +310,7 @@ def parser() -> argparse.ArgumentParser:
     option("--vocab", "a vocabulary file, one piece a line (default: learned from the corpus)", metavar="FILE")
     option("--vocab-size", "pieces of a learned vocabulary, at most", type=_positive(int), metavar="N")
     option("--cased", "keep case and accents", action="store_true")
+    option("--init", "the model folder that will be started from: its vocabulary and casing", metavar="FOLDER")
     option("--max-length", "pieces per example", type=_positive(int), metavar="N")
     option("--whole-words", "mask all pieces of a word together", action="store_true")
     option("--copies", "passes over the text, each with masks of its own", type=_positive(int), metavar="N")

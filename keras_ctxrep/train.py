@@ -88,11 +88,31 @@ def load(folder: str | Path) -> tuple[keras.Model, Bundle]:
 def load_encoder(folder: str | Path) -> tuple[keras.Model, Bundle]:
     """The encoder of any model folder, whatever its task, and the bundle with the task "embed"."""
     model, bundle = load(folder)
-    reads_vocab = bundle.family == "bert" or bundle.config.get("words")
-    embed = replace(bundle, task="embed", labels=(), head={}, vocab=bundle.vocab if reads_vocab else ())
+    embed = encoder_bundle(model, bundle)
     encoder = build(embed)
     copy_weights(model, encoder)
     return encoder, embed
+
+
+def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
+    """The bundle of a model's encoder alone; without a pooler where the model's head reads none."""
+    config = dict(bundle.config)
+    if bundle.family == "bert":
+        config["pooler"] = "pooler" in {layer.name for layer in model.layers}
+    vocab = bundle.vocab if bundle.family == "bert" or config.get("words") else ()
+    return replace(bundle, task="embed", config=config, labels=(), head={}, pairs=False, vocab=vocab)
+
+
+def load_served(folder: str | Path) -> tuple[keras.Model, Bundle]:
+    """What of a model folder answers: a classifier or an encoder as it is, of a pretraining model its encoder.
+
+    Raises:
+        ValueError: a tagger or an answerer, whose outputs are not decoded yet.
+    """
+    task = bundles.load(folder).task
+    if task in ("tag", "answer"):
+        raise ValueError(f"{folder}: a model of the task {task!r}, whose outputs are not decoded yet; call it in Keras")
+    return load(folder) if task in ("classify", "embed") else load_encoder(folder)
 
 
 def copy_weights(source: keras.Model, target: keras.Model, skip: Sequence[str] = ()) -> None:

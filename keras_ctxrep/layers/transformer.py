@@ -163,7 +163,7 @@ def on_this_machine():
 
 def _norm(layer, x, training):
     """A layer norm of (rows, D). Where oneDNN is, it is a batch norm of the rows: one operation each way, not ten."""
-    if keras.backend.backend() == "tensorflow" and (training or _here.get()) and x.dtype != "float16":
+    if keras.backend.backend() == "tensorflow" and (training or _here.get()) and x.dtype in ("float32", "bfloat16"):
         import tensorflow as tf
 
         if _one_dnn():
@@ -187,8 +187,11 @@ def _norm(layer, x, training):
 def _one_dnn():
     """Whether TensorFlow computes on a CPU by oneDNN, which it decides by the CPU and TF_ENABLE_ONEDNN_OPTS."""
     import tensorflow as tf
-    from tensorflow.python.util import _pywrap_util_port
 
+    try:
+        from tensorflow.python.util import _pywrap_util_port
+    except ImportError:  # not public
+        return False
     return _pywrap_util_port.IsMklEnabled() and not tf.config.list_physical_devices("GPU")
 
 

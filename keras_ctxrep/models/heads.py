@@ -175,7 +175,9 @@ def flat(outputs: dict) -> dict:
     >>> flat({"layers": [ops.ones((2, 3, 4))] * 5})["layers"].shape
     TensorShape([2, 5, 3, 4])
     """
-    return outputs | {"layers": ops.stack(outputs["layers"], axis=1)} if "layers" in outputs else outputs
+    return {
+        name: ops.stack(value, axis=1) if isinstance(value, list | tuple) else value for name, value in outputs.items()
+    }
 
 
 def _mask(encoder: keras.Model):

@@ -118,7 +118,7 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
     if carry_state or known:
         encoder = elmo.encoder(elmo.Config(**bundle.config), carry_state=carry_state, cache=len(known))
     elif bundle.task != "embed":
-        encoder = train.build(replace(bundle, task="embed"))
+        encoder = train.build(train.encoder_bundle(model, bundle))
     if encoder is not model:
         train.copy_weights(model, encoder, skip=["token_cache"])
     if table is not None:

@@ -61,8 +61,9 @@ def finetune(
     train_set, dev_set = (read_examples(part) if isinstance(part, str | Path) else list(part) for part in (data, dev))
     pairs = check_examples(train_set)
     labels = sorted({example.label or "" for example in train_set})
+    name = data if isinstance(data, str | Path) else f"{len(train_set)} examples"
     if len(labels) < 2:
-        raise ValueError(f"{data}: only the label {labels[0]!r}; a classifier needs at least two")
+        raise ValueError(f"{name}: only the label {labels[0]!r}; a classifier needs at least two")
     check_examples(dev_set, labels, pairs)
     if Path(out).resolve() == Path(encoder).resolve():
         raise ValueError(f"{out}: the encoder's own folder; choose another one to write to")
@@ -71,7 +72,7 @@ def finetune(
         check_batch_size(batch_size, strategy)
         pretrained, bundle = train.load_encoder(encoder)
         if pairs and bundle.family != "bert":
-            raise ValueError(f"{data}: pairs of texts, and {encoder} reads one text; a BERT reads pairs")
+            raise ValueError(f"{name}: pairs of texts, and {encoder} reads one text; a BERT reads pairs")
         rates = [name for name in bundle.config if name.endswith("dropout")]
         bundle = replace(bundle, config=bundle.config | dict.fromkeys(rates, 0.0 if freeze else dropout))
         model = train.build(bundle)
@@ -100,7 +101,9 @@ def finetune(
         minutes=minutes,
         learning_rate=learning_rate,
         folder=out,
-        identity=run_identity(bundle, train_set, learning_rate, batch_size, seed, freeze, from_scratch, str(encoder)),
+        identity=run_identity(
+            bundle, train_set, dev_set, learning_rate, batch_size, seed, freeze, from_scratch, precision, str(encoder)
+        ),
         tensorboard=tensorboard,
         report=report,
     )

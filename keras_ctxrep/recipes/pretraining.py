@@ -17,7 +17,8 @@ from tqdm import tqdm
 
 from keras_ctxrep import optimizers, pipeline, train
 from keras_ctxrep.models import bert, elmo
-from keras_ctxrep.text.bundle import VOCAB, Bundle, sha256, written_whole
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import NAME, VOCAB, Bundle, sha256, written_whole
 from keras_ctxrep.text.examples import LONGEST, documents, hold_out, shuffled, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, read_masked, segment_pairs, write_masked
@@ -27,6 +28,7 @@ Report = Callable[[dict], None]
 PREPARED = "prepared.json"
 BUFFER = 200_000  # sentences of BERT's text that are in memory at once
 SHARD = 20_000  # examples of a prepared file
+NO_PAIRS = "the held-out text has no pair of segments: one sentence a line, an empty line between documents"
 
 
 def pretrain(
@@ -107,10 +109,18 @@ def pretrain(
     Warns:
         UserWarning: `init` lacks a head, which starts at random.
     """
+    if family not in ("elmo", "bert"):
+        raise ValueError(f"family={family!r}: elmo or bert")
+    if isinstance(corpus, str | Path):
+        raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
+    if (steps is None) == (minutes is None):
+        raise ValueError(f"steps={steps}, minutes={minutes}: give one of the two")
+    if init is not None and Path(init).resolve() == Path(out).resolve():
+        raise ValueError(f"{out}: the folder of the model to start from; choose another one to write to")
     if family == "bert" and (read_words, unroll, samples, optimizer) != (False, None, None, "adamw"):
         raise ValueError("read_words, unroll, samples and adagrad are for ELMo")
-    if family == "elmo" and whole_words:
-        raise ValueError("whole_words is for BERT: a biLM masks nothing")
+    if family == "elmo" and (whole_words or cased):
+        raise ValueError("whole_words and cased are for BERT: a biLM masks nothing and reads characters as they are")
     if optimizer not in ("adamw", "adagrad"):
         raise ValueError(f"optimizer={optimizer!r}: choose adamw or adagrad")
     source, before, config = _start(family, size, init, dropout)
@@ -170,6 +180,7 @@ def prepare(
     vocab: str | Path | None = None,
     vocab_size: int = 8000,
     cased: bool = False,
+    init: str | Path | None = None,
     max_length: int = 128,
     whole_words: bool = False,
     copies: int = 10,
@@ -183,22 +194,32 @@ def prepare(
     Args:
         corpus, valid, vocab, vocab_size, cased, max_length, whole_words: as of `pretrain`.
         out: the folder: train-*.npz, valid.npz, vocab.txt and prepared.json, which is written last.
+        init: the model folder that `pretrain` will start from: its vocabulary and casing.
         copies: passes over the text, each with pairs and masks of its own.
         seed: of every random choice.
 
     Returns: what prepared.json says: the settings, the numbers of examples and of pieces.
 
     Raises:
-        ValueError: no text, or a vocabulary that does not fit.
+        ValueError: no text, a vocabulary that does not fit, an argument out of range, or `out` is a model folder.
     """
-    held, read = _held_out(corpus, valid, seed)
-    wordpiece = _pieces(vocab, read(corpus), vocab_size, cased)
-    features, masking = WordPieceFeatures(wordpiece, max_length), Masking(wordpiece, whole_words=whole_words)
     out = Path(out)
+    if (out / NAME).exists():
+        raise ValueError(f"{out}: a model folder; choose another one to write to")
+    for name, value, least in (("max_length", max_length, 5), ("copies", copies, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ValueError(f"{name}={value}: must be at least {least}")
+    before = None if init is None else bundles.load(init)
+    held, read = _held_out(corpus, valid, seed)
+    wordpiece = _wordpiece(before, vocab, cased, read(corpus), vocab_size)
+    features, masking = WordPieceFeatures(wordpiece, max_length), Masking(wordpiece, whole_words=whole_words)
+    valid_examples = masked_once(held, features, masking, seed)
+    if not valid_examples:
+        raise ValueError(NO_PAIRS)
     out.mkdir(parents=True, exist_ok=True)
-    for old in (PREPARED, "train-*.npz"):
-        for path in out.glob(old):
-            path.unlink()
+    (out / PREPARED).unlink(missing_ok=True)
+    for path in out.glob("train-[0-9][0-9][0-9][0-9][0-9].npz"):  # of an earlier text
+        path.unlink()
     files: dict[str, str] = {}
     counts = {"examples": 0, "pieces": 0, "valid_examples": 0}
 
@@ -206,7 +227,6 @@ def prepare(
         write_masked(out / name, examples)
         files[name] = sha256(out / name)
 
-    valid_examples = masked_once(held, features, masking, seed)
     counts["valid_examples"] = len(valid_examples)
     write("valid.npz", valid_examples)
     with tqdm(desc="masking", unit=" pairs", file=sys.stderr, leave=False, disable=None) as bar:
@@ -224,14 +244,10 @@ def prepare(
                     rest = []
         if rest:
             write(f"train-{len(files):05}.npz", rest)
-    if not counts["examples"]:
-        raise ValueError(
-            "no pairs of segments in this text: put one sentence on a line, an empty one between documents"
-        )
     with written_whole(out / VOCAB) as path:
         path.write_bytes("".join(f"{piece}\n" for piece in wordpiece.vocab).encode())
     files[VOCAB] = sha256(out / VOCAB)
-    settings = {"max_length": max_length, "lowercase": wordpiece.lowercase, "whole_words": whole_words}
+    settings = {"max_length": max_length, "whole_words": whole_words} | _casing(wordpiece)
     found = {"family": "bert"} | settings | {"copies": copies, "seed": seed} | counts | {"files": files}
     with written_whole(out / PREPARED) as path:
         path.write_text(json.dumps(found, indent=1))
@@ -348,8 +364,6 @@ def _masked_modelling(
 ) -> _Plan:
     if max_length > config.max_positions:
         raise ValueError(f"max_length={max_length}: this size has {config.max_positions} positions")
-    if before is not None and (vocab is not None or cased):
-        raise ValueError("the model to start from keeps its vocabulary and casing: leave out vocab and cased")
     data: Any
     if len(corpus) == 1 and Path(corpus[0]).is_dir():
         if valid is not None or vocab is not None or cased or whole_words:
@@ -358,9 +372,15 @@ def _masked_modelling(
             )
         settings = _prepared(Path(corpus[0]), max_length)
         text = [settings["files"]]
-        wordpiece = WordPiece(read_vocab(Path(corpus[0]) / VOCAB), settings["lowercase"])
-        if before is not None and tuple(before.vocab) != tuple(wordpiece.vocab):
-            raise ValueError(f"{corpus[0]}: prepared with another vocabulary than that of the model to start from")
+        casing = {name: settings[name] for name in ("lowercase", "strip_accents", "split_cjk")}
+        wordpiece = WordPiece(read_vocab(Path(corpus[0]) / VOCAB), **casing)
+        if before is not None:
+            own = before.features.wordpiece
+            if (own.vocab, _casing(own)) != (wordpiece.vocab, casing):
+                raise ValueError(
+                    f"{corpus[0]}: prepared with another vocabulary or casing than that of the model to start from; "
+                    "prepare it with init"
+                )
         masking, held = None, list(read_masked(Path(corpus[0]) / "valid.npz"))
         shards = [Path(corpus[0]) / name for name in settings["files"] if name.startswith("train-")]
 
@@ -371,7 +391,7 @@ def _masked_modelling(
     else:
         blocks, read = _held_out(corpus, valid, seed)
         text = [[sha256(path) for path in corpus], blocks]
-        wordpiece = _pieces(vocab, read(corpus), vocab_size, cased) if before is None else before.features.wordpiece
+        wordpiece = _wordpiece(before, vocab, cased, read(corpus), vocab_size)
         masking = Masking(wordpiece, whole_words=whole_words)
         held = masked_once(blocks, WordPieceFeatures(wordpiece, max_length), masking, seed)
 
@@ -380,15 +400,16 @@ def _masked_modelling(
             return segment_pairs(shuffled(corpus, read, seed, epoch, BUFFER, LONGEST), features, rng, BUFFER)
 
     if not held:
-        raise ValueError("the held-out text has no pair of segments: give one with documents of several sentences")
+        raise ValueError(NO_PAIRS)
     config = replace(config, vocabulary_size=len(wordpiece.vocab))
     bundle = replace(
-        before or Bundle("bert", "", {}, 0, vocab=tuple(wordpiece.vocab), lowercase=wordpiece.lowercase),
+        before or Bundle("bert", "", {}, 0, vocab=tuple(wordpiece.vocab), **_casing(wordpiece)),
         task="pretrainer",
         config=asdict(config),
         max_length=max_length,
         labels=(),
         head={},
+        pairs=False,
     )
     features: Any = bundle.features
     data = partial(pipeline.segments, features, examples, batch_size, masking, config.pooler, seed)
@@ -396,8 +417,18 @@ def _masked_modelling(
     return _Plan(bundle, data, validation, text, partial(train.build, bundle))
 
 
-def _pieces(vocab: str | Path | None, text: Iterable[list[str]], size: int, cased: bool) -> WordPiece:
-    """The given vocabulary, or one learned from the text."""
+def _casing(wordpiece: WordPiece) -> dict[str, Any]:
+    return {name: getattr(wordpiece, name) for name in ("lowercase", "strip_accents", "split_cjk")}
+
+
+def _wordpiece(before: Any, vocab, cased: bool, text: Iterable[list[str]], size: int) -> WordPiece:
+    """That of the model to start from, the given vocabulary, or one learned from the text."""
+    if before is not None:
+        if vocab is not None or cased:
+            raise ValueError("the model to start from keeps its vocabulary and casing: leave out vocab and cased")
+        if before.family != "bert":
+            raise ValueError(f"a model of the family {before.family!r} has no word pieces")
+        return before.features.wordpiece
     if vocab is not None:
         return WordPiece(read_vocab(vocab), not cased)
     return WordPiece.train((sentence for document in watched(text) for sentence in document), size, not cased)
@@ -422,7 +453,7 @@ def _prepared(folder: Path, max_length: int) -> dict:
         path = folder / Path(name).name
         if not path.is_file() or sha256(path) != digest:
             raise ValueError(f"{path}: not what `ctxrep prepare` wrote; copy the whole folder again, or prepare again")
-    if longest > max_length:
+    if longest != max_length:
         raise ValueError(f"{folder}: its examples have up to {longest} pieces: choose max_length={longest}")
     return settings
 

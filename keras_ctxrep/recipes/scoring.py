@@ -24,7 +24,7 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32, carry_stat
 
     A classifier: accuracy with its standard error, on labelled examples. A biLM: full-softmax perplexity forward,
     backward and exp of the mean of both losses, over all words and sentence ends of a text. A BERT pretrainer: MLM and
-    NSP accuracy, on text.
+    NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
 
     Args:
         folder: the model.
@@ -50,6 +50,8 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32, carry_stat
         raise ValueError(f"{folder}: an encoder alone has no score; fine-tune it with `ctxrep train`")
     if bundle.task == "pretrainer":
         return _score_pretrainer(model, bundle, watched(documents([data]), "reading"), batch_size)
+    if bundle.task != "language_model":
+        raise ValueError(f"{folder}: a model of the task {bundle.task!r} has no score here; evaluate it in Keras")
     text = watched(documents([data]), "scoring")
     if carry_state:
         found = _carried_scores(model, bundle, text, batch_size)

@@ -50,6 +50,8 @@ class Predictor:
         self._empty = len(bundle.features.encode([""], [""] if bundle.pairs else None)[0])
 
     def __call__(self, texts: Sequence[str], pairs: Sequence[str | None] | None = None) -> list[dict]:
+        if isinstance(texts, str):
+            raise TypeError(f"one string, {texts[:60]!r}; give a list of texts")
         if texts and self.bundle.pairs != any(pair is not None for pair in pairs or []):
             needed = "pairs of texts" if self.bundle.pairs else "one text at a time"
             raise ValueError(f"this model reads {needed}")
@@ -100,10 +102,14 @@ class Predictor:
 
     def _answer_lines(self, raw: list[bytes]) -> Iterator[dict]:
         texts = [line.removesuffix(b"\r").decode("utf-8", "replace") for line in raw]
-        pairs = None
         if self.bundle.pairs:
-            texts, pairs = [text.partition("\t")[0] for text in texts], [text.partition("\t")[2] for text in texts]
-        for line, text, answer in zip(raw, texts, self(texts, pairs), strict=True):
+            split = [text.split("\t") for text in texts]
+            fine = [len(parts) == 2 for parts in split]
+            found = iter(self(*([parts[i] for parts in split if len(parts) == 2] for i in (0, 1))))
+            answers = [next(found) if ok else {"error": "a pair has one tab between its texts"} for ok in fine]
+        else:
+            answers = self(texts)
+        for line, text, answer in zip(raw, texts, answers, strict=True):
             if "\ufffd" in text and "\ufffd".encode() not in line:
                 answer = answer | {"warning": "not UTF-8: the bytes that are not were left out"}
             yield {"error": "empty line"} if not text else answer

@@ -286,14 +286,16 @@ def _elsewhere(documents, number: int, taken: range, size: int, rng: np.random.G
     if len(documents) > 1:
         document = documents[(number + 1 + int(rng.integers(len(documents) - 1))) % len(documents)]
         start = int(rng.integers(len(document)))
+        stop = len(document)
     else:
         document = documents[number]
         places = [place for place in range(len(document)) if place not in taken]
         if not places:
             return []
         start = places[rng.integers(len(places))]
+        stop = taken.start if start < taken.start else len(document)
     end, found = start, 0
-    while end < len(document) and (found < size or end == start):
+    while end < stop and (found < size or end == start):
         found += len(document[end])
         end += 1
     return _joined(document[start:end])
@@ -302,7 +304,7 @@ def _elsewhere(documents, number: int, taken: range, size: int, rng: np.random.G
 def segment_pairs(
     documents: Iterable[list[str]], features: WordPieceFeatures, rng: np.random.Generator, buffer: int = 200_000
 ) -> Iterator[tuple[Row, bool]]:
-    """The `next_sentence_rows` of a text of any size: `buffer` of its sentences are in memory at once.
+    """The `next_sentence_rows` of a text of any size, `buffer` of its sentences after the other.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
     >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b"]), max_length=8)
@@ -334,7 +336,7 @@ class Masking:
     random pieces are drawn from the vocabulary without its special pieces. Special pieces are never chosen, and so
     `share` is that of the others; a fraction of a piece is rounded up or down at random. With `whole_words` a word's
     pieces, "##" and what stands before, are chosen together, as in the reference implementation since May 2019; a word
-    that has more pieces than are left to choose is passed over.
+    that has more pieces than are left to choose is passed over, and where most words are long, fewer are chosen.
 
     Args:
         wordpiece: the vocabulary.

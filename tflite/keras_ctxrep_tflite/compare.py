@@ -93,7 +93,8 @@ def compare(
             raise ValueError(
                 f"{engine.path}: its labels are {list(engine.predictor.bundle.labels)}, not the reference's"
             )
-    pairs = pairs if engines[0].predictor.bundle.pairs else None
+    if pairs is not None and all(pair is None for pair in pairs):
+        pairs = None
     found = [engine.predictor.probabilities(texts, pairs) for engine in engines]
     seconds = np.empty((len(engines), len(texts)))
     for column, text in enumerate(texts):

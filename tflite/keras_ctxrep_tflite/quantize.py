@@ -41,6 +41,8 @@ def convert(
         RuntimeError: the converter failed; the message holds the end of what it printed.
     """
     bundle = bundles.load(folder)
+    if bundle.task in ("tag", "answer"):
+        raise ValueError(f"{folder}: a model of the task {bundle.task!r}, whose outputs are not decoded yet")
     if quantize not in QUANTIZATIONS:
         raise ValueError(f"quantize={quantize!r}: choose one of {', '.join(QUANTIZATIONS)}")
     if Path(out).suffix != ".tflite":
@@ -66,9 +68,7 @@ def _convert(folder: str, out: str, quantize: str, lengths: list[int]) -> None:
     from keras_ctxrep import train
     from keras_ctxrep.models import heads
 
-    model, bundle = train.load(folder)
-    if bundle.task not in ("classify", "embed"):
-        model, bundle = train.load_encoder(folder)
+    model, bundle = train.load_served(folder)
     bundle = replace(bundle, max_length=lengths[-1])
 
     class Signatures(tf.Module):
