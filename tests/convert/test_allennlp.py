@@ -554,7 +554,7 @@ def test_models_that_are_not_written(published, tmp_path):
 
 def test_the_command(published, tmp_path, capsys):
     assert cli.main(["convert", str(published), "--from", "allennlp", "--out", str(tmp_path / "m")]) == 0
-    assert capsys.readouterr().out == f"{tmp_path / 'm'}: 0.0 million weights\n"
+    assert capsys.readouterr().out == f"{tmp_path / 'm'}: embed: 0.0 million weights\n"
     (published / "options.json").unlink()
     assert cli.main(["convert", str(published), "--from", "allennlp", "--out", str(tmp_path / "n")]) == 1
     printed = capsys.readouterr().err
