@@ -4,6 +4,7 @@ A name is SIZE/DATASET, of GluonNLP's model zoo where it has one. Addresses are 
 SHA-256 stands here only if somebody has published it, and is checked. Downloads happen in `get` and nowhere else.
 """
 
+import bz2
 import difflib
 import errno
 import gzip
@@ -23,6 +24,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -34,6 +36,9 @@ CACHE = "CTXREP_CACHE"  # environment variable: the folder of downloaded models
 SOURCE = "source.json"  # in a cached model folder: where it came from, with the hashes that were found
 TIMEOUT = 60  # seconds without a byte
 BLOCK = 1 << 20  # bytes read at once
+MEMBERS = 1000  # of an archive
+FULL = (errno.ENOSPC, errno.EDQUOT)
+COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 PATTERNS = {  # of weights, the better one first
     "huggingface": ("model*.safetensors", "pytorch_model*.bin"),
     "allennlp": ("*.hdf5",),
@@ -438,6 +443,9 @@ def get(
         verified = False
         try:
             place, hashes, verified = _checked(entry, downloads if source is None else Path(source), Path(work))
+            if source is None and entry.sha256 and not verified:  # whoever renames a file evades its hash
+                absent = ", ".join(sorted(set(entry.sha256) - set(hashes))) or f"weights of {entry.format}"
+                raise ValueError(f"{entry.name}: not what is published, for there is no {absent}; try another --mirror")
             with warnings.catch_warnings(record=True) as found:
                 warnings.simplefilter("always", UserWarning)
                 model, bundle = _read(entry, place)
@@ -449,7 +457,9 @@ def get(
             report(str(warning.message))
         if not verified:
             listed = ", ".join(f"{file} {digest}" for file, digest in sorted(hashes.items()))
-            report(f"{entry.name}: could not be verified, no SHA-256 of these files is published; found: {listed}")
+            why = "could not be verified, no SHA-256 of these files is published"
+            why = "not the published files, so not verified" if entry.sha256 else why
+            report(f"{entry.name}: {why}; found: {listed}")
         from keras_ctxrep import train  # heavy, and not needed before
 
         train.save(Path(work) / "model", model, bundle)
@@ -499,7 +509,7 @@ def _fetch(url: str, path: Path) -> None:
         remedy = "; --mirror URL takes it from elsewhere, --from PATH from a copy that you have"
         raise OSError(f"{url}: the server answers {error.code} {error.reason}{remedy}") from None
     except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in FULL:
             remedy = "free some, or choose another disk with --cache FOLDER; the same command goes on from there"
             raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {remedy}") from None
         if getattr(error, "filename", None) is not None:  # of this machine
@@ -588,7 +598,7 @@ def _checked(entry: Entry, place: Path, work: Path) -> tuple[Path, dict[str, str
     if not hashes:  # at least of the weights, to be told
         files = [path for pattern in PATTERNS[form] for path in folder.glob(pattern)] if place.is_dir() else [place]
         hashes = {path.name: sha256(path) for path in files}
-    verified = bool(entry.sha256) and all(hashes.get(name) == digest for name, digest in entry.sha256.items())
+    verified = bool(entry.sha256) and form == entry.format and entry.sha256.items() <= hashes.items()
     return place, hashes, verified
 
 
@@ -610,6 +620,28 @@ def _format(place: Path) -> str | None:
     return None
 
 
+class _Bounded:
+    """What `tarfile` reads of an archive: in small parts only, for it keeps a member's long name, and not for ever.
+
+    >>> with open(__file__, "rb") as file:
+    ...     len(_Bounded(file, 9).read(5))
+    5
+    """
+
+    def __init__(self, file: IO[bytes], limit: int):
+        self._file, self._limit, self.tell = file, limit, file.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= BLOCK or self.tell() + size > self._limit + BLOCK:
+            raise tarfile.ReadError("longer than what it says of its members")
+        return self._file.read(size)
+
+    def seek(self, position: int) -> int:
+        if position > self._limit + BLOCK:
+            raise tarfile.ReadError("longer than what it says of its members")
+        return self._file.seek(position)
+
+
 def _unpack(archive: Path, folder: Path, limit: int) -> None:
     """Unpacks a zip or tar archive that holds plain files and folders only, none outside `folder`.
 
@@ -617,10 +649,19 @@ def _unpack(archive: Path, folder: Path, limit: int) -> None:
         archive: the file.
         folder: to unpack into.
         limit: bytes of all files together.
+
+    Raises:
+        ValueError: the archive is none, damaged, or holds what it should not.
+        OSError: no room on the disk.
     """
     folder.mkdir(parents=True)
+    count = 0
 
     def check(name: str, kind: str, size: int) -> int:
+        nonlocal count
+        count += 1
+        if count > MEMBERS:
+            raise ValueError(f"{archive}: more than {MEMBERS} files; not the published archive")
         path = Path(name.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", name):
             raise ValueError(f"{archive}: {name!r} lies outside the archive's folder; it is not safe to unpack")
@@ -640,17 +681,28 @@ def _unpack(archive: Path, folder: Path, limit: int) -> None:
                         info.filename, kind or ("encrypted" if info.flag_bits & 1 else ""), total + info.file_size
                     )
                 zipped.extractall(folder)
-        elif tarfile.is_tarfile(archive):
-            with tarfile.open(archive) as tarred:
-                for member in tarred:
-                    kind = "" if member.isreg() or member.isdir() else "a link or a device"
-                    total = check(member.name, kind, total + member.size)
-                    tarred.extract(member, folder, filter="data")
-                while tarred.fileobj and tarred.fileobj.read(BLOCK):  # to the end, where the sum of all bytes stands
-                    pass
         else:
-            raise ValueError(f"{archive}: neither weights nor a zip or tar archive")
-    except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError) as error:
+            with open(archive, "rb") as file:
+                first = file.read(tarfile.BLOCKSIZE)
+            opener = next((opener for begin, opener in COMPRESSED.items() if first.startswith(begin)), None)
+            if opener is None:
+                try:
+                    tarfile.TarInfo.frombuf(first, "utf-8", "replace")
+                except tarfile.TarError:
+                    raise ValueError(f"{archive}: neither weights nor a zip or tar archive") from None
+            with (opener or open)(archive, "rb") as file:
+                bounded: Any = _Bounded(file, limit + 4 * tarfile.BLOCKSIZE * MEMBERS)
+                with tarfile.open(fileobj=bounded, mode="r:") as tarred:
+                    for member in tarred:
+                        kind = "" if member.isreg() or member.isdir() else "a link or a device"
+                        total = check(member.name, kind, total + member.size)
+                        tarred.extract(member, folder, filter="data")
+                while bounded.read(BLOCK):  # to the end, where the sum of all bytes stands
+                    pass
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            remedy = "free some, or choose another disk with --cache FOLDER"
+            raise OSError(f"{folder}: no room on the disk: {error.strerror}; {remedy}") from None
         raise ValueError(f"{archive}: a damaged archive; get it again: {error}") from None
 
 

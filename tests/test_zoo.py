@@ -2,16 +2,19 @@
 
 import contextlib
 import errno
+import gzip
 import io
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 import subprocess
 import sys
 import tarfile
 import threading
+import tracemalloc
 import zipfile
 from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -353,6 +356,29 @@ def test_hashes_of_files_that_are_here(published, entry, cache, tmp_path):
     assert sorted(path.name for path in published.iterdir()) == sorted(FILES) and left(cache) == []
 
 
+@pytest.mark.parametrize("renamed", ["weights", "another_format"])
+def test_hashes_are_not_evaded(server, published, entry, cache, tmp_path, renamed):
+    """A file under another name, or other weights beside, has no hash to be held against."""
+    folder = tmp_path / "renamed"
+    shutil.copytree(published, folder)
+    hashes = {name: sha256(published / name) for name in FILES}
+    if renamed == "weights":
+        for name in FILES:
+            (folder / name).rename(folder / f"other_{name}")
+    else:
+        (folder / "model.safetensors").write_bytes(b"other weights")
+    archive = packed(None, folder, tmp_path / "tiny.zip")
+    entry(urls=(f"{PUBLISHER}tiny.zip",), sha256=hashes)
+    server.files = {"/models/tiny.zip": archive.read_bytes()}
+    with pytest.raises(ValueError, match="not what is published, for there is no "):
+        zoo.get(NAME, mirror=server.address)
+    assert left(cache) == []
+    if renamed == "weights":
+        said = []
+        assert same_weights(zoo.get(NAME, source=archive, report=said.append), published)
+        assert "not the published files, so not verified" in said[0]
+
+
 def packed(kind, folder, path, inside="tiny/"):
     """An archive of a folder's files, or one with a bad member."""
     files = {f"{inside}{file.name}": file.read_bytes() for file in folder.iterdir()}
@@ -440,6 +466,49 @@ def test_archive_too_large_or_damaged(published, entry, cache, tmp_path, suffix,
     assert left(cache) == []
 
 
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
+@pytest.mark.parametrize("kind", ["long_name", "extended", "many", "endless"])
+def test_archives_that_would_fill_the_memory(entry, cache, tmp_path, suffix, kind, monkeypatch):
+    """What stands in a tar archive beside its members' contents is bounded too."""
+    entry()
+    archive = tmp_path / f"tiny{suffix}"
+    with gzip.open(archive, "wb", 1) if suffix == ".tar.gz" else open(archive, "wb") as file:
+        if kind == "many":
+            for number in range(zoo.MEMBERS + 1):
+                file.write(tarfile.TarInfo(f"{number}").tobuf())
+        else:
+            member = tarfile.TarInfo("x")
+            member.size = 64 << 20
+            member.type = {"long_name": tarfile.GNUTYPE_LONGNAME, "extended": tarfile.XHDTYPE}.get(
+                kind, tarfile.REGTYPE
+            )
+            member.size = 0 if kind == "endless" else member.size
+            file.write(member.tobuf() + bytes(64 << 20))
+    if kind == "endless":
+        monkeypatch.setattr(zoo.Entry, "parameters", property(lambda self: -(100 << 20) // 16 + 1000))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="more than 1000 files" if kind == "many" else "a damaged archive"):
+        zoo.get(NAME, source=archive)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 << 20 and left(cache) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENAMETOOLONG, None])
+def test_archives_that_can_not_be_unpacked(server, published, entry, cache, tmp_path, code, monkeypatch):
+    """The disk is full: the download stays. Anything else: it goes, so that the next one is another."""
+    archive = packed(None, published, tmp_path / "tiny.tar.gz")
+    entry(urls=(f"{PUBLISHER}tiny.tar.gz",))
+    server.files = {"/models/tiny.tar.gz": archive.read_bytes()}
+    error = OSError("Invalid data stream") if code is None else OSError(code, os.strerror(code))
+    message = "no room on the disk: No space left" if code == errno.ENOSPC else "a damaged archive; get it again"
+    with monkeypatch.context() as patched, pytest.raises((OSError, ValueError), match=message):
+        patched.setattr(tarfile.TarFile, "extract", lambda *args, **kwargs: (_ for _ in ()).throw(error))
+        zoo.get(NAME, mirror=server.address)
+    assert bool(left(cache)) == (code == errno.ENOSPC)
+    assert same_weights(zoo.get(NAME, mirror=server.address), published)
+
+
 @pytest.mark.parametrize("form", ["folder", "folder_above", "file", "folder_of_the_archive"])
 def test_from(published, entry, cache, tmp_path, form, monkeypatch):
     monkeypatch.setattr(zoo, "urlopen", None)  # no network
@@ -513,9 +582,7 @@ def test_hugging_face_folder(entry, cache, tmp_path, form):
     for ours, theirs in zip(read.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert len(said) == 2 and "BertForTokenClassification" in said[0]
-    assert (
-        f"could not be verified, no SHA-256 of these files is published; found: model.safetensors {digest}" in said[1]
-    )
+    assert f"not the published files, so not verified; found: model.safetensors {digest}" in said[1]
 
 
 # ------------------------------------------------------------------------------------------------------------- cache
