@@ -26,7 +26,7 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    python_requires=">=3.11",
+    python_requires=">=3.11.4",  # with tarfile's filters
     packages=[*find_packages(include=["keras_ctxrep*"]), "keras_ctxrep_export", "keras_ctxrep_tflite"],
     package_dir={
         "keras_ctxrep_export": "export/keras_ctxrep_export",
@@ -38,7 +38,7 @@ setup(
         "edge": EDGE,
         "convert": CONVERT,
         "hub": HUB,
-        "torch": ["torch>=2.1"],
+        "torch": ["torch>=2.10"],  # before, weights_only=True may run what is in a file
         "plot": PLOT,
         "tensorboard": ["tensorboard"],
         "dev": TF + EDGE + CONVERT + HUB + PLOT + DEV,

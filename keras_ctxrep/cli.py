@@ -95,6 +95,8 @@ def _embed(args: argparse.Namespace) -> None:
 def _convert(args: argparse.Namespace) -> None:
     if (args.source_format is None) == (args.target_format is None):
         parser().error("convert: give either --from or --to")
+    if args.pairs and args.source_format != "huggingface":
+        parser().error("convert: --pairs is for --from huggingface")
     from keras_ctxrep import train
     from keras_ctxrep.convert import bert
 
@@ -102,7 +104,7 @@ def _convert(args: argparse.Namespace) -> None:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         if args.source_format:
-            model, bundle = converter.read(args.source)
+            model, bundle = converter.read(args.source, **({"pairs": True} if args.pairs else {}))
             train.save(args.out, model, bundle)
         else:
             model, bundle = train.load(args.source)
@@ -386,6 +388,7 @@ def parser() -> argparse.ArgumentParser:
         dest="source_format",
     )
     option("--to", "the format that is written", choices=("allennlp", "huggingface"), dest="target_format")
+    option("--pairs", "huggingface: a classifier of pairs of texts, which its files do not say", action="store_true")
     option("--out", "the folder to write", required=True, metavar="FOLDER")
 
     option = command(

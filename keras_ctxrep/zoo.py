@@ -21,7 +21,7 @@ import tempfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -584,7 +584,7 @@ def _checked(entry: Entry, place: Path, work: Path) -> tuple[Path, dict[str, str
         _unpack(place, work / "files", limit=16 * entry.parameters + (100 << 20))  # with an optimizer's two moments
         place = work / "files"
     if place.is_dir() and _format(place) is None:
-        inside = [folder for folder in sorted(place.iterdir()) if folder.name != "__MACOSX" and _format(folder)]
+        inside = [folder for folder in _shown(place.iterdir()) if folder.name != "__MACOSX" and _format(folder)]
         if len(inside) != 1:
             state = f"; in several folders: {', '.join(folder.name for folder in inside)}" if inside else ""
             wanted = ", ".join(pattern for patterns in PATTERNS.values() for pattern in patterns)
@@ -596,7 +596,9 @@ def _checked(entry: Entry, place: Path, work: Path) -> tuple[Path, dict[str, str
         hashes |= {path.name: sha256(path) for path in files if path.is_file()}
         _compare(entry, hashes)
     if not hashes:  # at least of the weights, to be told
-        files = [path for pattern in PATTERNS[form] for path in folder.glob(pattern)] if place.is_dir() else [place]
+        files = (
+            [path for pattern in PATTERNS[form] for path in _shown(folder.glob(pattern))] if place.is_dir() else [place]
+        )
         hashes = {path.name: sha256(path) for path in files}
     verified = bool(entry.sha256) and form == entry.format and entry.sha256.items() <= hashes.items()
     return place, hashes, verified
@@ -612,10 +614,15 @@ def _compare(entry: Entry, hashes: dict[str, str]) -> None:
             )
 
 
+def _shown(paths: Iterable[Path]) -> list[Path]:
+    """Without hidden ones, such as the ._NAME that macOS writes beside NAME."""
+    return sorted(path for path in paths if not path.name.startswith("."))
+
+
 def _format(place: Path) -> str | None:
     """The format of a weight file, or of the weights in a folder."""
     for name, patterns in PATTERNS.items():
-        if any(place.match(pattern) if place.is_file() else any(place.glob(pattern)) for pattern in patterns):
+        if any(place.match(pattern) if place.is_file() else _shown(place.glob(pattern)) for pattern in patterns):
             return name
     return None
 

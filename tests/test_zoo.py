@@ -509,11 +509,16 @@ def test_archives_that_can_not_be_unpacked(server, published, entry, cache, tmp_
     assert same_weights(zoo.get(NAME, mirror=server.address), published)
 
 
-@pytest.mark.parametrize("form", ["folder", "folder_above", "file", "folder_of_the_archive"])
+@pytest.mark.parametrize("form", ["folder", "folder_above", "file", "folder_of_the_archive", "hidden_files"])
 def test_from(published, entry, cache, tmp_path, form, monkeypatch):
     monkeypatch.setattr(zoo, "urlopen", None)  # no network
     entry()
     source = {"folder": published, "folder_above": published.parent, "file": published / FILES[0]}.get(form)
+    if form == "hidden_files":
+        shutil.copytree(published, tmp_path / "tiny")
+        for path in (tmp_path / f"._{FILES[0]}", tmp_path / "tiny" / f"._{FILES[0]}", tmp_path / "._x.index"):
+            path.write_bytes(b"Mac OS X")
+        source = tmp_path
     if form == "folder_of_the_archive":
         packed(None, published, tmp_path / "tiny.zip")
         (tmp_path / "other_weights.hdf5").write_bytes(b"")

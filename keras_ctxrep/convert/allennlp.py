@@ -14,7 +14,7 @@ import h5py
 import keras
 
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Tensor, arrays, check, fill
+from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, visible
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole
 from keras_ctxrep.text.features import WordFeatures
@@ -173,7 +173,7 @@ def _weight_file(source: Path) -> Path:
         return source
     if not source.is_dir():
         raise ValueError(f"{source}: no such file or folder")
-    files = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
+    files = visible(path for path in source.iterdir() if path.suffix in SUFFIXES)
     if len(files) > 1:
         files = [path for path in files if _holds_a_bilm(path)] or files
     if len(files) != 1:
@@ -204,7 +204,7 @@ def _options(weights: Path) -> Options:
     """What the options file says that belongs to a weight file."""
     folder = weights.parent
     places = [folder / f"{weights.stem.removesuffix('weights')}{OPTIONS}", folder / OPTIONS]
-    others = sorted(folder.glob(f"*{OPTIONS}"))
+    others = visible(folder.glob(f"*{OPTIONS}"))
     path = next((place for place in places if place.is_file()), others[0] if len(others) == 1 else None)
     if path is None:
         state = ", ".join(other.name for other in others) or "none"

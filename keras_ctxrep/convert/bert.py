@@ -8,7 +8,7 @@ import keras
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor
 from keras_ctxrep.models import bert, heads
-from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import WordPiece
 
 KINDS = ("float32", "float16", "bfloat16")  # dtypes that are read, as float32
@@ -150,7 +150,7 @@ def vocabulary(pieces: Sequence[str], rows: int, place: object) -> tuple[str, ..
         place: of the file, for messages.
 
     Raises:
-        ValueError: a special piece is missing, or a piece occurs twice.
+        ValueError: a special piece is missing, a piece occurs twice, or one has a line end in it.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> len(vocabulary([*SPECIAL_PIECES, "a", "b"], 8, "vocab.txt"))
@@ -158,6 +158,9 @@ def vocabulary(pieces: Sequence[str], rows: int, place: object) -> tuple[str, ..
     """
     if len(pieces) > rows:
         left_out(place, f"of {len(pieces)} pieces those from {pieces[rows]!r} on, for the embedding has {rows} rows")
+    broken = next((piece for piece in pieces[:rows] if "\n" in piece or piece.endswith("\r")), None)
+    if broken is not None:
+        raise ValueError(f"{place}: the piece {broken!r} has a line end in it, which no {VOCAB} can hold")
     try:
         WordPiece(pieces[:rows])
     except ValueError as error:
@@ -172,6 +175,15 @@ def looks_uncased(pieces: Sequence[str]) -> bool:
     (True, False)
     """
     return not any(piece != piece.lower() and piece[:1] + piece[-1:] not in ("[]", "<>") for piece in pieces)
+
+
+def next_sentence(bundle: Bundle) -> bool:
+    """Whether a classifier is a pretrainer's head for next sentences.
+
+    >>> next_sentence(Bundle("bert", "classify", {}, 8, NEXT_SENTENCE, pairs=True))
+    True
+    """
+    return bundle.task == "classify" and bundle.pairs and tuple(bundle.labels) == NEXT_SENTENCE
 
 
 def left_out(place: object, what: str) -> None:
@@ -201,6 +213,8 @@ def summary(model: keras.Model, bundle: Bundle) -> str:
     """
     names = {layer.name for layer in model.layers}
     layers = {"pooler": "pooler", "mlm": "mlm_bias", "nsp": "nsp_logits", "classifier": "logits", "span": "span_logits"}
+    if next_sentence(bundle):
+        layers |= {"nsp": "logits", "classifier": ""}
     there = [words for part, words in PARTS.items() if layers[part] in names]
     missing = [words for words in PARTS.values() if words not in there]
     size = bert.Config(**bundle.config)

@@ -13,7 +13,7 @@ import keras
 
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Stored, Tensor, check, fill, first_line
+from keras_ctxrep.convert.weights import Stored, Tensor, check, fill, first_line, visible
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import read_vocab
@@ -111,7 +111,7 @@ def table(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp")
 def _checkpoint(source: Path) -> Path:
     """The path of the checkpoint, without suffix."""
     if source.is_dir():
-        found = sorted(source.glob("*.index"))
+        found = visible(source.glob("*.index"))
         found = [path for path in found if path.name == "bert_model.ckpt.index"] or found
         if len(found) != 1:
             state = f"several: {', '.join(path.name for path in found)}; give the path of one" if found else "none"

@@ -5,6 +5,7 @@ https://github.com/huggingface/safetensors for the format of the weights.
 """
 
 import json
+import re
 import struct
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,10 +21,10 @@ from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Stored, Tensor, arrays, check, fill, first_line, package
+from keras_ctxrep.convert.weights import SHOWN, Stored, Tensor, arrays, check, fill, first_line, package
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole
-from keras_ctxrep.text.tokens import read_vocab
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, read_vocab
 
 OPTIONS, TOKENIZER, TOKENIZER_OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"
 WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
@@ -33,24 +34,41 @@ BIAS, TIED_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 WORDS, TIED_WORDS = "embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64"}
 TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
+ADDED = "added_tokens.json"
+MODULES, MODULE_OPTIONS = "modules.json", "sentence_bert_config.json"  # of sentence-transformers
+PAIRS = "ctxrep_pairs"  # a key of our own in config.json: whether a classifier reads pairs of texts
+# beside another model; whoever reads the folder would take them for this one's
+STALE = (
+    ADDED,
+    "special_tokens_map.json",
+    f"{WEIGHTS}.index.json",
+    f"{PICKLED}.index.json",
+    MODULES,
+    MODULE_OPTIONS,
+)
+TORCH = (2, 10)  # CVE-2025-32434 and CVE-2026-24747: before, weights_only=True may run what is in a file
 SPECIAL = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
 
 
-def read(folder: str | Path) -> tuple[keras.Model, Bundle]:
+def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bundle]:
     """The model whose weights a folder has, and its bundle.
 
     What the model is, the tensors say; config.json is asked where they are not enough. Heads that it names and that
     have no weights, and a pooler that no head reads, are reported by a warning. Weights in float16 and bfloat16 are
-    read as float32. Nothing is unpickled but by `torch.load(weights_only=True)`.
+    read as float32. Nothing is unpickled but by `torch.load(weights_only=True)` of a PyTorch in which that is safe.
+    Tokens that were added to the vocabulary are reported, for they are not looked for in texts, and so is what
+    sentence-transformers puts on top of the model.
 
     Args:
         folder: with config.json, model.safetensors or pytorch_model.bin (whole or in shards), vocab.txt or
             tokenizer.json.
+        pairs: whether a classifier reads pairs of texts, which the files do not say; None: if `write` has noted it, or
+            it tells next sentences.
 
     Raises:
         ValueError: a file is missing or damaged, the tensors are not those that config.json calls for, or it calls
             for what no model of ours does.
-        ImportError: `safetensors`, or `torch` for a pytorch_model.bin, is not installed.
+        ImportError: `safetensors`, or `torch` for a pytorch_model.bin, is not installed, or `torch` is too old.
 
     >>> import tempfile
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
@@ -75,8 +93,8 @@ def read(folder: str | Path) -> tuple[keras.Model, Bundle]:
     prefix = "bert." if any(name.startswith("bert.") for name in found) else ""
     starts = HEADS | {"pooler": f"{prefix}pooler."}
     there = {part for part, start in starts.items() if any(name.startswith(start) for name in found)}
-    claimed = next((name for name in options.get("architectures", list, default=[]) if name in ARCHITECTURES), None)
-    stated = ", ".join(map(str, options.get("architectures", list, default=[]))) or None
+    named = [str(name) for name in options.get("architectures", list, default=[])]
+    claimed, stated = next((name for name in named if name in ARCHITECTURES), None), ", ".join(named) or None
     name, task, parts = common.architecture(there, claimed or stated, place)
     missing = set(ARCHITECTURES[claimed][1]) - there if claimed else ()
     if missing:
@@ -98,17 +116,22 @@ def read(folder: str | Path) -> tuple[keras.Model, Bundle]:
     if task in ("classify", "tag"):
         dropout = options.get("classifier_dropout", (float, int), 0, config.dropout)
         head, labels = {"dropout": float(dropout)}, _labels(options, classes, name)
+    if pairs and task != "classify":
+        raise ValueError(f"{place}: read as {name}; pairs are for a classifier of texts")
+    if pairs is None:
+        pairs = options.get(PAIRS, bool, default=name == "BertForNextSentencePrediction")
     prepared = _preparation(folder, config)
+    _modules(folder)
     model = common.build(config, task, classes, **head)
     fill(model, tensors, found, place)
-    pairs = name == "BertForNextSentencePrediction"
-    return model, Bundle("bert", task, asdict(config), labels=labels, head=head, pairs=pairs, **prepared)
+    return model, Bundle("bert", task, asdict(config), labels=labels, head=head, pairs=bool(pairs), **prepared)
 
 
 def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: str | None = None) -> None:
     """Writes config.json, model.safetensors, vocab.txt, tokenizer.json and tokenizer_config.json.
 
-    `transformers` finds every tensor that its model has, and no other.
+    `transformers` finds every tensor that its model has, and no other; but an encoder without a pooler is its
+    BertModel with add_pooling_layer=False, which the files can not say: a warning does.
 
     Args:
         folder: to write into.
@@ -118,7 +141,8 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
             out. None: the one that has the same heads.
 
     Raises:
-        ValueError: the model is no BERT or not that of the bundle, or is one that `transformers` does not have.
+        ValueError: the model is no BERT or not that of the bundle, or is one that `transformers` does not have; the
+            folder has files of another model that are not written anew.
 
     >>> import tempfile
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
@@ -132,9 +156,11 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
     name, config = _target(bundle, architecture), bert.Config(**bundle.config)
     if name == "BertModel":
         config = replace(config, pooler=any(layer.name == "pooler" for layer in model.layers))
+    folder = Path(folder)
+    stale = [file for file in STALE if (folder / file).exists()]
+    if stale:
+        raise ValueError(f"{folder}: it has {', '.join(stale)} of another model; write to an empty folder")
     tensors = table(config, name, len(bundle.labels))
-    with written_whole(Path(folder) / WEIGHTS) as path:
-        _write_safetensors(path, tensors, arrays(model, tensors))
     options: dict[str, Any] = {
         "architectures": [name],
         "model_type": "bert",
@@ -160,6 +186,8 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
             "label2id": {label: index for index, label in enumerate(bundle.labels)},
             "classifier_dropout": bundle.head.get("dropout", 0.1),
         }
+    if bundle.pairs:
+        options[PAIRS] = True
     tokenizer = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": bundle.lowercase,
@@ -173,9 +201,19 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
         TOKENIZER_OPTIONS: json.dumps(tokenizer | SPECIAL, indent=1) + "\n",
         OPTIONS: json.dumps(options, indent=1, ensure_ascii=False) + "\n",
     }
-    for file, text in files.items():
-        with written_whole(Path(folder) / file) as path:
-            path.write_bytes(text.encode())
+    contents = {file: text.encode() for file, text in files.items()}
+    with written_whole(folder / WEIGHTS) as path:
+        _write_safetensors(path, tensors, arrays(model, tensors))
+        (folder / OPTIONS).unlink(missing_ok=True)  # which comes last, so that the folder is read when it is whole
+    for file, content in contents.items():
+        with written_whole(folder / file) as path:
+            path.write_bytes(content)
+    if name == "BertModel" and not config.pooler:
+        warnings.warn(
+            f"{folder}: an encoder without a pooler; load it with BertModel.from_pretrained(..., "
+            "add_pooling_layer=False), for AutoModel would make a random one",
+            stacklevel=2,
+        )
 
 
 def table(
@@ -269,6 +307,7 @@ def _target(bundle: Bundle, architecture: str | None) -> str:
     positions, pooler = bundle.config.get("positions", "learned"), bundle.config.get("pooler", True)
     if positions != "learned":
         raise ValueError(f"positions={positions!r}: `transformers`' BERT has learned ones only")
+    of_sentences = common.next_sentence(bundle)
     if architecture is None:
         if bundle.head.get("mix"):
             raise ValueError(
@@ -278,12 +317,16 @@ def _target(bundle: Bundle, architecture: str | None) -> str:
         architecture = {
             "embed": "BertModel",
             "pretrainer": "BertForPreTraining" if pooler else "BertForMaskedLM",
-            "classify": "BertForSequenceClassification",
+            "classify": "BertForNextSentencePrediction" if of_sentences else "BertForSequenceClassification",
             "tag": "BertForTokenClassification",
             "answer": "BertForQuestionAnswering",
         }[bundle.task]
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture {architecture!r}: one of {', '.join(ARCHITECTURES)}")
+    fits = architecture == "BertModel" or ARCHITECTURES[architecture][0] == bundle.task
+    if not fits or (architecture == "BertForNextSentencePrediction" and not of_sentences):
+        classes = f" of {', '.join(bundle.labels[:6])}" if bundle.labels else ""
+        raise ValueError(f"architecture {architecture!r}: it does not hold the task {bundle.task!r}{classes}")
     return architecture
 
 
@@ -347,6 +390,13 @@ def _pickled(path: Path) -> dict[str, Stored]:
         torch = package("torch", "torch")
     except ImportError as error:
         raise ImportError(f"{path}: {error}; or save it as {WEIGHTS} where torch is") from None
+    version = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    if version is None or tuple(map(int, version.groups())) < TORCH:
+        needed = ".".join(map(str, TORCH))
+        raise ImportError(
+            f"{path}: torch {torch.__version__} may run what is in such a file; install torch {needed} or later, or "
+            f"save the model as {WEIGHTS}"
+        )
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of many classes
@@ -418,10 +468,17 @@ def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
     else:
         raise ValueError(f"{folder}: no {VOCAB} in it, and no {TOKENIZER}")
     vocab = common.vocabulary(pieces, config.vocabulary_size, place)
+    stated = kind in TOKENIZERS[:2] and options.get("tokenizer_class", str, default=None) is not None
+    if there[TOKENIZER] and not (stated and options.get("do_lower_case", bool, default=None) is not None):
+        for part, needed in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
+            found = whole.get(f"{part}.type", str, default=None)
+            if found != needed:
+                raise ValueError(
+                    f"{whole.place}: its {part} is {found or 'missing'}; {needed} is needed, or a "
+                    f"{TOKENIZER_OPTIONS} with tokenizer_class {TOKENIZERS[0]} and do_lower_case"
+                )
     normalizer = Options(paths[TOKENIZER], whole.get("normalizer", dict, default={}))
-    if normalizer.values and normalizer.values.get("type") != "BertNormalizer" and not there[TOKENIZER_OPTIONS]:
-        kind = normalizer.values.get("type")
-        raise ValueError(f"{whole.place}: its normalizer is {kind}; BertNormalizer, or {TOKENIZER_OPTIONS}, is needed")
+    _added(folder, whole, options)
 
     def setting(name: str, other: str, default: bool | None) -> Any:
         return options.get(name, bool, default=normalizer.get(other, bool, default=default))
@@ -430,6 +487,8 @@ def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
     lowercase = common.looks_uncased(vocab) if lowercase is None else lowercase
     accents = setting("strip_accents", "strip_accents", None)
     longest = options.get("model_max_length", (int, float), 1, config.max_positions)
+    if (folder / MODULE_OPTIONS).is_file():
+        longest = Options(folder / MODULE_OPTIONS).get("max_seq_length", int, 1, longest)
     return {
         "vocab": vocab,
         "lowercase": lowercase,
@@ -437,6 +496,33 @@ def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
         "split_cjk": setting("tokenize_chinese_chars", "handle_chinese_chars", True),
         "max_length": int(min(longest, config.max_positions)),
     }
+
+
+def _added(folder: Path, whole: Options, options: Options) -> None:
+    """Reports tokens that `transformers` finds in texts as a whole, and our word pieces do not."""
+    found = [entry.get("content") for entry in whole.get("added_tokens", list, default=[]) if isinstance(entry, dict)]
+    decoder = options.get("added_tokens_decoder", dict, default={})
+    found += [entry.get("content") for entry in decoder.values() if isinstance(entry, dict)]
+    if (folder / ADDED).is_file():
+        found += Options(folder / ADDED).values
+    names = [str(name) for name in dict.fromkeys(map(str, found)) if name not in SPECIAL_PIECES]
+    if names:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        common.left_out(folder, f"added tokens, which are not looked for in texts: {', '.join(names[:SHOWN])}{more}")
+
+
+def _modules(folder: Path) -> None:
+    """Reports what sentence-transformers puts on top of the model."""
+    if not (folder / MODULES).is_file():
+        return
+    try:
+        entries = json.loads((folder / MODULES).read_bytes())
+        paths = [entry["path"] for entry in entries if isinstance(entry["path"], str)]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError(f"{folder / MODULES}: a list of objects that have a path is needed") from None
+    for path in paths:
+        if path and path == Path(path).name and any((folder / path / file).is_file() for file in (WEIGHTS, PICKLED)):
+            common.left_out(folder, f"{path}, weights of sentence-transformers on top of the model")
 
 
 def _pieces(tokenizer: Options) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Stored, Tensor, check, fill, package
+from keras_ctxrep.convert.weights import Stored, Tensor, check, fill, first_line, package
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 
@@ -168,8 +168,8 @@ def _preset(hub: Any, source: str, tokenizer: Any) -> tuple[Any, Any]:
     try:
         tokenizer = hub.BertTokenizer.from_preset(source) if tokenizer is None else tokenizer
         return kind.from_preset(source), tokenizer
-    except (ValueError, OSError, KeyError) as error:
-        raise ValueError(f"{source}: KerasHub can not load it: {error}") from None
+    except (ValueError, OSError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{source}: KerasHub can not load it: {first_line(error)}") from None
 
 
 def _stored(weight: keras.Variable) -> Stored:

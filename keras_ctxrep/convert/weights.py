@@ -1,8 +1,9 @@
 """A table of names: which tensor of a published format holds which weights of ours, and how one becomes the other."""
 
 import importlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -194,6 +195,15 @@ def package(name: str, extra: str) -> ModuleType:
         raise ImportError(
             f'{name} is not installed, and this format needs it: pip install "keras_ctxrep[{extra}]"'
         ) from None
+
+
+def visible(paths: Iterable[Path]) -> list[Path]:
+    """Paths in order, without hidden ones, such as the ._NAME that macOS writes beside NAME.
+
+    >>> [path.name for path in visible([Path("b.index"), Path("._b.index"), Path("a.index")])]
+    ['a.index', 'b.index']
+    """
+    return sorted(path for path in paths if not path.name.startswith("."))
 
 
 def first_line(error: Exception) -> str:

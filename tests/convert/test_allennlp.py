@@ -378,6 +378,14 @@ def test_places(published, tmp_path):
         allennlp.read(published)
 
 
+def test_hidden_files_beside_the_weights(published):
+    """As macOS leaves them in archives."""
+    (published / "options.json").rename(published / "other_options.json")
+    for path in list(published.iterdir()):
+        path.with_name(f"._{path.name}").write_bytes(b"Mac OS X")
+    assert allennlp.read(published)[1].family == "elmo"
+
+
 def test_no_files(published, tmp_path):
     with pytest.raises(ValueError, match="nothing: no such file or folder"):
         allennlp.read(tmp_path / "nothing")

@@ -278,6 +278,14 @@ def test_places(published, tmp_path):
         google.read(tmp_path / "nothing")
 
 
+def test_hidden_files_beside_a_checkpoint(published):
+    """As macOS leaves them in archives."""
+    for path in list(published.glob("bert_model.ckpt.*")):
+        path.rename(path.with_name(path.name.replace("bert_model", "model")))
+        path.with_name(path.name.replace("bert_model", "._model")).write_bytes(b"Mac OS X")
+    assert google.read(published)[1].task == "pretrainer"
+
+
 def test_without_tensorflow(published, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(ImportError, match=r'TensorFlow reads it: pip install "keras_ctxrep\[tf\]"'):

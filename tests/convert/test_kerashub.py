@@ -161,6 +161,10 @@ def test_refusals(backbone, tokenizer, tmp_path, tiny, monkeypatch):
         kerashub.read(keras.Sequential(), tokenizer)
     with pytest.raises(ValueError, match="nothing: KerasHub can not load it"):
         kerashub.read(tmp_path / "nothing")
+    for number, error in enumerate((TypeError("not one line\nbut two"), AttributeError("not one line\nbut two"))):
+        with monkeypatch.context() as patched, pytest.raises(ValueError, match=r"can not load it: not one line$"):
+            patched.setattr(hub.BertTokenizer, "from_preset", lambda *args, error=error: (_ for _ in ()).throw(error))
+            kerashub.read(tmp_path / f"nothing_{number}")
     with pytest.raises(ValueError, match=r"its tokenizer has split=False and '##'"):
         kerashub.read(backbone, hub.BertTokenizer(vocabulary=tiny.PIECES, split=False))
     (tmp_path / "other").mkdir()
