@@ -4,41 +4,24 @@ A name is SIZE/DATASET, of GluonNLP's model zoo where it has one. Addresses are 
 SHA-256 stands here only if somebody has published it, and is checked. Downloads happen in `get` and nowhere else.
 """
 
-import bz2
 import difflib
-import errno
-import gzip
-import http.client
 import importlib
 import json
-import lzma
 import os
 import re
 import shutil
-import stat
-import tarfile
 import tempfile
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
-from keras_ctxrep import __version__
-from keras_ctxrep.text.bundle import NAME, sha256
+from keras_ctxrep.download import fetch, unpack
+from keras_ctxrep.text.bundle import NAME, load, sha256
 
 CACHE = "CTXREP_CACHE"  # environment variable: the folder of downloaded models
 SOURCE = "source.json"  # in a cached model folder: where it came from, with the hashes that were found
-TIMEOUT = 60  # seconds without a byte
-BLOCK = 1 << 20  # bytes read at once
-MEMBERS = 1000  # of an archive
-FULL = (errno.ENOSPC, errno.EDQUOT)
-COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 PATTERNS = {  # of weights, the better one first
     "huggingface": ("model*.safetensors", "pytorch_model*.bin"),
     "allennlp": ("*.hdf5",),
@@ -402,7 +385,7 @@ def get(
 ) -> Path:
     """The model folder of a published model: from the cache, or downloaded, checked, converted and kept there.
 
-    An interrupted download goes on where it was when called again.
+    An interrupted download goes on where it was when called again; a damaged folder in the cache is made again.
 
     Args:
         name: of the list.
@@ -429,15 +412,24 @@ def get(
     """
     entry = lookup(name)
     folder = cached(entry, cache)
+    damaged = False
     if folder is not None:
-        return folder
+        try:
+            load(folder)
+        except ValueError as error:
+            damaged = True
+            report(f"{error}; it is made again")
+        else:
+            if source is not None:
+                report(f"{entry.name}: it is cached already, so {source} is not read; to read it delete {folder}")
+            return folder
     if source is None and not entry.urls:
         raise ValueError(f"{entry.name}: no source: {entry.note}")
     target = _cache(cache) / entry.name
     downloads = _cache(cache) / "downloads" / entry.name
     if source is None:
         for url in [_mirrored(url, mirror) for url in entry.urls]:
-            _fetch(url, downloads / _file_name(url))
+            fetch(url, downloads / _file_name(url))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as work:
         verified = False
@@ -466,6 +458,8 @@ def get(
         origin = entry.as_dict() | {"from": str(source or mirror or ""), "found": hashes, "verified": verified}
         (Path(work) / "model" / SOURCE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
         try:
+            if damaged:
+                os.replace(target, Path(work) / "damaged")
             os.replace(Path(work) / "model", target)
         except OSError:  # somebody else was quicker
             if not (target / NAME).is_file():
@@ -482,9 +476,6 @@ def _listed(entries: Sequence[Entry]) -> str:
     return ", ".join(entry.name for entry in entries)
 
 
-# ---------------------------------------------------------------------------------------------------------- download
-
-
 def _file_name(url: str) -> str:
     return urlsplit(url).path.rsplit("/", 1)[-1]
 
@@ -495,74 +486,6 @@ def _mirrored(url: str, mirror: str | None) -> str:
     if urlsplit(mirror).scheme not in ("http", "https"):
         raise ValueError(f"{mirror}: a mirror is an address that begins with https:// or http://")
     return mirror.rstrip("/") + urlsplit(url).path
-
-
-def _fetch(url: str, path: Path) -> None:
-    """Downloads a file unless it is there; errors say what to do."""
-    if path.is_file():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    try:
-        _download(url, path, part)
-    except HTTPError as error:
-        remedy = "; --mirror URL takes it from elsewhere, --from PATH from a copy that you have"
-        raise OSError(f"{url}: the server answers {error.code} {error.reason}{remedy}") from None
-    except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, OSError) and error.errno in FULL:
-            remedy = "free some, or choose another disk with --cache FOLDER; the same command goes on from there"
-            raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {remedy}") from None
-        if getattr(error, "filename", None) is not None:  # of this machine
-            raise
-        reason = error.reason if isinstance(error, URLError) else error
-        size = part.stat().st_size if part.exists() else 0
-        if size:
-            remedy = "the same command goes on from there"
-            raise OSError(f"{url}: interrupted after {size / 1e6:.1f} MB: {reason}; {remedy}") from None
-        remedy = "without network, --from PATH reads files that you have"
-        raise OSError(f"{url}: no answer: {reason}; {remedy}") from None
-
-
-def _download(url: str, path: Path, part: Path) -> None:
-    """Into `part`, from its end on if it holds the beginning of the same file, and then under its name."""
-    from tqdm import tqdm
-
-    state = part.with_name(f"{part.name}.of")  # what file it is the beginning of: bytes, validator
-    known = state.read_text(errors="replace") if part.exists() and state.exists() else ""
-    have = part.stat().st_size if known.partition(" ")[2] else 0
-    if not have or known.partition(" ")[0] != str(have):
-        headers = {"User-Agent": f"keras_ctxrep/{__version__}", "Accept-Encoding": "identity"}
-        headers |= {"Range": f"bytes={have}-"} if have else {}
-        try:
-            response = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
-        except HTTPError as error:
-            if error.code != 416 or not have:
-                raise
-            part.unlink()  # the file there is shorter than what is here: another one
-            return _download(url, path, part)
-        with response:
-            if url.startswith("https:") and not response.url.startswith("https:"):
-                raise ConnectionError(f"sent on to {response.url}, which is not encrypted")
-            begin, total = 0, int(response.headers.get("Content-Length") or 0) or None
-            if response.status == 206:
-                found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
-                begin, total = (int(found[1]), int(found[2])) if found else (-1, None)
-            fresh = f"{total} {response.headers.get('ETag') or response.headers.get('Last-Modified') or ''}"
-            if response.status == 206 and (begin != have or fresh != known):
-                part.unlink()  # it has changed since
-                return _download(url, path, part)
-            if total and (free := shutil.disk_usage(part.parent).free) < total - begin:
-                raise OSError(errno.ENOSPC, f"{(total - begin) / 1e6:.0f} MB to come, {free / 1e6:.0f} MB free")
-            state.write_text(fresh)
-            bar = tqdm(desc=path.name, total=total, initial=begin, unit="B", unit_scale=True, disable=None, leave=False)
-            with open(part, "ab" if begin else "wb") as file, bar:
-                while block := response.read(BLOCK):
-                    file.write(block)
-                    bar.update(len(block))
-            if total and part.stat().st_size != total:
-                raise ConnectionError(f"the connection closed before {total / 1e6:.1f} MB")
-    os.replace(part, path)
-    state.unlink(missing_ok=True)
 
 
 # ----------------------------------------------------------------------------------------------- check and convert
@@ -581,7 +504,7 @@ def _checked(entry: Entry, place: Path, work: Path) -> tuple[Path, dict[str, str
     if place.is_file() and _format(place) is None:
         hashes[place.name] = sha256(place)
         _compare(entry, hashes)
-        _unpack(place, work / "files", limit=16 * entry.parameters + (100 << 20))  # with an optimizer's two moments
+        unpack(place, work / "files", limit=16 * entry.parameters + (100 << 20))  # with an optimizer's two moments
         place = work / "files"
     if place.is_dir() and _format(place) is None:
         inside = [folder for folder in _shown(place.iterdir()) if folder.name != "__MACOSX" and _format(folder)]
@@ -625,92 +548,6 @@ def _format(place: Path) -> str | None:
         if any(place.match(pattern) if place.is_file() else _shown(place.glob(pattern)) for pattern in patterns):
             return name
     return None
-
-
-class _Bounded:
-    """What `tarfile` reads of an archive: in small parts only, for it keeps a member's long name, and not for ever.
-
-    >>> with open(__file__, "rb") as file:
-    ...     len(_Bounded(file, 9).read(5))
-    5
-    """
-
-    def __init__(self, file: IO[bytes], limit: int):
-        self._file, self._limit, self.tell = file, limit, file.tell
-
-    def read(self, size: int) -> bytes:
-        if not 0 <= size <= BLOCK or self.tell() + size > self._limit + BLOCK:
-            raise tarfile.ReadError("longer than what it says of its members")
-        return self._file.read(size)
-
-    def seek(self, position: int) -> int:
-        if position > self._limit + BLOCK:
-            raise tarfile.ReadError("longer than what it says of its members")
-        return self._file.seek(position)
-
-
-def _unpack(archive: Path, folder: Path, limit: int) -> None:
-    """Unpacks a zip or tar archive that holds plain files and folders only, none outside `folder`.
-
-    Args:
-        archive: the file.
-        folder: to unpack into.
-        limit: bytes of all files together.
-
-    Raises:
-        ValueError: the archive is none, damaged, or holds what it should not.
-        OSError: no room on the disk.
-    """
-    folder.mkdir(parents=True)
-    count = 0
-
-    def check(name: str, kind: str, size: int) -> int:
-        nonlocal count
-        count += 1
-        if count > MEMBERS:
-            raise ValueError(f"{archive}: more than {MEMBERS} files; not the published archive")
-        path = Path(name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", name):
-            raise ValueError(f"{archive}: {name!r} lies outside the archive's folder; it is not safe to unpack")
-        if kind:
-            raise ValueError(f"{archive}: {name!r} is {kind}; an archive of plain files is needed")
-        if size > limit:
-            raise ValueError(f"{archive}: more than {limit / 1e6:.0f} MB unpacked; not the published archive")
-        return size
-
-    total = 0
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as zipped:
-                for info in zipped.infolist():
-                    kind = "a link" if stat.S_ISLNK(info.external_attr >> 16) else ""
-                    total = check(
-                        info.filename, kind or ("encrypted" if info.flag_bits & 1 else ""), total + info.file_size
-                    )
-                zipped.extractall(folder)
-        else:
-            with open(archive, "rb") as file:
-                first = file.read(tarfile.BLOCKSIZE)
-            opener = next((opener for begin, opener in COMPRESSED.items() if first.startswith(begin)), None)
-            if opener is None:
-                try:
-                    tarfile.TarInfo.frombuf(first, "utf-8", "replace")
-                except tarfile.TarError:
-                    raise ValueError(f"{archive}: neither weights nor a zip or tar archive") from None
-            with (opener or open)(archive, "rb") as file:
-                bounded: Any = _Bounded(file, limit + 4 * tarfile.BLOCKSIZE * MEMBERS)
-                with tarfile.open(fileobj=bounded, mode="r:") as tarred:
-                    for member in tarred:
-                        kind = "" if member.isreg() or member.isdir() else "a link or a device"
-                        total = check(member.name, kind, total + member.size)
-                        tarred.extract(member, folder, filter="data")
-                while bounded.read(BLOCK):  # to the end, where the sum of all bytes stands
-                    pass
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in FULL:
-            remedy = "free some, or choose another disk with --cache FOLDER"
-            raise OSError(f"{folder}: no room on the disk: {error.strerror}; {remedy}") from None
-        raise ValueError(f"{archive}: a damaged archive; get it again: {error}") from None
 
 
 def _read(entry: Entry, place: Path):

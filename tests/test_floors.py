@@ -22,6 +22,7 @@ FLOORS = {
     "keras_ctxrep.recipes": 3,
     "keras_ctxrep.train": 3,
     "keras_ctxrep.zoo": 3,
+    "keras_ctxrep.download": 3,
     "keras_ctxrep.convert": 3,
     "keras_ctxrep_tflite": 3,
     "keras_ctxrep.models": 2,

@@ -1,6 +1,5 @@
 """The published models: the list, downloads from a server of our own, archives, the cache, and the command."""
 
-import contextlib
 import errno
 import gzip
 import io
@@ -17,15 +16,18 @@ import threading
 import tracemalloc
 import zipfile
 from dataclasses import asdict, replace
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.request import HTTPSHandler
+from urllib.response import addinfourl
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import cli, train, zoo
+from keras_ctxrep import cli, download, train, zoo
 from keras_ctxrep.convert import allennlp
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text.bundle import Bundle, sha256
@@ -290,13 +292,23 @@ def test_redirects_and_own_address(server, published, entry, cache):
     assert len(server.log) == 4
 
 
-def test_no_way_from_https_to_http(entry, cache, monkeypatch):
+def test_no_way_from_https_to_http(server, published, entry, cache, monkeypatch):
+    """Not even one that leads back."""
     entry()
-    answer = contextlib.nullcontext()
-    answer.url = "http://publisher.invalid/tiny_weights.hdf5"
-    monkeypatch.setattr(zoo, "urlopen", lambda request, timeout: answer)
-    with pytest.raises(OSError, match=r"sent on to http://publisher.invalid/tiny_weights.hdf5, which is not encrypted"):
+    served = []
+
+    def https_open(self, request):
+        served.append(request.full_url)
+        moved, headers = len(served) == 1, Message()
+        headers["Location"] = f"{server.address}/back"
+        answer = addinfourl(io.BytesIO(b"x"), headers, request.full_url, 302 if moved else 200)
+        answer.msg = ""
+        return answer
+
+    monkeypatch.setattr(HTTPSHandler, "https_open", https_open)
+    with pytest.raises(OSError, match=rf"sent on to {server.address}/back, which is not encrypted"):
         zoo.get(NAME)
+    assert server.log == [] and len(served) == 1
 
 
 def test_no_answer(server, published, entry, cache):
@@ -316,7 +328,7 @@ def test_disk_full(server, published, entry, cache, monkeypatch):
     entry()
     serve(server, published)
     with monkeypatch.context() as patched:
-        patched.setattr(zoo.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+        patched.setattr(download.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
         with pytest.raises(OSError, match=r"no room on the disk: 1 MB to come, 0 MB free; .*--cache FOLDER"):
             zoo.get(NAME, mirror=server.address)
 
@@ -325,7 +337,7 @@ def test_disk_full(server, published, entry, cache, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(zoo, "open", Full, raising=False)
+        patched.setattr(download, "open", Full, raising=False)
         with pytest.raises(OSError, match="no room on the disk: No space left"):
             zoo.get(NAME, mirror=server.address)
     assert same_weights(zoo.get(NAME, mirror=server.address), published)
@@ -474,7 +486,7 @@ def test_archives_that_would_fill_the_memory(entry, cache, tmp_path, suffix, kin
     archive = tmp_path / f"tiny{suffix}"
     with gzip.open(archive, "wb", 1) if suffix == ".tar.gz" else open(archive, "wb") as file:
         if kind == "many":
-            for number in range(zoo.MEMBERS + 1):
+            for number in range(download.MEMBERS + 1):
                 file.write(tarfile.TarInfo(f"{number}").tobuf())
         else:
             member = tarfile.TarInfo("x")
@@ -511,7 +523,7 @@ def test_archives_that_can_not_be_unpacked(server, published, entry, cache, tmp_
 
 @pytest.mark.parametrize("form", ["folder", "folder_above", "file", "folder_of_the_archive", "hidden_files"])
 def test_from(published, entry, cache, tmp_path, form, monkeypatch):
-    monkeypatch.setattr(zoo, "urlopen", None)  # no network
+    monkeypatch.setattr(download, "build_opener", None)  # no network
     entry()
     source = {"folder": published, "folder_above": published.parent, "file": published / FILES[0]}.get(form)
     if form == "hidden_files":
@@ -607,6 +619,24 @@ def test_nothing_is_left_of_a_conversion_that_failed(server, published, entry, c
     assert left(cache) == sorted(f"downloads/{NAME}/{name}" for name in FILES)  # they are the published ones
     server.close()
     assert same_weights(zoo.get(NAME), published)  # of what was downloaded
+
+
+@pytest.mark.parametrize("fault", ["cut", "missing", "garbled"])
+def test_a_damaged_folder_is_made_again(published, entry, cache, fault):
+    entry()
+    folder = zoo.get(NAME, source=published, report=lambda line: None)
+    weights, said = folder / "model.weights.h5", []
+    if fault == "missing":
+        weights.unlink()
+    elif fault == "cut":
+        weights.write_bytes(weights.read_bytes()[:-1])
+    else:
+        (folder / "bundle.json").write_text("{")
+    assert same_weights(zoo.get(NAME, source=published, report=said.append), published) and left(cache) == MODEL
+    assert said[0].startswith(f"{folder}: ") and said[0].endswith("; it is made again")
+    said.clear()
+    assert zoo.get(NAME, source=published, report=said.append) == folder
+    assert said == [f"{NAME}: it is cached already, so {published} is not read; to read it delete {folder}"]
 
 
 def test_two_at_once(published, entry, cache, monkeypatch):

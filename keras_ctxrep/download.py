@@ -1,0 +1,198 @@
+"""Files from the network and out of archives: what breaks off goes on, and nothing lands where it should not."""
+
+import bz2
+import errno
+import gzip
+import http.client
+import lzma
+import os
+import re
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from keras_ctxrep import __version__
+
+TIMEOUT = 60  # seconds without a byte
+BLOCK = 1 << 20  # bytes read at once
+MEMBERS = 1000  # of an archive
+FULL = (errno.ENOSPC, errno.EDQUOT)
+COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+
+
+def fetch(url: str, path: Path) -> None:
+    """Downloads a file unless it is there; what an interrupted download left is gone on with.
+
+    Args:
+        url: https:// or http://; from the first nothing leads to the second.
+        path: the file.
+
+    Raises:
+        OSError: no network, no such file there, no room on the disk; the message says what to do.
+    """
+    if path.is_file():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        _download(url, path, part)
+    except HTTPError as error:
+        remedy = "; --mirror URL takes it from elsewhere, --from PATH from a copy that you have"
+        raise OSError(f"{url}: the server answers {error.code} {error.reason}{remedy}") from None
+    except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            remedy = "free some, or choose another disk with --cache FOLDER; the same command goes on from there"
+            raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {remedy}") from None
+        if getattr(error, "filename", None) is not None:  # of this machine
+            raise
+        reason = error.reason if isinstance(error, URLError) else error
+        size = part.stat().st_size if part.exists() else 0
+        if size:
+            remedy = "the same command goes on from there"
+            raise OSError(f"{url}: interrupted after {size / 1e6:.1f} MB: {reason}; {remedy}") from None
+        remedy = "without network, --from PATH reads files that you have"
+        raise OSError(f"{url}: no answer: {reason}; {remedy}") from None
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows every redirect but those that leave encryption, even if the next one came back to it."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
+        if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
+            fp.close()
+            raise ConnectionError(f"sent on to {newurl}, which is not encrypted")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _download(url: str, path: Path, part: Path) -> None:
+    """Into `part`, from its end on if it holds the beginning of the same file, and then under its name."""
+    from tqdm import tqdm
+
+    state = part.with_name(f"{part.name}.of")  # what file it is the beginning of: bytes, validator
+    known = state.read_text(errors="replace") if part.exists() and state.exists() else ""
+    have = part.stat().st_size if known.partition(" ")[2] else 0
+    if not have or known.partition(" ")[0] != str(have):
+        headers = {"User-Agent": f"keras_ctxrep/{__version__}", "Accept-Encoding": "identity"}
+        headers |= {"Range": f"bytes={have}-"} if have else {}
+        try:
+            response = build_opener(_Redirects).open(Request(url, headers=headers), timeout=TIMEOUT)
+        except HTTPError as error:
+            if error.code != 416 or not have:
+                raise
+            part.unlink()  # the file there is shorter than what is here: another one
+            return _download(url, path, part)
+        with response:
+            begin, total = 0, int(response.headers.get("Content-Length") or 0) or None
+            if response.status == 206:
+                found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
+                begin, total = (int(found[1]), int(found[2])) if found else (-1, None)
+            fresh = f"{total} {response.headers.get('ETag') or response.headers.get('Last-Modified') or ''}"
+            if response.status == 206 and (begin != have or fresh != known):
+                part.unlink()  # it has changed since
+                return _download(url, path, part)
+            if total and (free := shutil.disk_usage(part.parent).free) < total - begin:
+                raise OSError(errno.ENOSPC, f"{(total - begin) / 1e6:.0f} MB to come, {free / 1e6:.0f} MB free")
+            state.write_text(fresh)
+            bar = tqdm(desc=path.name, total=total, initial=begin, unit="B", unit_scale=True, disable=None, leave=False)
+            with open(part, "ab" if begin else "wb") as file, bar:
+                while block := response.read(BLOCK):
+                    file.write(block)
+                    bar.update(len(block))
+            if total and part.stat().st_size != total:
+                raise ConnectionError(f"the connection closed before {total / 1e6:.1f} MB")
+    os.replace(part, path)
+    state.unlink(missing_ok=True)
+
+
+class _Bounded:
+    """What `tarfile` reads of an archive: in small parts only, for it keeps a member's long name, and not for ever.
+
+    >>> with open(__file__, "rb") as file:
+    ...     len(_Bounded(file, 9).read(5))
+    5
+    """
+
+    def __init__(self, file: IO[bytes], limit: int):
+        self._file, self._limit, self.tell = file, limit, file.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= BLOCK or self.tell() + size > self._limit + BLOCK:
+            raise tarfile.ReadError("longer than what it says of its members")
+        return self._file.read(size)
+
+    def seek(self, position: int) -> int:
+        if position > self._limit + BLOCK:
+            raise tarfile.ReadError("longer than what it says of its members")
+        return self._file.seek(position)
+
+
+def unpack(archive: Path, folder: Path, limit: int) -> None:
+    """Unpacks a zip or tar archive that holds plain files and folders only, none outside `folder`.
+
+    Args:
+        archive: the file.
+        folder: to unpack into.
+        limit: bytes of all files together.
+
+    Raises:
+        ValueError: the archive is none, damaged, or holds what it should not.
+        OSError: no room on the disk.
+    """
+    folder.mkdir(parents=True)
+    count = 0
+
+    def check(name: str, kind: str, size: int) -> int:
+        nonlocal count
+        count += 1
+        if count > MEMBERS:
+            raise ValueError(f"{archive}: more than {MEMBERS} files; not the published archive")
+        path = Path(name.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", name):
+            raise ValueError(f"{archive}: {name!r} lies outside the archive's folder; it is not safe to unpack")
+        if kind:
+            raise ValueError(f"{archive}: {name!r} is {kind}; an archive of plain files is needed")
+        if size > limit:
+            raise ValueError(f"{archive}: more than {limit / 1e6:.0f} MB unpacked; not the published archive")
+        return size
+
+    total = 0
+    try:
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as zipped:
+                for info in zipped.infolist():
+                    kind = "a link" if stat.S_ISLNK(info.external_attr >> 16) else ""
+                    total = check(
+                        info.filename, kind or ("encrypted" if info.flag_bits & 1 else ""), total + info.file_size
+                    )
+                zipped.extractall(folder)
+        else:
+            with open(archive, "rb") as file:
+                first = file.read(tarfile.BLOCKSIZE)
+            opener = next((opener for begin, opener in COMPRESSED.items() if first.startswith(begin)), None)
+            if opener is None:
+                try:
+                    tarfile.TarInfo.frombuf(first, "utf-8", "replace")
+                except tarfile.TarError:
+                    raise ValueError(f"{archive}: neither weights nor a zip or tar archive") from None
+            with (opener or open)(archive, "rb") as file:
+                bounded: Any = _Bounded(file, limit + 4 * tarfile.BLOCKSIZE * MEMBERS)
+                with tarfile.open(fileobj=bounded, mode="r:") as tarred:
+                    for member in tarred:
+                        kind = "" if member.isreg() or member.isdir() else "a link or a device"
+                        total = check(member.name, kind, total + member.size)
+                        tarred.extract(member, folder, filter="data")
+                while bounded.read(BLOCK):  # to the end, where the sum of all bytes stands
+                    pass
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            remedy = "free some, or choose another disk with --cache FOLDER"
+            raise OSError(f"{folder}: no room on the disk: {error.strerror}; {remedy}") from None
+        raise ValueError(f"{archive}: a damaged archive; get it again: {error}") from None
