@@ -4,8 +4,8 @@
 
 Two phases, as published: short texts first, then longer ones for the last fifth of the time. Prints the curve and the
 results as Markdown tables, as docs/results.md has them. With `--out` of an interrupted run it goes on. A task's best
-weights are chosen by some of its training examples; the figure is that of its dev (SST-2) or test set (MRPC). The folder
-`--data` holds SST-2 and MRPC as they are distributed: sst2_glue/{train,dev}.tsv and mrpc/msr_paraphrase_*.txt.
+weights are chosen by some of its training examples; the figure is that of its dev (SST-2) or test set (MRPC). Folder
+`--data` holds both as they are distributed: sst2_glue/{train,dev}.tsv and mrpc/msr_paraphrase_*.txt.
 """
 
 import argparse

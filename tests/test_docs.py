@@ -13,10 +13,10 @@ import pytest
 
 import keras_ctxrep
 from keras_ctxrep import cli, train
-from keras_ctxrep.convert import allennlp
+from keras_ctxrep.convert import allennlp, huggingface
 
 ROOT = Path(__file__).parent.parent
-PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/elmo.md")}
+PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/elmo.md", "docs/bert.md")}
 every_page = pytest.mark.parametrize("page", PAGES)
 MODULES = sorted(
     info.name
@@ -61,6 +61,7 @@ def place(models, tmp_path_factory):
     (folder / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\n")
     model, bundle = train.load_encoder(models / "elmo" / "pretrained")
     allennlp.write(folder / "published", model, bundle)
+    huggingface.write(folder / "hf_folder", *train.load_encoder(models / "bert" / "pretrained"))
     return folder
 
 

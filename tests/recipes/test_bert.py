@@ -1,13 +1,16 @@
 """Pretraining a BERT and fine-tuning it, from files to model folders."""
 
+import io
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from keras_ctxrep_tflite import quantize
 
 from keras_ctxrep import cli, recipes, train
-from keras_ctxrep.models import bert
+from keras_ctxrep.models import bert, heads
 from keras_ctxrep.recipes.pretraining import PREPARED
 from keras_ctxrep.text.examples import documents
 from keras_ctxrep.text.pretraining import read_masked
@@ -228,7 +231,7 @@ def test_pairs_are_classified(classifier, pairs, capsys, monkeypatch):
     predictor = train.predictor(classifier)
     one, two = predictor(["w1 w2", "w1 w2"], ["w1", "w5"])
     assert one["probabilities"] != two["probabilities"]
-    lines = list(predictor.lines(__import__("io").BytesIO(b"w1 w2\tw1\nw1 w2\tw5\n")))
+    lines = list(predictor.lines(io.BytesIO(b"w1 w2\tw1\nw1 w2\tw5\n")))
     for line, answer in zip(lines, (one, two), strict=True):
         assert line["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-6)
     with pytest.raises(ValueError, match="this model reads pairs of texts"):
@@ -261,3 +264,101 @@ def test_every_engine_classifies_pairs_alike(classifier, pairs, tmp_path, capsys
     assert cli.main(["compare", *files, "--data", str(pairs), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["agreement"] for row in rows] == [1.0, 1.0, 1.0] and rows[0]["accuracy"] > 0.7
+
+
+def test_lines_of_pairs(classifier):
+    lines = list(train.predictor(classifier).lines(io.BytesIO(b"w1\nw1\tw2\tw3\nw1\tw\xff2\n\tw3\n\n")))
+    assert lines[0] == lines[1] == {"error": "a pair has one tab between its texts"}
+    assert lines[2]["warning"].startswith("not UTF-8") and "label" in lines[2] and "label" in lines[3]
+    assert lines[4] == {"error": "empty line"}
+
+
+# ------------------------------------------------------------------------------------- what a folder is good for
+
+
+def test_the_encoder_of_a_model_whose_head_reads_no_pooler(folder, tmp_path):
+    encoder, bundle = train.load_encoder(folder)
+    tagger = replace(bundle, task="tag", labels=("a", "b"), head={"dropout": 0.1})
+    train.save(tmp_path / "tagger", heads.tag(encoder, 2), tagger)
+    found, bundle = train.load_encoder(tmp_path / "tagger")
+    assert bundle.config["pooler"] is False and "pooled" not in found.output
+    assert recipes.embed(tmp_path / "tagger", ["w1 w2"], tmp_path / "a.npz") == 1
+    for call in (
+        lambda: recipes.score(tmp_path / "tagger", "any.txt"),
+        lambda: train.load_served(tmp_path / "tagger"),
+        lambda: quantize.convert(tmp_path / "tagger", tmp_path / "a.tflite"),
+        lambda: train.predictor(tmp_path / "tagger"),
+    ):
+        with pytest.raises(ValueError, match="task 'tag'"):
+            call()
+
+
+@pytest.mark.filterwarnings("ignore:__array__")
+def test_the_encoder_of_a_classifier_of_pairs(classifier, corpus, tmp_path):
+    encoder, bundle = train.load_encoder(classifier)
+    assert not bundle.pairs
+    train.save(tmp_path / "encoder", encoder, bundle)
+    assert len(train.predictor(tmp_path / "encoder")(["w1 w2"])[0]["vector"]) == 16
+    with pytest.warns(UserWarning, match="has no mlm_transform"):
+        pretrain(corpus, tmp_path / "on", init=classifier)
+    assert not train.load(tmp_path / "on")[1].pairs
+
+
+def test_preparing_destroys_nothing(prepared, folder, corpus, tmp_path):
+    options = {"vocab": corpus.parent / "vocab.txt"}
+    for wrong, message in (
+        ({"max_length": 4}, "max_length=4"),
+        ({"copies": 0}, "copies=0"),
+        ({"seed": -1}, "seed=-1"),
+        ({"valid": tmp_path / "one.txt"}, "the held-out text has no pair"),
+    ):
+        (tmp_path / "one.txt").write_text("w1\n")
+        before = sorted(path.name for path in prepared.iterdir())
+        with pytest.raises(ValueError, match=message):
+            recipes.prepare([corpus], prepared, **(options | wrong))
+        assert sorted(path.name for path in prepared.iterdir()) == before
+    with pytest.raises(ValueError, match="a model folder; choose another one"):
+        recipes.prepare([corpus], folder, **options)
+    (tmp_path / "train-images.npz").write_bytes(b"mine")
+    recipes.prepare([corpus], tmp_path, copies=1, **options)
+    assert (tmp_path / "train-images.npz").read_bytes() == b"mine"
+
+
+def test_text_is_prepared_as_the_model_to_start_from_reads_it(folder, corpus, tmp_path):
+    model, bundle = train.load(folder)
+    train.save(tmp_path / "cased", model, replace(bundle, lowercase=False))
+    options = {"max_length": 24, "copies": 1}
+    recipes.prepare([corpus], tmp_path / "one", vocab=corpus.parent / "vocab.txt", **options)
+    recipes.prepare([corpus], tmp_path / "two", init=tmp_path / "cased", **options)
+    run = {"init": tmp_path / "cased", "max_length": 24, "steps": 1}
+    with pytest.raises(ValueError, match="prepared with another vocabulary or casing"):
+        recipes.pretrain("bert", [tmp_path / "one"], tmp_path / "out", **run)
+    recipes.pretrain("bert", [tmp_path / "two"], tmp_path / "out", **run)
+    assert train.load(tmp_path / "out")[1].lowercase is False
+
+
+def test_arguments_of_the_wrong_kind(folder, corpus, tmp_path):
+    with pytest.raises(ValueError, match="family='gpt': elmo or bert"):
+        recipes.pretrain("gpt", [corpus], tmp_path, steps=1)
+    with pytest.raises(TypeError, match="give a list of files"):
+        recipes.pretrain("bert", str(corpus), tmp_path, steps=1)
+    with pytest.raises(ValueError, match="steps=None, minutes=None"):
+        recipes.pretrain("bert", [corpus], tmp_path)
+    with pytest.raises(ValueError, match="the folder of the model to start from"):
+        recipes.pretrain("bert", [corpus], folder, init=folder, steps=1)
+    with pytest.raises(TypeError, match="give a list of texts"):
+        train.predictor(train_encoder(folder, tmp_path))("w1 w2")
+
+
+def train_encoder(folder, out):
+    train.save(out / "encoder", *train.load_encoder(folder))
+    return out / "encoder"
+
+
+def test_a_checkpoint_of_another_dev_set(folder, pairs, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "save", lambda *_: None)  # as if the run had been killed at its end
+    options = {"steps": 2, "batch_size": 8, "seed": 0}
+    recipes.finetune(pairs, pairs, folder, tmp_path / "out", **options)
+    (tmp_path / "dev.tsv").write_text("\n".join(pairs.read_text().split("\n")[:20]) + "\n")
+    with pytest.raises(ValueError, match="a run with other text or settings"):
+        recipes.finetune(pairs, tmp_path / "dev.tsv", folder, tmp_path / "out", **options)
