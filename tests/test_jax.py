@@ -12,7 +12,7 @@ import pytest
 
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
-from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch, pretrainer_batch
+from keras_ctxrep.text.pretraining import Masking, Vocabulary, language_model_batch, pretrainer_batch
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
 ROOT = Path(__file__).parents[1]
@@ -67,10 +67,11 @@ def batches():
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *"abcdef"])
     sentences = characters.encode(["a b c d", "e", "f unknown a"])
     pieces = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, *(chr(97 + i) for i in range(25))]), max_length=16)
+    masking = Masking(pieces.wordpiece)
     pairs = [(Row([2, 7, 8, 9, 3, 10, 11, 3], first=5), True), (Row([2, 12, 3, 13, 3], first=3), False)]
     return {
         "bilm": language_model_batch(characters, vocabulary, sentences),
-        "bert": pretrainer_batch(pieces, pairs, rng),
+        "bert": pretrainer_batch(pieces, [masking(pair, rng) for pair in pairs]),
     }
 
 

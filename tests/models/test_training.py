@@ -8,7 +8,13 @@ import pytest
 import tensorflow as tf
 
 from keras_ctxrep.models import bert, elmo, heads
-from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch, next_sentence_rows, pretrainer_batch
+from keras_ctxrep.text.pretraining import (
+    Masking,
+    Vocabulary,
+    language_model_batch,
+    next_sentence_rows,
+    pretrainer_batch,
+)
 
 
 @pytest.fixture(params=["language_model", "pretrainer", "elmo mix", "bert pooled"])
@@ -21,9 +27,10 @@ def case(request, elmo_config, bert_config, characters, pieces, sentences, rng):
         config = replace(elmo_config, dropout=0.0)
         return lambda: elmo.language_model(config, len(vocabulary)), *batch
     if request.param == "pretrainer":
+        masking = Masking(pieces.wordpiece)
         documents = [pieces.wordpiece.ids_batch(rows), pieces.wordpiece.ids_batch(rows[::-1])]
         pairs = [pair for _ in range(8) for pair in next_sentence_rows(documents, pieces, rng)][:8]
-        return lambda: bert.pretrainer(bert_config), *pretrainer_batch(pieces, pairs, rng)
+        return lambda: bert.pretrainer(bert_config), *pretrainer_batch(pieces, [masking(pair, rng) for pair in pairs])
     family, head = request.param.split()
     features = characters if family == "elmo" else pieces
     labels = np.arange(8, dtype=np.int32) % 3
