@@ -14,8 +14,8 @@ it is far from 1 the machine had other work. CPU seconds, of all threads, feel t
 All engines have the sizes of BERT-base and, but for KerasHub, the same random weights. Inference gives the top layer
 and the pooled output. A training step is AdamW's, with dropout 0.1, of a classifier. Sentences are SST-2's, 32 to a
 batch, padded as each engine does by itself: ours go in batches of like length, transformers pads to the longest of a
-batch in the order of the file, KerasHub to 512 pieces, or to 128 if it is told to. bfloat16 is left out where the CPU
-has none.
+batch in the order of the file, KerasHub to 512 pieces (16 at a time, 8 in training: 32 need more memory than there is),
+or to 128 if it is told to. bfloat16 is left out where the CPU has none.
 """
 
 import argparse
