@@ -291,7 +291,7 @@ def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
     )
     assert process.stdout.readline().startswith("step ")  # the first evaluation: it trains
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 1 and "interrupted" in err and "Traceback" not in err
     state = json.loads((tmp_path / "lm" / "checkpoint" / "state.json").read_text())
     assert state["step"] > 0

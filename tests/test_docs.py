@@ -65,6 +65,7 @@ def place(models, tmp_path_factory):
     return folder
 
 
+@pytest.mark.filterwarnings("ignore:bert has no mlm_transform")  # as the page says
 @every_page
 def test_commands(page, place, monkeypatch, capsys):
     """In order, with short trainings instead of long ones."""
