@@ -23,7 +23,7 @@ from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.ngrams import KneserNey
 from keras_ctxrep.text.pretraining import Vocabulary
 from keras_ctxrep.text.scores import accuracy, standard_error
-from keras_ctxrep.text.tokens import WordPiece, words
+from keras_ctxrep.text.tokens import WordPiece, vocab_text, words
 
 MAX_LENGTH = 64  # tokens of a sentence that is classified
 PRETRAINED_LENGTH = {
@@ -202,7 +202,7 @@ def _pretrain(family: str, out: Path, minutes: float, seed: int) -> dict:
     else:
         wordpiece = WordPiece.train((s for block in text for s in block), 2000)
         vocab = out / "corpus" / "pieces.txt"
-        vocab.write_text("".join(f"{piece}\n" for piece in wordpiece.vocab), encoding="utf-8")
+        vocab.write_text(vocab_text(wordpiece.vocab), encoding="utf-8")
         baselines = _counted_accuracy(wordpiece, text, held)
         metric, label = "val_mlm_logits_accuracy", "held-out accuracy on masked pieces"
     beside = ", ".join(f"{name} {_figure(family, value)}" for name, value in baselines.items())

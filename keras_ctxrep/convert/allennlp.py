@@ -18,7 +18,7 @@ from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, visible
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole
 from keras_ctxrep.text.features import WordFeatures
-from keras_ctxrep.text.tokens import read_vocab
+from keras_ctxrep.text.tokens import read_vocab, vocab_text
 
 WEIGHTS, OPTIONS = "weights.hdf5", "options.json"
 SUFFIXES = (".hdf5", ".h5")
@@ -115,7 +115,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
         }
     files = {OPTIONS: json.dumps(options, indent=1) + "\n"}
     if bundle.vocab:
-        files[VOCAB] = "".join(f"{word}\n" for word in bundle.vocab)
+        files[VOCAB] = vocab_text(bundle.vocab)
     for name, text in files.items():
         with written_whole(folder / name) as path:
             path.write_bytes(text.encode())

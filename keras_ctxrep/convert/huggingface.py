@@ -24,7 +24,7 @@ from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import SHOWN, Stored, Tensor, arrays, check, fill, first_line, package
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole
-from keras_ctxrep.text.tokens import SPECIAL_PIECES, read_vocab
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, read_vocab, vocab_text
 
 OPTIONS, TOKENIZER, TOKENIZER_OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"
 WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
@@ -196,7 +196,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
         "model_max_length": bundle.max_length,
     }
     files = {
-        VOCAB: "".join(f"{piece}\n" for piece in bundle.vocab),
+        VOCAB: vocab_text(bundle.vocab),
         TOKENIZER: _tokenizer(bundle).to_str(pretty=True),
         TOKENIZER_OPTIONS: json.dumps(tokenizer | SPECIAL, indent=1) + "\n",
         OPTIONS: json.dumps(options, indent=1, ensure_ascii=False) + "\n",

@@ -22,7 +22,7 @@ from keras_ctxrep.text.bundle import NAME, VOCAB, Bundle, sha256, written_whole
 from keras_ctxrep.text.examples import LONGEST, documents, hold_out, shuffled, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, read_masked, segment_pairs, write_masked
-from keras_ctxrep.text.tokens import WordPiece, read_vocab, words
+from keras_ctxrep.text.tokens import WordPiece, read_vocab, vocab_text, words
 
 Report = Callable[[dict], None]
 PREPARED = "prepared.json"
@@ -245,7 +245,7 @@ def prepare(
         if rest:
             write(f"train-{len(files):05}.npz", rest)
     with written_whole(out / VOCAB) as path:
-        path.write_bytes("".join(f"{piece}\n" for piece in wordpiece.vocab).encode())
+        path.write_bytes(vocab_text(wordpiece.vocab).encode())
     files[VOCAB] = sha256(out / VOCAB)
     settings = {"max_length": max_length, "whole_words": whole_words} | _casing(wordpiece)
     found = {"family": "bert"} | settings | {"copies": copies, "seed": seed} | counts | {"files": files}

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from keras_ctxrep.text.features import CharacterFeatures, WordFeatures, WordPieceFeatures
-from keras_ctxrep.text.tokens import WordPiece
+from keras_ctxrep.text.tokens import WordPiece, vocab_text
 
 NAME, VOCAB, WEIGHTS = "bundle.json", "vocab.txt", "model.weights.h5"
 FORMAT = 1
@@ -71,7 +71,7 @@ class Bundle:
         Args:
             files: SHA-256 of further files beside it.
         """
-        content = {VOCAB: "".join(f"{piece}\n" for piece in self.vocab).encode()} if self.vocab else {}
+        content = {VOCAB: vocab_text(self.vocab).encode()} if self.vocab else {}
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()} | (files or {})
         fields = {name: value for name, value in asdict(self).items() if name != "vocab"} | {"files": hashes}
         content[NAME] = (json.dumps({"format": FORMAT} | fields, ensure_ascii=False, indent=1) + "\n").encode()

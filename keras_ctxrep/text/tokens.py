@@ -298,6 +298,15 @@ def _repeated(counts: Counter[str]) -> Iterator[str]:
             yield f"{word} " * min(10_000, count - begin)
 
 
+def vocab_text(vocab: Iterable[str]) -> str:
+    """A vocabulary as the text of its file, which `read_vocab` reads.
+
+    >>> vocab_text(["[PAD]", "a"])
+    '[PAD]\\na\\n'
+    """
+    return "".join(f"{piece}\n" for piece in vocab)
+
+
 def read_vocab(path: str | Path) -> list[str]:
     """The lines of a vocabulary file, without line ends.
 
