@@ -11,7 +11,7 @@ import argparse
 import os
 import platform
 
-from keras_ctxrep.text.examples import documents
+from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.ngrams import KneserNey
 from keras_ctxrep.text.pretraining import Vocabulary
 from keras_ctxrep.text.tokens import words

@@ -66,7 +66,7 @@ def _score(args: argparse.Namespace) -> None:
     if args.lm:
         if args.carry_state:
             parser().error("score: --lm scores each sentence by itself; leave out --carry-state")
-        from keras_ctxrep.text.examples import documents
+        from keras_ctxrep.text.corpus import documents
 
         sentences = (sentence for document in documents([args.data]) for sentence in document)
         for found in recipes.score_sentences(args.folder, sentences):
@@ -174,7 +174,7 @@ def _tflite(args: argparse.Namespace) -> None:
 def _predict(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite.compare import open_engine
 
-    from keras_ctxrep.text.examples import open_binary
+    from keras_ctxrep.text.corpus import open_binary
 
     predictor = open_engine(args.artifact).predictor
     with contextlib.ExitStack() as stack:
@@ -575,7 +575,7 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 def _sentences(path: str) -> Iterator[str]:
     """Lines of a file or of standard input, without line ends."""
-    from keras_ctxrep.text.examples import lines
+    from keras_ctxrep.text.corpus import lines
 
     if path == "-":
         yield from (line.rstrip("\r\n") for line in sys.stdin)

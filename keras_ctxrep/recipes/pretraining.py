@@ -19,7 +19,7 @@ from keras_ctxrep import optimizers, pipeline, train
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import NAME, VOCAB, Bundle, sha256, written_whole
-from keras_ctxrep.text.examples import LONGEST, documents, hold_out, shuffled, without
+from keras_ctxrep.text.corpus import LONGEST, documents, hold_out, shuffled, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, read_masked, segment_pairs, write_masked
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, vocab_text, words

@@ -12,7 +12,8 @@ from keras_ctxrep.models import elmo
 from keras_ctxrep.recipes.finetuning import check_examples
 from keras_ctxrep.recipes.pretraining import masked_once, watched
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.examples import documents, read_examples
+from keras_ctxrep.text.corpus import documents
+from keras_ctxrep.text.examples import read_examples
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.pretraining import Masking, Vocabulary, language_model_batch, stream_batch

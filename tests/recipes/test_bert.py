@@ -12,7 +12,7 @@ from keras_ctxrep_tflite import quantize
 from keras_ctxrep import cli, recipes, train
 from keras_ctxrep.models import bert, heads
 from keras_ctxrep.recipes.pretraining import PREPARED
-from keras_ctxrep.text.examples import documents
+from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.pretraining import read_masked
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 

@@ -1,0 +1,159 @@
+"""Reading text: lines of plain and compressed files, corpora of sentences and documents; errors name file and line."""
+
+import bz2
+import gzip
+import hashlib
+import heapq
+import itertools
+import lzma
+import random
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+BLOCK = 10  # sentences that are held out together
+LONGEST = 10_000  # sentences of a document that are kept together
+OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+def open_binary(path: str | Path) -> IO[bytes]:
+    """A file's bytes; .gz, .bz2 and .xz are decompressed as they are read."""
+    return OPENERS.get(Path(path).suffix, open)(path, "rb")
+
+
+def lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """(line number, line) of a UTF-8 text file, without line ends and byte-order mark, plain or compressed.
+
+    Raises:
+        ValueError: a line is not UTF-8 or the compressed stream is damaged; the message names file and line.
+    """
+    number = 0
+    try:
+        with open_binary(path) as file:
+            for number, raw in enumerate(file, 1):
+                text = raw.rstrip(b"\r\n").decode("utf-8")
+                yield number, text.removeprefix("\ufeff") if number == 1 else text
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}:{number}: not UTF-8 (byte {error.start}: {error.reason})") from None
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the file cannot be read at all
+        raise ValueError(f"{path}:{number + 1}: damaged compressed file ({error})") from None
+
+
+def documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
+    """Documents of a corpus, each a list of sentences: one sentence a line, an empty line between documents.
+
+    A document of more than 10,000 sentences comes in parts, so that memory does not grow with the files.
+
+    Raises:
+        ValueError: a file holds no text.
+    """
+    for path in paths:
+        document: list[str] = []
+        found = False
+        for _, line in lines(path):
+            line = line.strip()
+            if line:
+                document.append(line)
+                found = True
+            if document and (not line or len(document) == LONGEST):
+                yield document
+                document = []
+        if document:
+            yield document
+        if not found:
+            raise ValueError(f"{path}: no text in it")
+
+
+def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0, limit: int = 2000) -> list[list[str]]:
+    """Blocks of up to 10 sentences that are held out, in the order of the corpus; `without` gives the rest.
+
+    Whole blocks, so that a corpus of a single document can be split, and what follows what stays true within a block.
+    Which ones depends on the seed and on the text alone. A sentence that occurs twice is held out once.
+
+    Args:
+        documents: read once, and not kept.
+        share: of the blocks.
+        seed: of the choice.
+        limit: blocks held out, at most.
+
+    Raises:
+        ValueError: too little text to hold any out.
+    """
+    chosen: list[tuple[int, int, list[str]]] = []  # a heap of the `limit` smallest keys, as (-key, -place, block)
+    count = 0
+    for document in documents:
+        for i in range(0, len(document), BLOCK):
+            block = document[i : i + BLOCK]
+            text = "\n".join([str(seed), *block]).encode("utf-8", "surrogatepass")
+            entry = (-int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()), -count, block)
+            if len(chosen) < limit:
+                heapq.heappush(chosen, entry)
+            elif entry > chosen[0]:
+                heapq.heapreplace(chosen, entry)
+            count += 1
+    held = sorted(chosen, reverse=True)[: round(share * count)]
+    if not held:
+        raise ValueError(f"the corpus has {count} blocks of {BLOCK} sentences: too few to hold {share:.0%} out")
+    seen: set[str] = set()
+    held = [block for _, _, block in sorted(held, key=lambda entry: -entry[1])]
+    held = [[sentence for sentence in block if not (sentence in seen or seen.add(sentence))] for block in held]
+    return [block for block in held if block]
+
+
+def without(documents: Iterable[list[str]], held: Iterable[list[str]]) -> Iterator[list[str]]:
+    """The documents, cut where they have a sentence that is held out.
+
+    >>> list(without([["a", "b", "c", "d"]], [["b"]]))
+    [['a'], ['c', 'd']]
+    """
+    out = {sentence for block in held for sentence in block}
+    for document in documents:
+        for is_held, part in itertools.groupby(document, out.__contains__):
+            if not is_held:
+                yield list(part)
+
+
+def pieces(documents: Iterable[list[str]], size: int = 100) -> Iterator[list[str]]:
+    """The documents, the long ones in pieces of `size` sentences.
+
+    >>> list(pieces([["a", "b", "c"]], size=2))
+    [['a', 'b'], ['c']]
+    """
+    return (document[i : i + size] for document in documents for i in range(0, len(document), size))
+
+
+def shuffled(
+    paths: Sequence[str | Path],
+    read: Callable[[list], Iterable[list[str]]],
+    seed: int,
+    epoch: int,
+    buffer: int = 20_000,
+    piece: int = 100,
+) -> Iterator[list[str]]:
+    """Documents in an order of their own in every epoch: files, and within them stretches of `buffer` sentences.
+
+    Long documents come in pieces of `piece` sentences.
+
+    Args:
+        paths: files; many small ones are shuffled better than one large one.
+        read: gives the documents of some paths, e.g. `documents`.
+        seed: of the order.
+        epoch: number of the pass.
+        buffer: sentences that are kept in memory.
+        piece: sentences of a document that stay together.
+    """
+    rng = random.Random(f"{seed} {epoch}")
+    pool: list[list[str]] = []
+    size = 0
+    for document in pieces(read(rng.sample(list(paths), len(paths))), piece):
+        pool.append(document)
+        size += len(document)
+        if size >= buffer:
+            rng.shuffle(pool)
+            yield from pool
+            pool, size = [], 0
+    rng.shuffle(pool)
+    yield from pool
