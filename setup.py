@@ -17,7 +17,8 @@ EDGE = ["ai-edge-litert>=2.1"]
 CONVERT = ["safetensors>=0.4", "h5py"]
 HUB = ["keras-hub>=0.20"]
 PLOT = ["matplotlib>=3.8"]
-DEV = ["pytest>=8", "ruff>=0.9", "pyright>=1.1.390", "build", "tensorboard", "jax"]
+DATA = ["tensorflow-datasets>=4.9", "importlib_resources"]  # the second is missing among its own requirements
+DEV = ["pytest>=8", "ruff>=0.9", "pyright>=1.1.390", "build", "tensorboard", "jax", "seqeval", "scikit-learn", "scipy"]
 
 setup(
     name="keras_ctxrep",
@@ -40,8 +41,9 @@ setup(
         "hub": HUB,
         "torch": ["torch>=2.10"],  # before, weights_only=True may run what is in a file
         "plot": PLOT,
+        "data": DATA,
         "tensorboard": ["tensorboard"],
-        "dev": TF + EDGE + CONVERT + HUB + PLOT + DEV,
+        "dev": TF + EDGE + CONVERT + HUB + PLOT + DATA + DEV,
     },
     entry_points={"console_scripts": ["ctxrep = keras_ctxrep.cli:main"]},
     classifiers=[

@@ -1,6 +1,7 @@
 """Reading text: lines of plain and compressed files, corpora of sentences and documents; errors name file and line."""
 
 import bz2
+import codecs
 import gzip
 import hashlib
 import heapq
@@ -22,24 +23,36 @@ def open_binary(path: str | Path) -> IO[bytes]:
     return OPENERS.get(Path(path).suffix, open)(path, "rb")
 
 
-def lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """(line number, line) of a UTF-8 text file, without line ends and byte-order mark, plain or compressed.
+def byte_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
+    """(line number, line) of a file, without line ends and byte-order mark, plain or compressed.
 
     Raises:
-        ValueError: a line is not UTF-8 or the compressed stream is damaged; the message names file and line.
+        ValueError: the compressed stream is damaged; the message names file and line.
     """
     number = 0
     try:
         with open_binary(path) as file:
             for number, raw in enumerate(file, 1):
-                text = raw.rstrip(b"\r\n").decode("utf-8")
-                yield number, text.removeprefix("\ufeff") if number == 1 else text
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}:{number}: not UTF-8 (byte {error.start}: {error.reason})") from None
+                raw = raw.rstrip(b"\r\n")
+                yield number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the file cannot be read at all
         raise ValueError(f"{path}:{number + 1}: damaged compressed file ({error})") from None
+
+
+def lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """(line number, line) of a UTF-8 text file, as `byte_lines` gives them.
+
+    Raises:
+        ValueError: a line is not UTF-8 or the compressed stream is damaged; the message names file and line.
+    """
+    for number, raw in byte_lines(path):
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}:{number}: not UTF-8 (byte {error.start}: {error.reason})") from None
+        yield number, text
 
 
 def documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:

@@ -1,0 +1,205 @@
+"""A task's metrics over a model's answers: the figure that stands for it, the others, and where it goes wrong."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from keras_ctxrep.text import scores
+from keras_ctxrep.text.tags import is_spans, spans
+
+WORST = 10  # examples in a report
+
+
+@dataclass(frozen=True)
+class Report:
+    """How good a model's answers are.
+
+    Attributes:
+        metric: name of the figure that stands for the task.
+        value: that figure; shares are from 0 to 1.
+        interval: its 95% interval over examples.
+        scores: all figures, this one included, by name.
+        table: rows of text, the first a header: what was taken for what (classify), or each type's figures (tag).
+        worst: indices of up to 10 examples, the worst first.
+    """
+
+    metric: str
+    value: float
+    interval: tuple[float, float] | None
+    scores: dict[str, float]
+    table: list[list[str]] | None
+    worst: list[int]
+
+
+@dataclass
+class _Found:
+    """What a task makes of its examples: figures, how bad each example is, and its metric over some of them."""
+
+    scores: dict[str, float]
+    badness: np.ndarray
+    statistic: Callable[[np.ndarray], float]
+    table: list[list[str]] | None = None
+
+
+def evaluate(
+    task: str, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str] = (), interval: bool = True
+) -> Report:
+    """A task's report.
+
+    The metric, and the figures beside it: "classify" accuracy, macro_f1, matthews, and f1 of the second of two labels;
+    "multilabel" micro_f1, macro_f1, exact_match; "regress" pearson, spearman, mean_squared_error; "tag" span_f1,
+    precision, recall, token_accuracy, or, if the tags mark no spans, accuracy, macro_f1; "answer" f1, exact_match, and
+    has_answer_f1, no_answer_f1 if there are questions of both kinds.
+
+    Args:
+        task: as `text.examples.read` has it.
+        expected: examples of that task, with their labels.
+        answers: of a `Predictor`, one for each; {"error"} is wrong.
+        labels: of the model; else those that are expected.
+        interval: whether to compute it.
+
+    Raises:
+        ValueError: nothing to compare, an example has no label, a sentence has other words than its answer, or a
+            number could not be computed; the message names the example's place.
+
+    >>> from keras_ctxrep.text.examples import Example
+    >>> report = evaluate("regress", [Example("a", 1.0), Example("b", 3.0)], [{"value": 2.0}, {"value": 3.0}])
+    >>> report.metric, report.value, report.scores["mean_squared_error"], report.worst
+    ('pearson', 1.0, 0.5, [0])
+    """
+    if task not in _TASKS:
+        raise ValueError(f"task {task!r}; one of {', '.join(_TASKS)}")
+    if len(expected) != len(answers) or not expected:
+        raise ValueError(f"cannot compare {len(expected)} examples with {len(answers)} answers")
+    gold_of = {"tag": "tags", "answer": "answers"}.get(task, "label")
+    for number, one in enumerate(expected, 1):
+        if getattr(one, gold_of) is None:
+            raise ValueError(f"{one.place or f'example {number}'}: no {gold_of} to compare with")
+    found = _TASKS[task](expected, answers, labels)
+    metric, value = next(iter(found.scores.items()))
+    worst = np.argsort(-found.badness, kind="stable")[:WORST]
+    return Report(
+        metric,
+        value,
+        scores.bootstrap(found.statistic, len(expected)) if interval else None,
+        found.scores,
+        found.table,
+        [int(index) for index in worst if found.badness[index] > 0],
+    )
+
+
+def _classify(expected, answers, labels) -> _Found:
+    gold, said = [one.label for one in expected], [answer.get("label") for answer in answers]
+    labels = [*labels, *sorted({*gold} - {*labels})]
+    right = np.array([one == two for one, two in zip(gold, said, strict=True)])
+    doubt = [1 - answer.get("probabilities", {}).get(one, 0.0) for one, answer in zip(gold, answers, strict=True)]
+    figures = {
+        "accuracy": float(right.mean()),
+        "macro_f1": scores.f1(gold, said, [label for label in labels if label in {*gold, *said}]),
+        "matthews": scores.matthews(gold, said),
+    }
+    if len(labels) == 2:
+        figures["f1"] = scores.f1(gold, said, labels[1:])
+    columns = [*labels, *([None] if None in said else [])]
+    counted = scores.confusion(gold, said, columns)[: len(labels)].tolist()
+    table = [["", *(label or "(none)" for label in columns)]]
+    table += [[label, *map(str, row)] for label, row in zip(labels, counted, strict=True)]
+    return _Found(figures, ~right * (1 + np.array(doubt)), lambda drawn: right[drawn].mean(), table)
+
+
+def _multilabel(expected, answers, labels) -> _Found:
+    gold, said = [one.label for one in expected], [answer.get("labels", ()) for answer in answers]
+    labels = sorted({*labels, *(label for one in gold for label in one)})
+    by_example, by_label = scores.counts(gold, said, labels)
+    seen = by_label[by_label[:, 1:].any(1)]
+    mistakes = by_example @ [-2, 1, 1]
+    figures = {
+        "micro_f1": _f1(by_example.sum(0)),
+        "macro_f1": float(scores.precision_recall_f1(seen)[:, 2].mean()) if len(seen) else 0.0,
+        "exact_match": float((mistakes == 0).mean()),
+    }
+    return _Found(figures, mistakes, lambda drawn: _f1(by_example[drawn].sum(0)))
+
+
+def _regress(expected, answers, labels) -> _Found:
+    for one, answer in zip(expected, answers, strict=True):
+        if "error" in answer:
+            raise ValueError(f"{one.place or repr(one.text[:60])}: {answer['error']}, so no number to compare")
+    gold, said = np.array([one.label for one in expected]), np.array([answer["value"] for answer in answers])
+    names = ("pearson", "spearman", "mean_squared_error")
+    figures = {name: getattr(scores, name)(gold, said) for name in names}
+    return _Found(figures, np.abs(gold - said), lambda drawn: scores.pearson(gold[drawn], said[drawn]))
+
+
+def _tag(expected, answers, labels) -> _Found:
+    gold, said = [one.tags for one in expected], []
+    for one, answer in zip(expected, answers, strict=True):
+        found = [word["label"] or "O" for word in answer["words"]] if "words" in answer else [""] * len(one.tags)
+        if len(found) != len(one.tags):
+            place = one.place or " ".join(one.words)[:60]
+            raise ValueError(
+                f"{place}: {len(one.tags)} words, {len(found)} in the answer; predict the words as they are"
+            )
+        said.append(found)
+    tokens, by_tag, tags = _tokens(gold, said)
+    accuracy = float(tokens[:, 0].sum() / tokens[:, 2].sum())
+    if not is_spans(labels or tags):
+        seen = scores.precision_recall_f1(by_tag)
+        figures = {"accuracy": accuracy, "macro_f1": float(seen[:, 2].mean())}
+        table = _table(tags, by_tag)
+        return _Found(figures, tokens @ [-1, 0, 1], lambda drawn: _ratio(tokens[drawn].sum(0)), table)
+    one, two = ([spans(sentence) for sentence in side] for side in (gold, said))
+    kinds = sorted({span[0] for side in (one, two) for sentence in side for span in sentence})
+    by_sentence, by_kind = scores.counts(one, two, kinds, lambda span: span[0])
+    shares = scores.precision_recall_f1(by_sentence.sum(0)).tolist()
+    figures = dict(zip(("precision", "recall", "span_f1"), shares, strict=True)) | {"token_accuracy": accuracy}
+    figures = {"span_f1": figures.pop("span_f1")} | figures
+    table = _table(kinds, by_kind)
+    return _Found(figures, by_sentence @ [-2, 1, 1], lambda drawn: _f1(by_sentence[drawn].sum(0)), table)
+
+
+def _tokens(gold, said) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Counts of each sentence and of each tag, as `scores.counts` has them, and the tags."""
+    tags = sorted({tag for side in (gold, said) for sentence in side for tag in sentence} - {""})
+    one, two = ([[*enumerate(sentence)] for sentence in side] for side in (gold, said))
+    return *scores.counts(one, two, tags, lambda item: item[1]), tags
+
+
+def _answer(expected, answers, labels) -> _Found:
+    truths = [[text for text, _ in one.answers] for one in expected]
+    said = [answer.get("answer") for answer in answers]
+    f1, exact = (
+        np.array([0.0 if one is None else of(one, two) for one, two in zip(said, truths, strict=True)])
+        for of in (scores.answer_f1, scores.exact_match)
+    )
+    figures = {"f1": float(f1.mean()), "exact_match": float(exact.mean())}
+    has = np.array([bool(one) for one in truths])
+    if has.any() and not has.all():
+        figures |= {"has_answer_f1": float(f1[has].mean()), "no_answer_f1": float(f1[~has].mean())}
+    return _Found(figures, 1 - f1, lambda drawn: f1[drawn].mean())
+
+
+def _f1(counts: np.ndarray) -> float:
+    return float(scores.precision_recall_f1(counts)[2])
+
+
+def _ratio(counts: np.ndarray) -> float:
+    return float(counts[0] / counts[2])
+
+
+def _table(kinds: Sequence[str], by_kind: np.ndarray) -> list[list[str]]:
+    rows = zip(kinds, scores.precision_recall_f1(by_kind), by_kind[:, 2], strict=True)
+    return [["", "precision", "recall", "f1", "support"]] + [
+        [kind, *(f"{share:.3f}" for share in shares), str(support)] for kind, shares, support in rows
+    ]
+
+
+_TASKS: dict[str, Callable[..., _Found]] = {
+    "classify": _classify,
+    "multilabel": _multilabel,
+    "regress": _regress,
+    "tag": _tag,
+    "answer": _answer,
+}
