@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -143,28 +144,23 @@ def _tag(expected, answers, labels) -> _Found:
                 f"{place}: {len(one.tags)} words, {len(found)} in the answer; predict the words as they are"
             )
         said.append(found)
-    tokens, by_tag, tags = _tokens(gold, said)
-    accuracy = float(tokens[:, 0].sum() / tokens[:, 2].sum())
+    right = np.array([sum(map(eq, *pair)) for pair in zip(gold, said, strict=True)])
+    size = np.array([len(sentence) for sentence in gold])
+    accuracy = float(right.sum() / size.sum())
+    tags = sorted({tag for side in (gold, said) for sentence in side for tag in sentence} - {""})
     if not is_spans(labels or tags):
-        seen = scores.precision_recall_f1(by_tag)
-        figures = {"accuracy": accuracy, "macro_f1": float(seen[:, 2].mean())}
+        one, two = ([[*enumerate(sentence)] for sentence in side] for side in (gold, said))
+        _, by_tag = scores.counts(one, two, tags, lambda item: item[1])
+        figures = {"accuracy": accuracy, "macro_f1": float(scores.precision_recall_f1(by_tag)[:, 2].mean())}
         table = _table(tags, by_tag)
-        return _Found(figures, tokens @ [-1, 0, 1], lambda drawn: _ratio(tokens[drawn].sum(0)), table)
+        return _Found(figures, size - right, lambda drawn: right[drawn].sum() / size[drawn].sum(), table)
     one, two = ([spans(sentence) for sentence in side] for side in (gold, said))
     kinds = sorted({span[0] for side in (one, two) for sentence in side for span in sentence})
     by_sentence, by_kind = scores.counts(one, two, kinds, lambda span: span[0])
     shares = scores.precision_recall_f1(by_sentence.sum(0)).tolist()
-    figures = dict(zip(("precision", "recall", "span_f1"), shares, strict=True)) | {"token_accuracy": accuracy}
-    figures = {"span_f1": figures.pop("span_f1")} | figures
+    figures = {"span_f1": shares[2], "precision": shares[0], "recall": shares[1], "token_accuracy": accuracy}
     table = _table(kinds, by_kind)
     return _Found(figures, by_sentence @ [-2, 1, 1], lambda drawn: _f1(by_sentence[drawn].sum(0)), table)
-
-
-def _tokens(gold, said) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Counts of each sentence and of each tag, as `scores.counts` has them, and the tags."""
-    tags = sorted({tag for side in (gold, said) for sentence in side for tag in sentence} - {""})
-    one, two = ([[*enumerate(sentence)] for sentence in side] for side in (gold, said))
-    return *scores.counts(one, two, tags, lambda item: item[1]), tags
 
 
 def _answer(expected, answers, labels) -> _Found:
@@ -183,10 +179,6 @@ def _answer(expected, answers, labels) -> _Found:
 
 def _f1(counts: np.ndarray) -> float:
     return float(scores.precision_recall_f1(counts)[2])
-
-
-def _ratio(counts: np.ndarray) -> float:
-    return float(counts[0] / counts[2])
 
 
 def _table(kinds: Sequence[str], by_kind: np.ndarray) -> list[list[str]]:

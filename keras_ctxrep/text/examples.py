@@ -354,17 +354,17 @@ def _sentences(path: Path, columns: Mapping[str, str]) -> Rows:
     numbers = _numbers(path, columns)
     if columns and numbers is None:
         raise ValueError(f"{path}: columns {dict(columns)}: those of a CoNLL file are numbers from 1 on")
-    width = 0  # columns of the sentence before
+    shape = (0, True)  # how many columns the sentence before has, and whether tabs part them
     block: list[tuple[int, bytes]] = []
 
     def sentence() -> Rows:
-        nonlocal width
-        found = [(number, _columns(raw)) for number, raw in block]
-        width = next((len(fields) for _, fields in found if not fields[0].startswith(b"#")), width)
+        nonlocal shape
+        found = [(number, fields, (len(fields), b"\t" in raw)) for number, raw in block for fields in [_columns(raw)]]
+        shape = next((its for _, fields, its in found if fields[0][:1] != b"#"), shape)
         words = [
             (number, fields)
-            for (number, fields), (_, raw) in zip(found, block, strict=True)
-            if fields[0] != b"-DOCSTART-" and not (raw.startswith(b"# ") and len(fields) != width)
+            for number, fields, its in found
+            if fields[0] != b"-DOCSTART-" and (fields[0] != b"#" or its == shape)
         ]
         if words:
             yield words[0][0], partial(_columns_of, words, numbers or {}, columns)

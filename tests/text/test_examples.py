@@ -2,11 +2,13 @@
 
 import bz2
 import gzip
+import json
 import lzma
+import tracemalloc
 
 import pytest
 
-from keras_ctxrep.text.examples import Example, read_examples
+from keras_ctxrep.text.examples import Example, Question, Tagged, example, read, read_examples
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 TSV = "text\tlabel\nfine day\tgood\nrain\tbad\n"
@@ -81,3 +83,209 @@ def test_read_examples_accepts(write, name, content, expected):
 def test_read_examples_refuses(write, name, content, message):
     with pytest.raises(ValueError, match=message):
         read_examples(write(name, content))
+
+
+def test_places_are_not_compared_but_kept(write):
+    path = write("a.tsv", TSV)
+    assert [found.place for found in read("classify", path)] == [f"{path}:2", f"{path}:3"]
+
+
+NAMED = {"text": "#1 String", "pair": "#2 String", "label": "Quality"}
+MRPC = '\ufeffQuality\t#1 ID\t#1 String\t#2 String\r\n1\t7\ta "b\td\r\n'
+STSB = 'news\t5.000\tone "\ttwo\tlicence\nnews\t0.5\ta\tb\n'
+NUMBERED = {"text": "3", "pair": "4", "label": "2"}
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "columns", "expected"),
+    [
+        ("classify", "a.txt", MRPC, NAMED, [Example('a "b', "1", "d")]),
+        ("regress", "a.csv", STSB, NUMBERED, [Example('one "', 5.0, "two"), Example("a", 0.5, "b")]),
+        ("regress", "a.tsv", "sentence1\tsentence2\tscore\na\tb\t-1e3\n", {}, [Example("a", -1000.0, "b")]),
+        ("regress", "a.jsonl", '{"text": "a", "label": 2}\n{"text": "b", "score": "2.5"}', {}, [2.0, 2.5]),
+        ("regress", "a.tsv", "text\tlabel\na\t\n", {}, [None]),
+        ("classify", "a.txt", "\ufefffine day\r\n\nrain\tand\n", {}, [Example("fine day"), Example("rain\tand")]),
+        ("classify", "a.txt", "text\nrain\n", {}, [Example("text"), Example("rain")]),
+        ("classify", "a.tsv", "wrong\ttext\nx\ta\n", {"label": "wrong"}, [Example("a", "x")]),
+        ("classify", "a.json", '{"premise": "a", "hypothesis": "b", "y": 1}', {"label": "y"}, [Example("a", "1", "b")]),
+        ("multilabel", "a.tsv", "text\tlabel\na\tx, y\nb\t\nc\tx,x\n", {}, [("x", "y"), (), ("x",)]),
+        ("multilabel", "a.jsonl", '{"text": "a", "labels": ["x", 3]}\n{"text": "b", "label":[]}', {}, [("x", "3"), ()]),
+        ("multilabel", "a.tsv", "text\na\n", {}, [None]),
+    ],
+)  # fmt: skip
+def test_read(write, task, name, content, columns, expected):
+    found = list(read(task, write(name, content), columns))
+    assert (found if isinstance(expected[0], Example) else [one.label for one in found]) == expected
+    assert all(type(one.label) in (str, float, tuple, type(None)) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "expected"),
+    [
+        ("a.conll", "EU\tB-ORG\nsaid\tO\n\n\n\n-\tO\n", {}, [(("EU", "said"), ("B-ORG", "O")), (("-",), ("O",))]),
+        ("a.iob", "-DOCSTART- -X- O\n\nEU NNP I-ORG\r\nUN NNP B-ORG\r\n", {}, [(("EU", "UN"), ("B-ORG", "B-ORG"))]),
+        ("a.conll", "-DOCSTART- O\nEU  S-ORG \n", {}, [(("EU",), ("B-ORG",))]),
+        ("a.bio", "a b\tNN\tO\n#\tSYM\tO\n", {"label": "2"}, [(("a b", "#"), ("NN", "SYM"))]),
+        ("a.tsv", "x\ty\tz\n", {"text": "2", "label": "1"}, [(("y",), ("x",))]),
+        ("a.txt", "# id = 1\n# text = a b\na X\nb Y\n\n# id = 2\n\n# text = # c\n# X\nc Y\n\n# X\n", {},
+         [(("a", "b"), ("X", "Y")), (("#", "c"), ("X", "Y")), (("#",), ("X",))]),
+        ("a.conll", "\ufeffDubbz\ufeff\tB-x\n\u00a0z\tI-x", {}, [(("Dubbz\ufeff", "\u00a0z"), ("B-x", "I-x"))]),
+        ("a.conll", "one\ntwo\n", {}, [(("one", "two"), None)]),
+        ("a.jsonl", '{"tokens": ["a"], "ner_tags": [3]}\n{"words": ["a"]}', {}, [(("a",), ("3",)), (("a",), None)]),
+        ("a.jsonl", '{"w": ["a"], "tags": ["I-x"]}', {"text": "w"}, [(("a",), ("B-x",))]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_read_tagged(write, name, content, columns, expected, suffix):
+    path = write(name + suffix, COMPRESS[suffix](content.encode()))
+    assert list(read("tag", path, columns)) == [Tagged(*one) for one in expected]
+
+
+def test_a_sentence_stands_where_its_first_word_does(write):
+    path = write("a.conll", "# id\na\tO\nb\tO\n\n-DOCSTART-\tO\nc\tO\n")
+    assert [one.place for one in read("tag", path)] == [f"{path}:2", f"{path}:6"]
+
+
+CONTEXT = "Élan 🎈 rises in Rome and in Roma."
+ANSWERS = [{"text": "Rome", "answer_start": 16}, {"text": "Roma", "answer_start": 28}]
+ROWS = [
+    {"id": "a1", "question": "Where?", "answers": ANSWERS},
+    {"id": "a2", "question": "Who?", "answers": [], "is_impossible": True},
+    {"id": "a3", "question": "What?"},
+]
+SQUAD = {
+    "version": "v2.0",
+    "data": [{"title": "data", "paragraphs": [{"context": CONTEXT, "qas": ROWS}]}, {"paragraphs": []}],
+}
+QUESTIONS = [
+    Question("Where?", CONTEXT, (("Rome", 16), ("Roma", 28)), "a1"),
+    Question("Who?", CONTEXT, (), "a2"),
+    Question("What?", CONTEXT, None, "a3"),
+]
+
+
+@pytest.mark.parametrize(
+    "layout", [{}, {"indent": 1}, {"ensure_ascii": False}, {"separators": (",", ":"), "sort_keys": True}]
+)
+def test_squad(write, layout):
+    text = json.dumps(SQUAD, **layout)
+    path = write("a.json", "\ufeff" + text)
+    found = list(read("answer", path))
+    assert found == QUESTIONS
+    at = [1 + text[: text.index(f'"{one.id}"')].count("\n") for one in found]
+    assert [one.place for one in found] == [f"{path}:{line}" for line in at]
+    assert (len(set(at)) == 3) == ("indent" in layout)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_questions_in_lines(write, name):
+    rows = [row | {"context": CONTEXT} for row in ROWS]
+    rows[0]["answers"] = {"text": ["Rome", "Roma"], "answer_start": [16, 28]}
+    rows.append({"question": "Where?", "context": CONTEXT, "answers": [{"text": "Rome", "start": 16}], "id": 7})
+    found = list(read("answer", write(name, "\n".join(map(json.dumps, rows)))))
+    assert found == [*QUESTIONS, Question("Where?", CONTEXT, (("Rome", 16),), "7")]
+
+
+def squad(**changes):
+    return json.dumps(
+        {"data": [{"paragraphs": [{"context": "In Rome.", "qas": [{"id": "q", "question": "Where?"} | changes]}]}]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "columns", "message"),
+    [
+        ("regress", "a.tsv", "text\tlabel\na\t1\nb\tlow\n", {}, r":3: label 'low' is not a finite number"),
+        ("regress", "a.tsv", "text\tlabel\na\tnan\n", {}, r":2: label 'nan' is not"),
+        ("regress", "a.tsv", "text\tlabel\na\t1_0\n", {}, r":2: label '1_0' is not"),
+        ("regress", "a.jsonl", '{"text": "a", "label": true}', {}, r":1: label True is not"),
+        ("regress", "a.jsonl", '{"text": "a", "label": Infinity}', {}, r":1: label inf is not"),
+        ("multilabel", "a.jsonl", '{"text": "a", "label": 3}', {}, r":1: label 3: several labels are a list"),
+        ("multilabel", "a.tsv", "text\tlabel\na\tx,,y\n", {}, r":2: labels \['x', '', 'y'\]: one of them is empty"),
+        ("classify", "a.csv", "text,label\na,x\n", {}, r":1: the header must .* separated by tabs"),
+        ("classify", "a.tsv", TSV, {"label": "gold"}, r":1: the header has no column 'gold'; found"),
+        ("classify", "a.tsv", "a\tb\n", {"text": "1", "label": "3"}, r":1: 2 fields where column 3 is needed"),
+        ("classify", "a.tsv", TSV, {"text": "1", "label": "gold"}, r"all are names, or all are numbers"),
+        ("classify", "a.tsv", TSV, {"tags": "x"}, r"columns \['tags'\]: for the task 'classify'"),
+        ("sort", "a.tsv", TSV, {}, r"task 'sort'; one of classify, "),
+        ("classify", "a.jsonl", '{"text": "\\ud83d"}', {}, r":1: half a surrogate pair"),
+        ("classify", "a.tsv", b"te\xffxt\n", {}, r":1: not UTF-8"),
+        ("tag", "a.conll", "a O\nb\n", {}, r":2: 1 columns where the sentence's first word has 2"),
+        ("tag", "a.conll", "a O\n#b\n", {}, r":2: 1 columns where"),
+        ("tag", "a.conll", "a\tO\n\nb\tO\n\tO\n", {}, r":4: column 1 is empty"),
+        ("tag", "a.conll", "a O\n\nb O\n", {"label": "3"}, r":1: 2 columns; column 3 is needed"),
+        ("tag", "a.conll", b"a O\n\nb O\nc \xff\n", {}, r":4: not UTF-8"),
+        ("tag", "a.conll", "a O\n", {"label": "ner"}, r"those of a CoNLL file are numbers"),
+        ("tag", "a.jsonl", '{"words": ["a", "b"], "tags": ["O"]}', {}, r":1: 2 words and 1 tags"),
+        ("tag", "a.jsonl", '{"words": "a b"}', {}, r":1: words 'a b': a list of words is needed"),
+        ("tag", "a.jsonl", '{"words": ["a", ""]}', {}, r":1: '' is no word"),
+        ("tag", "a.jsonl", '{"words": ["a"], "tags": [null]}', {}, r":1: word 1, 'a', has no tag"),
+        ("answer", "a.tsv", "question\n", {}, r"questions are read from \.jsonl files"),
+        ("answer", "a.json", squad(answers=[{"text": "Rome", "answer_start": 4}]), {},
+         r":1: question 'q': answer 'Rome' does not stand at character 4 of its context; found 'ome\.'"),
+        ("answer", "a.json", squad(answers=[{"text": "e.", "answer_start": -2}]), {}, r"character -2 .* found ''"),
+        ("answer", "a.json", squad(answers="Rome"), {}, r"answers Rome: they are a list"),
+        ("answer", "a.json", squad(answers=[{"text": "", "answer_start": 0}]), {}, r"answer '' at 0"),
+        ("answer", "a.json", squad(question=" "), {}, r":1: no question"),
+        ("answer", "a.json", squad()[:-6], {}, r":1: not JSON"),
+        ("answer", "a.json", squad()[:-2], {}, r":1: not JSON: after an article stands ''"),
+        ("answer", "a.json", '{"data": [\n{"title": "x"}]}', {}, r":2: not an article of SQuAD.*'paragraphs'"),
+        ("answer", "a.json", "[]", {}, r":1: neither the JSON of SQuAD"),
+        ("answer", "a.json", b'{"data": [\n\xff]}', {}, r":2: not UTF-8"),
+        ("answer", "a.json", '{"data": []}', {}, r"a\.json: no examples in it"),
+        ("answer", "a.json", "", {}, r"a\.json:1: neither"),
+        ("tag", "a.conll", "\n-DOCSTART- O\n\n", {}, r"a\.conll: no examples in it"),
+    ],
+)  # fmt: skip
+def test_read_refuses(write, task, name, content, columns, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        list(read(task, write(name, content), columns))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "content", "count", "bad"),
+    [
+        ("classify", "a.tsv", b"text\tlabel\na\tx\n\xff\tx\nb\n \tx\nc\ty\n", 2, [3, 4, 5]),
+        ("classify", "a.jsonl", b'{"text": "a"}\n\xff\n{\n{"text": "\\ud800"}\n7\n', 1, [2, 3, 4, 5]),
+        ("tag", "a.conll", b"a\tO\n\nb\tO\nc\nd\tO\n\n\xff\tO\n\ne\tO\n", 2, [4, 7]),
+        ("answer", "a.json", json.dumps(SQUAD, indent=0).replace('"Roma"', '"Rome"').encode(), 2, [11]),
+    ],
+)
+def test_malformed_rows_are_left_out_if_asked(write, task, name, content, count, bad):
+    skipped = []
+    path = write(name, content)
+    assert len(list(read(task, path, skipped=skipped))) == count
+    assert [message.partition(": ")[0] for message in skipped] == [f"{path}:{line}" for line in bad]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"{\n[]\n", r"a\.jsonl: no row of it can be read; the first: .*:1: not JSON"),
+        ("a.jsonl", b"", r"a\.jsonl: no examples in it"),
+        ("a.jsonl.gz", gzip.compress(JSONL.encode())[:-9], "damaged compressed file"),
+        ("a.tsv", b"words\na\n", "the header must name a column"),
+    ],
+)
+def test_what_is_raised_all_the_same(write, name, content, message):
+    with pytest.raises(ValueError, match=message):
+        list(read("classify", write(name, content), skipped=[]))
+
+
+def test_the_words_of_a_row():
+    assert example("tag", {"tokens": ["a"], "ner": ["B-x"]}, "here") == Tagged(("a",), ("B-x",))
+    with pytest.raises(ValueError, match=r"^no text \(key or column 'body'\); found \['text'\]$"):
+        example("classify", {"text": "a"}, "here", {"text": "body"})
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "row"), [("classify", "a.tsv", b"a fine day\tgood\n"), ("tag", "a.conll", b"a\tO\n\n")]
+)
+def test_rows_do_not_pile_up(write, task, name, row):
+    path = write(name, b"text\tlabel\n\n" + row * 10_000)
+    tracemalloc.start()
+    count = sum(1 for _ in read(task, path))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count >= 10_000 and peak < 500_000
