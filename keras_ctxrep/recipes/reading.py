@@ -53,7 +53,7 @@ def _prepared(task: str, name: str, split: str, columns: Mapping[str, str], skip
     try:
         builder = tfds.builder(name)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
-        reason = next(iter(str(error).splitlines()), "")
+        reason = str(error).strip().partition("\n")[0][:120]
         raise ValueError(f"tfds:{name}: no such data set in TensorFlow Datasets ({reason})") from None
     if not builder.is_prepared():
         code = f"import tensorflow_datasets as tfds; tfds.builder({name!r}).download_and_prepare()"
