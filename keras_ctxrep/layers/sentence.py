@@ -87,14 +87,16 @@ class ZeroPadding(keras.layers.Layer):
 class MaskedPooling(keras.layers.Layer):
     """Mean, maximum, or both side by side, over a text's real tokens; zero where there are none.
 
+    There may be more axes before the tokens', as where each word has sub-words.
+
     Args:
         how: "mean", "max" or "mean_max".
 
     Call:
-        sequence: float32 (B, T, D).
-        mask: int32 (B, T).
+        sequence: float32 (..., T, D).
+        mask: int32 (..., T).
 
-    Returns: float32 (B, D), or (B, 2 D) for "mean_max".
+    Returns: float32 (..., D), or (..., 2 D) for "mean_max".
 
     Raises:
         ValueError: `how` is none of the three.
@@ -115,19 +117,19 @@ class MaskedPooling(keras.layers.Layer):
         return None  # the mask is passed by hand, where it is needed
 
     def call(self, sequence, mask):
-        weights = ops.cast(mask, sequence.dtype)[:, :, None]  # (B, T, 1)
-        count = ops.sum(weights, axis=1)  # (B, 1)
+        weights = ops.cast(mask, sequence.dtype)[..., None]  # (B, T, 1)
+        count = ops.sum(weights, axis=-2)  # (B, 1)
         pooled = []
         if "mean" in self.how:
-            pooled.append(ops.sum(sequence * weights, axis=1) / ops.maximum(count, 1))
+            pooled.append(ops.sum(sequence * weights, axis=-2) / ops.maximum(count, 1))
         if "max" in self.how:
             lowest = ops.cast(-6e4, sequence.dtype)  # fits float16
-            highest = ops.max(ops.where(weights > 0, sequence, lowest), axis=1)
+            highest = ops.max(ops.where(weights > 0, sequence, lowest), axis=-2)
             pooled.append(highest * ops.minimum(count, 1))
         return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
 
     def compute_output_shape(self, input_shape):
-        return (input_shape[0], input_shape[-1] * (2 if self.how == "mean_max" else 1))
+        return (*input_shape[:-2], input_shape[-1] * (2 if self.how == "mean_max" else 1))
 
     def get_config(self):
         return super().get_config() | {"how": self.how}

@@ -1,14 +1,16 @@
-"""Texts to the models' input dict: {"char_ids", "mask"} for ELMo, {"word_ids", "mask"} for an ELMo over words,
-{"token_ids", "segment_ids", "mask"} for BERT.
+"""Texts to the models' input dict: {"char_ids", "mask"} for ELMo, {"word_ids", "mask"} for an ELMo over words or a
+table of word vectors, {"subword_ids", "mask"} for one of character n-grams too, {"token_ids", "segment_ids", "mask"}
+for BERT.
 
 The classes work in two steps, so that a pipeline can sort by length in between: `encode` cuts each text into a `Row`
 of at most `max_length` tokens, `collate` pads some rows into one batch. Calling the object does both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tokenizers import normalizers
 
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
 
@@ -37,8 +39,9 @@ class Row:
 
 
 class _WordRows:
-    """How a biLM's text becomes rows of words, whatever stands for a word then."""
+    """How text becomes rows of words, and a batch of them, whatever stands for a word then."""
 
+    keys: tuple[str, ...]
     max_length: int
 
     def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
@@ -49,7 +52,7 @@ class _WordRows:
     ) -> list[Row]:
         """Rows of words, with the offsets of each if they are asked for."""
         if pairs is not None and any(pair is not None for pair in pairs):
-            raise ValueError("ELMo reads one sentence, not a pair")
+            raise ValueError("a model of words reads one text, not a pair")
         rows = []
         for text in texts:
             found = words(text) if isinstance(text, str) else [Word(word, 0, len(word)) for word in text]
@@ -60,6 +63,15 @@ class _WordRows:
         return rows
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
+        """One batch, padded to the longest row, or to `length`."""
+        mask = _mask(rows, length)
+        found = self.numbers([word for row in rows for word in row.tokens])
+        ids = np.zeros((*mask.shape, *found.shape[1:]), np.int32)
+        ids[mask.astype(bool)] = found
+        return {self.keys[0]: ids, "mask": mask}
+
+    def numbers(self, words: Sequence[str]) -> np.ndarray:
+        """What stands for each word, int32 (words,) or (words, W)."""
         raise NotImplementedError
 
 
@@ -82,12 +94,8 @@ class CharacterFeatures(_WordRows):
     def __init__(self, max_length: int = 128, max_characters: int = 50):
         self.max_length, self.characters = max_length, Characters(max_characters)
 
-    def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
-        """One batch, padded to the longest row, or to `length`."""
-        mask = _mask(rows, length)
-        char_ids = np.zeros((*mask.shape, self.characters.width), np.int32)
-        char_ids[mask.astype(bool)] = self.characters([word for row in rows for word in row.tokens])
-        return {"char_ids": char_ids, "mask": mask}
+    def numbers(self, words: Sequence[str]) -> np.ndarray:
+        return self.characters(words)
 
 
 class WordFeatures(_WordRows):
@@ -113,21 +121,144 @@ class WordFeatures(_WordRows):
     MARKERS = (*Characters.MARKERS, "<UNK>")
 
     def __init__(self, vocab: Sequence[str], max_length: int = 128):
-        if tuple(vocab[:3]) != self.MARKERS:
-            first = f"found {list(vocab[:3])}" if vocab else "there is no vocabulary"
-            raise ValueError(f"vocabulary: its first lines must be {', '.join(self.MARKERS)}; {first}")
-        self.max_length = max_length
-        self._ids = {word: line for line, word in enumerate(vocab, 1)}
-        if len(self._ids) < len(vocab):
-            twice = next(word for line, word in enumerate(vocab, 1) if self._ids[word] != line)
-            raise ValueError(f"vocabulary: {twice!r} stands in it twice; each word once only")
+        self._ids, self.max_length = line_numbers(vocab, self.MARKERS), max_length
+
+    def numbers(self, words: Sequence[str]) -> np.ndarray:
+        return np.array([self._ids.get(word, 3) for word in words], np.int32)
+
+
+class StaticFeatures(_WordRows):
+    """The input of a table of word vectors from texts, or from sentences already split into words.
+
+    A word's id is the number of its line in the vocabulary, from 1 on; an unseen word has that of <UNK>, 1.
+
+    With character n-grams a word has several rows of the table: its own if it is known, and those of its n-grams, as
+    fastText counts and hashes them (Bojanowski et al. 2017, https://arxiv.org/abs/1607.04606;
+    https://github.com/facebookresearch/fastText, dictionary.cc). A word with neither has that of <UNK>.
+
+    Args:
+        vocab: <UNK>, then the words.
+        max_length: words kept per text.
+        lowercase: look the words up in lower case (accents stay).
+        ngrams: characters of the shortest n-gram and of the longest, and the rows that all of them share, which come
+            after the words'; None: words alone.
+
+    Returns: {"word_ids": int32 (B, T), "mask": int32 (B, T)}, or with n-grams {"subword_ids": int32 (B, T, G), "mask"},
+        G being the most rows that a word of the batch has; 0 where there is none.
+
+    Raises:
+        ValueError: the vocabulary does not begin with <UNK>, a word occurs twice, or `ngrams` is out of range.
+
+    >>> StaticFeatures(["<UNK>", "one", "two"], lowercase=True)(["Two thousand", "one"])["word_ids"].tolist()
+    [[3, 1], [2, 0]]
+    >>> StaticFeatures(["<UNK>", "one"], ngrams=(4, 5, 100))(["one on"])["subword_ids"].tolist()
+    [[[2, 96, 16, 86], [3, 0, 0, 0]]]
+    """
+
+    MARKERS = ("<UNK>",)
+
+    def __init__(
+        self,
+        vocab: Sequence[str],
+        max_length: int = 128,
+        lowercase: bool = False,
+        ngrams: tuple[int, int, int] | None = None,
+    ):
+        if ngrams is not None and not (1 <= ngrams[0] <= ngrams[1] and ngrams[2] >= 1):
+            raise ValueError(
+                f"ngrams={ngrams}: shortest, longest and rows, with 1 <= shortest <= longest and rows >= 1"
+            )
+        self._ids, self.max_length, self.ngrams = line_numbers(vocab, self.MARKERS), max_length, ngrams
+        self.keys = ("word_ids" if ngrams is None else "subword_ids", "mask")
+        self._normalizer = None
+        if lowercase:
+            self._normalizer = normalizers.BertNormalizer(
+                clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=True
+            )
+        self._rows: dict[str, list[int]] = {}  # of words seen before, up to 100,000 of them
+
+    def numbers(self, words: Sequence[str]) -> np.ndarray:
+        if self._normalizer is not None:
+            words = [self._normalizer.normalize_str(word.encode("utf-8", "ignore").decode()) for word in words]
+        if self.ngrams is None:
+            return np.array([self._ids.get(word, 1) for word in words], np.int32)
+        if len(self._rows) > 100_000:
+            self._rows.clear()
+        for word in words:
+            if word not in self._rows:
+                self._rows[word] = self._subwords(word, *self.ngrams)
+        rows = [self._rows[word] for word in words]
+        found = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
+        for filled, row in zip(found, rows, strict=True):
+            filled[: len(row)] = row
+        return found
+
+    def _subwords(self, word: str, shortest: int, longest: int, buckets: int) -> list[int]:
+        rows = [self._ids[word]] if word in self._ids else []
+        if word != "</s>":  # fastText's end of a line has no n-grams
+            rows += [len(self._ids) + 1 + value % buckets for value in _ngram_hashes(word, shortest, longest)]
+        return rows or [1]
+
+
+def _ngram_hashes(word: str, shortest: int, longest: int) -> Iterator[int]:
+    """FNV-1a, 32 bits, of the n-grams of "<word>", in fastText's order; its bytes are signed, so they carry a sign."""
+    letters = [letter.encode("utf-8", "ignore") for letter in f"<{word}>"]
+    for begin in range(len(letters)):
+        value = 2166136261
+        for end in range(begin, min(begin + longest, len(letters))):
+            for byte in letters[end]:
+                value = (value ^ (byte if byte < 128 else byte | 0xFFFFFF00)) * 16777619 & 0xFFFFFFFF
+            alone = begin == end and end in (0, len(letters) - 1)  # "<" or ">"
+            if end - begin + 1 >= shortest and not alone:
+                yield value
+
+
+class CharacterAndWordFeatures(_WordRows):
+    """The input of an ELMo and of a table of word vectors beside it, of the same words.
+
+    Args:
+        characters: gives "char_ids", and the words kept per text.
+        words: gives "word_ids" or "subword_ids".
+
+    Returns: {"char_ids", "word_ids" or "subword_ids", "mask"}, each as of its own class.
+
+    >>> both = CharacterAndWordFeatures(CharacterFeatures(max_characters=6), StaticFeatures(["<UNK>", "one"]))
+    >>> {key: array.shape for key, array in both(["one two"]).items()}
+    {'char_ids': (1, 2, 6), 'word_ids': (1, 2), 'mask': (1, 2)}
+    """
+
+    def __init__(self, characters: CharacterFeatures, words: StaticFeatures):
+        self.characters, self.words, self.max_length = characters, words, characters.max_length
+        self.keys = (characters.keys[0], *words.keys)
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
-        mask = _mask(rows, length)
-        word_ids = np.zeros(mask.shape, np.int32)
-        word_ids[mask.astype(bool)] = [self._ids.get(word, 3) for row in rows for word in row.tokens]
-        return {"word_ids": word_ids, "mask": mask}
+        found = self.characters.collate(rows, length) | self.words.collate(rows, length)
+        return {key: found[key] for key in self.keys}
+
+
+def line_numbers(vocab: Sequence[str], markers: Sequence[str]) -> dict[str, int]:
+    """Word -> the number of its line, from 1 on.
+
+    Args:
+        vocab: the words.
+        markers: how it must begin.
+
+    Raises:
+        ValueError: it does not begin with the markers, or a word occurs twice.
+
+    >>> line_numbers(["<UNK>", "one"], ["<UNK>"])
+    {'<UNK>': 1, 'one': 2}
+    """
+    if list(vocab[: len(markers)]) != list(markers):
+        first = f"found {list(vocab[: len(markers)])}: put them there" if vocab else "there is no vocabulary"
+        lines = "line" if len(markers) == 1 else "lines"
+        raise ValueError(f"vocabulary: its first {lines} must be {', '.join(markers)}; {first}")
+    ids = {word: line for line, word in enumerate(vocab, 1)}
+    if len(ids) < len(vocab):
+        twice = next(word for line, word in enumerate(vocab, 1) if ids[word] != line)
+        raise ValueError(f"vocabulary: {twice!r} stands in it twice; each word once only")
+    return ids
 
 
 class WordPieceFeatures:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_ctxrep.text.bundle import written_whole
-from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures, line_numbers
 from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
 
 UNKNOWN = "<UNK>"
@@ -33,17 +33,8 @@ class Vocabulary:
     """
 
     def __init__(self, vocab: Sequence[str]):
-        vocab = [word for word in vocab if word != "!!!MAXTERMID"]
-        if tuple(vocab[:3]) != MARKERS:
-            raise ValueError(
-                f"vocabulary: the first three lines must be {', '.join(MARKERS)}; found {vocab[:3]}: put them there, "
-                "above the words sorted by count"
-            )
-        self.vocab = vocab
-        self._ids = {word: index for index, word in enumerate(vocab)}
-        if len(self._ids) < len(vocab):
-            twice = next(word for index, word in enumerate(vocab) if self._ids[word] != index)
-            raise ValueError(f"vocabulary: {twice!r} stands in it twice")
+        self.vocab = [word for word in vocab if word != "!!!MAXTERMID"]
+        self._lines = line_numbers(self.vocab, MARKERS)
 
     @classmethod
     def count(cls, sentences: Iterable[Sequence[str]], minimum: int = 2, size: int | None = None) -> "Vocabulary":
@@ -76,7 +67,7 @@ class Vocabulary:
 
     def ids(self, sentence: Sequence[str]) -> np.ndarray:
         """int32 (len(sentence),), <UNK> where a word is not in the vocabulary."""
-        return np.array([self._ids.get(word, 2) for word in sentence], np.int32)
+        return np.array([self._lines.get(word, 3) - 1 for word in sentence], np.int32)
 
 
 def language_model_batch(

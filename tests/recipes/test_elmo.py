@@ -160,7 +160,7 @@ def vocabularies(tmp_path):
     [
         ({"samples": 100}, r"samples=100: the vocabulary has \d\d words"),
         ({"samples": 44, "vocab": "sorted.txt"}, "samples=44: the vocabulary has 43 words"),
-        ({"vocab": "plain.txt"}, "the first three lines must be <S>, </S>, <UNK>"),
+        ({"vocab": "plain.txt"}, "its first lines must be <S>, </S>, <UNK>"),
         ({"vocab": "unsorted.txt", "samples": 5}, "not sorted by count, as sampled softmax needs"),
         ({"init": "lm"}, "size='test' and init=.*: the size is that of the model to start from; give one"),
         ({"init": "lm", "size": None, "read_words": True}, "reads characters or other words"),

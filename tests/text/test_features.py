@@ -1,11 +1,20 @@
 """Texts to padded batches."""
 
+import ctypes
 import itertools
 
 import numpy as np
 import pytest
 
-from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures, truncate_pair
+from keras_ctxrep.text.features import (
+    CharacterAndWordFeatures,
+    CharacterFeatures,
+    Row,
+    StaticFeatures,
+    WordFeatures,
+    WordPieceFeatures,
+    truncate_pair,
+)
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, Characters, WordPiece
 
 VOCAB = [*SPECIAL_PIECES, *"abcdefghij", "##x"]
@@ -86,6 +95,117 @@ def test_word_features():
 def test_vocabularies_of_word_features(vocab, message):
     with pytest.raises(ValueError, match=message):
         WordFeatures(vocab)
+
+
+def test_static_features():
+    features = StaticFeatures(["<UNK>", "a", "É", "é", "b"], max_length=3)
+    batch = features(["É a", "", ["c", "<UNK>", "b", "a"], "A é"])
+    assert tuple(batch) == features.keys == ("word_ids", "mask")
+    assert batch["word_ids"].dtype == batch["mask"].dtype == np.int32
+    assert batch["word_ids"].tolist() == [[3, 2, 0], [0, 0, 0], [1, 1, 5], [1, 4, 0]]
+    assert batch["mask"].tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1], [1, 1, 0]]
+    assert features([])["word_ids"].shape == (0, 1)
+    lower = StaticFeatures(["<UNK>", "a", "é", "ǆ", "σ", "ς"], lowercase=True)
+    texts = [["A", "É", "Ǆ", "ǅ", "Σ", "ς", "a\ud800", "ı", ""]]
+    assert lower(texts)["word_ids"].tolist() == [[2, 3, 4, 4, 5, 6, 2, 1, 1]]
+    with pytest.raises(ValueError, match="not a pair"):
+        features.encode(["a"], ["b"])
+
+
+def rows_by_fasttext(word, known, words, shortest, longest, buckets):
+    """`Dictionary::computeSubwords`, over bytes, with the integers of C."""
+    rows = [known] if known else []
+    data = f"<{word}>".encode()
+    for i in range(len(data)):
+        if data[i] & 0xC0 == 0x80:
+            continue
+        ngram, j, n = b"", i, 1
+        while j < len(data) and n <= longest:
+            ngram, j = ngram + data[j : j + 1], j + 1
+            while j < len(data) and data[j] & 0xC0 == 0x80:
+                ngram, j = ngram + data[j : j + 1], j + 1
+            if n >= shortest and not (n == 1 and (i == 0 or j == len(data))):
+                h = ctypes.c_uint32(2166136261)
+                for byte in ngram:
+                    h.value ^= ctypes.c_uint32(ctypes.c_int8(byte).value).value
+                    h.value *= 16777619
+                rows.append(words + 1 + h.value % buckets)
+            n += 1
+    return rows
+
+
+@pytest.mark.parametrize("sizes", [(3, 6), (1, 2), (2, 2), (4, 9)])
+@pytest.mark.parametrize("buckets", [2_000_000, 7])
+def test_ngrams_of_fasttext(sizes, buckets):
+    vocab = ["<UNK>", "ab", "naïve", "東京"]
+    ngrams = (*sizes, buckets)
+    texts = [["ab", "abc", "naïve", "Zürich", "東京", "東", "x" * 40, "<a>", "é", "𝄞"]]
+    batch = StaticFeatures(vocab, ngrams=ngrams)(texts)
+    assert tuple(batch) == ("subword_ids", "mask") and batch["subword_ids"].dtype == np.int32
+    known = {word: line for line, word in enumerate(vocab, 1)}
+    expected = [rows_by_fasttext(word, known.get(word), 4, *ngrams) or [1] for word in texts[0]]
+    assert batch["subword_ids"].shape == (1, len(expected), max(map(len, expected)))
+    for found, rows in zip(batch["subword_ids"][0].tolist(), expected, strict=True):
+        assert found == rows + [0] * (len(found) - len(rows))
+    assert StaticFeatures(vocab, ngrams=ngrams)(["", "ab"])["subword_ids"][0].max() == 0
+
+
+def test_hash_of_ngrams():
+    """FNV-1a's published values, and fastText's own where a byte has a sign."""
+    big = StaticFeatures(["<UNK>"], ngrams=(6, 6, 2**32))
+    assert big._subwords("foob", 6, 6, 2**32) == [2 + fnv(b"<foob>")]
+    assert fnv(b"foobar") == 0xBF9CF968 and fnv(b"a") == 0xE40C292C
+
+
+def fnv(data):
+    value = 0x811C9DC5
+    for byte in data:
+        value = ((value ^ byte) * 0x01000193) % 2**32
+    return value
+
+
+def test_words_without_ngrams():
+    features = StaticFeatures(["<UNK>", "</s>", "a"], ngrams=(5, 6, 10))
+    assert features([["</s>", "a", "b", ""]])["subword_ids"].tolist() == [[[2], [3], [1], [1]]]
+
+
+@pytest.mark.parametrize("ngrams", [(0, 3, 5), (4, 3, 5), (3, 4, 0)])
+def test_bad_ngrams(ngrams):
+    with pytest.raises(ValueError, match="1 <= shortest <= longest and rows >= 1"):
+        StaticFeatures(["<UNK>"], ngrams=ngrams)
+
+
+def test_many_words_are_not_all_kept():
+    features = StaticFeatures(["<UNK>"], ngrams=(3, 3, 10))
+    features._rows = {str(number): [1] for number in range(100_001)}
+    assert features([["ab"]])["subword_ids"].shape == (1, 1, 2) and len(features._rows) == 1
+
+
+@pytest.mark.parametrize("ngrams", [None, (3, 6, 50)])
+def test_characters_and_words(ngrams):
+    characters, words = CharacterFeatures(2, 6), StaticFeatures(["<UNK>", "a"], lowercase=True, ngrams=ngrams)
+    both = CharacterAndWordFeatures(characters, words)
+    texts = ["A b c", ["a"], ""]
+    rows = both.encode(texts, offsets=True)
+    assert rows == characters.encode(texts, offsets=True)
+    batch = both.collate(rows, length=4)
+    assert tuple(batch) == both.keys == ("char_ids", "word_ids" if ngrams is None else "subword_ids", "mask")
+    for key, array in (characters.collate(rows, 4) | words.collate(rows, 4)).items():
+        assert np.array_equal(batch[key], array)
+    assert both(texts)["mask"].tolist() == [[1, 1], [1, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("vocab", "message"),
+    [
+        ([], "its first line must be <UNK>; there is no vocabulary"),
+        (["a", "<UNK>"], r"its first line must be <UNK>; found \['a'\]: put them there"),
+        (["<UNK>", "a", "a"], "'a' stands in it twice"),
+    ],
+)
+def test_vocabularies_of_static_features(vocab, message):
+    with pytest.raises(ValueError, match=message):
+        StaticFeatures(vocab)
 
 
 def test_padding_to_a_length(pieces):

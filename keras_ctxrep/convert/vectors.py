@@ -1,0 +1,275 @@
+"""Published word vectors: word2vec (text and binary), GloVe (text) and fastText (.vec and .bin), plain or compressed.
+
+https://code.google.com/archive/p/word2vec, word2vec.c; https://nlp.stanford.edu/projects/glove;
+https://github.com/facebookresearch/fastText, fasttext.cc and dictionary.cc.
+"""
+
+import lzma
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import keras
+import numpy as np
+
+from keras_ctxrep.models import static
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.corpus import lines, open_binary
+
+UNKNOWN = ("<UNK>", "<unk>")  # what a file may call the vector of unseen words
+MAGIC, VERSIONS = 793712314, (11, 12)  # of fastText; files older than the magic number have neither
+SUPERVISED = 3  # fastText's number of its classifiers
+_BLOCK = 1 << 20  # bytes that are read at once
+_LONGEST = 10_000  # bytes of a word, at most
+_WIDEST = 100_000  # numbers of a vector, at most
+
+
+def read(source: str | Path) -> tuple[keras.Model, Bundle]:
+    """A table of published word vectors as an encoder, and its bundle.
+
+    A name that ends in .bin, or in .bin and .gz, .bz2 or .xz, is binary, of word2vec or fastText; any other is text,
+    whose first line may count words and dimensions. Words of text may hold spaces. What is binary may have words that
+    are not UTF-8, which no text can have: they are kept with their bytes written out.
+
+    The vector of unseen words is the file's own if it has one for <unk>. Otherwise it is the mean of all, the vector at
+    the least squared distance from them; beside n-grams, which give unseen words vectors of their own, it is zero, as
+    in fastText. Words are looked up in lower case if the file has no others.
+
+    Args:
+        source: the file.
+
+    Raises:
+        ValueError: a line is no word with as many numbers as the others have, the count in the header is another, or
+            the file is damaged or of another format; the message names file and line.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "glove.txt"
+    ...     _ = path.write_text("the 0.5 1.0\\nof 1.5 -1.0\\n")
+    ...     model, bundle = read(path)
+    >>> bundle.vocab, model.get_layer("word_embedding").get_weights()[0].tolist()
+    (('<UNK>', 'the', 'of'), [[0.0, 0.0], [1.0, 0.0], [0.5, 1.0], [1.5, -1.0]])
+    """
+    path = Path(source)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; give one file of word vectors")
+    table = _Table(path)
+    ngrams: dict[str, Any] = {}
+    if ".bin" not in path.suffixes[-2:]:
+        _text(table)
+    else:
+        with open_binary(path) as file:
+            stream = _Stream(path, file)
+            start = stream.peek(4)
+            if start[:1].isdigit() and b"\0" not in start:
+                _word2vec(table, stream)
+            elif len(start) == 4:
+                ngrams = _fasttext(table, stream)
+    if not table.words:
+        raise ValueError(f"{path}: no word vectors in it")
+    rows, vocab = table.finished(mean=not ngrams)
+    config = static.Config(
+        words=len(vocab), width=rows.shape[1], lowercase=all(word == word.lower() for word in vocab[1:]), **ngrams
+    )
+    # random numbers for the whole table would cost seconds, to be overwritten
+    with keras.saving.custom_object_scope({"uniform": keras.initializers.Zeros}):
+        model = static.encoder(config)
+    model.get_layer("word_embedding").set_weights([rows])
+    return model, Bundle("static", "embed", asdict(config), max_length=128, vocab=vocab)
+
+
+class _Table:
+    """The words of a file and their rows, one float32 array that grows; its first two are for no word and <UNK>."""
+
+    def __init__(self, path: Path):
+        self.path, self.words = path, {}
+        self.seen = 0  # words of the file
+        self.used = 2  # rows
+        self.rows = np.zeros((0, 0), np.float32)
+        self.again: list[tuple[str, int]] = []  # words that occur again: word, number
+
+    def add(self, word: str, row: np.ndarray) -> None:
+        """A word and its vector; the first vector of a word is kept."""
+        self.seen += 1
+        if word in self.words:
+            self.again.append((word, self.seen))
+            return
+        self.words[word] = self.used
+        self.add_rows(row[None])
+
+    def add_rows(self, rows: np.ndarray) -> None:
+        """Rows without words of their own."""
+        end = self.used + len(rows)
+        if end > len(self.rows):
+            if self.rows.size == 0:
+                self.rows = np.zeros((1024, rows.shape[1]), np.float32)
+            self.rows.resize((max(end, len(self.rows) * 3 // 2), rows.shape[1]), refcheck=False)
+        self.rows[self.used : end] = rows
+        self.used = end
+
+    def finished(self, mean: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+        """The table and its vocabulary, with the row of <UNK>."""
+        if self.again:
+            word, number = self.again[0]
+            warnings.warn(
+                f"{self.path}: {len(self.again)} words stand in it again, the first of them {word!r} (word {number}); "
+                "the first vector of each is kept",
+                stacklevel=3,
+            )
+        self.rows.resize((self.used, self.rows.shape[1]), refcheck=False)
+        if mean:
+            self.rows[1] = self.rows[2 : 2 + len(self.words)].mean(axis=0, dtype=np.float64)
+        rows, own = self.rows, [word for word in UNKNOWN if word in self.words]
+        if own:
+            rows[1] = rows[self.words[own[0]]]
+            rows = np.delete(rows, [self.words[word] for word in own], axis=0)
+        return rows, ("<UNK>", *(word for word in self.words if word not in own))
+
+
+# ------------------------------------------------------------------------------------------------------------ text
+
+
+def _text(table: _Table) -> None:
+    path, count, width = table.path, None, 0
+    for number, line in lines(path):
+        fields = line.rstrip(" ").split(" ")
+        if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
+            count, width = map(int, fields)
+            continue
+        width = width or len(fields) - 1
+        extra = len(fields) - 1 - width  # spaces in the word
+        if width < 1 or extra < 0 or (extra and _is_number(fields[extra])):
+            raise ValueError(f"{path}:{number}: {len(fields) - 1} numbers behind a word; {max(width, 1)} are needed")
+        try:
+            with np.errstate(over="ignore"):
+                row = np.array(fields[extra + 1 :], np.float32)
+        except ValueError:
+            wrong = next(field for field in fields[extra + 1 :] if not _is_number(field))
+            raise ValueError(f"{path}:{number}: {wrong!r} is not a number; {width} stand behind each word") from None
+        _check_finite(row, f"{path}:{number}")
+        table.add(" ".join(fields[: extra + 1]), row)
+    if count is not None and count != table.seen:
+        raise ValueError(f"{path}:1: the header counts {count} words; {table.seen} follow: copy the file again")
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_finite(rows: np.ndarray, place: str) -> None:
+    if not np.isfinite(rows).all():
+        raise ValueError(f"{place}: a number that is not finite")
+
+
+# ---------------------------------------------------------------------------------------------------------- binary
+
+
+class _Stream:
+    """A binary file in pieces of known size or end; an error names what the file ends within."""
+
+    def __init__(self, path: Path, file: IO[bytes]):
+        self.path, self._file, self._buffer, self._place = path, file, b"", 0
+
+    def peek(self, size: int) -> bytes:
+        """The next bytes, fewer where the file ends; they stay."""
+        missing = size - (len(self._buffer) - self._place)
+        if missing > 0:
+            try:
+                block = self._file.read(max(missing, _BLOCK))
+            except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # the file cannot be read at all
+                raise ValueError(f"{self.path}: damaged compressed file ({error})") from None
+            self._buffer, self._place = self._buffer[self._place :] + block, 0
+        return self._buffer[self._place : self._place + size]
+
+    def take(self, size: int, what: str) -> bytes:
+        found = self.peek(size)
+        if len(found) < size:
+            raise ValueError(f"{self.path}: ends within {what}; copy the file again")
+        self._place += size
+        return found
+
+    def until(self, end: bytes, what: str) -> bytes:
+        """The bytes before `end`, which is taken too."""
+        found = self.peek(_LONGEST).find(end)
+        if found < 0:
+            raise ValueError(f"{self.path}: {what} does not end; the file is damaged, or of another format")
+        return self.take(found + len(end), what)[:found]
+
+    def numbers(self, form: str, what: str) -> tuple:
+        """By the letters of `struct`, little-endian."""
+        return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}"), what))
+
+    def rows(self, count: int, width: int, what: str) -> Iterator[np.ndarray]:
+        """float32 (n, width) until there are `count` rows, a megabyte or a row at a time."""
+        step = max(1, _BLOCK // (4 * width))
+        for begin in range(0, count, step):
+            size = min(step, count - begin)
+            found = np.frombuffer(self.take(4 * size * width, what), "<f4").reshape(size, width)
+            _check_finite(found, f"{self.path}: {what}")
+            yield found
+
+    def word(self, end: bytes, what: str) -> str:
+        word = self.until(end, what).lstrip(b"\n").decode("utf-8", "backslashreplace")
+        if "\n" in word or word.endswith("\r"):
+            raise ValueError(f"{self.path}: {what} is {word[:60]!r}, with a line end; the file is damaged")
+        return word
+
+
+def _word2vec(table: _Table, stream: _Stream) -> None:
+    fields = stream.until(b"\n", "the header").split()
+    if len(fields) != 2 or not all(field.isdigit() for field in fields) or not 1 <= int(fields[1]) <= _WIDEST:
+        raise ValueError(f"{table.path}: the header is {b' '.join(fields)[:60]!r}; words and dimensions are needed")
+    count, width = map(int, fields)
+    for number in range(1, count + 1):
+        what = f"word {number} of {count}"
+        word = stream.word(b" ", what)
+        for row in stream.rows(1, width, what):
+            table.add(word, row[0])
+    if stream.peek(2).strip():
+        raise ValueError(f"{table.path}: more than the {count} words that its header counts; copy the file again")
+
+
+def _fasttext(table: _Table, stream: _Stream) -> dict[str, int]:
+    """Fills the table, with the n-grams' rows behind the words'; the fields of `static.Config` that tell of them."""
+    path = table.path
+    magic = stream.peek(4) == struct.pack("<i", MAGIC)
+    version = stream.numbers("ii", "the header")[1] if magic else 0
+    if magic and version not in VERSIONS:
+        raise ValueError(f"{path}: version {version} of fastText's format; {VERSIONS[0]} and {VERSIONS[1]} are read")
+    width, _, _, _, _, _, _, model, buckets, shortest, longest, _, _ = stream.numbers("12id", "the arguments")
+    size, words, labels, _ = stream.numbers("3iq", "the dictionary")
+    if version == 11 and model == SUPERVISED:
+        longest = 0  # as fastText reads them
+    if not 1 <= width <= _WIDEST or words < 1 or min(labels, buckets, longest, shortest) < 0 or size != words + labels:
+        raise ValueError(f"{path}: neither a fastText model nor word vectors of word2vec; a text file is called .txt")
+    if magic and stream.numbers("q", "the dictionary")[0] > 0:
+        raise ValueError(f"{path}: a pruned model of fastText; give the .bin that it was made of")
+    names: dict[str, int] = {}
+    for number in range(1, size + 1):
+        what = f"word {number} of {size} in the dictionary"
+        name = stream.word(b"\0", what)
+        _, label = stream.numbers("qb", what)
+        if label != (number > words) or (not label and names.setdefault(name, number + 1) != number + 1):
+            raise ValueError(f"{path}: {what}, {name[:60]!r}, is out of place; the file is damaged")
+    if magic and stream.numbers("?", "the input matrix")[0]:
+        raise ValueError(f"{path}: a quantised model of fastText; give the .bin that it was made of")
+    shape = stream.numbers("qq", "the input matrix")
+    if shape != (words + buckets, width):
+        raise ValueError(f"{path}: an input matrix of shape {shape}; its arguments call for {(words + buckets, width)}")
+    if not longest or shortest > longest:
+        buckets = 0  # if there are any, they are of word n-grams
+    for rows in stream.rows(words + buckets, width, "the input matrix"):
+        table.add_rows(rows)
+    table.words, table.seen = names, words
+    fields = {"buckets": buckets, "min_n": max(1, shortest), "max_n": longest}
+    return fields if buckets else {}

@@ -1,0 +1,198 @@
+"""The network of a task over any encoder: recurrent or convolutional, and an encoder again, so that any head fits."""
+
+import keras
+from keras import layers as klayers
+from keras import ops
+
+from keras_ctxrep.layers import MaskedPooling, ProjectedLSTM, ScalarMix, ZeroPadding
+
+KINDS = ("lstm", "gru", "cnn")
+
+
+def recurrent(
+    encoder: keras.Model,
+    units: int = 256,
+    layers: int = 1,
+    cell: str = "lstm",
+    dropout: float = 0.5,
+    beside: keras.Model | None = None,
+    mix: str = "all",
+    both_ends: bool = False,
+    l2: float = 0.0,
+) -> keras.Model:
+    """Bidirectional LSTMs or GRUs over an encoder's vectors.
+
+    The task networks of Peters et al. 2018, section 3.3, https://arxiv.org/abs/1802.05365: a scalar mix of the
+    encoder's layers, with dropout, beside static word vectors, goes into a biRNN, and a second one may be put beside
+    its output. The LSTM is `layers.ProjectedLSTM` without projection and clips; the GRU is Keras' (Cho et al. 2014,
+    https://arxiv.org/abs/1406.1078, with the reset gate applied after the product, as cuDNN does). "pooled" is the
+    maximum over the tokens, the best for sentences in Conneau et al. 2017, https://arxiv.org/abs/1705.02364.
+
+    The network is laid over the encoder's own tensors: training it trains `encoder` unless `encoder.trainable = False`.
+
+    Args:
+        encoder: a model with the encoders' outputs.
+        units: width of each direction (half of the output's).
+        layers: biRNNs, one over the other.
+        cell: "lstm" or "gru".
+        dropout: on the mixes, and between the layers (0.5 on ELMo's vectors in AllenNLP).
+        beside: a static encoder of the same tokens, whose vectors are put beside the mix.
+        mix: "all": a scalar mix of all layers; "top": the last layer, scaled. An encoder of one layer is read as it is.
+        both_ends: a mix beside the output too, with weights of its own (section 3.3).
+        l2: on the weights of the mixes.
+
+    Call: as `encoder`, and the ids of `beside`.
+
+    Returns: {"layers": [float32 (B, T, D'), what the first layer reads; float32 (B, T, 2 units), ...], "sequence": the
+        last of them; "pooled": float32 (B, 2 units)}, the last and the pooled D wider if `both_ends`.
+
+    Raises:
+        ValueError: an unknown cell or mix, no layer, or both encoders read the same ids.
+
+    >>> from keras_ctxrep.models import elmo
+    >>> biLM = elmo.encoder(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"])
+    >>> recurrent(biLM, units=32, cell="gru").output["sequence"].shape
+    (None, None, 64)
+    """
+    if cell not in ("lstm", "gru"):
+        raise ValueError(f"cell={cell!r}: choose 'lstm' or 'gru'")
+    _check(layers, units, mix)
+    inputs, vectors, mask = _vectors(encoder, dropout, beside, mix, l2)
+    found = [vectors]
+    for index in range(layers):
+        x = klayers.Dropout(dropout, name=f"rnn_dropout_{index}")(found[-1]) if index else found[-1]
+        found.append(_both_ways(cell, x, units, mask, f"rnn_{index}"))
+    if both_ends:
+        again = _mixed(encoder, dropout, mix, l2, "mix_out")
+        found[-1] = klayers.Concatenate(name="both_ends")([found[-1], again])
+    return _encoder(inputs, found, mask, f"{cell}_stack")
+
+
+def convolutional(
+    encoder: keras.Model,
+    units: int = 256,
+    layers: int = 2,
+    window: int = 3,
+    dropout: float = 0.1,
+    beside: keras.Model | None = None,
+    mix: str = "all",
+    l2: float = 0.0,
+) -> keras.Model:
+    """Convolutions along the text, over an encoder's vectors.
+
+    A dense layer to `units`, then residual layers, x = LayerNorm(x + Dropout(ReLU(Conv(x)))): the convolutions of Kim
+    2014, https://arxiv.org/abs/1408.5882, with its maximum over the tokens as "pooled", in the residual form of
+    Transformer layers (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762) so that several can be stacked. Padding
+    is zero before every convolution, as what lies beyond the text's ends is.
+
+    The network is laid over the encoder's own tensors: training it trains `encoder` unless `encoder.trainable = False`.
+
+    Args:
+        encoder: a model with the encoders' outputs.
+        units: width of all layers.
+        layers: convolutions, one over the other.
+        window: tokens that a convolution sees; odd, so that as many stand before a token as after it.
+        dropout: on the mix, and on what each convolution adds.
+        beside, mix, l2: as of `recurrent`.
+
+    Call: as `encoder`, and the ids of `beside`.
+
+    Returns: {"layers": [float32 (B, T, D'), what the dense layer reads; float32 (B, T, units), ...], "sequence": the
+        last of them; "pooled": float32 (B, units)}.
+
+    Raises:
+        ValueError: an unknown mix, no layer, an even window, or both encoders read the same ids.
+
+    >>> from keras_ctxrep.models import static
+    >>> convolutional(static.encoder(static.Config(words=9, width=8)), units=32).output["pooled"].shape
+    (None, 32)
+    """
+    if window < 1 or window % 2 == 0:
+        raise ValueError(f"window={window}: an odd number of tokens is needed")
+    _check(layers, units, mix)
+    inputs, vectors, mask = _vectors(encoder, dropout, beside, mix, l2)
+    x = klayers.Dense(units, name="cnn_input")(vectors)
+    x = ZeroPadding(name="cnn_input_padding")(x, mask=mask)
+    found = [vectors]
+    for index in range(layers):
+        name = f"cnn_{index}"
+        more = klayers.Conv1D(units, window, padding="same", activation="relu", name=name)(x)
+        more = klayers.Dropout(dropout, name=f"{name}_dropout")(more)
+        x = klayers.Add(name=f"{name}_residual")([x, more])
+        x = klayers.LayerNormalization(epsilon=1e-6, name=f"{name}_norm")(x)
+        x = ZeroPadding(name=f"{name}_padding")(x, mask=mask)
+        found.append(x)
+    return _encoder(inputs, found, mask, "cnn_stack")
+
+
+def by_name(encoder: keras.Model, kind: str | None = None, **kwargs) -> keras.Model:
+    """The task network that a name stands for, or the encoder itself for None.
+
+    Args:
+        encoder: a model with the encoders' outputs.
+        kind: "lstm", "gru" or "cnn".
+        kwargs: the network's other arguments.
+
+    Raises:
+        ValueError: no such network.
+
+    >>> from keras_ctxrep.models import static
+    >>> by_name(static.encoder(static.Config(words=9, width=8)), "gru", units=16).name
+    'gru_stack'
+    """
+    if kind is None:
+        return encoder
+    if kind not in KINDS:
+        raise ValueError(f"task network {kind!r}: choose one of {', '.join(KINDS)}")
+    return convolutional(encoder, **kwargs) if kind == "cnn" else recurrent(encoder, cell=kind, **kwargs)
+
+
+def _check(layers: int, units: int, mix: str) -> None:
+    if layers < 1 or units < 1:
+        raise ValueError(f"layers={layers}, units={units}: both are at least 1")
+    if mix not in ("all", "top"):
+        raise ValueError(f"mix={mix!r}: choose 'all' or 'top'")
+
+
+def _mixed(encoder: keras.Model, dropout: float, mix: str, l2: float, name: str):
+    """One vector per token from all layers, float32 (B, T, D)."""
+    layers = encoder.output["layers"]
+    x = layers[0]
+    if len(layers) > 1:
+        x = ScalarMix(l2, top_only=mix == "top", name=f"scalar_{name}")(layers)
+    return klayers.Dropout(dropout, name=f"{name}_dropout")(x)
+
+
+def _vectors(encoder: keras.Model, dropout: float, beside: keras.Model | None, mix: str, l2: float):
+    """The inputs of the whole, what the first layer reads, float32 (B, T, D'), and the mask."""
+    inputs, x = dict(encoder.input), _mixed(encoder, dropout, mix, l2, "mix")
+    if beside is not None:
+        ids = {name: tensor for name, tensor in beside.input.items() if name != "mask"}
+        both = set(ids) & set(inputs)
+        if both:
+            raise ValueError(f"{encoder.name} reads {', '.join(both)} as {beside.name} beside it does; leave out one")
+        inputs |= ids
+        static = keras.models.clone_model(
+            beside, input_tensors=ids | {"mask": inputs["mask"]}, clone_function=lambda layer: layer
+        )  # the same layers, on the encoder's mask
+        x = klayers.Concatenate(name="mix_and_words")([x, static.output["sequence"]])
+    return inputs, x, inputs["mask"]
+
+
+def _both_ways(cell: str, x, units: int, mask, name: str):
+    """A layer in each direction, side by side, float32 (B, T, 2 units)."""
+    pair = []
+    for way, back in (("forward", False), ("backward", True)):
+        if cell == "lstm":
+            pair.append(ProjectedLSTM(units, go_backwards=back, name=f"{name}_{way}")(x, mask=mask))
+            continue
+        layer = klayers.GRU(units, return_sequences=True, go_backwards=back, name=f"{name}_{way}")
+        y = layer(x, mask=ops.cast(mask, "bool"))
+        pair.append(ops.flip(y, axis=1) if back else y)  # it gives its steps in the order in which it takes them
+    both = klayers.Concatenate(name=f"{name}_both_ways")(pair)
+    return ZeroPadding(name=name)(both, mask=mask)
+
+
+def _encoder(inputs: dict, layers: list, mask, name: str) -> keras.Model:
+    pooled = MaskedPooling("max", name="max_over_tokens")(layers[-1], mask=mask)
+    return keras.Model(inputs, {"layers": layers, "sequence": layers[-1], "pooled": pooled}, name=name)

@@ -1,0 +1,74 @@
+"""Static word vectors: one vector a word, whatever stands around it; what contextual encoders are measured against."""
+
+from dataclasses import dataclass
+
+import keras
+from keras import layers as klayers
+from keras import ops
+
+from keras_ctxrep.layers import MaskedPooling, ZeroPadding
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of a table of word vectors.
+
+    Raises:
+        ValueError: no word, no width, or n-grams that are out of range.
+    """
+
+    words: int  # rows of words, the first of them <UNK>; before them lies row 0, which is no word
+    width: int  # of a vector
+    buckets: int = 0  # rows after the words', which character n-grams share (2,000,000 in fastText); 0: words alone
+    min_n: int = 3  # characters of the shortest n-gram, "<" and ">" around the word among them (fastText)
+    max_n: int = 6  # characters of the longest n-gram (fastText)
+    lowercase: bool = False  # words are looked up in lower case
+    trainable: bool = True  # the table learns; False: it stays as it is
+    dropout: float = 0.0  # on the vectors, while training
+
+    def __post_init__(self):
+        if self.words < 1 or self.width < 1 or self.buckets < 0 or not 1 <= self.min_n <= self.max_n:
+            raise ValueError(
+                f"words={self.words}, width={self.width}, buckets={self.buckets}, min_n={self.min_n}, "
+                f"max_n={self.max_n}: words and width are at least 1, buckets 0, and 1 <= min_n <= max_n"
+            )
+
+    @property
+    def ngrams(self) -> tuple[int, int, int] | None:
+        """What `keras_ctxrep.text.features.StaticFeatures` has to know of the n-grams; None: there are none."""
+        return (self.min_n, self.max_n, self.buckets) if self.buckets else None
+
+
+def encoder(config: Config) -> keras.Model:
+    """A table of word vectors, in the form of an encoder: word2vec, GloVe, fastText, or learned from scratch.
+
+    With n-grams a word's vector is the mean of its rows (Bojanowski et al. 2017, https://arxiv.org/abs/1607.04606, as
+    https://github.com/facebookresearch/fastText computes it), and unseen words have vectors too. A fresh table is
+    drawn from [-0.05, 0.05], Keras' default for embeddings.
+
+    Args:
+        config: sizes.
+
+    Call: {"word_ids": int32 (B, T), "mask": int32 (B, T)}; with n-grams {"subword_ids": int32 (B, T, G), "mask"}.
+
+    Returns: {"layers": [float32 (B, T, D)], "sequence": the same; "pooled": float32 (B, D), its mean over the words}.
+
+    >>> from keras_ctxrep.text.features import StaticFeatures
+    >>> batch = StaticFeatures(["<UNK>", "one", "two"])(["one two three"])
+    >>> encoder(Config(words=3, width=8))(batch)["sequence"].shape
+    TensorShape([1, 3, 8])
+    """
+    name, shape = ("subword_ids", (None, None)) if config.buckets else ("word_ids", (None,))
+    inputs = {
+        name: keras.Input(shape, dtype="int32", name=name),
+        "mask": keras.Input((None,), dtype="int32", name="mask"),
+    }
+    rows = config.words + config.buckets + 1
+    x = klayers.Embedding(rows, config.width, trainable=config.trainable, name="word_embedding")(inputs[name])
+    if config.buckets:  # (B, T, G, D) -> (B, T, D)
+        x = MaskedPooling("mean", name="subword_mean")(x, mask=ops.not_equal(inputs[name], 0))
+    if config.dropout:
+        x = klayers.Dropout(config.dropout, name="word_dropout")(x)
+    x = ZeroPadding(name="word_vectors")(x, mask=inputs["mask"])
+    pooled = MaskedPooling("mean", name="word_mean")(x, mask=inputs["mask"])
+    return keras.Model(inputs, {"layers": [x], "sequence": x, "pooled": pooled}, name="static_encoder")
