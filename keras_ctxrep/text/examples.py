@@ -332,6 +332,9 @@ def _table(task: str, path: Path, plain: bool, columns: Mapping[str, str]) -> Ro
             return
         if missing := [name for name in columns.values() if name not in header]:
             raise ValueError(f"{path}:{number}: the header has no column {missing[0]!r}; found {header}")
+        used = {*columns.values(), *(name for names in NAMES[task].values() for name in names)}
+        if twice := [name for name in header if name in used and header.count(name) > 1]:
+            raise ValueError(f"{path}:{number}: the header has {twice[0]!r} twice")
         if not known & set(header):
             hint = "; fields are separated by tabs" if len(header) == 1 and "," in header[0] else ""
             raise ValueError(f"{path}:{number}: the header must name a column 'text'; found {header}{hint}")
