@@ -53,11 +53,11 @@ def _prepare(args: argparse.Namespace) -> None:
 def _train(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    given = _given(args)
-    given.pop("task")
+    given: dict = _given(args) | {"columns": _named(args)}
     history = recipes.finetune(report=_print_evaluation, **given)
-    best = min(history, key=lambda entry: entry["val_loss"])
-    _say(f"{args.out}: accuracy on {args.dev}: {best['val_accuracy']:.1%}")
+    metric = next(name for name in history[0] if name.startswith("val_"))
+    best = max(entry[metric] for entry in history)
+    _say(f"{args.out}: {metric.removeprefix('val_').replace('_', ' ')} on {args.dev}: {best:.4f}")
 
 
 def _score(args: argparse.Namespace) -> None:
@@ -72,12 +72,31 @@ def _score(args: argparse.Namespace) -> None:
         for found in recipes.score_sentences(args.folder, sentences):
             print(json.dumps(found, ensure_ascii=False), flush=True)
         return
-    found = recipes.score(args.folder, args.data, carry_state=args.carry_state)
+    found = recipes.score(
+        args.folder,
+        args.data,
+        carry_state=args.carry_state,
+        columns=_named(args),
+        skip_bad=args.skip_bad,
+        predictions=args.predictions,
+    )
     if args.json:
-        print(json.dumps(found))
-    else:
-        for name, value in found.items():
-            print(f"{name.replace('_', ' '):20} {value:.4f}" if isinstance(value, float) else f"{name:20} {value:,}")
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    metric, interval = found.get("metric"), found.get("interval")
+    for name, value in found.items():
+        if isinstance(value, int | float):
+            shown = f"{value:.4f}" if isinstance(value, float) else f"{value:,}"
+            note = f"   95% of resamples: {interval[0]:.4f} to {interval[1]:.4f}" if name == metric and interval else ""
+            print(f"{name.replace('_', ' '):20} {shown}{note}")
+    if found.get("table"):
+        print(f"\n{_columns(found['table'])}")
+    if found.get("worst"):
+        print("\nworst")
+    for one in found.get("worst", ()):
+        print(f"  {one['place']}\n    {_short(one['input'])}")
+        print(f"    expected  {_short(one['expected'])}\n    answered  {_short(one['answer'])}")
+    _print_skipped(found.get("skipped", ()))
 
 
 def _embed(args: argparse.Namespace) -> None:
@@ -90,6 +109,51 @@ def _embed(args: argparse.Namespace) -> None:
     with tqdm(desc="embedding", unit=" sentences", file=sys.stderr, disable=None) as bar:
         count = recipes.embed(sentences=sentences, progress=lambda n: bar.update(n - bar.n), **given)
     _say(f"{args.out}: {count} sentences")
+
+
+def _neighbours(args: argparse.Namespace) -> None:
+    import shutil
+
+    from keras_ctxrep import pictures
+
+    given = _given(args)
+    as_json, sentences = given.pop("json"), _sentences(given.pop("input"))
+    found = pictures.neighbours(sentences=sentences, **given)
+    width = shutil.get_terminal_size().columns
+    print(json.dumps(found, ensure_ascii=False) if as_json else pictures.concordance(found, width))
+
+
+def _plot(args: argparse.Namespace) -> None:
+    needed, optional = {
+        "mix": (set(), set()),
+        "attention": ({"text"}, {"pair", "layer", "head"}),
+        "senses": ({"word", "data"}, {"layer"}),
+    }[args.kind]
+    given = _given(args)
+    kind, folders, out = given.pop("kind"), given.pop("folders"), given.pop("out")
+    wrong = [f"--{name} is missing" for name in sorted(needed - {*given})]
+    wrong += [f"leave out --{name}" for name in sorted({*given} - needed - optional)]
+    if kind != "mix" and len(folders) > 1:
+        wrong.append("one FOLDER at a time")
+    if wrong:
+        parser().error(f"plot {kind}: {', '.join(wrong)}")
+    from keras_ctxrep import pictures, zoo
+
+    folders = [name if os.path.exists(name) else str(zoo.find(name)) for name in folders]
+    if kind == "mix":
+        for one in pictures.mix(folders, out):
+            shares = "  ".join(f"{layer}: {share:.3f}" for layer, share in enumerate(one["weights"]))
+            print(f"{one['folder']}: {one['mix']}  {shares}  gamma: {one['gamma']:.3f}")
+    elif kind == "attention":
+        layers, heads, length, _ = pictures.attention(folders[0], out=out, **given)["attention"].shape
+        print(f"{length} pieces, {layers} layers, {heads} heads")
+    else:
+        found = pictures.senses(folders[0], out=out, **given)
+        shares = f"{found['accuracy']:.1%} (the most frequent sense: {found['majority']:.1%})"
+        print(f"{len(found['labels'])} sentences; nearest neighbour of the same sense: {shares}")
+        for sense, share in found["recall"].items():
+            print(f"  {sense}: {share:.1%} of {found['labels'].count(sense)}")
+    _say(out)
 
 
 def _convert(args: argparse.Namespace) -> None:
@@ -112,8 +176,8 @@ def _convert(args: argparse.Namespace) -> None:
     for warning in found:
         if warning.category is UserWarning:
             print(f"ctxrep: {warning.message}", file=sys.stderr)
-    elmo = f"{bundle.task}: {model.count_params() / 1e6:.1f} million weights"
-    _say(f"{args.out}: {elmo if bundle.family == 'elmo' else bert.summary(model, bundle)}")
+    weights = f"{bundle.task}: {model.count_params() / 1e6:.1f} million weights"
+    _say(f"{args.out}: {bert.summary(model, bundle) if bundle.family == 'bert' else weights}")
 
 
 def _zoo(args: argparse.Namespace) -> None:
@@ -186,13 +250,11 @@ def _predict(args: argparse.Namespace) -> None:
 def _compare(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite import compare
 
-    from keras_ctxrep.text.examples import read_examples
+    from keras_ctxrep.text.examples import read
 
-    examples = read_examples(args.data)
     engines = [compare.open_engine(path) for path in (args.folder, *args.artifacts)]
-    labels = [example.label for example in examples if example.label is not None]
-    texts, pairs = [example.text for example in examples], [example.pair for example in examples]
-    rows = compare.compare(engines, texts, labels if len(labels) == len(examples) else None, pairs)
+    task = engines[0].predictor.bundle.task
+    rows = compare.compare(engines, list(read("classify" if task == "embed" else task, args.data, _named(args))))
     if args.json:
         print(json.dumps(rows))
     else:
@@ -232,6 +294,20 @@ def parser() -> argparse.ArgumentParser:
 
         return option
 
+    def columns(option) -> None:
+        option(
+            "--columns",
+            "what a text, pair or label is called in the files, or its number where they have no header:\n"
+            "text=sentence label=gold, text=6 pair=7 label=5",
+            nargs="+",
+            type=_column,
+            metavar="NAME=COLUMN",
+        )
+
+    def rows(option) -> None:
+        columns(option)
+        option("--skip-bad", "leave malformed rows out, and count and list them", action="store_true")
+
     def training(option) -> None:
         option("--steps", "length of the run in steps", type=_positive(int), metavar="N")
         option(
@@ -243,7 +319,7 @@ def parser() -> argparse.ArgumentParser:
         option("--batch-size", "examples per step, over all devices", type=_positive(int), metavar="N")
         option(
             "--learning-rate",
-            "its peak, after a linear warm-up (pretrain: 0.001, adagrad: 0.2)",
+            "its peak, after a linear warm-up (pretrain: 0.001, adagrad: 0.2; train: 0.001, BERT-base 3e-5)",
             type=_positive(float),
             metavar="X",
         )
@@ -323,18 +399,53 @@ def parser() -> argparse.ArgumentParser:
         _train,
         "keras_ctxrep.recipes.finetuning.finetune",
         "fine-tune an encoder for a task",
-        "Fine-tune a pretrained encoder. Data files are .tsv with a header or .jsonl, with columns or keys 'text' and\n"
-        "'label', and 'pair' where two texts are classified together.",
+        "Fine-tune a pretrained encoder.\n\n"
+        "  classify    one label for a text or a pair        text, label[, pair]\n"
+        "  pair        the same, and all must be pairs       text, pair, label\n"
+        "  multilabel  any number of labels                  text, label (a,b,c)\n"
+        "  regress     a number for a text or a pair         text, label[, pair]\n"
+        "  tag         one label for each word               CoNLL columns, or words, tags\n"
+        "  answer      the span that answers a question      SQuAD's JSON, or question, context, answers\n\n"
+        "Files are .tsv with a header, .jsonl, CoNLL columns, SQuAD's JSON, also compressed, or tfds:NAME:SPLIT.",
     )
-    option("--task", "what to learn", choices=("classify",), default="classify")
+    option(
+        "--task",
+        "what to learn",
+        choices=("classify", "pair", "multilabel", "regress", "tag", "answer"),
+    )
     option("--data", "labelled examples to learn from", required=True, metavar="FILE")
     option("--dev", "labelled examples to choose the best weights by", required=True, metavar="FILE")
-    option("--encoder", "a model folder of any task, or a name of `ctxrep zoo list`", required=True, metavar="FOLDER")
+    option(
+        "--encoder",
+        "a model folder of any task, a name of `ctxrep zoo list`, or `words`: embeddings learned from the data alone",
+        required=True,
+        metavar="FOLDER",
+    )
     option("--out", "the model folder to write", required=True, metavar="FOLDER")
-    option("--epochs", "passes over the data, unless --steps or --minutes is given", type=_positive(float), metavar="X")
+    rows(option)
+    option(
+        "--epochs",
+        "passes over the data, unless --steps or --minutes is given (default: 3 for BERT, else 10)",
+        type=_positive(float),
+        metavar="X",
+    )
+    option("--patience", "end after so many evaluations without a better one", type=_positive(int), metavar="N")
     option("--max-length", "tokens per text (default: as the encoder was trained)", type=_positive(int), metavar="N")
-    option("--mix", "classify by a scalar mix of all layers, as ELMo does anyway", action="store_true", default=None)
-    option("--freeze", "train the head alone", action="store_true")
+    option("--mix", "read a scalar mix of all layers, as ELMo does anyway", action="store_true", default=None)
+    option(
+        "--freeze",
+        "train the head alone (default: for ELMo)",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+    )
+    option("--stack", "a task network over the encoder", choices=("lstm", "gru", "cnn"))
+    option("--units", "width of the task network, in each direction", type=_positive(int), metavar="N")
+    option("--beside", "static vectors that the task network reads too, beside an ELMo", metavar="FOLDER")
+    option("--both-ends", "ELMo at the task network's output too", action="store_true")
+    option("--top-only", "the top layer instead of a mix, under a task network", action="store_true")
+    option("--crf", "tag: choose a sentence's labels together", action="store_true")
+    option("--stride", "answer: pieces from one window of a long text to the next", type=_positive(int), metavar="N")
+    option("--max-answer", "answer: pieces of the longest one", type=_positive(int), metavar="N")
     option("--from-scratch", "start from random weights, as a baseline", action="store_true")
     training(option)
 
@@ -343,10 +454,13 @@ def parser() -> argparse.ArgumentParser:
         _score,
         None,
         "measure a model on held-out data",
-        "A classifier's accuracy, a biLM's full-softmax perplexity, or a BERT's MLM and NSP accuracy.",
+        "The figures of a task model with a bootstrap interval, where it goes wrong, and its worst examples; a biLM's\n"
+        "full-softmax perplexity, or a BERT's MLM and NSP accuracy.",
     )
     option("folder", "a model folder")
     option("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
+    rows(option)
+    option("--predictions", "write the answers here, one JSON object a line", metavar="FILE.jsonl")
     option("--json", "print one JSON object", action="store_true")
     option("--carry-state", "a biLM: score the text as it runs on, not sentence by sentence", action="store_true")
     option("--lm", "a biLM: the log-probability of each sentence, one JSON object a line", action="store_true")
@@ -369,6 +483,46 @@ def parser() -> argparse.ArgumentParser:
     option("--cache", "ELMo: words, one a line, whose token vectors are computed once and kept", metavar="VOCAB.txt")
 
     option = command(
+        "neighbours",
+        _neighbours,
+        "keras_ctxrep.pictures.neighbours",
+        "the words in context nearest to a word in its own",
+        "One sentence a line in; the words with the nearest vectors out, in their sentences. Every word is compared.",
+    )
+    option("folder", "a model folder of any task")
+    option("--word", "the word", required=True)
+    option("--input", "a text file, or - for standard input", default="-", metavar="FILE")
+    option("--sentence", "where the word stands (default: the first sentence that has it)", metavar="TEXT")
+    option("-k", "how many", type=_positive(int), metavar="N")
+    option("--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean"))
+    option("--json", "print one JSON array", action="store_true")
+
+    option = command(
+        "plot",
+        _plot,
+        None,
+        "draw a scalar mix, attention, or the senses of a word",
+        "mix        how much of each layer the scalar mixes of models take\n"
+        "attention  what the word pieces of a text attend to in a BERT\n"
+        "senses     the vectors of a word in labelled sentences, in the colour of their sense",
+    )
+    option("kind", "what to draw", choices=("mix", "attention", "senses"))
+    option("folders", "a model folder; mix: or several", nargs="+", metavar="FOLDER")
+    option("--out", "the picture; attention: or a page, FILE.html", required=True, metavar="FILE.png")
+    option("--text", "attention: the text")
+    option("--pair", "attention: a second text", metavar="TEXT")
+    option("--word", "senses: the word")
+    option("--data", "senses: sentences labelled with the word's sense, .tsv or .jsonl", metavar="FILE")
+    option(
+        "--layer",
+        "attention: its number, from 1, or all (default: the last); senses: top, mix or mean (default: the trained "
+        "mix, else the top)",
+        type=lambda text: int(text) if text.isdecimal() else text,
+        metavar="N|NAME",
+    )
+    option("--head", "attention: its number, from 1 (default: all)", type=_positive(int), metavar="N")
+
+    option = command(
         "convert",
         _convert,
         None,
@@ -378,13 +532,14 @@ def parser() -> argparse.ArgumentParser:
         "  allennlp     the options.json and hdf5 of AllenNLP and bilm-tf: ELMo\n"
         "  google       bert_config.json and a TensorFlow 1 checkpoint: BERT\n"
         "  huggingface  config.json and safetensors of `transformers`: BERT\n"
-        "  kerashub     a preset of KerasHub, by its folder or name: BERT",
+        "  kerashub     a preset of KerasHub, by its folder or name: BERT\n"
+        "  vectors      word2vec text and binary, GloVe, fastText .vec and .bin: static word vectors",
     )
     option("source", "published weights (a folder, or the weight file), or a model folder")
     option(
         "--from",
         "the format that is read",
-        choices=("allennlp", "google", "huggingface", "kerashub"),
+        choices=("allennlp", "google", "huggingface", "kerashub", "vectors"),
         dest="source_format",
     )
     option("--to", "the format that is written", choices=("allennlp", "huggingface"), dest="target_format")
@@ -458,7 +613,8 @@ def parser() -> argparse.ArgumentParser:
     )
     option("folder", "the model folder, which is the reference")
     option("artifacts", "SavedModel folders and .tflite files", nargs="+")
-    option("--data", "examples, .tsv or .jsonl", required=True, metavar="FILE")
+    option("--data", "examples of the model's task", required=True, metavar="FILE")
+    columns(option)
     option("--json", "print one JSON array", action="store_true")
 
     option = command(
@@ -522,9 +678,9 @@ def _without_tensorflow(args: argparse.Namespace) -> bool:
 
 def _published(args: argparse.Namespace) -> None:
     """Where a model folder is meant, the name of a published model in the cache does as well."""
-    for option in ("folder", "encoder", "init"):
+    for option in ("folder", "encoder", "init", "beside"):
         name = getattr(args, option, None)
-        if name is not None and not os.path.exists(name):
+        if name is not None and name != "words" and not os.path.exists(name):
             from keras_ctxrep import zoo
 
             setattr(args, option, str(zoo.find(name)))
@@ -533,6 +689,18 @@ def _published(args: argparse.Namespace) -> None:
 def _given(args: argparse.Namespace) -> dict:
     """The arguments as keywords of the function behind the command; what was not given is left to its defaults."""
     return {name: value for name, value in vars(args).items() if name not in ("command", "run") and value is not None}
+
+
+def _column(text: str) -> tuple[str, str]:
+    name, sign, column = text.partition("=")
+    if not (name and sign and column):
+        raise argparse.ArgumentTypeError(f"{text}: write NAME=COLUMN, e.g. text=sentence")
+    return name, column
+
+
+def _named(args: argparse.Namespace) -> dict[str, str] | None:
+    """The columns' names that were given."""
+    return dict(args.columns) if args.columns else None
 
 
 @cache
@@ -591,6 +759,21 @@ def _print_evaluation(entry: dict) -> None:
 
 def _say(text: str) -> None:
     print(text, flush=True)
+
+
+def _short(value) -> str:
+    """A value on one line of at most 100 characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _print_skipped(messages: Sequence[str]) -> None:
+    if messages:
+        print(f"\nleft out: {len(messages)} malformed rows")
+    for message in messages[:20]:
+        print(f"  {message}")
+    if len(messages) > 20:
+        print(f"  and {len(messages) - 20} more")
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

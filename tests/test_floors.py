@@ -20,6 +20,7 @@ FLOORS = {
     "keras_ctxrep.cli": 4,
     "keras_ctxrep.demo": 4,
     "keras_ctxrep.recipes": 3,
+    "keras_ctxrep.pictures": 3,
     "keras_ctxrep.train": 3,
     "keras_ctxrep.zoo": 3,
     "keras_ctxrep.download": 3,

@@ -4,16 +4,17 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import keras
 import numpy as np
 
 from keras_ctxrep import train
+from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.bundle import Bundle, written_whole
 from keras_ctxrep.text.features import CharacterFeatures, Row
-from keras_ctxrep.text.predict import softmax
 from keras_ctxrep.text.tokens import Characters, read_vocab
 
 
@@ -56,49 +57,77 @@ def embed(
     if out.suffix not in (".npz", ".hdf5", ".h5"):
         raise ValueError(f"{out}: the name must end in .npz or .hdf5")
     model, bundle = train.load(folder)
-    features, run = _layers(model, bundle, carry_state, cache)
-    weights, gamma = None, 1.0
-    if "scalar_mix" in [layer.name for layer in model.layers]:
-        w, gamma = model.get_layer("scalar_mix").get_weights()
-        weights = softmax(w).astype(np.float32)
+    weights, gamma = learned_mixes(model).get("scalar_mix", (None, 1.0))
 
-    def vectors(batch: list[str]) -> Iterator[np.ndarray]:
-        rows = features.encode([sentence.split() for sentence in batch] if words else batch)
+    def chosen(one: np.ndarray) -> np.ndarray:
+        if layers == "all":
+            return one
+        if layers == "top":
+            return one[-1]
+        mixed = one.mean(0) if weights is None else gamma * np.tensordot(weights, one, 1)
+        if layers == "mix":
+            return mixed
+        return mixed.mean(0) if len(mixed) else np.zeros(mixed.shape[-1])
+
+    count = 0
+    with written_whole(out) as path, _array_writer(path) as write:
+        split = str.split if words else None
+        for sentence, kept, one in vectors(model, bundle, sentences, split, carry_state, batch_size, cache):
+            if split and len(kept) < len(split(sentence)):
+                raise ValueError(f"a word without pieces: {sentence[:60]!r}")
+            write(str(count), chosen(one).astype(np.float32))
+            count += 1
+            progress(count)
+    return count
+
+
+def vectors(
+    model: keras.Model,
+    bundle: Bundle,
+    sentences: Iterable[str],
+    split: Callable[[str], Sequence[str]] | None = None,
+    carry_state: bool = False,
+    batch_size: int = 32,
+    cache: str | Path | None = None,
+) -> Iterator[tuple[str, list[int], np.ndarray]]:
+    """The layers of each sentence, in the order of the input.
+
+    Args:
+        model, bundle: of any task.
+        sentences: read as they are needed, `batch_size` at a time.
+        split: from a sentence to its words; BERT then gives one vector per word, that of its first piece, and otherwise
+            one per piece, without [CLS] and [SEP].
+        carry_state, batch_size, cache: as of `embed`.
+
+    Returns: of each sentence itself, the numbers of its tokens that have a vector (BERT finds no piece in some words),
+        and the vectors of those, float32 (N, T, D).
+
+    Raises:
+        ValueError: a sentence longer than a BERT reads, or an option that the model does not have.
+    """
+    features, run = _layers(model, bundle, carry_state, cache)
+    sentences = iter(sentences)
+    while batch := list(islice(sentences, batch_size)):
+        rows = features.encode([split(sentence) for sentence in batch] if split else batch)
         for sentence, row in zip(batch, rows, strict=True):
             if row.truncated:
                 raise ValueError(f"longer than the {bundle.max_length} tokens this model reads: {sentence[:60]!r} ...")
         found = run(rows)  # (N, B, T, D)
-        for index, row in enumerate(rows):
-            if bundle.family == "bert":
-                kept = [start for start in row.starts or range(1, len(row) - 1) if start is not None]
-                if words and len(kept) < len(row.starts or []):
-                    raise ValueError(
-                        f"a word without pieces, or beyond {bundle.max_length} pieces: {batch[index][:60]!r}"
-                    )
-            else:
-                kept = range(len(row))
-            one = found[:, index, list(kept)]  # (N, T, D)
-            if layers == "top":
-                one = one[-1]
-            elif layers in ("mix", "mean"):
-                one = one.mean(0) if weights is None else gamma * np.tensordot(weights, one, 1)
-                if layers == "mean":
-                    one = one.mean(0) if len(kept) else np.zeros(one.shape[-1])
-            yield one.astype(np.float32)
+        for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):
+            places = row.starts or range(1, len(row) - 1) if bundle.family == "bert" else range(len(row))
+            kept = {number: place for number, place in enumerate(places) if place is not None}
+            yield sentence, [*kept], found[:, index, [*kept.values()]]
 
-    count = 0
-    with written_whole(out) as path, _array_writer(path) as write:
-        batch: list[str] = []
-        for sentence in _and_end(sentences):
-            if sentence is not None:
-                batch.append(sentence)
-            if batch and (sentence is None or len(batch) == batch_size):
-                for array in vectors(batch):
-                    write(str(count), array)
-                    count += 1
-                progress(count)
-                batch = []
-    return count
+
+def learned_mixes(model: keras.Model) -> dict[str, tuple[np.ndarray, float]]:
+    """The weights of each scalar mix in a model, float32 (N,) with a sum of 1, and its gamma, by the layer's name."""
+    found = {}
+    for layer in model.layers:
+        if isinstance(layer, ScalarMix):
+            *w, gamma = layer.get_weights()
+            shares = keras.ops.convert_to_numpy(keras.ops.softmax(w[0])) if w else np.eye(len(layer.input))[-1]
+            found[layer.name] = (shares.astype(np.float32), float(gamma))
+    return found
 
 
 def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None):
@@ -142,11 +171,6 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
         return np.stack([*found["layers"]])
 
     return features, run
-
-
-def _and_end(items: Iterable) -> Iterator:
-    yield from items
-    yield None
 
 
 class _array_writer:

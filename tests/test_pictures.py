@@ -1,0 +1,290 @@
+"""Pictures against restatements in NumPy, and the files they are written to."""
+
+import base64
+import html
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib import font_manager
+
+from keras_ctxrep import cli, pictures, train
+from keras_ctxrep.text.tokens import words
+
+SENTENCES = ["the violin is good.", "snow", "", "The soup, the bread!", "violin snow storm", "Soup was bad!"]
+
+
+def is_png(path) -> bool:
+    data = path.read_bytes()
+    return data[:8] == b"\x89PNG\r\n\x1a\n" and data[12:16] == b"IHDR" and data[-8:-4] == b"IEND"
+
+
+def unit(vector):
+    return vector / np.linalg.norm(vector)
+
+
+def word_vectors(folder, sentence, layer):
+    """Of one sentence by itself: a vector for each word."""
+    model, _ = train.load(folder)
+    encoder, bundle = train.load_encoder(folder)
+    standing = [word.text for word in words(sentence)]
+    (row,) = bundle.features.encode([standing])
+    layers = np.stack([np.asarray(one)[0] for one in encoder(bundle.features.collate([row]))["layers"]])[:, row.starts]
+    if layer == "mix":
+        w, gamma = model.get_layer("scalar_mix").get_weights()
+        return np.tensordot(gamma * np.exp(w) / np.exp(w).sum(), layers, 1)
+    return layers[-1] if layer == "top" else layers.mean(0)
+
+
+# ------------------------------------------------------------------------------------------------------ scalar mixes
+
+
+def test_mix_gives_the_weights_of_the_layers(models, tmp_path, capsys):
+    folder = models / "elmo" / "classifier"
+    model, bundle = train.load(folder)
+    mix = model.get_layer("scalar_mix")
+    mix.set_weights([np.array([1.0, 0.0, -1.0]), np.array(0.5)])
+    train.save(tmp_path / "other", model, bundle)
+    trained, other = pictures.mix([folder, tmp_path / "other"], tmp_path / "mix.png")
+    w, gamma = train.load(folder)[0].get_layer("scalar_mix").get_weights()
+    np.testing.assert_allclose(trained["weights"], np.exp(w) / np.exp(w).sum(), rtol=1e-5)
+    assert trained["gamma"] == gamma and trained["mix"] == "scalar_mix" and trained["folder"] == str(folder)
+    np.testing.assert_allclose(other["weights"], [0.66524, 0.24473, 0.09003], atol=1e-5)
+    assert other["gamma"] == 0.5 and is_png(tmp_path / "mix.png")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mix.png", "other"]
+    assert cli.main(["plot", "mix", str(tmp_path / "other"), "--out", str(tmp_path / "one.svg")]) == 0
+    assert "0: 0.665  1: 0.245  2: 0.090  gamma: 0.500" in capsys.readouterr().out
+    assert "γ = 0.50" in re.sub("<!--|-->", "", (tmp_path / "one.svg").read_text(encoding="utf-8"))
+
+
+# --------------------------------------------------------------------------------------------------------- attention
+
+
+def test_attention_is_that_of_the_queries_and_keys(models, tmp_path):
+    folder = models / "bert" / "classifier"
+    found = pictures.attention(folder, "The violin is good.", tmp_path / "a.png")
+    pieces, weights = found["pieces"], found["attention"]
+    assert (pieces[0], pieces[1], pieces[-1]) == ("[CLS]", "The", "[SEP]") and is_png(tmp_path / "a.png")
+    length = len(pieces)
+    assert weights.shape == (2, 2, length, length)
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    encoder, bundle = train.load_encoder(folder)
+    layers = encoder(bundle.features(["The violin is good."]))["layers"]
+    for number in range(2):
+        kernel, bias = encoder.get_layer(f"layer_{number}").qkv.get_weights()
+        query, key, _ = np.split(np.asarray(layers[number])[0] @ kernel + bias, 3, axis=-1)
+        for head in range(2):
+            part = slice(16 * head, 16 * head + 16)
+            scores = np.exp(query[:, part] @ key[:, part].T / 4)
+            np.testing.assert_allclose(weights[number, head], scores / scores.sum(-1, keepdims=True), atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"layer": 1}, {"layer": "all"}, {"layer": 2, "head": 1}, {"head": 2}])
+def test_attention_of_a_layer_or_a_head(options, models, tmp_path):
+    pictures.attention(models / "bert" / "pretrained", "snow is 5$ or 6$", tmp_path / "a.png", pair="soup", **options)
+    assert is_png(tmp_path / "a.png")
+
+
+def test_a_page_holds_all_of_it_and_escapes_the_text(models, tmp_path):
+    text, pair = '</script><b on="x">&amp; של 中', "$café"
+    found = pictures.attention(models / "bert" / "classifier", text, tmp_path / "a.html", pair, layer=1, head=2)
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    shown = found["pieces"] * 2
+    assert re.findall("<bdi>(.*?)</bdi>", page) == [html.escape(piece) for piece in shown]
+    assert page.count(html.escape(text)) == 2 and text not in page
+    kept = [piece for piece in shown[: len(found["pieces"])] if piece not in ("[CLS]", "[SEP]")]
+    assert "".join(kept) == (text + pair).replace(" ", "") and "中" in kept
+    assert shown.count("[CLS]") == 2 and shown.count("[SEP]") == 4
+    assert page.count("<script>") == page.count("</script>") == 1 and "<b " not in page
+    assert not re.search(r"https?:|src=|href=|@import|url\(", page)
+    assert page.count(" selected>") == 2 and '<option value="2" selected>head 2' in page
+    (data,) = re.findall(r'atob\("([^"]*)"\)', page)
+    weights = np.frombuffer(base64.b64decode(data), "<u2").reshape(found["attention"].shape) / 65535
+    np.testing.assert_allclose(weights, found["attention"], atol=1e-5)
+
+
+def test_letters_that_no_font_has_are_told(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", font_manager.fontManager.ttflist[:0])
+    real = font_manager.findfont("DejaVu Sans")
+    monkeypatch.setattr(font_manager, "findfont", lambda *_, **__: real)
+    with pytest.warns(UserWarning, match=r"a\.png: no font here has the letters 中; install one, or .* \.html"):
+        pictures.attention(models / "bert" / "pretrained", "snow 中", tmp_path / "a.png")
+    assert is_png(tmp_path / "a.png")
+
+
+# -------------------------------------------------------------------------------------------------- words in context
+
+
+@pytest.mark.parametrize(
+    ("family", "layer", "used"),
+    [("elmo", None, "mix"), ("elmo", "mean", "mean"), ("bert", None, "top"), ("bert", "mean", "mean")],
+)
+def test_neighbours_are_those_of_every_pair(family, layer, used, models):
+    folder = models / family / "classifier"
+    query = "the soup was good"
+    expected = []
+    own = unit(word_vectors(folder, query, used)[1])
+    for line, sentence in enumerate(SENTENCES, 1):
+        if sentence:
+            for word, vector in zip(words(sentence), word_vectors(folder, sentence, used), strict=True):
+                expected.append((float(own @ unit(vector)), line, *word))
+    expected.sort(key=lambda one: -one[0])
+    found = pictures.neighbours(folder, "SOUP", iter(SENTENCES), 100, query, layer, batch_size=2)
+    assert len(found) == len(expected) == 19
+    np.testing.assert_allclose([one["score"] for one in found], [one[0] for one in expected], atol=1e-5)
+    for one in found:
+        assert one["sentence"] == SENTENCES[one["line"] - 1]
+        assert one["sentence"][one["start"] : one["end"]] == one["word"]
+    assert {(one["line"], one["start"]) for one in found} == {(one[1], one[3]) for one in expected}
+    assert pictures.neighbours(folder, "soup", SENTENCES, 3, query, layer)[2]["line"] == found[2]["line"]
+
+
+def test_neighbours_of_the_first_occurrence_which_is_none_itself(models):
+    folder = models / "elmo" / "classifier"
+    given = pictures.neighbours(folder, "soup", SENTENCES, 50, SENTENCES[3])
+    found = pictures.neighbours(folder, "soup", iter(SENTENCES), 50)
+    assert [one["line"] for one in given] == [one["line"] for one in found] and len(found) == 18
+    assert (4, "soup") not in [(one["line"], one["word"]) for one in found]
+
+
+def test_concordance_stands_in_a_row():
+    found = [
+        {
+            "score": 0.5,
+            "sentence": "a" * 200 + " bank " + "b" * 200,
+            "word": "bank",
+            "start": 201,
+            "end": 205,
+            "line": 7,
+        },
+        {"score": -0.25, "sentence": "bank", "word": "bank", "start": 0, "end": 4, "line": 12345},
+        {
+            "score": 1.0,
+            "sentence": "中文中文中文中文中文中文中文 bank 中文",
+            "word": "bank",
+            "start": 15,
+            "end": 19,
+            "line": 2,
+        },
+    ]
+    _, one, two, three = pictures.concordance(found, 60).splitlines()
+    assert one.index("«") == 35 and len(one) == 60 and one.startswith(" 0.500     7  ") and "«bank» b" in one
+    assert two.index("«") == 35 and two.startswith("-0.250  12345")
+    assert pictures._columns(three[: three.index("«")]) == 35
+    assert "«bank»" in pictures.concordance(found, 1)
+
+
+def test_senses_are_measured_in_the_full_space(models, tmp_path, capsys):
+    folder = models / "bert" / "pretrained"
+    rows = [("the soup is good", "x"), ("Soup, bread", "x"), ("oven soup", "y"), ("soup soup", "y"), ("rain soup", "x")]
+    data, out = tmp_path / "senses.tsv", tmp_path / "s.png"
+    data.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
+    found = pictures.senses(folder, "soup", data, out)
+    labels = [label for _, label in rows]
+    at = [[word.text.lower() for word in words(text)].index("soup") for text, _ in rows]
+    array = np.stack([word_vectors(folder, text, "top")[place] for (text, _), place in zip(rows, at, strict=True)])
+    similar = np.array([[unit(one) @ unit(other) for other in array] for one in array]) - 3 * np.eye(5)
+    right = [labels[nearest] == label for nearest, label in zip(similar.argmax(1), labels, strict=True)]
+    assert found["labels"] == labels and found["accuracy"] == np.mean(right) and found["majority"] == 0.6
+    assert found["recall"] == {"x": np.mean([right[0], right[1], right[4]]), "y": np.mean(right[2:4])}
+    centred = array - array.mean(0)
+    values = np.sort(np.linalg.eigvalsh(centred @ centred.T))[::-1]
+    np.testing.assert_allclose(found["variance"], values[:2] / values.sum(), rtol=1e-3)
+    np.testing.assert_allclose((found["coordinates"] ** 2).sum(0), values[:2], rtol=1e-3)
+    assert is_png(out)
+    command = f"plot senses {folder} --word soup --data {data} --out {out} --layer mean"
+    assert cli.main(command.split()) == 0
+    assert capsys.readouterr().out.startswith("5 sentences; nearest neighbour of the same sense: ")
+
+
+# ----------------------------------------------------------------------------------------------------------- command
+
+
+def test_neighbours_command(models, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    command = ["neighbours", str(models / "bert" / "pretrained"), "--word", "soup", "--input", str(tmp_path / "in.txt")]
+    assert cli.main([*command, "-k", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [sorted(one) for one in found] == [["end", "line", "score", "sentence", "start", "word"]] * 3
+    assert cli.main([*command, "--sentence", "soup is good", "-k", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 and lines[0].split() == ["score", "line"] and all("«" in line for line in lines[1:])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "plot mix a --out b.png --text c",
+        "plot attention a --out b.png",
+        "plot attention a b --text c --out b.png",
+        "plot senses a --word b --out c.png",
+        "plot senses a --word b --data c --out c.png --head 1",
+        "plot tree a --out b.png",
+        "neighbours a",
+        "neighbours a --word b -k 0",
+    ],
+)
+def test_wrong_usage_is_exit_2(argv, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(argv.split())
+    assert stop.value.code == 2 and "ctxrep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("plot mix {bert} --out {tmp}/a.png", "bert/pretrained: no scalar mix in it"),
+        ("plot mix {elmo} --out {tmp}/a.gif", "a.gif: the name must end in .png, .svg, .pdf"),
+        (
+            "plot attention {elmo} --text a --out {tmp}/a.png",
+            "no attention in a model of the family 'elmo'; give a BERT",
+        ),
+        ("plot attention {bert} --text a --out {tmp}/a.txt", "a.txt: the name must end in .png, .svg, .pdf, or .html"),
+        ("plot attention {bert} --text a --out {tmp}/a.png --layer 3", "layer=3: this model has layers 1 to 2"),
+        ("plot attention {bert} --text a --out {tmp}/a.png --layer top", "layer=top: this model has layers 1 to 2"),
+        ("plot attention {bert} --text a --out {tmp}/a.html --head 3", "head=3: this model has heads 1 to 2"),
+        ("plot attention {bert} --text " + "a," * 40 + " --out {tmp}/a.png", "longer than the 32 pieces"),
+        (
+            "plot senses {bert} --word snow --data {tmp}/s.tsv --out {tmp}/a.png",
+            "s.tsv:3: the word 'snow' does not occur",
+        ),
+        ("plot senses {bert} --word soup --data {tmp}/s.tsv --out {tmp}/a.png", "s.tsv:4: no label"),
+        ("plot senses {bert} --word snow --data {tmp}/one.tsv --out {tmp}/a.png", "one.tsv: only the sense 'x'"),
+        (
+            "plot senses {bert} --word snow --data {tmp}/two.tsv --out {tmp}/a.png --layer 1",
+            "layer=1: choose top, mix or mean",
+        ),
+        ("neighbours {bert} --word snow --input {tmp}/s.tsv --layer mix", "bert/pretrained: no scalar mix in it"),
+        ("neighbours {bert} --word zzz --input {tmp}/s.tsv", "the word 'zzz' does not occur in the sentences"),
+        ("neighbours {bert} --word don't --sentence don't --input {tmp}/s.tsv", "as words it is don ' t: choose one"),
+        ("neighbours {bert} --word x --input {tmp}/long.txt", "longer than the 32 tokens this model reads: 'x x"),
+    ],
+)
+def test_errors_are_one_line(argv, message, models, tmp_path, capsys):
+    (tmp_path / "s.tsv").write_text("text\tlabel\nsnow soup a\tx\nsoup a\ty\nsoup a\t\n")
+    (tmp_path / "one.tsv").write_text("text\tlabel\nsnow\tx\nmore snow\tx\n")
+    (tmp_path / "two.tsv").write_text("text\tlabel\nsnow\tx\nmore snow\ty\n")
+    (tmp_path / "long.txt").write_text("x " * 40)
+    before = sorted(tmp_path.iterdir())
+    filled = argv.format(bert=models / "bert" / "pretrained", elmo=models / "elmo" / "classifier", tmp=tmp_path)
+    assert cli.main(filled.split()) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and message in lines[0], lines
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_pictures_need_matplotlib_and_pages_do_not(models, tmp_path):
+    code = (
+        "import importlib.util, sys; real = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *a: None if name == 'matplotlib' else real(name, *a)\n"
+        "sys.modules['matplotlib'] = None\n"
+        "from keras_ctxrep import cli\n"
+        f"found = [cli.main(['plot', 'attention', {str(models / 'bert' / 'pretrained')!r}, '--text', 'snow', '--out',"
+        f" {str(tmp_path)!r} + name]) for name in ('/a.png', '/a.html')]; print(found)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[1, 0]", done.stderr
+    assert done.stderr == 'ctxrep: matplotlib is not installed: pip install "keras_ctxrep[plot]"\n'
