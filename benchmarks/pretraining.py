@@ -15,7 +15,7 @@ import random as random_order
 from pathlib import Path
 
 from keras_ctxrep.text.corpus import lines
-from keras_ctxrep.text.examples import Example, read_examples
+from keras_ctxrep.text.examples import Example, read
 from keras_ctxrep.text.scores import accuracy, standard_error
 
 SHARE = 0.8  # of the time, for the first phase
@@ -94,7 +94,7 @@ def main() -> None:
         return
     data = Path(args.data)
     tasks = {
-        "SST-2": (*(read_examples(data / "sst2_glue" / f"{part}.tsv") for part in ("train", "dev")), 1, 64),
+        "SST-2": (*(list(read("classify", data / "sst2_glue" / f"{part}.tsv")) for part in ("train", "dev")), 1, 64),
         "MRPC": (*(mrpc(data / "mrpc" / f"msr_paraphrase_{part}.txt") for part in ("train", "test")), 3, 128),
     }
     print("\n| task | examples | epochs | seed | pretrained | random weights |\n|" + "---|" * 6, flush=True)

@@ -273,6 +273,7 @@ def _finetune(family: str, folder: Path, text: dict, encoder: Path, from_scratch
         learning_rate=RATES[family][1],
         dropout=DROPOUTS[family][1],
         mix=True,
+        freeze=False,
         from_scratch=from_scratch,
         seed=seed,
     )
@@ -333,7 +334,7 @@ def _engines(family: str, out: Path, test: list[Example]) -> dict:
     texts = [example.text for example in test]
     names = ("Keras", "SavedModel, raw string", "TFLite float32", "TFLite int8")
     engines = [engine._replace(name=name) for engine, name in zip(engines, names, strict=True)]
-    rows = compare.compare(engines, texts, [example.label or "" for example in test])
+    rows = compare.compare(engines, test)
 
     command = [sys.executable, "-c", _EDGE, *map(str, files.values())]
     edge = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True)

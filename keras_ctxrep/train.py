@@ -22,12 +22,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 import tokenizers
-from keras import ops
 from tqdm import tqdm
 
 from keras_ctxrep import __version__
+from keras_ctxrep.layers import CRF
 from keras_ctxrep.layers.transformer import on_this_machine
-from keras_ctxrep.models import bert, elmo, heads
+from keras_ctxrep.metrics import Accuracy, Perplexity
+from keras_ctxrep.models import bert, elmo, heads, stack, static
 from keras_ctxrep.optimizers import AdamW
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle, written_whole
@@ -43,11 +44,21 @@ def build(bundle: Bundle) -> keras.Model:
         if bundle.task == "language_model":
             return elmo.language_model(config, len(bundle.vocab))
         encoder = elmo.encoder(config, config.dropout)
+    elif bundle.family == "static":
+        encoder = static.encoder(static.Config(**bundle.config))
     else:
         config = bert.Config(**bundle.config)
         if bundle.task == "pretrainer":
             return bert.pretrainer(config)
         encoder = bert.encoder(config)
+    return finish(encoder, bundle)
+
+
+def finish(encoder: keras.Model, bundle: Bundle) -> keras.Model:
+    """The task network and the head that a bundle describes, with fresh weights, over an encoder."""
+    if bundle.stack:
+        beside = {"beside": static.encoder(static.Config(**bundle.beside))} if bundle.beside else {}
+        encoder = stack.by_name(encoder, **bundle.stack, **beside)
     return heads.by_task(encoder, bundle.task, len(bundle.labels), **bundle.head)
 
 
@@ -99,20 +110,14 @@ def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
     config = dict(bundle.config)
     if bundle.family == "bert":
         config["pooler"] = "pooler" in {layer.name for layer in model.layers}
-    vocab = bundle.vocab if bundle.family == "bert" or config.get("words") else ()
-    return replace(bundle, task="embed", config=config, labels=(), head={}, pairs=False, vocab=vocab)
+    vocab = bundle.vocab if bundle.family != "elmo" or config.get("words") else ()
+    bare = {"labels": (), "head": {}, "stack": {}, "beside": {}, "pairs": False, "vocab": vocab}
+    return replace(bundle, task="embed", config=config, **bare)
 
 
 def load_served(folder: str | Path) -> tuple[keras.Model, Bundle]:
-    """What of a model folder answers: a classifier or an encoder as it is, of a pretraining model its encoder.
-
-    Raises:
-        ValueError: a tagger or an answerer, whose outputs are not decoded yet.
-    """
-    task = bundles.load(folder).task
-    if task in ("tag", "answer"):
-        raise ValueError(f"{folder}: a model of the task {task!r}, whose outputs are not decoded yet; call it in Keras")
-    return load(folder) if task in ("classify", "embed") else load_encoder(folder)
+    """What of a model folder answers: a task model or an encoder as it is, of a pretraining model its encoder."""
+    return load(folder) if bundles.load(folder).task in bundles.SERVED else load_encoder(folder)
 
 
 def copy_weights(source: keras.Model, target: keras.Model, skip: Sequence[str] = ()) -> None:
@@ -219,69 +224,42 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(devices)
 
 
-@keras.saving.register_keras_serializable(package="keras_ctxrep")
-class Perplexity(keras.metrics.Mean):
-    """exp of the mean cross-entropy, in nats, of the positions whose weight is not zero; exact over any batches.
-
-    >>> metric = Perplexity()
-    >>> metric.update_state(np.array([[0, 1]]), np.zeros((1, 2, 4), "float32"), np.array([[2.0, 0.0]]))
-    >>> round(float(metric.result()), 4)
-    4.0
-    """
-
-    def __init__(self, name="perplexity", **kwargs):
-        super().__init__(name=name, **kwargs)
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        loss = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
-        super().update_state(ops.reshape(loss, (-1,)), _counted(sample_weight))
-
-    def result(self):
-        return ops.exp(super().result())
-
-
-@keras.saving.register_keras_serializable(package="keras_ctxrep")
-class Accuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Share of right labels among the positions whose weight is not zero.
-
-    >>> metric = Accuracy()
-    >>> metric.update_state(np.array([[1, 1]]), np.array([[[0.0, 1.0], [1.0, 0.0]]]), np.array([[2.0, 0.0]]))
-    >>> float(metric.result())
-    1.0
-    """
-
-    def __init__(self, name="accuracy", **kwargs):
-        super().__init__(name=name, **kwargs)
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        y_pred = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
-        super().update_state(ops.reshape(y_true, (-1,)), y_pred, _counted(sample_weight))
-
-
-def _counted(sample_weight):
-    """1 where the weight is not zero, flat: of a matrix Keras would weigh each row by its padded length."""
-    if sample_weight is None:
-        return None
-    return ops.cast(ops.reshape(ops.convert_to_tensor(sample_weight), (-1,)) > 0, "float32")
-
-
-def compile(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None) -> keras.Model:
-    """Compiles a model of this package: cross-entropy for each of its logits.
+def compile(
+    model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None, task: str | None = None
+) -> keras.Model:
+    """Compiles a model of this package: cross-entropy for each of its logits, or what its task is trained with.
 
     Without an optimizer it is compiled for `evaluate` alone, and then with metrics: perplexity for a biLM, else
     accuracy. Training goes without, since a metric over a vocabulary costs as much as the loss.
 
+    Args:
+        model: of this package.
+        optimizer: to train with.
+        task: "multilabel" is trained with a sigmoid cross-entropy of each class and "regress" with the squared error;
+            every other one, and None, with the cross-entropy of the softmax, or by a CRF if there is one.
+
     Returns: the model.
     """
     directions = {"forward_logits", "backward_logits"}
-    names = list(model.output)
+    names = [name for name in model.output if name.endswith("logits")]
     metrics = {name: [Perplexity() if name in directions else Accuracy()] for name in names}
+    crf = next((layer for layer in model.layers if isinstance(layer, CRF)), None)
+
+    def loss():
+        if crf is not None:
+            return crf.loss
+        if task == "multilabel":
+            return keras.losses.BinaryCrossentropy(from_logits=True)
+        if task == "regress":
+            return keras.losses.MeanSquaredError()
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
     with model.distribute_strategy.scope():
         model.compile(
             optimizer or "sgd",
-            loss={name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in names},
+            loss={name: loss() for name in names},
             loss_weights={name: 0.5 if name in directions else 1.0 for name in names},
-            weighted_metrics=None if optimizer else metrics,
+            weighted_metrics=metrics if optimizer is None and task is None else None,
             jit_compile=False,  # lengths vary from batch to batch, and XLA compiles anew for each
         )
     return model
@@ -290,8 +268,9 @@ def compile(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = N
 def fit(
     model: keras.Model,
     data: tf.data.Dataset | Callable[[int], tf.data.Dataset],
-    validation: tf.data.Dataset | None = None,
+    validation: tf.data.Dataset | Callable[[keras.Model], dict[str, float]] | None = None,
     judge: keras.Model | None = None,
+    task: str | None = None,
     steps: int | None = None,
     minutes: float | None = None,
     learning_rate: float = 1e-3,
@@ -300,6 +279,7 @@ def fit(
     clip: float = 1.0,
     optimizer: Callable[[], keras.optimizers.Optimizer] | None = None,
     evaluations: int = 10,
+    patience: int | None = None,
     folder: str | Path | None = None,
     identity: str = "",
     checkpoint_minutes: float = 5.0,
@@ -313,9 +293,11 @@ def fit(
     Args:
         model: of this package; compiled here.
         data: endless batches, or a function from a number of batches to those after them.
-        validation: one pass of it is an evaluation.
+        validation: one pass of it is an evaluation, and the smallest loss the best; or a function from the model to
+            figures, of which the first one is the larger the better.
         judge: the model that is evaluated, if it is another one than `model`: it is given the weights of the layers
             that have its layers' names. A biLM with a sampled softmax or with streams needs one.
+        task: as of `compile`.
         steps: length of the run in batches.
         minutes: length of the run in time, validation included; give this or `steps`.
         learning_rate: its peak.
@@ -324,6 +306,7 @@ def fit(
         clip: largest global norm of the gradient.
         optimizer: makes another one than that AdamW, which keeps its own learning rate all the way.
         evaluations: how often to validate, evenly over the run.
+        patience: ends the run early after so many evaluations without a better one.
         folder: keeps a checkpoint here; the same call after an interruption goes on from it, until `save` ends the run.
         identity: of the run; a checkpoint of another one is refused.
         checkpoint_minutes: time between two checkpoints.
@@ -348,10 +331,12 @@ def fit(
         raise ValueError("a biLM with streams would lose its place in them by validating: give a judge of its own")
     strategy = model.distribute_strategy
     with strategy.scope():  # an optimizer belongs to the strategy it was made under
-        compile(model, AdamW(learning_rate, weight_decay, clip) if optimizer is None else optimizer())
+        compile(model, AdamW(learning_rate, weight_decay, clip) if optimizer is None else optimizer(), task)
     peak = None if optimizer else learning_rate
-    judge = compile(judge or keras.Model(model.input, model.output))  # on one device: any number of examples will do
-    course = _Course(steps, minutes, peak, warmup, judge, validation, evaluations, report)
+    judge = judge or keras.Model(model.input, model.output)  # on one device: any number of examples will do
+    if isinstance(validation, tf.data.Dataset):
+        compile(judge)
+    course = _Course(steps, minutes, peak, warmup, judge, validation, evaluations, patience, report)
     callbacks: list[keras.callbacks.Callback] = [course]
     if folder is not None:
         checkpoint = _Checkpoint(Path(folder) / "checkpoint", course, checkpoint_minutes, identity)
@@ -391,10 +376,11 @@ def fit(
 class _Course(keras.callbacks.Callback):
     """Where the run is: sets the learning rate, ends it, validates, keeps the best weights, shows progress."""
 
-    def __init__(self, steps, minutes, peak, warmup, judge, validation, evaluations, report):
+    def __init__(self, steps, minutes, peak, warmup, judge, validation, evaluations, patience, report):
         super().__init__()
         self.steps, self.minutes, self.peak, self.warmup = steps, minutes, peak, warmup
         self.judge, self.validation, self.evaluations, self.report = judge, validation, evaluations, report
+        self.patience, self.stale = patience, 0  # evaluations since the best one
         self.step, self.seconds, self.history = 0, 0.0, []
         self.best, self.best_loss = None, np.inf
         self.first_rate = 0.0
@@ -408,7 +394,7 @@ class _Course(keras.callbacks.Callback):
 
     @property
     def done(self) -> bool:
-        return self.progress >= 1
+        return self.progress >= 1 or (self.patience is not None and self.stale >= self.patience)
 
     def rate(self) -> float:
         """The learning rate now: linear warm-up, linear decay."""
@@ -447,10 +433,18 @@ class _Course(keras.callbacks.Callback):
             if self.judge.layers[0] is not self.model.layers[0]:
                 copy_weights(self.model, self.judge)
             reset_streams(self.judge)
-            found = self.judge.evaluate(self.validation, verbose=0, return_dict=True)
+            if isinstance(self.validation, tf.data.Dataset):
+                found = self.judge.evaluate(self.validation, verbose=0, return_dict=True)
+                loss = found["loss"]
+            else:
+                found = self.validation(self.judge)
+                loss = -next(iter(found.values())) if np.isfinite(logs["loss"]) else np.inf
             logs.update({f"val_{name}": value for name, value in found.items()})  # TensorBoard reads them too
-            if found["loss"] < self.best_loss:
-                self.best, self.best_loss = self.model.get_weights(), found["loss"]
+            self.stale += 1
+            if loss < self.best_loss:
+                self.best, self.best_loss, self.stale = self.model.get_weights(), loss, 0
+            if self.done:
+                self.model.stop_training = True
         self.seconds = time.monotonic() - self._since
         if due or self.done:
             entry = {"step": self.step, "minutes": self.seconds / 60} | {name: float(x) for name, x in logs.items()}
@@ -495,6 +489,7 @@ class _Checkpoint(keras.callbacks.Callback):
                 generator.assign(arrays[f"arr_{index}"])
         course = self.course
         course.step, course.seconds, course.history = state["step"], state["seconds"], state["history"]
+        course.stale = state["stale"]
         if state["best"] is not None:
             with np.load(self.folder / state["best"]) as arrays:
                 course.best = [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
@@ -522,6 +517,7 @@ class _Checkpoint(keras.callbacks.Callback):
             "step": course.step,
             "seconds": course.seconds,
             "history": course.history,
+            "stale": course.stale,
             "best_loss": float(course.best_loss) if course.best is not None else None,
             "shapes": _shapes(model),
             "identity": self.identity,

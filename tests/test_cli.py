@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import cli, train
-from keras_ctxrep.text.examples import read_examples
+from keras_ctxrep.text.examples import read
 
 COMMANDS = (
     "prepare",
@@ -185,7 +185,7 @@ def test_export_predict_and_compare(models, tflite, tmp_path, capsys):
 def test_score(models, capsys):
     assert cli.main(["score", str(models / "bert" / "classifier"), "--data", str(models / "test.tsv"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    examples = read_examples(models / "test.tsv")
+    examples = list(read("classify", models / "test.tsv"))
     answers = train.predictor(models / "bert" / "classifier")([example.text for example in examples])
     right = [answer["label"] == example.label for answer, example in zip(answers, examples, strict=True)]
     assert found["examples"] == 200 and found["accuracy"] == np.mean(right)

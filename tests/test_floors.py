@@ -29,6 +29,7 @@ FLOORS = {
     "keras_ctxrep.models": 2,
     "keras_ctxrep.pipeline": 2,
     "keras_ctxrep.optimizers": 2,
+    "keras_ctxrep.metrics": 2,
     "keras_ctxrep_export": 2,
     "keras_ctxrep.text": 1,
     "keras_ctxrep.layers": 1,
@@ -44,6 +45,7 @@ WITHOUT_TENSORFLOW = {
     "keras_ctxrep.layers.transformer": "functions",
     "keras_ctxrep.layers": "nowhere",
     "keras_ctxrep.models": "nowhere",
+    "keras_ctxrep.metrics": "nowhere",
     "keras_ctxrep.convert.google": "functions",  # its files are TensorFlow's own
     "keras_ctxrep.convert": "nowhere",
     "keras_ctxrep.text": "nowhere",

@@ -12,7 +12,7 @@ from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize, runtime
 
 from keras_ctxrep import train
-from keras_ctxrep.text.examples import read_examples
+from keras_ctxrep.text.examples import read
 from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.scores import accuracy
 
@@ -31,7 +31,7 @@ AWKWARD = [
 @pytest.mark.parametrize("family", ["elmo", "bert"])
 def test_every_engine_gives_the_same_answers(family, models, tmp_path):
     folder = models / family / "classifier"
-    examples = read_examples(models / "test.tsv")
+    examples = list(read("classify", models / "test.tsv"))
     texts = [example.text for example in examples] + AWKWARD
     keras_predictor = train.predictor(folder)
     expected = keras_predictor.probabilities(texts)
@@ -101,7 +101,7 @@ def test_encoders_travel_too(family, models, tmp_path):
 def test_compare(models, tmp_path):
     folder = models / "bert" / "classifier"
     quantize.convert(folder, tmp_path / "a.tflite", lengths=(32,))
-    examples = read_examples(models / "test.tsv")[:20]
+    examples = list(read("classify", models / "test.tsv"))[:20]
     engines = [compare.open_engine(folder), compare.open_engine(tmp_path / "a.tflite")]
     reference, edge = compare.compare(engines, [e.text for e in examples], [e.label or "" for e in examples])
     assert reference["agreement"] == edge["agreement"] == 1 and reference["difference"] == 0 < edge["difference"] < 1e-4

@@ -1,6 +1,7 @@
 """The layers: Keras only, on any backend. Importing this package registers every one of them for loading."""
 
 from keras_ctxrep.layers.char_cnn import CharCNN
+from keras_ctxrep.layers.crf import CRF
 from keras_ctxrep.layers.lstm import ProjectedLSTM
 from keras_ctxrep.layers.mix import ScalarMix
 from keras_ctxrep.layers.sentence import MaskedPooling, SentenceMarkers, ZeroPadding
@@ -14,6 +15,7 @@ from keras_ctxrep.layers.transformer import (
 )
 
 __all__ = [
+    "CRF",
     "Bias",
     "CharCNN",
     "MaskedPooling",

@@ -4,22 +4,23 @@ import keras
 from keras import layers as klayers
 from keras import ops
 
-from keras_ctxrep.layers import MaskedPooling, ScalarMix, ZeroPadding
+from keras_ctxrep.layers import CRF, MaskedPooling, ScalarMix, TakePositions, ZeroPadding
 
 
 def classify(
     encoder: keras.Model, classes: int, mix: bool = False, dropout: float = 0.1, l2: float = 0.0
 ) -> keras.Model:
-    """Text classification.
+    """Text classification: one logit for each class.
 
     Devlin et al. 2018, section 4.1, for `mix=False`: a dense layer over the pooled output. For `mix=True`, as Peters et
-    al. 2018 use a biLM: a trained scalar mix of all layers, here with its mean and maximum over the tokens.
+    al. 2018 use a biLM: a trained scalar mix of all layers, here with its mean and maximum over the tokens. Trained
+    with softmax cross-entropy for one label, or with a sigmoid for each class for any number of them.
 
     The head is laid over the encoder's own tensors: training it trains `encoder` unless `encoder.trainable = False`.
 
     Args:
         encoder: a model with the encoders' outputs.
-        classes: number of classes, at least 2.
+        classes: number of classes, at least 1.
         mix: read a scalar mix of all layers instead of "pooled".
         dropout: before the dense layer.
         l2: on the weights of the mix.
@@ -29,14 +30,13 @@ def classify(
     Returns: {"logits": float32 (B, C)}.
 
     Raises:
-        ValueError: fewer than two classes, or no "pooled" to read.
+        ValueError: no class, or no "pooled" to read.
 
     >>> from keras_ctxrep.models import bert
     >>> classify(bert.encoder(bert.SIZES["bert_2_64_2"]), classes=3).output["logits"].shape
     (None, 3)
     """
-    if classes < 2:
-        raise ValueError(f"classes={classes}: a classifier needs at least two")
+    _check_classes(classes, 1)
     outputs: dict = encoder.output
     if mix:
         mixed = ScalarMix(l2, name="scalar_mix")(outputs["layers"])
@@ -50,36 +50,75 @@ def classify(
     return keras.Model(encoder.input, {"logits": logits}, name="classifier")
 
 
-def tag(encoder: keras.Model, classes: int, dropout: float = 0.1) -> keras.Model:
-    """One label for each token.
+def regress(encoder: keras.Model, **kwargs) -> keras.Model:
+    """One number for a text or a pair, as similarity is scored: `classify` with a single output, without a softmax.
 
-    Devlin et al. 2018, section 5.3: a dense layer over the top layer.
+    Devlin et al. 2018, section 4.1 (STS-B); trained with squared error.
+
+    Args:
+        encoder: a model with the encoders' outputs.
+        kwargs: `mix`, `dropout` and `l2` as of `classify`.
+
+    Returns: {"logits": float32 (B, 1)}, the number itself.
+
+    >>> from keras_ctxrep.models import bert
+    >>> regress(bert.encoder(bert.SIZES["bert_2_64_2"])).output["logits"].shape
+    (None, 1)
+    """
+    return classify(encoder, 1, **kwargs)
+
+
+def tag(
+    encoder: keras.Model,
+    classes: int,
+    mix: bool = False,
+    crf: bool = False,
+    dropout: float = 0.1,
+    l2: float = 0.0,
+) -> keras.Model:
+    """One label for each word.
+
+    Devlin et al. 2018, section 5.3: a dense layer over the top layer at the first piece of each word. Over an encoder
+    of whole words every token is one. With `crf` the labels of a sentence are chosen together (Lample et al. 2016,
+    https://arxiv.org/abs/1603.01360): train with `model.get_layer("crf").loss` on "logits".
 
     Args:
         encoder: a model with the encoders' outputs; a pooler in it is no part of the tagger.
         classes: number of labels, at least 2.
+        mix: read a scalar mix of all layers instead of the top one.
+        crf: a linear-chain CRF over the logits.
         dropout: before the dense layer.
+        l2: on the weights of the mix.
 
-    Call: as `encoder`.
+    Call: as `encoder`; over word pieces also {"starts": int32 (B, W)}, the position of each word's first piece, 0 where
+        there is none.
 
-    Returns: {"logits": float32 (B, T, C)}, zero where the mask is 0.
+    Returns: {"logits": float32 (B, W, C)}, zero where there is no word; with `crf` also {"tags": int32 (B, W)}.
 
     Raises:
         ValueError: fewer than two classes.
 
     >>> from keras_ctxrep.models import bert
-    >>> tag(bert.encoder(bert.SIZES["bert_2_64_2"]), classes=9).output["logits"].shape
-    (None, None, 9)
+    >>> model = tag(bert.encoder(bert.SIZES["bert_2_64_2"]), classes=9)
+    >>> sorted(model.input), model.output["logits"].shape
+    (['mask', 'segment_ids', 'starts', 'token_ids'], (None, None, 9))
     """
-    if classes < 2:
-        raise ValueError(f"classes={classes}: a tagger needs at least two")
-    x = klayers.Dropout(dropout, name="head_dropout")(encoder.output["sequence"])
+    _check_classes(classes, 2)
+    inputs, mask = dict(encoder.input), _mask(encoder)
+    x = _tokens(encoder, mix, l2)
+    if "token_ids" in inputs:
+        starts = inputs["starts"] = keras.Input((None,), dtype="int32", name="starts")
+        x = TakePositions(name="first_pieces")(x, starts)  # (B, W, D)
+        mask = ops.cast(ops.greater(starts, 0), "int32")
+    x = klayers.Dropout(dropout, name="head_dropout")(x)
     x = klayers.Dense(classes, name="logits", dtype="float32")(x)
-    logits = ZeroPadding(name="logits_padding", dtype="float32")(x, mask=_mask(encoder))
-    return keras.Model(encoder.input, {"logits": logits}, name="tagger")
+    outputs = {"logits": ZeroPadding(name="logits_padding", dtype="float32")(x, mask=mask)}
+    if crf:
+        outputs["tags"] = CRF(name="crf", dtype="float32")(outputs["logits"], mask=mask)
+    return keras.Model(inputs, outputs, name="tagger")
 
 
-def answer(encoder: keras.Model) -> keras.Model:
+def answer(encoder: keras.Model, mix: bool = False, dropout: float = 0.0, l2: float = 0.0) -> keras.Model:
     """The span of the text that answers a question: how well each token begins and ends it.
 
     Devlin et al. 2018, section 4.2: two vectors, of start and end, whose products with the top layer are the logits;
@@ -87,6 +126,9 @@ def answer(encoder: keras.Model) -> keras.Model:
 
     Args:
         encoder: a model with the encoders' outputs; a pooler in it is no part of the result.
+        mix: read a scalar mix of all layers instead of the top one.
+        dropout: before the dense layer (none in the source).
+        l2: on the weights of the mix.
 
     Call: as `encoder`.
 
@@ -96,9 +138,16 @@ def answer(encoder: keras.Model) -> keras.Model:
     >>> sorted(answer(bert.encoder(bert.SIZES["bert_2_64_2"])).output)
     ['end_logits', 'start_logits']
     """
-    x = klayers.Dense(2, name="span_logits", dtype="float32")(encoder.output["sequence"])  # (B, T, 2)
+    x = _tokens(encoder, mix, l2)
+    if dropout:
+        x = klayers.Dropout(dropout, name="head_dropout")(x)
+    x = klayers.Dense(2, name="span_logits", dtype="float32")(x)  # (B, T, 2)
     x = ops.where(ops.cast(_mask(encoder), "bool")[..., None], x, -1e4)
-    return keras.Model(encoder.input, {"start_logits": x[..., 0], "end_logits": x[..., 1]}, name="answerer")
+    outputs = {
+        f"{edge}_logits": klayers.Activation("linear", dtype="float32", name=f"{edge}_logits")(x[..., index])
+        for index, edge in enumerate(("start", "end"))
+    }
+    return keras.Model(encoder.input, outputs, name="answerer")
 
 
 def by_task(encoder: keras.Model, task: str, classes: int = 0, **kwargs) -> keras.Model:
@@ -106,7 +155,7 @@ def by_task(encoder: keras.Model, task: str, classes: int = 0, **kwargs) -> kera
 
     Args:
         encoder: a model with the encoders' outputs.
-        task: "classify", "tag", "answer" or "embed".
+        task: "classify", "multilabel", "regress", "tag", "answer" or "embed".
         classes: of a classifier or a tagger.
         kwargs: the head's other arguments.
 
@@ -119,11 +168,13 @@ def by_task(encoder: keras.Model, task: str, classes: int = 0, **kwargs) -> kera
     """
     if task == "embed":
         return encoder
-    if task == "answer":
-        return answer(encoder, **kwargs)
-    if task not in ("classify", "tag"):
-        raise ValueError(f"task {task!r}: embed, classify, tag or answer")
-    return {"classify": classify, "tag": tag}[task](encoder, classes, **kwargs)
+    if task in ("regress", "answer"):
+        return {"regress": regress, "answer": answer}[task](encoder, **kwargs)
+    if task not in ("classify", "multilabel", "tag"):
+        raise ValueError(f"task {task!r}: embed, classify, multilabel, regress, tag or answer")
+    if task == "classify":
+        _check_classes(classes, 2)
+    return {"classify": classify, "multilabel": classify, "tag": tag}[task](encoder, classes, **kwargs)
 
 
 def mixes(
@@ -178,6 +229,16 @@ def flat(outputs: dict) -> dict:
     return {
         name: ops.stack(value, axis=1) if isinstance(value, list | tuple) else value for name, value in outputs.items()
     }
+
+
+def _check_classes(classes: int, least: int) -> None:
+    if classes < least:
+        raise ValueError(f"classes={classes}: at least {least}")
+
+
+def _tokens(encoder: keras.Model, mix: bool, l2: float):
+    """One vector per token: the top layer, or a trained mix of all."""
+    return ScalarMix(l2, name="scalar_mix")(encoder.output["layers"]) if mix else encoder.output["sequence"]
 
 
 def _mask(encoder: keras.Model):

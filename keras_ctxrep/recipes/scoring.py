@@ -1,38 +1,55 @@
 """How good a model folder is on held-out data."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_ctxrep import pipeline, train
 from keras_ctxrep.models import elmo
-from keras_ctxrep.recipes.finetuning import check_examples
 from keras_ctxrep.recipes.pretraining import masked_once, watched
-from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.recipes.targets import Data, checked
+from keras_ctxrep.text.bundle import Bundle, written_whole
 from keras_ctxrep.text.corpus import documents
-from keras_ctxrep.text.examples import read_examples
+from keras_ctxrep.text.evaluation import evaluate
+from keras_ctxrep.text.examples import NAMES
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.pretraining import Masking, Vocabulary, language_model_batch, stream_batch
-from keras_ctxrep.text.scores import accuracy, standard_error
 
 
-def score(folder: str | Path, data: str | Path, batch_size: int = 32, carry_state: bool = False) -> dict:
-    """A model folder's metric on held-out data.
+def score(
+    folder: str | Path,
+    data: Data,
+    batch_size: int = 32,
+    carry_state: bool = False,
+    columns: Mapping[str, str] | None = None,
+    skip_bad: bool = False,
+    predictions: str | Path | None = None,
+) -> dict:
+    """A model folder's figures on held-out data.
 
-    A classifier: accuracy with its standard error, on labelled examples. A biLM: full-softmax perplexity forward,
-    backward and exp of the mean of both losses, over all words and sentence ends of a text. A BERT pretrainer: MLM and
-    NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
+    A task model: the figures of `text.evaluation.evaluate`, on labelled examples. A biLM: full-softmax perplexity
+    forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A BERT pretrainer:
+    MLM and NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
 
     Args:
         folder: the model.
-        data: a labelled file (.tsv, .jsonl) for a classifier, a text file for a language model.
+        data: examples, a file of them or "tfds:NAME:SPLIT", for a task model; a text file for a language model.
         batch_size: texts computed together; no figure depends on it, but with `carry_state`.
         carry_state: a biLM: read the text on and on in `batch_size` streams, as a biLM trained with `unroll` has, and
             as bilm-tf scores; else every sentence is scored by itself.
+        columns: names of columns, as of `text.examples.read`.
+        skip_bad: leave malformed examples out, and count them under "skipped", instead of ending with an error.
+        predictions: FILE.jsonl for the answers, one object a line, in the order of the examples.
+
+    Returns: of a task model {"examples": how many, "metric": the name of the figure that stands for the task, the
+        figures by name, "interval": its 95% bootstrap interval, "table": rows of text or None, "worst": the examples
+        that were answered worst, each {"place", "input", "expected", "answer"}}.
 
     Raises:
         ValueError: the data is malformed or does not fit the model's task.
@@ -40,19 +57,19 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32, carry_stat
     model, bundle = train.load(folder)
     if carry_state and bundle.task != "language_model":
         raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
-    if bundle.task == "classify":
-        examples = read_examples(data)
-        check_examples(examples, bundle.labels, bundle.pairs)
+    if bundle.task in NAMES:
         predictor = Predictor(bundle, train.runner(model), batch_size)
-        answers = predictor([example.text for example in examples], [example.pair for example in examples])
-        share = accuracy([example.label for example in examples], [answer.get("label") for answer in answers])
-        return {"examples": len(examples), "accuracy": share, "standard_error": standard_error(share, len(examples))}
+        return _score_task(predictor, data, columns, skip_bad, predictions)
+    if columns or skip_bad or predictions:
+        raise ValueError(
+            f"{folder}: its task is {bundle.task!r}; columns, skip_bad and predictions are for task models"
+        )
+    if not isinstance(data, str | Path):
+        raise ValueError(f"{folder}: its task is {bundle.task!r}; give a text file")
     if bundle.task == "embed":
         raise ValueError(f"{folder}: an encoder alone has no score; fine-tune it with `ctxrep train`")
     if bundle.task == "pretrainer":
         return _score_pretrainer(model, bundle, watched(documents([data]), "reading"), batch_size)
-    if bundle.task != "language_model":
-        raise ValueError(f"{folder}: a model of the task {bundle.task!r} has no score here; evaluate it in Keras")
     text = watched(documents([data]), "scoring")
     if carry_state:
         found = _carried_scores(model, bundle, text, batch_size)
@@ -72,6 +89,48 @@ def score(folder: str | Path, data: str | Path, batch_size: int = 32, carry_stat
         "backward_perplexity": float(np.exp(-totals[3] / totals[1])),
         "perplexity": float(np.exp(-(totals[2] + totals[3]) / (2 * totals[1]))),
     }
+
+
+def _score_task(predictor: Predictor, data: Data, columns, skip_bad: bool, predictions: str | Path | None) -> dict:
+    bundle, skipped = predictor.bundle, [] if skip_bad else None
+    labels, pairs = bundle.labels or None, bundle.pairs and bundle.task != "answer"
+    examples = list(checked(bundle.task, data, labels, pairs, columns, skipped, "validation"))
+    answers = predictor.ask(examples)
+    if predictions is not None:
+        with written_whole(predictions) as path:
+            path.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers), "utf-8")
+    report = evaluate(bundle.task, examples, answers, bundle.labels)
+    worst = [_shown(bundle.task, examples[index], answers[index]) for index in report.worst]
+    return (
+        {"examples": len(examples), "metric": report.metric}
+        | report.scores
+        | {"interval": list(report.interval or ()), "table": report.table, "worst": worst}
+        | ({} if skipped is None else {"skipped": skipped})
+    )
+
+
+def _shown(task: str, example: Any, answer: dict) -> dict:
+    """An example and its answer, as a person compares them."""
+    if task == "tag":
+        found = {"input": " ".join(example.words), "expected": _marked(example.words, example.tags)}
+        return (
+            {"place": example.place}
+            | found
+            | {"answer": _marked(example.words, [word["label"] or "O" for word in answer["words"]])}
+        )
+    if task == "answer":
+        expected = " | ".join(dict.fromkeys(text for text, _ in example.answers)) or "(none)"
+        return {"place": example.place, "input": example.question, "expected": expected, "answer": answer["answer"]}
+    text = example.text if example.pair is None else f"{example.text} | {example.pair}"
+    said = answer.get("error") or {"regress": answer.get("value"), "multilabel": answer.get("labels")}.get(
+        task, answer.get("label")
+    )
+    return {"place": example.place, "input": text, "expected": example.label, "answer": said}
+
+
+def _marked(words: Sequence[str], tags: Sequence[str]) -> str:
+    """Only the words that have a tag of their own."""
+    return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True) if tag != "O")
 
 
 def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -> Iterator[tuple]:

@@ -11,13 +11,21 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from keras_ctxrep.text.features import CharacterFeatures, WordFeatures, WordPieceFeatures
+from keras_ctxrep.text.features import (
+    CharacterAndWordFeatures,
+    CharacterFeatures,
+    StaticFeatures,
+    WordFeatures,
+    WordPieceFeatures,
+)
 from keras_ctxrep.text.tokens import WordPiece, vocab_text
 
 NAME, VOCAB, WEIGHTS = "bundle.json", "vocab.txt", "model.weights.h5"
 FORMAT = 1
-FAMILIES = ("elmo", "bert")
-TASKS = ("language_model", "pretrainer", "embed", "classify", "tag", "answer")
+Features = CharacterFeatures | WordFeatures | StaticFeatures | CharacterAndWordFeatures | WordPieceFeatures
+FAMILIES = ("elmo", "bert", "static")
+SERVED = ("embed", "classify", "multilabel", "regress", "tag", "answer")  # have answers to give
+TASKS = ("language_model", "pretrainer", *SERVED)
 
 
 @dataclass(frozen=True)
@@ -25,18 +33,25 @@ class Bundle:
     """What a model is and how its text is prepared; written once, read by Keras, TF Serving and the edge alike.
 
     Attributes:
-        family: "elmo" or "bert".
+        family: "elmo", "bert" or "static".
         task: "language_model" (ELMo), "pretrainer" (BERT), "embed" (an encoder alone), "classify" (a text or a pair),
-            "tag" (one label a word) or "answer" (a span of the second text).
+            "multilabel" (any number of labels), "regress" (a number), "tag" (one label a word) or "answer" (a span of
+            the second text).
         config: the fields of the family's Config.
+        stack: keyword arguments of `models.stack.by_name`, of a task network over the encoder.
+        beside: fields of `models.static.Config`, of static vectors that the task network reads too.
         max_length: tokens a text is cut to (words for ELMo, pieces with markers for BERT).
         labels: class names in the order of the logits.
-        vocab: BERT's pieces, or the words that an ELMo language model predicts or reads; kept in vocab.txt.
+        vocab: BERT's pieces, or the words of static vectors or those that an ELMo language model predicts or reads;
+            kept in vocab.txt.
         lowercase: whether word pieces are lower-cased and lose their accents.
         strip_accents: whether they lose their accents, only where it differs from `lowercase`.
         split_cjk: whether each Chinese character is a word of its own, as published.
         pairs: whether it reads pairs of texts.
         head: keyword arguments of the head.
+        stride: "answer": pieces from the beginning of one window of a long text to that of the next.
+        max_answer: "answer": pieces of the longest one that is given.
+        null_threshold: "answer": the question has no answer where that is better by more than this; None: always one.
         versions: of the packages that wrote it.
         files: SHA-256 of the files beside it.
     """
@@ -52,18 +67,30 @@ class Bundle:
     split_cjk: bool = True
     pairs: bool = False
     head: dict = field(default_factory=dict)
+    stack: dict = field(default_factory=dict)
+    beside: dict = field(default_factory=dict)
+    stride: int = 128
+    max_answer: int = 30
+    null_threshold: float | None = None
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
 
     @cached_property
-    def features(self) -> CharacterFeatures | WordFeatures | WordPieceFeatures:
+    def features(self) -> Features:
         """The function from texts to the model's input dict."""
+        if self.family == "bert":
+            pieces = WordPiece(self.vocab, self.lowercase, self.strip_accents, self.split_cjk)
+            return WordPieceFeatures(pieces, self.max_length, starts=self.task == "tag")
+        if self.family == "static":
+            return self._static(self.config)
         if self.config.get("words"):
             return WordFeatures(self.vocab, self.max_length)
-        if self.family == "elmo":
-            return CharacterFeatures(self.max_length, self.config["max_characters"])
-        pieces = WordPiece(self.vocab, self.lowercase, self.strip_accents, self.split_cjk)
-        return WordPieceFeatures(pieces, self.max_length)
+        characters = CharacterFeatures(self.max_length, self.config["max_characters"])
+        return CharacterAndWordFeatures(characters, self._static(self.beside)) if self.beside else characters
+
+    def _static(self, config: dict) -> StaticFeatures:
+        ngrams = (config["min_n"], config["max_n"], config["buckets"]) if config["buckets"] else None
+        return StaticFeatures(self.vocab, self.max_length, config["lowercase"], ngrams)
 
     def files_as_bytes(self, files: dict[str, str] | None = None) -> dict[str, bytes]:
         """The bundle as files, name -> contents: vocab.txt where there is a vocabulary, and bundle.json.
@@ -124,8 +151,8 @@ def _parse(path: Path, read: Callable[[str], bytes]) -> Bundle:
             raise ValueError(f"unknown family or task: {bundle.family!r}, {bundle.task!r}")
         if not isinstance(bundle.files, dict):
             raise ValueError(f"files is {bundle.files!r}")
-        if bundle.family == "bert" and VOCAB not in bundle.files:
-            raise ValueError(f"a BERT needs {VOCAB}")
+        if bundle.family in ("bert", "static") and VOCAB not in bundle.files:
+            raise ValueError(f"a {bundle.family} encoder needs {VOCAB}")
         if VOCAB in bundle.files:
             bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
         return bundle

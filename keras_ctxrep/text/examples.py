@@ -188,11 +188,6 @@ def example(task: str, row: Mapping[str, Any], place: str = "", columns: Mapping
     return Example(text("text"), _LABELS[task](value("label")), None if pair is None else _whole(pair), place)
 
 
-def read_examples(path: str | Path) -> list[Example]:
-    """The examples of `read("classify", path)`, as a list."""
-    return list(read("classify", path))
-
-
 def _whole(text: str) -> str:
     if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
         raise ValueError(f"half a surrogate pair, which is no character, in {text[:60]!a}")

@@ -8,6 +8,8 @@ of at most `max_length` tokens, `collate` pads some rows into one batch. Calling
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import normalizers
@@ -23,9 +25,11 @@ class Row:
         tokens: words (ELMo) or piece ids with [CLS] and [SEP] (BERT).
         truncated: whether tokens were cut off.
         first: length of the first segment (BERT), [CLS] and [SEP] included.
-        starts: index of each word's first token, for input that was already split; None where cut off or empty.
+        starts: index of each word's first token, for input that was already split and for features with starts; None
+            where cut off or empty.
         offsets: where each token stands in its own text, or in its word where the input was already split: (start, end)
             in characters, (0, 0) for [CLS] and [SEP]; only if asked for.
+        words: where each word of a text stands, (start, end) in characters; those of BERT only with starts.
     """
 
     tokens: list
@@ -33,6 +37,7 @@ class Row:
     first: int = 0
     starts: list[int | None] | None = None
     offsets: list[tuple[int, int]] | None = None
+    words: list[tuple[int, int]] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -59,7 +64,7 @@ class _WordRows:
             kept = found[: self.max_length]
             starts = [*range(len(kept)), *[None] * (len(found) - len(kept))]
             spans = [(word.start, word.end) for word in kept] if offsets else None
-            rows.append(Row([word.text for word in kept], len(kept) < len(found), starts=starts, offsets=spans))
+            rows.append(Row([word.text for word in kept], len(kept) < len(found), 0, starts, spans, spans))
         return rows
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
@@ -261,6 +266,14 @@ def line_numbers(vocab: Sequence[str], markers: Sequence[str]) -> dict[str, int]
     return ids
 
 
+class _Split(NamedTuple):
+    """A text's pieces, where its words begin behind [CLS], and where each stands."""
+
+    pieces: list
+    starts: list[int | None] | None = None
+    words: list[tuple[int, int]] | None = None
+
+
 class WordPieceFeatures:
     """BERT's input from texts, pairs of texts, or sentences already split into words.
 
@@ -272,8 +285,10 @@ class WordPieceFeatures:
     Args:
         wordpiece: the vocabulary.
         max_length: pieces kept, markers included.
+        starts: say where each word begins, for a tagger; rows then carry offsets.
 
-    Returns: {"token_ids", "segment_ids", "mask"}, each int32 (B, T).
+    Returns: {"token_ids", "segment_ids", "mask"}, each int32 (B, T); with `starts` also "starts", int32 (B, words): the
+        position of each word's first piece, 0 for padding and for words that were cut off or have no piece.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
     >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "good", "day"]))
@@ -281,12 +296,13 @@ class WordPieceFeatures:
     [[2, 5, 6, 3], [2, 6, 3, 0]]
     """
 
-    keys = ("token_ids", "segment_ids", "mask")
+    MAX_QUESTION = 64  # pieces of a question, as in https://github.com/google-research/bert, run_squad.py
 
-    def __init__(self, wordpiece: WordPiece, max_length: int = 128):
+    def __init__(self, wordpiece: WordPiece, max_length: int = 128, starts: bool = False):
         if max_length < 4:
             raise ValueError(f"max_length={max_length}: three are for [CLS] and two [SEP], so at least 4")
-        self.wordpiece, self.max_length = wordpiece, max_length
+        self.wordpiece, self.max_length, self.starts = wordpiece, max_length, starts
+        self.keys = ("token_ids", "segment_ids", "mask", *(("starts",) if starts else ()))
 
     def __call__(
         self,
@@ -310,12 +326,13 @@ class WordPieceFeatures:
             raise ValueError(
                 f"{len(texts)} texts and {len(pairs)} pairs; give one for each text, None where it has none"
             )
+        offsets = offsets or self.starts
         cut = self.wordpiece.encode_batch if offsets else self.wordpiece.ids_batch
         raw = [text for text in texts if isinstance(text, str)]
         found = iter(cut(raw + [pair for pair in pairs if pair is not None]))
-        firsts = [(next(found), None) if isinstance(text, str) else _joined(cut(text)) for text in texts]
+        firsts = [self._raw(next(found)) if isinstance(text, str) else _joined(cut(text)) for text in texts]
         seconds = [None if pair is None else next(found) for pair in pairs]
-        return [self._row(*first, second, offsets) for first, second in zip(firsts, seconds, strict=True)]
+        return [self._row(first, second, offsets) for first, second in zip(firsts, seconds, strict=True)]
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
@@ -325,9 +342,64 @@ class WordPieceFeatures:
         for index, row in enumerate(rows):
             token_ids[index, : len(row)] = row.tokens
             segment_ids[index, row.first : len(row)] = 1
-        return {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask}
+        batch = {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask}
+        if self.starts:
+            words = [row.starts or [] for row in rows]
+            batch["starts"] = np.zeros((len(rows), max([1, *map(len, words)])), np.int32)
+            for index, starts in enumerate(words):
+                batch["starts"][index, : len(starts)] = [start or 0 for start in starts]
+        return batch
 
-    def _row(self, one: list, starts: list[int | None] | None, two: list | None, offsets: bool) -> Row:
+    def windows(self, questions: Sequence[str], contexts: Sequence[str], stride: int = 128) -> list[list[Row]]:
+        """Each question beside every part of its context: [CLS] question [SEP] part [SEP], with offsets.
+
+        As in https://github.com/google-research/bert, run_squad.py: a part begins `stride` pieces after the one before,
+        or where that ends if it is shorter, until one reaches the end; a question keeps its first 64 pieces.
+
+        Args:
+            questions, contexts: as many of both.
+            stride: pieces, at least 1.
+
+        Returns: for each question its rows, one or more; positions `row.first` to `len(row) - 1` are the context's.
+
+        Raises:
+            ValueError: `max_length` leaves no room for a context, or `stride` is below 1.
+
+        >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+        >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b", "c"]), max_length=6)
+        >>> [row.tokens for row in features.windows(["c"], ["a b c"], stride=1)[0]]
+        [[2, 7, 3, 5, 6, 3], [2, 7, 3, 6, 7, 3]]
+        """
+        cls, sep = (Piece(marker, 0, 0, 0) for marker in (self.wordpiece.cls, self.wordpiece.sep))
+        if stride < 1:
+            raise ValueError(f"stride={stride}: at least 1")
+        found = []
+        for one, two in zip(*map(self.wordpiece.encode_batch, (questions, contexts)), strict=True):
+            one = one[: self.MAX_QUESTION]
+            room = self.max_length - len(one) - 3
+            if room < 1:
+                raise ValueError(
+                    f"max_length={self.max_length}: a question of {len(one)} pieces needs at least {len(one) + 4}"
+                )
+            rows, begin = [], 0
+            while not rows or begin - min(stride, room) + room < len(two):
+                pieces = [cls, *one, sep, *two[begin : begin + room], sep]
+                spans = [(piece.start, piece.end) for piece in pieces]
+                rows.append(Row([piece.id for piece in pieces], first=len(one) + 2, offsets=spans))
+                begin += min(stride, room)
+            found.append(rows)
+        return found
+
+    def _raw(self, pieces: list) -> _Split:
+        """The pieces of a text, and if they are wanted where its words begin behind [CLS] and where each stands."""
+        if not self.starts:
+            return _Split(pieces)
+        begins = [i for i, piece in enumerate(pieces) if not i or piece.word != pieces[i - 1].word]
+        words = [(pieces[a].start, pieces[b - 1].end) for a, b in pairwise([*begins, len(pieces)])]
+        return _Split(pieces, [1 + i for i in begins], words)
+
+    def _row(self, first: _Split, two: list | None, offsets: bool) -> Row:
+        one, starts, words = first
         cls, sep = self.wordpiece.cls, self.wordpiece.sep
         room = self.max_length - (2 if two is None else 3)
         before = len(one) + len(two or [])
@@ -340,16 +412,16 @@ class WordPieceFeatures:
             spans = [(piece.start, piece.end) for piece in [edge, *one, edge, *([] if two is None else [*two, edge])]]
             one, two = [piece.id for piece in one], None if two is None else [piece.id for piece in two]
         tokens = [cls, *one, sep] if two is None else [cls, *one, sep, *two, sep]
-        return Row(tokens, before > len(one) + len(two or []), len(one) + 2, starts, spans)
+        return Row(tokens, before > len(one) + len(two or []), len(one) + 2, starts, spans, words)
 
 
-def _joined(words: Sequence[list]) -> tuple[list, list[int | None]]:
+def _joined(words: Sequence[list]) -> _Split:
     """The pieces of a sentence's words, and where each word begins behind [CLS]; None for a word without pieces."""
     pieces, starts = [], []
     for word in words:
         starts.append(1 + len(pieces) if word else None)
         pieces.extend(word)
-    return pieces, starts
+    return _Split(pieces, starts)
 
 
 def truncate_pair(one: list, two: list | None, room: int) -> tuple[list, list | None]:

@@ -1,12 +1,16 @@
 """From text to answers through any engine: the one place where outputs are decoded."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
-from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.bundle import SERVED, Bundle
+from keras_ctxrep.text.decode import best_answers, entities, sigmoid, softmax
+from keras_ctxrep.text.features import Row, WordPieceFeatures
+from keras_ctxrep.text.tags import is_spans
 
+Text = str | Sequence[str]
 Run = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 
@@ -20,10 +24,20 @@ class Predictor:
         raw: `run` prepares the text itself and is given {"text": strings}, as a SavedModel's raw-string signature is.
 
     Call:
-        texts: strings.
-        pairs: the second text of each, for a model that reads pairs.
+        texts: strings; for a tagger also sentences already split into words.
+        pairs: the second text of each, for a model that reads pairs; of a question its context.
 
-    Returns: one dict per text: {"label", "score", "probabilities"} for a classifier, {"vector"} for an encoder;
+    Returns: one dict per text, by the model's task:
+
+        * classify: {"label", "score", "probabilities"};
+        * multilabel: {"labels", "probabilities"}, those of at least 0.5;
+        * regress: {"value"};
+        * tag: {"words": [{"word", "start", "end", "label", "score"}]} with character offsets into the text, and where
+          the labels mark spans "entities": [{"type", "text", "start", "end"}]; of a sentence that came split, the
+          offsets are those in its words joined by spaces, and a word that was cut off has the label None;
+        * answer: {"answer", "start", "end", "score", "null_score", "n_best"}; a question without an answer has "";
+        * embed: {"vector"};
+
         with "truncated": True where the text was longer than the model reads; {"error"} where nothing can be read.
 
     Raises:
@@ -40,38 +54,48 @@ class Predictor:
     def __init__(self, bundle: Bundle, run: Run, batch_size: int = 32, raw: bool = False):
         if bundle.task == "embed" and not bundle.config.get("pooler", True):
             raise ValueError("this encoder has no pooler, so no vector of a text; use `ctxrep embed`")
-        if bundle.task in ("tag", "answer"):
-            raise ValueError(f"a model of the task {bundle.task!r}: its outputs are not decoded here; call the model")
-        if bundle.task not in ("classify", "embed"):
+        if bundle.task not in SERVED:
             raise ValueError(
-                f"a {bundle.task} gives no answers; put a head on it with `ctxrep train`, or use `ctxrep embed`"
+                f"a {bundle.task} answers nothing; fine-tune it with `ctxrep train`, or use `ctxrep embed`"
             )
         self.bundle, self.run, self.batch_size, self.raw = bundle, run, batch_size, raw
-        self._empty = len(bundle.features.encode([""], [""] if bundle.pairs else None)[0])
+        self._empty = len(bundle.features.encode([""])[0])  # tokens of a text without words
 
-    def __call__(self, texts: Sequence[str], pairs: Sequence[str | None] | None = None) -> list[dict]:
-        if isinstance(texts, str):
-            raise TypeError(f"one string, {texts[:60]!r}; give a list of texts")
+    def __call__(self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None) -> list[dict]:
         if texts and self.bundle.pairs != any(pair is not None for pair in pairs or []):
             needed = "pairs of texts" if self.bundle.pairs else "one text at a time"
             raise ValueError(f"this model reads {needed}")
-        texts = [_valid(text) for text in texts]
+        if self.raw and not all(isinstance(text, str) for text in texts):
+            raise ValueError("a SavedModel splits text into words itself: give strings")
+        texts = [_valid(text) if isinstance(text, str) else tuple(map(_valid, text)) for text in texts]
         pairs = [_valid(pair or "") for pair in pairs or []] if self.bundle.pairs else None
-        rows = self.bundle.features.encode(texts, pairs)
+        if self.bundle.task == "answer":
+            return self._answers([str(text) for text in texts], pairs or [])
+        rows = self.bundle.features.encode(texts, pairs, offsets=self.bundle.task == "tag")
         answers: list[dict] = [{"error": "no words in this text"} for _ in texts]
         # Rows of like length share a batch, so that little padding is computed.
         order = sorted((i for i, row in enumerate(rows) if len(row) > self._empty), key=lambda i: len(rows[i]))
         for begin in range(0, len(order), self.batch_size):
             indices = order[begin : begin + self.batch_size]
             if self.raw:
-                batch = {"text": np.array([texts[i] for i in indices], object)}
-                if pairs is not None:
-                    batch["pair"] = np.array([pairs[i] for i in indices], object)
+                batch = _strings([texts[i] for i in indices], pairs and [pairs[i] for i in indices])
             else:
                 batch = self.bundle.features.collate([rows[i] for i in indices])
-            for index, answer in zip(indices, self._decode(self.run(batch)), strict=True):
-                answers[index] = answer | ({"truncated": True} if rows[index].truncated else {})
+            outputs = self.run(batch)
+            for place, index in enumerate(indices):
+                one = {name: value[place] for name, value in outputs.items()}
+                answers[index] = self._decode(one, texts[index], rows[index])
+                answers[index] |= {"truncated": True} if rows[index].truncated else {}
         return answers
+
+    def ask(self, examples: Sequence[Any]) -> list[dict]:
+        """The answers to examples of the model's task, as `keras_ctxrep.text.examples.read` gives them."""
+        if self.bundle.task == "answer":
+            return self([one.question for one in examples], [one.context for one in examples])
+        if self.bundle.task == "tag":
+            # a SavedModel splits text into words itself
+            return self([" ".join(one.words) if self.raw else one.words for one in examples])
+        return self([one.text for one in examples], [one.pair for one in examples])
 
     def probabilities(self, texts: Sequence[str], pairs: Sequence[str | None] | None = None) -> np.ndarray:
         """float64 (B, C): a classifier's probabilities, in the order of its labels.
@@ -114,24 +138,109 @@ class Predictor:
                 answer = answer | {"warning": "not UTF-8: the bytes that are not were left out"}
             yield {"error": "empty line"} if not text else answer
 
-    def _decode(self, outputs: Mapping[str, np.ndarray]) -> list[dict]:
-        if self.bundle.task == "embed":
-            return [{"vector": vector.tolist()} for vector in np.asarray(outputs["pooled"])]
-        answers = []
-        for row in softmax(outputs["logits"]):
-            best = int(row.argmax())
-            named = dict(zip(self.bundle.labels, map(float, row), strict=True))
-            answers.append({"label": self.bundle.labels[best], "score": float(row[best]), "probabilities": named})
+    def _decode(self, output: Mapping[str, np.ndarray], text: Text, row: Row) -> dict:
+        task, labels = self.bundle.task, self.bundle.labels
+        if task == "embed":
+            return {"vector": np.asarray(output["pooled"]).tolist()}
+        if task == "tag":
+            return self._tagged(output, text, row)
+        logits = np.asarray(output["logits"])
+        if task == "regress":
+            return {"value": float(logits[0])}
+        shares = sigmoid(logits) if task == "multilabel" else softmax(logits)
+        named = dict(zip(labels, map(float, shares), strict=True))
+        if task == "multilabel":
+            return {"labels": [label for label, share in named.items() if share >= 0.5], "probabilities": named}
+        best = int(shares.argmax())
+        return {"label": labels[best], "score": float(shares[best]), "probabilities": named}
+
+    def _tagged(self, output: Mapping[str, np.ndarray], text: Text, row: Row) -> dict:
+        if self.raw:
+            columns = [output[name] for name in ("words", "starts", "ends", "labels", "scores")]
+            words = [
+                {
+                    "word": word.decode(),
+                    "start": int(begin),
+                    "end": int(end),
+                    "label": label.decode(),
+                    "score": float(x),
+                }
+                for word, begin, end, label, x in zip(*columns, strict=True)
+                if label
+            ]
+            return self._with_entities(words, str(text))
+        shares = softmax(output["logits"])  # (W, C), W or more
+        tags = output["tags"] if "tags" in output else shares.argmax(-1)
+        if isinstance(text, str):
+            sentence, places = text, row.words or []
+        else:
+            sentence = " ".join(text)
+            ends = np.cumsum([len(word) + 1 for word in text]) - 1
+            places = [(int(end) - len(word), int(end)) for word, end in zip(text, ends, strict=True)]
+        words = []
+        for number, (start, (begin, end)) in enumerate(zip(row.starts or [], places, strict=False)):
+            found = {"word": sentence[begin:end], "start": begin, "end": end, "label": None, "score": 0.0}
+            if start is not None:
+                tag = int(tags[number])
+                found |= {"label": self.bundle.labels[tag], "score": float(shares[number, tag])}
+            elif isinstance(text, str):
+                continue  # cut off
+            words.append(found)
+        return self._with_entities(words, sentence)
+
+    def _with_entities(self, words: list[dict], sentence: str) -> dict:
+        if not is_spans(self.bundle.labels):
+            return {"words": words}
+        marked = []
+        for kind, first, last in entities([word["label"] for word in words]):
+            begin, end = words[first]["start"], words[last - 1]["end"]
+            marked.append({"type": kind, "text": sentence[begin:end], "start": begin, "end": end})
+        return {"words": words, "entities": marked}
+
+    def _answers(self, questions: list[str], contexts: list[str]) -> list[dict]:
+        """Of each question, over all windows of its context."""
+        bundle = self.bundle
+        if self.raw:
+            outputs: list[dict] = []
+            for begin in range(0, len(questions), self.batch_size):
+                part = slice(begin, begin + self.batch_size)
+                found = self.run(_strings(questions[part], contexts[part]))
+                outputs += [{name: value[i] for name, value in found.items()} for i in range(len(found["start"]))]
+            return [_from_graph(one) for one in outputs]
+        assert isinstance(bundle.features, WordPieceFeatures)
+        windows = bundle.features.windows(questions, contexts, bundle.stride)
+        rows = [row for found in windows for row in found]
+        outputs = [{} for _ in rows]
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+        for begin in range(0, len(order), self.batch_size):
+            indices = order[begin : begin + self.batch_size]
+            found = self.run(bundle.features.collate([rows[i] for i in indices]))
+            for place, index in enumerate(indices):
+                outputs[index] = {name: value[place] for name, value in found.items()}
+        answers, last = [], 0
+        for context, found in zip(contexts, windows, strict=True):
+            first, last = last, last + len(found)
+            best, null = best_answers(found, outputs[first:last], context, bundle.max_answer)
+            none = {"answer": "", "start": 0, "end": 0, "score": null}
+            unanswered = not best or (
+                bundle.null_threshold is not None and null - best[0]["score"] > bundle.null_threshold
+            )
+            top = none if unanswered else {name: best[0][name] for name in none}
+            answers.append(top | {"null_score": null, "n_best": best})
         return answers
+
+
+def _strings(texts: Sequence, pairs: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """What a raw-string signature is given."""
+    return {"text": np.array(texts, object)} | ({} if pairs is None else {"pair": np.array(pairs, object)})
+
+
+def _from_graph(output: Mapping[str, np.ndarray]) -> dict:
+    start, end = int(output["start"]), int(output["end"])
+    scores = {name: float(output[name]) for name in ("score", "null_score")}
+    return {"answer": bytes(output["answer"]).decode("utf-8"), "start": start, "end": end} | scores
 
 
 def _valid(text: str) -> str:
     """Half a surrogate pair is no text."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """float64 probabilities over the last axis."""
-    shifted = np.asarray(logits, np.float64)
-    shifted = np.exp(shifted - shifted.max(-1, keepdims=True))
-    return shifted / shifted.sum(-1, keepdims=True)

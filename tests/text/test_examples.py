@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from keras_ctxrep.text.examples import Example, Question, Tagged, example, read, read_examples
+from keras_ctxrep.text.examples import Example, Question, Tagged, example, read
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 TSV = "text\tlabel\nfine day\tgood\nrain\tbad\n"
@@ -29,8 +29,8 @@ def write(tmp_path):
 
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize(("name", "content"), [("a.tsv", TSV), ("a.jsonl", JSONL), ("a.txt", TSV)])
-def test_read_examples(write, name, content, suffix):
-    found = read_examples(write(name + suffix, COMPRESS[suffix](content.encode())))
+def test_tables(write, name, content, suffix):
+    found = list(read("classify", write(name + suffix, COMPRESS[suffix](content.encode()))))
     assert found == [Example("fine day", "good"), Example("rain", "3" if "json" in name else "bad")]
 
 
@@ -48,8 +48,8 @@ def test_read_examples(write, name, content, suffix):
         ("a.jsonl", '{"text": "a\u2028b", "label": "x"}', [Example("a\u2028b", "x")]),
     ],
 )
-def test_read_examples_accepts(write, name, content, expected):
-    assert read_examples(write(name, content)) == expected
+def test_tables_accepts(write, name, content, expected):
+    assert list(read("classify", write(name, content))) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_read_examples_accepts(write, name, content, expected):
         ("a.jsonl.gz", gzip.compress(JSONL.encode())[:-9], r"a\.jsonl\.gz:\d: damaged compressed file"),
     ],
 )
-def test_read_examples_refuses(write, name, content, message):
+def test_tables_refuses(write, name, content, message):
     with pytest.raises(ValueError, match=message):
-        read_examples(write(name, content))
+        list(read("classify", write(name, content)))
 
 
 def test_places_are_not_compared_but_kept(write):

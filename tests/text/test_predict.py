@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.predict import Predictor, softmax
+from keras_ctxrep.text.decode import softmax
+from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 CONFIG = {"max_characters": 50}

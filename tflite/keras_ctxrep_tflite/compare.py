@@ -6,14 +6,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_ctxrep.text.evaluation import evaluate
+from keras_ctxrep.text.examples import NAMES
 from keras_ctxrep.text.predict import Predictor
-from keras_ctxrep.text.scores import accuracy
 
-HEADER = ("engine", "size", "median latency", "agreement", "max difference", "accuracy")
+HEADER = ("engine", "size", "median latency", "agreement", "max difference", "quality")
 
 
 class Engine(NamedTuple):
@@ -66,59 +67,79 @@ def quiet_stderr() -> Iterator[None]:
             os.close(kept)
 
 
-def compare(
-    engines: Sequence[Engine],
-    texts: Sequence[str],
-    labels: Sequence[str] | None = None,
-    pairs: Sequence[str | None] | None = None,
-) -> list[dict]:
-    """Runs the same texts through every engine, the first being the reference.
+def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
+    """Runs the same examples through every engine, the first being the reference.
 
-    Latencies are of single texts, from string to answer, in turns over the engines, after one pass to warm up.
+    Latencies are of single examples, from string to answer, in turns over the engines, after one pass to warm up.
 
     Args:
-        engines: of the same classifier.
-        texts: to predict, each with at least one word.
-        labels: the right ones.
-        pairs: the second text of each, for classifiers of pairs.
+        engines: of models of the same task and labels.
+        examples: of that task, as `keras_ctxrep.text.examples.read` gives them, each with at least one word.
 
-    Returns: for each engine {"engine", "bytes", "milliseconds" (median), "agreement" (share of texts with the
-        reference's label), "difference" (largest of a probability), "accuracy" (None without labels)}.
+    Returns: for each engine {"engine", "bytes", "milliseconds" (median), "agreement" (share of texts, of a tagger's
+        words, with the reference's answer), "difference" (largest of a probability, or of a value or score), "metric"
+        and "quality" (the task's figure; None without labels)}.
 
     Raises:
-        ValueError: an engine has no probabilities, other labels than the reference, or a text has no words.
+        ValueError: an engine has another task or other labels than the reference, its task has no answers to compare,
+            or a text has no words.
     """
+    bundle = engines[0].predictor.bundle
+    if bundle.task not in NAMES:
+        raise ValueError(
+            f"{engines[0].path}: its task is {bundle.task!r}; compare models that were fine-tuned for a task"
+        )
     for engine in engines:
-        if engine.predictor.bundle.labels != engines[0].predictor.bundle.labels or not engine.predictor.bundle.labels:
-            raise ValueError(
-                f"{engine.path}: its labels are {list(engine.predictor.bundle.labels)}, not the reference's"
-            )
-    if pairs is not None and all(pair is None for pair in pairs):
-        pairs = None
-    found = [engine.predictor.probabilities(texts, pairs) for engine in engines]
-    seconds = np.empty((len(engines), len(texts)))
-    for column, text in enumerate(texts):
-        pair = None if pairs is None else [pairs[column]]
+        other = engine.predictor.bundle
+        if (other.task, other.labels) != (bundle.task, bundle.labels):
+            raise ValueError(f"{engine.path}: its labels are {list(other.labels)}, not the reference's")
+    found = [engine.predictor.ask(examples) for engine in engines]
+    for example, answer in zip(examples, found[0], strict=True):
+        if "error" in answer:
+            raise ValueError(f"{example.place or example}: {answer['error']}")
+    seconds = np.empty((len(engines), len(examples)))
+    for column, example in enumerate(examples):
         for row, engine in enumerate(engines):
             begin = time.perf_counter()
-            engine.predictor([text], pair)
+            engine.predictor.ask([example])
             seconds[row, column] = time.perf_counter() - begin
-    names = engines[0].predictor.bundle.labels
-    reference = found[0].argmax(1)
+    labelled = all(label is not None for label in map(_label, examples))
     rows = []
-    for engine, probabilities, times in zip(engines, found, seconds, strict=True):
-        best = probabilities.argmax(1)
+    for engine, answers, times in zip(engines, found, seconds, strict=True):
+        report = evaluate(bundle.task, examples, answers, bundle.labels, interval=False) if labelled else None
+        pairs = [pair for both in zip(found[0], answers, strict=True) for pair in _compared(bundle.task, *both)]
         rows.append(
             {
                 "engine": engine.name,
                 "bytes": size(engine.path),
                 "milliseconds": float(np.median(times) * 1000),
-                "agreement": accuracy(reference, best),
-                "difference": float(np.abs(probabilities - found[0]).max()),
-                "accuracy": None if labels is None else accuracy(labels, [names[i] for i in best]),
+                "agreement": float(np.mean([same for same, _ in pairs])),
+                "difference": float(max(difference for _, difference in pairs)),
+                "metric": report and report.metric,
+                "quality": report and report.value,
             }
         )
     return rows
+
+
+def _label(example: Any) -> Any:
+    return next(getattr(example, name) for name in ("label", "tags", "answers") if hasattr(example, name))
+
+
+def _compared(task: str, one: dict, two: dict) -> list[tuple[bool, float]]:
+    """(Are they the same, how far are their figures apart), once or for each word."""
+    if task == "tag":
+        both = zip(one["words"], two["words"], strict=False)
+        same = [(a["label"] == b["label"], abs(a["score"] - b["score"])) for a, b in both]
+        return same + [(False, 1.0)] * abs(len(one["words"]) - len(two["words"]))
+    if task == "answer":
+        return [(one["answer"] == two["answer"], abs(one["score"] - two["score"]))]
+    if task == "regress":
+        difference = abs(one["value"] - two["value"])
+        return [(difference <= 0.01 * max(1.0, abs(one["value"])), difference)]
+    differences = [abs(share - two["probabilities"][label]) for label, share in one["probabilities"].items()]
+    chosen = "label" if task == "classify" else "labels"
+    return [(one[chosen] == two[chosen], max(differences))]
 
 
 def size(path: Path) -> int:
@@ -139,7 +160,7 @@ def table(rows: Sequence[dict]) -> list[list[str]]:
             f"{row['milliseconds']:.2f} ms",
             f"{row['agreement']:.1%}",
             f"{row['difference']:.1e}",
-            "" if row["accuracy"] is None else f"{row['accuracy']:.1%}",
+            "" if row["quality"] is None else f"{row['metric']} {row['quality']:.1%}",
         ]
         for row in rows
     ]

@@ -41,8 +41,6 @@ def convert(
         RuntimeError: the converter failed; the message holds the end of what it printed.
     """
     bundle = bundles.load(folder)
-    if bundle.task in ("tag", "answer"):
-        raise ValueError(f"{folder}: a model of the task {bundle.task!r}, whose outputs are not decoded yet")
     if quantize not in QUANTIZATIONS:
         raise ValueError(f"quantize={quantize!r}: choose one of {', '.join(QUANTIZATIONS)}")
     if Path(out).suffix != ".tflite":

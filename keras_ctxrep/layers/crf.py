@@ -1,0 +1,117 @@
+"""Labels of a sequence that are chosen together."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class CRF(keras.layers.Layer):
+    """Linear-chain conditional random field: the best sequence of labels, and the loss that trains it.
+
+    Lafferty et al. 2001, https://dl.acm.org/doi/10.5555/645530.655813; over a neural network as in Lample et al. 2016,
+    https://arxiv.org/abs/1603.01360, section 2.3. The score of labels y over the real words 1 .. n is
+
+        begin[y_1] + sum_t logits[t, y_t] + sum_t transitions[y_t-1, y_t] + end[y_n]
+
+    The best labels are Viterbi's. Words where the mask is 0 may stand anywhere: they are passed over.
+
+    Call:
+        logits: float32 (B, T, C).
+        mask: int32 (B, T).
+
+    Returns: int32 (B, T), 0 where the mask is 0.
+
+    >>> layer = CRF()
+    >>> ops.convert_to_numpy(layer(ops.array([[[0.0, 2.0], [1.0, 0.0]]]), mask=ops.ones((1, 2), "int32"))).tolist()
+    [[1, 0]]
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def compute_mask(self, inputs, previous_mask):
+        return None  # the mask is passed by hand, where it is needed
+
+    def build(self, input_shape):
+        classes = input_shape[-1]
+        self.transitions = self.add_weight(name="transitions", shape=(classes, classes), initializer="zeros")
+        self.begin = self.add_weight(name="begin", shape=(classes,), initializer="zeros")
+        self.end = self.add_weight(name="end", shape=(classes,), initializer="zeros")
+
+    def call(self, logits, mask):
+        logits, real = self._by_time(logits, mask)
+
+        def forward(states, inputs):
+            states = self._step(states, inputs, lambda paths: ops.max(paths, axis=1))
+            return states, states
+
+        _, (scores, _) = ops.scan(forward, self._start(logits[0]), (logits, real))
+
+        def back(states, inputs):
+            after, ended = states  # (B, C), one-hot, and (B, 1)
+            score, real = inputs
+            followed = ops.matmul(after, ops.transpose(ops.cast(self.transitions, score.dtype)))
+            best = _first_best(score + ended * followed + (1 - ended) * ops.cast(self.end, score.dtype))
+            best = ops.one_hot(best, score.shape[-1], dtype=score.dtype)
+            states = real * best + (1 - real) * after, ops.maximum(real, ended)
+            return states, (real * best, ended)
+
+        start = ops.zeros_like(logits[0]), ops.zeros_like(real[0])
+        _, (labels, _) = ops.scan(back, start, (scores, real), reverse=True)
+        number = ops.sum(labels * ops.arange(labels.shape[-1], dtype=labels.dtype), axis=-1)  # (T, B), of a one-hot
+        return ops.cast(ops.transpose(number), "int32")
+
+    def loss(self, y_true, logits):
+        """Negative log-likelihood of the labels, in nats.
+
+        Args:
+            y_true: int32 (B, T), -1 where there is no word.
+            logits: float32 (B, T, C).
+
+        Returns: float32 (B,).
+        """
+        logits, real = self._by_time(logits, ops.cast(ops.greater_equal(y_true, 0), "int32"))
+        classes = logits.shape[-1]
+        gold = ops.transpose(ops.one_hot(ops.maximum(y_true, 0), classes, dtype=logits.dtype), (1, 0, 2)) * real
+        transitions, begin, end = (
+            ops.cast(weight, logits.dtype) for weight in (self.transitions, self.begin, self.end)
+        )
+
+        def step(states, inputs):
+            score, started, total, before = states
+            logit, real, label = inputs
+            score, now = self._step((score, started), (logit, real), lambda paths: ops.logsumexp(paths, axis=1))
+            edge = started * ops.matmul(before, transitions) + (1 - started) * begin
+            total = total + ops.sum((edge + logit) * label, axis=-1, keepdims=True)
+            states = score, now, total, label + (1 - real) * before
+            return states, states
+
+        score, started = self._start(logits[0])
+        states = score, started, ops.zeros_like(started), ops.zeros_like(score)
+        (score, started, total, last), _ = ops.scan(step, states, (logits, real, gold))
+        whole = ops.logsumexp(score + end, axis=-1) - ops.squeeze(total, -1) - ops.sum(last * end, axis=-1)
+        return whole * ops.squeeze(started, -1)
+
+    def _by_time(self, logits, mask):
+        logits = ops.cast(logits, "float32")
+        return ops.transpose(logits, (1, 0, 2)), ops.transpose(ops.cast(mask, "float32"))[:, :, None]
+
+    def _start(self, like):
+        return ops.zeros_like(like), ops.zeros_like(like[:, :1])  # scores (B, C), and whether a word has been (B, 1)
+
+    def _step(self, states, inputs, join):
+        score, started = states
+        logit, real = inputs
+        paths = join(score[:, :, None] + ops.cast(self.transitions, score.dtype))  # (B, C)
+        new = logit + started * paths + (1 - started) * ops.cast(self.begin, score.dtype)
+        return real * new + (1 - real) * score, ops.maximum(real, started)
+
+    def compute_output_spec(self, logits, mask):
+        return keras.KerasTensor(logits.shape[:2], "int32")
+
+
+def _first_best(x):
+    """argmax over the last axis, int32; `ops.argmax` looks at signs of zeros bit by bit, which TFLite does not."""
+    numbers = ops.arange(x.shape[-1], dtype="int32")
+    return ops.min(ops.where(x >= ops.max(x, axis=-1, keepdims=True), numbers, x.shape[-1]), axis=-1)

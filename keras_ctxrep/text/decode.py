@@ -1,0 +1,102 @@
+"""A model's outputs to answers: probabilities, labels of words, spans of text."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from keras_ctxrep.text.features import Row
+from keras_ctxrep.text.tags import spans, to_iob2
+
+N_BEST = 20  # begins and ends of answers that are looked at in every window
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """float64 probabilities over the last axis."""
+    shifted = np.asarray(logits, np.float64)
+    shifted = np.exp(shifted - shifted.max(-1, keepdims=True))
+    return shifted / shifted.sum(-1, keepdims=True)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """float64 probabilities, each by itself."""
+    return 0.5 * (1 + np.tanh(0.5 * np.asarray(logits, np.float64)))
+
+
+def viterbi(logits: np.ndarray, transitions: np.ndarray, begin: np.ndarray, end: np.ndarray) -> list[int]:
+    """The best labels of one sequence under a linear-chain CRF.
+
+    Lafferty et al. 2001; the recursion of Rabiner 1989, section III.B, in sums of scores.
+
+    Args:
+        logits: float (T, C), the score of each label at each word.
+        transitions: float (C, C), of a label (row) being followed by another one (column).
+        begin, end: float (C,), of a label being the first and the last.
+
+    >>> viterbi(np.array([[1.0, 0.0], [0.0, 0.5]]), np.array([[0.0, -9.0], [0.0, 0.0]]), np.zeros(2), np.zeros(2))
+    [0, 0]
+    """
+    if not len(logits):
+        return []
+    score, back = begin + logits[0], []
+    for step in logits[1:]:
+        paths = score[:, None] + transitions
+        back.append(paths.argmax(0))
+        score = paths.max(0) + step
+    best = [int((score + end).argmax())]
+    for before in reversed(back):
+        best.append(int(before[best[-1]]))
+    return best[::-1]
+
+
+def entities(labels: Sequence[str | None]) -> list[tuple[str, int, int]]:
+    """(type, first word, word after the last) of what tags in any span scheme mark; a word without a label is outside.
+
+    >>> entities(["B-PER", "I-PER", None, "B-LOC"])
+    [('PER', 0, 2), ('LOC', 3, 4)]
+    """
+    return spans(to_iob2([label or "O" for label in labels]))
+
+
+def best_answers(
+    windows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]], context: str, max_answer: int
+) -> tuple[list[dict], float]:
+    """The best spans of a context, and the score of there being none.
+
+    Devlin et al. 2018, sections 4.2 and 4.3: a span's score is the sum of its start's and its end's logit, that of no
+    answer the same sum at [CLS], the smallest over all windows. The 20 best starts and ends of each window are paired.
+
+    Args:
+        windows: of one question, from `WordPieceFeatures.windows`.
+        outputs: {"start_logits", "end_logits": float (T,)} of each.
+        context: the whole text.
+        max_answer: pieces of an answer, at most.
+
+    Returns: up to 20 spans, the best first, each {"answer", "start", "end", "score", "probability"}: character
+        offsets into `context`, the end exclusive, and the softmax over these scores; and the score of no answer.
+    """
+    found: dict[tuple[int, int], float] = {}
+    null = np.inf
+    for row, output in zip(windows, outputs, strict=True):
+        assert row.offsets is not None
+        start_logits, end_logits = (np.asarray(output[f"{edge}_logits"], np.float64) for edge in ("start", "end"))
+        null = min(null, float(start_logits[0] + end_logits[0]))
+        inside = np.arange(row.first, len(row) - 1)
+        firsts, lasts = (inside[_best(logits[inside])] for logits in (start_logits, end_logits))
+        for first in firsts:
+            for last in lasts[(first <= lasts) & (lasts < first + max_answer)]:
+                span = (row.offsets[first][0], row.offsets[last][1])
+                score = float(start_logits[first] + end_logits[last])
+                if score > found.get(span, -np.inf):
+                    found[span] = score
+    best = sorted(found.items(), key=lambda item: -item[1])[:N_BEST]
+    shares = softmax(np.array([score for _, score in best])) if best else []
+    answers = [
+        {"answer": context[begin:end], "start": begin, "end": end, "score": score, "probability": float(share)}
+        for ((begin, end), score), share in zip(best, shares, strict=True)
+    ]
+    return answers, null
+
+
+def _best(logits: np.ndarray) -> np.ndarray:
+    """Positions of the largest ones, the first of equals first."""
+    return np.argsort(-logits, kind="stable")[:N_BEST]
