@@ -186,7 +186,8 @@ def _both_ways(cell: str, x, units: int, mask, name: str):
         if cell == "lstm":
             pair.append(ProjectedLSTM(units, go_backwards=back, name=f"{name}_{way}")(x, mask=mask))
             continue
-        layer = klayers.GRU(units, return_sequences=True, go_backwards=back, name=f"{name}_{way}")
+        # cuDNN refuses a text without words, and its operator would be in a graph exported from a machine with a GPU
+        layer = klayers.GRU(units, return_sequences=True, go_backwards=back, use_cudnn=False, name=f"{name}_{way}")
         y = layer(x, mask=ops.cast(mask, "bool"))
         pair.append(ops.flip(y, axis=1) if back else y)  # it gives its steps in the order in which it takes them
     both = klayers.Concatenate(name=f"{name}_both_ways")(pair)

@@ -67,6 +67,17 @@ def test_pooling_does_not_need_the_real_tokens_first(rng):
     np.testing.assert_allclose(out[0], np.concatenate([x[0, 1::2].mean(0), x[0, 1::2].max(0)]), atol=1e-6)
 
 
+@pytest.mark.parametrize("how", ["mean", "max", "mean_max"])
+def test_pooling_of_subwords(rng, how):
+    """Another axis before the tokens'."""
+    x = rng.normal(size=(2, 3, 4, 5)).astype(np.float32)
+    mask = rng.integers(0, 2, (2, 3, 4))
+    layer = MaskedPooling(how)
+    out = ops.convert_to_numpy(layer(x, mask=mask))
+    flat = ops.convert_to_numpy(layer(x.reshape(6, 4, 5), mask=mask.reshape(6, 4)))
+    assert np.array_equal(out, flat.reshape(2, 3, -1)) and layer.compute_output_shape(x.shape) == out.shape
+
+
 def test_another_way_of_pooling():
     with pytest.raises(ValueError, match="how='sum': choose"):
         MaskedPooling("sum")
