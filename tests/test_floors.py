@@ -42,6 +42,7 @@ WITHOUT_TENSORFLOW = {
     "keras_ctxrep.layers.lstm": "functions",
     "keras_ctxrep.layers.char_cnn": "functions",
     "keras_ctxrep.layers.softmax": "functions",
+    "keras_ctxrep.layers.crf": "functions",
     "keras_ctxrep.layers.transformer": "functions",
     "keras_ctxrep.layers": "nowhere",
     "keras_ctxrep.models": "nowhere",

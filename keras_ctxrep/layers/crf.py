@@ -43,10 +43,9 @@ class CRF(keras.layers.Layer):
         logits, real = self._by_time(logits, mask)
 
         def forward(states, inputs):
-            states = self._step(states, inputs, lambda paths: ops.max(paths, axis=1))
-            return states, states
+            return self._step(states, inputs, lambda paths: ops.max(paths, axis=1))
 
-        _, (scores, _) = ops.scan(forward, self._start(logits[0]), (logits, real))
+        _, scores = _scan(forward, self._start(logits[0]), (logits, real))
 
         def back(states, inputs):
             after, ended = states  # (B, C), one-hot, and (B, 1)
@@ -54,12 +53,10 @@ class CRF(keras.layers.Layer):
             followed = ops.matmul(after, ops.transpose(ops.cast(self.transitions, score.dtype)))
             best = _first_best(score + ended * followed + (1 - ended) * ops.cast(self.end, score.dtype))
             best = ops.one_hot(best, score.shape[-1], dtype=score.dtype)
-            states = real * best + (1 - real) * after, ops.maximum(real, ended)
-            return states, (real * best, ended)
+            return real * best + (1 - real) * after, ops.maximum(real, ended)
 
-        start = ops.zeros_like(logits[0]), ops.zeros_like(real[0])
-        _, (labels, _) = ops.scan(back, start, (scores, real), reverse=True)
-        number = ops.sum(labels * ops.arange(labels.shape[-1], dtype=labels.dtype), axis=-1)  # (T, B), of a one-hot
+        _, labels = _scan(back, self._start(logits[0]), (scores, real), reverse=True)
+        number = ops.sum(real * labels * ops.arange(labels.shape[-1], dtype=labels.dtype), axis=-1)  # (T, B)
         return ops.cast(ops.transpose(number), "int32")
 
     def loss(self, y_true, logits):
@@ -84,12 +81,11 @@ class CRF(keras.layers.Layer):
             score, now = self._step((score, started), (logit, real), lambda paths: ops.logsumexp(paths, axis=1))
             edge = started * ops.matmul(before, transitions) + (1 - started) * begin
             total = total + ops.sum((edge + logit) * label, axis=-1, keepdims=True)
-            states = score, now, total, label + (1 - real) * before
-            return states, states
+            return score, now, total, label + (1 - real) * before
 
         score, started = self._start(logits[0])
         states = score, started, ops.zeros_like(started), ops.zeros_like(score)
-        (score, started, total, last), _ = ops.scan(step, states, (logits, real, gold))
+        (score, started, total, last), _ = _scan(step, states, (logits, real, gold))
         whole = ops.logsumexp(score + end, axis=-1) - ops.squeeze(total, -1) - ops.sum(last * end, axis=-1)
         return whole * ops.squeeze(started, -1)
 
@@ -109,6 +105,30 @@ class CRF(keras.layers.Layer):
 
     def compute_output_spec(self, logits, mask):
         return keras.KerasTensor(logits.shape[:2], "int32")
+
+
+def _scan(step, states, inputs, reverse=False):
+    """Steps over the first axis of `inputs`; the last states, and the first state after every step."""
+    if keras.backend.backend() != "tensorflow":
+
+        def both(states, inputs):
+            states = step(states, inputs)
+            return states, states
+
+        states, (kept, *_) = ops.scan(both, states, inputs, reverse=reverse)
+        return states, kept
+    import tensorflow as tf  # Keras' own scan wants to know the number of steps
+
+    steps, fixed = tf.shape(inputs[0])[0], inputs[0].shape[0]
+    kept = tf.TensorArray(states[0].dtype, size=steps if fixed is None else fixed, element_shape=states[0].shape)
+
+    def body(index, states, kept):
+        place = steps - 1 - index if reverse else index
+        states = step(states, [tensor[place] for tensor in inputs])
+        return index + 1, tuple(states), kept.write(place, states[0])
+
+    _, states, kept = tf.while_loop(lambda index, *_: index < steps, body, (tf.constant(0), tuple(states), kept))
+    return states, kept.stack()
 
 
 def _first_best(x):
