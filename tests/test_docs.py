@@ -2,8 +2,10 @@
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from keras_ctxrep import cli, train
 from keras_ctxrep.convert import allennlp, huggingface
 
 ROOT = Path(__file__).parent.parent
-PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/elmo.md", "docs/bert.md")}
+PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/elmo.md", "docs/bert.md", "docs/tasks.md")}
 every_page = pytest.mark.parametrize("page", PAGES)
 MODULES = sorted(
     info.name
@@ -59,6 +61,17 @@ def place(models, tmp_path_factory):
     for name in ("train.tsv", "dev.tsv", "test.tsv"):
         shutil.copy(models / "test.tsv", folder / name)
     (folder / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\n")
+    for name in ("train.conll", "dev.conll"):
+        (folder / name).write_text("Ada B-PER\nmet O\nGrace B-PER\n\nrain O\nfell O\n\n" * 20)
+    (folder / "sts.tsv").write_text("text\tpair\tlabel\n" + "the rain\ta storm\t4.0\nthe oven\ta flute\t0.5\n" * 20)
+    rows = [{"text": "the rain", "labels": ["weather"]}, {"text": "the soup song", "labels": ["kitchen", "music"]}]
+    (folder / "topics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 20))
+    answer = {"id": "1", "question": "what fell?", "answers": [{"text": "rain", "answer_start": 4}]}
+    paragraph = {"context": "the rain fell", "qas": [answer] * 20}
+    (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    (folder / "vectors.txt").write_text("the 0.1 0.2\nrain 0.3 0.4\nviolin -0.1 0.5\n")
+    shutil.copytree(models / "elmo" / "pretrained", folder / "lm")
+    shutil.copytree(models / "bert" / "pretrained", folder / "bert")
     model, bundle = train.load_encoder(models / "elmo" / "pretrained")
     allennlp.write(folder / "published", model, bundle)
     huggingface.write(folder / "hf_folder", *train.load_encoder(models / "bert" / "pretrained"))
@@ -74,7 +87,7 @@ def test_commands(page, place, monkeypatch, capsys):
     commands = [line for line in shell.splitlines() if "ctxrep " in line]
     assert len(commands) > 6
     for command in commands:
-        argv = command.split("#")[0].split("|")[-1].split()
+        argv = shlex.split(command.split(" #")[0].split("|")[-1])
         assert argv[0] == "ctxrep", command
         for flag in ("--minutes", "--epochs"):
             if flag in argv:
