@@ -36,6 +36,7 @@ DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float6
 TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
 ADDED = "added_tokens.json"
 MODULES, MODULE_OPTIONS = "modules.json", "sentence_bert_config.json"  # of sentence-transformers
+PROBLEMS = {"regress": "regression", "multilabel": "multi_label_classification"}  # `problem_type` of a classifier
 PAIRS = "ctxrep_pairs"  # a key of our own in config.json: whether a classifier reads pairs of texts
 # beside another model; whoever reads the folder would take them for this one's
 STALE = (
@@ -115,11 +116,14 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
     labels: tuple[str, ...] = ()
     if task in ("classify", "tag"):
         dropout = options.get("classifier_dropout", (float, int), 0, config.dropout)
-        head, labels = {"dropout": float(dropout)}, _labels(options, classes, name)
-    if pairs and task != "classify":
+        kind = options.get("problem_type", str, default="")
+        if task == "classify":
+            task = "regress" if classes == 1 else next((one for one, name in PROBLEMS.items() if name == kind), task)
+        head, labels = {"dropout": float(dropout)}, () if task == "regress" else _labels(options, classes, name)
+    if pairs and task not in ("classify", *PROBLEMS):
         raise ValueError(f"{place}: read as {name}; pairs are for a classifier of texts")
     if pairs is None:
-        pairs = options.get(PAIRS, bool, default=name == "BertForNextSentencePrediction")
+        pairs = task == "answer" or options.get(PAIRS, bool, default=name == "BertForNextSentencePrediction")
     prepared = _preparation(folder, config)
     _modules(folder)
     model = common.build(config, task, classes, **head)
@@ -160,7 +164,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
     stale = [file for file in STALE if (folder / file).exists()]
     if stale:
         raise ValueError(f"{folder}: it has {', '.join(stale)} of another model; write to an empty folder")
-    tensors = table(config, name, len(bundle.labels))
+    tensors = table(config, name, 1 if bundle.task == "regress" else len(bundle.labels))
     options: dict[str, Any] = {
         "architectures": [name],
         "model_type": "bert",
@@ -186,7 +190,11 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
             "label2id": {label: index for index, label in enumerate(bundle.labels)},
             "classifier_dropout": bundle.head.get("dropout", 0.1),
         }
-    if bundle.pairs:
+    if bundle.task in PROBLEMS:
+        options["problem_type"] = PROBLEMS[bundle.task]
+    if bundle.task == "regress":
+        options |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    if bundle.pairs and bundle.task != "answer":
         options[PAIRS] = True
     tokenizer = {
         "tokenizer_class": "BertTokenizer",
@@ -270,7 +278,7 @@ def _refuse(options: Options) -> None:
         ("position_embedding_type", str, ("absolute",)),
         ("is_decoder", bool, (False,)),
         ("add_cross_attention", bool, (False,)),
-        ("problem_type", str, ("single_label_classification",)),
+        ("problem_type", str, ("single_label_classification", *PROBLEMS.values())),
         ("pruned_heads", dict, ({},)),
     ):
         value = options.get(name, kind, default=fine[0])
@@ -309,21 +317,25 @@ def _target(bundle: Bundle, architecture: str | None) -> str:
         raise ValueError(f"positions={positions!r}: `transformers`' BERT has learned ones only")
     of_sentences = common.next_sentence(bundle)
     if architecture is None:
-        if bundle.head.get("mix"):
+        own = "a mix of all layers" if bundle.head.get("mix") else "a CRF" if bundle.head.get("crf") else ""
+        own = "a task network" if bundle.stack else own
+        if own:
             raise ValueError(
-                "this classifier reads a mix of all layers, which `transformers`' does not; its encoder alone is "
+                f"this model reads {own}, which `transformers`' does not; its encoder alone is "
                 'written with architecture="BertModel"'
             )
         architecture = {
             "embed": "BertModel",
             "pretrainer": "BertForPreTraining" if pooler else "BertForMaskedLM",
             "classify": "BertForNextSentencePrediction" if of_sentences else "BertForSequenceClassification",
+            **dict.fromkeys(PROBLEMS, "BertForSequenceClassification"),
             "tag": "BertForTokenClassification",
             "answer": "BertForQuestionAnswering",
         }[bundle.task]
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture {architecture!r}: one of {', '.join(ARCHITECTURES)}")
-    fits = architecture == "BertModel" or ARCHITECTURES[architecture][0] == bundle.task
+    task = "classify" if bundle.task in PROBLEMS else bundle.task
+    fits = architecture == "BertModel" or ARCHITECTURES[architecture][0] == task
     if not fits or (architecture == "BertForNextSentencePrediction" and not of_sentences):
         classes = f" of {', '.join(bundle.labels[:6])}" if bundle.labels else ""
         raise ValueError(f"architecture {architecture!r}: it does not hold the task {bundle.task!r}{classes}")

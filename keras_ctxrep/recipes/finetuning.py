@@ -39,7 +39,7 @@ def finetune(
     steps: int | None = None,
     minutes: float | None = None,
     epochs: float | None = None,
-    patience: int = 3,
+    patience: int | None = None,
     learning_rate: float | None = None,
     dropout: float | None = None,
     mix: bool | None = None,
@@ -77,7 +77,8 @@ def finetune(
         batch_size: rows per step.
         steps, minutes: length of the run; without both `epochs`.
         epochs: passes over `data`; None: 3 for BERT, else 10.
-        patience: ends the run after so many evaluations on `dev`, one an epoch or ten a run, without a better one.
+        patience: ends the run after so many evaluations on `dev` without a better one; None: 3 where the length is
+            counted in epochs, with one evaluation in each, and never where there are ten of them in the run.
         learning_rate: its peak; None: 0.001, or for BERT 3e-5 at a width of 768, and more in proportion if narrower.
         dropout: None: 0.1 for BERT, else 0.5 (on what the head or the task network reads).
         mix: read a scalar mix of all layers; None: ELMo does, BERT reads its top layer.
@@ -117,7 +118,6 @@ def finetune(
     skipped: list[str] | None = [] if skip_bad else None
     dev_set = list(checked(task, dev, labels or None, found.pairs, columns, skipped, "validation"))
     _tell(found.skipped or [], skipped or [])
-    Path(out).mkdir(parents=True, exist_ok=True)
     with train.scope(precision) as strategy:
         check_batch_size(batch_size, strategy)
         if encoder == WORDS:
@@ -178,6 +178,7 @@ def finetune(
         dev_set,
         (learning_rate, batch_size, seed, freeze, from_scratch, precision, str(encoder)),
     )
+    Path(out).mkdir(parents=True, exist_ok=True)
     history = train.fit(
         model,
         batches(bundle, in_random_order(source, seed), min(batch_size, _most(found.count, strategy)), seed, crf),
@@ -187,7 +188,7 @@ def finetune(
         minutes=minutes,
         learning_rate=learning_rate,
         evaluations=max(1, math.ceil(epochs)) if by_epoch else 10,
-        patience=patience,
+        patience=3 if patience is None and by_epoch else patience,
         folder=out,
         identity=run_identity(*identity),
         tensorboard=tensorboard,

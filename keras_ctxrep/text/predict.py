@@ -11,7 +11,7 @@ from keras_ctxrep.text.features import Row, WordPieceFeatures
 from keras_ctxrep.text.tags import is_spans
 
 Text = str | Sequence[str]
-Run = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]
+Run = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray | list[np.ndarray]]]
 
 
 class Predictor:
@@ -19,7 +19,7 @@ class Predictor:
 
     Args:
         bundle: of the model.
-        run: input dict -> output dict, both of arrays with a batch axis.
+        run: input dict -> output dict, both of arrays with a batch axis, or the outputs as lists over the batch.
         batch_size: texts given to `run` at once.
         raw: `run` prepares the text itself and is given {"text": strings}, as a SavedModel's raw-string signature is.
 
@@ -59,9 +59,12 @@ class Predictor:
                 f"a {bundle.task} answers nothing; fine-tune it with `ctxrep train`, or use `ctxrep embed`"
             )
         self.bundle, self.run, self.batch_size, self.raw = bundle, run, batch_size, raw
-        self._empty = len(bundle.features.encode([""])[0])  # tokens of a text without words
+        pair = [""] if bundle.pairs else None
+        self._empty = len(bundle.features.encode([""], pair)[0])  # tokens where there are no words
 
     def __call__(self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None) -> list[dict]:
+        if isinstance(texts, str):
+            raise TypeError(f"one string, {texts[:60]!r}; give a list of texts")
         if texts and self.bundle.pairs != any(pair is not None for pair in pairs or []):
             needed = "pairs of texts" if self.bundle.pairs else "one text at a time"
             raise ValueError(f"this model reads {needed}")

@@ -37,9 +37,9 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
     runners = {int(name.removeprefix("length_")): name for name in interpreter.get_signature_list()}
     ready: dict = {}
 
-    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(batch: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
         answers = [one({name: array[i : i + 1] for name, array in batch.items()}) for i in range(len(batch["mask"]))]
-        return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+        return {name: [answer[name][0] for answer in answers] for name in answers[0]}  # each as long as its signature
 
     def one(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         tokens = int(inputs["mask"].sum())
