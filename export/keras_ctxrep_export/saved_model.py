@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -22,11 +23,21 @@ EXTRA = "assets.extra"  # the folder TF Serving leaves to others
 def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
     """Writes the next version of a SavedModel: FOLDER/1, FOLDER/2, ... as TF Serving polls them.
 
-    Two signatures: `serving_default` takes {"text": string (B,)}, and {"pair": string (B,)} where the model reads
-    pairs, and gives the model's outputs, for a classifier with
-    "label" string (B,), "score" float32 (B,) and "probabilities" float32 (B, C); `ids` takes and gives the model's own
-    dict of int32 and float32 tensors. An encoder's layers are one tensor "layers", (B, N, T, D). The bundle lies in
-    assets.extra. Whoever loads the SavedModel in Python imports `tensorflow_text` first, which registers its operators.
+    Two signatures: `serving_default` takes raw strings and gives answers, `ids` takes and gives the model's own dict of
+    int32 and float32 tensors. The strings are {"text": string (B,)}, with {"pair": string (B,)} where the model reads
+    pairs, or {"question", "context"}; the answers, by the model's task, beside the model's outputs:
+
+    * classify: "label" string (B,), "score" float32 (B,), "probabilities" float32 (B, C);
+    * multilabel: "probabilities", and "labels" string (B, C): each where its probability is 0.5 or more, else "";
+    * regress: "value" float32 (B,);
+    * tag: "words" and "labels" string (B, W), "starts" and "ends" int32 (B, W), in characters of the text, the end
+      exclusive, and "scores" float32 (B, W); in padding and for words that were cut off the label is "";
+    * answer: "answer" string (B,), "start" and "end" int32 (B,), in characters of the context, "score" and "null_score"
+      float32 (B,), over all windows of the context, and nothing else;
+    * embed: an encoder's layers are one tensor "layers", (B, N, T, D).
+
+    Characters are Unicode's code points. The bundle lies in assets.extra. Whoever loads the SavedModel in Python
+    imports `tensorflow_text` first, which registers its operators.
 
     Args:
         model: a task model or an encoder, with its weights.
@@ -36,9 +47,9 @@ def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
     Returns: the folder of the new version.
 
     Raises:
-        ValueError: a pretraining model, which has no answers to serve.
+        ValueError: a pretraining model, which has no answers to serve, or word vectors with character n-grams.
     """
-    if bundle.task not in ("classify", "embed"):
+    if bundle.task not in bundles.SERVED:
         raise ValueError(f"a {bundle.task} has nothing to serve: fine-tune it, or export its encoder")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,10 +84,11 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
     bundle = bundles.load(path)
     loaded = tf.saved_model.load(str(path))
     serve = loaded.signatures["serving_default"]
+    names: dict[str, str] = dict(zip(("text", "pair"), _strings(bundle), strict=False))
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         found = serve(
-            **{name: tf.constant([t.encode("utf-8", "replace") for t in texts]) for name, texts in batch.items()}
+            **{names[key]: tf.constant([t.encode("utf-8", "replace") for t in texts]) for key, texts in batch.items()}
         )
         return {name: tensor.numpy() for name, tensor in found.items()}
 
@@ -98,29 +110,57 @@ def latest(path: str | Path) -> Path:
     return found
 
 
+def _strings(bundle: Bundle) -> tuple[str, ...]:
+    """What the raw-string signature takes."""
+    return ("question", "context") if bundle.task == "answer" else ("text", "pair")[: 1 + bundle.pairs]
+
+
 class Signatures(tf.Module):
     """Text preparation, model and answers as two functions of tensors, with what has to be saved along."""
 
     def __init__(self, model: keras.Model, bundle: Bundle):
         super().__init__()
-        self.features = text_ops.features(bundle)
+        self.features: Any = text_ops.features(bundle)
         self.weights = [weight.value for weight in model.weights]  # what is tracked is saved
-        labels = tf.constant(bundle.labels) if bundle.labels else None
-        spec = {name: tf.TensorSpec(model.input[name].shape, tf.int32, name) for name in bundle.features.keys}
+        spec = {name: tf.TensorSpec(tensor.shape, tf.int32, name) for name, tensor in model.input.items()}
 
         @tf.function(input_signature=[spec])
         def ids(inputs):
             return heads.flat(model(inputs, training=False))
 
-        strings = [tf.TensorSpec([None], tf.string, name) for name in ("text", "pair")[: 1 + bundle.pairs]]
-
-        @tf.function(input_signature=strings)
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name) for name in _strings(bundle)])
         def text(*texts):
+            if bundle.task == "answer":
+                windows = self.features.windows(*texts, bundle.stride)
+                return text_ops.answers(ids(windows.inputs), windows, bundle.max_answer, bundle.null_threshold)
+            if bundle.task == "tag":
+                inputs, words = self.features.tagging(*texts)
+                found = ids(inputs)
+                return found | words | _tagged(found, inputs.get("starts", inputs["mask"]) > 0, bundle.labels)
             found = ids(self.features(*texts))
-            if labels is None:
-                return found
-            probabilities = tf.nn.softmax(tf.cast(found["logits"], tf.float32))
-            best = {"label": tf.gather(labels, tf.argmax(probabilities, axis=-1))}
-            return found | best | {"score": tf.reduce_max(probabilities, -1), "probabilities": probabilities}
+            return found | _answered(found, bundle)
 
         self.ids, self.text = ids, text
+
+
+def _answered(found: dict[str, tf.Tensor], bundle: Bundle) -> dict[str, tf.Tensor]:
+    if bundle.task == "embed":
+        return {}
+    logits = tf.cast(found["logits"], tf.float32)
+    if bundle.task == "regress":
+        return {"value": tf.squeeze(logits, -1)}
+    labels = tf.constant(bundle.labels)
+    if bundle.task == "multilabel":
+        shares = tf.sigmoid(logits)
+        return {"labels": tf.where(shares >= 0.5, labels, ""), "probabilities": shares}
+    shares = tf.nn.softmax(logits)
+    best = tf.gather(labels, tf.argmax(shares, axis=-1))
+    return {"label": best, "score": tf.reduce_max(shares, -1), "probabilities": shares}
+
+
+def _tagged(found: dict[str, tf.Tensor], there: tf.Tensor, labels: tuple[str, ...]) -> dict[str, tf.Tensor]:
+    """ "labels" and "scores", each (B, W), where there is a word that was read."""
+    shares = tf.nn.softmax(tf.cast(found["logits"], tf.float32))
+    tags = found["tags"] if "tags" in found else tf.argmax(shares, axis=-1)
+    named, scores = tf.gather(tf.constant(labels), tags), tf.gather(shares, tags, batch_dims=2)
+    return {"labels": tf.where(there, named, ""), "scores": tf.where(there, scores, 0.0)}

@@ -1,46 +1,55 @@
 """The text preparation of `keras_ctxrep.text.features` as a TensorFlow graph, for models that take raw strings."""
 
-from collections.abc import Callable, Iterable
+import unicodedata
 from functools import cache
 from itertools import chain, count
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import CharacterFeatures, WordFeatures
+from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
 
-# Surrogates are no characters; planes 4 to 13 are empty; one code point of planes 15 and 16 stands for all of them.
-_PROBED = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xF0001), range(0x100000, 0x100001))
-_STANDS_FOR = {0xF0000: 0xFFFFD, 0x100000: 0x10FFFD}
+# What is found of one code point holds up to the next in here. Surrogates are no characters, planes 4 to 13 are empty,
+# and a private-use plane is all alike but for its last two code points.
+_PROBED = (
+    range(0xD800),
+    range(0xE000, 0x40000),
+    range(0x40001, 0x40002),
+    range(0xE0000, 0xF0001),
+    range(0xFFFFE, 0x100001),
+    range(0x10FFFE, 0x110000),
+)
 _BETWEEN = chr(0x40000)  # outside _PROBED, and no rule touches it
+_NONE = -0x200000  # added to any code point it is negative
+_INSIDE, _SPACE, _APART = range(3)
 
 
-def features(bundle: Bundle) -> Callable[..., dict[str, tf.Tensor]]:
+def features(bundle: Bundle) -> "WordOps | PieceOps":
     """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
 
     tensorflow-text's own BERT tokenizers are something else: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten)
-    and split words at characters that BERT removes. Here the character rules are those of `tokenizers`, read from it
-    when a graph is traced. Bytes that are not UTF-8 are U+FFFD, which is removed.
+    and split words at characters that BERT removes. Here the rules are those of `tokenizers`, read from it character by
+    character when a graph is traced, so that offsets into the original text come with the words. Bytes that are not
+    UTF-8 are U+FFFD, which is removed.
 
-    It differs, only where accents are stripped, where TensorFlow's NFD knows characters that `tokenizers`' does not:
-    21 letters and vowel signs of Unicode 13 to 16 are taken apart, and a few new combining marks change places with a
-    virama of another script. With no such characters in the vocabulary the ids are the same.
+    It differs in one case: where accents are stripped, a musical note of one character before a virama.
 
     Args:
         bundle: its family, vocabulary and lengths are read.
 
     Returns: a function from string (B,), and a second one where the bundle reads pairs, to the dict of
         `bundle.features(texts)` or `bundle.features(texts, pairs)`, each int32, padded to the longest row.
-        It works in a `tf.function` and in a SavedModel; all it needs are constants of the graph, so that there is
-        nothing to track and no asset.
+        It works in a `tf.function` and in a SavedModel; all it needs are constants of the graph, and for a model of
+        word ids a table, which is why it is a `tf.Module`, to be tracked by what is saved.
 
     Raises:
-        ValueError: a biLM over words.
+        ValueError: word vectors with character n-grams.
         RuntimeError: tensorflow-text can not take a piece of the vocabulary (over 256 bytes, or beginning with NUL).
 
     >>> elmo = Bundle("elmo", "embed", {"max_characters": 6}, max_length=2)
@@ -48,61 +57,287 @@ def features(bundle: Bundle) -> Callable[..., dict[str, tf.Tensor]]:
     >>> batch["char_ids"].numpy()[0].tolist(), batch["mask"].numpy().tolist()
     ([[259, 73, 106, 260, 261, 261], [259, 34, 260, 261, 261, 261]], [[1, 1], [0, 0]])
     """
-    prepared = bundle.features
-    if isinstance(prepared, CharacterFeatures):
-        return _character_features(prepared.max_length, prepared.characters.width)
-    if isinstance(prepared, WordFeatures):
-        raise ValueError("a biLM over words has no graph of its text preparation: use it in Keras")
-    return _word_piece_features(prepared.wordpiece, prepared.max_length)
+    return PieceOps(bundle.features) if isinstance(bundle.features, WordPieceFeatures) else WordOps(bundle)
 
 
-def _character_features(max_length: int, width: int) -> Callable[[tf.Tensor], dict[str, tf.Tensor]]:
-    def call(texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        # "<S>" and "</S>" do not come out of the split, so every word is its bytes.
-        words = _words(texts, lowercase=False, strip_accents=False, split_cjk=True)[:, :max_length]
-        data = tf.cast(tf.io.decode_raw(words.flat_values, tf.uint8, fixed_length=width - 2), tf.int32)
-        end = tf.minimum(tf.strings.length(words.flat_values), width - 2)[:, None]
-        place = tf.range(width - 1)
-        ids = tf.where(place < end, tf.pad(data + 1, [[0, 0], [0, 1]]), Characters.PADDING)
-        ids = tf.where(place == end, Characters.END_WORD, ids)
-        ids = tf.pad(ids, [[0, 0], [1, 0]], constant_values=Characters.BEGIN_WORD)
-        char_ids, mask = _padded(words.with_flat_values(ids), 0)
-        return {"char_ids": char_ids, "mask": mask}
+class Words(NamedTuple):
+    """The words of a batch of texts.
 
-    return call
+    Attributes:
+        codes: code points of each word as the model sees it, (words of all texts, ragged).
+        origin: for each of them, which character of its text it comes from.
+        numbers: the numbers of each text's words, (B, ragged); `numbers.with_values` gives them other values.
+        original: the code points of the texts, (B, ragged).
+    """
+
+    codes: tf.RaggedTensor
+    origin: tf.Tensor
+    numbers: tf.RaggedTensor
+    original: tf.RaggedTensor
+
+    def strings(self, most: int | None = None) -> tf.RaggedTensor:
+        """The first `most` words of each text, string (B, ragged)."""
+        return self.numbers.with_values(tf.strings.unicode_encode(self.codes, "UTF-8"))[:, :most]
+
+    def spans(self) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Where each word begins and ends in its text, in characters: int32 (B, ragged)."""
+        splits = self.codes.row_splits
+        start, end = tf.gather(self.origin, splits[:-1]), tf.gather(self.origin, splits[1:] - 1) + 1
+        return self.numbers.with_values(start), self.numbers.with_values(end)
+
+    def dense(self, most: int | None = None) -> dict[str, tf.Tensor]:
+        """The words as they stand in the text, their "starts" and "ends", each (B, W), padded to the longest row."""
+        start, end = (span[:, :most] for span in self.spans())
+        words = start.with_values(substrings(self.original, start.value_rowids(), start.values, end.values))
+        return {"words": _padded(words, ""), "starts": _padded(start), "ends": _padded(end)}
 
 
-def _word_piece_features(pieces: WordPiece, max_length: int) -> Callable[..., dict[str, tf.Tensor]]:
-    known = set(pieces.vocab)
-    unknown = next(char for char in map(chr, count(0xE000)) if char not in known)
-    tokenizer = tf_text.FastWordpieceTokenizer(
-        pieces.vocab, max_bytes_per_word=4 * WordPiece.MAX_WORD, token_out_type=tf.int32, no_pretokenization=True
+def split(texts: tf.Tensor, lowercase: bool = False, strip_accents: bool = False, split_cjk: bool = True) -> Words:
+    """`tokens.words`, or the words of a BERT with these rules: of string (B,).
+
+    >>> start, end = split(tf.constant(["a\\t(é"])).spans()
+    >>> start.to_list(), end.to_list()
+    ([[0, 2, 3]], [[1, 3, 4]])
+    """
+    rules = _rules(lowercase, strip_accents, split_cjk)
+    original = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
+    code, text = original.flat_values, original.value_rowids()
+    rule = tf.cast(tf.searchsorted(rules.first, code, side="right"), tf.int64) - 1
+    if strip_accents:  # marks are put in canonical order, since some of them stay
+        rank = tf.gather(rules.rank, rule)
+        marks = tf.where(rank > 0)[:, 0]
+        between = tf.gather(tf.cumsum(tf.cast(rank == 0, tf.int64)) + text, marks)
+        order = tf.gather(marks, tf.argsort(between * 256 + tf.gather(rank, marks), stable=True))
+        code, rule = (
+            tf.tensor_scatter_nd_update(values, marks[:, None], tf.gather(values, order)) for values in (code, rule)
+        )
+    kind = tf.gather(rules.kind, rule)
+    word = tf.cumsum(kind) - tf.cast(kind == _APART, tf.int64) + text  # grows from one word to the next
+    becomes = tf.reshape(code[:, None] + tf.gather(rules.shifts, rule), [-1])
+    place = tf.where(becomes >= 0)[:, 0]
+    codes, parent = tf.gather(becomes, place), place // rules.shifts.shape[1]
+    word = tf.gather(word, parent)
+    first = tf.where(word != tf.concat([[-1], word[:-1]], 0))[:, 0]
+    row = tf.gather(text, parent)
+    origin = tf.cast(parent - tf.gather(original.row_splits, row), tf.int32)
+    nrows = tf.size(texts, tf.int64)
+    ragged: Any = tf.RaggedTensor
+    splits = tf.concat([first, [tf.size(codes, tf.int64)]], 0)
+    return Words(
+        ragged.from_row_splits(codes, splits, validate=False),
+        origin,
+        ragged.from_value_rowids(tf.range(tf.size(first)), tf.gather(row, first), nrows, validate=False),
+        original,
     )
 
-    def ids(texts: tf.Tensor, most: int | None = None) -> tf.RaggedTensor:
-        """The pieces of each text, (B, ragged), of its first `most` words."""
-        words = _words(texts, pieces.lowercase, pieces.strip_accents, pieces.split_cjk)[:, :most]
-        long = tf.strings.length(words.flat_values, unit="UTF8_CHAR") > WordPiece.MAX_WORD
-        words = words.with_flat_values(tf.where(long, unknown, words.flat_values))
-        return tokenizer.tokenize(words).merge_dims(1, 2)
 
-    def call(texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        one = ids(texts, max_length if pairs is None else None)  # each word has a piece or more
-        marker = tf.ones([one.nrows(), 1], tf.int32)
-        cls, sep = pieces.cls * marker, pieces.sep * marker
+class WordOps(tf.Module):
+    """`features` of a model that reads words: as character ids, as ids from a vocabulary, or both."""
+
+    def __init__(self, bundle: Bundle):
+        super().__init__()
+        prepared = bundle.features
+        if "subword_ids" in prepared.keys:
+            raise ValueError("word vectors with character n-grams have no graph of their text preparation: use Keras")
+        characters = prepared.characters if isinstance(prepared, CharacterAndWordFeatures) else prepared
+        self.max_length, self.width, self.table = prepared.max_length, 0, None
+        if isinstance(characters, CharacterFeatures):
+            self.width = characters.characters.width
+        if "word_ids" in prepared.keys:
+            lines = tf.lookup.KeyValueTensorInitializer(
+                [*bundle.vocab], [*range(1, len(bundle.vocab) + 1)], tf.string, tf.int32
+            )
+            self.table = tf.lookup.StaticHashTable(lines, 1 + bundle.vocab.index("<UNK>"))
+            self.lowercase = (bundle.beside or bundle.config).get("lowercase", False)
+
+    def __call__(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self.tagging(texts)[0]
+
+    def tagging(self, texts: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """The model's input, and "words", "starts" and "ends" of what it reads, each (B, T)."""
+        words = split(texts)
+        found = {}
+        if self.width:
+            found["char_ids"] = self._characters(words.strings(self.max_length))
+        if self.table is not None:
+            seen = split(texts, lowercase=True) if self.lowercase else words
+            found["word_ids"] = self.table.lookup(seen.strings(self.max_length))
+        found["mask"] = tf.ones_like(words.numbers[:, : self.max_length])
+        return {key: _padded(rows) for key, rows in found.items()}, words.dense(self.max_length)
+
+    def _characters(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
+        # "<S>" and "</S>" do not come out of the split, so every word is its bytes.
+        flat, most = words.flat_values, self.width - 2
+        data = tf.cast(tf.io.decode_raw(flat, tf.uint8, fixed_length=most), tf.int32)
+        end = tf.minimum(tf.strings.length(flat), most)[:, None]
+        place = tf.range(most + 1)
+        ids = tf.where(place < end, tf.pad(data + 1, [[0, 0], [0, 1]]), Characters.PADDING)
+        ids = tf.where(place == end, Characters.END_WORD, ids)
+        return words.with_flat_values(tf.pad(ids, [[0, 0], [1, 0]], constant_values=Characters.BEGIN_WORD))
+
+
+class Windows(NamedTuple):
+    """Questions, each beside every part of its context.
+
+    Attributes:
+        inputs: of the model, a row for each window (R).
+        example: int64 (R,), which question it is of; ascending.
+        first: int64 (R,), the position of the part's first piece in the row.
+        size: int64 (R,), pieces of the part.
+        piece: int64 (R,), the number of the part's first piece among those of all contexts.
+        start, end: int32, of each of these pieces, in characters of its context.
+        contexts: code points, (B, ragged).
+    """
+
+    inputs: dict[str, tf.Tensor]
+    example: tf.Tensor
+    first: tf.Tensor
+    size: tf.Tensor
+    piece: tf.Tensor
+    start: tf.Tensor
+    end: tf.Tensor
+    contexts: tf.RaggedTensor
+
+
+class PieceOps(tf.Module):
+    """`features` of a model that reads word pieces."""
+
+    def __init__(self, prepared: WordPieceFeatures):
+        super().__init__()
+        self.pieces, self.max_length = prepared.wordpiece, prepared.max_length
+        self.starts, self.max_question = prepared.starts, prepared.MAX_QUESTION
+        known = set(self.pieces.vocab)
+        self.unknown = next(char for char in map(chr, count(0xE000)) if char not in known)
+        self.tokenizer = tf_text.FastWordpieceTokenizer(
+            self.pieces.vocab,
+            max_bytes_per_word=4 * WordPiece.MAX_WORD,
+            token_out_type=tf.int32,
+            no_pretokenization=True,
+        )
+
+    def __call__(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        if self.starts:
+            return self.tagging(texts)[0]
+        # Each word has a piece or more.
+        one = self._cut(self._split(texts), self.max_length if pairs is None else None)[0].merge_dims(1, 2)
         if pairs is None:
-            rows = _joined(cls, one[:, : max_length - 2], sep)
-            segments = tf.zeros_like(rows)
-        else:
-            one, two = _truncated_pair(one, ids(pairs), max_length - 3)
-            first, second = _joined(cls, one, sep), _joined(two, sep)
-            rows = _joined(first, second)
-            segments = _joined(tf.zeros_like(first), tf.ones_like(second))
-        token_ids, mask = _padded(rows, pieces.pad)
-        segment_ids, _ = _padded(segments, 0)
-        return {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask}
+            return self._rows(one[:, : self.max_length - 2])
+        return self._rows(*_truncated_pair(one, self._cut(self._split(pairs))[0].merge_dims(1, 2), self.max_length - 3))
 
-    return call
+    def tagging(self, texts: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """The model's input, and "words", "starts" and "ends" of all words of the texts, each (B, W)."""
+        words = self._split(texts)
+        ids = self._cut(words)[0]  # (B, ragged W, ragged)
+        begin = ids.values.row_starts()
+        place = 1 + begin - tf.gather(begin, tf.gather(ids.row_starts(), ids.value_rowids()))
+        starts = ids.with_values(tf.cast(tf.where(place < self.max_length - 1, place, 0), tf.int32))
+        inputs = self._rows(ids.merge_dims(1, 2)[:, : self.max_length - 2])
+        return inputs | {"starts": _padded(starts)}, words.dense()
+
+    def windows(self, questions: tf.Tensor, contexts: tf.Tensor, stride: int) -> Windows:
+        """`WordPieceFeatures.windows` for a batch; it fails where a question leaves no room for its context."""
+        question = self._cut(self._split(questions), self.max_question)[0].merge_dims(1, 2)[:, : self.max_question]
+        room = self.max_length - 3 - question.row_lengths()
+        if self.max_length < self.max_question + 4:
+            message = f"a question leaves no room for its context in max_length={self.max_length}"
+            with tf.control_dependencies([tf.debugging.assert_positive(room, message)]):
+                room = tf.identity(room)
+        words = self._split(contexts)
+        ids, start, end = self._cut(words)
+        context = ids.merge_dims(1, 2)
+        step, sizes = tf.minimum(room, stride), context.row_lengths()
+        numbers = tf.ragged.range(1 + (tf.maximum(sizes - room, 0) + step - 1) // step)  # (B, windows)
+        example = numbers.value_rowids()
+        begin = numbers.values * tf.gather(step, example)
+        size = tf.minimum(tf.gather(room, example), tf.gather(sizes, example) - begin)
+        piece = tf.gather(context.row_starts(), example) + begin
+        one = tf.gather(question, example)
+        part = tf.gather(context.values, tf.ragged.range(piece, piece + size))
+        first = one.row_lengths() + 2
+        return Windows(self._rows(one, part), example, first, size, piece, start, end, words.original)
+
+    def _split(self, texts: tf.Tensor) -> Words:
+        return split(texts, self.pieces.lowercase, self.pieces.strip_accents, self.pieces.split_cjk)
+
+    def _cut(self, words: Words, most: int | None = None) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
+        """The pieces of each text's first `most` words, (B, ragged, ragged); if of all, where each begins and ends."""
+        long = words.codes.row_lengths() > WordPiece.MAX_WORD
+        strings = words.strings()
+        strings = strings.with_values(tf.where(long, self.unknown, strings.values))[:, :most]
+        ids, begin, end = self.tokenizer.tokenize_with_offsets(strings)
+        # Bytes of a word to its code points.
+        code, word = words.codes.values, ids.values.value_rowids()
+        before = tf.cumsum(sum(tf.cast(code >= least, tf.int32) for least in (0, 0x80, 0x800, 0x10000)), exclusive=True)
+        base = tf.gather(before, tf.gather(words.codes.row_starts(), word))
+        first, last = (
+            tf.searchsorted(before, base + tf.cast(byte, tf.int32), side="right") - 1
+            for byte in (begin.flat_values, end.flat_values - 1)
+        )
+        last = tf.where(tf.gather(long, word), tf.cast(tf.gather(words.codes.row_limits(), word), tf.int32) - 1, last)
+        return ids, tf.gather(words.origin, first), tf.gather(words.origin, last) + 1
+
+    def _rows(self, one: tf.RaggedTensor, two: tf.RaggedTensor | None = None) -> dict[str, tf.Tensor]:
+        """The model's input from pieces that fit."""
+        marker = tf.ones([one.nrows(), 1], tf.int32)
+        cls, sep = self.pieces.cls * marker, self.pieces.sep * marker
+        rows = _joined(cls, one, sep)
+        segments = tf.zeros_like(rows)
+        if two is not None:
+            second = _joined(two, sep)
+            rows, segments = _joined(rows, second), _joined(segments, tf.ones_like(second))
+        mask = tf.ones_like(rows)
+        return {"token_ids": _padded(rows, self.pieces.pad), "segment_ids": _padded(segments), "mask": _padded(mask)}
+
+
+def answers(outputs: dict[str, tf.Tensor], windows: Windows, max_answer: int, null_threshold: float | None) -> dict:
+    """The best span of each question's context, over all of its windows.
+
+    The sum of its first piece's start logit and its last piece's end logit decides; of equal ones the first window,
+    the smallest start and the smallest end. No answer has the smallest sum at [CLS] over the windows.
+
+    Args:
+        outputs: the model's "start_logits" and "end_logits", float32 (R, T).
+        windows: what it was given.
+        max_answer: pieces of an answer, at most.
+        null_threshold: no answer is given where that is better by more than this; None: only where there are no pieces.
+
+    Returns: "answer" string (B,), "start" and "end" int32 (B,) in characters, "score" and "null_score" float32 (B,).
+    """
+    starts, ends = (tf.cast(outputs[f"{edge}_logits"], tf.float32) for edge in ("start", "end"))
+    rows, length = tf.unstack(tf.shape(starts, tf.int64))
+    null = tf.math.segment_min(starts[:, 0] + ends[:, 0], windows.example)
+    place = tf.range(length) - windows.first[:, None]
+    inside = (place >= 0) & (place < windows.size[:, None])
+    starts, ends = (tf.where(inside, logits, -np.inf) for logits in (starts, ends))
+    ends = tf.pad(ends, [[0, 0], [0, max_answer]], constant_values=-np.inf)
+    shifted = tf.gather(ends, tf.range(length)[:, None] + tf.range(max_answer, dtype=tf.int64), axis=1)
+    sums = tf.reshape(starts[:, :, None] + shifted, [rows, length * max_answer])
+    score, best = tf.reduce_max(sums, 1), tf.argmax(sums, 1)
+    top = tf.math.segment_max(score, windows.example)
+    number = tf.range(rows)
+    row = tf.math.segment_min(tf.where(score == tf.gather(top, windows.example), number, rows - 1), windows.example)
+    found = top > -np.inf
+    if null_threshold is not None:
+        found &= null - top <= null_threshold
+    best, first = tf.gather(best, row), tf.gather(windows.piece - windows.first, row)
+    piece = first + best // max_answer
+    start, end = (
+        tf.gather(tf.concat([edge, [0]], 0), tf.where(found, at, tf.size(edge, tf.int64)))
+        for edge, at in ((windows.start, piece), (windows.end, piece + best % max_answer))
+    )
+    answer = substrings(windows.contexts, tf.range(tf.size(start, tf.int64)), start, end)
+    return {"answer": answer, "start": start, "end": end, "score": tf.where(found, top, null), "null_score": null}
+
+
+def substrings(texts: tf.RaggedTensor, rows: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+    """Characters [start, end) of the texts with these numbers: code points (B, ragged) -> string (n,).
+
+    >>> substrings(tf.strings.unicode_decode(["one", "two"], "UTF-8"), tf.constant([1]), [0], [2]).numpy()
+    array([b'tw'], dtype=object)
+    """
+    begin = tf.gather(texts.row_starts(), rows)
+    places = tf.ragged.range(begin + tf.cast(start, tf.int64), begin + tf.cast(end, tf.int64))
+    return tf.strings.unicode_encode(tf.gather(texts.values, places), "UTF-8")
 
 
 def _joined(*rows: Any) -> Any:
@@ -122,79 +357,51 @@ def _truncated_pair(one: tf.RaggedTensor, two: tf.RaggedTensor, room: int) -> li
     ]
 
 
-def _words(texts: tf.Tensor, lowercase: bool, strip_accents: bool, split_cjk: bool) -> tf.RaggedTensor:
-    """The words of `tokens.words`, or of a BERT with these rules: string (B,) -> string (B, ragged)."""
-    rules = _rules(lowercase, strip_accents, split_cjk)
-    if rules.before:
-        # Not `tf.strings.lower`: ICU's depends on the server's locale, on the place in the word ("ς") and on its age.
-        codes = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
-        before, after, flat = tf.constant(rules.before), tf.constant(rules.after), codes.flat_values
-        place = tf.minimum(tf.searchsorted(before, flat), len(rules.before) - 1)
-        flat = tf.where(tf.gather(before, place) == flat, tf.gather(after, place), flat)
-        texts = tf.strings.unicode_encode(codes.with_flat_values(flat), "UTF-8")
-    else:
-        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-    for char, several in rules.longer:
-        texts = tf.strings.regex_replace(texts, char, several)
-    texts = tf.strings.regex_replace(texts, rules.removed, "")
-    texts = tf.strings.regex_replace(texts, rules.space, " ")
-    if strip_accents:
-        texts = tf.strings.regex_replace(tf_text.normalize_utf8(texts, "NFD"), rules.accent, "")
-    return tf.strings.split(tf.strings.regex_replace(texts, rules.apart, r" \0 "))
-
-
-def _padded(rows: tf.RaggedTensor, fill: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Dense rows of at least one position, and their mask."""
-    sizes, inner = rows.row_lengths(), rows.flat_values.shape[1:]
-    longest = tf.maximum(tf.reduce_max(sizes), 1)
+def _padded(rows: tf.RaggedTensor, fill: int | str = 0) -> tf.Tensor:
+    """Dense rows of at least one position."""
+    inner = rows.flat_values.shape[1:]
+    longest = tf.maximum(tf.reduce_max(rows.row_lengths()), 1)
     dense = rows.to_tensor(fill, shape=tf.stack([rows.nrows(), longest, *inner]))
-    return tf.ensure_shape(dense, [None, None, *inner]), tf.sequence_mask(sizes, longest, tf.int32)
+    return tf.ensure_shape(dense, [None, None, *inner])
 
 
 class _Rules(NamedTuple):
-    """What becomes of each character: classes in RE2's syntax, and a map of code points."""
+    """What becomes of each character, in one line for each range of code points."""
 
-    removed: str
-    space: str  # without " " itself
-    apart: str  # punctuation, and ideographs where they are split: each a word of its own
-    accent: str
-    before: list[int]  # ascending: lower-cased and without its accents, each is the one in `after`
-    after: list[int]
-    longer: list[tuple[str, str]]  # lower-cased, each is several
+    first: np.ndarray  # int32 (ranges,), ascending
+    kind: np.ndarray  # int64 (ranges,), _INSIDE a word, _SPACE, or _APART: a word of its own
+    rank: np.ndarray  # int64 (ranges,), canonical combining class; -1 if removed before the order matters
+    shifts: np.ndarray  # int32 (ranges, most), added to the code point give the new ones; _NONE: no more of them
 
 
 @cache
 def _rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> _Rules:
     """The rules of `tokenizers`, found by asking it about every character."""
     chars = [*map(chr, chain(*_PROBED))]
-    words = [f"x{char}y" for char in chars]
 
-    def normalized(**steps: bool) -> list[tuple[str, str]]:
-        text = BertNormalizer(**steps).normalize_str(_BETWEEN.join(words))
-        return [*zip(chars, text.split(_BETWEEN), strict=True)]
-
-    cleaned = normalized(clean_text=True, handle_chinese_chars=split_cjk, strip_accents=False, lowercase=False)
-    changed = normalized(clean_text=False, handle_chinese_chars=False, strip_accents=strip_accents, lowercase=lowercase)
-    split = {piece for piece, _ in BertPreTokenizer().pre_tokenize_str(" ".join(words)) if len(piece) == 1} - {*"xy"}
-    single = [(ord(char), ord(to[1])) for char, to in changed if len(to) == 3 and to[1] != char]
-    return _Rules(
-        removed=_regex(char for char, to in cleaned if to == "xy"),
-        space=_regex(char for char, to in cleaned if to == "x y" and char != " "),
-        apart=_regex(char for char, to in cleaned if to == f"x {char} y" or char in split),
-        accent=_regex(char for char, to in changed if to == "xy"),
-        before=[char for char, _ in single],
-        after=[to for _, to in single],
-        # what NFD takes apart needs no entry
-        longer=[] if strip_accents else [(char, to[1:-1]) for char, to in changed if len(to) > 3],
+    rules = BertNormalizer(
+        clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lowercase
     )
 
+    def normalized(template: str) -> list[str]:
+        return rules.normalize_str(_BETWEEN.join(map(template.format, chars))).split(_BETWEEN)
 
-def _regex(chars: Iterable[str]) -> str:
-    """One RE2 class of the characters, given in ascending order."""
-    ranges: list[list[int]] = []
-    for code in map(ord, chars):
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    return "[" + "".join(f"\\x{{{first:x}}}-\\x{{{_STANDS_FOR.get(last, last):x}}}" for first, last in ranges) + "]"
+    found = normalized("x{}y")
+    inside = [becomes[1:-1].strip(" ") for becomes in found]
+    single = {piece for piece, _ in BertPreTokenizer().pre_tokenize_str("x".join(inside)) if len(piece) == 1} - {"x"}
+    # Behind a mark, or what is removed, a mark of a low class passes an earlier one.
+    ordered = normalized("x\u302e{}\u1b44y") if strip_accents else found
+    lines: list[tuple] = []
+    firsts = []
+    for char, becomes, inner, order in zip(chars, found, inside, ordered, strict=True):
+        kind = _SPACE if becomes == "x y" else _APART if inner in single or becomes[1] == " " else _INSIDE
+        passes = order.find("\u1b44") < order.find("\u302e")
+        rank = (unicodedata.combining(char) or -1) if passes else 0
+        line = (kind, rank, *(ord(new) - ord(char) for new in inner))
+        if not lines or line != lines[-1]:
+            lines.append(line)
+            firsts.append(ord(char))
+    most = max(map(len, lines)) - 2
+    shifts = [[*line[2:], *[_NONE] * (most + 2 - len(line))] for line in lines]
+    kinds, ranks = zip(*(line[:2] for line in lines), strict=True)
+    return _Rules(np.array(firsts, np.int32), np.array(kinds), np.array(ranks), np.array(shifts, np.int32))

@@ -1,5 +1,11 @@
+import json
 import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,9 +13,15 @@ from keras_ctxrep_export import saved_model
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_ctxrep import train
+from keras_ctxrep.models import bert, heads, static
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.predict import Predictor
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 # Operators of tensorflow-text 2.20, which stock TF Serving binaries link, that a SavedModel of ours may hold.
-TEXT_OPERATORS = {"FastWordpieceTokenizeWithOffsets", "NormalizeUTF8"}
+TEXT_OPERATORS = {"FastWordpieceTokenizeWithOffsets"}
+VOCAB = (*SPECIAL_PIECES, *"abcdefgh", "##a", "##b", "the", "cat", "##s", ".", "中")
+LABELS = ("O", "B-PER", "I-PER", "B-LOC")
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +48,78 @@ def test_signatures(exported):
     assert ids(token_ids=ones, segment_ids=0 * ones, mask=ones)["logits"].shape == (2, 3)
 
 
-@pytest.mark.parametrize("family", ["elmo", "bert"])
-def test_only_operators_that_tf_serving_knows(family, models, tmp_path):
-    version = saved_model.export(*train.load(models / family / "classifier"), tmp_path / "m")
+def fresh(task: str, family: str = "bert", max_length: int = 20, **fields) -> tuple[keras.Model, Bundle]:
+    """A tiny model with random weights, and its bundle."""
+    keras.utils.set_random_seed(1)
+    if family == "bert":
+        config = bert.Config(
+            len(VOCAB), layers=1, width=8, heads=2, intermediate=8, max_positions=100, initializer_range=1.0
+        )
+        encoder, vocab = bert.encoder(config), VOCAB
+    else:
+        config, vocab = static.Config(words=4, width=8), ("<UNK>", "the", "cats", ".")
+        encoder = static.encoder(config)
+    labels = LABELS if task in ("classify", "multilabel", "tag") else ()
+    head = {"crf": fields.pop("crf")} if "crf" in fields else {}
+    model = heads.by_task(encoder, task, len(labels), **head)
+    for weight in model.weights:
+        weight.assign(np.random.default_rng(0).normal(size=weight.shape))
+    return model, Bundle(family, task, asdict(config), max_length, labels, vocab, head=head, **fields)
+
+
+FRESH = {
+    "classify": {},
+    "classify pairs": {"task": "classify", "pairs": True},
+    "multilabel": {},
+    "regress": {"pairs": True},
+    "embed": {},
+    "tag": {"max_length": 8},
+    "tag with a CRF": {"task": "tag", "crf": True},
+    "tag static": {"task": "tag", "family": "static", "max_length": 5},
+    "multilabel static": {"task": "multilabel", "family": "static"},
+    "answer": {"pairs": True, "max_length": 70, "stride": 6, "max_answer": 4},
+    "answer or none": {"task": "answer", "pairs": True, "max_length": 70, "stride": 9, "null_threshold": 0.0},
+}
+TEXTS = ["The CATS.  a\u200b b  中", "cats 中 the abab " * 6, "", "Thé\tcats cb", "👩‍👩‍👧 the שלום cats \u0301."]
+PAIRS = ["the cats a ab. " * 8, "中", "the", " ", "é a. b. Á b cats the, B. 中 d the a"]
+
+
+@pytest.fixture(scope="module", params=FRESH)
+def served(request, tmp_path_factory):
+    """A model, its bundle and its SavedModel."""
+    model, bundle = fresh(**({"task": request.param} | FRESH[request.param]))
+    return model, bundle, saved_model.export(model, bundle, tmp_path_factory.mktemp("served"))
+
+
+def test_same_answers_as_keras(served):
+    model, bundle, version = served
+    pairs = PAIRS if bundle.pairs else None
+    predictor = Predictor(
+        bundle, lambda batch: {name: np.array(value) for name, value in heads.flat(model(batch)).items()}
+    )
+    expected, found = predictor(TEXTS, pairs), saved_model.load(version, batch_size=2)(TEXTS, pairs)
+    assert len(found) == len(TEXTS)
+    for one, wanted in zip(found, expected, strict=True):
+        wanted.pop("n_best", None)
+        assert_close({name: value for name, value in one.items() if name != "n_best"}, wanted)
+    if bundle.task == "answer":
+        assert {one["answer"] for one in expected} > {""}
+
+
+def assert_close(one, other) -> None:
+    if isinstance(other, dict):
+        assert one.keys() == other.keys()
+        one, other = [*one.values()], [*other.values()]
+    if isinstance(other, list):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            assert_close(*pair)
+    else:
+        assert one == (pytest.approx(other, abs=1e-4) if isinstance(other, float) else other)
+
+
+def test_only_operators_that_tf_serving_knows(served):
+    model, _, version = served
     message = saved_model_pb2.SavedModel()
     message.ParseFromString((version / "saved_model.pb").read_bytes())
     graph = message.meta_graphs[0].graph_def
@@ -50,6 +131,82 @@ def test_only_operators_that_tf_serving_knows(family, models, tmp_path):
     assert not any("PyFunc" in op for op in used)
     assert os.listdir(version / "assets") == []
     assert (version / "assets.extra" / "bundle.json").exists()
+    taken = message.meta_graphs[0].signature_def["ids"].inputs
+    assert set(taken) == set(model.input)
+
+
+def test_what_a_client_gets(served):
+    _, bundle, version = served
+    loaded = tf.saved_model.load(version)
+    names = {"answer": ("question", "context")}.get(bundle.task, ("text", "pair")[: 1 + bundle.pairs])
+    texts = {name: tf.constant([b"\xff the cats.", b"", "中 é".encode()]) for name in names}
+    found = loaded.signatures["serving_default"](**texts)
+    words, classes, strings = 3, len(LABELS), tf.string
+    shapes = {
+        "classify": {"logits": [3, classes], "label": [3], "score": [3], "probabilities": [3, classes]},
+        "multilabel": {"logits": [3, classes], "labels": [3, classes], "probabilities": [3, classes]},
+        "regress": {"logits": [3, 1], "value": [3]},
+        "tag": {"logits": [3, words, classes], **{name: [3, words] for name in TAGGED}}
+        | ({"tags": [3, words]} if bundle.head else {}),
+        "answer": {name: [3] for name in ("answer", "start", "end", "score", "null_score")},
+        "embed": {"layers": [3, 2, None, 8], "sequence": [3, None, 8], "pooled": [3, 8]},
+    }[bundle.task]
+    assert found.keys() == shapes.keys()
+    for name, tensor in found.items():
+        tensor.shape.assert_is_compatible_with(shapes[name])
+        text, whole = name in ("label", "labels", "words", "answer"), name in ("starts", "ends", "start", "end", "tags")
+        assert tensor.dtype == (strings if text else tf.int32 if whole else tf.float32), name
+    nothing = loaded.signatures["serving_default"](**{name: tf.constant([], strings) for name in names})
+    assert {tensor.shape[0] for tensor in nothing.values()} == {0}
+
+
+TAGGED = ("words", "starts", "ends", "labels", "scores")
+
+
+def test_words_that_are_not_read_have_no_label():
+    model, bundle = fresh("tag", max_length=5)  # three pieces
+    found = saved_model.Signatures(model, bundle).text(tf.constant(["a  the cats b", "é c", ""]))
+    rows = {name: found[name].numpy() for name in TAGGED}
+    assert rows["words"].tolist() == [[b"a", b"the", b"cats", b"b"], ["é".encode(), b"c", b"", b""], [b""] * 4]
+    assert rows["starts"].tolist() == [[0, 3, 7, 12], [0, 2, 0, 0], [0] * 4]
+    assert rows["ends"].tolist() == [[1, 6, 11, 13], [1, 3, 0, 0], [0] * 4]
+    assert (rows["labels"] != b"").tolist() == [[True, True, True, False], [True, True, False, False], [False] * 4]
+    logits = model(bundle.features(["a  the cats b", "é c", ""]))["logits"].numpy()
+    named = [LABELS[i].encode() for i in logits[0, :3].argmax(-1)]
+    assert rows["labels"][0, :3].tolist() == named
+    shares = np.exp(logits[0, :3]) / np.exp(logits[0, :3]).sum(-1, keepdims=True)
+    np.testing.assert_allclose(rows["scores"][0], [*shares.max(-1), 0], atol=1e-5)
+
+
+ALONE = """
+import json, sys
+import tensorflow_text
+import tensorflow as tf
+tag, answer = (tf.saved_model.load(path).signatures["serving_default"] for path in sys.argv[1:])
+words = tag(text=tf.constant(["Thé  cats.", "中a"]))
+spans = answer(question=tf.constant(["a", "the"]), context=tf.constant(["", "the cats é中. " * 9]))
+plain = lambda found: {name: [str(x) for x in tensor.numpy().ravel()] for name, tensor in found.items()}
+print(json.dumps([plain(words), plain(spans)]))
+"""
+
+
+def test_moved_to_a_process_of_its_own(tmp_path):
+    folders, expected = [], []
+    for task in ("tag", "answer"):
+        made = saved_model.export(*fresh(task, **FRESH[task]), tmp_path / "made")
+        predictor = saved_model.load(made)
+        folders.append(shutil.move(made, tmp_path / task))
+        texts = (["Thé  cats.", "中a"],) if task == "tag" else (["a", "the"], ["", "the cats é中. " * 9])
+        expected.append(predictor(*texts))
+    command = [sys.executable, "-c", ALONE, *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"TF_CPP_MIN_LOG_LEVEL": "3"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    words, spans = json.loads(done.stdout)
+    assert (words["starts"], words["ends"]) == ([*"059010"], ["3", "9", "10", "1", "2", "0"])
+    labels = [label.removeprefix("b'").removesuffix("'") for label in words["labels"]]
+    assert [label for label in labels if label] == [word["label"] for one in expected[0] for word in one["words"]]
+    assert spans["start"] == [str(one["start"]) for one in expected[1]]
+    assert spans["end"] == [str(one["end"]) for one in expected[1]]
 
 
 def test_empty_batch(exported):
