@@ -136,6 +136,75 @@ def test_a_run_that_is_killed_while_it_is_evaluated(points, tmp_path):
     assert [entry["step"] for entry in history] == [4]
 
 
+def scripted(*figures):
+    """An evaluation that gives these, one after the other, and the weights it was given."""
+    left, seen = iter(figures), []
+
+    def judge(model):
+        seen.append(model.get_weights())
+        return {"metric": next(left), "other": -float(len(seen))}
+
+    return judge, seen
+
+
+def test_a_function_judges_and_patience_ends_the_run(points):
+    """The first figure counts, and the larger is the better; an equal one is not better."""
+    judge, seen = scripted(0.1, 0.5, 0.5, 0.4, 0.9)
+    model = linear()
+    history = train.fit(model, points, judge, steps=20, evaluations=10, patience=2)
+    assert [(entry["step"], entry["val_metric"]) for entry in history] == [(2, 0.1), (4, 0.5), (6, 0.5), (8, 0.4)]
+    assert history[0]["val_other"] == -1 and "val_loss" not in history[0]
+    for one, two in zip(model.get_weights(), seen[1], strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(seen[1][0], seen[3][0])
+
+
+def test_a_better_one_renews_the_patience(points):
+    judge, seen = scripted(0.1, 0.0, 0.2, 0.1, 0.3, 0.2, 0.1)
+    history = train.fit(linear(), points, judge, steps=20, evaluations=10, patience=2)
+    assert len(history) == len(seen) == 7
+    judge, _ = scripted(*[0.0] * 10)
+    assert len(train.fit(linear(), points, judge, steps=20, evaluations=10)) == 10  # without patience
+
+
+@pytest.mark.parametrize("step", [5, 7])
+def test_patience_outlives_an_interruption(points, tmp_path, step):
+    """Killed with one evaluation without a better one, or none yet; after it was over nothing is trained any more."""
+    options = {"steps": 20, "evaluations": 10, "patience": 2}
+    figures = (0.5, 0.9, 0.3, 0.2, 0.1)
+
+    def make():
+        keras.utils.set_random_seed(0)
+        return linear()
+
+    undisturbed, model = make(), make()
+    expected = train.fit(undisturbed, points, scripted(*figures)[0], **options)
+    folder = {"folder": tmp_path, "checkpoint_minutes": 0}
+    with pytest.raises(Killed):
+        train.fit(killed_after(make(), step), points, scripted(*figures)[0], **options, **folder)
+    state = json.loads((tmp_path / "checkpoint" / "state.json").read_text())
+    assert state["stale"] == (step == 7)
+    history = train.fit(model, points, scripted(*figures[step // 2 :])[0], **options, **folder)
+    assert [entry["val_metric"] for entry in history] == [entry["val_metric"] for entry in expected] == [*figures[:4]]
+    for one, two in zip(model.get_weights(), undisturbed.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, two)
+    again = make()
+    assert train.fit(again, points, scripted()[0], **options, **folder) == history  # no figure is asked for
+    np.testing.assert_array_equal(again.get_weights()[0], undisturbed.get_weights()[0])
+
+
+@pytest.mark.parametrize(
+    ("task", "target", "expected"),
+    [("multilabel", [[1.0, 0.0, 1.0]], np.log(2)), ("regress", [[3.0, 0.0, 3.0]], 6.0), ("classify", [1], np.log(3))],
+)
+def test_what_a_task_is_trained_with(task, target, expected):
+    """On logits that are all zero."""
+    model = train.compile(linear(), train.AdamW(), task)
+    model.set_weights([weight * 0 for weight in model.get_weights()])
+    y = {"logits": np.array(target, "int32" if task == "classify" else "float32")}
+    assert model.evaluate({"x": np.ones((1, 4), "float32")}, y, verbose=0) == pytest.approx(expected, rel=1e-5)
+
+
 def test_an_infinite_loss_says_which_rate_was_too_high(points):
     spoiled = points.map(lambda x, y: ({"x": x["x"] * np.inf}, y))
     with pytest.raises(ValueError, match=r"the loss became infinite; try a learning rate below 0\.5$"):

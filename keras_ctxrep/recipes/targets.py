@@ -126,7 +126,9 @@ def answer_place(row: Row, question: Question) -> tuple[int, int]:
         held = [i for i in inside if row.offsets[i][1] > begin and row.offsets[i][0] < begin + len(text)]
         if held:
             first, last = row.offsets[held[0]][0], row.offsets[held[-1]][1]
-            if first <= begin and begin + len(text.rstrip()) <= last:
+            # at its ends a window may cut the answer; elsewhere what no piece holds, like an accent, is in no piece
+            begins, ends = first <= begin, begin + len(text.rstrip()) <= last
+            if (begins or held[0] > inside[0]) and (ends or held[-1] < inside[-1]):
                 return held[0], held[-1]
     return 0, 0
 

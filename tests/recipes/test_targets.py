@@ -1,0 +1,209 @@
+"""Examples as a model learns from them: what is refused, where answers lie, what a tagger's targets and weights are."""
+
+import json
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+
+from keras_ctxrep.recipes import targets
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.examples import Example, Question, Tagged
+from keras_ctxrep.text.features import WordPieceFeatures
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+
+ANSWERS = [
+    ("Le Café  Ünïon est là.", "Café  Ünïon"),
+    ("un cafe\u0301 noir", "noir"),
+    ("我住在東京タワー附近。", "東京タワー"),
+    ("see \U0001f469\u200d\U0001f373 cook 😀 now", "😀"),
+    ("see \U0001f469\u200d\U0001f373 cook", "\U0001f469\u200d\U0001f373"),
+    ("הוא גר בירושלים היום", "בירושלים"),
+    ("قال مرحبا، ثم", "مرحبا"),
+    ("a\u200bb  c", "b  c"),
+    ("the U.S. (1999)", "U.S."),
+    ("İstanbul is", "İstanbul"),
+    ("x “quoted” y", "“quoted”"),
+    ("हिन्दी भाषा", "हिन्दी"),
+    ("a\tb\nc", "b\nc"),
+]
+
+
+def letters(lowercase, *texts):
+    """Features whose pieces are single characters."""
+    found = sorted({c for text in texts for c in unicodedata.normalize("NFD", text.lower()) + text if not c.isspace()})
+    return WordPiece([*SPECIAL_PIECES, *found, *(f"##{c}" for c in found)], lowercase)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize(("context", "answer"), ANSWERS)
+def test_the_target_of_an_answer_gives_it_back(context, answer, lowercase):
+    features = WordPieceFeatures(letters(lowercase, "q", context), 40)
+    question = Question("q", context, ((answer, context.index(answer)),))
+    (row,) = features.windows(["q"], [context])[0]
+    first, last = targets.answer_place(row, question)
+    assert row.first <= first <= last < len(row) - 1
+    assert context[row.offsets[first][0] : row.offsets[last][1]] == answer
+
+
+@pytest.mark.parametrize("answer", ["cafe\u0301", "❤️"])
+def test_an_answer_whose_end_is_in_no_piece(answer):
+    """A combining accent or a variation selector is stripped with the accents."""
+    context = f"un {answer} noir"
+    (row,) = WordPieceFeatures(letters(True, "q", context), 40).windows(["q"], [context])[0]
+    first, last = targets.answer_place(row, Question("q", context, ((answer, 3),)))
+    assert row.offsets[first][0] == 3 and row.offsets[last][1] == 3 + len(answer) - 1
+
+
+def test_windows_without_the_answer_point_to_cls():
+    """Nor do those that hold a part of it."""
+    context = "a b c d e f g h"
+    features = WordPieceFeatures(letters(True, "q", context), 7)  # three pieces of the context
+    rows = features.windows(["q"], [context], 1)[0]
+    question = Question("q", context, (("d e", 6),))
+    held = [context[row.offsets[row.first][0] : row.offsets[len(row) - 2][1]] for row in rows]
+    assert held == ["a b c", "b c d", "c d e", "d e f", "e f g", "f g h"]
+    assert [targets.answer_place(row, question) for row in rows] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0)]
+    assert {targets.answer_place(row, Question("q", context, ())) for row in rows} == {(0, 0)}
+    bundle = Bundle("bert", "answer", {}, 7, vocab=features.wordpiece.vocab, pairs=True, stride=1)
+    found = list(targets.encoded(bundle, [question, Question("q", "a", (("a", 0),))]))
+    assert [target for _, target in found] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0), (3, 3)]
+
+
+# ------------------------------------------------------------------------------------------------------- tagging
+
+VOCAB = (*SPECIAL_PIECES, "a", "b", "##b")
+TAGGER = Bundle("bert", "tag", {}, 6, ("O", "B-X", "I-X"), VOCAB)
+SENTENCES = [
+    Tagged(("a", "\u200b", "bb", "a"), ("O", "B-X", "I-X", "B-X")),  # the second word has no piece
+    Tagged(("a", "bb", "bb", "a"), ("B-X", "I-X", "O", "B-X")),  # the last one is cut off
+    Tagged(("a",), ("B-X",)),
+]
+
+
+def test_targets_of_words():
+    found = [target for _, target in targets.encoded(TAGGER, SENTENCES)]
+    assert found == [[0, -1, 2, 1], [1, 2, 0, -1], [1]]
+    data = targets.batches(TAGGER, lambda epoch: SENTENCES, 3, 0, True)
+    inputs, crf = next(data.as_numpy_iterator())
+    assert sorted(crf["logits"].tolist()) == sorted([[0, -1, 2, 1], [1, 2, 0, -1], [1, -1, -1, -1]])
+    assert ((inputs["starts"] > 0) == (crf["logits"] >= 0)).all()
+
+
+def test_weights_of_words(rng):
+    """The mean over all positions is that over the words."""
+    data = targets.batches(TAGGER, lambda epoch: SENTENCES, 3, 0, False)
+    inputs, y, weights = next(data.as_numpy_iterator())
+    real = inputs["starts"] > 0
+    assert real.sum() == 7 and y["logits"].min() == 0
+    losses = rng.normal(size=real.shape)
+    np.testing.assert_allclose((losses * weights["logits"]).mean(), losses[real].mean(), rtol=1e-6)
+
+
+def test_words_of_another_encoder_than_bert():
+    bundle = Bundle("elmo", "tag", {"max_characters": 6}, 2, ("O", "X"))
+    rows = [Tagged(("a", "b", "c"), ("X", "O", "X")), Tagged(("d",), ("O",))]
+    assert [target for _, target in targets.encoded(bundle, rows)] == [[1, 0, -1], [0]]
+    _, y, weights = next(targets.batches(bundle, lambda epoch: rows, 2, 0, False).as_numpy_iterator())
+    assert sorted(zip(y["logits"].tolist(), weights["logits"].tolist(), strict=True)) == [
+        ([0, 0], [pytest.approx(4 / 3), 0.0]),
+        ([1, 0], [pytest.approx(4 / 3)] * 2),
+    ]
+
+
+MIRRORED = """
+import json, os, sys
+from dataclasses import asdict, replace
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras, numpy as np, tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from keras_ctxrep import train
+from keras_ctxrep.models import static
+from keras_ctxrep.recipes import targets
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.examples import Tagged
+
+bundle = Bundle(**json.loads(sys.argv[1]))
+bundle = replace(bundle, config=asdict(static.Config(**bundle.config)))
+rng = np.random.default_rng(0)
+words = [rng.choice(list("abcdef"), rng.integers(1, 9)) for _ in range(40)]
+examples = [Tagged(tuple(row), tuple("O" if word < "d" else "X" for word in row)) for row in words]
+results = []
+for crf in (False, True):
+    for devices in (["CPU:0"], ["CPU:0", "CPU:1"]):
+        keras.utils.set_random_seed(0)
+        with train.scope(devices=devices):
+            model = train.build(replace(bundle, head=bundle.head | {"crf": crf}))
+        data = targets.batches(bundle, lambda epoch: examples, 8, 0, crf)
+        history = train.fit(model, data, task="tag", steps=12, learning_rate=0.01, evaluations=12)
+        results.append([entry["loss"] for entry in history])
+print(json.dumps(results))
+"""
+
+
+def test_two_replicas_learn_tags_as_one():
+    """Though they have unequal numbers of words; in a process of its own, as strategies need."""
+    config = {"words": 7, "width": 4}
+    bundle = {"family": "static", "task": "tag", "config": config, "max_length": 8, "labels": ["O", "X"]}
+    bundle |= {"vocab": ["<UNK>", *"abcdef"], "head": {"dropout": 0.0}}
+    found = subprocess.run([sys.executable, "-c", MIRRORED, json.dumps(bundle)], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr[-3000:]
+    one, two, one_crf, two_crf = json.loads(found.stdout.splitlines()[-1])
+    assert len(one) == len(one_crf) == 12 and one[-1] < one[0] and one_crf[-1] < one_crf[0]
+    np.testing.assert_allclose(two, one, atol=1e-4)
+    np.testing.assert_allclose(two_crf, one_crf, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("task", "example", "options", "message"),
+    [
+        ("classify", Example("x", None, None, "f:2"), {}, "f:2: no label"),
+        ("classify", Example("x", "c", None, "f:2"), {"labels": "ab"}, "f:2: label 'c' is not one of a, b"),
+        (
+            "classify",
+            Example("x", "a", "y", "f:2"),
+            {"pairs": False},
+            "f:2: a pair of texts; this model reads one text",
+        ),
+        ("regress", Example("x", 1.0, None, "f:2"), {"pairs": True}, "f:2: one text; this model reads a pair of texts"),
+        ("multilabel", Example("x", ("a", "c"), None, "f:2"), {"labels": "ab"}, "f:2: label 'c' is not one of a, b"),
+        ("tag", Tagged(("x",), None, "f:2"), {}, "f:2: no tags"),
+        ("tag", Tagged(("x",), ("B-Y",), "f:2"), {"labels": ("O",)}, "f:2: label 'B-Y' is not one of O"),
+        ("answer", Question("q", "c", None, "", "f:2"), {}, "f:2: no answers"),
+        ("classify", Example("a text", None), {}, "'a text': no label"),
+    ],
+)
+def test_examples_that_do_not_fit(task, example, options, message):
+    with pytest.raises(ValueError) as found:
+        list(targets.checked(task, [example], **options))
+    assert str(found.value) == message
+    skipped = []
+    assert list(targets.checked(task, [example], **options, skipped=skipped)) == [] and skipped == [message]
+
+
+def test_labels_that_are_no_reason():
+    assert list(targets.checked("multilabel", [Example("x", ())], ["a"])) == [Example("x", ())]
+    assert list(targets.checked("regress", [Example("x", 0.0)])) == [Example("x", 0.0)]
+    assert list(targets.checked("answer", [Question("q", "c", ())])) == [Question("q", "c", ())]
+
+
+def test_every_epoch_has_an_order_of_its_own_and_few_are_held(monkeypatch):
+    monkeypatch.setattr(targets, "SHUFFLED", 10)
+    read = []
+
+    def source():
+        for number in range(100):
+            read.append(number)
+            yield number
+
+    epoch = targets.in_random_order(source, 0)
+    examples = epoch(0)
+    assert next(examples) < 10 and len(read) == 10  # only those are read
+    one, two, again = list(epoch(0)), list(epoch(1)), list(epoch(0))
+    assert one != two and one == again and sorted(one) == sorted(two) == list(range(100))
