@@ -65,8 +65,6 @@ class Predictor:
     def __call__(self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None) -> list[dict]:
         if isinstance(texts, str):
             raise TypeError(f"one string, {texts[:60]!r}; give a list of texts")
-        if isinstance(texts, str):
-            raise TypeError(f"one string, {texts[:60]!r}; give a list of texts")
         if texts and self.bundle.pairs != any(pair is not None for pair in pairs or []):
             needed = "pairs of texts" if self.bundle.pairs else "one text at a time"
             raise ValueError(f"this model reads {needed}")
