@@ -80,5 +80,7 @@ def models(tmp_path_factory) -> Path:
             root / family / "classifier",
             steps=steps,
             learning_rate=rate / 2,
+            dropout=0.1,
+            freeze=False,
         )
     return root

@@ -349,7 +349,8 @@ def test_every_replica_is_filled(published, monkeypatch):
 def test_it_can_be_fine_tuned_and_exported(published, tmp_path):
     train.save(tmp_path / "m", *allennlp.read(published))
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "a cat\tx\nthe mat\ty\n" * 8)
-    recipes.finetune(tmp_path / "a.tsv", tmp_path / "a.tsv", tmp_path / "m", tmp_path / "c", steps=2, batch_size=8)
+    data = tmp_path / "a.tsv"
+    recipes.finetune(data, data, tmp_path / "m", tmp_path / "c", steps=2, batch_size=8, freeze=False)
     assert cli.main(["convert", str(tmp_path / "c"), "--to", "allennlp", "--out", str(tmp_path / "back")]) == 0
     assert stored(tmp_path / "back" / "weights.hdf5").keys() == stored(published / "lm_weights.hdf5").keys()
 

@@ -1,0 +1,248 @@
+"""Scoring task models: figures, answers and the worst examples; rows that are malformed, when training and scoring."""
+
+import json
+from dataclasses import asdict
+
+import keras
+import pytest
+
+from keras_ctxrep import cli, recipes, train
+from keras_ctxrep.models import bert
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.examples import read
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
+
+VOCAB = (*SPECIAL_PIECES, "x", "y", "z", "?")
+SIZE = bert.Config(len(VOCAB), layers=1, width=8, heads=2, intermediate=16, max_positions=16)
+LABELS = {"classify": ("a", "b"), "pair": ("a", "b"), "multilabel": ("a", "b"), "tag": ("O", "B-X", "I-X")}
+GOOD = {
+    "classify": ("g.tsv", "text\tlabel\nx y\ta\ny\tb\nz\tb\n"),
+    "pair": ("g.tsv", "text\tpair\tlabel\nx y\tz\ta\ny\tz\tb\nz\tx\tb\n"),
+    "multilabel": ("g.tsv", "text\tlabels\nx y\ta,b\ny\t\nz\tb\n"),
+    "regress": ("g.tsv", "text\tscore\nx y\t1.5\ny\t-2\nz\t3\n"),
+    "tag": ("g.conll", "x B-X\ny I-X\n\ny O\n\nz O\n"),
+    "answer": (
+        "g.jsonl",
+        "".join(
+            json.dumps({"question": "x ?", "context": "y z x", "answers": answers}) + "\n"
+            for answers in ([{"text": "z", "start": 2}], [], [{"text": "y z", "start": 0}])
+        ),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """For each task a model that has learned nothing, and "encoder"."""
+    keras.utils.set_random_seed(0)
+    root = tmp_path_factory.mktemp("scoring")
+    bundle = Bundle("bert", "embed", asdict(SIZE), 16, vocab=VOCAB)
+    train.save(root / "encoder", train.build(bundle), bundle)
+    for task in GOOD:
+        pairs = task in ("pair", "answer")
+        its = {"task": "classify" if task == "pair" else task, "labels": LABELS.get(task, ()), "pairs": pairs}
+        bundle = Bundle("bert", config=asdict(SIZE), max_length=16, vocab=VOCAB, head={"dropout": 0.1}, **its)
+        train.save(root / task, train.build(bundle), bundle)
+    return root
+
+
+def put(folder, name, content):
+    path = folder / name
+    path.write_bytes(content.encode())
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------- what is told
+
+
+@pytest.mark.parametrize("task", GOOD)
+@pytest.mark.parametrize("batch_size", [1, 32])
+def test_figures_and_answers(task, batch_size, folders, tmp_path):
+    path = put(tmp_path, *GOOD[task])
+    found = recipes.score(folders / task, path, batch_size, predictions=tmp_path / "answers.jsonl")
+    assert found["examples"] == 3 and list(found)[:3] == ["examples", "metric", found["metric"]]
+    assert len(found["interval"]) == 2 and {"table", "worst"} < set(found) and "skipped" not in found
+    json.dumps(found)
+    bundle = train.load(folders / task)[1]
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
+    expected = train.predictor(folders / task).ask(list(read(bundle.task, path)))
+    assert len(answers) == 3
+    for one, two in zip(answers, expected, strict=True):
+        assert set(one) == set(two)
+        for name in ("label", "labels", "answer"):
+            assert one.get(name) == two.get(name)
+    places = [one["place"] for one in found["worst"]]
+    assert len(set(places)) == len(places) <= 3 and all(place.startswith(f"{path}:") for place in places)
+
+
+def test_the_worst_examples_as_a_person_reads_them(folders, tmp_path):
+    shown = {}
+    for task in GOOD:
+        worst = recipes.score(folders / task, put(tmp_path, *GOOD[task]))["worst"]
+        shown[task] = {one["place"].rpartition(":")[2]: one for one in worst}
+    for one in shown["pair"].values():
+        assert " | " in one["input"] and {one["expected"], one["answer"]} == {"a", "b"}
+    for one in shown["classify"].values():
+        assert {one["expected"], one["answer"]} == {"a", "b"}
+    assert all(isinstance(one["answer"], float) for one in shown["regress"].values()) and shown["regress"]
+    assert all("/" in one["expected"] + one["answer"] for one in shown["tag"].values()) and shown["tag"]
+    if "1" in shown["tag"]:
+        assert (shown["tag"]["1"]["input"], shown["tag"]["1"]["expected"]) == ("x y", "x/B-X y/I-X")
+    expected = {"1": "z", "2": "(none)", "3": "y z"}
+    assert shown["answer"] and all(one["expected"] == expected[line] for line, one in shown["answer"].items())
+
+
+@pytest.mark.parametrize("task", GOOD)
+def test_a_byte_order_mark_and_windows_line_ends(task, folders, tmp_path):
+    name, content = GOOD[task]
+    plain = recipes.score(folders / task, put(tmp_path, name, content))
+    found = recipes.score(folders / task, put(tmp_path, f"b{name}", "\ufeff" + content.replace("\n", "\r\n")))
+    del plain["worst"], found["worst"]
+    assert found == plain
+
+
+def test_a_text_without_words_is_a_wrong_answer(folders, tmp_path):
+    found = recipes.score(folders / "classify", put(tmp_path, "a.tsv", "text\tlabel\n\u200b\ta\n\u200b\tb\n"))
+    assert found["accuracy"] == 0 and found["worst"][0]["answer"] == "no words in this text"
+
+
+# ------------------------------------------------------------------------------------------------------ malformed rows
+
+ANSWER = '{"question": "x ?", "context": "y z x", "answers": [{"text": "z", "start": %s}]}\n'
+MALFORMED = [
+    ("classify", "a.tsv", "text\tlabel\nx\ta\ny\n", ":3: 1 fields where the header has 2"),
+    ("classify", "a.tsv", "text\tlabel\nx\ta\ny\tb\tc\n", ":3: 3 fields where the header has 2"),
+    ("classify", "a.tsv", "text\tlabel\nx\ta\ny\t\n", ":3: no label"),
+    ("classify", "a.tsv", "text,label\nx,a\n", ":1: the header must name a column 'text'"),
+    ("classify", "a.jsonl", '{"text": "x", "label": "a"}\n{"text": "x"\n', ":2: not JSON"),
+    ("classify", "a.jsonl", '{"text": "x", "label": "a"}\n{"text": "x", "pair": "y", "label": "b"}\n', ":2: a pair of"),
+    ("classify", "a.tsv", "", "a.tsv: no examples in it"),
+    ("pair", "a.tsv", "text\tpair\tlabel\nx\ty\ta\nx\tb\n", ":3: 2 fields where the header has 3"),
+    (
+        "pair",
+        "a.jsonl",
+        '{"text": "x", "pair": "y", "label": "a"}\n{"text": "x", "label": "b"}\n',
+        ":2: one text; this",
+    ),
+    (
+        "multilabel",
+        "a.jsonl",
+        '{"text": "x", "labels": ["a", "b"]}\n{"text": "x", "labels": {"a": 1}}\n',
+        ":2: label {",
+    ),
+    ("regress", "a.tsv", "text\tlabel\nx\t1\ny\tmuch\n", ":3: label 'much' is not a finite number"),
+    ("regress", "a.tsv", "text\tlabel\nx\t1\ny\tnan\n", ":3: label 'nan' is not a finite number"),
+    ("tag", "a.conll", "x O\n\nx O\ny B-X O\n", ":4: 3 columns where the sentence's first word has 2"),
+    ("tag", "a.jsonl", '{"words": ["x", "y"], "tags": ["O"]}\n', ":1: 2 words and 1 tags"),
+    ("answer", "a.jsonl", ANSWER % 2 + ANSWER % 3, ":2: answer 'z' does not stand at character 3 of its context"),
+    ("answer", "a.jsonl", ANSWER % 2 + ANSWER % -1, ":2: answer 'z' does not stand at character -1 of its context"),
+    ("answer", "a.tsv", "question\tcontext\n", "questions are read from .jsonl files and the .json of SQuAD"),
+]
+ONE_LABEL = [
+    ("classify", "a.tsv", "text\tlabel\nx\ta\ny\ta\n", "only the label 'a'; a classifier needs at least two"),
+    ("tag", "a.conll", "x O\n\ny O\n", "only the label 'O'; a tagger needs at least two"),
+    ("multilabel", "a.tsv", "text\tlabels\nx\t\n", "no labels"),
+]
+UNKNOWN = [
+    ("classify", "a.tsv", "text\tlabel\nx\ta\ny\tc\n", ":3: label 'c' is not one of a, b"),
+    ("pair", "a.tsv", "text\tpair\tlabel\nx\ty\tc\n", ":2: label 'c' is not one of a, b"),
+    ("multilabel", "a.tsv", "text\tlabels\nx\ta,c\n", ":2: label 'c' is not one of a, b"),
+    ("tag", "a.conll", "x O\ny B-Z\n", ":1: label 'B-Z' is not one of B-X, I-X, O"),
+]
+
+
+def one_line(capsys):
+    err = capsys.readouterr().err
+    assert err.startswith("ctxrep: ") and err.count("\n") == 1 and "Traceback" not in err
+    return err
+
+
+@pytest.mark.parametrize(("task", "name", "content", "message"), [*MALFORMED, *ONE_LABEL])
+def test_training_on_malformed_rows(task, name, content, message, folders, tmp_path, capsys):
+    """Nothing is trained and nothing is written; the same in what is learned from and in the development set."""
+    bad, good = put(tmp_path, name, content), put(tmp_path, *GOOD[task])
+    out = tmp_path / "out"
+    both = [(bad, good), (good, bad)] if (task, name, content, message) in MALFORMED else [(bad, good)]
+    for data, dev in both:
+        argv = ["train", "--task", task, "--data", data, "--dev", dev, "--encoder", folders / "encoder", "--out", out]
+        assert cli.main([*map(str, argv), "--steps", "1"]) == 1
+        err = one_line(capsys)
+        assert message in err and str(bad) in err and not out.exists()
+
+
+@pytest.mark.parametrize(("task", "name", "content", "message"), UNKNOWN)
+def test_an_unknown_label_in_the_development_set(task, name, content, message, folders, tmp_path, capsys):
+    bad, good = put(tmp_path, name, content), put(tmp_path, *GOOD[task])
+    argv = ["train", "--task", task, "--data", good, "--dev", bad, "--encoder", folders / "encoder"]
+    assert cli.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "1"]) == 1
+    assert f"{bad}{message}" in one_line(capsys) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("task", "name", "content", "message"), [*MALFORMED, *UNKNOWN])
+def test_scoring_on_malformed_rows(task, name, content, message, folders, tmp_path, capsys):
+    bad = put(tmp_path, name, content)
+    argv = ["score", str(folders / task), "--data", str(bad), "--predictions", str(tmp_path / "answers.jsonl")]
+    assert cli.main(argv) == 1
+    err = one_line(capsys)
+    assert message in err and str(bad) in err and not (tmp_path / "answers.jsonl").exists()
+
+
+BAD_ROWS = {
+    "classify": "x\n" + "x\tc\n",
+    "pair": "x\ty\n" + "x\ty\tc\n",
+    "multilabel": "x\n" + "x\tc\n",
+    "regress": "x\n" + "x\tmuch\n",
+    "tag": "\nx O\ny B-X O\n\ny B-Z\n",
+    "answer": ANSWER % 3 + "{\n",
+}
+
+
+@pytest.mark.parametrize("task", GOOD)
+def test_malformed_rows_are_left_out_of_a_score(task, folders, tmp_path, capsys):
+    name, content = GOOD[task]
+    good, bad = put(tmp_path, f"a{name}", content), put(tmp_path, name, content + BAD_ROWS[task])
+    expected = recipes.score(folders / task, good)
+    answers = tmp_path / "answers.jsonl"
+    argv = ["score", str(folders / task), "--data", str(bad), "--skip-bad", "--predictions", str(answers)]
+    assert cli.main([*argv, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    skipped = found.pop("skipped")
+    assert len(skipped) == 2 and all(message.startswith(f"{bad}:") for message in skipped)
+    assert len(answers.read_text(encoding="utf-8").splitlines()) == found["examples"] == 3
+    del found["worst"], expected["worst"]
+    assert found == json.loads(json.dumps(expected))
+    assert cli.main(argv) == 0
+    out = capsys.readouterr().out
+    assert "\nleft out: 2 malformed rows\n" in out and all(f"\n  {message}\n" in out for message in skipped)
+
+
+def test_nothing_but_malformed_rows(folders, tmp_path, capsys):
+    bad = put(tmp_path, "a.tsv", "text\tlabel\nx\ny\n")
+    assert cli.main(["score", str(folders / "classify"), "--data", str(bad), "--skip-bad"]) == 1
+    assert f"{bad}: no row of it can be read; the first: {bad}:2: 1 fields" in one_line(capsys)
+
+
+@pytest.mark.filterwarnings("always::UserWarning")  # which the command prints
+def test_malformed_rows_are_left_out_of_training(folders, tmp_path, capsys):
+    name, content = GOOD["regress"]
+    data, dev = put(tmp_path, name, content + BAD_ROWS["regress"]), put(tmp_path, "dev.tsv", content + "x\n")
+    argv = ["train", "--task", "regress", "--data", data, "--dev", dev, "--encoder", folders / "encoder", "--skip-bad"]
+    assert cli.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "2", "--freeze"]) == 0
+    err = capsys.readouterr().err.splitlines()
+    assert err[0] == "ctxrep: 3 malformed rows were left out:"
+    assert [line.strip().partition(": ")[0] for line in err[1:4]] == [f"{data}:5", f"{data}:6", f"{dev}:5"]
+    assert train.load(tmp_path / "out")[1].task == "regress"
+
+
+# ------------------------------------------------------------------------------------------------- other models
+
+
+def test_options_of_task_models_alone(folders, models, tmp_path):
+    for folder in (folders / "encoder", models / "bert" / "pretrained"):
+        for options in ({"columns": {"text": "x"}}, {"skip_bad": True}, {"predictions": tmp_path / "a"}):
+            with pytest.raises(ValueError, match="columns, skip_bad and predictions are for task models"):
+                recipes.score(folder, "any.txt", **options)
+    with pytest.raises(ValueError, match="an encoder alone has no score"):
+        recipes.score(folders / "encoder", "any.txt")
+    with pytest.raises(ValueError, match="give a text file"):
+        recipes.score(models / "bert" / "pretrained", ["a"])
