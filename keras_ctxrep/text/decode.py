@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.text.tags import spans, to_iob2
 
-N_BEST = 20  # begins and ends of answers that are looked at in every window
+N_BEST = 20  # answers that are kept, of every window and in the end
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -63,7 +64,7 @@ def best_answers(
     """The best spans of a context, and the score of there being none.
 
     Devlin et al. 2018, sections 4.2 and 4.3: a span's score is the sum of its start's and its end's logit, that of no
-    answer the same sum at [CLS], the smallest over all windows. The 20 best starts and ends of each window are paired.
+    answer the same sum at [CLS], the smallest over all windows. Of equals the first window's and the first of it win.
 
     Args:
         windows: of one question, from `WordPieceFeatures.windows`.
@@ -81,11 +82,13 @@ def best_answers(
         start_logits, end_logits = (np.asarray(output[f"{edge}_logits"], np.float64) for edge in ("start", "end"))
         null = min(null, float(start_logits[0] + end_logits[0]))
         inside = np.arange(row.first, len(row) - 1)
-        firsts, lasts = (inside[_best(logits[inside])] for logits in (start_logits, end_logits))
-        for first in firsts:
-            for last in lasts[(first <= lasts) & (lasts < first + max_answer)]:
-                span = (row.offsets[first][0], row.offsets[last][1])
-                score = float(start_logits[first] + end_logits[last])
+        ends = sliding_window_view(np.append(end_logits[inside], np.full(max_answer, -np.inf)), max_answer)
+        band = start_logits[inside][:, None] + ends[:-1]  # (starts, pieces after the first)
+        for place in np.argsort(-band, axis=None, kind="stable")[:N_BEST]:
+            first, more = divmod(int(place), max_answer)
+            score = float(band[first, more])
+            if np.isfinite(score):
+                span = (row.offsets[inside[first]][0], row.offsets[inside[first + more]][1])
                 if score > found.get(span, -np.inf):
                     found[span] = score
     best = sorted(found.items(), key=lambda item: -item[1])[:N_BEST]
@@ -95,8 +98,3 @@ def best_answers(
         for ((begin, end), score), share in zip(best, shares, strict=True)
     ]
     return answers, null
-
-
-def _best(logits: np.ndarray) -> np.ndarray:
-    """Positions of the largest ones, the first of equals first."""
-    return np.argsort(-logits, kind="stable")[:N_BEST]
