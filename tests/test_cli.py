@@ -2,13 +2,17 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import h5py
 import numpy as np
 import pytest
 
 from keras_ctxrep import cli, train
+from keras_ctxrep.models import bert
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.examples import read
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 COMMANDS = (
     "prepare",
@@ -16,6 +20,8 @@ COMMANDS = (
     "train",
     "score",
     "embed",
+    "neighbours",
+    "plot",
     "convert",
     "zoo",
     "export",
@@ -47,6 +53,14 @@ def test_help(name, capsys):
     assert text.startswith(f"usage: ctxrep {name}") and "None" not in text
     if name == "pretrain":
         assert "(default: 32)" in text and "(default: 8000)" in text
+    if name == "train":
+        for part in (
+            "multilabel any number of labels",
+            "--no-freeze",
+            "text=sentence label=gold",
+            "(default: classify)",
+        ):
+            assert part in text
 
 
 def test_help_is_quick_and_needs_no_tensorflow():
@@ -66,6 +80,9 @@ def test_help_is_quick_and_needs_no_tensorflow():
         ["convert", "a", "--out", "b", "--from", "allennlp", "--to", "allennlp"],
         ["convert", "a", "--out", "b", "--from", "word2vec"],
         ["embed", "a", "--input", "b", "--out", "c.npz", "--batch-size", "0"],
+        ["train", "--data", "a", "--dev", "b", "--encoder", "c", "--out", "d", "--task", "rank"],
+        ["train", "--data", "a", "--dev", "b", "--encoder", "c", "--out", "d", "--columns", "text"],
+        ["train", "--data", "a", "--dev", "b", "--encoder", "c", "--out", "d", "--patience", "0"],
         ["tflite", "a", "--out", "b.tflite", "--lengths", "8,x"],
         ["tflite", "a", "--out", "b.tflite", "--quantize", "int3"],
     ],
@@ -92,7 +109,7 @@ def test_wrong_usage_is_exit_2(argv, capsys):
         ("pretrain bert --corpus {tmp}/latin1.txt --steps 1 --out {tmp}/o", "latin1.txt:2: not UTF-8"),
         ("pretrain bert --corpus {models}/corpus.txt --steps 1 --out {tmp}/o --size huge", "choose one of bert_2_64_2"),
         ("predict {tmp}/missing.tflite", "no such file"),
-        ("predict {models}/bert/pretrained", "a pretrainer gives no answers"),
+        ("predict {models}/bert/pretrained", "a pretrainer answers nothing; fine-tune it"),
         ("embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.txt", "must end in .npz or .hdf5"),
         (
             "embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.npz --carry-state",
@@ -275,6 +292,72 @@ def test_pretrain_and_train_from_files(models, tmp_path, capsys):
     assert "accuracy" in capsys.readouterr().out
     before, after = (train.load(tmp_path / name)[0].get_layer("forward_0").get_weights() for name in ("lm", "c"))
     assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))  # frozen
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    """A BERT of random weights, and word vectors, which `convert` reads from a text file."""
+    root = tmp_path_factory.mktemp("encoders")
+    config = bert.Config(len(SPECIAL_PIECES) + 4, layers=1, width=16, heads=2, intermediate=16, max_positions=16)
+    bundle = Bundle("bert", "embed", asdict(config), 16, vocab=(*SPECIAL_PIECES, "red", "blue", "fish", "?"))
+    train.save(root / "bert", train.build(bundle), bundle)
+    (root / "glove.txt").write_text("red 1 0 0\nblue 0 1 0\nfish 0 0 1\n")
+    argv = ["convert", str(root / "glove.txt"), "--from", "vectors", "--out", str(root / "vectors")]
+    assert cli.main(argv) == 0
+    return root
+
+
+def test_convert_of_vectors(encoders):
+    encoder, bundle = train.load(encoders / "vectors")
+    assert (bundle.family, bundle.task, bundle.vocab[-3:]) == ("static", "embed", ("red", "blue", "fish"))
+    found = np.asarray(encoder(bundle.features(["blue fish"]))["sequence"])
+    np.testing.assert_allclose(found[0], [[0, 1, 0], [0, 0, 1]])
+
+
+TASKS = {  # rows, columns, metric, a line to answer
+    "classify": ("sentence\tgold\nred fish\tr\nblue fish\tb\n", "text=sentence label=gold", "accuracy", "red"),
+    "pair": ("a\tb\tlabel\nred fish\tred\tr\nred\tblue\tb\n", "text=a pair=b", "accuracy", "red\tblue"),
+    "multilabel": ("1\tred blue\tr,b\n2\tred\tr\n3\tfish\t\n", "text=2 label=3", "micro_f1", "red"),
+    "regress": ("red fish\t1.0\nblue fish\t-1.0\n", "text=1 label=2", "pearson", "red"),
+    "tag": ("red X B-R\nfish X O\n\nblue X B-B\n", "text=1 label=3", "span_f1", "red fish"),
+    "answer": (
+        '{"q": "red ?", "c": "blue red", "answers": [{"text": "red", "start": 5}]}\n' * 2,
+        "question=q context=c",
+        "f1",
+        "red ?\tblue red",
+    ),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_from_a_file_to_answers(task, encoders, tmp_path, capsys):
+    rows, columns, metric, line = TASKS[task]
+    data = tmp_path / {"answer": "a.jsonl", "tag": "a.conll"}.get(task, "a.tsv")
+    data.write_text(rows)
+    encoder = encoders / ("bert" if task in ("pair", "answer") else "vectors")
+    network = "" if encoder.name == "bert" else "--stack cnn --units 8"
+    argv = f"train --task {task} --data {data} --dev {data} --encoder {encoder} --out {tmp_path}/m --columns {columns}"
+    rate = "--learning-rate 0.02 --dropout 0 --epochs 40 --batch-size 2 --patience 40"
+    assert cli.main([*argv.split(), *network.split(), *rate.split()]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("step ") and metric.replace("_", " ") in out[-1].replace("_", " ")
+    assert out[-1].startswith(f"{tmp_path}/m: ") and f" on {data}: " in out[-1]
+    assert cli.main(f"score {tmp_path}/m --data {data} --columns {columns} --json".split()) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["metric"] == metric and found[metric] > 0.95 and len(found["interval"]) == 2
+    assert cli.main(f"score {tmp_path}/m --data {data} --columns {columns}".split()) == 0
+    assert "95% of resamples: " in capsys.readouterr().out
+    (tmp_path / "lines.txt").write_text(line + "\n")
+    assert cli.main(f"predict {tmp_path}/m --input {tmp_path}/lines.txt".split()) == 0
+    answer = json.loads(capsys.readouterr().out)
+    if task == "tag":
+        assert [word["label"] for word in answer["words"]] == ["B-R", "O"] and len(answer["entities"]) == 1
+    elif task == "regress":
+        assert answer["value"] > 0.3
+    else:
+        expected = {"classify": ("label", "r"), "pair": ("label", "b"), "multilabel": ("labels", ["r"])}
+        name, value = expected.get(task, ("answer", "red"))
+        assert answer[name] == value
 
 
 def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
