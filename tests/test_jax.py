@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_ctxrep.models import bert, elmo
+from keras_ctxrep.models import bert, elmo, heads
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masking, Vocabulary, language_model_batch, pretrainer_batch
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
@@ -31,18 +31,26 @@ BERT = bert.Config(
     attention_dropout=0.0,
     initializer_range=0.3,
 )
-MODELS = {"bilm": (elmo.language_model, (BILM, 9)), "bert": (bert.pretrainer, (BERT,))}
+MODELS = {
+    "bilm": (elmo.language_model, (BILM, 9)),
+    "bert": (bert.pretrainer, (BERT,)),
+    "tagger": (lambda config: heads.tag(bert.encoder(config), 3, crf=True, dropout=0.0), (BERT,)),
+}
 
 # Runs in a process of its own: reads weights and batch, writes the outputs and the losses of two training steps.
 SCRIPT = """
 import sys
 import keras
 import numpy as np
-from keras_ctxrep.models import bert, elmo
+from keras_ctxrep.models import bert, elmo, heads
 
 assert keras.backend.backend() == "jax"
 folder = sys.argv[1]
-models = {"bilm": (elmo.language_model, (elmo.%r, 9)), "bert": (bert.pretrainer, (bert.%r,))}
+models = {
+    "bilm": (elmo.language_model, (elmo.%r, 9)),
+    "bert": (bert.pretrainer, (bert.%r,)),
+    "tagger": (lambda config: heads.tag(bert.encoder(config), 3, crf=True, dropout=0.0), (bert.%r,)),
+}
 for name, (make, arguments) in models.items():
     stored = np.load(f"{folder}/{name}.npz")
     inputs, targets, weights = (
@@ -52,16 +60,18 @@ for name, (make, arguments) in models.items():
     model = make(*arguments)
     model.load_weights(f"{folder}/{name}.weights.h5")
     outputs = {key: np.asarray(value) for key, value in model.predict_on_batch(inputs).items()}
-    losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in outputs}
+    losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in targets}
+    if name == "tagger":
+        losses = {"logits": model.get_layer("crf").loss}
     model.compile(keras.optimizers.SGD(0.1), losses)
-    steps = [float(model.train_on_batch(inputs, targets, weights)[0]) for _ in range(2)]
+    steps = [float(np.ravel(model.train_on_batch(inputs, targets, weights or None))[0]) for _ in range(2)]
     np.savez(f"{folder}/{name}.found.npz", steps=steps, **outputs)
 assert "tensorflow" not in sys.modules
 """
 
 
 def batches():
-    """(inputs, targets, weights) of both pretraining objectives."""
+    """(inputs, targets, weights) of both pretraining objectives, and of a tagger with a CRF."""
     rng = np.random.default_rng(0)
     characters = CharacterFeatures(max_characters=10)
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *"abcdef"])
@@ -69,7 +79,9 @@ def batches():
     pieces = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, *(chr(97 + i) for i in range(25))]), max_length=16)
     masking = Masking(pieces.wordpiece)
     pairs = [(Row([2, 7, 8, 9, 3, 10, 11, 3], first=5), True), (Row([2, 12, 3, 13, 3], first=3), False)]
+    tagged = WordPieceFeatures(pieces.wordpiece, starts=True)([["a", "", "b", "c"], ["d", "e"]])
     return {
+        "tagger": (tagged, {"logits": np.array([[0, -1, 2, 1], [1, 2, -1, -1]], np.int32)}, {}),
         "bilm": language_model_batch(characters, vocabulary, sentences),
         "bert": pretrainer_batch(pieces, [masking(pair, rng) for pair in pairs]),
     }
@@ -90,15 +102,20 @@ def test_jax_gives_what_tensorflow_gives(tmp_path, rng):
         arrays = {f"{kind}/{key}": array for kind, group in named.items() for key, array in group.items()}
         np.savez(tmp_path / f"{name}.npz", **arrays)
         outputs = {key: np.asarray(value) for key, value in model(inputs).items()}
-        losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in outputs}
+        losses = {key: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for key in targets}
+        if name == "tagger":
+            losses = {"logits": model.get_layer("crf").loss}
         model.compile(keras.optimizers.SGD(0.1), losses, run_eagerly=True)
-        steps = [float(model.train_on_batch(inputs, targets, weights)[0]) for _ in range(2)]
+        steps = [float(np.ravel(model.train_on_batch(inputs, targets, weights or None))[0]) for _ in range(2)]
         expected[name] = outputs | {"steps": np.array(steps)}
 
     environment = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # compiles in half the time
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT % (BILM, BERT), str(tmp_path)], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", SCRIPT % (BILM, BERT, BERT), str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     for name, arrays in expected.items():

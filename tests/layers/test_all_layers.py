@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_ctxrep import layers
 from keras_ctxrep.layers import (
+    CRF,
     Bias,
     CharCNN,
     MaskedPooling,
@@ -88,10 +89,12 @@ CASES = {
     "PositionEmbedding": (lambda **kw: PositionEmbedding(T + 2, **kw), sequence, False, (B, T, D)),
     "SinusoidalPositions": (SinusoidalPositions, sequence, False, (B, T, D)),
     "TakePositions": (TakePositions, sequence, "positions", (B, 2, D)),
+    "CRF": (CRF, sequence, True, (B, T)),
     "VocabularySoftmax": (lambda **kw: VocabularySoftmax(11, **kw), sequence, False, (B, T, 11)),
     "VocabularySoftmax with samples": (lambda **kw: VocabularySoftmax(11, 3, **kw), sequence, False, (B, T, 11)),
 }
 POSITIONS = np.array([[0, 4], [1, 1], [3, 2]], np.int32)
+WHOLE_NUMBERS = ("SentenceMarkers", "CRF")  # come out of these
 every_layer = pytest.mark.parametrize("case", CASES)
 
 
@@ -125,7 +128,7 @@ def test_shape(case, rng):
     x, layer = inputs(rng), make()
     assert call(case, layer, x).shape == shape
     symbols = [keras.KerasTensor((None, None, *array.shape[2:]), array.dtype.name) for array in as_list(x)]
-    unknown = (None, None, *shape[2:]) if len(shape) == 3 else (None, *shape[1:])
+    unknown = (None, None, *shape[2:]) if len(shape) == 3 or shape == (B, T) else (None, *shape[1:])
     second = keras.KerasTensor((None, None), "int32")
     first = symbols if isinstance(x, list) else symbols[0]
     out = make()(first, second) if takes == "positions" else make()(first, **({"mask": second} if takes else {}))
@@ -149,7 +152,7 @@ def test_padding_does_not_matter(case, rng, training):
     wide, mask = np.pad(other.astype(x.dtype), ((0, 0), (0, 3), (0, 0))), np.pad(MASK, ((0, 0), (0, 3)))
     wider = ops.convert_to_numpy(call(case, layer, wide, mask, **kwargs))
     assert not np.array_equal(other, x)
-    if len(shape) == 3:
+    if len(shape) == 3 or shape == (B, T):
         length = shape[1]
         real = np.pad(MASK, ((0, 0), (length - T, 0)), constant_values=1).astype(bool)
         before, after, wider = before[real], after[real], wider[:, :length][real]
@@ -182,7 +185,7 @@ def test_saved_and_loaded(case, rng, tmp_path):
         assert np.array_equal(ops.convert_to_numpy(one), ops.convert_to_numpy(two))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "SentenceMarkers"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in WHOLE_NUMBERS])
 @pytest.mark.parametrize("training", [False, True])
 def test_mixed_precision(case, rng, training):
     make, inputs, _, _ = CASES[case]
@@ -201,7 +204,7 @@ def test_mixed_precision(case, rng, training):
     assert np.isfinite(ops.convert_to_numpy(ops.cast(out, "float32"))).all()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "SentenceMarkers"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in WHOLE_NUMBERS])
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_gradients_reach_every_weight_and_the_input(case, rng, dtype):
     make, inputs, _, _ = CASES[case]

@@ -3,12 +3,19 @@
 import hashlib
 import json
 import zipfile
+from dataclasses import replace
 
 import pytest
 
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import CharacterFeatures, WordFeatures, WordPieceFeatures
+from keras_ctxrep.text.features import (
+    CharacterAndWordFeatures,
+    CharacterFeatures,
+    StaticFeatures,
+    WordFeatures,
+    WordPieceFeatures,
+)
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 BERT = Bundle(
@@ -25,6 +32,20 @@ BERT = Bundle(
     versions={"numpy": "2"},
 )
 ELMO = Bundle("elmo", "embed", {"max_characters": 12}, 5)
+ANSWER = replace(
+    BERT, task="answer", labels=(), head={}, pairs=True, stride=7, max_answer=5, null_threshold=-1.5
+)  # fmt: skip
+BESIDE = Bundle(
+    "elmo",
+    "tag",
+    {"max_characters": 12},
+    5,
+    labels=("O", "B-X"),
+    vocab=("<UNK>", "a"),
+    head={"crf": True},
+    stack={"kind": "lstm", "units": 3},
+    beside={"words": 2, "width": 4, "min_n": 0, "max_n": 0, "buckets": 0, "lowercase": True},
+)
 
 
 @pytest.fixture
@@ -48,7 +69,7 @@ def fields_of(bundle):
     return {name: getattr(bundle, name) for name in bundle.__dataclass_fields__ if name != "files"}
 
 
-@pytest.mark.parametrize("bundle", [BERT, ELMO])
+@pytest.mark.parametrize("bundle", [BERT, ELMO, ANSWER, BESIDE])
 def test_round_trip(tmp_path, bundle):
     bundles.save(bundle, tmp_path / "new" / "folder")
     found = bundles.load(tmp_path / "new" / "folder")
@@ -153,6 +174,25 @@ def test_features_follow_the_bundle():
     assert pieces.max_length == 8 and not pieces.wordpiece.lowercase and pieces.wordpiece.vocab == list(BERT.vocab)
 
 
+def test_a_tagger_of_word_pieces_reads_where_words_begin():
+    for task in bundles.TASKS:
+        features = replace(BERT, task=task).features
+        assert features.starts == ("starts" in features.keys) == (task == "tag")
+
+
+def test_features_of_static_vectors():
+    beside = BESIDE.features
+    assert isinstance(beside, CharacterAndWordFeatures) and beside.max_length == 5
+    assert beside([["A", "b"]])["word_ids"].tolist() == [[2, 1]]
+    ngrams = {"min_n": 3, "max_n": 6, "buckets": 20, "lowercase": False}
+    static = Bundle("static", "embed", ngrams, 5, vocab=("<UNK>", "a")).features
+    assert isinstance(static, StaticFeatures) and static.ngrams == (3, 6, 20) and static.keys[0] == "subword_ids"
+
+
+def test_tasks():
+    assert set(bundles.TASKS) - set(bundles.SERVED) == {"language_model", "pretrainer"}
+
+
 @pytest.mark.parametrize("split_cjk", [True, False])
 @pytest.mark.parametrize("strip_accents", [None, True, False])
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -168,10 +208,12 @@ def test_features_follow_the_rules_of_the_vocabulary(lowercase, strip_accents, s
     assert len(found["日本"]) == (2 if split_cjk else 1)
 
 
-def test_bundles_written_before_there_were_rules(folder):
-    rewrite(folder, strip_accents=None, split_cjk=None)
+def test_bundles_written_before_there_were_more_fields(folder):
+    later = ("strip_accents", "split_cjk", "stack", "beside", "stride", "max_answer", "null_threshold")
+    rewrite(folder, **dict.fromkeys(later))
     found = bundles.load(folder)
-    assert found.strip_accents is None and found.split_cjk is True
+    assert found.strip_accents is None and found.split_cjk is True and found.stack == found.beside == {}
+    assert (found.stride, found.max_answer, found.null_threshold) == (128, 30, None)
 
 
 def test_nothing_is_left_behind_when_writing_fails(tmp_path):

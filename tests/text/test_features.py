@@ -218,7 +218,7 @@ def test_padding_to_a_length(pieces):
 
 def test_word_piece_features(pieces):
     batch = pieces(["A b", "ax", ""], ["c", None, "a b"])
-    assert list(batch) == list(WordPieceFeatures.keys)
+    assert list(batch) == list(pieces.keys)
     assert all(array.dtype == np.int32 and array.shape == (3, 6) for array in batch.values())
     assert batch["token_ids"].tolist() == [
         [CLS, A, B, SEP, C, SEP],
@@ -291,7 +291,9 @@ def test_offsets_are_cut_as_the_pieces_are(pieces):
 def test_offsets_of_words():
     for features in (CharacterFeatures(max_length=3), WordFeatures([*WordFeatures.MARKERS, "a"], max_length=3)):
         text, split = features.encode([" Hé  yo. ab", ["one", "t"]], offsets=True)
-        assert text == Row(["Hé", "yo", "."], True, 0, [0, 1, 2, None], [(1, 3), (5, 7), (7, 8)])
+        assert text == Row(
+            ["Hé", "yo", "."], True, 0, [0, 1, 2, None], [(1, 3), (5, 7), (7, 8)], [(1, 3), (5, 7), (7, 8)]
+        )
         assert split.offsets == [(0, 3), (0, 1)]
         assert features.encode(["a"])[0].offsets is None
 
@@ -324,3 +326,98 @@ def test_too_short_for_a_pair():
     with pytest.raises(ValueError, match="max_length=3"):
         WordPieceFeatures(WordPiece(VOCAB), max_length=3)
     assert len(WordPieceFeatures(WordPiece(VOCAB), 4).encode(["a b c"], ["d e f"])[0]) == 4
+
+
+# -------------------------------------------------------------------------------------------------- words and windows
+
+
+@pytest.fixture
+def tagged():
+    return WordPieceFeatures(WordPiece(VOCAB), max_length=8, starts=True)
+
+
+def test_starts_of_raw_text(tagged):
+    text = " ax, \u00e4bx\u200b  b"
+    row = tagged.encode([text])[0]
+    assert row.tokens == [CLS, A, X, 1, 1, B, SEP] and row.starts == [1, 3, 4, 5] and not row.truncated
+    assert [text[begin:end] for begin, end in row.words] == ["ax", ",", "\u00e4bx", "b"]
+    assert row.offsets == [(0, 0), (1, 2), (2, 3), (3, 4), (5, 8), (11, 12), (0, 0)]
+    assert tagged.encode(["", " \u200b"]) == [Row([CLS, SEP], False, 2, [], [(0, 0)] * 2, [])] * 2
+
+
+def test_starts_of_raw_text_that_is_cut(tagged):
+    row = tagged.encode(["a axxx b c d"])[0]  # six pieces are kept: the word behind is cut off
+    assert row.tokens == [CLS, A, A, X, X, X, B, SEP] and row.truncated
+    assert row.starts == [1, 2, 6, None, None] and row.words == [(0, 1), (2, 6), (7, 8), (9, 10), (11, 12)]
+    row = tagged.encode(["a b c d axxx"])[0]
+    assert row.starts == [1, 2, 3, 4, 5] and row.words[-1] == (8, 12)  # its first piece is kept
+
+
+def test_starts_in_a_batch(tagged, pieces):
+    texts = ["ax b", ["a", "", "ax", "axx", "c", "d"], "", "b"]
+    batch = tagged(texts)
+    assert tuple(batch) == tagged.keys == ("token_ids", "segment_ids", "mask", "starts")
+    assert batch["starts"].dtype == np.int32
+    assert batch["starts"].tolist() == [[1, 3, 0, 0, 0, 0], [1, 0, 2, 4, 0, 0], [0] * 6, [1, 0, 0, 0, 0, 0]]
+    plain = pieces(texts)
+    assert tuple(plain) == pieces.keys and all(np.array_equal(plain[key], batch[key]) for key in plain)
+    assert tagged([""])["starts"].tolist() == [[0]] and tagged([])["starts"].shape == (0, 1)
+    assert tagged(["a"], length=8)["starts"].shape == (1, 1)
+    assert tagged.encode(texts)[1].words is None and tagged.encode(texts)[1].truncated
+
+
+def test_raw_and_split_text_have_the_same_pieces(tagged):
+    raw, split = tagged.encode(["ax b axx", ["ax", "b", "axx"]])
+    assert raw.tokens == split.tokens and raw.starts == split.starts == [1, 3, 4]
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("max_length", [6, 7, 9, 12, 40])
+def test_windows(stride, max_length):
+    """Every piece of the context is in a window; one begins `stride` after the other, or where that ends."""
+    features = WordPieceFeatures(WordPiece(VOCAB), max_length)
+    room = max_length - 5
+    for size in range(25):
+        context = " ".join("abcdefghij"[number % 10] for number in range(size))
+        (rows,) = features.windows(["ax"], [context], stride)
+        step, places = min(stride, room), []
+        for number, row in enumerate(rows):
+            begin = number * step
+            place = [*range(begin, min(begin + room, size))]
+            assert row.tokens == [CLS, A, X, SEP, *(A + i % 10 for i in place), SEP] and row.first == 4
+            assert row.offsets == [(0, 0), (0, 1), (1, 2), (0, 0), *((2 * i, 2 * i + 1) for i in place), (0, 0)]
+            assert len(row) <= max_length and row.starts is None
+            places.extend(place)
+        assert set(places) == set(range(size))
+        assert len(rows) == 1 or (len(rows) - 2) * step + room < size  # none that is not needed
+    batch = features.collate(features.windows(["ax"], ["a b c d e f g h"], stride)[0])
+    assert (
+        batch["segment_ids"][0, :5].tolist() == [0, 0, 0, 0, 1] and not batch["segment_ids"][batch["mask"] == 0].any()
+    )
+
+
+def test_windows_of_several_questions(pieces):
+    found = pieces.windows(["a", "", "b c"], ["d e f g h", "i j", ""], stride=2)
+    assert [[len(row) for row in rows] for rows in found] == [[8, 7], [5], [5]]
+    assert [[row.first for row in rows] for rows in found] == [[3, 3], [2], [4]] and pieces.windows([], []) == []
+    with pytest.raises(ValueError, match="zip"):
+        pieces.windows(["a"], ["a", "b"])
+
+
+def test_a_long_question_keeps_its_first_64_pieces():
+    features = WordPieceFeatures(WordPiece(VOCAB), max_length=69)
+    ((row, other),) = features.windows(["a " * 63 + "bx c"], ["d e f"], stride=2)
+    assert row.tokens[:66] == [CLS, *[A] * 63, B, SEP] and row.first == other.first == 66
+    assert row.offsets[66:-1] == [(0, 1), (2, 3)] and other.offsets[66:-1] == [(4, 5)]
+
+
+def test_windows_without_room():
+    features = WordPieceFeatures(WordPiece(VOCAB), max_length=6)
+    assert len(features.windows(["a b"], ["c d e"])[0]) == 3
+    with pytest.raises(ValueError, match="max_length=6: a question of 3 pieces needs at least 7"):
+        features.windows(["a b c"], ["d"])
+    with pytest.raises(ValueError, match="max_length=6: a question of 64 pieces needs at least 68"):
+        features.windows(["a " * 80], ["d"])
+    for stride in (0, -1):
+        with pytest.raises(ValueError, match=f"stride={stride}: at least 1"):
+            features.windows(["a"], ["b"], stride)

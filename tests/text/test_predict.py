@@ -2,13 +2,15 @@
 
 import io
 import os
+from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.decode import softmax
+from keras_ctxrep.text.examples import Example, Question, Tagged
 from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
@@ -110,16 +112,16 @@ def test_an_engine_that_reads_raw_text():
 
 @pytest.mark.parametrize(("family", "task"), [("elmo", "language_model"), ("bert", "pretrainer")])
 def test_a_model_without_a_head_has_no_answers(family, task):
-    with pytest.raises(ValueError, match=f"a {task} gives no answers; put a head on it"):
+    with pytest.raises(ValueError, match=f"a {task} answers nothing; fine-tune it with `ctxrep train`, or use `ctxrep"):
         Predictor(Bundle(family, task, CONFIG, 8, vocab=SPECIAL_PIECES), lambda batch: {})
 
 
-@pytest.mark.parametrize("task", ["tag", "answer", "embed"])
-def test_a_model_whose_outputs_are_no_answers(task):
-    bundle = Bundle("bert", task, {"pooler": False}, 9, vocab=tuple(SPECIAL_PIECES))
-    message = "has no pooler, so no vector" if task == "embed" else f"the task '{task}': its outputs are not decoded"
-    with pytest.raises(ValueError, match=message):
+def test_a_model_whose_outputs_are_no_answers():
+    bundle = Bundle("bert", "embed", {"pooler": False}, 9, vocab=tuple(SPECIAL_PIECES))
+    with pytest.raises(ValueError, match="has no pooler, so no vector"):
         Predictor(bundle, lambda batch: batch)
+    for task in ("tag", "answer"):  # which need none
+        Predictor(replace(bundle, task=task), lambda batch: batch)
 
 
 def in_chunks(data, size):
@@ -176,6 +178,298 @@ def test_an_answer_comes_as_soon_as_its_line_does(predictor):
         assert list(answers) == [vector("rest")]
 
 
-def test_softmax():
-    np.testing.assert_allclose(softmax(np.array([[1e4, 1e4], [-1e4, 0]])), [[0.5, 0.5], [0, 1]])
-    assert softmax(np.zeros((2, 3), np.float32)).dtype == np.float64
+# --------------------------------------------------------------------------------- several labels, numbers, pairs
+
+
+def test_several_labels():
+    logits = np.array([[-9, 0, 9], [-1, -1, -1]], np.float32)
+    predictor = Predictor(Bundle("elmo", "multilabel", CONFIG, 8, ("a", "b", "c")), lambda batch: {"logits": logits})
+    both, none, empty = predictor(["one", "two", " "])
+    assert both["labels"] == ["b", "c"] and list(both["probabilities"]) == ["a", "b", "c"]
+    assert both["probabilities"] == pytest.approx({"a": 1 / (1 + np.exp(9)), "b": 0.5, "c": 1 / (1 + np.exp(-9))})
+    assert none["labels"] == [] and none["probabilities"]["a"] == pytest.approx(1 / (1 + np.e)) and empty == EMPTY
+
+
+def test_numbers():
+    bundle = Bundle("bert", "regress", {}, 8, vocab=VOCAB, pairs=True)
+    predictor = Predictor(bundle, lambda batch: {"logits": batch["mask"].sum(1, keepdims=True) / 2})
+    answers = predictor(["a b", "", "a b c d e", ""], ["c", "d", "f", ""])
+    assert answers == [{"value": 3.0}, {"value": 2.0}, {"value": 4.0, "truncated": True}, EMPTY]
+    assert predictor.ask([Example("a", 1.0, "b")]) == [{"value": 2.5}]
+    with pytest.raises(ValueError, match="this model reads pairs of texts"):
+        predictor(["a"])
+
+
+# --------------------------------------------------------------------------------------------------- labels of words
+
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+# text -> its words, as they stand in it
+AWKWARD = {
+    "caf\u00e9 \u00fcber na\u00efve": ["caf\u00e9", "\u00fcber", "na\u00efve"],
+    "u\u0308ber ne\u0301e ": ["u\u0308ber", "ne\u0301e"],
+    "\u6771\u4eac\u30bf\u30ef\u30fc abc": ["\u6771", "\u4eac", "\u30bf\u30ef\u30fc", "abc"],
+    f"go {FAMILY} x\U0001f44dy": ["go", FAMILY, "x\U0001f44dy"],
+    "  a  b\t\tc ": ["a", "b", "c"],
+    "\u05e9\u05dc\u05d5\u05dd \u05e2\u05d5\u05dc\u05dd, abc": [
+        "\u05e9\u05dc\u05d5\u05dd", "\u05e2\u05d5\u05dc\u05dd", ",", "abc",
+    ],
+    "ze\u200bro \u200bwidth\u200b \u200b x": ["ze\u200bro", "width", "x"],
+    "\u202eabc\u202c d\u00a0e\u3000f\ufffd": ["abc", "d", "e", "f"],
+    "don't; U.S.": ["don", "'", "t", ";", "U", ".", "S", "."],
+    "\u0130stanbul \ufb01t \u1e9e": ["\u0130stanbul", "\ufb01t", "\u1e9e"],
+}  # fmt: skip
+LETTERS = [chr(letter) for letter in range(ord("a"), ord("z") + 1)]
+VOCAB = (*SPECIAL_PIECES, *LETTERS, *(f"##{letter}" for letter in LETTERS), ",", "\u6771")
+LABELS = ("O", "B-X", "I-X", "B-Y")
+
+
+def taken_in_turn(crf=False):
+    """A tagger whose nth word has the label n modulo 4, with the probability 1/2; by its CRF the label O."""
+
+    def run(batch):
+        real = batch.get("starts", batch["mask"])
+        which = np.tile(np.arange(real.shape[1]) % 4, (len(real), 1))
+        logits = np.where(which[..., None] == np.arange(4), np.float32(np.log(3)), 0)
+        return {"logits": logits} | ({"tags": np.where(which == 1, 1, 0)} if crf else {})
+
+    return run
+
+
+def tagger(family, run=None, max_length=60, labels=LABELS, **kwargs):
+    fields = {"vocab": VOCAB} if family == "bert" else {}
+    return Predictor(Bundle(family, "tag", CONFIG, max_length, labels, **fields), run or taken_in_turn(), **kwargs)
+
+
+@pytest.mark.parametrize("family", ["elmo", "bert"])
+@pytest.mark.parametrize("text", AWKWARD)
+def test_words_and_where_they_stand(family, text):
+    (answer,) = tagger(family)([text])
+    found = answer["words"]
+    assert [word["word"] for word in found] == AWKWARD[text]
+    assert [text[word["start"] : word["end"]] for word in found] == AWKWARD[text]
+    assert all(one["end"] <= two["start"] for one, two in pairwise(found))
+    assert [word["label"] for word in found] == [LABELS[number % 4] for number in range(len(found))]
+    assert all(word["score"] == pytest.approx(0.5) for word in found)
+    for entity in answer["entities"]:
+        assert entity["text"] == text[entity["start"] : entity["end"]]
+    assert "truncated" not in answer
+
+
+@pytest.mark.parametrize("family", ["elmo", "bert"])
+def test_entities(family):
+    text = "ab  cd ef, gh ij"  # O B-X I-X B-Y O B-X
+    (answer,) = tagger(family)([text])
+    assert answer["entities"] == [
+        {"type": "X", "text": "cd ef", "start": 4, "end": 9},
+        {"type": "Y", "text": ",", "start": 9, "end": 10},
+        {"type": "X", "text": "ij", "start": 14, "end": 16},
+    ]
+    assert "entities" not in tagger(family, labels=("NN", "VB", "IN", "DT"))([text])[0]
+
+
+@pytest.mark.parametrize("family", ["elmo", "bert"])
+def test_an_accent_that_is_taken_off_at_the_end_of_a_word(family):
+    """It is no part of the word where the model does not read it."""
+    (answer,) = tagger(family)(["cafe\u0301 x"])
+    assert [word["word"] for word in answer["words"]] == ["cafe" if family == "bert" else "cafe\u0301", "x"]
+
+
+@pytest.mark.parametrize("family", ["elmo", "bert"])
+def test_words_that_are_already_split(family):
+    sentence = ["New York", "don't", "ab", "e\u0301", "x"]
+    (answer,) = tagger(family)([sentence])
+    joined = " ".join(sentence)
+    assert [word["word"] for word in answer["words"]] == sentence
+    assert [joined[word["start"] : word["end"]] for word in answer["words"]] == sentence
+    assert [word["label"] for word in answer["words"]] == ["O", "B-X", "I-X", "B-Y", "O"]
+    assert answer["entities"][0] == {"type": "X", "text": "don't ab", "start": 9, "end": 17}
+    assert tagger(family)([tuple(sentence)]) == [answer] == tagger(family).ask([Tagged(sentence, None)])
+
+
+@pytest.mark.parametrize(("family", "max_length"), [("elmo", 3), ("bert", 6)])
+def test_words_that_are_cut_off(family, max_length):
+    predictor = tagger(family, max_length=max_length)
+    sentence = ["a", "b", "cd" if family == "bert" else "c", "e", "f"]
+    raw, split = predictor([" ".join(sentence), sentence])
+    assert raw["truncated"] and split["truncated"] and raw["words"] == split["words"][:3]
+    assert [word["label"] for word in split["words"]] == ["O", "B-X", "I-X", None, None]
+    assert [word["score"] for word in split["words"][3:]] == [0.0, 0.0]
+    assert raw["entities"] == split["entities"] and split["entities"][0]["end"] == raw["words"][2]["end"]
+    assert "truncated" not in predictor([sentence[:3]])[0]
+
+
+def test_words_without_pieces():
+    predictor = tagger("bert")
+    first, empty, none, last = predictor([["a", "\u200b", "", "b"], [], ["\u200b", ""], [" ", "c"]])
+    assert [word["label"] for word in first["words"]] == ["O", None, None, "B-Y"] and "truncated" not in first
+    assert empty == none == EMPTY and [word["label"] for word in last["words"]] == [None, "B-X"]
+    assert [(word["start"], word["end"]) for word in first["words"]] == [(0, 1), (2, 3), (4, 4), (5, 6)]
+
+
+@pytest.mark.parametrize("family", ["elmo", "bert"])
+def test_the_labels_of_a_crf_win(family):
+    (answer,) = tagger(family, taken_in_turn(crf=True))(["a b c d"])
+    assert [word["label"] for word in answer["words"]] == ["O", "B-X", "O", "O"]
+    np.testing.assert_allclose([word["score"] for word in answer["words"]], [1 / 2, 1 / 2, 1 / 6, 1 / 6])
+
+
+@pytest.mark.parametrize("family", ["elmo", "bert"])
+def test_sentences_in_batches_are_as_alone(family, rng):
+    sentences = [["ab"] * int(size) for size in rng.integers(1, 12, 20)]
+    texts = [one if index % 2 else " ".join(one) for index, one in enumerate(sentences)]
+    predictor = tagger(family, batch_size=3)
+    assert predictor(texts) == [predictor([text])[0] for text in texts]
+    assert [len(answer["words"]) for answer in predictor(texts)] == [len(one) for one in sentences]
+
+
+def test_a_tagger_that_reads_raw_text():
+    """What the signature of a SavedModel gives: words and labels as bytes, offsets in characters, "" for padding."""
+    columns = {
+        "words": np.array([["\u00e9e".encode(), b"b", b"c"], [b"x", b"", b""]], object),
+        "starts": np.array([[1, 4, 7], [0, -1, -1]]),
+        "ends": np.array([[3, 5, 8], [1, -1, -1]]),
+        "labels": np.array([[b"B-X", b"I-X", b"O"], [b"B-Y", b"", b""]], object),
+        "scores": np.array([[0.5, 0.25, 1], [0.75, 0, 0]], np.float32),
+    }
+
+    def run(batch):
+        assert set(batch) == {"text"}
+        order = [[" \u00e9e b  c", "x"].index(text) for text in batch["text"]]
+        return {name: column[order] for name, column in columns.items()}
+
+    predictor = tagger("elmo", run, raw=True)
+    first, empty, second = predictor([" \u00e9e b  c", "", "x"])
+    assert first["words"][0] == {"word": "\u00e9e", "start": 1, "end": 3, "label": "B-X", "score": 0.5}
+    assert first["entities"] == [{"type": "X", "text": "\u00e9e b", "start": 1, "end": 5}] and empty == EMPTY
+    assert [word["label"] for word in second["words"]] == ["B-Y"] and len(first["words"]) == 3
+    assert predictor.ask([Tagged(("x",), None)]) == [second]
+    with pytest.raises(ValueError, match="a SavedModel splits text into words itself: give strings"):
+        predictor([["x"]])
+
+
+# ------------------------------------------------------------------------------------------------- answers to questions
+
+
+def drawn(batch):
+    """Logits that follow from a window's tokens alone, the best of all where there is no context."""
+    place = np.arange(batch["mask"].shape[1])
+    seen = batch["mask"] * (batch["segment_ids"] + (place == 0))
+    wave = {edge: np.sin(batch["token_ids"] * rate + place) for edge, rate in (("start", 1.7), ("end", 2.3))}
+    return {f"{edge}_logits": np.where(seen, one, 50.0) for edge, one in wave.items()}
+
+
+def answerer(run=drawn, max_length=60, batch_size=32, **fields):
+    bundle = Bundle("bert", "answer", {}, max_length, vocab=VOCAB, pairs=True, **fields)
+    return Predictor(bundle, run, batch_size)
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+@pytest.mark.parametrize("max_length", [60, 8])
+def test_answers_are_slices_of_the_context(text, max_length):
+    (answer,) = answerer(max_length=max_length, stride=2)(["a b"], [text])
+    spans = {(one["start"], one["end"]) for one in answer["n_best"]}
+    assert 1 <= len(spans) == len(answer["n_best"]) <= 20
+    for one in [answer, *answer["n_best"]]:
+        assert one["answer"] == text[one["start"] : one["end"]] != "" and one["start"] < one["end"]
+    best = answer["n_best"][0]
+    assert all(answer[name] == best[name] for name in ("answer", "start", "end", "score"))
+    assert sum(one["probability"] for one in answer["n_best"]) == pytest.approx(1)
+    assert [one["score"] for one in answer["n_best"]] == sorted((x["score"] for x in answer["n_best"]), reverse=True)
+
+
+def test_whole_words_are_answers():
+    """The span from a word's first piece to its last is the word, however it is written."""
+    for text, words in AWKWARD.items():
+        at = 0
+        for word in words:
+            at = text.index(word, at)
+            pieces = answerer().bundle.features.windows(["a"], [text])[0][0]
+            inside = range(pieces.first, len(pieces) - 1)
+            own = [i for i in inside if at <= pieces.offsets[i][0] < at + len(word)]
+
+            def run(batch, own=own):
+                place = np.arange(batch["mask"].shape[1])
+                return {"start_logits": [(place == own[0]) * 9.0], "end_logits": [(place == own[-1]) * 9.0]}
+
+            (answer,) = answerer(run)(["a"], [text])
+            assert (answer["answer"], answer["start"], answer["score"]) == (word, at, 18.0)
+            at += len(word)
+
+
+def test_answers_in_batches_are_as_alone(rng):
+    """Windows of all questions are mixed by length, and come back to their own."""
+    contexts = [" ".join(rng.choice([*"abcdefgh"], int(size))) for size in rng.integers(0, 40, 12)]
+    questions = [" ".join("xyz"[: 1 + index % 3]) for index in range(12)]
+    predictor = answerer(max_length=16, batch_size=5, stride=4)
+    together = predictor(questions, contexts)
+    assert together == [predictor([one], [two])[0] for one, two in zip(questions, contexts, strict=True)]
+    assert len({answer["answer"] for answer in together}) > 5
+    asked = [Question(one, two, None) for one, two in zip(questions, contexts, strict=True)]
+    assert predictor.ask(asked) == together and predictor([], []) == []
+    lines = "".join(f"{one}\t{two}\n" for one, two in zip(questions, contexts, strict=True))
+    assert list(predictor.lines(io.BytesIO(lines.encode()))) == together
+    assert list(answerer().lines(io.BytesIO(b"a b\n"))) == [{"error": "a pair has one tab between its texts"}]
+
+
+def test_max_answer():
+    context = "a b c d e f g"
+    for most in (1, 2, 4):
+        (answer,) = answerer(max_answer=most)(["x"], [context])
+        assert max(len(one["answer"].split()) for one in answer["n_best"]) == most
+
+
+@pytest.mark.parametrize(("threshold", "answered"), [(None, True), (0.0, False), (1.9, False), (2.0, True), (3, True)])
+def test_no_answer_where_that_is_better_by_the_threshold(threshold, answered):
+    def run(batch):
+        place = np.arange(batch["mask"].shape[1])
+        return {
+            f"{edge}_logits": [np.where(place == 0, 2.0, np.where(place == 4, 1.0, -1))] for edge in ("start", "end")
+        }
+
+    (answer,) = answerer(run, null_threshold=threshold)(["x"], ["ab cd"])
+    assert answer["null_score"] == 4 and answer["n_best"][0]["score"] == 2
+    top = ("b", 1, 2, 2.0) if answered else ("", 0, 0, 4.0)
+    assert tuple(answer[name] for name in ("answer", "start", "end", "score")) == top
+
+
+@pytest.mark.parametrize("context", ["", " ", "\u200b\x00"])
+def test_a_context_without_words(context):
+    (answer,) = answerer()(["a"], [context])
+    assert answer["n_best"] == [] and answer["score"] == answer["null_score"]
+    assert (answer["answer"], answer["start"], answer["end"]) == ("", 0, 0)
+
+
+def test_long_questions():
+    question = "a " * 80
+    (answer,) = answerer(max_length=70)([question], ["b c d e f"])
+    assert answer["answer"] in "b c d e f"
+    with pytest.raises(ValueError, match="max_length=60: a question of 64 pieces needs at least 68"):
+        answerer()([question], ["b"])
+    (answer,) = answerer()([""], ["b c"])
+    assert answer["answer"] in "b c"
+
+
+def test_a_question_and_a_context_are_a_pair():
+    with pytest.raises(ValueError, match="this model reads pairs of texts"):
+        answerer()(["a"])
+
+
+def test_an_answerer_that_reads_raw_text():
+    seen = []
+
+    def run(batch):
+        assert set(batch) == {"text", "pair"}
+        seen.append(len(batch["text"]))
+        rows = len(batch["text"])
+        return {
+            "answer": np.array([text.split()[0].encode() for text in batch["pair"]], object),
+            "start": np.zeros(rows, np.int32),
+            "end": np.array([len(text.split()[0]) for text in batch["pair"]], np.int32),
+            "score": np.arange(rows, dtype=np.float32),
+            "null_score": np.full(rows, -1, np.float32),
+        }
+
+    bundle = Bundle("bert", "answer", {}, 60, vocab=VOCAB, pairs=True)
+    answers = Predictor(bundle, run, batch_size=2, raw=True)(["a", "b", "c"], ["\u00e9t\u00e9 x", "y", "zz"])
+    assert answers[0] == {"answer": "\u00e9t\u00e9", "start": 0, "end": 3, "score": 0.0, "null_score": -1.0}
+    assert [answer["answer"] for answer in answers] == ["\u00e9t\u00e9", "y", "zz"] and seen == [2, 1]
