@@ -7,9 +7,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep.models import bert, elmo, heads
+from keras_ctxrep.models import bert, elmo, heads, stack, static
+from keras_ctxrep.text.decode import viterbi
+from keras_ctxrep.text.features import StaticFeatures, WordPieceFeatures
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
 both_ways = pytest.mark.parametrize("mix", [False, True])
+
+
+@pytest.fixture
+def tagged(family, pieces):
+    """As `family`, with the features of a tagger."""
+    encoder, features = family
+    return encoder, WordPieceFeatures(pieces.wordpiece, 20, starts=True) if features is pieces else features
 
 
 @both_ways
@@ -92,9 +102,14 @@ def test_saved_and_loaded(family, sentences, mix, tmp_path):
     assert np.array_equal(loaded(batch)["logits"], model(batch)["logits"])
 
 
-def test_one_class_is_not_enough(family):
-    with pytest.raises(ValueError, match="classes=1"):
-        heads.classify(family[0], 1)
+def test_a_regression_is_one_number(family, sentences):
+    model = heads.regress(family[0], mix=True, l2=0.1)
+    assert model(family[1](sentences))["logits"].shape == (4, 1) and model.get_layer("scalar_mix").l2 == 0.1
+
+
+def test_no_class(family):
+    with pytest.raises(ValueError, match="classes=0: at least 1"):
+        heads.classify(family[0], 0)
 
 
 @pytest.mark.parametrize("keep_markers", [False, True])
@@ -130,19 +145,86 @@ def test_fixed_mixes_have_nothing_to_train(elmo_config, characters, sentences):
 # ------------------------------------------------------------------------------------------------- tokens and spans
 
 
-def test_tagger(family, sentences, rng):
-    encoder, features = family
+def words_of(batch):
+    """bool (B, W): where there is a word."""
+    return (batch["starts"] if "starts" in batch else batch["mask"]) > 0
+
+
+def test_tagger(tagged, sentences):
+    encoder, features = tagged
     model = heads.tag(encoder, 5, dropout=0.0)
     batch = features(sentences)
-    logits, real = np.asarray(model(batch)["logits"]), batch["mask"].astype(bool)
-    assert set(model.output) == {"logits"} and logits.shape == (*real.shape, 5) and logits.dtype == np.float32
+    logits, real = np.asarray(model(batch)["logits"]), words_of(batch)
+    assert set(model.input) == set(features.keys)
+    assert set(model.output) == {"logits"} and model.output["logits"].shape == (None, None, 5)
+    assert logits.shape == (*real.shape, 5) and logits.dtype == np.float32
     kernel, bias = model.get_layer("logits").get_weights()
     model.get_layer("logits").set_weights([kernel, bias + 1])  # a bias would reach masked positions
     logits = np.asarray(model(batch)["logits"])
-    expected = np.asarray(encoder(batch)["sequence"]) @ kernel + bias + 1
+    expected = np.asarray(encoder({key: batch[key] for key in encoder.input})["sequence"]) @ kernel + bias + 1
+    if "starts" in batch:  # the first piece of each word
+        expected = np.take_along_axis(expected, batch["starts"][:, :, None], 1)
     np.testing.assert_allclose(logits[real], expected[real], atol=1e-5)
-    assert not logits[~real].any() and (~real).any()
+    assert not logits[~real].any() and (~real).any() and real.sum(1).tolist() == [6, 2, 4, 2]
     assert not any(layer.name == "pooler" for layer in model.layers)
+
+
+def test_words_without_pieces_and_cut_ones_have_no_logits(bert_config, sentences):
+    pieces = WordPiece([*SPECIAL_PIECES, "a", "##b", "c"])
+    features = WordPieceFeatures(pieces, max_length=7, starts=True)
+    model = heads.tag(bert.encoder(bert_config), 3, crf=True)
+    batch = features([["ab", "\u200b", "c", "abb", "a", "c"], ["c"]])
+    assert batch["starts"].tolist() == [[1, 0, 3, 4, 0, 0], [1, 0, 0, 0, 0, 0]]
+    out = {name: np.asarray(array) for name, array in model(batch).items()}
+    assert (out["logits"].any(-1) == (batch["starts"] > 0)).all() and not out["tags"][batch["starts"] == 0].any()
+
+
+def test_tagger_with_a_crf(tagged, sentences, rng, tmp_path):
+    encoder, features = tagged
+    model = heads.tag(encoder, 3, mix=True, crf=True)
+    batch, crf = features(sentences), model.get_layer("crf")
+    crf.set_weights([rng.normal(size=weight.shape) for weight in crf.weights])
+    out = {name: np.asarray(array) for name, array in model(batch).items()}
+    real = words_of(batch)
+    assert out["tags"].dtype == np.int32 and not out["tags"][~real].any()
+    for logits, tags, words in zip(out["logits"], out["tags"], real, strict=True):
+        assert viterbi(logits[words], *crf.get_weights()) == tags[words].tolist()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert all(np.array_equal(loaded(batch)[name], array) for name, array in out.items())
+
+
+@pytest.mark.parametrize("head", ["tag", "tag crf", "classify", "multilabel", "regress", "answer"])
+@pytest.mark.parametrize("kind", ["elmo", "bert", "static", "elmo lstm", "bert cnn", "static gru"])
+def test_every_head_over_every_encoder(elmo_config, bert_config, characters, pieces, sentences, kind, head):
+    """Shapes, and that padding and company change nothing."""
+    name, network = [*kind.split(), None][:2]
+    task, crf = [*head.split(), None][:2]
+    vocab = ["<UNK>", "the", "cat", "sat"]
+    encoder, features = {
+        "elmo": lambda: (elmo.encoder(elmo_config), characters),
+        "bert": lambda: (bert.encoder(bert_config), WordPieceFeatures(pieces.wordpiece, starts=task == "tag")),
+        "static": lambda: (static.encoder(static.Config(len(vocab), 4)), StaticFeatures(vocab)),
+    }[name]()
+    encoder = stack.by_name(encoder, **({"kind": network, "units": 4} if network else {}))
+    model = heads.by_task(encoder, task, 3, **({"crf": True} if crf else {}))
+    batch = features(sentences)
+    out = {key: np.asarray(array) for key, array in model(batch).items()}
+    shapes = {
+        "tag": {"logits": (*words_of(batch).shape, 3)} | ({"tags": words_of(batch).shape} if crf else {}),
+        "regress": {"logits": (4, 1)},
+        "answer": dict.fromkeys(("start_logits", "end_logits"), batch["mask"].shape),
+    }
+    assert {key: array.shape for key, array in out.items()} == shapes.get(task, {"logits": (4, 3)})
+    wider = model(features(sentences, length=15))
+    alone = model(features(sentences[1:2]))
+    for key, array in out.items():
+        for other, rows in ((np.asarray(wider[key]), slice(None)), (np.asarray(alone[key]), slice(1, 2))):
+            if array.ndim > 1 and task in ("tag", "answer"):
+                length = min(array.shape[1], other.shape[1])
+                np.testing.assert_allclose(other[:, :length], array[rows, :length], atol=1e-5)
+            else:
+                np.testing.assert_allclose(other, array[rows], atol=1e-5)
 
 
 def test_answerer(family, sentences):
@@ -159,25 +241,14 @@ def test_answerer(family, sentences):
         assert found.dtype == np.float32 and (found[~real] == -1e4).all()
 
 
-@pytest.mark.parametrize("head", [lambda encoder: heads.tag(encoder, 3), heads.answer])
-def test_what_is_masked_changes_nothing(family, sentences, head):
-    encoder, features = family
-    model = head(encoder)
-    batch = features(sentences)
-    length = batch["mask"].shape[1]
-    padded = model(features(sentences, length=15))
-    for name, array in model(batch).items():
-        np.testing.assert_allclose(np.asarray(padded[name])[:, :length], array, atol=1e-5)
-
-
 @pytest.mark.parametrize("task", ["tag", "answer"])
-def test_token_heads_learn_and_are_saved(family, sentences, task, tmp_path, rng):
-    encoder, features = family
+def test_token_heads_learn_and_are_saved(family, tagged, sentences, task, tmp_path, rng):
+    encoder, features = tagged if task == "tag" else family
     model = heads.by_task(encoder, task, 3)
     batch = features(sentences)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     if task == "tag":
-        targets = {"logits": rng.integers(0, 3, batch["mask"].shape)}
+        targets = {"logits": rng.integers(0, 3, words_of(batch).shape)}
     else:
         targets = {"start_logits": np.array([1, 0, 1, 0]), "end_logits": np.array([2, 1, 1, 1])}
     model.compile(keras.optimizers.Adam(0.05), dict.fromkeys(targets, loss))
@@ -194,10 +265,14 @@ def test_by_task(family):
     assert heads.by_task(encoder, "embed") is encoder
     assert heads.by_task(encoder, "classify", 2, mix=True).name == "classifier"
     assert heads.by_task(encoder, "tag", 2, dropout=0.3).get_layer("head_dropout").rate == 0.3
-    with pytest.raises(ValueError, match="task 'sing': embed, classify, tag or answer"):
+    assert heads.by_task(encoder, "multilabel", 1).output["logits"].shape == (None, 1)
+    assert heads.by_task(encoder, "regress", 7, mix=True).output["logits"].shape == (None, 1)
+    assert heads.by_task(encoder, "answer", 7, dropout=0.3).get_layer("head_dropout").rate == 0.3
+    with pytest.raises(ValueError, match="task 'sing': embed, classify, multilabel, regress, tag or answer"):
         heads.by_task(encoder, "sing")
-    with pytest.raises(ValueError, match="classes=1: a tagger needs at least two"):
-        heads.tag(encoder, 1)
+    for task in ("classify", "tag"):
+        with pytest.raises(ValueError, match="classes=1: at least 2"):
+            heads.by_task(encoder, task, 1)
 
 
 def test_no_pooled_output_to_classify_by(bert_config):

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_ctxrep.models import bert, elmo, heads
+from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import (
     Masking,
     Vocabulary,
@@ -17,7 +18,7 @@ from keras_ctxrep.text.pretraining import (
 )
 
 
-@pytest.fixture(params=["language_model", "pretrainer", "elmo mix", "bert pooled"])
+@pytest.fixture(params=["language_model", "pretrainer", "elmo mix", "bert pooled", "bert crf"])
 def case(request, elmo_config, bert_config, characters, pieces, sentences, rng):
     """(a function that makes the model, its inputs, targets and weights); eight examples, no dropout."""
     rows = [*sentences, "a mat", "dogs and a cat sat", "on", "the dogs"]
@@ -31,6 +32,11 @@ def case(request, elmo_config, bert_config, characters, pieces, sentences, rng):
         documents = [pieces.wordpiece.ids_batch(rows), pieces.wordpiece.ids_batch(rows[::-1])]
         pairs = [pair for _ in range(8) for pair in next_sentence_rows(documents, pieces, rng)][:8]
         return lambda: bert.pretrainer(bert_config), *pretrainer_batch(pieces, [masking(pair, rng) for pair in pairs])
+    if request.param == "bert crf":
+        features = WordPieceFeatures(pieces.wordpiece, starts=True)
+        batch = features(rows)
+        y = np.where(batch["starts"] > 0, rng.integers(0, 3, batch["starts"].shape), -1)
+        return lambda: heads.tag(bert.encoder(bert_config), 3, crf=True, dropout=0.0), batch, {"logits": y}
     family, head = request.param.split()
     features = characters if family == "elmo" else pieces
     labels = np.arange(8, dtype=np.int32) % 3
@@ -42,14 +48,17 @@ def case(request, elmo_config, bert_config, characters, pieces, sentences, rng):
     return make, features(rows), {"logits": labels}, {"logits": np.ones(8, np.float32)}
 
 
+def losses_of(model):
+    if "tags" in model.output:
+        return {"logits": model.get_layer("crf").loss}
+    return {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in model.output}
+
+
 def losses_of_training(make, batch, strategy, start):
     """The loss of each of eight steps of plain gradient descent on one batch."""
     with strategy.scope():
         model = make()
-        model.compile(
-            keras.optimizers.SGD(0.5),
-            {name: keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in model.output},
-        )
+        model.compile(keras.optimizers.SGD(0.2 if "tags" in model.output else 0.5), losses_of(model))
         model.set_weights(start)
     data = tf.data.Dataset.from_tensor_slices(tuple(batch)).batch(8).repeat(8)  # of which each replica takes its part
     losses = []
