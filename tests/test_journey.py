@@ -1,18 +1,20 @@
 """From strings to answers through Keras, a SavedModel and TFLite: the same answers."""
 
 import json
+import random
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize, runtime
 
-from keras_ctxrep import train
-from keras_ctxrep.text.examples import read
+from keras_ctxrep import recipes, train
+from keras_ctxrep.text.examples import Example, Question, Tagged, read
 from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.scores import accuracy
 
@@ -98,15 +100,163 @@ def test_encoders_travel_too(family, models, tmp_path):
         np.testing.assert_allclose([answer["vector"] for answer in predictor(texts)], expected, atol=1e-4)
 
 
+TOPICS = {
+    "kitchen": ["bread", "butter", "oven", "spoon", "soup", "pepper", "onion", "plate", "knife", "café"],
+    "music": ["violin", "piano", "chord", "rhythm", "drum", "song", "choir", "flute", "melody", "tune"],
+    "weather": ["rain", "storm", "wind", "cloud", "snow", "thunder", "frost", "fog", "sunny", "drizzle"],
+}
+ODD_CONTEXTS = [
+    "the  CAFE\u0301 was bad!\t the violin is good.",
+    "天气 the \U0001f469\u200d\U0001f373 soup is good. the rain\u00ad was bad! 😀",
+    "שלום the  piano is good. עולם the  frost was bad!",
+    "the drum is good. " * 6 + "the snow was bad! " + "the knife is good. " * 6,
+    "",
+]
+TASKS = ("classify", "pair", "multilabel", "regress", "tag", "crf", "answer")
+
+
+def examples_of(task: str, count: int = 400) -> list:
+    """Examples told apart by their words."""
+    draw, found = random.Random(task), []
+    for _ in range(count):
+        topic = draw.choice(sorted(TOPICS))
+        other = draw.choice(sorted({*TOPICS} - {topic}))
+        (one, two), third = draw.sample(TOPICS[topic], 2), draw.choice(TOPICS[other])
+        end = draw.choice([" is good.", " was bad!", ""])
+        if task == "classify":
+            found.append(Example(f"the {one} {two}{end}", topic))
+        elif task == "pair":
+            found.append(Example(third, topic, f"the {one} {two}{end}"))
+        elif task == "regress":
+            found.append(Example(f"the {one} {two}{end}", float(sorted(TOPICS).index(topic))))
+        elif task == "multilabel":
+            both = draw.random() < 0.5
+            found.append(Example(f"the {one} {third if both else two}{end}", (topic, other) if both else (topic,)))
+        elif task in ("tag", "crf"):
+            tags = ("O", f"B-{topic}", f"I-{topic}", "O", "O", "O", f"B-{other}")
+            found.append(Tagged(("The", one, two, "is", "good", ".", third), tags))
+        else:
+            parts = [f"the  {one} is good.", f"the {third} was bad!"]
+            context = " ".join(parts if draw.random() < 0.5 else parts[::-1])
+            found.append(Question(f"{TOPICS[topic][0]} number?", context, ((one, context.index(one)),)))
+    return found
+
+
+def compared(task: str, answer: dict):
+    """What of an answer must be the same in every engine."""
+    if task == "tag":
+        return [(word["word"], word["start"], word["end"], word["label"]) for word in answer["words"]]
+    if task == "answer":
+        return answer["answer"], answer["start"], answer["end"]
+    return answer.get("label", answer.get("labels", answer.get("value")))
+
+
+@pytest.fixture(scope="module")
+def trained(models, tmp_path_factory):
+    """A function from a journey's name to its model folder, its examples and its task; each is trained once."""
+    root, done = tmp_path_factory.mktemp("journeys"), {}
+
+    def of(name: str) -> tuple[Path, list, str]:
+        if name not in done:
+            task, examples = "tag" if name == "crf" else name, examples_of(name)
+            recipes.finetune(
+                examples[:320],
+                examples[320:],
+                models / "bert" / "pretrained",
+                root / name,
+                task=task,
+                crf=name == "crf",
+                steps=400 if name == "answer" else 120,
+                learning_rate=0.005,
+                dropout=0.0,
+            )
+            done[name] = root / name, examples[320:], "classify" if name == "pair" else task
+        return done[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_head_goes_the_whole_way(name, trained, tmp_path):
+    """Train, score, SavedModel with raw strings, TFLite int8: the same answers, without TensorFlow at the end."""
+    folder, examples, task = trained(name)
+    found = recipes.score(folder, examples, predictions=tmp_path / "answers.jsonl")
+    assert found[found["metric"]] > 0.95 and found["interval"][0] <= found[found["metric"]] <= found["interval"][1]
+    assert len((tmp_path / "answers.jsonl").read_text("utf-8").splitlines()) == len(examples)
+
+    texts = [getattr(example, "text", "") or " ".join(getattr(example, "words", ())) for example in examples] + AWKWARD
+    pairs = None
+    if name == "pair":
+        pairs = [example.pair for example in examples] + AWKWARD[::-1]
+    if name == "answer":
+        texts = [example.question for example in examples] + ["snow number?"] * len(ODD_CONTEXTS)
+        pairs = [example.context for example in examples] + ODD_CONTEXTS
+    expected = train.predictor(folder)(texts, pairs)
+
+    served = saved_model.load(saved_model.export(*train.load(folder), tmp_path / "served"))(texts, pairs)
+    quantize.convert(folder, tmp_path / "float32.tflite", "none", (16, 32))
+    edge = runtime.load(tmp_path / "float32.tflite")(texts, pairs)
+    for text, one, two, three in zip(texts, expected, served, edge, strict=True):
+        if name == "regress":
+            np.testing.assert_allclose([two["value"], three["value"]], one["value"], atol=1e-4, err_msg=text)
+        else:
+            assert compared(task, one) == compared(task, two) == compared(task, three), text
+
+    quantize.convert(folder, tmp_path / "int8.tflite", "int8", (16, 32))
+    script = (
+        "import json, sys\nfrom keras_ctxrep_tflite import runtime\n"
+        "texts, pairs = json.load(sys.stdin)\nanswers = runtime.load(sys.argv[1])(texts, pairs)\n"
+        "print(json.dumps([answers, 'tensorflow' in sys.modules or 'keras' in sys.modules]))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "int8.tflite")]
+    known = [texts[: len(examples)], pairs and pairs[: len(examples)]]
+    ran = subprocess.run(command, input=json.dumps(known), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    small, tensorflow = json.loads(ran.stdout)
+    assert not tensorflow
+    if name == "regress":
+        np.testing.assert_allclose([one["value"] for one in small], [one["value"] for one in expected[:80]], atol=0.05)
+    else:
+        assert [compared(task, one) for one in small] == [compared(task, one) for one in expected[: len(examples)]]
+
+
+def test_answers_and_entities_are_exact_spans_of_the_original_text(trained):
+    predict = train.predictor(trained("answer")[0])
+    for context in ODD_CONTEXTS:
+        (found,) = predict(["snow number?"], [context])
+        assert found["answer"] == context[found["start"] : found["end"]]
+        for other in found["n_best"]:
+            assert other["answer"] == context[other["start"] : other["end"]]
+    (found,) = predict(["snow number?"], [ODD_CONTEXTS[1]])
+    assert found["answer"] == "rain"  # what stands in the text, without the soft hyphen after it
+    tagger = train.predictor(trained("crf")[0])
+    for text in (*AWKWARD, *ODD_CONTEXTS[:-1]):
+        (found,) = tagger([text])
+        assert all(one["text"] == text[one["start"] : one["end"]] for one in found["entities"])
+        assert all(one["word"] == text[one["start"] : one["end"]] for one in found["words"])
+    (found,) = tagger([ODD_CONTEXTS[0]])
+    assert [(one["type"], one["text"]) for one in found["entities"]] == [("kitchen", "CAFE\u0301"), ("music", "violin")]
+
+
+@pytest.mark.parametrize("name", ["crf", "answer", "multilabel"])
+def test_compare_every_task(name, trained, tmp_path):
+    folder, examples, _ = trained(name)
+    quantize.convert(folder, tmp_path / "a.tflite", lengths=(32,))
+    engines = [compare.open_engine(folder), compare.open_engine(tmp_path / "a.tflite")]
+    reference, edge = compare.compare(engines, examples[:10])
+    assert reference["agreement"] == edge["agreement"] == 1 and edge["difference"] < 1e-3
+    assert reference["quality"] == edge["quality"] > 0.9 and edge["milliseconds"] > 0
+
+
 def test_compare(models, tmp_path):
     folder = models / "bert" / "classifier"
     quantize.convert(folder, tmp_path / "a.tflite", lengths=(32,))
     examples = list(read("classify", models / "test.tsv"))[:20]
     engines = [compare.open_engine(folder), compare.open_engine(tmp_path / "a.tflite")]
-    reference, edge = compare.compare(engines, [e.text for e in examples], [e.label or "" for e in examples])
+    reference, edge = compare.compare(engines, examples)
     assert reference["agreement"] == edge["agreement"] == 1 and reference["difference"] == 0 < edge["difference"] < 1e-4
     assert edge["bytes"] == (tmp_path / "a.tflite").stat().st_size and edge["milliseconds"] > 0
-    assert reference["accuracy"] == edge["accuracy"]
+    assert reference["metric"] == "accuracy" and reference["quality"] == edge["quality"]
     with pytest.raises(ValueError, match="not the reference's"):
         other = Predictor(replace(edge_bundle := engines[1].predictor.bundle, labels=edge_bundle.labels[::-1]), dict)
-        compare.compare([engines[0], engines[1]._replace(predictor=other)], ["x"])
+        compare.compare([engines[0], engines[1]._replace(predictor=other)], examples)
