@@ -1,0 +1,487 @@
+"""What fine-tuning gives: beside Hugging Face transformers from the same weights, and with and without context.
+
+    python benchmarks/quality.py --data ../shared/data --minilm FOLDER --original FOLDER --peers peers/bin/python \\
+        --elmo FOLDER --out results.jsonl
+
+"finetuned": five tasks from one small BERT, of which `--minilm` is our model folder and `--original` the published one
+(config.json, model.safetensors, tokenizer), by `recipes.finetune` and by PyTorch and transformers in an environment of
+their own. Rows, epochs, batch sizes, rates, warm-up, decay, clipping, dropout, lengths and windows are the same, both
+group rows of like length, both take the weights at the end, and the figures are computed by the same code. "context":
+one biLSTM over learned word embeddings, over GloVe's, over the biLM `--elmo`, frozen, and over both.
+
+One engine runs at a time, and they take turns. Each run is a line of `--out`, and those that are there are not run
+again; `--table` only prints them as Markdown, as docs/results.md has them. CPU seconds, of all threads, feel less of
+what else the machine does than seconds do; of a run that was suspended, marked "paused": true in its line by hand, no
+seconds are printed. Folder `--data` holds the sets as they are distributed: sst2_glue, mrpc, stsb, wnut17, squad_v1.1,
+coarsewsd20/bank, and word_vectors/glove.6B.50d.5k.txt.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_ctxrep.text import examples
+from keras_ctxrep.text.decode import best_answers
+from keras_ctxrep.text.evaluation import evaluate
+from keras_ctxrep.text.features import Row
+
+ROOT = Path(__file__).parents[1]
+STRIDE, MAX_ANSWER, MAX_QUESTION = 128, 30, 64
+DEV = 400  # examples by which "context" keeps the best epoch
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned and how; the figures are those to report, the first one compared."""
+
+    kind: str
+    figures: tuple[str, ...]
+    rows: int
+    max_length: int
+    batch_size: int
+    learning_rate: float
+    epochs: int = 1
+
+
+FINETUNED = {
+    "SST-2": Task("classify", ("accuracy",), 3000, 64, 32, 2e-4),
+    "MRPC": Task("classify", ("accuracy", "f1"), 1500, 128, 16, 2e-4),
+    "STS-B": Task("regress", ("pearson", "spearman"), 2000, 128, 16, 2e-4),
+    "WNUT-17": Task("tag", ("span_f1",), 2000, 128, 16, 3e-4),
+    "SQuAD": Task("answer", ("f1", "exact_match"), 1000, 256, 16, 3e-4),
+}
+CONTEXT = {
+    "SST-2": Task("classify", ("accuracy",), 3000, 64, 32, 1e-3, 4),
+    "WNUT-17": Task("tag", ("span_f1",), 2000, 128, 32, 3e-3, 4),
+    "bank": Task("classify", ("macro_f1", "accuracy"), 922, 128, 32, 3e-3, 6),
+}
+ENGINES = {
+    "finetuned": ("keras_ctxrep", "transformers"),
+    "context": ("learned embeddings", "GloVe", "biLM, top layer", "biLM, mix", "biLM, mix, and GloVe"),
+}
+
+
+# --------------------------------------------------------------------------------------------------------- examples
+
+
+def write_rows(data: Path, folder: Path) -> None:
+    """The examples of all tasks, NAME-train.jsonl in a random order, NAME-dev.jsonl and NAME-test.jsonl."""
+
+    def read(kind: str, names: str, *parts: str, **columns: str) -> Iterator[list]:
+        return (list(examples.read(kind, data / names.format(part), columns)) for part in parts)
+
+    _write(folder, "SST-2", *read("classify", "sst2_glue/{}.tsv", "train", "train_heldout", "dev"))
+    columns = {"label": "Quality", "text": "#1 String", "pair": "#2 String"}
+    train_set, test_set = read("classify", "mrpc/msr_paraphrase_{}.txt", "train", "test", **columns)
+    _write(folder, "MRPC", train_set, [], test_set)
+    parts = ("train", "dev", "test")
+    _write(folder, "STS-B", *read("regress", "stsb/sts-{}.csv", *parts, label="5", text="6", pair="7"))
+    _write(folder, "WNUT-17", *read("tag", "wnut17/{}.conll", *parts))
+    train_set, test_set = read("answer", "squad_v1.1/{}-v1.1.json", "train-slice", "dev")
+    _write(folder, "SQuAD", train_set, [], test_set[::20])
+    train_set, test_set = (list(_senses(data / "coarsewsd20" / "bank", part)) for part in ("train", "test"))
+    held = train_set[::6]
+    _write(folder, "bank", [one for place, one in enumerate(train_set) if place % 6], held, test_set)
+
+
+def _senses(folder: Path, part: str) -> Iterator[examples.Example]:
+    names = json.loads((folder / "classes_map.txt").read_text("utf-8"))
+    sentences, senses = ((folder / f"{part}.{what}.txt").read_text("utf-8").splitlines() for what in ("data", "gold"))
+    for sentence, sense in zip(sentences, senses, strict=True):
+        yield examples.Example(sentence.split("\t")[1], names[sense.strip()])
+
+
+def _write(folder: Path, name: str, train_set: list, dev: list, test: list) -> None:
+    random.Random(0).shuffle(train_set)
+    for part, rows in (("train", train_set), ("dev", dev[:DEV]), ("test", test)):
+        with open(folder / f"{name}-{part}.jsonl", "w", encoding="utf-8") as file:
+            for row in rows:
+                found = {key: value for key, value in asdict(row).items() if key != "place" and value is not None}
+                if "answers" in found:
+                    found["answers"] = [{"text": text, "start": start} for text, start in row.answers]
+                file.write(json.dumps(found, ensure_ascii=False) + "\n")
+
+
+# ---------------------------------------------------------------------------------------------------------- engines
+
+
+def ours(task: Task, rows: Path, dev: Path, test: Path, encoder: str, out: Path, seed: int, **kwargs) -> dict:
+    """The figures on `test` and the seconds, of all but the test and of training."""
+    import keras
+
+    from keras_ctxrep import recipes
+
+    keras.backend.clear_session()
+    begin, cpu = time.monotonic(), time.process_time()
+    history = recipes.finetune(
+        rows,
+        dev,
+        encoder,
+        out,
+        task.kind,
+        max_length=task.max_length,
+        batch_size=task.batch_size,
+        epochs=task.epochs,
+        learning_rate=task.learning_rate,
+        stride=STRIDE,
+        max_answer=MAX_ANSWER,
+        seed=seed,
+        **kwargs,
+    )
+    seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
+    found = recipes.score(out, test)
+    shutil.rmtree(out)
+    return {
+        "figures": {name: found[name] for name in task.figures},
+        "seconds": seconds,
+        "cpu": cpu,
+        "training": 60 * history[-1]["minutes"],
+        "loss": history[-1]["loss"],
+        "kept": [entry[f"val_{task.figures[0]}"] for entry in history],
+    }
+
+
+def theirs(worker: subprocess.Popen, task: Task, rows: Path, test: Path, folder: str, out: Path, seed: int) -> dict:
+    assert worker.stdin and worker.stdout
+    order = {"task": asdict(task), "rows": rows, "test": test, "folder": folder, "out": out, "seed": seed}
+    worker.stdin.write(json.dumps(order, default=str) + "\n")
+    worker.stdin.flush()
+    found = json.loads(worker.stdout.readline())
+    answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+    report = evaluate(task.kind, list(examples.read(task.kind, test)), answers, interval=False)
+    return {"figures": {name: report.scores[name] for name in task.figures}} | found
+
+
+def serve() -> None:
+    """The other engine: one order a line on stdin, a line of figures for each on stdout, and a file of answers."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    torch.set_num_threads(2)
+    for line in sys.stdin:
+        order = json.loads(line)
+        task = Task(**order["task"])
+        rows, test = (list(examples.read(task.kind, order[name])) for name in ("rows", "test"))
+        answers, found = torch_run(task, rows, test, order["folder"], order["seed"])
+        Path(order["out"]).write_text("".join(json.dumps(answer) + "\n" for answer in answers), "utf-8")
+        print(json.dumps(found), flush=True)
+
+
+def torch_run(task: Task, rows: list, test: list, folder: str, seed: int) -> tuple[list[dict], dict]:
+    """Fine-tuning as a careful user of transformers writes it; answers in the form of a `Predictor`."""
+    import torch  # pyright: ignore[reportMissingImports]
+    import transformers  # pyright: ignore[reportMissingImports]
+
+    transformers.logging.set_verbosity_error()
+    begin, cpu = time.monotonic(), time.process_time()
+    torch.manual_seed(seed)
+    names = {
+        "classify": lambda: {one.label for one in rows},
+        "tag": lambda: {tag for one in rows for tag in one.tags},
+    }
+    labels = sorted(names.get(task.kind, set)(), key=lambda label: (label != "O", label))
+    heads = {"tag": "TokenClassification", "answer": "QuestionAnswering"}
+    kind = getattr(transformers, f"AutoModelFor{heads.get(task.kind, 'SequenceClassification')}")
+    count: dict[str, Any] = {} if task.kind == "answer" else {"num_labels": max(1, len(labels))}
+    if task.kind == "regress":
+        count["problem_type"] = "regression"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = kind.from_pretrained(folder, dtype=torch.float32, **count)
+    encoded = [one for example in rows for one in _encoded(tokenizer, task, example, labels)]
+    groups = [
+        {"params": [p for name, p in model.named_parameters() if plain == _is_plain(name)], "weight_decay": decay}
+        for plain, decay in ((False, 0.01), (True, 0.0))
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=task.learning_rate, fused=True)  # as their Trainer does
+    steps = max(1, round(task.epochs * len(encoded) / task.batch_size))
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, round(0.1 * steps), steps)
+    losses, since = [], time.monotonic()
+    model.train()
+    for batch in _batches(encoded, task.batch_size, seed, steps):
+        loss = model(**_collate(tokenizer, batch)).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    end, cpu = time.monotonic(), time.process_time() - cpu
+    model.eval()
+    with torch.inference_mode():
+        answers = _answers(tokenizer, model, task, test, labels)
+    curve = [round(statistics.fmean(losses[i : i + 20]), 4) for i in range(0, len(losses), 20)]
+    found = {"seconds": end - begin, "cpu": cpu, "training": end - since, "loss": curve[-1], "curve": curve}
+    return answers, found
+
+
+def _is_plain(name: str) -> bool:
+    return name.endswith("bias") or "LayerNorm" in name
+
+
+def _encoded(tokenizer, task: Task, example: Any, labels: Sequence[str] = ()) -> Iterator[dict]:
+    """What the model reads, and the targets; of a question its windows, as google-research/bert has them."""
+    if task.kind == "answer":
+        yield from _windows(tokenizer, task, example)
+        return
+    if task.kind == "tag":
+        found = tokenizer(list(example.words), is_split_into_words=True, truncation=True, max_length=task.max_length)
+        places = found.word_ids()
+        first = [None if i == j else i for i, j in zip(places, [None, *places], strict=False)]
+        targets = [-100 if i is None else labels.index(example.tags[i]) for i in first]
+        yield dict(found) | {"labels": targets, "row": first}
+        return
+    found = tokenizer(example.text, example.pair, truncation=True, max_length=task.max_length)
+    yield dict(found) | {"labels": example.label if task.kind == "regress" else labels.index(example.label)}
+
+
+def _windows(tokenizer, task: Task, example: Any) -> Iterator[dict]:
+    question = tokenizer(example.question, add_special_tokens=False)["input_ids"][:MAX_QUESTION]
+    context = tokenizer(example.context, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    pieces, offsets = context["input_ids"], context["offset_mapping"]
+    head = [tokenizer.cls_token_id, *question, tokenizer.sep_token_id]
+    room = task.max_length - len(head) - 1
+    begin = 0
+    while True:
+        part, spans = pieces[begin : begin + room], offsets[begin : begin + room]
+        ids = [*head, *part, tokenizer.sep_token_id]
+        answer, start = example.answers[0]
+        held = [i for i, (a, b) in enumerate(spans) if b > start and a < start + len(answer)]
+        whole = held and spans[held[0]][0] <= start and start + len(answer.rstrip()) <= spans[held[-1]][1]
+        edges = [len(head) + i for i in (held[0], held[-1])] if whole else [0, 0]
+        yield {
+            "input_ids": ids,
+            "attention_mask": [1] * len(ids),
+            "token_type_ids": [0] * len(head) + [1] * (len(ids) - len(head)),
+            "start_positions": edges[0],
+            "end_positions": edges[1],
+            "row": Row(ids, first=len(head), offsets=[(0, 0)] * len(head) + spans + [(0, 0)]),
+        }
+        if begin + room >= len(pieces):
+            return
+        begin += min(STRIDE, room)
+
+
+def _batches(rows: list[dict], size: int, seed: int, steps: int) -> Iterator[list[dict]]:
+    """Batches of like length, of 64 batches' rows that are sorted together, in a random order."""
+    rng, rest, given = random.Random(seed), [], 0
+    while True:
+        pool = rest + rng.sample(rows, len(rows))
+        rest = pool[len(pool) - len(pool) % size :]
+        for begin in range(0, len(pool) - len(rest), 64 * size):
+            part = sorted(
+                pool[begin : min(begin + 64 * size, len(pool) - len(rest))], key=lambda row: len(row["input_ids"])
+            )
+            batches = [part[i : i + size] for i in range(0, len(part), size)]
+            for batch in rng.sample(batches, len(batches)):
+                if given == steps:
+                    return
+                given += 1
+                yield batch
+
+
+def _collate(tokenizer, rows: list[dict]) -> dict:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    longest = max(len(row["input_ids"]) for row in rows)
+    empty = {"input_ids": tokenizer.pad_token_id, "labels": -100}
+    found = {}
+    for name in rows[0].keys() - {"row"}:
+        values = [row[name] for row in rows]
+        if isinstance(values[0], list):
+            values = [value + [empty.get(name, 0)] * (longest - len(value)) for value in values]
+        found[name] = torch.tensor(values)
+    return found
+
+
+def _answers(tokenizer, model, task: Task, test: list, labels: list[str]) -> list[dict]:
+    """In batches of like length."""
+    owners, rows = [], []
+    for number, example in enumerate(test):
+        for row in _encoded(tokenizer, task, example, labels):
+            owners.append(number)
+            rows.append(row)
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
+    outputs: list[list] = [[] for _ in test]
+    for begin in range(0, len(order), 32):
+        part = order[begin : begin + 32]
+        batch = _collate(tokenizer, [rows[i] for i in part])
+        batch = {
+            name: value for name, value in batch.items() if name not in ("labels", "start_positions", "end_positions")
+        }
+        found = {name: value.numpy() for name, value in model(**batch).items() if name.endswith("logits")}
+        for place, index in enumerate(part):
+            one = {name: value[place][: len(rows[index]["input_ids"])] for name, value in found.items()}
+            outputs[owners[index]].append((index, rows[index], one))
+    return [
+        _answer(task, example, sorted(found, key=lambda one: one[0]), labels)
+        for example, found in zip(test, outputs, strict=True)
+    ]
+
+
+def _answer(task: Task, example: Any, found: list, labels: list[str]) -> dict:
+    if task.kind == "answer":
+        windows, logits = [row["row"] for _, row, _ in found], [one for _, _, one in found]
+        best, _ = best_answers(windows, logits, example.context, MAX_ANSWER)
+        return {"answer": best[0]["answer"] if best else ""}
+    ((_, row, logits),) = found
+    if task.kind == "regress":
+        return {"value": float(logits["logits"][0])}
+    if task.kind == "classify":
+        return {"label": labels[int(logits["logits"].argmax())]}
+    said = {word: labels[int(one.argmax())] for word, one in zip(row["row"], logits["logits"], strict=True)}
+    return {"words": [{"label": said.get(word)} for word in range(len(example.words))]}
+
+
+# ------------------------------------------------------------------------------------------------------------- runs
+
+
+def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callable[[], dict]]]:
+    """What is to be run, seed by seed, and how; the first run of an engine makes what it needs."""
+    made: dict[str, Any] = {}
+
+    def worker() -> subprocess.Popen:
+        if "worker" not in made:
+            # threads that wait without sleeping take PyTorch five times the CPU where other processes run beside it
+            env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
+            pipe = subprocess.PIPE
+            command = [args.peers, __file__, "--serve"]
+            made["worker"] = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env)
+        return made["worker"]
+
+    def glove() -> str:
+        if "glove" not in made:
+            from keras_ctxrep import train
+            from keras_ctxrep.convert import vectors
+
+            train.save(folder / "glove", *vectors.read(args.data / "word_vectors" / "glove.6B.50d.5k.txt"))
+            made["glove"] = str(folder / "glove")
+        return made["glove"]
+
+    biLM = {"stack": "lstm", "units": 128, "freeze": True}
+    contexts: dict[str, Callable[[], dict]] = {
+        "learned embeddings": lambda: {"encoder": "words", "stack": "lstm", "units": 128},
+        "GloVe": lambda: {"encoder": glove(), "stack": "lstm", "units": 128},
+        "biLM, top layer": lambda: {"encoder": args.elmo, "top_only": True} | biLM,
+        "biLM, mix": lambda: {"encoder": args.elmo} | biLM,
+        "biLM, mix, and GloVe": lambda: {"encoder": args.elmo, "beside": glove()} | biLM,
+    }
+    for seed in range(args.seeds):
+        for part, tasks in (("finetuned", FINETUNED), ("context", CONTEXT)):
+            for name, task in tasks.items():
+                every, dev, test = (folder / f"{name}-{what}.jsonl" for what in ("train", "dev", "test"))
+                lines = every.read_text("utf-8").split("\n")
+                rows, few = folder / f"{part}-{name}.jsonl", folder / f"{name}-few.jsonl"
+                for path, count in ((rows, task.rows), (few, 32)):
+                    path.write_text("\n".join(lines[:count]) + "\n", "utf-8")
+                out = folder / "out"
+
+                def run(engine, part=part, task=task, rows=rows, dev=dev, test=test, few=few, out=out, seed=seed):
+                    if part == "context":
+                        return ours(task, rows, dev, test, out=out, seed=seed, **contexts[engine]())
+                    if engine == "transformers":
+                        return theirs(worker(), task, rows, test, args.original, folder / "answers.jsonl", seed)
+                    return ours(task, rows, few, test, args.minilm, out, seed, dropout=0.1)
+
+                for engine in ENGINES[part]:
+                    about = {"part": part, "task": name, "engine": engine, "seed": seed, "settings": asdict(task)}
+                    about["settings"]["figures"] = list(task.figures)  # as JSON has them
+                    yield about, lambda engine=engine, run=run: run(engine)
+
+
+def table(part: str, found: list[dict]) -> Iterator[str]:
+    """Rows of Markdown: mean and standard deviation over the seeds that all engines have run."""
+    tasks, engines = FINETUNED if part == "finetuned" else CONTEXT, ENGINES[part]
+    timed = ["seconds", "CPU seconds", "examples/s", "ratio"] if part == "finetuned" else []
+    columns = ["task", "figure", "seeds", *engines, *timed]
+    yield "| " + " | ".join(columns) + " |"
+    yield "|" + "---|" * len(columns)
+    for name, task in tasks.items():
+        runs = {
+            engine: {
+                one["seed"]: one for one in found if [one["part"], one["task"], one["engine"]] == [part, name, engine]
+            }
+            for engine in engines
+        }
+        seeds = sorted(set.intersection(*(set(one) for one in runs.values())))
+        if not seeds:
+            continue
+        for figure in task.figures:
+            values = {engine: [runs[engine][seed]["figures"][figure] for seed in seeds] for engine in engines}
+            base = statistics.fmean(values[engines[0]])
+            cells = []
+            for engine in engines:
+                mean = statistics.fmean(values[engine])
+                spread = f" +- {100 * statistics.stdev(values[engine]):.1f}" if len(seeds) > 1 else ""
+                gain = f" ({100 * (mean - base):+.1f} / {(mean - base) / (1 - base):+.0%})"
+                compared = part == "context" and engine != engines[0]
+                cells.append(f"{100 * mean:.1f}{spread}" + (gain if compared else ""))
+            if timed and figure == task.figures[0]:
+                cells += _times([[runs[engine][seed] for seed in seeds] for engine in engines], task)
+            cells += [""] * (len(columns) - 3 - len(cells))
+            yield f"| {name} | {figure} | {len(seeds)} | " + " | ".join(cells) + " |"
+
+
+def _times(runs: list[list[dict]], task: Task) -> list[str]:
+    """Of both engines: all seconds, those of all threads, the rate of training, and how many times ours is theirs."""
+    wall, cpu, training = (
+        [statistics.fmean(one[name] for one in side) for side in runs] for name in ("seconds", "cpu", "training")
+    )
+    if any(one.get("paused") for side in runs for one in side):
+        return ["", " / ".join(f"{x:.0f}" for x in cpu), "", ""]
+    rates = [task.rows * task.epochs / x for x in training]
+    ratio = statistics.median(two["training"] / one["training"] for one, two in zip(*runs, strict=True))
+    shown = (" / ".join(f"{x:{form}}" for x in pair) for pair, form in ((wall, ".0f"), (cpu, ".0f"), (rates, ".1f")))
+    return [*shown, f"{ratio:.2f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, metavar="FOLDER")
+    parser.add_argument("--minilm", metavar="FOLDER", help="a model folder of a small BERT")
+    parser.add_argument("--original", metavar="FOLDER", help="the same as it was published, for transformers")
+    parser.add_argument("--elmo", metavar="FOLDER", help="a model folder of a biLM")
+    parser.add_argument("--peers", metavar="PYTHON", help="of an environment with torch and transformers")
+    parser.add_argument("--only", choices=ENGINES)
+    parser.add_argument("--tasks", nargs="+", help="only these")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("results.jsonl"))
+    parser.add_argument("--table", action="store_true", help="print what is in --out, and run nothing")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        return serve()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    done = [json.loads(line) for line in args.out.read_text("utf-8").splitlines()] if args.out.exists() else []
+    folder = args.out.with_suffix(".files")
+    if not args.table:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_rows(args.data, folder)
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        for about, run in runs(args, folder):
+            if args.only not in (None, about["part"]) or (args.tasks and about["task"] not in args.tasks):
+                continue
+            if about["engine"] == "transformers" and not args.peers:
+                continue
+            if any(about == {key: one[key] for key in about} for one in done):
+                continue
+            entry = about | run()
+            print(json.dumps(entry), file=sys.stderr, flush=True)
+            done.append(entry)
+            with open(args.out, "a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+    for part in ENGINES:
+        if any(one["part"] == part for one in done):
+            print("\n".join(["", *table(part, done)]))
+
+
+if __name__ == "__main__":
+    main()
