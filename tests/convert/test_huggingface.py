@@ -593,7 +593,7 @@ def test_the_toy_tagger():
         ("is_decoder", True, "the option is_decoder is True; only False"),
         ("add_cross_attention", True, "the option add_cross_attention is True"),
         ("pruned_heads", {"0": [1]}, "the option pruned_heads is {'0': .1.}; only {}"),
-        ("problem_type", "multi_label_classification", "problem_type is 'multi_label_classification'; only 'single"),
+        ("problem_type", "ranking", "problem_type is 'ranking'; only 'single"),
         ("hidden_act", "gelu_fast", "hidden_act is 'gelu_fast'; one of gelu, gelu_new, gelu_pytorch_tanh, relu"),
         ("hidden_size", None, "the option hidden_size is missing"),
         ("hidden_size", 12.0, r"the option hidden_size is 12\.0; int of 1 or more"),
@@ -735,8 +735,31 @@ def test_a_regression(tmp_path, tiny):
     tensors = record("BertForSequenceClassification", "weights")
     tensors |= {name: tensors[name][:1] for name in ("classifier.weight", "classifier.bias")}
     write_folder(tmp_path, "BertForSequenceClassification", tiny.PIECES, tensors, id2label={"0": "LABEL_0"})
-    with pytest.raises(ValueError, match="a classifier of one class; such a regression is not read"):
-        huggingface.read(tmp_path)
+    model, bundle = huggingface.read(tmp_path)
+    assert (bundle.task, bundle.labels, model.output["logits"].shape[-1]) == ("regress", (), 1)
+
+
+@pytest.mark.parametrize("task", ["regress", "multilabel"])
+def test_regression_and_several_labels_go_and_come_back(task, tmp_path, folder):
+    _, bundle = huggingface.read(folder)
+    bundle = replace(bundle, task=task, labels=("a", "b", "c") if task == "multilabel" else (), pairs=True, head={})
+    model = heads.by_task(bert.encoder(bert.Config(**bundle.config)), task, len(bundle.labels))
+    huggingface.write(tmp_path / "there", model, bundle)
+    kind = {"regress": "regression", "multilabel": "multi_label_classification"}[task]
+    assert json.loads((tmp_path / "there" / "config.json").read_text())["problem_type"] == kind
+    again, other = huggingface.read(tmp_path / "there")
+    assert (other.task, other.labels, other.pairs) == (task, bundle.labels, True)
+    for one, two in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_crf_and_a_task_network_are_not_written(tmp_path, folder):
+    _, bundle = huggingface.read(folder)
+    bundle = replace(bundle, task="tag", labels=("O", "B-A"), head={})
+    model = heads.tag(bert.encoder(bert.Config(**bundle.config)), 2)
+    for other, message in (({"head": {"crf": True}}, "reads a CRF"), ({"stack": {"kind": "lstm"}}, "a task network")):
+        with pytest.raises(ValueError, match=message):
+            huggingface.write(tmp_path / "out", model, replace(bundle, **other))
 
 
 def test_pairs(tmp_path, tiny, capsys):
