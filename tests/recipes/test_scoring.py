@@ -71,6 +71,8 @@ def test_figures_and_answers(task, batch_size, folders, tmp_path):
         assert set(one) == set(two)
         for name in ("label", "labels", "answer"):
             assert one.get(name) == two.get(name)
+        for name in ("probabilities", "value", "score"):
+            assert one.get(name) == pytest.approx(two.get(name), abs=1e-6)
     places = [one["place"] for one in found["worst"]]
     assert len(set(places)) == len(places) <= 3 and all(place.startswith(f"{path}:") for place in places)
 

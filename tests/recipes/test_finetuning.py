@@ -1,0 +1,330 @@
+"""Fine-tuning for every task, from files to folders that answer; what is refused; how little is held in memory."""
+
+import json
+import random
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pytest
+
+from keras_ctxrep import recipes, train
+from keras_ctxrep.models import static
+from keras_ctxrep.recipes import finetuning, targets
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.examples import Example, Question, Tagged, read
+
+TOPICS = {
+    "weather": ["rain", "storm", "wind", "cloud", "snow", "frost", "fog"],
+    "music": ["violin", "piano", "chord", "drum", "song", "choir", "flute"],
+    "kitchen": ["bread", "butter", "oven", "spoon", "soup", "pepper", "onion"],
+}
+
+
+def text_of(draw, *topics, most=3):
+    """A few words of each topic, mixed."""
+    found = [draw.choice(TOPICS[topic]) for topic in topics for _ in range(draw.randint(1, most))]
+    draw.shuffle(found)
+    return " ".join(found)
+
+
+def an_example(task, draw):
+    """Of an easy task: every answer can be read off single words."""
+    topic = draw.choice(sorted(TOPICS))
+    if task == "classify":
+        return Example(text_of(draw, topic), topic)
+    if task == "pair":  # what it asks for is in the second text alone
+        return Example(text_of(draw, draw.choice(sorted(TOPICS))), topic, text_of(draw, topic))
+    if task == "multilabel":
+        found = tuple(name for name in sorted(TOPICS) if draw.random() < 0.5)
+        return Example(f"the {text_of(draw, *found)}", found)
+    if task == "regress":
+        return Example(text_of(draw, topic), {"weather": -1.0, "kitchen": 0.0, "music": 1.0}[topic])
+    if task == "tag":
+        words = text_of(draw, *TOPICS, most=2).split()
+        named = {"weather": "B-WEATHER", "music": "B-MUSIC", "kitchen": "O"}
+        return Tagged(tuple(words), tuple(named[name] for word in words for name in TOPICS if word in TOPICS[name]))
+    words = [draw.choice(TOPICS["kitchen"]) for _ in range(draw.randint(2, 6))]
+    words.insert(draw.randint(0, len(words)), draw.choice(TOPICS["music"]))
+    context = " ".join(words)
+    answer = next(word for word in words if word in TOPICS["music"])
+    return Question("song ?", context, ((answer, context.index(answer)),), str(draw.random()))
+
+
+def as_row(example):
+    if isinstance(example, Tagged):
+        return {"words": example.words, "tags": example.tags}
+    if isinstance(example, Question):
+        answers = [{"text": text, "start": start} for text, start in example.answers]
+        return {"question": example.question, "context": example.context, "answers": answers, "id": example.id}
+    row = {"text": example.text, "label": example.label} | ({"pair": example.pair} if example.pair else {})
+    return {"labels" if name == "label" and isinstance(value, tuple) else name: value for name, value in row.items()}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A function from a task to its files."""
+    folder = tmp_path_factory.mktemp("tasks")
+
+    def files(task):
+        paths = [folder / f"{task}.{part}.jsonl" for part in ("train", "dev", "test")]
+        if not paths[0].exists():
+            draw = random.Random(0)
+            for path, count in zip(paths, (400, 40, 60), strict=True):
+                rows = [json.dumps(as_row(an_example(task, draw)), ensure_ascii=False) for _ in range(count)]
+                path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+        return paths
+
+    return files
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory):
+    """A folder of static vectors, in which a topic's words are near one another."""
+    draw = np.random.default_rng(0)
+    vocab = ("<UNK>", *(word for words in TOPICS.values() for word in words))
+    centres = np.repeat(draw.normal(size=(3, 8)), 7, axis=0)
+    config = static.Config(words=len(vocab), width=8, trainable=False)
+    model = static.encoder(config)
+    table = model.get_layer("word_embedding")
+    rows = np.zeros(table.get_weights()[0].shape, np.float32)
+    rows[-21:] = centres + 0.1 * draw.normal(size=centres.shape)
+    table.set_weights([rows])
+    folder = tmp_path_factory.mktemp("vectors")
+    train.save(folder, model, Bundle("static", "embed", asdict(config), 32, vocab=vocab))
+    return folder
+
+
+def learn(data, task, encoder, out, **options):
+    """Fine-tunes and returns the folder's figures on the test set."""
+    learned, dev, test = data(task)
+    options = {"steps": 150, "learning_rate": 0.005, "batch_size": 16, "dropout": 0.1, "patience": 10} | options
+    recipes.finetune(learned, dev, encoder, out, task, **options)
+    return recipes.score(out, test, predictions=out / "answers.jsonl")
+
+
+# -------------------------------------------------------------------------------------------------- every task learns
+
+CHANCE = {"classify": 0.34, "pair": 0.34, "multilabel": 0.5, "regress": 0.0, "tag": 0.35, "answer": 0.3}
+METRICS = {
+    "classify": "accuracy",
+    "pair": "accuracy",
+    "multilabel": "micro_f1",
+    "regress": "pearson",
+    "tag": "span_f1",
+    "answer": "f1",
+}
+
+
+@pytest.mark.parametrize("task", METRICS)
+def test_a_bert_learns_every_task(task, data, models, tmp_path):
+    crf = {"crf": True} if task == "tag" else {}
+    found = learn(data, task, models / "bert" / "pretrained", tmp_path, **crf)
+    assert found["examples"] == 60 and found["metric"] == METRICS[task]
+    assert found[found["metric"]] > max(0.8, CHANCE[task] + 0.4)
+    low, high = found["interval"]
+    assert low <= found[found["metric"]] <= high
+    assert (found["table"] is not None) == (task in ("classify", "pair", "tag"))
+    assert all(set(one) == {"place", "input", "expected", "answer"} for one in found["worst"])
+    assert all(f"{task}.test.jsonl:" in one["place"] for one in found["worst"])
+    bundle = train.load(tmp_path)[1]
+    assert bundle.task == ("classify" if task == "pair" else task) and bundle.pairs == (task in ("pair", "answer"))
+    examples = list(read(bundle.task, data(task)[2]))
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
+    for one, two in zip(answers, train.predictor(tmp_path).ask(examples), strict=True):
+        names = {"tag": "words", "answer": "answer", "regress": "value", "multilabel": "labels"}
+        one, two = (answer[names.get(task, "label")] for answer in (one, two))
+        if task == "tag":
+            one, two = ([word["label"] for word in words] for words in (one, two))
+        assert one == (pytest.approx(two, abs=1e-5) if task == "regress" else two)
+    if task == "tag":
+        assert bundle.labels == ("O", "B-MUSIC", "B-WEATHER", "I-MUSIC", "I-WEATHER")
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("tag", {"stack": "lstm"}),
+        ("classify", {"stack": "gru", "both_ends": True}),
+        ("tag", {"stack": "cnn", "top_only": True}),
+        ("classify", {}),
+        ("tag", {"stack": "lstm", "crf": True, "beside": True}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)) or "alone",
+)
+def test_a_network_over_an_elmo_that_stays_as_it_is(task, options, data, models, vectors, tmp_path):
+    options = options | ({"beside": vectors} if "beside" in options else {})
+    encoder = models / "elmo" / "pretrained"
+    options |= {"units": 32, "learning_rate": 0.02, "steps": 200, "batch_size": 32, "dropout": 0.0}
+    found = learn(data, task, encoder, tmp_path, **options)
+    assert found[found["metric"]] > 0.6  # of an encoder of 16 numbers
+    model, bundle = train.load(tmp_path)
+    names = {layer.name for layer in model.layers}
+    before = train.load_encoder(encoder)[0]
+    for name in ("char_cnn", "forward_1", "backward_1"):
+        for one, two in zip(before.get_layer(name).get_weights(), model.get_layer(name).get_weights(), strict=True):
+            np.testing.assert_array_equal(one, two)
+    assert ("both_ends" in names) == ("both_ends" in options)
+    assert "scalar_mix" in names
+    if "top_only" in options:
+        assert bundle.stack["mix"] == "top"
+    if "beside" in options:
+        assert "word_ids" in model.input
+        kept = train.load(vectors)[0].get_layer("word_embedding").get_weights()
+        np.testing.assert_array_equal(model.get_layer("word_embedding").get_weights()[0], kept[0])
+
+
+@pytest.mark.parametrize("kind", ["words", "vectors"])
+def test_words_without_a_context(kind, data, vectors, tmp_path):
+    """Embeddings learned from the data alone, and static vectors that are frozen."""
+    frozen = kind == "vectors"
+    options = {"freeze": True} if frozen else {}
+    encoder = vectors if frozen else "words"
+    found = learn(data, "tag", encoder, tmp_path, stack="cnn", units=16, learning_rate=0.02, steps=80, **options)
+    assert found["span_f1"] > 0.8
+    model, bundle = train.load(tmp_path)
+    assert bundle.family == "static" and bundle.vocab[0] == "<UNK>" and len(bundle.vocab) == 22
+    if frozen:
+        kept = train.load(vectors)[0].get_layer("word_embedding").get_weights()
+        np.testing.assert_array_equal(model.get_layer("word_embedding").get_weights()[0], kept[0])
+
+
+# ----------------------------------------------------------------------------------------------------- what is kept
+
+
+def test_the_best_by_the_metric_is_kept_and_patience_ends_the_run(data, vectors, tmp_path, monkeypatch):
+    """Figures as in a script: the second evaluation is the best one."""
+    figures = iter([0.5, 0.9, 0.8, 0.7, 0.95])
+    seen = []
+
+    def judged(bundle, examples, batch_size):
+        def judge(model):
+            seen.append(model.get_weights())
+            return {"accuracy": next(figures), "loss": float(-len(seen))}  # the loss would keep the last one
+
+        return judge
+
+    monkeypatch.setattr(finetuning, "_judged", judged)
+    learned, dev, _ = data("classify")
+    options = {"stack": "cnn", "units": 4, "steps": 30, "batch_size": 4, "patience": 2}
+    history = recipes.finetune(learned, dev, vectors, tmp_path, **options)
+    assert [entry["step"] for entry in history] == [3, 6, 9, 12]
+    assert [entry["val_accuracy"] for entry in history] == [0.5, 0.9, 0.8, 0.7]
+    for one, two in zip(train.load(tmp_path)[0].get_weights(), seen[1], strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(seen[1][-1], seen[3][-1])
+
+
+def test_an_interrupted_run_ends_as_an_undisturbed_one(data, vectors, tmp_path, monkeypatch):
+    learned, dev, _ = data("classify")
+    options = {"stack": "cnn", "units": 4, "steps": 40, "batch_size": 4, "learning_rate": 1e-3, "patience": 30}
+
+    def run(out):
+        return recipes.finetune(learned, dev, vectors, out, **options)
+
+    expected = run(tmp_path / "one")
+    write = train._Checkpoint.write
+
+    def cut(self, model):
+        write(self, model)
+        if self.course.step >= 12:
+            raise RuntimeError("power cut")
+
+    fit = train.fit
+    monkeypatch.setattr(train, "fit", lambda *args, **more: fit(*args, **more, checkpoint_minutes=1e-9))
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(train._Checkpoint, "write", cut)
+        run(tmp_path / "two")
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["checkpoint"]
+    found = run(tmp_path / "two")
+    assert [entry["step"] for entry in found] == [entry["step"] for entry in expected] == [*range(4, 44, 4)]
+    assert [e["val_accuracy"] for e in found] == [e["val_accuracy"] for e in expected]
+    for one, two in zip(*(train.load(tmp_path / name)[0].get_weights() for name in ("one", "two")), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert not (tmp_path / "two" / "checkpoint").exists()
+
+
+# ------------------------------------------------------------------------------------------------ how much is held
+
+
+@dataclass(frozen=True)
+class Counted(Example):
+    """An example that is counted while it is held."""
+
+    held = most = 0
+
+    def __post_init__(self):
+        Counted.held += 1
+        Counted.most = max(Counted.most, Counted.held)
+
+    def __del__(self):
+        Counted.held -= 1
+
+
+def test_the_examples_are_never_held_all_together(vectors, tmp_path, monkeypatch):
+    passes = []
+
+    def read(task, data, columns=None, skipped=None, split="train"):
+        if split == "validation":
+            yield from (Example(*row) for row in (("rain", "weather"), ("drum", "music")))
+            return
+        passes.append(0)
+        draw = random.Random(0)
+        for number in range(3000):
+            passes[-1] += 1
+            topic = draw.choice(["weather", "music"])
+            yield Counted(text_of(draw, topic), topic, None, f"rows:{number}")
+
+    monkeypatch.setattr(targets, "read", read)
+    monkeypatch.setattr(targets, "SHUFFLED", 100)
+    monkeypatch.setattr(targets, "ENCODED", 20)
+    options = {"stack": "cnn", "units": 4, "batch_size": 4, "epochs": 1.2, "learning_rate": 0.02}
+    history = recipes.finetune("rows", "dev", vectors, tmp_path, **options)
+    assert history[-1]["step"] == 900 and history[-1]["val_accuracy"] == 1
+    assert passes[0] == 3000 and passes.count(3000) == 2  # to check them, and to learn; Keras asks for the first twice
+    assert 100 <= Counted.most < 300
+
+
+# ------------------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crf": True}, "crf=True: a CRF labels words, and the task is 'classify'"),
+        ({"both_ends": True}, "both_ends, top_only and beside are of a task network: choose one, stack='lstm'"),
+        ({"beside": "vectors"}, "both_ends, top_only and beside are of a task network"),
+        ({"stack": "rnn"}, "task network 'rnn': choose one of lstm, gru, cnn"),
+        ({"stack": "lstm", "beside": "vectors"}, "static vectors are read beside an ELMo over characters"),
+        ({"task": "rank"}, "task 'rank'"),
+        ({"columns": {"texts": "x"}}, r"columns \['texts'\]"),
+        ({"max_length": 1000}, "max_length=1000: this encoder has"),
+        ({"task": "pair"}, "train.jsonl:1: one text; this model reads a pair of texts"),
+    ],
+)
+def test_options_that_do_not_fit(options, message, data, models, vectors, tmp_path):
+    learned, dev, _ = data("classify")
+    options = {name: vectors if name == "beside" else value for name, value in options.items()}
+    with pytest.raises(ValueError, match=message) as found:
+        recipes.finetune(learned, dev, models / "bert" / "pretrained", tmp_path / "out", **{"steps": 1} | options)
+    assert "\n" not in str(found.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("task", ["pair", "answer"])
+def test_pairs_over_an_encoder_of_one_text(task, data, vectors, tmp_path):
+    learned, dev, _ = data(task)
+    with pytest.raises(ValueError, match=r"pairs of texts, and .* reads one text; a BERT reads pairs"):
+        recipes.finetune(learned, dev, vectors, tmp_path / "out", task, steps=1)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="the encoder's own folder"):
+        recipes.finetune(learned, dev, vectors, vectors, task, steps=1)
+
+
+def test_examples_in_memory(vectors, tmp_path):
+    """A generator is read once and kept."""
+    draw = random.Random(1)
+    rows = (an_example("classify", draw) for _ in range(60))
+    dev = [an_example("classify", draw) for _ in range(10)]
+    history = recipes.finetune(rows, dev, vectors, tmp_path, stack="cnn", units=4, epochs=2, batch_size=8)
+    assert history[-1]["step"] == 15 and len(history) == 2
+    with pytest.raises(ValueError, match="3 examples: only the label 'a'; a classifier needs at least two"):
+        recipes.finetune([Example("x", "a")] * 3, dev, vectors, tmp_path / "out", steps=1)
