@@ -429,7 +429,12 @@ def parser() -> argparse.ArgumentParser:
         type=_positive(float),
         metavar="X",
     )
-    option("--patience", "end after so many evaluations without a better one (default: 3, one an epoch)", type=_positive(int), metavar="N")
+    option(
+        "--patience",
+        "end after so many evaluations without a better one (default: 3, one an epoch)",
+        type=_positive(int),
+        metavar="N",
+    )
     option("--max-length", "tokens per text (default: as the encoder was trained)", type=_positive(int), metavar="N")
     option("--mix", "read a scalar mix of all layers, as ELMo does anyway", action="store_true", default=None)
     option(

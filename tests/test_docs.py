@@ -18,7 +18,10 @@ from keras_ctxrep import cli, train
 from keras_ctxrep.convert import allennlp, huggingface
 
 ROOT = Path(__file__).parent.parent
-PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/elmo.md", "docs/bert.md", "docs/tasks.md")}
+PAGES = {
+    name: (ROOT / name).read_text(encoding="utf-8")
+    for name in ("README.md", "docs/elmo.md", "docs/bert.md", "docs/tasks.md")
+}
 every_page = pytest.mark.parametrize("page", PAGES)
 MODULES = sorted(
     info.name

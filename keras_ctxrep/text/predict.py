@@ -11,7 +11,7 @@ from keras_ctxrep.text.features import Row, WordPieceFeatures
 from keras_ctxrep.text.tags import is_spans
 
 Text = str | Sequence[str]
-Run = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray | list[np.ndarray]]]
+Run = Callable[[dict[str, np.ndarray]], Mapping[str, Any]]  # arrays, or lists of them, over the batch
 
 
 class Predictor:
