@@ -54,11 +54,11 @@ class Task:
 
 
 FINETUNED = {
-    "SST-2": Task("classify", ("accuracy",), 3000, 64, 32, 2e-4),
-    "MRPC": Task("classify", ("accuracy", "f1"), 1500, 128, 16, 2e-4),
-    "STS-B": Task("regress", ("pearson", "spearman"), 2000, 128, 16, 2e-4),
-    "WNUT-17": Task("tag", ("span_f1",), 2000, 128, 16, 3e-4),
-    "SQuAD": Task("answer", ("f1", "exact_match"), 1000, 256, 16, 3e-4),
+    "SST-2": Task("classify", ("accuracy",), 8000, 64, 32, 1e-4),
+    "MRPC": Task("classify", ("accuracy", "f1"), 4076, 128, 16, 1e-4),
+    "STS-B": Task("regress", ("pearson", "spearman"), 5000, 128, 16, 1e-4),
+    "WNUT-17": Task("tag", ("span_f1",), 3394, 128, 16, 2e-4),
+    "SQuAD": Task("answer", ("f1", "exact_match"), 2000, 256, 16, 2e-4),
 }
 CONTEXT = {
     "SST-2": Task("classify", ("accuracy",), 3000, 64, 32, 1e-3, 4),

@@ -96,7 +96,10 @@ def _score(args: argparse.Namespace) -> None:
     for one in found.get("worst", ()):
         print(f"  {one['place']}\n    {_short(one['input'])}")
         print(f"    expected  {_short(one['expected'])}\n    answered  {_short(one['answer'])}")
-    _print_skipped(found.get("skipped", ()))
+    if found.get("skipped"):
+        from keras_ctxrep.text.examples import skipped_rows
+
+        print(f"\n{skipped_rows(found['skipped'])}")
 
 
 def _embed(args: argparse.Namespace) -> None:
@@ -770,15 +773,6 @@ def _short(value) -> str:
     """A value on one line of at most 100 characters."""
     text = " ".join(str(value).split())
     return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-def _print_skipped(messages: Sequence[str]) -> None:
-    if messages:
-        print(f"\nleft out: {len(messages)} malformed rows")
-    for message in messages[:20]:
-        print(f"  {message}")
-    if len(messages) > 20:
-        print(f"  and {len(messages) - 20} more")
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

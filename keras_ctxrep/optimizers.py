@@ -10,8 +10,8 @@ class _ByRows(keras.optimizers.Optimizer):
 
     The gradient is summed over the replicas and over repeated rows of embeddings, and then its norm is clipped: Keras
     clips each replica's part before the sum, which under MirroredStrategy lets through up to as many times the limit as
-    there are replicas. Rows of a table that a batch does not touch are left alone, their averages too. With the sampled
-    softmax a step's cost then does not grow with the vocabulary; decay, and the loss scaling of float16, are dense.
+    there are replicas. Rows of a table that a batch does not touch are left alone, undecayed, and their averages too. A
+    step's cost then does not grow with the vocabulary, unless float16's loss scaling makes the gradient dense.
     """
 
     clip: float
@@ -65,10 +65,12 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         pass  # `update_step` does, in half as many passes over the memory
 
     def update_step(self, gradient, variable, learning_rate):
+        if isinstance(gradient, tf.IndexedSlices):
+            return super().update_step(gradient, variable, learning_rate)
         rate = ops.cast(learning_rate, variable.dtype)
-        if self.weight_decay and self._use_weight_decay(variable):
+        if self._decays(variable):
             self.assign_sub(variable, variable * (rate * self.weight_decay))
-        if self.amsgrad or isinstance(gradient, tf.IndexedSlices):
+        if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
         index, time = self._get_variable_index(variable), ops.cast(self.iterations + 1, variable.dtype)
         tf.raw_ops.ResourceApplyAdam(  # as Keras' own, in one pass
@@ -92,7 +94,11 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         mean = self._moved(m, rows, one * tf.gather(m.value, rows) + (1 - one) * gradient)
         square = self._moved(v, rows, two * tf.gather(v.value, rows) + (1 - two) * tf.square(gradient))
         scale = ops.sqrt(1 - ops.power(two, time)) / (1 - ops.power(one, time))
-        return scale * mean / (ops.sqrt(square) + self.epsilon)
+        step = scale * mean / (ops.sqrt(square) + self.epsilon)
+        return step + self.weight_decay * tf.gather(variable, rows) if self._decays(variable) else step
+
+    def _decays(self, variable) -> bool:
+        return bool(self.weight_decay) and self._use_weight_decay(variable)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

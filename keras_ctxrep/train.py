@@ -332,6 +332,7 @@ def fit(
     strategy = model.distribute_strategy
     with strategy.scope():  # an optimizer belongs to the strategy it was made under
         compile(model, AdamW(learning_rate, weight_decay, clip) if optimizer is None else optimizer(), task)
+        model.optimizer.build(model.trainable_variables)  # the first step would be traced twice, to make them
     peak = None if optimizer else learning_rate
     judge = judge or keras.Model(model.input, model.output)  # on one device: any number of examples will do
     if isinstance(validation, tf.data.Dataset):
@@ -482,7 +483,6 @@ class _Checkpoint(keras.callbacks.Callback):
             raise ValueError(f"{self.folder} holds a checkpoint of another model: remove it, or choose another folder")
         if state["identity"] != self.identity:
             raise ValueError(f"{self.folder} holds a checkpoint of a run with other text or settings: remove it")
-        model.optimizer.build(model.trainable_variables)
         model.load_weights(self.folder / state["weights"])
         with np.load(self.folder / state["random"]) as arrays:
             for index, generator in enumerate(_random_states(model)):

@@ -72,6 +72,7 @@ def place(models, tmp_path_factory):
     answer = {"id": "1", "question": "what fell?", "answers": [{"text": "rain", "answer_start": 4}]}
     paragraph = {"context": "the rain fell", "qas": [answer] * 20}
     (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    (folder / "bank.tsv").write_text("text\tlabel\nthe river bank\tshore\na bank with money\tmoney\n")
     (folder / "vectors.txt").write_text("the 0.1 0.2\nrain 0.3 0.4\nviolin -0.1 0.5\n")
     shutil.copytree(models / "elmo" / "pretrained", folder / "lm")
     shutil.copytree(models / "bert" / "pretrained", folder / "bert")

@@ -358,9 +358,10 @@ def test_adagrad_by_hand(rng):
     "make",
     [
         lambda: train.AdamW(0.1, weight_decay=0.0, clip=0.5),
+        lambda: train.AdamW(0.1, weight_decay=0.5, clip=0.5),
         lambda: optimizers.Adagrad(0.1, clip=0.5, gradient_scale=3.0),
     ],
-    ids=["adamw", "adagrad"],
+    ids=["adam", "adamw", "adagrad"],
 )
 def test_gradients_of_some_rows(rng, make):
     """In the first step what a dense gradient does; afterwards the other rows, and what is known of them, stay."""
@@ -376,7 +377,7 @@ def test_gradients_of_some_rows(rng, make):
     ):
         optimizer.build([variable])
         optimizer.apply([gradient], [variable])
-    np.testing.assert_allclose(some, all_rows, atol=5e-6)
+    np.testing.assert_allclose(some.numpy()[[1, 2, 4]], all_rows.numpy()[[1, 2, 4]], atol=5e-6)
     assert (np.abs(some - value).max(1) > 0).tolist() == [False, True, True, False, True, False]
     slots = [slot for slot in one.variables if slot.shape == (6, 3)]
     for slot, other in zip(slots, [slot for slot in two.variables if slot.shape == (6, 3)], strict=True):

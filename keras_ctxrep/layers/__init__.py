@@ -2,6 +2,7 @@
 
 from keras_ctxrep.layers.char_cnn import CharCNN
 from keras_ctxrep.layers.crf import CRF
+from keras_ctxrep.layers.embedding import Embedding, ReversibleEmbedding
 from keras_ctxrep.layers.lstm import ProjectedLSTM
 from keras_ctxrep.layers.mix import ScalarMix
 from keras_ctxrep.layers.sentence import MaskedPooling, SentenceMarkers, ZeroPadding
@@ -18,9 +19,11 @@ __all__ = [
     "CRF",
     "Bias",
     "CharCNN",
+    "Embedding",
     "MaskedPooling",
     "PositionEmbedding",
     "ProjectedLSTM",
+    "ReversibleEmbedding",
     "ScalarMix",
     "SentenceMarkers",
     "SinusoidalPositions",

@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_ctxrep.layers.embedding import take_rows
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class VocabularySoftmax(keras.layers.Layer):
@@ -62,8 +64,8 @@ class VocabularySoftmax(keras.layers.Layer):
             return ops.matmul(x, ops.transpose(ops.cast(self.kernel, x.dtype))) + ops.cast(self.bias, x.dtype)
         sampled, draws = self.sample()
         rows = ops.concatenate([ops.reshape(targets, (-1,)), sampled])  # (B*T + S,), read at once
-        kernel = ops.cast(_rows(self.kernel, rows), x.dtype)
-        bias = _rows(self.bias, rows) - ops.log(self._expected_count(rows, draws))
+        kernel = ops.cast(take_rows(self.kernel, rows), x.dtype)
+        bias = take_rows(self.bias, rows) - ops.log(self._expected_count(rows, draws))
         width = x.shape[-1]
         flat = ops.reshape(x, (-1, width))
         split = ops.shape(flat)[0]
@@ -101,15 +103,6 @@ class VocabularySoftmax(keras.layers.Layer):
     def get_config(self):
         names = ("vocabulary_size", "samples", "seed")
         return super().get_config() | {name: getattr(self, name) for name in names}
-
-
-def _rows(weight, ids):
-    """Rows of a weight, without reading the rest of it."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return tf.gather(weight.value, ids)
-    return ops.take(weight, ids, axis=0)
 
 
 def _draws(vocabulary_size: int, samples: int) -> int:

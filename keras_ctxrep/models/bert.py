@@ -11,6 +11,7 @@ from keras import layers as klayers
 from keras_ctxrep.layers import (
     Bias,
     PositionEmbedding,
+    ReversibleEmbedding,
     SinusoidalPositions,
     TakePositions,
     TransformerBlock,
@@ -135,7 +136,7 @@ def _encoder(config: Config, attention: bool = False):
     def start():
         return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
 
-    embedding = klayers.ReversibleEmbedding(
+    embedding = ReversibleEmbedding(
         config.vocabulary_size, config.width, embeddings_initializer=start(), name="token_embedding"
     )
     segment = klayers.Embedding(config.segments, config.width, start(), name="segment_embedding")

@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_ctxrep.layers import (
     CharCNN,
+    Embedding,
     MaskedPooling,
     ProjectedLSTM,
     SentenceMarkers,
@@ -254,7 +255,7 @@ def _inputs(config: Config) -> dict:
 def _token_layer(config: Config) -> keras.layers.Layer:
     """Ids -> context-free token vectors, float32 (B, T, P)."""
     if config.words:  # id 0 is no word
-        return klayers.Embedding(config.words + 1, config.width, name="word_embedding")
+        return Embedding(config.words + 1, config.width, name="word_embedding")
     return CharCNN(
         config.filters,
         config.embedding_dim,

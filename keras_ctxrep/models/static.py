@@ -6,7 +6,7 @@ import keras
 from keras import layers as klayers
 from keras import ops
 
-from keras_ctxrep.layers import MaskedPooling, ZeroPadding
+from keras_ctxrep.layers import Embedding, MaskedPooling, ZeroPadding
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def encoder(config: Config) -> keras.Model:
         "mask": keras.Input((None,), dtype="int32", name="mask"),
     }
     rows = config.words + config.buckets + 1
-    x = klayers.Embedding(rows, config.width, trainable=config.trainable, name="word_embedding")(inputs[name])
+    x = Embedding(rows, config.width, trainable=config.trainable, name="word_embedding")(inputs[name])
     if config.buckets:  # (B, T, G, D) -> (B, T, D)
         x = MaskedPooling("mean", name="subword_mean")(x, mask=ops.not_equal(inputs[name], 0))
     if config.dropout:

@@ -15,9 +15,11 @@ from tqdm import tqdm
 from keras_ctxrep import train
 from keras_ctxrep.models import static
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size, run_identity
-from keras_ctxrep.recipes.targets import Data, batches, checked, encoded, in_random_order, labels_of
+from keras_ctxrep.recipes.targets import Data, batches, checked, encoded, fitting, in_random_order, labels_of
 from keras_ctxrep.text.bundle import Bundle, sha256
 from keras_ctxrep.text.evaluation import evaluate
+from keras_ctxrep.text.examples import skipped_rows
+from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.tags import is_spans
 from keras_ctxrep.text.tokens import words
@@ -117,7 +119,8 @@ def finetune(
     labels = _labels(task, found, str(name))
     skipped: list[str] | None = [] if skip_bad else None
     dev_set = list(checked(task, dev, labels or None, found.pairs, columns, skipped, "validation"))
-    _tell(found.skipped or [], skipped or [])
+    if bad := (found.skipped or []) + (skipped or []):
+        warnings.warn(skipped_rows(bad), stacklevel=2)
     with train.scope(precision) as strategy:
         check_batch_size(batch_size, strategy)
         if encoder == WORDS:
@@ -168,7 +171,10 @@ def finetune(
     if learning_rate is None:
         learning_rate = 3e-5 * max(1.0, 768 / bundle.config["width"]) if is_bert else 1e-3
     by_epoch = steps is None and minutes is None
-    source = _source(bundle, data, columns, skip_bad)
+
+    def source() -> Iterator:
+        return fitting(bundle, data, columns, [] if skip_bad else None)
+
     if by_epoch:
         rows = sum(1 for _ in encoded(bundle, source())) if task == "answer" else found.count
         steps = max(1, round(epochs * rows / batch_size))
@@ -215,6 +221,7 @@ def _survey(
 ) -> _Survey:
     """Every example is read once before anything is trained, so that what is malformed is known at once."""
     found = _Survey(skipped=skipped)
+    features = StaticFeatures(StaticFeatures.MARKERS, lowercase=True)
     bar = tqdm(desc="reading", unit=" examples", file=sys.stderr, leave=False, disable=None, delay=2)
     with bar:
         for example in checked(task, data, None, pairs, columns, skipped):
@@ -225,7 +232,7 @@ def _survey(
             found.unanswered |= task == "answer" and not example.answers
             if count_words:
                 text = example.words if task == "tag" else [word.text for word in words(example.text)]
-                found.words.update(word.lower() for word in text)
+                found.words.update(features.normalized(text))
             bar.update()
     return found
 
@@ -242,13 +249,6 @@ def _labels(task: str, found: _Survey, name: str) -> tuple[str, ...]:
     if task == "multilabel" and not labels:
         raise ValueError(f"{name}: no labels")
     return tuple(sorted(labels, key=lambda label: (label != "O", label)))
-
-
-def _tell(*lists: list[str]) -> None:
-    bad = [message for found in lists for message in found]
-    if bad:
-        more = f"\n  and {len(bad) - 20} more" if len(bad) > 20 else ""
-        warnings.warn(f"{len(bad)} malformed rows were left out:\n  " + "\n  ".join(bad[:20]) + more, stacklevel=3)
 
 
 def _length(wanted: int | None, bundle: Bundle, task: str) -> int:
@@ -273,17 +273,6 @@ def _beside(folder: str | Path, bundle: Bundle) -> tuple[list, Bundle]:
     if other.family != "static" or bundle.family != "elmo" or bundle.config.get("words"):
         raise ValueError(f"{folder}: static vectors are read beside an ELMo over characters")
     return model.get_layer(_BESIDE).get_weights(), replace(other, config=other.config | {"trainable": False})
-
-
-def _source(bundle: Bundle, data: Data, columns, skip_bad: bool):
-    """A function that gives the examples from the first on."""
-
-    def source() -> Iterator:
-        labels = bundle.labels or None
-        pairs = bundle.pairs and bundle.task != "answer"
-        return checked(bundle.task, data, labels, pairs, columns, [] if skip_bad else None)
-
-    return source
 
 
 def _most(count: int, strategy) -> int:

@@ -12,11 +12,11 @@ import numpy as np
 from keras_ctxrep import pipeline, train
 from keras_ctxrep.models import elmo
 from keras_ctxrep.recipes.pretraining import masked_once, watched
-from keras_ctxrep.recipes.targets import Data, checked
+from keras_ctxrep.recipes.targets import Data, fitting
 from keras_ctxrep.text.bundle import Bundle, written_whole
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.evaluation import evaluate
-from keras_ctxrep.text.examples import NAMES
+from keras_ctxrep.text.examples import GOLD
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.pretraining import Masking, Vocabulary, language_model_batch, stream_batch
@@ -57,7 +57,7 @@ def score(
     model, bundle = train.load(folder)
     if carry_state and bundle.task != "language_model":
         raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
-    if bundle.task in NAMES:
+    if bundle.task in GOLD:
         predictor = Predictor(bundle, train.runner(model), batch_size)
         return _score_task(predictor, data, columns, skip_bad, predictions)
     if columns or skip_bad or predictions:
@@ -93,8 +93,7 @@ def score(
 
 def _score_task(predictor: Predictor, data: Data, columns, skip_bad: bool, predictions: str | Path | None) -> dict:
     bundle, skipped = predictor.bundle, [] if skip_bad else None
-    labels, pairs = bundle.labels or None, bundle.pairs and bundle.task != "answer"
-    examples = list(checked(bundle.task, data, labels, pairs, columns, skipped, "validation"))
+    examples = list(fitting(bundle, data, columns, skipped, "validation"))
     answers = predictor.ask(examples)
     if predictions is not None:
         with written_whole(predictions) as path:

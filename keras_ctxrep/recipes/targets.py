@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_ctxrep import pipeline
 from keras_ctxrep.recipes.reading import read
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.examples import Question
+from keras_ctxrep.text.examples import GOLD, Question
 from keras_ctxrep.text.features import Row, WordPieceFeatures
 
 Data = str | Path | Sequence[Any]
@@ -48,7 +48,7 @@ def checked(
         found = labels_of(task, example)
         message = None
         if found is None:
-            message = f"{place}: no {'answers' if task == 'answer' else 'tags' if task == 'tag' else 'label'}"
+            message = f"{place}: no {GOLD[task]}"
         elif pairs != pair:
             kinds = ("one text", "a pair of texts") if pairs else ("a pair of texts", "one text")
             message = f"{place}: {kinds[0]}; this model reads {kinds[1]}"
@@ -63,15 +63,24 @@ def checked(
             skipped.append(message)
 
 
+def fitting(
+    bundle: Bundle,
+    data: Data,
+    columns: Mapping[str, str] | None = None,
+    skipped: list[str] | None = None,
+    split: str = "train",
+) -> Iterator[Any]:
+    """The examples that a model can learn from or be compared with, as of `checked`."""
+    pairs = bundle.pairs and bundle.task != "answer"
+    return checked(bundle.task, data, bundle.labels or None, pairs, columns, skipped, split)
+
+
 def labels_of(task: str, example: Any) -> tuple | None:
     """The labels an example uses, or None if it has not been labelled."""
-    if task == "answer":
-        return None if example.answers is None else ()
-    if task == "tag":
-        return example.tags
-    if example.label is None:
-        return None
-    return {"classify": (example.label,), "multilabel": example.label, "regress": ()}[task]
+    found = getattr(example, GOLD[task])
+    if found is None or task in ("multilabel", "tag"):
+        return found
+    return (found,) if task == "classify" else ()
 
 
 def in_random_order(source: Callable[[], Iterable], seed: int) -> Callable[[int], Iterator]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep.text import scores
+from keras_ctxrep.text.examples import GOLD
 from keras_ctxrep.text.tags import is_spans, spans
 
 WORST = 10  # examples in a report
@@ -74,7 +75,7 @@ def evaluate(
         raise ValueError(f"task {task!r}; one of {', '.join(_TASKS)}")
     if len(expected) != len(answers) or not expected:
         raise ValueError(f"cannot compare {len(expected)} examples with {len(answers)} answers")
-    gold_of = {"tag": "tags", "answer": "answers"}.get(task, "label")
+    gold_of = GOLD[task]
     for number, one in enumerate(expected, 1):
         if getattr(one, gold_of) is None:
             raise ValueError(f"{one.place or f'example {number}'}: no {gold_of} to compare with")

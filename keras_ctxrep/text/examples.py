@@ -68,6 +68,19 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "tag": {"text": ("words", "tokens"), "label": ("tags", "labels", "ner_tags", "ner")},
     "answer": {name: (name,) for name in ("question", "context", "answers", "id", "is_impossible")},
 }
+# task -> the attribute of its examples that holds what is right
+GOLD = dict.fromkeys(NAMES, "label") | {"tag": "tags", "answer": "answers"}
+
+
+def skipped_rows(messages: Sequence[str]) -> str:
+    """How many rows were left out, and what is wrong with the first 20 of them.
+
+    >>> print(skipped_rows(["a.tsv:3: no label"]))
+    malformed rows left out: 1
+      a.tsv:3: no label
+    """
+    rest = [f"and {len(messages) - 20:,} more"] if len(messages) > 20 else []
+    return "\n  ".join([f"malformed rows left out: {len(messages):,}", *messages[:20], *rest])
 
 
 class _Malformed(ValueError):

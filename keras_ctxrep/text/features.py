@@ -182,9 +182,14 @@ class StaticFeatures(_WordRows):
             )
         self._rows: dict[str, list[int]] = {}  # of words seen before, up to 100,000 of them
 
+    def normalized(self, words: Sequence[str]) -> Sequence[str]:
+        """The words as they are looked up."""
+        if self._normalizer is None:
+            return words
+        return [self._normalizer.normalize_str(word.encode("utf-8", "ignore").decode()) for word in words]
+
     def numbers(self, words: Sequence[str]) -> np.ndarray:
-        if self._normalizer is not None:
-            words = [self._normalizer.normalize_str(word.encode("utf-8", "ignore").decode()) for word in words]
+        words = self.normalized(words)
         if self.ngrams is None:
             return np.array([self._ids.get(word, 1) for word in words], np.int32)
         if len(self._rows) > 100_000:

@@ -78,18 +78,26 @@ class Predictor:
         answers: list[dict] = [{"error": "no words in this text"} for _ in texts]
         # Rows of like length share a batch, so that little padding is computed.
         order = sorted((i for i, row in enumerate(rows) if len(row) > self._empty), key=lambda i: len(rows[i]))
+        for index, output in self._outputs(order, rows, texts, pairs):
+            answers[index] = self._decode(output, texts[index], rows[index])
+            answers[index] |= {"truncated": True} if rows[index].truncated else {}
+        return answers
+
+    def _outputs(
+        self, order: Sequence[int], rows: Sequence[Row], texts: Sequence[Text], pairs: Sequence[str] | None
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """(index, its outputs), batch by batch in an order: what is run are the rows, or, raw, the texts."""
         for begin in range(0, len(order), self.batch_size):
             indices = order[begin : begin + self.batch_size]
             if self.raw:
-                batch = _strings([texts[i] for i in indices], pairs and [pairs[i] for i in indices])
+                batch = {"text": np.array([texts[i] for i in indices], object)}
+                if pairs is not None:
+                    batch["pair"] = np.array([pairs[i] for i in indices], object)
             else:
                 batch = self.bundle.features.collate([rows[i] for i in indices])
             outputs = self.run(batch)
             for place, index in enumerate(indices):
-                one = {name: value[place] for name, value in outputs.items()}
-                answers[index] = self._decode(one, texts[index], rows[index])
-                answers[index] |= {"truncated": True} if rows[index].truncated else {}
-        return answers
+                yield index, {name: value[place] for name, value in outputs.items()}
 
     def ask(self, examples: Sequence[Any]) -> list[dict]:
         """The answers to examples of the model's task, as `keras_ctxrep.text.examples.read` gives them."""
@@ -204,22 +212,13 @@ class Predictor:
         """Of each question, over all windows of its context."""
         bundle = self.bundle
         if self.raw:
-            outputs: list[dict] = []
-            for begin in range(0, len(questions), self.batch_size):
-                part = slice(begin, begin + self.batch_size)
-                found = self.run(_strings(questions[part], contexts[part]))
-                outputs += [{name: value[i] for name, value in found.items()} for i in range(len(found["start"]))]
-            return [_from_graph(one) for one in outputs]
+            return [_from_graph(one) for _, one in self._outputs(range(len(questions)), [], questions, contexts)]
         assert isinstance(bundle.features, WordPieceFeatures)
         windows = bundle.features.windows(questions, contexts, bundle.stride)
         rows = [row for found in windows for row in found]
-        outputs = [{} for _ in rows]
         order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-        for begin in range(0, len(order), self.batch_size):
-            indices = order[begin : begin + self.batch_size]
-            found = self.run(bundle.features.collate([rows[i] for i in indices]))
-            for place, index in enumerate(indices):
-                outputs[index] = {name: value[place] for name, value in found.items()}
+        found = dict(self._outputs(order, rows, [], None))
+        outputs = [found[i] for i in range(len(rows))]
         answers, last = [], 0
         for context, found in zip(contexts, windows, strict=True):
             first, last = last, last + len(found)
@@ -231,11 +230,6 @@ class Predictor:
             top = none if unanswered else {name: best[0][name] for name in none}
             answers.append(top | {"null_score": null, "n_best": best})
         return answers
-
-
-def _strings(texts: Sequence, pairs: Sequence[str] | None) -> dict[str, np.ndarray]:
-    """What a raw-string signature is given."""
-    return {"text": np.array(texts, object)} | ({} if pairs is None else {"pair": np.array(pairs, object)})
 
 
 def _from_graph(output: Mapping[str, np.ndarray]) -> dict:

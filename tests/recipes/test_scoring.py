@@ -215,7 +215,7 @@ def test_malformed_rows_are_left_out_of_a_score(task, folders, tmp_path, capsys)
     assert found == json.loads(json.dumps(expected))
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
-    assert "\nleft out: 2 malformed rows\n" in out and all(f"\n  {message}\n" in out for message in skipped)
+    assert "\nmalformed rows left out: 2\n" in out and all(f"\n  {message}\n" in out for message in skipped)
 
 
 def test_nothing_but_malformed_rows(folders, tmp_path, capsys):
@@ -231,7 +231,7 @@ def test_malformed_rows_are_left_out_of_training(folders, tmp_path, capsys):
     argv = ["train", "--task", "regress", "--data", data, "--dev", dev, "--encoder", folders / "encoder", "--skip-bad"]
     assert cli.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "2", "--freeze"]) == 0
     err = capsys.readouterr().err.splitlines()
-    assert err[0] == "ctxrep: 3 malformed rows were left out:"
+    assert err[0] == "ctxrep: malformed rows left out: 3"
     assert [line.strip().partition(": ")[0] for line in err[1:4]] == [f"{data}:5", f"{data}:6", f"{dev}:5"]
     assert train.load(tmp_path / "out")[1].task == "regress"
 

@@ -19,18 +19,6 @@ from keras_ctxrep.text.corpus import (
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 
 
-@pytest.fixture
-def write(tmp_path):
-    """Writes a file of some name and returns its path."""
-
-    def write(name, content):
-        path = tmp_path / name
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    return write
-
-
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_lines_plain_and_compressed(write, suffix):
     path = write(f"a.txt{suffix}", COMPRESS[suffix]("one\r\n\nzwölf\u2028\x0c\nlast".encode()))

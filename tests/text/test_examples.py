@@ -15,18 +15,6 @@ TSV = "text\tlabel\nfine day\tgood\nrain\tbad\n"
 JSONL = '{"text": "fine day", "label": "good"}\n{"sentence": "rain", "label": 3}\n'
 
 
-@pytest.fixture
-def write(tmp_path):
-    """Writes a file of some name and returns its path."""
-
-    def write(name, content):
-        path = tmp_path / name
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    return write
-
-
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize(("name", "content"), [("a.tsv", TSV), ("a.jsonl", JSONL), ("a.txt", TSV)])
 def test_tables(write, name, content, suffix):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_ctxrep.text.evaluation import evaluate
-from keras_ctxrep.text.examples import NAMES
+from keras_ctxrep.text.examples import GOLD
 from keras_ctxrep.text.predict import Predictor
 
 HEADER = ("engine", "size", "median latency", "agreement", "max difference", "quality")
@@ -85,7 +85,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
             or a text has no words.
     """
     bundle = engines[0].predictor.bundle
-    if bundle.task not in NAMES:
+    if bundle.task not in GOLD:
         raise ValueError(
             f"{engines[0].path}: its task is {bundle.task!r}; compare models that were fine-tuned for a task"
         )
@@ -103,7 +103,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
             begin = time.perf_counter()
             engine.predictor.ask([example])
             seconds[row, column] = time.perf_counter() - begin
-    labelled = all(label is not None for label in map(_label, examples))
+    labelled = all(getattr(example, GOLD[bundle.task]) is not None for example in examples)
     rows = []
     for engine, answers, times in zip(engines, found, seconds, strict=True):
         report = evaluate(bundle.task, examples, answers, bundle.labels, interval=False) if labelled else None
@@ -120,10 +120,6 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
             }
         )
     return rows
-
-
-def _label(example: Any) -> Any:
-    return next(getattr(example, name) for name in ("label", "tags", "answers") if hasattr(example, name))
 
 
 def _compared(task: str, one: dict, two: dict) -> list[tuple[bool, float]]:
