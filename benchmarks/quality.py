@@ -61,9 +61,9 @@ FINETUNED = {
     "SQuAD": Task("answer", ("f1", "exact_match"), 2000, 256, 16, 2e-4),
 }
 CONTEXT = {
-    "SST-2": Task("classify", ("accuracy",), 3000, 64, 32, 1e-3, 4),
-    "WNUT-17": Task("tag", ("span_f1",), 2000, 128, 32, 3e-3, 4),
-    "bank": Task("classify", ("macro_f1", "accuracy"), 922, 128, 32, 3e-3, 6),
+    "SST-2": Task("classify", ("accuracy",), 8000, 64, 32, 3e-3, 4),
+    "WNUT-17": Task("tag", ("span_f1",), 3394, 128, 32, 3e-3, 12),
+    "bank": Task("classify", ("macro_f1", "accuracy"), 922, 128, 32, 3e-3, 10),
 }
 ENGINES = {
     "finetuned": ("keras_ctxrep", "transformers"),
@@ -132,6 +132,7 @@ def ours(task: Task, rows: Path, dev: Path, test: Path, encoder: str, out: Path,
         max_length=task.max_length,
         batch_size=task.batch_size,
         epochs=task.epochs,
+        patience=task.epochs,
         learning_rate=task.learning_rate,
         stride=STRIDE,
         max_answer=MAX_ANSWER,

@@ -306,7 +306,8 @@ def fit(
         clip: largest global norm of the gradient.
         optimizer: makes another one than that AdamW, which keeps its own learning rate all the way.
         evaluations: how often to validate, evenly over the run.
-        patience: ends the run early after so many evaluations without a better one.
+        patience: ends the run early after so many evaluations without a better one; as long as no figure of a function
+            was above 0, as a tagger's F1 at first, they do not count.
         folder: keeps a checkpoint here; the same call after an interruption goes on from it, until `save` ends the run.
         identity: of the run; a checkpoint of another one is refused.
         checkpoint_minutes: time between two checkpoints.
@@ -441,7 +442,8 @@ class _Course(keras.callbacks.Callback):
                 found = self.validation(self.judge)
                 loss = -next(iter(found.values())) if np.isfinite(logs["loss"]) else np.inf
             logs.update({f"val_{name}": value for name, value in found.items()})  # TensorBoard reads them too
-            self.stale += 1
+            unlearned = not isinstance(self.validation, tf.data.Dataset) and min(loss, self.best_loss) >= 0
+            self.stale += not unlearned
             if loss < self.best_loss:
                 self.best, self.best_loss, self.stale = self.model.get_weights(), loss, 0
             if self.done:

@@ -163,8 +163,14 @@ def test_a_better_one_renews_the_patience(points):
     judge, seen = scripted(0.1, 0.0, 0.2, 0.1, 0.3, 0.2, 0.1)
     history = train.fit(linear(), points, judge, steps=20, evaluations=10, patience=2)
     assert len(history) == len(seen) == 7
-    judge, _ = scripted(*[0.0] * 10)
+    judge, _ = scripted(*[0.5] * 10)
     assert len(train.fit(linear(), points, judge, steps=20, evaluations=10)) == 10  # without patience
+
+
+def test_patience_begins_when_something_has_been_learned(points):
+    judge, _ = scripted(0.0, -0.1, 0.0, 0.0, 0.2, 0.0, 0.2)
+    history = train.fit(linear(), points, judge, steps=20, evaluations=10, patience=2)
+    assert [entry["val_metric"] for entry in history] == [0.0, -0.1, 0.0, 0.0, 0.2, 0.0, 0.2]
 
 
 @pytest.mark.parametrize("step", [5, 7])

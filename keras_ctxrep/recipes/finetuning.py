@@ -17,7 +17,7 @@ from keras_ctxrep.models import static
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size, run_identity
 from keras_ctxrep.recipes.targets import Data, batches, checked, encoded, fitting, in_random_order, labels_of
 from keras_ctxrep.text.bundle import Bundle, sha256
-from keras_ctxrep.text.evaluation import evaluate
+from keras_ctxrep.text.evaluation import evaluate, null_threshold
 from keras_ctxrep.text.examples import skipped_rows
 from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.predict import Predictor
@@ -64,7 +64,8 @@ def finetune(
 
     The defaults are those of the papers. BERT (Devlin et al. 2018, appendix A.3): all of it is trained, with AdamW,
     warm-up over 10% of the steps, 3 epochs. ELMo (Peters et al. 2018): the biLM is frozen, its layers are mixed with an
-    L2 penalty of 0.001 on the weights, dropout 0.5. The weights that are best by the task's metric on `dev` are kept.
+    L2 penalty of 0.001 on the weights, dropout 0.5. The weights that are best by the task's metric on `dev` are kept,
+    and if questions have no answer, the threshold that is best there too.
     The examples of `data` are read anew in every epoch and may be more than fit into memory; those of `dev` are kept.
 
     Args:
@@ -200,6 +201,9 @@ def finetune(
         tensorboard=tensorboard,
         report=report,
     )
+    if found.unanswered and not all(one.answers for one in dev_set):
+        answers = Predictor(bundle, train.runner(model), batch_size).ask(dev_set)
+        bundle = replace(bundle, null_threshold=null_threshold(dev_set, answers))
     train.save(out, model, bundle)
     return history
 

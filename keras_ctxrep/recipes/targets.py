@@ -14,6 +14,7 @@ from keras_ctxrep.recipes.reading import read
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.examples import GOLD, Question
 from keras_ctxrep.text.features import Row, WordPieceFeatures
+from keras_ctxrep.text.tokens import words
 
 Data = str | Path | Sequence[Any]
 SHUFFLED = 20_000  # examples in memory, whose order is drawn
@@ -37,8 +38,8 @@ def checked(
         pairs: whether they are pairs of texts; None: if the first one is.
 
     Raises:
-        ValueError: an example has no label, an unknown one, or is a pair where the others are not; the message names
-            its place.
+        ValueError: an example has no label, an unknown one, or is a pair where the others are not, or a text has no
+            words to compute its number of; the message names its place.
     """
     known = None if labels is None else set(labels)
     for example in read(task, data, columns, skipped, split):
@@ -55,6 +56,8 @@ def checked(
         elif known is not None and not known.issuperset(found):
             unknown = next(label for label in found if label not in known)
             message = f"{place}: label {unknown!r} is not one of {', '.join(sorted(known))}"
+        elif task == "regress" and not words(example.text) and not words(example.pair or ""):
+            message = f"{place}: no words in this text, of which a number could be computed"
         if message is None:
             yield example
         elif skipped is None:

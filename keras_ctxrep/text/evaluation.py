@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep.text import scores
-from keras_ctxrep.text.examples import GOLD
+from keras_ctxrep.text.examples import GOLD, Question
 from keras_ctxrep.text.tags import is_spans, spans
 
 WORST = 10  # examples in a report
@@ -176,6 +176,39 @@ def _answer(expected, answers, labels) -> _Found:
     if has.any() and not has.all():
         figures |= {"has_answer_f1": float(f1[has].mean()), "no_answer_f1": float(f1[~has].mean())}
     return _Found(figures, 1 - f1, lambda drawn: f1[drawn].mean())
+
+
+def null_threshold(expected: Sequence[Question], answers: Sequence[dict]) -> float:
+    """By how much no answer must be better than the best one to be given, for the best F1 on some questions.
+
+    Devlin et al. 2018, section 4.3. It lies halfway between the questions it tells apart; of equally good ones it is
+    the nearest to 0.
+
+    Args:
+        expected: questions, with their answers.
+        answers: of a `Predictor`, one for each, whatever its own threshold.
+
+    >>> asked = [Question("", "a b", (("a", 0),)), Question("", "a b", ())]
+    >>> said = [{"null_score": null, "n_best": [{"answer": "a", "score": 1.0}]} for null in (3.0, 5.0)]
+    >>> null_threshold(asked, said)
+    3.0
+    """
+    rows = []
+    for one, answer in zip(expected, answers, strict=True):
+        truths = [text for text, _ in one.answers or ()]
+        if answer["n_best"]:  # else there is nothing to choose
+            best = answer["n_best"][0]
+            gain = scores.answer_f1(best["answer"], truths) - scores.answer_f1("", truths)
+            rows.append((answer["null_score"] - best["score"], gain))
+    if not rows:
+        return 0.0
+    margins, gains = np.array(sorted(rows)).T  # answered are those up to the threshold
+    edges = np.concatenate([[margins[0] - 2], margins, [margins[-1] + 2]])
+    thresholds = (edges[:-1] + edges[1:]) / 2
+    totals = np.concatenate([[0], np.cumsum(gains)])
+    apart = edges[:-1] < edges[1:]
+    best = apart & (totals >= totals[apart].max() - 1e-9)
+    return float(min(thresholds[best], key=abs))
 
 
 def _f1(counts: np.ndarray) -> float:

@@ -301,12 +301,11 @@ class WordPieceFeatures:
     [[2, 5, 6, 3], [2, 6, 3, 0]]
     """
 
-    MAX_QUESTION = 64  # pieces of a question, as in https://github.com/google-research/bert, run_squad.py
-
     def __init__(self, wordpiece: WordPiece, max_length: int = 128, starts: bool = False):
         if max_length < 4:
             raise ValueError(f"max_length={max_length}: three are for [CLS] and two [SEP], so at least 4")
         self.wordpiece, self.max_length, self.starts = wordpiece, max_length, starts
+        self.max_question = min(64, (max_length - 3) // 2)
         self.keys = ("token_ids", "segment_ids", "mask", *(("starts",) if starts else ()))
 
     def __call__(
@@ -359,7 +358,8 @@ class WordPieceFeatures:
         """Each question beside every part of its context: [CLS] question [SEP] part [SEP], with offsets.
 
         As in https://github.com/google-research/bert, run_squad.py: a part begins `stride` pieces after the one before,
-        or where that ends if it is shorter, until one reaches the end; a question keeps its first 64 pieces.
+        or where that ends if it is shorter, until one reaches the end; a question keeps its first 64 pieces, but no
+        more than half of the row.
 
         Args:
             questions, contexts: as many of both.
@@ -368,7 +368,7 @@ class WordPieceFeatures:
         Returns: for each question its rows, one or more; positions `row.first` to `len(row) - 1` are the context's.
 
         Raises:
-            ValueError: `max_length` leaves no room for a context, or `stride` is below 1.
+            ValueError: `stride` is below 1.
 
         >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
         >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b", "c"]), max_length=6)
@@ -380,12 +380,8 @@ class WordPieceFeatures:
             raise ValueError(f"stride={stride}: at least 1")
         found = []
         for one, two in zip(*map(self.wordpiece.encode_batch, (questions, contexts)), strict=True):
-            one = one[: self.MAX_QUESTION]
+            one = one[: self.max_question]
             room = self.max_length - len(one) - 3
-            if room < 1:
-                raise ValueError(
-                    f"max_length={self.max_length}: a question of {len(one)} pieces needs at least {len(one) + 4}"
-                )
             rows, begin = [], 0
             while not rows or begin - min(stride, room) + room < len(two):
                 pieces = [cls, *one, sep, *two[begin : begin + room], sep]

@@ -303,8 +303,8 @@ def test_tokens_of_word_models_are_words(max_length):
 
 
 def python_windows(pieces: WordPiece, question: str, context: str, max_length: int, stride: int) -> list[tuple]:
-    """(ids of the row, first context piece, number of them), as run_squad.py cuts."""
-    asked = [piece.id for piece in pieces.encode(question)][:64]
+    """(ids of the row, first context piece, number of them), as run_squad.py cuts; a question has half of a row."""
+    asked = [piece.id for piece in pieces.encode(question)][: min(64, (max_length - 3) // 2)]
     ids = [piece.id for piece in pieces.encode(context)]
     room, begin, found = max_length - len(asked) - 3, 0, []
     while True:
@@ -320,7 +320,7 @@ CONTEXTS = ["", "\u200b", "ab c", *("d, É ab c  中" * n for n in range(1, 12, 
 ASKED = [(q, c) for q, c in itertools.product(QUESTIONS, CONTEXTS)]
 
 
-@pytest.mark.parametrize(("max_length", "stride"), [(69, 128), (69, 1), (70, 3), (200, 128), (70, 4)])
+@pytest.mark.parametrize(("max_length", "stride"), [(69, 128), (69, 1), (70, 3), (200, 128), (70, 4), (8, 2), (4, 1)])
 def test_windows(max_length, stride):
     bundle = Bundle("bert", "answer", {}, max_length, (), LETTERS, pairs=True, stride=stride)
     questions, contexts = map(list, zip(*ASKED, strict=True))
@@ -341,14 +341,6 @@ def test_windows(max_length, stride):
         assert found.first[number] == len(ids) - size - 1
     python = bundle.features.windows(questions, contexts, stride)
     assert [row.tokens for rows in python for row in rows] == [row[0] for row in rows]
-
-
-def test_a_question_that_leaves_no_room():
-    bundle = Bundle("bert", "answer", {}, 8, (), LETTERS, pairs=True)
-    windows = tf.function(lambda *texts: features(bundle).windows(*texts, 128).inputs)
-    assert windows(tf.constant(["c c c c"]), tf.constant(["c"]))["mask"].shape == (1, 8)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="no room for its context in max_length=8"):
-        windows(tf.constant(["c c c c c"]), tf.constant(["c"]))
 
 
 def fake_logits(inputs) -> dict:

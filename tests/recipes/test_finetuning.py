@@ -2,7 +2,7 @@
 
 import json
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,9 @@ from keras_ctxrep import recipes, train
 from keras_ctxrep.models import static
 from keras_ctxrep.recipes import finetuning, targets
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.evaluation import evaluate
 from keras_ctxrep.text.examples import Example, Question, Tagged, read
+from keras_ctxrep.text.predict import Predictor
 
 TOPICS = {
     "weather": ["rain", "storm", "wind", "cloud", "snow", "frost", "fog"],
@@ -317,6 +319,25 @@ def test_pairs_over_an_encoder_of_one_text(task, data, vectors, tmp_path):
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="the encoder's own folder"):
         recipes.finetune(learned, dev, vectors, vectors, task, steps=1)
+
+
+def test_where_an_answer_ends_and_none_begins_is_chosen_by_dev(models, tmp_path):
+    """Questions whose context has no answer: the threshold is the best one of `dev`."""
+    draw = random.Random(2)
+    asked = [an_example("answer", draw) for _ in range(80)]
+    asked[::3] = [Question("song ?", text_of(draw, "kitchen", "weather"), ()) for _ in asked[::3]]
+    encoder = models / "bert" / "pretrained"
+    recipes.finetune(asked[:50], asked[50:], encoder, tmp_path, "answer", steps=10, learning_rate=0.005, batch_size=16)
+    model, bundle = train.load(tmp_path)
+    assert bundle.null_threshold not in (None, 0.0)
+
+    def f1(threshold):
+        predictor = Predictor(replace(bundle, null_threshold=threshold), train.runner(model))
+        return evaluate("answer", asked[50:], predictor.ask(asked[50:]), interval=False).value
+
+    best = f1(bundle.null_threshold)
+    assert best == recipes.score(tmp_path, asked[50:])["f1"]
+    assert best >= max(map(f1, [-100.0, 0.0, 100.0, *np.linspace(-3, 3, 7)])) and best > min(f1(-100.0), f1(100.0))
 
 
 def test_examples_in_memory(vectors, tmp_path):

@@ -172,6 +172,12 @@ def test_two_replicas_learn_tags_as_one():
             "f:2: a pair of texts; this model reads one text",
         ),
         ("regress", Example("x", 1.0, None, "f:2"), {"pairs": True}, "f:2: one text; this model reads a pair of texts"),
+        (
+            "regress",
+            Example("\u200b", 1.0, " ", "f:2"),
+            {"pairs": True},
+            "f:2: no words in this text, of which a number could be computed",
+        ),
         ("multilabel", Example("x", ("a", "c"), None, "f:2"), {"labels": "ab"}, "f:2: label 'c' is not one of a, b"),
         ("tag", Tagged(("x",), None, "f:2"), {}, "f:2: no tags"),
         ("tag", Tagged(("x",), ("B-Y",), "f:2"), {"labels": ("O",)}, "f:2: label 'B-Y' is not one of O"),

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from keras_ctxrep.text.evaluation import evaluate
+from keras_ctxrep.text.evaluation import evaluate, null_threshold
 from keras_ctxrep.text.examples import Example, Question, Tagged
 
 
@@ -135,3 +135,25 @@ def test_ten_thousand_examples_are_no_wait(rng):
     evaluate("regress", [Example("", float(i)) for i in range(count)], [{"value": i % 100} for i in range(count)])
     assert time.process_time() - begin < 20  # 2 to 3 seconds on an idle core
     assert report.interval and report.interval[1] - report.interval[0] < 0.02
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_threshold_of_no_answer_is_the_best_of_all(seed):
+    draw = np.random.default_rng(seed)
+    asked, answers = [], []
+    for _ in range(12):
+        truths = [(), (("a", 0),), (("a b", 0),)][draw.integers(3)]
+        asked.append(Question("", "a b c", truths))
+        best = {"answer": str(draw.choice(["a", "a b", "c"])), "score": float(draw.integers(-3, 3))}
+        answers.append({"null_score": float(draw.integers(-3, 3)), "n_best": [best] if draw.random() < 0.9 else []})
+
+    def f1(threshold):
+        given = []
+        for answer in answers:
+            best = answer["n_best"][:1]
+            none = not best or answer["null_score"] - best[0]["score"] > threshold
+            given.append({"answer": "" if none else best[0]["answer"]})
+        return evaluate("answer", asked, given, interval=False).value
+
+    found = null_threshold(asked, answers)
+    assert f1(found) == pytest.approx(max(map(f1, [*np.arange(-8.0, 9.0) / 2, -100, 100])))

@@ -372,7 +372,7 @@ def test_raw_and_split_text_have_the_same_pieces(tagged):
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 5, 100])
-@pytest.mark.parametrize("max_length", [6, 7, 9, 12, 40])
+@pytest.mark.parametrize("max_length", [7, 8, 9, 12, 40])
 def test_windows(stride, max_length):
     """Every piece of the context is in a window; one begins `stride` after the other, or where that ends."""
     features = WordPieceFeatures(WordPiece(VOCAB), max_length)
@@ -404,20 +404,18 @@ def test_windows_of_several_questions(pieces):
         pieces.windows(["a"], ["a", "b"])
 
 
-def test_a_long_question_keeps_its_first_64_pieces():
-    features = WordPieceFeatures(WordPiece(VOCAB), max_length=69)
-    ((row, other),) = features.windows(["a " * 63 + "bx c"], ["d e f"], stride=2)
-    assert row.tokens[:66] == [CLS, *[A] * 63, B, SEP] and row.first == other.first == 66
-    assert row.offsets[66:-1] == [(0, 1), (2, 3)] and other.offsets[66:-1] == [(4, 5)]
+@pytest.mark.parametrize(("max_length", "kept"), [(131, 64), (384, 64), (130, 63), (6, 1), (5, 1), (4, 0)])
+def test_a_long_question_keeps_its_first_64_pieces_or_half_of_a_row(max_length, kept):
+    features = WordPieceFeatures(WordPiece(VOCAB), max_length)
+    rows = features.windows(["a " * (kept - 1) + "bx c"], ["d e f"], stride=2)[0]
+    question = [*[A] * (kept - 1), B][:kept]
+    assert all(row.tokens[: row.first] == [CLS, *question, SEP] for row in rows)
+    assert rows[0].offsets[rows[0].first] == (0, 1) and rows[-1].offsets[-2] == (4, 5)
+    assert all(row.first + 1 < len(row) <= max_length for row in rows)
 
 
-def test_windows_without_room():
+def test_windows_need_a_stride():
     features = WordPieceFeatures(WordPiece(VOCAB), max_length=6)
-    assert len(features.windows(["a b"], ["c d e"])[0]) == 3
-    with pytest.raises(ValueError, match="max_length=6: a question of 3 pieces needs at least 7"):
-        features.windows(["a b c"], ["d"])
-    with pytest.raises(ValueError, match="max_length=6: a question of 64 pieces needs at least 68"):
-        features.windows(["a " * 80], ["d"])
     for stride in (0, -1):
         with pytest.raises(ValueError, match=f"stride={stride}: at least 1"):
             features.windows(["a"], ["b"], stride)

@@ -443,8 +443,8 @@ def test_long_questions():
     question = "a " * 80
     (answer,) = answerer(max_length=70)([question], ["b c d e f"])
     assert answer["answer"] in "b c d e f"
-    with pytest.raises(ValueError, match="max_length=60: a question of 64 pieces needs at least 68"):
-        answerer()([question], ["b"])
+    (answer,) = answerer()([question], ["b"])
+    assert answer["answer"] == "b"
     (answer,) = answerer()([""], ["b c"])
     assert answer["answer"] in "b c"
 
