@@ -6,7 +6,11 @@ from keras import ops
 
 
 def take_rows(weight, ids):
-    """Rows of a weight, without reading the rest of it."""
+    """Rows of a weight, without reading the rest of it.
+
+    >>> ops.convert_to_numpy(take_rows(keras.Variable([[1.0], [2.0]]), [1, 1])).tolist()
+    [[2.0], [2.0]]
+    """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

@@ -188,8 +188,8 @@ def null_threshold(expected: Sequence[Question], answers: Sequence[dict]) -> flo
         expected: questions, with their answers.
         answers: of a `Predictor`, one for each, whatever its own threshold.
 
-    >>> asked = [Question("", "a b", (("a", 0),)), Question("", "a b", ())]
-    >>> said = [{"null_score": null, "n_best": [{"answer": "a", "score": 1.0}]} for null in (3.0, 5.0)]
+    >>> asked = [Question("", "rain or snow", (("rain", 0),)), Question("", "rain or snow", ())]
+    >>> said = [{"null_score": null, "n_best": [{"answer": "rain", "score": 1.0}]} for null in (3.0, 5.0)]
     >>> null_threshold(asked, said)
     3.0
     """
