@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import subprocess
@@ -373,8 +374,14 @@ def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
         text=True,
     )
     assert process.stdout.readline().startswith("step ")  # the first evaluation: it trains
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=180)
+    err = ""
+    for _ in range(3):  # Python drops an interrupt that comes while it finalizes an object
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            _, err = process.communicate(timeout=60)
+            break
+    process.kill()
+    process.communicate()
     assert process.returncode == 1 and "interrupted" in err and "Traceback" not in err
     state = json.loads((tmp_path / "lm" / "checkpoint" / "state.json").read_text())
     assert state["step"] > 0
