@@ -42,7 +42,6 @@ WITHOUT_TENSORFLOW = {
     "keras_ctxrep.layers.lstm": "functions",
     "keras_ctxrep.layers.char_cnn": "functions",
     "keras_ctxrep.layers.embedding": "functions",
-    "keras_ctxrep.layers.softmax": "functions",
     "keras_ctxrep.layers.crf": "functions",
     "keras_ctxrep.layers.transformer": "functions",
     "keras_ctxrep.layers": "nowhere",
