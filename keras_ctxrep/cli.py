@@ -1,18 +1,17 @@
 """The command `ctxrep`: parses, calls one function, prints."""
 
 import argparse
-import ast
 import contextlib
-import importlib.util
+import importlib
 import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from keras_ctxrep import __version__
+from keras_ctxrep import __version__, options
+from keras_ctxrep.flags import Flags, given
 
 DESCRIPTION = """\
 Contextual text representations in Keras, from raw text to TF Serving and to the edge.
@@ -34,72 +33,147 @@ Contextual text representations in Keras, from raw text to TF Serving and to the
 def _pretrain(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    if args.steps is None and args.minutes is None:
-        args.minutes = 30.0
-    history = recipes.pretrain(report=_print_evaluation, **_given(args))
+    values = given(args)
+    if "steps" not in values and "minutes" not in values:
+        values["minutes"] = 30.0
+    history = recipes.pretrain(report=_print_evaluation, **values)
     _say(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
+
+
+def _pretrain_flags(flags: Flags) -> None:
+    flags.add("family", "what to train", choices=("elmo", "bert"))
+    flags.add(
+        "--corpus", "text files; BERT: or a folder that `prepare` wrote", nargs="+", required=True, metavar="FILE"
+    )
+    flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
+    flags.add_options(
+        options.Pretraining,
+        minutes={"help": "length of the run in minutes (default: 30, unless --steps is given)"},
+        learning_rate={"help": "its peak, after a linear warm-up (default: 0.001, adagrad: 0.2)"},
+    )
 
 
 def _prepare(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    given = _given(args)
-    given.pop("family")
-    found = recipes.prepare(**given)
-    share = f"{found['copies']} passes, {found['valid_examples']:,} more pairs held out"
-    _say(f"{args.out}: {found['examples']:,} pairs of segments, {found['pieces'] / 1e6:.1f} million pieces, {share}")
+    values = given(args)
+    values.pop("family")
+    counts = recipes.prepare(**values)
+    more = f"{counts['copies']} passes, {counts['valid_examples']:,} more pairs held out"
+    _say(f"{args.out}: {counts['examples']:,} pairs of segments, {counts['pieces'] / 1e6:.1f} million pieces, {more}")
+
+
+def _prepare_flags(flags: Flags) -> None:
+    flags.add("family", "whose pretraining", choices=("bert",))
+    flags.add("--corpus", "text files", nargs="+", required=True, metavar="FILE")
+    flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
+    flags.add_options(options.Preparation)
 
 
 def _train(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    given: dict = _given(args) | {"columns": _named(args)}
-    history = recipes.finetune(report=_print_evaluation, **given)
+    history = recipes.finetune(report=_print_evaluation, **given(args))
     metric = next(name for name in history[0] if name.startswith("val_"))
     best = max(entry[metric] for entry in history)
     _say(f"{args.out}: {metric.removeprefix('val_').replace('_', ' ')} on {args.dev}: {best:.4f}")
+
+
+def _train_flags(flags: Flags) -> None:
+    from keras_ctxrep import tasks
+
+    width = max(map(len, tasks.TASKS)) + 2
+    listed = "\n".join(f"  {name:{width}}{task.help}" for name, task in tasks.TASKS.items())
+    flags.parser.description = (
+        f"Fine-tune a pretrained encoder.\n\n{listed}\n\n"
+        "Files are .tsv with a header, .jsonl, CoNLL columns, SQuAD's JSON, also compressed, or tfds:NAME:SPLIT."
+    )
+    flags.add("--data", "labelled examples to learn from", required=True, metavar="FILE")
+    flags.add("--dev", "labelled examples to choose the best weights by", required=True, metavar="FILE")
+    flags.add(
+        "--encoder",
+        "a model folder of any task, a name of `ctxrep zoo list`, or `words`: embeddings learned from the data alone",
+        required=True,
+        metavar="FOLDER",
+    )
+    flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
+    flags.add_options(
+        options.Finetuning,
+        task={"choices": tuple(tasks.TASKS), "metavar": None},
+        learning_rate={"help": "its peak, after a linear warm-up (default: 0.001, BERT-base 3e-5)"},
+    )
+    for name, task in tasks.TASKS.items():
+        flags.add_options(task.Options, prefix=f"{name}: ")
 
 
 def _score(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
     if args.lm:
-        if args.carry_state:
-            parser().error("score: --lm scores each sentence by itself; leave out --carry-state")
-        from keras_ctxrep.text.corpus import documents
+        _score_sentences(args)
+        return
+    values = given(args)
+    as_json = values.pop("json", False)
+    values.pop("lm", None)
+    figures = recipes.score(values.pop("folder"), values.pop("data"), **values)
+    if as_json:
+        print(json.dumps(figures, ensure_ascii=False))
+    else:
+        _print_figures(figures)
 
-        sentences = (sentence for document in documents([args.data]) for sentence in document)
-        for found in recipes.score_sentences(args.folder, sentences):
-            print(json.dumps(found, ensure_ascii=False), flush=True)
-        return
-    found = recipes.score(
-        args.folder,
-        args.data,
-        carry_state=args.carry_state,
-        columns=_named(args),
-        skip_bad=args.skip_bad,
-        predictions=args.predictions,
-    )
-    if args.json:
-        print(json.dumps(found, ensure_ascii=False))
-        return
-    metric, interval = found.get("metric"), found.get("interval")
-    for name, value in found.items():
+
+def _score_sentences(args: argparse.Namespace) -> None:
+    refused = [name for name in ("carry_state", "columns", "skip_bad", "predictions", "json") if getattr(args, name)]
+    if refused:
+        flag = f"--{refused[0].replace('_', '-')}"
+        reason = "one JSON object for each sentence is what it prints" if refused[0] == "json" else "it scores sentences"
+        raise _Usage(f"score: leave out {flag} with --lm: {reason} of a text, each by itself")
+    from keras_ctxrep import recipes
+    from keras_ctxrep.text.corpus import documents
+
+    sentences = (sentence for document in documents([args.data]) for sentence in document)
+    for entry in recipes.score_sentences(args.folder, sentences):
+        print(json.dumps(entry, ensure_ascii=False), flush=True)
+
+
+def _print_figures(figures: dict) -> None:
+    metric, interval = figures.get("metric"), figures.get("interval")
+    for name, value in figures.items():
         if isinstance(value, int | float):
             shown = f"{value:.4f}" if isinstance(value, float) else f"{value:,}"
             note = f"   95% of resamples: {interval[0]:.4f} to {interval[1]:.4f}" if name == metric and interval else ""
             print(f"{name.replace('_', ' '):20} {shown}{note}")
-    if found.get("table"):
-        print(f"\n{_columns(found['table'])}")
-    if found.get("worst"):
+    if figures.get("table"):
+        print(f"\n{table(figures['table'])}")
+    if figures.get("worst"):
         print("\nworst")
-    for one in found.get("worst", ()):
-        print(f"  {one['place']}\n    {_short(one['input'])}")
-        print(f"    expected  {_short(one['expected'])}\n    answered  {_short(one['answer'])}")
-    if found.get("skipped"):
-        from keras_ctxrep.text.examples import skipped_rows
+    for entry in figures.get("worst", ()):
+        print(f"  {entry['place']}\n    {_short(entry['input'])}")
+        print(f"    expected  {_short(entry['expected'])}\n    answered  {_short(entry['answer'])}")
+    if figures.get("skipped"):
+        from keras_ctxrep.text.files import skipped_rows
 
-        print(f"\n{skipped_rows(found['skipped'])}")
+        print(f"\n{skipped_rows(figures['skipped'])}")
+
+
+def _score_flags(flags: Flags) -> None:
+    flags.add("folder", "a model folder")
+    flags.add("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
+    flags.add_options(options.Rows)
+    flags.add("--predictions", "write the answers here, one JSON object a line", metavar="FILE.jsonl")
+    flags.add("--json", "print one JSON object", action="store_true", default=None)
+    flags.add(
+        "--carry-state",
+        "a biLM: score the text as it runs on, not sentence by sentence",
+        action="store_true",
+        default=None,
+    )
+    flags.add(
+        "--lm",
+        "a biLM: the log-probability of each sentence, one JSON object a line",
+        action="store_true",
+        default=None,
+    )
 
 
 def _embed(args: argparse.Namespace) -> None:
@@ -107,11 +181,18 @@ def _embed(args: argparse.Namespace) -> None:
 
     from keras_ctxrep import recipes
 
-    given = _given(args)
-    sentences = _sentences(given.pop("input"))
+    values = given(args)
+    sentences = _sentences(values.pop("input"))
     with tqdm(desc="embedding", unit=" sentences", file=sys.stderr, disable=None) as bar:
-        count = recipes.embed(sentences=sentences, progress=lambda n: bar.update(n - bar.n), **given)
+        count = recipes.embed(sentences=sentences, progress=lambda n: bar.update(n - bar.n), **values)
     _say(f"{args.out}: {count} sentences")
+
+
+def _embed_flags(flags: Flags) -> None:
+    flags.add("folder", "a model folder of any task")
+    flags.add("--input", "a text file, or - for standard input", required=True, metavar="FILE")
+    flags.add("--out", "FILE.npz or FILE.hdf5", required=True, metavar="FILE")
+    flags.add_options(options.Embedding)
 
 
 def _neighbours(args: argparse.Namespace) -> None:
@@ -119,56 +200,102 @@ def _neighbours(args: argparse.Namespace) -> None:
 
     from keras_ctxrep import pictures
 
-    given = _given(args)
-    as_json, sentences = given.pop("json"), _sentences(given.pop("input"))
-    found = pictures.neighbours(sentences=sentences, **given)
+    values = given(args)
+    as_json, sentences = values.pop("json", False), _sentences(values.pop("input"))
+    neighbours = pictures.neighbours(sentences=sentences, **values)
     width = shutil.get_terminal_size().columns
-    print(json.dumps(found, ensure_ascii=False) if as_json else pictures.concordance(found, width))
+    print(json.dumps(neighbours, ensure_ascii=False) if as_json else pictures.concordance(neighbours, width))
+
+
+def _neighbours_flags(flags: Flags) -> None:
+    flags.add("folder", "a model folder of any task")
+    flags.add("--word", "the word", required=True)
+    flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
+    flags.add("--sentence", "where the word stands (default: the first sentence that has it)", metavar="TEXT")
+    flags.add("-k", "how many (default: 10)", type=_positive, metavar="N")
+    flags.add(
+        "--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean")
+    )
+    flags.add("--json", "print one JSON array", action="store_true", default=None)
+
+
+_PLOTS: dict[str, tuple[set[str], set[str]]] = {  # what each needs, and what it takes beside
+    "mix": (set(), set()),
+    "attention": ({"text"}, {"pair", "layer", "head"}),
+    "senses": ({"word", "data"}, {"layer"}),
+}
 
 
 def _plot(args: argparse.Namespace) -> None:
-    needed, optional = {
-        "mix": (set(), set()),
-        "attention": ({"text"}, {"pair", "layer", "head"}),
-        "senses": ({"word", "data"}, {"layer"}),
-    }[args.kind]
-    given = _given(args)
-    kind, folders, out = given.pop("kind"), given.pop("folders"), given.pop("out")
-    wrong = [f"--{name} is missing" for name in sorted(needed - {*given})]
-    wrong += [f"leave out --{name}" for name in sorted({*given} - needed - optional)]
-    if kind != "mix" and len(folders) > 1:
+    needed, optional = _PLOTS[args.kind]
+    values = given(args)
+    kind, folders, out = values.pop("kind"), values.pop("folders"), values.pop("out")
+    wrong = [f"--{name} is missing" for name in sorted(needed - {*values})]
+    wrong += [f"leave out --{name}" for name in sorted({*values} - needed - optional)]
+    if len(folders) > 1 and needed:
         wrong.append("one FOLDER at a time")
     if wrong:
-        parser().error(f"plot {kind}: {', '.join(wrong)}")
-    from keras_ctxrep import pictures, zoo
+        raise _Usage(f"plot {kind}: {', '.join(wrong)}")
+    from keras_ctxrep import zoo
 
     folders = [name if os.path.exists(name) else str(zoo.find(name)) for name in folders]
-    if kind == "mix":
-        for one in pictures.mix(folders, out):
-            shares = "  ".join(f"{layer}: {share:.3f}" for layer, share in enumerate(one["weights"]))
-            print(f"{one['folder']}: {one['mix']}  {shares}  gamma: {one['gamma']:.3f}")
-    elif kind == "attention":
-        layers, heads, length, _ = pictures.attention(folders[0], out=out, **given)["attention"].shape
-        print(f"{length} pieces, {layers} layers, {heads} heads")
-    else:
-        found = pictures.senses(folders[0], out=out, **given)
-        shares = f"{found['accuracy']:.1%} (the most frequent sense: {found['majority']:.1%})"
-        print(f"{len(found['labels'])} sentences; nearest neighbour of the same sense: {shares}")
-        for sense, share in found["recall"].items():
-            print(f"  {sense}: {share:.1%} of {found['labels'].count(sense)}")
+    {"mix": _plot_mix, "attention": _plot_attention, "senses": _plot_senses}[kind](folders, out, **values)
     _say(out)
+
+
+def _plot_mix(folders: list[str], out: str) -> None:
+    from keras_ctxrep import pictures
+
+    for entry in pictures.mix(folders, out):
+        weights = "  ".join(f"{layer}: {weight:.3f}" for layer, weight in enumerate(entry["weights"]))
+        print(f"{entry['folder']}: {entry['mix']}  {weights}  gamma: {entry['gamma']:.3f}")
+
+
+def _plot_attention(folders: list[str], out: str, **values) -> None:
+    from keras_ctxrep import pictures
+
+    layers, heads, length, _ = pictures.attention(folders[0], out=out, **values)["attention"].shape
+    print(f"{length} pieces, {layers} layers, {heads} heads")
+
+
+def _plot_senses(folders: list[str], out: str, **values) -> None:
+    from keras_ctxrep import pictures
+
+    senses = pictures.senses(folders[0], out=out, **values)
+    accuracy = f"{senses['accuracy']:.1%} (the most frequent sense: {senses['majority']:.1%})"
+    print(f"{len(senses['labels'])} sentences; nearest neighbour of the same sense: {accuracy}")
+    for sense, recall in senses["recall"].items():
+        print(f"  {sense}: {recall:.1%} of {senses['labels'].count(sense)}")
+
+
+def _plot_flags(flags: Flags) -> None:
+    flags.add("kind", "what to draw", choices=tuple(_PLOTS))
+    flags.add("folders", "a model folder; mix: or several", nargs="+", metavar="FOLDER")
+    flags.add("--out", "the picture; attention: or a page, FILE.html", required=True, metavar="FILE.png")
+    flags.add("--text", "attention: the text")
+    flags.add("--pair", "attention: a second text", metavar="TEXT")
+    flags.add("--word", "senses: the word")
+    flags.add("--data", "senses: sentences labelled with the word's sense, .tsv or .jsonl", metavar="FILE")
+    flags.add(
+        "--layer",
+        "attention: its number, from 1, or all (default: the last); senses: top, mix or mean (default: the trained "
+        "mix, else the top)",
+        type=lambda text: int(text) if text.isdecimal() else text,
+        metavar="N|NAME",
+    )
+    flags.add("--head", "attention: its number, from 1 (default: all)", type=_positive, metavar="N")
 
 
 def _convert(args: argparse.Namespace) -> None:
     if (args.source_format is None) == (args.target_format is None):
-        parser().error("convert: give either --from or --to")
+        raise _Usage("convert: give either --from or --to")
     if args.pairs and args.source_format != "huggingface":
-        parser().error("convert: --pairs is for --from huggingface")
+        raise _Usage("convert: --pairs is for --from huggingface")
     from keras_ctxrep import train
     from keras_ctxrep.convert import bert
 
     converter = importlib.import_module(f"keras_ctxrep.convert.{args.source_format or args.target_format}")
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if args.source_format:
             model, bundle = converter.read(args.source, **({"pairs": True} if args.pairs else {}))
@@ -176,49 +303,83 @@ def _convert(args: argparse.Namespace) -> None:
         else:
             model, bundle = train.load(args.source)
             converter.write(args.out, model, bundle)
-    for warning in found:
+    for warning in caught:
         if warning.category is UserWarning:
             print(f"ctxrep: {warning.message}", file=sys.stderr)
     weights = f"{bundle.task}: {model.count_params() / 1e6:.1f} million weights"
-    _say(f"{args.out}: {bert.summary(model, bundle) if bundle.family == 'bert' else weights}")
+    _say(f"{args.out}: {bert.summary(model, bundle) if 'heads' in bundle.config else weights}")
+
+
+def _convert_flags(flags: Flags) -> None:
+    flags.add("source", "published weights (a folder, or the weight file), or a model folder")
+    flags.add(
+        "--from",
+        "the format that is read",
+        choices=("allennlp", "google", "huggingface", "kerashub", "vectors"),
+        dest="source_format",
+    )
+    flags.add("--to", "the format that is written", choices=("allennlp", "huggingface"), dest="target_format")
+    flags.add("--pairs", "huggingface: a classifier of pairs of texts, which its files do not say", action="store_true")
+    flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
 
 
 def _zoo(args: argparse.Namespace) -> None:
-    from keras_ctxrep import zoo
-
     if (args.name is None) != (args.action == "list"):
-        parser().error(f"zoo {args.action}: {'leave out NAME' if args.name else 'NAME is missing'}")
+        raise _Usage(f"zoo {args.action}: {'leave out NAME' if args.name else 'NAME is missing'}")
     if args.action == "get":
-        if args.json:
-            parser().error("zoo get: --json is for list and show")
-        if zoo.cached(zoo.lookup(args.name), args.cache) is None:
-            from keras_ctxrep_tflite.compare import quiet_stderr
-
-            with quiet_stderr():
-                import tensorflow  # noqa: F401, which would talk in the middle of the conversion
-        print(zoo.get(args.name, args.source, args.mirror, args.cache, lambda line: print(line, file=sys.stderr)))
+        _zoo_get(args)
         return
     if args.source is not None or args.mirror is not None:
-        parser().error(f"zoo {args.action}: --from and --mirror are for get")
-    found = []
+        raise _Usage(f"zoo {args.action}: --from and --mirror are for get")
+    from keras_ctxrep import zoo
+
+    entries = []
     for entry in zoo.ENTRIES if args.action == "list" else [zoo.lookup(args.name)]:
         folder = zoo.cached(entry, args.cache)
-        found.append(entry.as_dict() | {"cached": folder and str(folder)})
+        entries.append(entry.as_dict() | {"cached": folder and str(folder)})
     if args.json:
-        print(json.dumps(found if args.action == "list" else found[0], indent=1, ensure_ascii=False))
+        print(json.dumps(entries if args.action == "list" else entries[0], indent=1, ensure_ascii=False))
     elif args.action == "list":
         rows = [["name", "family", "parameters", "casing", "licence", "source"]]
-        for one in found:
-            source = "cached" if one["cached"] else one["format"] or "none"
-            million = f"{one['parameters'] / 1e6:.1f} M"
-            rows.append([one["name"], one["family"], million, one["casing"], one["licence"], source])
-        print(_columns(rows))
+        for entry in entries:
+            source = "cached" if entry["cached"] else entry["format"] or "none"
+            million = f"{entry['parameters'] / 1e6:.1f} M"
+            rows.append([entry["name"], entry["family"], million, entry["casing"], entry["licence"], source])
+        print(table(rows))
     else:
-        for name, value in found[0].items():
-            lines = [f"{key} {entry}" for key, entry in value.items()] if isinstance(value, dict) else value
-            for line in (lines or ["none"]) if isinstance(lines, list) else [lines or "none"]:
-                print(f"{name:15} {f'{line:,}' if isinstance(line, int) else line}")
-                name = ""
+        _print_entry(entries[0])
+
+
+def _zoo_get(args: argparse.Namespace) -> None:
+    if args.json:
+        raise _Usage("zoo get: --json is for list and show")
+    from keras_ctxrep import zoo
+
+    if zoo.cached(zoo.lookup(args.name), args.cache) is None:
+        _start_tensorflow()  # which would print in the middle of the conversion
+    print(zoo.get(args.name, args.source, args.mirror, args.cache, lambda line: print(line, file=sys.stderr)))
+
+
+def _print_entry(entry: dict) -> None:
+    for name, value in entry.items():
+        lines = [f"{key} {item}" for key, item in value.items()] if isinstance(value, dict) else value
+        for line in (lines or ["none"]) if isinstance(lines, list) else [lines or "none"]:
+            print(f"{name:15} {f'{line:,}' if isinstance(line, int) else line}")
+            name = ""
+
+
+def _zoo_flags(flags: Flags) -> None:
+    flags.add("action", "what to do", choices=("list", "show", "get"))
+    flags.add("name", "SIZE/DATASET, or one of the two if no other model has it", nargs="?", metavar="NAME")
+    flags.add("--json", "list, show: print JSON", action="store_true")
+    flags.add(
+        "--from",
+        "get: the published files, already here: folder, archive or weight file",
+        dest="source",
+        metavar="PATH",
+    )
+    flags.add("--mirror", "get: address to download from in place of the publisher's", metavar="URL")
+    flags.add("--cache", "folder of models (default: $CTXREP_CACHE, or ~/.cache/keras_ctxrep)", metavar="FOLDER")
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -229,13 +390,34 @@ def _export(args: argparse.Namespace) -> None:
     print(saved_model.export(*train.load_served(args.folder), args.out))
 
 
+def _export_flags(flags: Flags) -> None:
+    flags.add("folder", "a model folder")
+    flags.add("--out", "where TF Serving looks for versions", required=True, metavar="BASE/NAME")
+
+
 def _tflite(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite import quantize
 
     if sys.stderr.isatty():
         print("converting, in a process of its own: some ten seconds for a small model", file=sys.stderr)
-    out = quantize.convert(args.folder, args.out, args.quantize, args.lengths)
+    values = given(args)
+    out = quantize.convert(values.pop("folder"), values.pop("out"), **values)
     print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
+
+
+def _tflite_flags(flags: Flags) -> None:
+    from keras_ctxrep_tflite import quantize
+
+    default = ",".join(map(str, quantize.LENGTHS))
+    flags.add("folder", "a model folder")
+    flags.add("--out", "the file to write", required=True, metavar="FILE.tflite")
+    flags.add("--quantize", "of weights and products (default: none)", choices=quantize.QUANTIZATIONS)
+    flags.add(
+        "--lengths",
+        f"input lengths, in tokens; a text runs at the smallest that holds it (default: {default})",
+        type=lambda text: tuple(int(part) for part in text.split(",")),
+        metavar="N,N,...",
+    )
 
 
 def _predict(args: argparse.Namespace) -> None:
@@ -250,290 +432,106 @@ def _predict(args: argparse.Namespace) -> None:
             print(json.dumps(answer, ensure_ascii=False), flush=True)
 
 
+def _predict_flags(flags: Flags) -> None:
+    flags.add("artifact", "a model folder, a SavedModel folder or a .tflite file")
+    flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
+
+
 def _compare(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite import compare
 
-    from keras_ctxrep.text.examples import read
-
+    values = given(args)
     engines = [compare.open_engine(path) for path in (args.folder, *args.artifacts)]
-    task = engines[0].predictor.bundle.task
-    rows = compare.compare(engines, list(read("classify" if task == "embed" else task, args.data, _named(args))))
-    if args.json:
-        print(json.dumps(rows))
-    else:
-        print(_columns([list(compare.HEADER), *compare.table(rows)]))
+    rows = compare.compare(engines, list(engines[0].predictor.task.read(args.data, values.get("columns"))))
+    print(json.dumps(rows) if args.json else table([list(compare.HEADER), *compare.table(rows)]))
+
+
+def _compare_flags(flags: Flags) -> None:
+    flags.add("folder", "the model folder, which is the reference")
+    flags.add("artifacts", "SavedModel folders and .tflite files", nargs="+")
+    flags.add("--data", "examples of the model's task", required=True, metavar="FILE")
+    flags.add_options(options.Rows, without=("skip_bad",))
+    flags.add("--json", "print one JSON array", action="store_true")
 
 
 def _demo(args: argparse.Namespace) -> None:
     from keras_ctxrep import demo
 
-    demo.run(**_given(args))
+    demo.run(**given(args))
+
+
+def _demo_flags(flags: Flags) -> None:
+    flags.add(
+        "--corpus", "your own text, one sentence a line, an empty line between documents", nargs="+", metavar="FILE"
+    )
+    flags.add("--out", "folder for the models and report.md; it is written anew (default: demo)", metavar="FOLDER")
+    flags.add("--minutes", "time for the two pretrainings together (default: 3)", type=_positive_float, metavar="N")
+    flags.add("--seed", "of every random choice (default: 0)", type=int, metavar="N")
 
 
 # ----------------------------------------------------------------------------------------------------------- parser
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command's parser, with one subparser per subcommand."""
-    main = argparse.ArgumentParser("ctxrep", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
-    main.add_argument("--version", action="version", version=f"keras_ctxrep {__version__}")
-    commands = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
+@dataclass(frozen=True)
+class _Command:
+    """A subcommand: what it runs, its flags, and its help."""
 
-    def command(name: str, run, function: str | None, help: str, description: str):
-        """A subcommand, and a function that adds an option whose default is that of `function`'s parameter."""
-        sub = commands.add_parser(
-            name, help=help, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        sub.set_defaults(run=run)
+    run: Callable[[argparse.Namespace], None]
+    flags: Callable[[Flags], None]
+    help: str
+    description: str
+    configurable: bool = False  # takes --config
 
-        def option(flag: str, help: str, **kwargs):
-            dest = flag.lstrip("-").replace("-", "_")
-            if function is not None and flag.startswith("-") and not kwargs.get("required"):
-                default = _default(function, dest)
-                if default is not None and "action" not in kwargs:
-                    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
-                    kwargs["default"], help = default, f"{help} (default: {shown})"
-            sub.add_argument(flag, help=help, **kwargs)
 
-        return option
-
-    def columns(option) -> None:
-        option(
-            "--columns",
-            "what a text, pair or label is called in the files, or its number where they have no header:\n"
-            "text=sentence label=gold, text=6 pair=7 label=5",
-            nargs="+",
-            type=_column,
-            metavar="NAME=COLUMN",
-        )
-
-    def rows(option) -> None:
-        columns(option)
-        option("--skip-bad", "leave malformed rows out, and count and list them", action="store_true")
-
-    def training(option) -> None:
-        option("--steps", "length of the run in steps", type=_positive(int), metavar="N")
-        option(
-            "--minutes",
-            "length of the run in minutes (pretrain: 30, unless --steps is given)",
-            type=_positive(float),
-            metavar="N",
-        )
-        option("--batch-size", "examples per step, over all devices", type=_positive(int), metavar="N")
-        option(
-            "--learning-rate",
-            "its peak, after a linear warm-up (pretrain: 0.001, adagrad: 0.2; train: 0.001, BERT-base 3e-5)",
-            type=_positive(float),
-            metavar="X",
-        )
-        option("--dropout", "while training", type=float, metavar="X")
-        option("--precision", "a Keras dtype policy, e.g. mixed_bfloat16", metavar="NAME")
-        option("--seed", "of every random choice", type=int, metavar="N")
-        option("--tensorboard", "write TensorBoard logs into this folder", metavar="FOLDER")
-
-    option = command(
-        "pretrain",
+COMMANDS = {
+    "pretrain": _Command(
         _pretrain,
-        "keras_ctxrep.recipes.pretraining.pretrain",
+        _pretrain_flags,
         "learn an ELMo biLM or a BERT encoder from text",
         "Learn from plain text: UTF-8, one sentence a line, an empty line between documents; .gz, .bz2 and .xz are\n"
         "read as they are. A run that was interrupted goes on where it was when the same command is given again.",
-    )
-    option("family", "what to train", choices=("elmo", "bert"))
-    option("--corpus", "text files; BERT: or a folder that `prepare` wrote", nargs="+", required=True, metavar="FILE")
-    option("--out", "the model folder to write", required=True, metavar="FOLDER")
-    option(
-        "--size", "a published size, e.g. elmo_2x1024_128_2048cnn_1xhighway or bert_12_768_12 (default: a small one)"
-    )
-    option("--valid", "held-out text (default: a tenth of the corpus)", metavar="FILE")
-    option("--vocab", "a vocabulary file, one entry a line (default: learned from the corpus)", metavar="FILE")
-    option("--vocab-size", "entries of a learned vocabulary, at most", type=_positive(int), metavar="N")
-    option("--cased", "BERT: keep case and accents", action="store_true")
-    option("--min-count", "ELMo: a word of a learned vocabulary occurs so often", type=_positive(int), metavar="N")
-    option(
-        "--init",
-        "start from this model folder, as to adapt it to a domain, or to go on with longer texts",
-        metavar="FOLDER",
-    )
-    option("--read-words", "ELMo: read the vocabulary's words instead of characters", action="store_true")
-    option("--max-length", "tokens per example; longer ones are cut", type=_positive(int), metavar="N")
-    option("--whole-words", "BERT: mask all pieces of a word together", action="store_true")
-    option(
-        "--unroll",
-        "ELMo: learn from running text, N words at a step, the state carried on (published: 20; default: from whole "
-        "sentences)",
-        type=_positive(int),
-        metavar="N",
-    )
-    option(
-        "--samples",
-        "ELMo: words that the softmax draws at a step (published: 8192; default: the full softmax)",
-        type=_positive(int),
-        metavar="N",
-    )
-    option("--optimizer", "adagrad is ELMo's published recipe", choices=("adamw", "adagrad"))
-    option("--evaluations", "how often to validate, evenly over the run", type=_positive(int), metavar="N")
-    option("--checkpoint-minutes", "time between two checkpoints", type=_positive(float), metavar="N")
-    training(option)
-
-    option = command(
-        "prepare",
+        True,
+    ),
+    "prepare": _Command(
         _prepare,
-        "keras_ctxrep.recipes.pretraining.prepare",
+        _prepare_flags,
         "mask a text for BERT's pretraining, once and for all",
         "Writes pairs of segments with their masks to a folder, for `ctxrep pretrain bert --corpus FOLDER`: every run\n"
         "over it then reads the same examples. Without it, masks are drawn anew in every pass.",
-    )
-    option("family", "whose pretraining", choices=("bert",))
-    option("--corpus", "text files", nargs="+", required=True, metavar="FILE")
-    option("--out", "the folder to write", required=True, metavar="FOLDER")
-    option("--valid", "held-out text (default: a tenth of the corpus)", metavar="FILE")
-    option("--vocab", "a vocabulary file, one piece a line (default: learned from the corpus)", metavar="FILE")
-    option("--vocab-size", "pieces of a learned vocabulary, at most", type=_positive(int), metavar="N")
-    option("--cased", "keep case and accents", action="store_true")
-    option("--init", "the model folder that will be started from: its vocabulary and casing", metavar="FOLDER")
-    option("--max-length", "pieces per example", type=_positive(int), metavar="N")
-    option("--whole-words", "mask all pieces of a word together", action="store_true")
-    option("--copies", "passes over the text, each with masks of its own", type=_positive(int), metavar="N")
-    option("--seed", "of every random choice", type=int, metavar="N")
-
-    option = command(
-        "train",
-        _train,
-        "keras_ctxrep.recipes.finetuning.finetune",
-        "fine-tune an encoder for a task",
-        "Fine-tune a pretrained encoder.\n\n"
-        "  classify    one label for a text or a pair        text, label[, pair]\n"
-        "  pair        the same, and all must be pairs       text, pair, label\n"
-        "  multilabel  any number of labels                  text, label (a,b,c)\n"
-        "  regress     a number for a text or a pair         text, label[, pair]\n"
-        "  tag         one label for each word               CoNLL columns, or words, tags\n"
-        "  answer      the span that answers a question      SQuAD's JSON, or question, context, answers\n\n"
-        "Files are .tsv with a header, .jsonl, CoNLL columns, SQuAD's JSON, also compressed, or tfds:NAME:SPLIT.",
-    )
-    option(
-        "--task",
-        "what to learn",
-        choices=("classify", "pair", "multilabel", "regress", "tag", "answer"),
-    )
-    option("--data", "labelled examples to learn from", required=True, metavar="FILE")
-    option("--dev", "labelled examples to choose the best weights by", required=True, metavar="FILE")
-    option(
-        "--encoder",
-        "a model folder of any task, a name of `ctxrep zoo list`, or `words`: embeddings learned from the data alone",
-        required=True,
-        metavar="FOLDER",
-    )
-    option("--out", "the model folder to write", required=True, metavar="FOLDER")
-    rows(option)
-    option(
-        "--epochs",
-        "passes over the data, unless --steps or --minutes is given (default: 3 for BERT, else 10)",
-        type=_positive(float),
-        metavar="X",
-    )
-    option(
-        "--patience",
-        "end after so many evaluations without a better one (default: 3, one an epoch)",
-        type=_positive(int),
-        metavar="N",
-    )
-    option("--max-length", "tokens per text (default: as the encoder was trained)", type=_positive(int), metavar="N")
-    option("--mix", "read a scalar mix of all layers, as ELMo does anyway", action="store_true", default=None)
-    option(
-        "--freeze",
-        "train the head alone (default: for ELMo)",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-    )
-    option("--stack", "a task network over the encoder", choices=("lstm", "gru", "cnn"))
-    option("--units", "width of the task network, in each direction", type=_positive(int), metavar="N")
-    option("--beside", "static vectors that the task network reads too, beside an ELMo", metavar="FOLDER")
-    option("--both-ends", "ELMo at the task network's output too", action="store_true")
-    option("--top-only", "the top layer instead of a mix, under a task network", action="store_true")
-    option("--crf", "tag: choose a sentence's labels together", action="store_true")
-    option("--stride", "answer: pieces from one window of a long text to the next", type=_positive(int), metavar="N")
-    option("--max-answer", "answer: pieces of the longest one", type=_positive(int), metavar="N")
-    option("--from-scratch", "start from random weights, as a baseline", action="store_true")
-    training(option)
-
-    option = command(
-        "score",
+        True,
+    ),
+    "train": _Command(_train, _train_flags, "fine-tune an encoder for a task", "", True),
+    "score": _Command(
         _score,
-        None,
-        "measure a model on held-out data",
-        "The figures of a task model with a bootstrap interval, where it goes wrong, and its worst examples; a biLM's\n"
+        _score_flags,
+        "figures on held-out data",
+        "A task's figures, with an interval and the worst examples; a biLM's\n"
         "full-softmax perplexity, or a BERT's MLM and NSP accuracy.",
-    )
-    option("folder", "a model folder")
-    option("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
-    rows(option)
-    option("--predictions", "write the answers here, one JSON object a line", metavar="FILE.jsonl")
-    option("--json", "print one JSON object", action="store_true")
-    option("--carry-state", "a biLM: score the text as it runs on, not sentence by sentence", action="store_true")
-    option("--lm", "a biLM: the log-probability of each sentence, one JSON object a line", action="store_true")
-
-    option = command(
-        "embed",
+    ),
+    "embed": _Command(
         _embed,
-        "keras_ctxrep.recipes.embedding.embed",
+        _embed_flags,
         "write the vectors of sentences to a file",
         "One sentence a line in; one array per sentence out, under '0', '1', ...: (layers, tokens, width), or\n"
         "(tokens, width) for mix and top, (width,) for mean.",
-    )
-    option("folder", "a model folder of any task")
-    option("--input", "a text file, or - for standard input", required=True, metavar="FILE")
-    option("--out", "FILE.npz or FILE.hdf5", required=True, metavar="FILE")
-    option("--layers", "which vectors", choices=("all", "mix", "top", "mean"))
-    option("--words", "the input is split into words already, at spaces", action="store_true")
-    option("--carry-state", "ELMo: go on from batch to batch in each row, as bilm-tf does", action="store_true")
-    option("--batch-size", "sentences computed together", type=_positive(int), metavar="N")
-    option("--cache", "ELMo: words, one a line, whose token vectors are computed once and kept", metavar="VOCAB.txt")
-
-    option = command(
-        "neighbours",
+    ),
+    "neighbours": _Command(
         _neighbours,
-        "keras_ctxrep.pictures.neighbours",
+        _neighbours_flags,
         "the words in context nearest to a word in its own",
         "One sentence a line in; the words with the nearest vectors out, in their sentences. Every word is compared.",
-    )
-    option("folder", "a model folder of any task")
-    option("--word", "the word", required=True)
-    option("--input", "a text file, or - for standard input", default="-", metavar="FILE")
-    option("--sentence", "where the word stands (default: the first sentence that has it)", metavar="TEXT")
-    option("-k", "how many", type=_positive(int), metavar="N")
-    option("--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean"))
-    option("--json", "print one JSON array", action="store_true")
-
-    option = command(
-        "plot",
+    ),
+    "plot": _Command(
         _plot,
-        None,
+        _plot_flags,
         "draw a scalar mix, attention, or the senses of a word",
         "mix        how much of each layer the scalar mixes of models take\n"
         "attention  what the word pieces of a text attend to in a BERT\n"
         "senses     the vectors of a word in labelled sentences, in the colour of their sense",
-    )
-    option("kind", "what to draw", choices=("mix", "attention", "senses"))
-    option("folders", "a model folder; mix: or several", nargs="+", metavar="FOLDER")
-    option("--out", "the picture; attention: or a page, FILE.html", required=True, metavar="FILE.png")
-    option("--text", "attention: the text")
-    option("--pair", "attention: a second text", metavar="TEXT")
-    option("--word", "senses: the word")
-    option("--data", "senses: sentences labelled with the word's sense, .tsv or .jsonl", metavar="FILE")
-    option(
-        "--layer",
-        "attention: its number, from 1, or all (default: the last); senses: top, mix or mean (default: the trained "
-        "mix, else the top)",
-        type=lambda text: int(text) if text.isdecimal() else text,
-        metavar="N|NAME",
-    )
-    option("--head", "attention: its number, from 1 (default: all)", type=_positive(int), metavar="N")
-
-    option = command(
-        "convert",
+    ),
+    "convert": _Command(
         _convert,
-        None,
+        _convert_flags,
         "published weights to a model folder, and back",
         "With --from, reads published weights and writes a model folder; with --to, reads a model folder and writes\n"
         "the published format, and prints which heads were there.\n"
@@ -542,142 +540,145 @@ def parser() -> argparse.ArgumentParser:
         "  huggingface  config.json and safetensors of `transformers`: BERT\n"
         "  kerashub     a preset of KerasHub, by its folder or name: BERT\n"
         "  vectors      word2vec text and binary, GloVe, fastText .vec and .bin: static word vectors",
-    )
-    option("source", "published weights (a folder, or the weight file), or a model folder")
-    option(
-        "--from",
-        "the format that is read",
-        choices=("allennlp", "google", "huggingface", "kerashub", "vectors"),
-        dest="source_format",
-    )
-    option("--to", "the format that is written", choices=("allennlp", "huggingface"), dest="target_format")
-    option("--pairs", "huggingface: a classifier of pairs of texts, which its files do not say", action="store_true")
-    option("--out", "the folder to write", required=True, metavar="FOLDER")
-
-    option = command(
-        "zoo",
+    ),
+    "zoo": _Command(
         _zoo,
-        "keras_ctxrep.zoo.get",
+        _zoo_flags,
         "published models by name",
         "list shows the published models, show what is known of one, and get makes a model folder of it in the cache\n"
         "and prints its path. The same command given again goes on with a download that was interrupted.",
-    )
-    option("action", "what to do", choices=("list", "show", "get"))
-    option("name", "SIZE/DATASET, or one of the two if no other model has it", nargs="?", metavar="NAME")
-    option("--json", "list, show: print JSON", action="store_true")
-    option(
-        "--from",
-        "get: the published files, already here: folder, archive or weight file",
-        dest="source",
-        metavar="PATH",
-    )
-    option("--mirror", "get: address to download from in place of the publisher's", metavar="URL")
-    option("--cache", "folder of models (default: $CTXREP_CACHE, or ~/.cache/keras_ctxrep)", metavar="FOLDER")
-
-    option = command(
-        "export",
+    ),
+    "export": _Command(
         _export,
-        None,
+        _export_flags,
         "write a SavedModel for TF Serving",
         "Writes the next version, BASE/NAME/1, 2, ..., with raw strings as its input.",
-    )
-    option("folder", "a model folder")
-    option("--out", "where TF Serving looks for versions", required=True, metavar="BASE/NAME")
-
-    option = command(
-        "tflite",
+    ),
+    "tflite": _Command(
         _tflite,
-        "keras_ctxrep_tflite.quantize.convert",
+        _tflite_flags,
         "write a .tflite file for phones and boards",
         "One file that holds the model, its vocabulary and its labels.",
-    )
-    option("folder", "a model folder")
-    option("--out", "the file to write", required=True, metavar="FILE.tflite")
-    option("--quantize", "of weights and products", choices=("none", "int8"))
-    option(
-        "--lengths",
-        "input lengths, in tokens; a text runs at the smallest that holds it",
-        type=_lengths,
-        metavar="N,N,...",
-    )
-
-    option = command(
-        "predict",
+    ),
+    "predict": _Command(
         _predict,
-        None,
+        _predict_flags,
         "answer line by line",
-        "Prints one JSON object for each line of input, as soon as the line is there. A .tflite file runs without\n"
+        "Prints one JSON object for each line of input, as soon as the line is there: a text, or two with a tab\n"
+        "between them for a model that reads pairs; JSON for tasks over marked spans. A .tflite file runs without\n"
         "TensorFlow.",
-    )
-    option("artifact", "a model folder, a SavedModel folder or a .tflite file")
-    option("--input", "a text file, or - for standard input", default="-", metavar="FILE")
-
-    option = command(
-        "compare",
+    ),
+    "compare": _Command(
         _compare,
-        None,
+        _compare_flags,
         "agreement, quality, size and latency of a model's exports",
         "Runs the same texts through a model folder and its exports. Latencies are of single texts, in turns.",
-    )
-    option("folder", "the model folder, which is the reference")
-    option("artifacts", "SavedModel folders and .tflite files", nargs="+")
-    option("--data", "examples of the model's task", required=True, metavar="FILE")
-    columns(option)
-    option("--json", "print one JSON array", action="store_true")
-
-    option = command(
-        "demo",
+    ),
+    "demo": _Command(
         _demo,
-        "keras_ctxrep.demo.run",
+        _demo_flags,
         "the whole way, in a few minutes",
         "Pretrains a small biLM and a small BERT, fine-tunes both beside baselines, exports them as SavedModel\n"
         "and TFLite, predicts without TensorFlow, and writes a report. Without --corpus the text is the language\n"
         "reference that every Python carries.",
-    )
-    option("--corpus", "your own text, one sentence a line, an empty line between documents", nargs="+", metavar="FILE")
-    option("--out", "folder for the models and report.md; it is written anew", metavar="FOLDER")
-    option("--minutes", "time for the two pretrainings together", type=_positive(float), metavar="N")
-    option("--seed", "of every random choice", type=int, metavar="N")
-    return main
+    ),
+}
+
+
+class _Usage(Exception):
+    """Arguments that do not go together."""
+
+
+def parser(name: str | None = None) -> tuple[argparse.ArgumentParser, Flags | None]:
+    """The command's parser, with the flags of one subcommand alone: those of others would be made for nothing."""
+    main = argparse.ArgumentParser("ctxrep", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
+    main.add_argument("--version", action="version", version=f"keras_ctxrep {__version__}")
+    subparsers = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    chosen = None
+    for command_name, command in COMMANDS.items():
+        sub = subparsers.add_parser(
+            command_name,
+            help=command.help,
+            description=command.description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.set_defaults(run=command.run)
+        sub.add_argument("--debug", action="store_true", help="print the whole traceback of an error")
+        if command.configurable:
+            sub.add_argument(
+                "--config", metavar="FILE.yaml", help="options from a file, or from the run.json of a model folder"
+            )
+        if command_name == name:
+            chosen = Flags(sub)
+            command.flags(chosen)
+    return main, chosen
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    name = next((word for word in argv if not word.startswith("-")), None)
+    main, flags = parser(name)
+    if flags is not None and COMMANDS[str(name)].configurable:
+        config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        config.add_argument("--config")
+        path = config.parse_known_args(argv)[0].config
+        if path is not None:
+            try:
+                flags.configure(path, given=("family",))
+            except (OSError, ValueError) as error:
+                main.error(str(error))
+    return main.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Exit status: 0 done, 1 failed, 2 wrong usage."""
-    args = parser().parse_args(argv)
+    args = _parse(sys.argv[1:] if argv is None else argv)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # off by default on some CPUs, where it is twice as fast
     os.environ["KERAS_BACKEND"] = "tensorflow"
     warnings.showwarning = lambda message, *_: print(f"ctxrep: {message}", file=sys.stderr)
     try:
         if not _without_tensorflow(args):
-            from keras_ctxrep_tflite.compare import quiet_stderr
-
-            with quiet_stderr():
-                import tensorflow as tf
-
-                tf.get_logger().setLevel("ERROR")
+            _start_tensorflow()
         _published(args)
         args.run(args)
         return 0
+    except _Usage as error:
+        parser()[0].error(str(error))
     except BrokenPipeError:  # the reader of our output went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         print("ctxrep: interrupted; the same command goes on from the last checkpoint, if it had one", file=sys.stderr)
-        return 1
-    except ModuleNotFoundError as error:
-        extra = "edge" if "litert" in str(error.name) else "tf"
-        print(f'ctxrep: {error.name} is not installed: pip install "keras_ctxrep[{extra}]"', file=sys.stderr)
-    except (ValueError, OSError, RuntimeError, ImportError) as error:
-        print(f"ctxrep: {error}", file=sys.stderr)
     except Exception as error:
-        if type(error).__module__.partition(".")[0] != "tensorflow":
-            raise  # a fault of ours
-        print(f"ctxrep: TensorFlow: {type(error).__name__}: {str(error).strip().splitlines()[0]}", file=sys.stderr)
+        message = _message(error)
+        if message is None or args.debug:
+            raise
+        print(f"ctxrep: {message}", file=sys.stderr)
     return 1
 
 
 # ---------------------------------------------------------------------------------------------------------- details
+
+
+def _message(error: Exception) -> str | None:
+    """What a user is told of an error; None for an internal one."""
+    if isinstance(error, ModuleNotFoundError):
+        extra = "edge" if "litert" in str(error.name) else "tf"
+        return f'{error.name} is not installed: pip install "keras_ctxrep[{extra}]"'
+    if isinstance(error, ValueError | OSError | RuntimeError | ImportError):
+        return str(error)
+    if type(error).__module__.partition(".")[0] == "tensorflow":
+        return f"TensorFlow: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    return None
+
+
+def _start_tensorflow() -> None:
+    from keras_ctxrep_tflite.compare import quiet_stderr
+
+    with quiet_stderr():
+        import tensorflow as tf
+
+        tf.get_logger().setLevel("ERROR")
 
 
 def _without_tensorflow(args: argparse.Namespace) -> bool:
@@ -694,59 +695,15 @@ def _published(args: argparse.Namespace) -> None:
             setattr(args, option, str(zoo.find(name)))
 
 
-def _given(args: argparse.Namespace) -> dict:
-    """The arguments as keywords of the function behind the command; what was not given is left to its defaults."""
-    return {name: value for name, value in vars(args).items() if name not in ("command", "run") and value is not None}
+def _positive(text: str, kind: Callable = int):
+    value = kind(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return value
 
 
-def _column(text: str) -> tuple[str, str]:
-    name, sign, column = text.partition("=")
-    if not (name and sign and column):
-        raise argparse.ArgumentTypeError(f"{text}: write NAME=COLUMN, e.g. text=sentence")
-    return name, column
-
-
-def _named(args: argparse.Namespace) -> dict[str, str] | None:
-    """The columns' names that were given."""
-    return dict(args.columns) if args.columns else None
-
-
-@cache
-def _signatures(module: str) -> dict[str, dict]:
-    """The parameters' literal defaults of every function of a module, read from its source: nothing is imported."""
-    package, *names = module.split(".")
-    spec = importlib.util.find_spec(package)  # of a module in a folder this would import the folder's __init__.py
-    assert spec is not None and spec.submodule_search_locations
-    source = Path(spec.submodule_search_locations[0], *names).with_suffix(".py")
-    found = {}
-    for node in ast.parse(source.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef):
-            names = [arg.arg for arg in node.args.args][len(node.args.args) - len(node.args.defaults) :]
-            found[node.name] = {
-                name: ast.literal_eval(default) if isinstance(default, ast.Constant | ast.Tuple) else None
-                for name, default in zip(names, node.args.defaults, strict=True)
-            }
-    return found
-
-
-def _default(function: str, parameter: str):
-    module, _, name = function.rpartition(".")
-    return _signatures(module)[name].get(parameter)
-
-
-def _positive(kind: type):
-    def parse(text: str):
-        value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"{text}: must be above 0")
-        return value
-
-    parse.__name__ = kind.__name__  # what argparse calls it in its message
-    return parse
-
-
-def _lengths(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+def _positive_float(text: str) -> float:
+    return _positive(text, float)
 
 
 def _sentences(path: str) -> Iterator[str]:
@@ -775,16 +732,12 @@ def _short(value) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> str:
-    """A table: the first column to the left, the others to the right, a rule under the first row."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as a table, the first of them a header: the first column to the left, the others to the right."""
+    from tabulate import tabulate
+
+    align = ["left", *["right"] * (len(rows[0]) - 1)]
+    return tabulate(rows[1:], rows[0], colalign=align, disable_numparse=True)
 
 
 if __name__ == "__main__":

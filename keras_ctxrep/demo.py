@@ -18,8 +18,8 @@ from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize
 
 from keras_ctxrep import __version__, recipes, train
+from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.corpus import documents, hold_out, open_binary, without
-from keras_ctxrep.text.examples import Example
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.ngrams import KneserNey
 from keras_ctxrep.text.pretraining import Vocabulary

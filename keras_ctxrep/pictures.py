@@ -17,11 +17,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_ctxrep import train
+from keras_ctxrep import tasks, train
 from keras_ctxrep.models import bert
 from keras_ctxrep.recipes.embedding import learned_mixes, vectors
 from keras_ctxrep.text.bundle import written_whole
-from keras_ctxrep.text.examples import read
 from keras_ctxrep.text.tokens import Word, words
 
 # Told apart by colour-blind people too: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/
@@ -130,7 +129,7 @@ def attention(
     if not page:
         _drawable(out, "or .html")
     model, bundle = train.load(folder)
-    if bundle.family != "bert":
+    if "heads" not in bundle.config:
         raise ValueError(f"{folder}: no attention in a model of the family {bundle.family!r}; give a BERT")
     config = bert.Config(**train.encoder_bundle(model, bundle).config)
     if layer != "all" and layer is not None and not (isinstance(layer, int) and 1 <= layer <= config.layers):
@@ -412,7 +411,7 @@ def senses(
         ValueError: a sentence without the word or without a label, fewer than two senses, or another file suffix.
     """
     _drawable(out)
-    examples = [*read("classify", data)]
+    examples = [*tasks.get("classify").read(data)]
     labels, places = [], []
     for example in examples:
         if example.label is None:

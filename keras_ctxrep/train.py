@@ -24,42 +24,37 @@ import tensorflow as tf
 import tokenizers
 from tqdm import tqdm
 
-from keras_ctxrep import __version__
+from keras_ctxrep import __version__, tasks
 from keras_ctxrep.layers import CRF
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.metrics import Accuracy, Perplexity
-from keras_ctxrep.models import bert, elmo, heads, stack, static
+from keras_ctxrep.models import stack, static
+from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.optimizers import AdamW
+from keras_ctxrep.predict import Predictor, Run
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle, written_whole
-from keras_ctxrep.text.predict import Predictor, Run
+from keras_ctxrep.text.features import Reads
 
 # ---------------------------------------------------------------------------------------------------- model folders
 
 
 def build(bundle: Bundle) -> keras.Model:
     """The model a bundle describes, with fresh weights."""
-    if bundle.family == "elmo":
-        config = elmo.Config(**bundle.config)
-        if bundle.task == "language_model":
-            return elmo.language_model(config, len(bundle.vocab))
-        encoder = elmo.encoder(config, config.dropout)
-    elif bundle.family == "static":
-        encoder = static.encoder(static.Config(**bundle.config))
-    else:
-        config = bert.Config(**bundle.config)
-        if bundle.task == "pretrainer":
-            return bert.pretrainer(config)
-        encoder = bert.encoder(config)
-    return finish(encoder, bundle)
+    family = FAMILIES[bundle.family]
+    config = family.config(**bundle.config)
+    if bundle.task in family.pretraining:
+        return family.pretraining[bundle.task](config, len(bundle.vocab))
+    return finish(family.encoder(config), bundle)
 
 
 def finish(encoder: keras.Model, bundle: Bundle) -> keras.Model:
     """The task network and the head that a bundle describes, with fresh weights, over an encoder."""
     if bundle.stack:
         beside = {"beside": static.encoder(static.Config(**bundle.beside))} if bundle.beside else {}
-        encoder = stack.by_name(encoder, **bundle.stack, **beside)
-    return heads.by_task(encoder, bundle.task, len(bundle.labels), **bundle.head)
+        marks = bundle.reads.marks if bundle.reads.indicate and not bundle.features.indicate else 0
+        encoder = stack.by_name(encoder, **bundle.stack, **beside, marks=marks)
+    return tasks.get(bundle.task).head(encoder, bundle)
 
 
 def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
@@ -72,13 +67,17 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
         raise ValueError("a biLM with streams: copy_weights(model, build(bundle)), and save that one")
     with written_whole(Path(folder) / bundles.WEIGHTS) as path, model.distribute_strategy.scope():
         keras.Model(model.input, model.output, name=model.name).save_weights(path)  # without the optimizer
-    versions = {"keras_ctxrep": __version__} | {
+    bundles.save(replace(bundle, versions=versions()), folder)
+    shutil.rmtree(Path(folder) / "checkpoint", ignore_errors=True)  # of the run that ends here
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that a model was made with."""
+    return {"keras_ctxrep": __version__} | {
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "tokenizers": tokenizers.__version__,
     }
-    bundles.save(replace(bundle, versions=versions), folder)
-    shutil.rmtree(Path(folder) / "checkpoint", ignore_errors=True)  # of the run that ends here
 
 
 def load(folder: str | Path) -> tuple[keras.Model, Bundle]:
@@ -107,17 +106,16 @@ def load_encoder(folder: str | Path) -> tuple[keras.Model, Bundle]:
 
 def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
     """The bundle of a model's encoder alone; without a pooler where the model's head reads none."""
-    config = dict(bundle.config)
-    if bundle.family == "bert":
-        config["pooler"] = "pooler" in {layer.name for layer in model.layers}
-    vocab = bundle.vocab if bundle.family != "elmo" or config.get("words") else ()
-    bare = {"labels": (), "head": {}, "stack": {}, "beside": {}, "pairs": False, "vocab": vocab}
+    family = FAMILIES[bundle.family]
+    config = family.encoder_config(model, bundle.config)
+    vocab = bundle.vocab if family.reads_vocabulary(config) else ()
+    bare = {"labels": (), "head": {}, "stack": {}, "beside": {}, "reads": Reads(), "settings": {}, "vocab": vocab}
     return replace(bundle, task="embed", config=config, **bare)
 
 
 def load_served(folder: str | Path) -> tuple[keras.Model, Bundle]:
     """What of a model folder answers: a task model or an encoder as it is, of a pretraining model its encoder."""
-    return load(folder) if bundles.load(folder).task in bundles.SERVED else load_encoder(folder)
+    return load(folder) if bundles.load(folder).task in tasks.SERVED else load_encoder(folder)
 
 
 def copy_weights(source: keras.Model, target: keras.Model, skip: Sequence[str] = ()) -> None:
@@ -225,7 +223,7 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
 
 
 def compile(
-    model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None, task: str | None = None
+    model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None, loss=None
 ) -> keras.Model:
     """Compiles a model of this package: cross-entropy for each of its logits, or what its task is trained with.
 
@@ -244,22 +242,19 @@ def compile(
     names = [name for name in model.output if name.endswith("logits")]
     metrics = {name: [Perplexity() if name in directions else Accuracy()] for name in names}
     crf = next((layer for layer in model.layers if isinstance(layer, CRF)), None)
+    given = loss
 
-    def loss():
+    def loss_of():
         if crf is not None:
             return crf.loss
-        if task == "multilabel":
-            return keras.losses.BinaryCrossentropy(from_logits=True)
-        if task == "regress":
-            return keras.losses.MeanSquaredError()
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return given or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     with model.distribute_strategy.scope():
         model.compile(
             optimizer or "sgd",
-            loss={name: loss() for name in names},
+            loss={name: loss_of() for name in names},
             loss_weights={name: 0.5 if name in directions else 1.0 for name in names},
-            weighted_metrics=metrics if optimizer is None and task is None else None,
+            weighted_metrics=metrics if optimizer is None and loss is None else None,
             jit_compile=False,  # lengths vary from batch to batch, and XLA compiles anew for each
         )
     return model
@@ -270,7 +265,7 @@ def fit(
     data: tf.data.Dataset | Callable[[int], tf.data.Dataset],
     validation: tf.data.Dataset | Callable[[keras.Model], dict[str, float]] | None = None,
     judge: keras.Model | None = None,
-    task: str | None = None,
+    loss=None,
     steps: int | None = None,
     minutes: float | None = None,
     learning_rate: float = 1e-3,
@@ -332,7 +327,7 @@ def fit(
         raise ValueError("a biLM with streams would lose its place in them by validating: give a judge of its own")
     strategy = model.distribute_strategy
     with strategy.scope():  # an optimizer belongs to the strategy it was made under
-        compile(model, AdamW(learning_rate, weight_decay, clip) if optimizer is None else optimizer(), task)
+        compile(model, AdamW(learning_rate, weight_decay, clip) if optimizer is None else optimizer(), loss)
         model.optimizer.build(model.trainable_variables)  # the first step would be traced twice, to make them
     peak = None if optimizer else learning_rate
     judge = judge or keras.Model(model.input, model.output)  # on one device: any number of examples will do

@@ -11,10 +11,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the operators that a SavedModel with text in it needs
 
+from keras_ctxrep import tasks
 from keras_ctxrep.models import heads
+from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep_export import text_ops
 
 EXTRA = "assets.extra"  # the folder TF Serving leaves to others
@@ -25,7 +26,8 @@ def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
 
     Two signatures: `serving_default` takes raw strings and gives answers, `ids` takes and gives the model's own dict of
     int32 and float32 tensors. The strings are {"text": string (B,)}, with {"pair": string (B,)} where the model reads
-    pairs, or {"question", "context"}; the answers, by the model's task, beside the model's outputs:
+    pairs, and {"marks": int32 (B, M, 2)}, in characters of the text, the end exclusive, where it reads marked spans; or
+    {"question", "context"}; the answers, by the model's task, beside the model's outputs:
 
     * classify: "label" string (B,), "score" float32 (B,), "probabilities" float32 (B, C);
     * multilabel: "probabilities", and "labels" string (B, C): each where its probability is 0.5 or more, else "";
@@ -49,7 +51,7 @@ def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
     Raises:
         ValueError: a pretraining model, which has no answers to serve, or word vectors with character n-grams.
     """
-    if bundle.task not in bundles.SERVED:
+    if bundle.task not in tasks.SERVED:
         raise ValueError(f"a {bundle.task} has nothing to serve: fine-tune it, or export its encoder")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,13 +86,15 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
     bundle = bundles.load(path)
     loaded = tf.saved_model.load(str(path))
     serve = loaded.signatures["serving_default"]
-    names: dict[str, str] = dict(zip(("text", "pair"), _strings(bundle), strict=False))
+
+    def tensor(column: np.ndarray) -> tf.Tensor:
+        if column.dtype == object:
+            return tf.constant([text.encode("utf-8", "replace") for text in column])
+        return tf.constant(column)
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = serve(
-            **{names[key]: tf.constant([t.encode("utf-8", "replace") for t in texts]) for key, texts in batch.items()}
-        )
-        return {name: tensor.numpy() for name, tensor in found.items()}
+        outputs = serve(**{name: tensor(column) for name, column in batch.items()})
+        return {name: value.numpy() for name, value in outputs.items()}
 
     run.keep = loaded  # functions live only as long as the object they were loaded with
     return Predictor(bundle, run, batch_size, raw=True)
@@ -110,16 +114,12 @@ def latest(path: str | Path) -> Path:
     return found
 
 
-def _strings(bundle: Bundle) -> tuple[str, ...]:
-    """What the raw-string signature takes."""
-    return ("question", "context") if bundle.task == "answer" else ("text", "pair")[: 1 + bundle.pairs]
-
-
 class Signatures(tf.Module):
     """Text preparation, model and answers as two functions of tensors, with what has to be saved along."""
 
     def __init__(self, model: keras.Model, bundle: Bundle):
         super().__init__()
+        task = tasks.get(bundle.task)
         self.features: Any = text_ops.features(bundle)
         self.weights = [weight.value for weight in model.weights]  # what is tracked is saved
         spec = {name: tf.TensorSpec(tensor.shape, tf.int32, name) for name, tensor in model.input.items()}
@@ -128,39 +128,15 @@ class Signatures(tf.Module):
         def ids(inputs):
             return heads.flat(model(inputs, training=False))
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name) for name in _strings(bundle)])
-        def text(*texts):
-            if bundle.task == "answer":
-                windows = self.features.windows(*texts, bundle.stride)
-                return text_ops.answers(ids(windows.inputs), windows, bundle.max_answer, bundle.null_threshold)
-            if bundle.task == "tag":
-                inputs, words = self.features.tagging(*texts)
-                found = ids(inputs)
-                return found | words | _tagged(found, inputs.get("starts", inputs["mask"]) > 0, bundle.labels)
-            found = ids(self.features(*texts))
-            return found | _answered(found, bundle)
+        @tf.function(input_signature=[_spec(name, bundle) for name in task.inputs(bundle)])
+        def text(*inputs):
+            return task.in_graph(bundle, self.features, ids, dict(zip(task.inputs(bundle), inputs, strict=True)))
 
         self.ids, self.text = ids, text
 
 
-def _answered(found: dict[str, tf.Tensor], bundle: Bundle) -> dict[str, tf.Tensor]:
-    if bundle.task == "embed":
-        return {}
-    logits = tf.cast(found["logits"], tf.float32)
-    if bundle.task == "regress":
-        return {"value": tf.squeeze(logits, -1)}
-    labels = tf.constant(bundle.labels)
-    if bundle.task == "multilabel":
-        shares = tf.sigmoid(logits)
-        return {"labels": tf.where(shares >= 0.5, labels, ""), "probabilities": shares}
-    shares = tf.nn.softmax(logits)
-    best = tf.gather(labels, tf.argmax(shares, axis=-1))
-    return {"label": best, "score": tf.reduce_max(shares, -1), "probabilities": shares}
-
-
-def _tagged(found: dict[str, tf.Tensor], there: tf.Tensor, labels: tuple[str, ...]) -> dict[str, tf.Tensor]:
-    """ "labels" and "scores", each (B, W), where there is a word that was read."""
-    shares = tf.nn.softmax(tf.cast(found["logits"], tf.float32))
-    tags = found["tags"] if "tags" in found else tf.argmax(shares, axis=-1)
-    named, scores = tf.gather(tf.constant(labels), tags), tf.gather(shares, tags, batch_dims=2)
-    return {"labels": tf.where(there, named, ""), "scores": tf.where(there, scores, 0.0)}
+def _spec(name: str, bundle: Bundle) -> tf.TensorSpec:
+    """Of an input of the raw-string signature."""
+    if name == "marks":
+        return tf.TensorSpec([None, bundle.reads.marks, 2], tf.int32, name)
+    return tf.TensorSpec([None], tf.string, name)

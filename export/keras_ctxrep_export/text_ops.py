@@ -1,6 +1,7 @@
 """The text preparation of `keras_ctxrep.text.features` as a TensorFlow graph, for models that take raw strings."""
 
 import unicodedata
+from collections.abc import Callable
 from functools import cache
 from itertools import chain, count
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures, WordPieceFeatures
+from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
 
 # What is found of one code point holds up to the next in here. Surrogates are no characters, planes 4 to 13 are empty,
@@ -57,7 +58,7 @@ def features(bundle: Bundle) -> "WordOps | PieceOps":
     >>> batch["char_ids"].numpy()[0].tolist(), batch["mask"].numpy().tolist()
     ([[259, 73, 106, 260, 261, 261], [259, 34, 260, 261, 261, 261]], [[1, 1], [0, 0]])
     """
-    return PieceOps(bundle.features) if isinstance(bundle.features, WordPieceFeatures) else WordOps(bundle)
+    return FAMILIES[bundle.family](bundle)
 
 
 class Words(NamedTuple):
@@ -150,20 +151,25 @@ class WordOps(tf.Module):
             self.table = tf.lookup.StaticHashTable(lines, 1 + bundle.vocab.index("<UNK>"))
             self.lowercase = (bundle.beside or bundle.config).get("lowercase", False)
 
-    def __call__(self, texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self.tagging(texts)[0]
+    def __call__(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        return self.tagging(text, marks)[0]
 
-    def tagging(self, texts: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    def tagging(
+        self, text: tf.Tensor, marks: tf.Tensor | None = None
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         """The model's input, and "words", "starts" and "ends" of what it reads, each (B, T)."""
-        words = split(texts)
-        found = {}
+        words = split(text)
+        ids = {}
         if self.width:
-            found["char_ids"] = self._characters(words.strings(self.max_length))
+            ids["char_ids"] = self._characters(words.strings(self.max_length))
         if self.table is not None:
-            seen = split(texts, lowercase=True) if self.lowercase else words
-            found["word_ids"] = self.table.lookup(seen.strings(self.max_length))
-        found["mask"] = tf.ones_like(words.numbers[:, : self.max_length])
-        return {key: _padded(rows) for key, rows in found.items()}, words.dense(self.max_length)
+            seen = split(text, lowercase=True) if self.lowercase else words
+            ids["word_ids"] = self.table.lookup(seen.strings(self.max_length))
+        mask = ids["mask"] = tf.ones_like(words.numbers[:, : self.max_length])
+        inputs = {key: _padded(rows) for key, rows in ids.items()}
+        if marks is not None:
+            inputs["marks"] = _marked(*words.spans(), marks, mask.row_lengths())
+        return inputs, words.dense(self.max_length)
 
     def _characters(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
         # "<S>" and "</S>" do not come out of the split, so every word is its bytes.
@@ -198,12 +204,18 @@ class Windows(NamedTuple):
     end: tf.Tensor
     contexts: tf.RaggedTensor
 
+    def substrings(self, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+        """Characters [start, end) of each context, int32 (B,) -> string (B,)."""
+        return substrings(self.contexts, tf.range(tf.size(start, tf.int64)), start, end)
+
 
 class PieceOps(tf.Module):
     """`features` of a model that reads word pieces."""
 
-    def __init__(self, prepared: WordPieceFeatures):
+    def __init__(self, bundle: Bundle):
         super().__init__()
+        prepared: Any = bundle.features
+        self.indicate = prepared.indicate
         self.pieces, self.max_length = prepared.wordpiece, prepared.max_length
         self.starts, self.max_question = prepared.starts, prepared.max_question
         known = set(self.pieces.vocab)
@@ -215,23 +227,49 @@ class PieceOps(tf.Module):
             no_pretokenization=True,
         )
 
-    def __call__(self, texts: tf.Tensor, pairs: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+    def __call__(
+        self, text: tf.Tensor, pair: tf.Tensor | None = None, marks: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
         if self.starts:
-            return self.tagging(texts)[0]
+            return self.tagging(text, marks)[0]
         # Each word has a piece or more.
-        one = self._cut(self._split(texts), self.max_length if pairs is None else None)[0].merge_dims(1, 2)
-        if pairs is None:
-            return self._rows(one[:, : self.max_length - 2])
-        return self._rows(*_truncated_pair(one, self._cut(self._split(pairs))[0].merge_dims(1, 2), self.max_length - 3))
+        cut = self._cut(self._split(text), self.max_length if pair is None and marks is None else None)
+        first, second = cut[0].merge_dims(1, 2), None
+        if pair is None:
+            first = first[:, : self.max_length - 2]
+        else:
+            second = self._cut(self._split(pair))[0].merge_dims(1, 2)
+            first, second = _truncated_pair(first, second, self.max_length - 3)
+        return self._with_marks(self._rows(first, second), cut, first.row_lengths(), marks)
 
-    def tagging(self, texts: tf.Tensor) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    def _with_marks(
+        self, inputs: dict[str, tf.Tensor], cut: tuple, kept: tf.Tensor, marks: tf.Tensor | None
+    ) -> dict[str, tf.Tensor]:
+        """The model's input with the marked spans of the first text, as "marks" or in the second segment."""
+        if marks is None:
+            return inputs
+        ids, start, end = cut
+        pieces = ids.merge_dims(1, 2)
+        places = _marked(pieces.with_values(start), pieces.with_values(end), marks, kept, 1)
+        if not self.indicate:
+            return inputs | {"marks": places}
+        position = tf.range(tf.shape(inputs["mask"])[1])
+        inside = (places[..., :1] <= position) & (position < places[..., 1:])  # (B, M, T)
+        segments = tf.where(tf.reduce_any(inside, 1), 1, inputs["segment_ids"])
+        return inputs | {"segment_ids": segments}
+
+    def tagging(
+        self, text: tf.Tensor, marks: tf.Tensor | None = None
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         """The model's input, and "words", "starts" and "ends" of all words of the texts, each (B, W)."""
-        words = self._split(texts)
-        ids = self._cut(words)[0]  # (B, ragged W, ragged)
+        words = self._split(text)
+        cut = self._cut(words)
+        ids = cut[0]  # (B, ragged W, ragged)
         begin = ids.values.row_starts()
         place = 1 + begin - tf.gather(begin, tf.gather(ids.row_starts(), ids.value_rowids()))
         starts = ids.with_values(tf.cast(tf.where(place < self.max_length - 1, place, 0), tf.int32))
-        inputs = self._rows(ids.merge_dims(1, 2)[:, : self.max_length - 2])
+        pieces = ids.merge_dims(1, 2)[:, : self.max_length - 2]
+        inputs = self._with_marks(self._rows(pieces), cut, pieces.row_lengths(), marks)
         return inputs | {"starts": _padded(starts)}, words.dense()
 
     def windows(self, questions: tf.Tensor, contexts: tf.Tensor, stride: int) -> Windows:
@@ -241,7 +279,11 @@ class PieceOps(tf.Module):
         words = self._split(contexts)
         ids, start, end = self._cut(words)
         context = ids.merge_dims(1, 2)
-        step, sizes = tf.minimum(room, stride), context.row_lengths()
+        # as `features.window_step`
+        step, sizes = (
+            tf.where(stride < room, tf.cast(stride, room.dtype), tf.maximum(room // 2, 1)),
+            context.row_lengths(),
+        )
         numbers = tf.ragged.range(1 + (tf.maximum(sizes - room, 0) + step - 1) // step)  # (B, windows)
         example = numbers.value_rowids()
         begin = numbers.values * tf.gather(step, example)
@@ -285,46 +327,6 @@ class PieceOps(tf.Module):
         return {"token_ids": _padded(rows, self.pieces.pad), "segment_ids": _padded(segments), "mask": _padded(mask)}
 
 
-def answers(outputs: dict[str, tf.Tensor], windows: Windows, max_answer: int, null_threshold: float | None) -> dict:
-    """The best span of each question's context, over all of its windows.
-
-    The sum of its first piece's start logit and its last piece's end logit decides; of equal ones the first window,
-    the smallest start and the smallest end. No answer has the smallest sum at [CLS] over the windows.
-
-    Args:
-        outputs: the model's "start_logits" and "end_logits", float32 (R, T).
-        windows: what it was given.
-        max_answer: pieces of an answer, at most.
-        null_threshold: no answer is given where that is better by more than this; None: only where there are no pieces.
-
-    Returns: "answer" string (B,), "start" and "end" int32 (B,) in characters, "score" and "null_score" float32 (B,).
-    """
-    starts, ends = (tf.cast(outputs[f"{edge}_logits"], tf.float32) for edge in ("start", "end"))
-    rows, length = tf.unstack(tf.shape(starts, tf.int64))
-    null = tf.math.segment_min(starts[:, 0] + ends[:, 0], windows.example)
-    place = tf.range(length) - windows.first[:, None]
-    inside = (place >= 0) & (place < windows.size[:, None])
-    starts, ends = (tf.where(inside, logits, -np.inf) for logits in (starts, ends))
-    ends = tf.pad(ends, [[0, 0], [0, max_answer]], constant_values=-np.inf)
-    shifted = tf.gather(ends, tf.range(length)[:, None] + tf.range(max_answer, dtype=tf.int64), axis=1)
-    sums = tf.reshape(starts[:, :, None] + shifted, [rows, length * max_answer])
-    score, best = tf.reduce_max(sums, 1), tf.argmax(sums, 1)
-    top = tf.math.segment_max(score, windows.example)
-    number = tf.range(rows)
-    row = tf.math.segment_min(tf.where(score == tf.gather(top, windows.example), number, rows - 1), windows.example)
-    found = top > -np.inf
-    if null_threshold is not None:
-        found &= null - top <= null_threshold
-    best, first = tf.gather(best, row), tf.gather(windows.piece - windows.first, row)
-    piece = first + best // max_answer
-    start, end = (
-        tf.gather(tf.concat([edge, [0]], 0), tf.where(found, at, tf.size(edge, tf.int64)))
-        for edge, at in ((windows.start, piece), (windows.end, piece + best % max_answer))
-    )
-    answer = substrings(windows.contexts, tf.range(tf.size(start, tf.int64)), start, end)
-    return {"answer": answer, "start": start, "end": end, "score": tf.where(found, top, null), "null_score": null}
-
-
 def substrings(texts: tf.RaggedTensor, rows: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
     """Characters [start, end) of the texts with these numbers: code points (B, ragged) -> string (n,).
 
@@ -353,12 +355,36 @@ def _truncated_pair(one: tf.RaggedTensor, two: tf.RaggedTensor, room: int) -> li
     ]
 
 
+def _marked(
+    start: tf.RaggedTensor, end: tf.RaggedTensor, marks: tf.Tensor, kept: tf.Tensor, first: int = 0
+) -> tf.Tensor:
+    """`features.covered` for a batch.
+
+    Args:
+        start, end: where each token stands, in characters, int32 (B, ragged).
+        marks: spans of characters, int32 (B, M, 2).
+        kept: tokens of each text that were not cut off, int64 (B,).
+        first: position of a text's first token.
+
+    Returns: int32 (B, M, 2), the first token of each span and the one after its last, (0, 0) if it is not all there.
+    """
+    begin, stop = _padded(start)[:, None], _padded(end)[:, None]  # (B, 1, T), 0 to 0 in padding
+    inside = tf.cast((begin < marks[..., 1:]) & (stop > marks[..., :1]) & (begin < stop), tf.int32)
+    before = tf.argmax(inside, -1, tf.int32)
+    after = tf.shape(inside)[-1] - tf.argmax(inside[..., ::-1], -1, tf.int32)
+    complete = tf.reduce_any(inside > 0, -1) & (after <= tf.cast(kept, tf.int32)[:, None])
+    return tf.where(complete[..., None], first + tf.stack([before, after], -1), 0)
+
+
 def _padded(rows: tf.RaggedTensor, fill: int | str = 0) -> tf.Tensor:
     """Dense rows of at least one position."""
     inner = rows.flat_values.shape[1:]
     longest = tf.maximum(tf.reduce_max(rows.row_lengths()), 1)
     dense = rows.to_tensor(fill, shape=tf.stack([rows.nrows(), longest, *inner]))
     return tf.ensure_shape(dense, [None, None, *inner])
+
+
+FAMILIES: dict[str, Callable[[Bundle], WordOps | PieceOps]] = {"elmo": WordOps, "bert": PieceOps, "static": WordOps}
 
 
 class _Rules(NamedTuple):

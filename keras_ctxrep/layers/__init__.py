@@ -7,6 +7,7 @@ from keras_ctxrep.layers.lstm import ProjectedLSTM
 from keras_ctxrep.layers.mix import ScalarMix
 from keras_ctxrep.layers.sentence import MaskedPooling, SentenceMarkers, ZeroPadding
 from keras_ctxrep.layers.softmax import VocabularySoftmax
+from keras_ctxrep.layers.span import MarkIndicator, SpanPooling
 from keras_ctxrep.layers.transformer import (
     Bias,
     PositionEmbedding,
@@ -20,6 +21,7 @@ __all__ = [
     "Bias",
     "CharCNN",
     "Embedding",
+    "MarkIndicator",
     "MaskedPooling",
     "PositionEmbedding",
     "ProjectedLSTM",
@@ -27,6 +29,7 @@ __all__ = [
     "ScalarMix",
     "SentenceMarkers",
     "SinusoidalPositions",
+    "SpanPooling",
     "TakePositions",
     "TransformerBlock",
     "VocabularySoftmax",

@@ -18,6 +18,7 @@ from keras_ctxrep.layers import (
     ZeroPadding,
 )
 from keras_ctxrep.layers.transformer import ACTIVATIONS
+from keras_ctxrep.models.family import Family
 
 
 @dataclass(frozen=True)
@@ -173,3 +174,22 @@ def _encoder(config: Config, attention: bool = False):
 def _dense(config: Config, units: int, name: str, activation=None, dtype=None) -> klayers.Dense:
     start = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
     return klayers.Dense(units, activation, kernel_initializer=start, name=name, dtype=dtype)
+
+
+def _encoder_config(model: keras.Model, config: dict) -> dict:
+    """Without a pooler where the model's head reads none."""
+    return config | {"pooler": "pooler" in {layer.name for layer in model.layers}}
+
+
+# Devlin et al. 2018, appendix A.3; narrower models take a larger rate.
+FAMILY = Family(
+    Config,
+    SIZES,
+    encoder,
+    {"pretrainer": lambda config, words: pretrainer(config)},
+    lambda config: True,
+    _encoder_config,
+    dropout=0.1,
+    epochs=3.0,
+    learning_rate=lambda width: 3e-5 * max(1.0, 768 / width),
+)

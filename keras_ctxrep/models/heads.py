@@ -150,33 +150,6 @@ def answer(encoder: keras.Model, mix: bool = False, dropout: float = 0.0, l2: fl
     return keras.Model(encoder.input, outputs, name="answerer")
 
 
-def by_task(encoder: keras.Model, task: str, classes: int = 0, **kwargs) -> keras.Model:
-    """The head that a task's name stands for, or the encoder itself for "embed".
-
-    Args:
-        encoder: a model with the encoders' outputs.
-        task: "classify", "multilabel", "regress", "tag", "answer" or "embed".
-        classes: of a classifier or a tagger.
-        kwargs: the head's other arguments.
-
-    Raises:
-        ValueError: no such task.
-
-    >>> from keras_ctxrep.models import bert
-    >>> by_task(bert.encoder(bert.SIZES["bert_2_64_2"]), "tag", classes=9).name
-    'tagger'
-    """
-    if task == "embed":
-        return encoder
-    if task in ("regress", "answer"):
-        return {"regress": regress, "answer": answer}[task](encoder, **kwargs)
-    if task not in ("classify", "multilabel", "tag"):
-        raise ValueError(f"task {task!r}: embed, classify, multilabel, regress, tag or answer")
-    if task == "classify":
-        _check_classes(classes, 2)
-    return {"classify": classify, "multilabel": classify, "tag": tag}[task](encoder, classes, **kwargs)
-
-
 def mixes(
     encoder: keras.Model,
     count: int = 1,

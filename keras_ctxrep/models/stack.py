@@ -4,9 +4,10 @@ import keras
 from keras import layers as klayers
 from keras import ops
 
-from keras_ctxrep.layers import MaskedPooling, ProjectedLSTM, ScalarMix, ZeroPadding
+from keras_ctxrep.layers import Embedding, MarkIndicator, MaskedPooling, ProjectedLSTM, ScalarMix, ZeroPadding
 
 KINDS = ("lstm", "gru", "cnn")
+INDICATOR = 100  # width of the embedding of marks
 
 
 def recurrent(
@@ -19,6 +20,7 @@ def recurrent(
     mix: str = "all",
     both_ends: bool = False,
     l2: float = 0.0,
+    marks: int = 0,
 ) -> keras.Model:
     """Bidirectional LSTMs or GRUs over an encoder's vectors.
 
@@ -40,8 +42,10 @@ def recurrent(
         mix: "all": a scalar mix of all layers; "top": the last layer, scaled. An encoder of one layer is read as it is.
         both_ends: a mix beside the output too, with weights of its own (section 3.3).
         l2: on the weights of the mixes.
+        marks: marked spans of each text, which an embedding of 100 values (He et al. 2017, section 3.1,
+            https://aclanthology.org/P17-1044/) tells the network beside the vectors; 0: none.
 
-    Call: as `encoder`, and the ids of `beside`.
+    Call: as `encoder`, the ids of `beside`, and with `marks` {"marks": int32 (B, M, 2)}, as of `layers.MarkIndicator`.
 
     Returns: {"layers": [float32 (B, T, D'), what the first layer reads; float32 (B, T, 2 units), ...], "sequence": the
         last of them; "pooled": float32 (B, 2 units)}, the last and the pooled D wider if `both_ends`.
@@ -57,7 +61,7 @@ def recurrent(
     if cell not in ("lstm", "gru"):
         raise ValueError(f"cell={cell!r}: choose 'lstm' or 'gru'")
     _check(layers, units, mix)
-    inputs, vectors, mask = _vectors(encoder, dropout, beside, mix, l2)
+    inputs, vectors, mask = _vectors(encoder, dropout, beside, mix, l2, marks)
     found = [vectors]
     for index in range(layers):
         x = klayers.Dropout(dropout, name=f"rnn_dropout_{index}")(found[-1]) if index else found[-1]
@@ -77,6 +81,7 @@ def convolutional(
     beside: keras.Model | None = None,
     mix: str = "all",
     l2: float = 0.0,
+    marks: int = 0,
 ) -> keras.Model:
     """Convolutions along the text, over an encoder's vectors.
 
@@ -93,9 +98,9 @@ def convolutional(
         layers: convolutions, one over the other.
         window: tokens that a convolution sees; odd, so that as many stand before a token as after it.
         dropout: on the mix, and on what each convolution adds.
-        beside, mix, l2: as of `recurrent`.
+        beside, mix, l2, marks: as of `recurrent`.
 
-    Call: as `encoder`, and the ids of `beside`.
+    Call: as `encoder`, the ids of `beside`, and with `marks` {"marks": int32 (B, M, 2)}.
 
     Returns: {"layers": [float32 (B, T, D'), what the dense layer reads; float32 (B, T, units), ...], "sequence": the
         last of them; "pooled": float32 (B, units)}.
@@ -110,7 +115,7 @@ def convolutional(
     if window < 1 or window % 2 == 0:
         raise ValueError(f"window={window}: an odd number of tokens is needed")
     _check(layers, units, mix)
-    inputs, vectors, mask = _vectors(encoder, dropout, beside, mix, l2)
+    inputs, vectors, mask = _vectors(encoder, dropout, beside, mix, l2, marks)
     x = klayers.Dense(units, name="cnn_input")(vectors)
     x = ZeroPadding(name="cnn_input_padding")(x, mask=mask)
     found = [vectors]
@@ -163,7 +168,7 @@ def _mixed(encoder: keras.Model, dropout: float, mix: str, l2: float, name: str)
     return klayers.Dropout(dropout, name=f"{name}_dropout")(x)
 
 
-def _vectors(encoder: keras.Model, dropout: float, beside: keras.Model | None, mix: str, l2: float):
+def _vectors(encoder: keras.Model, dropout: float, beside: keras.Model | None, mix: str, l2: float, marks: int):
     """The inputs of the whole, what the first layer reads, float32 (B, T, D'), and the mask."""
     inputs, x = dict(encoder.input), _mixed(encoder, dropout, mix, l2, "mix")
     if beside is not None:
@@ -176,6 +181,13 @@ def _vectors(encoder: keras.Model, dropout: float, beside: keras.Model | None, m
             beside, input_tensors=ids | {"mask": inputs["mask"]}, clone_function=lambda layer: layer
         )  # the same layers, on the encoder's mask
         x = klayers.Concatenate(name="mix_and_words")([x, static.output["sequence"]])
+    if marks:
+        inputs["marks"] = keras.Input((marks, 2), dtype="int32", name="marks")
+        kinds = MarkIndicator(name="marked")(inputs["mask"], inputs["marks"])  # (B, T)
+        kinds = Embedding(1 + marks, INDICATOR, name="mark_embedding")(kinds)
+        x = klayers.Concatenate(name="vectors_and_marks")(
+            [x, ZeroPadding(name="mark_padding")(kinds, mask=inputs["mask"])]
+        )
     return inputs, x, inputs["mask"]
 
 

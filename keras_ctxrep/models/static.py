@@ -7,6 +7,7 @@ from keras import layers as klayers
 from keras import ops
 
 from keras_ctxrep.layers import Embedding, MaskedPooling, ZeroPadding
+from keras_ctxrep.models.family import Family
 
 
 @dataclass(frozen=True)
@@ -72,3 +73,6 @@ def encoder(config: Config) -> keras.Model:
     x = ZeroPadding(name="word_vectors")(x, mask=inputs["mask"])
     pooled = MaskedPooling("mean", name="word_mean")(x, mask=inputs["mask"])
     return keras.Model(inputs, {"layers": [x], "sequence": x, "pooled": pooled}, name="static_encoder")
+
+
+FAMILY = Family(Config, {}, encoder, {}, lambda config: True, encoder_dropout=None)

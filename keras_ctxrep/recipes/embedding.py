@@ -1,11 +1,13 @@
 """Contextual vectors of sentences, written to a file."""
 
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from keras_ctxrep import train
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import elmo
+from keras_ctxrep.options import Embedding
 from keras_ctxrep.text.bundle import Bundle, written_whole
 from keras_ctxrep.text.features import CharacterFeatures, Row
 from keras_ctxrep.text.tokens import Characters, read_vocab
@@ -22,12 +25,8 @@ def embed(
     folder: str | Path,
     sentences: Iterable[str],
     out: str | Path,
-    layers: str = "all",
-    words: bool = False,
-    carry_state: bool = False,
-    batch_size: int = 32,
-    cache: str | Path | None = None,
     progress: Callable[[int], object] = lambda count: None,
+    **given: Any,
 ) -> int:
     """Writes the vectors of each sentence to a .npz or .hdf5 file, under "0", "1", ..., in the order of the input.
 
@@ -35,50 +34,55 @@ def embed(
         folder: a model of any task.
         sentences: one string each; read as they are needed.
         out: FILE.npz or FILE.hdf5, the layout of the published ELMo dumps.
-        layers: "all": (N, T, D); "mix": their scalar mix (trained, in a model that has one; else the mean), (T, D);
-            "top": (T, D); "mean": the mean of the mix over the tokens, (D,).
-        words: the sentences are split already, at spaces; BERT then gives one vector per word, that of its first piece,
-            and otherwise one per piece, without [CLS] and [SEP].
-        carry_state: ELMo: begin each sentence where the one `batch_size` before it ended, as bilm-tf and AllenNLP do.
-            Sentence k of a batch belongs to row k; a shorter batch continues the first rows.
-        batch_size: sentences computed together; without `carry_state` no figure depends on it.
-        cache: ELMo over characters: a file of words, one a line, whose token vectors are computed once and kept.
         progress: called with the number of sentences written.
+        given: fields of `options.Embedding`. `layers` is "all": (N, T, D); "mix": their scalar mix (trained, in a model
+            that has one; else the mean, with a warning), (T, D); "top": (T, D); "mean": the mean of the mix over the
+            tokens, (D,). With `words` BERT gives one vector per word, that of its first piece, and otherwise one per
+            piece, without [CLS] and [SEP]. With `carry_state` each sentence begins where the one `batch_size` before it
+            ended, as in bilm-tf and AllenNLP: sentence k of a batch belongs to row k, and a shorter batch continues
+            the first rows; without it no figure depends on `batch_size`.
 
     Returns: the number of sentences.
 
     Raises:
-        ValueError: another file suffix, another choice of `layers`, a sentence longer than a BERT reads, or an option
-            that the model does not have.
+        TypeError: there is no such option.
+        ValueError: another file suffix, a sentence longer than a BERT reads, or an option that the model does not have.
+
+    Warns:
+        UserWarning: "mix" is asked of a model that has not learned one.
     """
-    if layers not in ("all", "mix", "top", "mean"):
-        raise ValueError(f"layers={layers!r}: choose all, mix, top or mean")
+    chosen = Embedding.of(given, "embed")
     out = Path(out)
     if out.suffix not in (".npz", ".hdf5", ".h5"):
         raise ValueError(f"{out}: the name must end in .npz or .hdf5")
     model, bundle = train.load(folder)
     weights, gamma = learned_mixes(model).get("scalar_mix", (None, 1.0))
-
-    def chosen(one: np.ndarray) -> np.ndarray:
-        if layers == "all":
-            return one
-        if layers == "top":
-            return one[-1]
-        mixed = one.mean(0) if weights is None else gamma * np.tensordot(weights, one, 1)
-        if layers == "mix":
-            return mixed
-        return mixed.mean(0) if len(mixed) else np.zeros(mixed.shape[-1])
-
+    if chosen.layers == "mix" and weights is None:
+        warnings.warn(f"{folder}: it has learned no scalar mix; the mean of its layers stands in", stacklevel=2)
+    split = str.split if chosen.words else None
     count = 0
     with written_whole(out) as path, _array_writer(path) as write:
-        split = str.split if words else None
-        for sentence, kept, one in vectors(model, bundle, sentences, split, carry_state, batch_size, cache):
+        for sentence, kept, layers in vectors(
+            model, bundle, sentences, split, chosen.carry_state, chosen.batch_size, chosen.cache
+        ):
             if split and len(kept) < len(split(sentence)):
                 raise ValueError(f"a word without pieces: {sentence[:60]!r}")
-            write(str(count), chosen(one).astype(np.float32))
+            write(str(count), _selected(layers, chosen.layers, weights, gamma).astype(np.float32))
             count += 1
             progress(count)
     return count
+
+
+def _selected(vectors: np.ndarray, layers: str, weights: np.ndarray | None, gamma: float) -> np.ndarray:
+    """Of a sentence's layers (N, T, D) what `embed` writes."""
+    if layers == "all":
+        return vectors
+    if layers == "top":
+        return vectors[-1]
+    mixed = vectors.mean(0) if weights is None else gamma * np.tensordot(weights, vectors, 1)
+    if layers == "mix":
+        return mixed
+    return mixed.mean(0) if len(mixed) else np.zeros(mixed.shape[-1])
 
 
 def vectors(
@@ -114,8 +118,7 @@ def vectors(
                 raise ValueError(f"longer than the {bundle.max_length} tokens this model reads: {sentence[:60]!r} ...")
         found = run(rows)  # (N, B, T, D)
         for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):
-            places = row.starts or range(1, len(row) - 1) if bundle.family == "bert" else range(len(row))
-            kept = {number: place for number, place in enumerate(places) if place is not None}
+            kept = {number: place for number, place in enumerate(features.places(row)) if place is not None}
             yield sentence, [*kept], found[:, index, [*kept.values()]]
 
 
@@ -133,9 +136,10 @@ def learned_mixes(model: keras.Model) -> dict[str, tuple[np.ndarray, float]]:
 def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None):
     """A model's features, and a function from rows to its encoder's layers, (N, B, T, D)."""
     features, known, table = bundle.features, {}, None
-    if bundle.family == "bert" and (carry_state or cache is not None):
-        raise ValueError("a BERT carries no state and reads no characters: leave out carry_state and cache")
-    if bundle.family == "elmo":
+    recurrent = "cells" in bundle.config
+    if not recurrent and (carry_state or cache is not None):
+        raise ValueError("only a biLM carries a state and reads characters: leave out carry_state and cache")
+    if recurrent:
         features = replace(bundle, max_length=sys.maxsize).features  # it has no limit of positions
     if cache is not None:
         if not isinstance(features, CharacterFeatures):

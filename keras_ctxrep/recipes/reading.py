@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_ctxrep.text import examples
+from keras_ctxrep.tasks import Task
 
 
 def read(
-    task: str,
+    task: Task,
     data: str | Path | Iterable[Any],
     columns: Mapping[str, str] | None = None,
     skipped: list[str] | None = None,
@@ -20,8 +20,8 @@ def read(
     """The examples of a task, one by one.
 
     Args:
-        task: as `text.examples.read` has it.
-        data: examples, which are given as they are; a file, for `text.examples.read`; or "tfds:NAME" or
+        task: what they are examples of.
+        data: examples, which are given as they are; a file, for `Task.read`; or "tfds:NAME" or
             "tfds:NAME:SPLIT", e.g. "tfds:glue/sst2:validation" or "tfds:conll2003:train[:100]", which must be prepared.
         columns: what a text or a label is called in a file or data set.
         skipped: takes what is wrong with malformed rows, which are then left out.
@@ -31,19 +31,21 @@ def read(
         ValueError: a row is malformed, or the data set is not there, not prepared or has no such split.
         ImportError: TensorFlow Datasets is not installed.
 
-    >>> list(read("classify", [examples.Example("a fine day", "good")]))
+    >>> from keras_ctxrep import tasks
+    >>> from keras_ctxrep.tasks.classify import Example
+    >>> list(read(tasks.get("classify"), [Example("a fine day", "good")]))
     [Example(text='a fine day', label='good', pair=None, place='')]
     """
     if isinstance(data, str) and data.startswith("tfds:"):
         name, _, own = data.removeprefix("tfds:").partition(":")
-        examples.check(task, columns or {})
+        task.check_columns(columns)
         return _prepared(task, name, own or split, columns or {}, skipped)
     if isinstance(data, (str, Path)):
-        return examples.read(task, data, columns, skipped)
+        return task.read(data, columns, skipped)
     return iter(data)
 
 
-def _prepared(task: str, name: str, split: str, columns: Mapping[str, str], skipped: list[str] | None) -> Iterator[Any]:
+def _prepared(task: Task, name: str, split: str, columns: Mapping[str, str], skipped: list[str] | None) -> Iterator[Any]:
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
@@ -64,7 +66,7 @@ def _prepared(task: str, name: str, split: str, columns: Mapping[str, str], skip
         raise ValueError(f"tfds:{name}: no split {base!r}; it has {', '.join(builder.info.splits)}")
     rows = enumerate(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)), 1)
     parsed = ((number, partial(_plain, row, builder.info.features)) for number, row in rows)
-    yield from examples.from_rows(task, f"tfds:{name}:{split}", parsed, columns, skipped)
+    yield from task.from_rows(f"tfds:{name}:{split}", parsed, columns, skipped)
 
 
 def _plain(value: Any, feature: Any) -> Any:

@@ -2,23 +2,20 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 
-from keras_ctxrep import pipeline, train
+from keras_ctxrep import pipeline, tasks, train
 from keras_ctxrep.models import elmo
+from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.pretraining import masked_once, watched
 from keras_ctxrep.recipes.targets import Data, fitting
 from keras_ctxrep.text.bundle import Bundle, written_whole
 from keras_ctxrep.text.corpus import documents
-from keras_ctxrep.text.evaluation import evaluate
-from keras_ctxrep.text.examples import GOLD
 from keras_ctxrep.text.features import WordPieceFeatures
-from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.pretraining import Masking, Vocabulary, language_model_batch, stream_batch
 
 
@@ -33,7 +30,7 @@ def score(
 ) -> dict:
     """A model folder's figures on held-out data.
 
-    A task model: the figures of `text.evaluation.evaluate`, on labelled examples. A biLM: full-softmax perplexity
+    A task model: the figures of `tasks.Task.evaluate`, on labelled examples. A biLM: full-softmax perplexity
     forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A BERT pretrainer:
     MLM and NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
 
@@ -43,7 +40,7 @@ def score(
         batch_size: texts computed together; no figure depends on it, but with `carry_state`.
         carry_state: a biLM: read the text on and on in `batch_size` streams, as a biLM trained with `unroll` has, and
             as bilm-tf scores; else every sentence is scored by itself.
-        columns: names of columns, as of `text.examples.read`.
+        columns: names of columns, as of `tasks.Task.read`.
         skip_bad: leave malformed examples out, and count them under "skipped", instead of ending with an error.
         predictions: FILE.jsonl for the answers, one object a line, in the order of the examples.
 
@@ -55,9 +52,9 @@ def score(
         ValueError: the data is malformed or does not fit the model's task.
     """
     model, bundle = train.load(folder)
-    if carry_state and bundle.task != "language_model":
+    if carry_state and bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
-    if bundle.task in GOLD:
+    if bundle.task in tasks.TASKS:
         predictor = Predictor(bundle, train.runner(model), batch_size)
         return _score_task(predictor, data, columns, skip_bad, predictions)
     if columns or skip_bad or predictions:
@@ -66,20 +63,28 @@ def score(
         )
     if not isinstance(data, str | Path):
         raise ValueError(f"{folder}: its task is {bundle.task!r}; give a text file")
-    if bundle.task == "embed":
+    if bundle.task not in _PRETRAINING:
         raise ValueError(f"{folder}: an encoder alone has no score; fine-tune it with `ctxrep train`")
-    if bundle.task == "pretrainer":
-        return _score_pretrainer(model, bundle, watched(documents([data]), "reading"), batch_size)
-    text = watched(documents([data]), "scoring")
-    if carry_state:
-        found = _carried_scores(model, bundle, text, batch_size)
-    else:
-        sentences = (sentence for document in text for sentence in document)
-        scores = _sentence_scores(model, bundle, sentences, batch_size)
-        found = ((1, one["words"] + 1, one["forward"], one["backward"]) for one in scores)
+    score_text = _CARRYING[bundle.task] if carry_state else _PRETRAINING[bundle.task]
+    return score_text(model, bundle, data, batch_size)
+
+
+def _score_language_model(model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
+    sentences = (sentence for document in watched(documents([data]), "scoring") for sentence in document)
+    scores = _sentence_scores(model, bundle, sentences, batch_size)
+    rows = ((1, entry["words"] + 1, entry["forward"], entry["backward"]) for entry in scores)
+    return _perplexities(rows, data)
+
+
+def _score_carrying(model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
+    return _perplexities(_carried_scores(model, bundle, watched(documents([data]), "scoring"), batch_size), data)
+
+
+def _perplexities(rows: Iterable[tuple], data: str | Path) -> dict:
+    """Of rows (sentences, words and ends, log-probability forward, backward)."""
     totals = np.zeros(4)  # sentences, words and ends, and the log-probabilities of both directions
-    for one in found:
-        totals += one
+    for row in rows:
+        totals += row
     if not totals[0]:
         raise ValueError(f"{data}: no words in it")
     return {
@@ -92,44 +97,20 @@ def score(
 
 
 def _score_task(predictor: Predictor, data: Data, columns, skip_bad: bool, predictions: str | Path | None) -> dict:
-    bundle, skipped = predictor.bundle, [] if skip_bad else None
+    task, bundle, skipped = predictor.task, predictor.bundle, [] if skip_bad else None
     examples = list(fitting(bundle, data, columns, skipped, "validation"))
     answers = predictor.ask(examples)
     if predictions is not None:
         with written_whole(predictions) as path:
             path.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers), "utf-8")
-    report = evaluate(bundle.task, examples, answers, bundle.labels)
-    worst = [_shown(bundle.task, examples[index], answers[index]) for index in report.worst]
+    report = task.evaluate(examples, answers, bundle.labels)
+    worst = [{"place": examples[i].place} | task.shown(examples[i], answers[i]) for i in report.worst]
     return (
         {"examples": len(examples), "metric": report.metric}
         | report.scores
         | {"interval": list(report.interval or ()), "table": report.table, "worst": worst}
         | ({} if skipped is None else {"skipped": skipped})
     )
-
-
-def _shown(task: str, example: Any, answer: dict) -> dict:
-    """An example and its answer, as a person compares them."""
-    if task == "tag":
-        found = {"input": " ".join(example.words), "expected": _marked(example.words, example.tags)}
-        return (
-            {"place": example.place}
-            | found
-            | {"answer": _marked(example.words, [word["label"] or "O" for word in answer["words"]])}
-        )
-    if task == "answer":
-        expected = " | ".join(dict.fromkeys(text for text, _ in example.answers)) or "(none)"
-        return {"place": example.place, "input": example.question, "expected": expected, "answer": answer["answer"]}
-    text = example.text if example.pair is None else f"{example.text} | {example.pair}"
-    said = answer.get("error") or {"regress": answer.get("value"), "multilabel": answer.get("labels")}.get(
-        task, answer.get("label")
-    )
-    return {"place": example.place, "input": text, "expected": example.label, "answer": said}
-
-
-def _marked(words: Sequence[str], tags: Sequence[str]) -> str:
-    """Only the words that have a tag of their own."""
-    return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True) if tag != "O")
 
 
 def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -> Iterator[tuple]:
@@ -148,18 +129,18 @@ def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -
         yield ends, real.sum(), -sums["forward_logits"].sum(), -sums["backward_logits"].sum()
 
 
-def _score_pretrainer(model: keras.Model, bundle: Bundle, text: Iterable[list[str]], batch_size: int) -> dict:
-    features = bundle.features
+def _score_pretrainer(model: keras.Model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
+    features, text = bundle.features, watched(documents([data]), "reading")
     assert isinstance(features, WordPieceFeatures)
     examples = masked_once(text, features, Masking(features.wordpiece))
     if not examples:
         raise ValueError("no pair of segments in this text: one sentence a line, an empty line between documents")
     next_sentence = "nsp_logits" in model.output
-    data = pipeline.segments(features, examples, batch_size, next_sentence=next_sentence)
-    found = train.compile(model).evaluate(data, verbose=0, return_dict=True)
+    batches = pipeline.segments(features, examples, batch_size, next_sentence=next_sentence)
+    metrics = train.compile(model).evaluate(batches, verbose=0, return_dict=True)
     if not next_sentence:  # Keras does not name the only output
-        return {"pairs": len(examples), "mlm_accuracy": found["accuracy"]}
-    accuracies = {f"{name}_accuracy": found[f"{name}_logits_accuracy"] for name in ("mlm", "nsp")}
+        return {"pairs": len(examples), "mlm_accuracy": metrics["accuracy"]}
+    accuracies = {f"{name}_accuracy": metrics[f"{name}_logits_accuracy"] for name in ("mlm", "nsp")}
     return {"pairs": len(examples)} | accuracies
 
 
@@ -182,7 +163,7 @@ def score_sentences(
         ValueError: the folder is no language model.
     """
     model, bundle = train.load(folder)
-    if bundle.task != "language_model":
+    if bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; sentences are scored by an ELMo language model")
     return _sentence_scores(model, bundle, sentences, batch_size)
 
@@ -206,3 +187,8 @@ def _sentence_scores(model, bundle, sentences, batch_size) -> Iterator[dict]:
                     "perplexity": float(np.exp(-(forward + backward) / (2 * len(row) + 2))),
                 }
         yield from (found[number] for number in sorted(found))
+
+
+# task of pretraining -> how it is scored on text; and with the state carried on
+_PRETRAINING = {"language_model": _score_language_model, "pretrainer": _score_pretrainer}
+_CARRYING = {"language_model": _score_carrying}

@@ -11,21 +11,15 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from keras_ctxrep.text.features import (
-    CharacterAndWordFeatures,
-    CharacterFeatures,
-    StaticFeatures,
-    WordFeatures,
-    WordPieceFeatures,
-)
-from keras_ctxrep.text.tokens import WordPiece, vocab_text
+from keras_ctxrep.text.features import FAMILIES, Features, Reads
+from keras_ctxrep.text.tokens import vocab_text
 
 NAME, VOCAB, WEIGHTS = "bundle.json", "vocab.txt", "model.weights.h5"
-FORMAT = 1
-Features = CharacterFeatures | WordFeatures | StaticFeatures | CharacterAndWordFeatures | WordPieceFeatures
-FAMILIES = ("elmo", "bert", "static")
-SERVED = ("embed", "classify", "multilabel", "regress", "tag", "answer")  # have answers to give
-TASKS = ("language_model", "pretrainer", *SERVED)
+TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
+FORMAT = 2
+# of format 1, the tasks that read something of their own
+_READS = {"tag": {"words": True}, "answer": {"windows": True}}
+_ANSWERING = ("stride", "max_answer", "null_threshold")  # fields of format 1
 
 
 @dataclass(frozen=True)
@@ -34,9 +28,8 @@ class Bundle:
 
     Attributes:
         family: "elmo", "bert" or "static".
-        task: "language_model" (ELMo), "pretrainer" (BERT), "embed" (an encoder alone), "classify" (a text or a pair),
-            "multilabel" (any number of labels), "regress" (a number), "tag" (one label a word) or "answer" (a span of
-            the second text).
+        task: the name of one of `keras_ctxrep.tasks`, or of a family's pretraining: "language_model" (ELMo),
+            "pretrainer" (BERT).
         config: the fields of the family's Config.
         stack: keyword arguments of `models.stack.by_name`, of a task network over the encoder.
         beside: fields of `models.static.Config`, of static vectors that the task network reads too.
@@ -47,11 +40,9 @@ class Bundle:
         lowercase: whether word pieces are lower-cased and lose their accents.
         strip_accents: whether they lose their accents, only where it differs from `lowercase`.
         split_cjk: whether each Chinese character is a word of its own, as published.
-        pairs: whether it reads pairs of texts.
+        reads: what the task reads of a text.
         head: keyword arguments of the head.
-        stride: "answer": pieces from the beginning of one window of a long text to that of the next.
-        max_answer: "answer": pieces of the longest one that is given.
-        null_threshold: "answer": the question has no answer where that is better by more than this; None: always one.
+        settings: what the task needs to know of its own to give answers.
         versions: of the packages that wrote it.
         files: SHA-256 of the files beside it.
     """
@@ -65,32 +56,23 @@ class Bundle:
     lowercase: bool = True
     strip_accents: bool | None = None
     split_cjk: bool = True
-    pairs: bool = False
+    reads: Reads = field(default_factory=Reads)
     head: dict = field(default_factory=dict)
     stack: dict = field(default_factory=dict)
     beside: dict = field(default_factory=dict)
-    stride: int = 128
-    max_answer: int = 30
-    null_threshold: float | None = None
+    settings: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
 
     @cached_property
     def features(self) -> Features:
         """The function from texts to the model's input dict."""
-        if self.family == "bert":
-            pieces = WordPiece(self.vocab, self.lowercase, self.strip_accents, self.split_cjk)
-            return WordPieceFeatures(pieces, self.max_length, starts=self.task == "tag")
-        if self.family == "static":
-            return self._static(self.config)
-        if self.config.get("words"):
-            return WordFeatures(self.vocab, self.max_length)
-        characters = CharacterFeatures(self.max_length, self.config["max_characters"])
-        return CharacterAndWordFeatures(characters, self._static(self.beside)) if self.beside else characters
+        return FAMILIES[self.family].features(self)
 
-    def _static(self, config: dict) -> StaticFeatures:
-        ngrams = (config["min_n"], config["max_n"], config["buckets"]) if config["buckets"] else None
-        return StaticFeatures(self.vocab, self.max_length, config["lowercase"], ngrams)
+    @property
+    def pairs(self) -> bool:
+        """Whether it reads pairs of texts."""
+        return bool(self.reads.pair)
 
     def files_as_bytes(self, files: dict[str, str] | None = None) -> dict[str, bytes]:
         """The bundle as files, name -> contents: vocab.txt where there is a vocabulary, and bundle.json.
@@ -136,22 +118,28 @@ def load(path: str | Path) -> Bundle:
         raise ValueError(f"{path}: no such file or folder")
     try:
         with zipfile.ZipFile(path) as archive:
-            return _parse(path, archive.read)
+            bundle = _parse(path, archive.read)
+            begin = min(entry.header_offset for entry in archive.infolist())
     except (zipfile.BadZipFile, KeyError):
         raise ValueError(f"{path}: no bundle in it; write the file with `ctxrep tflite`") from None
+    if TFLITE in bundle.files:  # files of version 0.1 have no hash of it
+        with open(path, "rb") as file:
+            if hashlib.sha256(file.read(begin)).hexdigest() != bundle.files[TFLITE]:
+                raise ValueError(f"{path}: the model in it is damaged; copy the file again, or convert again")
+    return bundle
 
 
 def _parse(path: Path, read: Callable[[str], bytes]) -> Bundle:
     try:
         fields = json.loads(read(NAME))
-        if fields.pop("format") != FORMAT:
-            raise ValueError(f"format is not {FORMAT}")
-        bundle = Bundle(**(fields | {"labels": tuple(fields["labels"])}))
-        if bundle.family not in FAMILIES or bundle.task not in TASKS:
-            raise ValueError(f"unknown family or task: {bundle.family!r}, {bundle.task!r}")
+        fields = _upgraded(fields)
+        fields |= {"labels": tuple(fields["labels"]), "reads": Reads(**fields["reads"])}
+        bundle = Bundle(**fields)
+        if bundle.family not in FAMILIES:
+            raise ValueError(f"family: {bundle.family!r} is none of {', '.join(FAMILIES)}")
         if not isinstance(bundle.files, dict):
             raise ValueError(f"files is {bundle.files!r}")
-        if bundle.family in ("bert", "static") and VOCAB not in bundle.files:
+        if FAMILIES[bundle.family].vocabulary and VOCAB not in bundle.files:
             raise ValueError(f"a {bundle.family} encoder needs {VOCAB}")
         if VOCAB in bundle.files:
             bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
@@ -163,6 +151,17 @@ def _parse(path: Path, read: Callable[[str], bytes]) -> Bundle:
     except FileNotFoundError as error:
         name = Path(error.filename).name
         raise ValueError(f"{path}: {name} is missing; copy the whole folder again, or train again") from None
+
+
+def _upgraded(fields: dict) -> dict:
+    """The fields of a bundle of any format as those of the present one."""
+    version = fields.pop("format")
+    if version not in (1, FORMAT):
+        raise ValueError(f"format is not 1 to {FORMAT}")
+    if version == 1:
+        fields["reads"] = {"pair": fields.pop("pairs", False)} | _READS.get(fields["task"], {})
+        fields["settings"] = {name: fields.pop(name) for name in _ANSWERING if name in fields}
+    return fields
 
 
 def sha256(path: str | Path) -> str:

@@ -6,15 +6,36 @@ The classes work in two steps, so that a pipeline can sort by length in between:
 of at most `max_length` tokens, `collate` pads some rows into one batch. Calling the object does both.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import normalizers
 
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The inputs that a task asks of a family of encoders.
+
+    Attributes:
+        words: one vector for each word, so input that may be split already ("starts" over word pieces).
+        pair: pairs of texts; None: as the data has it.
+        marks: spans of the text that are given with it ("marks", int32 (B, M, 2), the first token of each and the one
+            after its last; (0, 0) where it was cut off).
+        indicate: the network below the head is told which tokens are marked: a BERT by its second segment, others by an
+            indicator embedding in the task network. Else the marks are for the head alone.
+        windows: a long second text in overlapping windows.
+    """
+
+    words: bool = False
+    pair: bool | None = False
+    marks: int = 0
+    indicate: bool = False
+    windows: bool = False
 
 
 @dataclass(frozen=True)
@@ -30,6 +51,7 @@ class Row:
         offsets: where each token stands in its own text, or in its word where the input was already split: (start, end)
             in characters, (0, 0) for [CLS] and [SEP]; only if asked for.
         words: where each word of a text stands, (start, end) in characters; those of BERT only with starts.
+        marks: of each marked span its first token and the one after its last; (0, 0) where it was cut off.
     """
 
     tokens: list
@@ -38,9 +60,24 @@ class Row:
     starts: list[int | None] | None = None
     offsets: list[tuple[int, int]] | None = None
     words: list[tuple[int, int]] | None = None
+    marks: list[tuple[int, int]] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+
+Span = tuple[int, int]
+Marks = Sequence[Sequence[Span]]  # of each text its marked spans: characters, or words where it was split already
+
+
+def check_texts(texts: Sequence[str | Sequence[str]]) -> None:
+    """Raises a TypeError unless these are texts in memory."""
+    if isinstance(texts, str) or not isinstance(texts, Sequence | np.ndarray):
+        what = (
+            f"one string, {texts[:60]!r}" if isinstance(texts, str) else f"{type(texts).__name__}, not texts in memory"
+        )
+        remedy = "" if isinstance(texts, str) else " (a symbolic tensor of tf.data.Dataset.map has no text yet)"
+        raise TypeError(f"{what}{remedy}; give a list of texts")
 
 
 class _WordRows:
@@ -48,36 +85,53 @@ class _WordRows:
 
     keys: tuple[str, ...]
     max_length: int
+    pairs = False  # reads pairs of texts
+    indicate = False  # tells the encoder which tokens are marked
 
     def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts), length)
 
     def encode(
-        self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None, offsets: bool = False
+        self,
+        texts: Sequence[str | Sequence[str]],
+        pairs: Sequence[str | None] | None = None,
+        offsets: bool = False,
+        marks: Marks | None = None,
     ) -> list[Row]:
-        """Rows of words, with the offsets of each if they are asked for."""
+        """Rows of words, with the offsets of each if they are asked for, and the words of the marked spans."""
+        check_texts(texts)
         if pairs is not None and any(pair is not None for pair in pairs):
             raise ValueError("a model of words reads one text, not a pair")
         rows = []
-        for text in texts:
-            found = words(text) if isinstance(text, str) else [Word(word, 0, len(word)) for word in text]
-            kept = found[: self.max_length]
-            starts = [*range(len(kept)), *[None] * (len(found) - len(kept))]
+        for number, text in enumerate(texts):
+            split = words(text) if isinstance(text, str) else [Word(word, 0, len(word)) for word in text]
+            kept = split[: self.max_length]
+            starts = [*range(len(kept)), *[None] * (len(split) - len(kept))]
             spans = [(word.start, word.end) for word in kept] if offsets else None
-            rows.append(Row([word.text for word in kept], len(kept) < len(found), 0, starts, spans, spans))
+            places = None
+            if marks is not None:
+                places = marks[number]
+                if isinstance(text, str):
+                    places = [covered([(word.start, word.end) for word in split], span) for span in places]
+                places = [(begin, end) if begin < end <= len(kept) else (0, 0) for begin, end in places]
+            rows.append(Row([word.text for word in kept], len(kept) < len(split), 0, starts, spans, spans, places))
         return rows
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
         mask = _mask(rows, length)
-        found = self.numbers([word for row in rows for word in row.tokens])
-        ids = np.zeros((*mask.shape, *found.shape[1:]), np.int32)
-        ids[mask.astype(bool)] = found
-        return {self.keys[0]: ids, "mask": mask}
+        numbers = self.numbers([word for row in rows for word in row.tokens])
+        ids = np.zeros((*mask.shape, *numbers.shape[1:]), np.int32)
+        ids[mask.astype(bool)] = numbers
+        return {self.keys[0]: ids, "mask": mask} | _marks(rows)
 
     def numbers(self, words: Sequence[str]) -> np.ndarray:
         """What stands for each word, int32 (words,) or (words, W)."""
         raise NotImplementedError
+
+    def places(self, row: Row) -> list[int | None]:
+        """The position of each token of the text in its row."""
+        return [*range(len(row))]
 
 
 class CharacterFeatures(_WordRows):
@@ -243,8 +297,8 @@ class CharacterAndWordFeatures(_WordRows):
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
-        found = self.characters.collate(rows, length) | self.words.collate(rows, length)
-        return {key: found[key] for key in self.keys}
+        batch = self.characters.collate(rows, length) | self.words.collate(rows, length)
+        return {key: batch[key] for key in self.keys} | _marks(rows)
 
 
 def line_numbers(vocab: Sequence[str], markers: Sequence[str]) -> dict[str, int]:
@@ -291,9 +345,11 @@ class WordPieceFeatures:
         wordpiece: the vocabulary.
         max_length: pieces kept, markers included.
         starts: say where each word begins, for a tagger; rows then carry offsets.
+        indicate: marked spans are in the second segment; else the batch has "marks", where there are any.
 
     Returns: {"token_ids", "segment_ids", "mask"}, each int32 (B, T); with `starts` also "starts", int32 (B, words): the
-        position of each word's first piece, 0 for padding and for words that were cut off or have no piece.
+        positions of the words' first pieces, one after the other, 0 for padding; words that were cut off or have no
+        piece have none.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
     >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "good", "day"]))
@@ -301,10 +357,12 @@ class WordPieceFeatures:
     [[2, 5, 6, 3], [2, 6, 3, 0]]
     """
 
-    def __init__(self, wordpiece: WordPiece, max_length: int = 128, starts: bool = False):
+    pairs = True
+
+    def __init__(self, wordpiece: WordPiece, max_length: int = 128, starts: bool = False, indicate: bool = False):
         if max_length < 4:
             raise ValueError(f"max_length={max_length}: three are for [CLS] and two [SEP], so at least 4")
-        self.wordpiece, self.max_length, self.starts = wordpiece, max_length, starts
+        self.wordpiece, self.max_length, self.starts, self.indicate = wordpiece, max_length, starts, indicate
         self.max_question = min(64, (max_length - 3) // 2)
         self.keys = ("token_ids", "segment_ids", "mask", *(("starts",) if starts else ()))
 
@@ -317,26 +375,37 @@ class WordPieceFeatures:
         return self.collate(self.encode(texts, pairs), length)
 
     def encode(
-        self, texts: Sequence[str | Sequence[str]], pairs: Sequence[str | None] | None = None, offsets: bool = False
+        self,
+        texts: Sequence[str | Sequence[str]],
+        pairs: Sequence[str | None] | None = None,
+        offsets: bool = False,
+        marks: Marks | None = None,
     ) -> list[Row]:
-        """Rows of piece ids, with the offsets of each if they are asked for.
+        """Rows of piece ids, with the offsets of each if they are asked for, and the pieces of the marked spans.
 
         Raises:
             ValueError: there are more or fewer pairs than texts.
         """
+        check_texts(texts)
         if pairs is None:
             pairs = [None] * len(texts)
         elif len(pairs) != len(texts):
             raise ValueError(
                 f"{len(texts)} texts and {len(pairs)} pairs; give one for each text, None where it has none"
             )
-        offsets = offsets or self.starts
+        offsets = offsets or self.starts or marks is not None
         cut = self.wordpiece.encode_batch if offsets else self.wordpiece.ids_batch
         raw = [text for text in texts if isinstance(text, str)]
-        found = iter(cut(raw + [pair for pair in pairs if pair is not None]))
-        firsts = [self._raw(next(found)) if isinstance(text, str) else _joined(cut(text)) for text in texts]
-        seconds = [None if pair is None else next(found) for pair in pairs]
-        return [self._row(first, second, offsets) for first, second in zip(firsts, seconds, strict=True)]
+        pieces = iter(cut(raw + [pair for pair in pairs if pair is not None]))
+        firsts = [self._raw(next(pieces)) if isinstance(text, str) else _joined(cut(text)) for text in texts]
+        seconds = [None if pair is None else next(pieces) for pair in pairs]
+        rows = [self._row(first, second, offsets) for first, second in zip(firsts, seconds, strict=True)]
+        if marks is None:
+            return rows
+        return [
+            replace(row, marks=_pieces_of(split, isinstance(text, str), spans, row))
+            for row, split, text, spans in zip(rows, firsts, texts, marks, strict=True)
+        ]
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
@@ -346,20 +415,26 @@ class WordPieceFeatures:
         for index, row in enumerate(rows):
             token_ids[index, : len(row)] = row.tokens
             segment_ids[index, row.first : len(row)] = 1
+            for begin, end in (row.marks or ()) if self.indicate else ():
+                segment_ids[index, begin:end] = 1
         batch = {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask}
         if self.starts:
-            words = [row.starts or [] for row in rows]
+            words = [[start for start in row.starts or [] if start is not None] for row in rows]
             batch["starts"] = np.zeros((len(rows), max([1, *map(len, words)])), np.int32)
             for index, starts in enumerate(words):
-                batch["starts"][index, : len(starts)] = [start or 0 for start in starts]
-        return batch
+                batch["starts"][index, : len(starts)] = starts
+        return batch if self.indicate else batch | _marks(rows)
+
+    def places(self, row: Row) -> list[int | None]:
+        """The position of each word's first piece in a row, None where there is none; of unsplit text of each piece."""
+        return row.starts or [*range(1, len(row) - 1)]
 
     def windows(self, questions: Sequence[str], contexts: Sequence[str], stride: int = 128) -> list[list[Row]]:
         """Each question beside every part of its context: [CLS] question [SEP] part [SEP], with offsets.
 
         As in https://github.com/google-research/bert, run_squad.py: a part begins `stride` pieces after the one before,
-        or where that ends if it is shorter, until one reaches the end; a question keeps its first 64 pieces, but no
-        more than half of the row.
+        or, where a part has no more pieces than that, half a part after it, so that parts always overlap; a question
+        keeps its first 64 pieces, but no more than half of the row, and its rows say that it was truncated.
 
         Args:
             questions, contexts: as many of both.
@@ -378,18 +453,20 @@ class WordPieceFeatures:
         cls, sep = (Piece(marker, 0, 0, 0) for marker in (self.wordpiece.cls, self.wordpiece.sep))
         if stride < 1:
             raise ValueError(f"stride={stride}: at least 1")
-        found = []
-        for one, two in zip(*map(self.wordpiece.encode_batch, (questions, contexts)), strict=True):
-            one = one[: self.max_question]
-            room = self.max_length - len(one) - 3
+        windows = []
+        for question, context in zip(*map(self.wordpiece.encode_batch, (questions, contexts)), strict=True):
+            kept = question[: self.max_question]
+            room = self.max_length - len(kept) - 3
+            step = window_step(room, stride)
             rows, begin = [], 0
-            while not rows or begin - min(stride, room) + room < len(two):
-                pieces = [cls, *one, sep, *two[begin : begin + room], sep]
+            while not rows or begin - step + room < len(context):
+                pieces = [cls, *kept, sep, *context[begin : begin + room], sep]
                 spans = [(piece.start, piece.end) for piece in pieces]
-                rows.append(Row([piece.id for piece in pieces], first=len(one) + 2, offsets=spans))
-                begin += min(stride, room)
-            found.append(rows)
-        return found
+                truncated = len(kept) < len(question)
+                rows.append(Row([piece.id for piece in pieces], truncated, first=len(kept) + 2, offsets=spans))
+                begin += step
+            windows.append(rows)
+        return windows
 
     def _raw(self, pieces: list) -> _Split:
         """The pieces of a text, and if they are wanted where its words begin behind [CLS] and where each stands."""
@@ -425,6 +502,48 @@ def _joined(words: Sequence[list]) -> _Split:
     return _Split(pieces, starts)
 
 
+def window_step(room: int, stride: int) -> int:
+    """Pieces from one window of a long text to the next: `stride`, or half a window where that holds no more.
+
+    >>> window_step(300, 128), window_step(110, 128), window_step(1, 128)
+    (128, 55, 1)
+    """
+    return stride if stride < room else max(1, room // 2)
+
+
+def covered(tokens: Sequence[Span], span: Span) -> Span:
+    """The first of the tokens that a span of characters touches, and the one after the last of them; (0, 0) for none.
+
+    >>> covered([(0, 3), (4, 7), (8, 9)], (4, 9))
+    (1, 3)
+    """
+    inside = [i for i, (start, end) in enumerate(tokens) if start < span[1] and end > span[0]]
+    return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+
+def _pieces_of(split: _Split, raw: bool, spans: Sequence[Span], row: Row) -> list[Span]:
+    """The positions in a row of the pieces of marked spans, of characters if the text came `raw`, else of words."""
+    last = row.first - 1  # [SEP]
+    if raw:
+        inside = [covered([(piece.start, piece.end) for piece in split.pieces], span) for span in spans]
+        places = [(1 + begin, 1 + end) for begin, end in inside]
+    else:
+        starts = split.starts or []
+        # where the next word that has pieces begins, and behind all words the end of their pieces
+        begins = [*starts, 1 + len(split.pieces)]
+        for i in reversed(range(len(starts))):
+            begins[i] = begins[i + 1] if begins[i] is None else begins[i]
+        places = [(begins[begin], begins[end]) for begin, end in spans]
+    return [(begin, end) if begin < end <= last else (0, 0) for begin, end in places]
+
+
+def _marks(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """{"marks": int32 (B, M, 2)} where rows have marked spans."""
+    if not rows or rows[0].marks is None:
+        return {}
+    return {"marks": np.array([row.marks for row in rows], np.int32).reshape(len(rows), -1, 2)}
+
+
 def truncate_pair(one: list, two: list | None, room: int) -> tuple[list, list | None]:
     """Cuts the end of both to `room` items together: the shorter keeps up to half of it, rounded down.
 
@@ -444,3 +563,36 @@ def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:
     if sizes and max(sizes) > longest:
         raise ValueError(f"a row of {max(sizes)} tokens does not fit into length={length}; encode with that max_length")
     return (np.arange(longest) < np.array(sizes, np.int32).reshape(-1, 1)).astype(np.int32)
+
+
+Features = CharacterFeatures | WordFeatures | StaticFeatures | CharacterAndWordFeatures | WordPieceFeatures
+
+
+def _elmo(bundle: Any) -> Features:
+    if bundle.config.get("words"):
+        return WordFeatures(bundle.vocab, bundle.max_length)
+    characters = CharacterFeatures(bundle.max_length, bundle.config["max_characters"])
+    if not bundle.beside:
+        return characters
+    return CharacterAndWordFeatures(characters, _static(replace(bundle, config=bundle.beside)))
+
+
+def _bert(bundle: Any) -> Features:
+    pieces = WordPiece(bundle.vocab, bundle.lowercase, bundle.strip_accents, bundle.split_cjk)
+    return WordPieceFeatures(pieces, bundle.max_length, bundle.reads.words, bundle.reads.indicate)
+
+
+def _static(bundle: Any) -> StaticFeatures:
+    config = bundle.config
+    ngrams = (config["min_n"], config["max_n"], config["buckets"]) if config["buckets"] else None
+    return StaticFeatures(bundle.vocab, bundle.max_length, config["lowercase"], ngrams)
+
+
+class TextSide(NamedTuple):
+    """What a family makes of text: the function that prepares it for a bundle, and whether it needs a vocabulary."""
+
+    features: Callable[[Any], Features]
+    vocabulary: bool
+
+
+FAMILIES = {"elmo": TextSide(_elmo, False), "bert": TextSide(_bert, True), "static": TextSide(_static, True)}

@@ -1,4 +1,4 @@
-"""Metrics over predictions, as plain functions; `text.evaluation` picks a task's own."""
+"""Metrics over predictions, as plain functions; each of `keras_ctxrep.tasks` picks its own."""
 
 import re
 import string

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_ctxrep.text.evaluation import evaluate
-from keras_ctxrep.text.examples import GOLD
-from keras_ctxrep.text.predict import Predictor
+from keras_ctxrep import tasks
+from keras_ctxrep.predict import Predictor
 
 HEADER = ("engine", "size", "median latency", "agreement", "max difference", "quality")
 
@@ -33,7 +32,8 @@ def open_engine(path: str | Path) -> Engine:
     """
     with quiet_stderr():
         engine = _open(Path(path))
-        engine.predictor(["warm up"], ["engine"] if engine.predictor.bundle.pairs else None)
+        reads = engine.predictor.bundle.reads
+        engine.predictor(["warm up"], ["engine"] if reads.pair else None, [[(0, 4)] * reads.marks])
     return engine
 
 
@@ -74,7 +74,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
 
     Args:
         engines: of models of the same task and labels.
-        examples: of that task, as `keras_ctxrep.text.examples.read` gives them, each with at least one word.
+        examples: of that task, as `keras_ctxrep.tasks.Task.read` gives them, each with at least one word.
 
     Returns: for each engine {"engine", "bytes", "milliseconds" (median), "agreement" (share of texts, of a tagger's
         words, with the reference's answer), "difference" (largest of a probability, or of a value or score), "metric"
@@ -85,16 +85,17 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
             or a text has no words.
     """
     bundle = engines[0].predictor.bundle
-    if bundle.task not in GOLD:
+    task = engines[0].predictor.task
+    if bundle.task not in tasks.TASKS:
         raise ValueError(
             f"{engines[0].path}: its task is {bundle.task!r}; compare models that were fine-tuned for a task"
         )
     for engine in engines:
         other = engine.predictor.bundle
-        if (other.task, other.labels) != (bundle.task, bundle.labels):
+        if (engine.predictor.task, other.labels) != (task, bundle.labels):
             raise ValueError(f"{engine.path}: its labels are {list(other.labels)}, not the reference's")
-    found = [engine.predictor.ask(examples) for engine in engines]
-    for example, answer in zip(examples, found[0], strict=True):
+    results = [engine.predictor.ask(examples) for engine in engines]
+    for example, answer in zip(examples, results[0], strict=True):
         if "error" in answer:
             raise ValueError(f"{example.place or example}: {answer['error']}")
     seconds = np.empty((len(engines), len(examples)))
@@ -103,11 +104,11 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
             begin = time.perf_counter()
             engine.predictor.ask([example])
             seconds[row, column] = time.perf_counter() - begin
-    labelled = all(getattr(example, GOLD[bundle.task]) is not None for example in examples)
+    labelled = all(getattr(example, task.gold) is not None for example in examples)
     rows = []
-    for engine, answers, times in zip(engines, found, seconds, strict=True):
-        report = evaluate(bundle.task, examples, answers, bundle.labels, interval=False) if labelled else None
-        pairs = [pair for both in zip(found[0], answers, strict=True) for pair in _compared(bundle.task, *both)]
+    for engine, answers, times in zip(engines, results, seconds, strict=True):
+        report = task.evaluate(examples, answers, bundle.labels, interval=False) if labelled else None
+        pairs = [pair for both in zip(results[0], answers, strict=True) for pair in task.agreement(*both)]
         rows.append(
             {
                 "engine": engine.name,
@@ -120,22 +121,6 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
             }
         )
     return rows
-
-
-def _compared(task: str, one: dict, two: dict) -> list[tuple[bool, float]]:
-    """(Are they the same, how far are their figures apart), once or for each word."""
-    if task == "tag":
-        both = zip(one["words"], two["words"], strict=False)
-        same = [(a["label"] == b["label"], abs(a["score"] - b["score"])) for a, b in both]
-        return same + [(False, 1.0)] * abs(len(one["words"]) - len(two["words"]))
-    if task == "answer":
-        return [(one["answer"] == two["answer"], abs(one["score"] - two["score"]))]
-    if task == "regress":
-        difference = abs(one["value"] - two["value"])
-        return [(difference <= 0.01 * max(1.0, abs(one["value"])), difference)]
-    differences = [abs(share - two["probabilities"][label]) for label, share in one["probabilities"].items()]
-    chosen = "label" if task == "classify" else "labels"
-    return [(one[chosen] == two[chosen], max(differences))]
 
 
 def size(path: Path) -> int:

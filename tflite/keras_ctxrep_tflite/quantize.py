@@ -1,5 +1,6 @@
 """Model folders to .tflite files, with their bundle inside."""
 
+import hashlib
 import subprocess
 import sys
 import tempfile
@@ -11,10 +12,11 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import written_whole
 
 QUANTIZATIONS = ("none", "int8")
+LENGTHS = (16, 32, 64, 128)
 
 
 def convert(
-    folder: str | Path, out: str | Path, quantize: str = "none", lengths: Sequence[int] = (16, 32, 64, 128)
+    folder: str | Path, out: str | Path, quantize: str = "none", lengths: Sequence[int] = LENGTHS
 ) -> Path:
     """Writes a .tflite file of a model folder, for one text at a time, with built-in operators only.
 
@@ -78,8 +80,10 @@ def _convert(folder: str, out: str, quantize: str, lengths: list[int]) -> None:
     module = Signatures()
     signatures = {}
     for length in lengths:
-        shapes = {name: (1, length, *model.input[name].shape[2:]) for name in bundle.features.keys}
-        spec = {name: tf.TensorSpec(shape, tf.int32, name) for name, shape in shapes.items()}
+        spec = {
+            name: tf.TensorSpec((1, *(length if size is None else size for size in tensor.shape[1:])), tf.int32, name)
+            for name, tensor in model.input.items()
+        }
         signatures[f"length_{length}"] = module.outputs.get_concrete_function(spec)
     with tempfile.TemporaryDirectory() as saved:
         tf.saved_model.save(module, saved, signatures=signatures)
@@ -87,9 +91,11 @@ def _convert(folder: str, out: str, quantize: str, lengths: list[int]) -> None:
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         if quantize == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        Path(out).write_bytes(converter.convert())
+        model_bytes = converter.convert()
+    Path(out).write_bytes(model_bytes)
+    digest = hashlib.sha256(model_bytes).hexdigest()
     with zipfile.ZipFile(out, "a", zipfile.ZIP_STORED) as archive:
-        for name, data in bundle.files_as_bytes().items():
+        for name, data in bundle.files_as_bytes({bundles.TFLITE: digest}).items():
             archive.writestr(zipfile.ZipInfo(name), data)
 
 

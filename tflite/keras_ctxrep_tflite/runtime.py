@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import numpy as np
+from keras_ctxrep.text.predict import Predictor
 
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.predict import Predictor
 
 
 def load(path: str | Path, threads: int = 1) -> Predictor:
@@ -45,14 +45,17 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
         tokens = int(inputs["mask"].sum())
         length = min(length for length in runners if length >= tokens)
         if length not in ready:
-            ready[length] = interpreter.get_signature_runner(runners[length])
-        return ready[length](**{name: _fit(array, length) for name, array in inputs.items()})
+            runner = interpreter.get_signature_runner(runners[length])
+            sizes = {name: int(details["shape"][1]) for name, details in runner.get_input_details().items()}
+            ready[length] = runner, sizes
+        runner, sizes = ready[length]
+        return runner(**{name: _fit(inputs[name], size) for name, size in sizes.items()})
 
     return Predictor(bundle, run)
 
 
 def _fit(array: np.ndarray, length: int) -> np.ndarray:
-    """(1, T, ...) cut or padded with zeros to (1, length, ...)."""
+    """(1, T, ...) cut or padded with zeros to (1, length, ...); what is cut is padding."""
     array = array[:, :length]
     missing = [(0, 0)] * array.ndim
     missing[1] = (0, length - array.shape[1])

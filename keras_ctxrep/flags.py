@@ -1,0 +1,138 @@
+"""Command line flags and configuration files from option dataclasses."""
+
+import argparse
+import difflib
+import json
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from keras_ctxrep.options import Options, check_value
+
+
+class Flags:
+    """The arguments of one subcommand.
+
+    Args:
+        parser: the subcommand's parser.
+    """
+
+    def __init__(self, parser: argparse.ArgumentParser):
+        self.parser = parser
+        self._actions: dict[str, argparse.Action] = {}
+
+    def add(self, flag: str, help: str, **kwargs: Any) -> None:
+        """An argument, as of `ArgumentParser.add_argument`."""
+        action = self.parser.add_argument(flag, help=help, **kwargs)
+        self._actions[action.dest] = action
+
+    def add_options(self, options: type[Options], prefix: str = "", without: Collection[str] = (), **changes) -> None:
+        """A flag for each field of a dataclass; what is not given is None, so that the dataclass has the defaults.
+
+        Args:
+            options: the dataclass.
+            prefix: before the help texts.
+            without: fields that get no flag.
+            changes: field -> arguments of `add_argument` in place of those made here.
+        """
+        for entry in fields(options):
+            if entry.name in without or entry.name in self._actions:
+                continue
+            details = entry.metadata
+            arguments: dict[str, Any] = {"default": None}
+            help = prefix + details["help"]
+            if entry.default not in (None, False) and "(default" not in help:
+                help += f" (default: {entry.default})"
+            kinds = [kind for kind in typing.get_args(entry.type) or (entry.type,) if kind is not type(None)]
+            if bool in kinds:
+                optional = type(None) in typing.get_args(entry.type)
+                arguments["action"] = argparse.BooleanOptionalAction if optional else "store_true"
+            elif "choices" in details:
+                arguments["choices"] = details["choices"]
+            else:
+                arguments["type"] = _parser_of(entry.name, kinds[0], details)
+            arguments |= {name: details[name] for name in ("metavar", "nargs") if name in details}
+            arguments |= {"help": help} | changes.get(entry.name, {})
+            self.add(f"--{entry.name.replace('_', '-')}", **arguments)
+
+    def configure(self, path: str | Path, given: Collection[str] = ()) -> None:
+        """Takes defaults from a configuration file.
+
+        Args:
+            path: FILE.yaml or FILE.json, flags without the dashes and their values; or the run.json of a model folder.
+            given: arguments that stand on the command line anyway.
+
+        Raises:
+            ValueError: the file is no mapping, or has a name that is no flag of this command.
+        """
+        for key, value in read_config(path).items():
+            name = key.replace("-", "_")
+            if name not in self._actions:
+                nearest = difflib.get_close_matches(name, self._actions, 1, 0.0)[0]
+                raise ValueError(f"{path}: {key!r} is no option of this command; the nearest one is {nearest!r}")
+            if name in given or value is None:
+                continue
+            self._actions[name].required = False
+            self.parser.set_defaults(**{name: value})
+
+
+def read_config(path: str | Path) -> dict[str, Any]:
+    """The options of a configuration file, see `Flags.configure`."""
+    text = Path(path).read_text(encoding="utf-8")
+    if Path(path).suffix == ".json":
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+    else:
+        import yaml
+
+        try:
+            values = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path}: not YAML: {error}") from None
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise ValueError(f"{path}: options and their values are needed, one `name: value` a line")
+    if "command" in values and "options" in values:  # a run.json
+        values = values["arguments"] | values["options"]
+    return values
+
+
+def _parser_of(name: str, kind: Any, details: Mapping[str, Any]) -> Callable[[str], Any]:
+    """A function from an argument's text to its value, within its bounds."""
+    if typing.get_origin(kind) is not None:  # NAME=VALUE of a mapping
+        return pair
+    if kind not in (int, float):
+        return str
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        try:
+            check_value(name, value, details)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return value
+
+    parse.__name__ = kind.__name__  # what argparse calls it in its message
+    return parse
+
+
+def pair(text: str) -> tuple[str, str]:
+    """NAME=COLUMN as two strings."""
+    name, sign, column = text.partition("=")
+    if not (name and sign and column):
+        raise argparse.ArgumentTypeError(f"{text}: write NAME=COLUMN, e.g. text=sentence")
+    return name, column
+
+
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """The arguments as keywords of the function behind a command; what was not given is left to its defaults."""
+    values = {name: value for name, value in vars(args).items() if name not in _OWN and value is not None}
+    if isinstance(values.get("columns"), list):
+        values["columns"] = dict(values["columns"])
+    return values
+
+
+_OWN = ("command", "run", "debug", "config")

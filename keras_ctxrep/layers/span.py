@@ -1,0 +1,79 @@
+"""Marked spans of a text: which token lies in one, and a vector of each."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class MarkIndicator(keras.layers.Layer):
+    """The number of the marked span that each token lies in.
+
+    Call:
+        mask: int32 (B, T).
+        marks: int32 (B, M, 2), the first token of each span and the one after its last; (0, 0) for none.
+
+    Returns: int32 (B, T), from 1 on, the last one where spans overlap; 0 outside of all.
+
+    >>> marked = MarkIndicator()(ops.ones((1, 4), "int32"), ops.array([[[0, 1], [2, 4]]]))
+    >>> ops.convert_to_numpy(marked).tolist()
+    [[1, 0, 2, 2]]
+    """
+
+    def compute_mask(self, *inputs):
+        return None
+
+    def call(self, mask, marks):
+        inside = inside_marks(mask, marks)  # (B, M, T)
+        numbers = ops.arange(1, marks.shape[1] + 1, dtype="int32")
+        return ops.max(ops.cast(inside, "int32") * numbers[:, None], axis=1)
+
+    def compute_output_spec(self, mask, marks):
+        return keras.KerasTensor(mask.shape, "int32")
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class SpanPooling(keras.layers.Layer):
+    """A vector of each marked span: its first token, its last one, and the mean of all that attention weighs.
+
+    Lee et al. 2017, section 4, https://arxiv.org/abs/1707.07045: [x_start, x_end, sum a_t x_t], where a is the softmax
+    over the span's tokens of a score of each. There the score is a feed-forward network's, here a single dense layer's.
+
+    Call:
+        sequence: float32 (B, T, D).
+        marks: int32 (B, M, 2), as of `MarkIndicator`.
+
+    Returns: float32 (B, M, 3 D), zero where a span is (0, 0).
+
+    >>> SpanPooling()(ops.ones((2, 5, 4)), ops.zeros((2, 3, 2), "int32")).shape
+    TensorShape([2, 3, 12])
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def build(self, sequence_shape, marks_shape):
+        self.score = self.add_weight(shape=(sequence_shape[-1],), initializer="zeros", name="score")
+
+    def compute_mask(self, *inputs):
+        return None
+
+    def call(self, sequence, marks):
+        inside = inside_marks(sequence[..., 0], marks)  # (B, M, T)
+        scores = ops.cast(ops.sum(sequence * ops.cast(self.score, sequence.dtype), axis=-1), "float32")  # (B, T)
+        weights = ops.softmax(ops.where(inside, scores[:, None, :], -1e9), axis=-1)  # (B, M, T)
+        position = ops.arange(ops.shape(sequence)[1], dtype="int32")
+        first = ops.equal(position, marks[..., :1])  # (B, M, T)
+        last = ops.equal(position, marks[..., 1:] - 1)
+        present = ops.cast(marks[..., 1:] > marks[..., :1], sequence.dtype)  # (B, M, 1)
+        vectors = [ops.matmul(ops.cast(chosen, sequence.dtype), sequence) for chosen in (first, last, weights)]
+        return ops.concatenate(vectors, axis=-1) * present
+
+    def compute_output_shape(self, sequence_shape, marks_shape):
+        return (*marks_shape[:2], 3 * sequence_shape[-1])
+
+
+def inside_marks(tokens, marks):
+    """Whether each token, of (B, T), lies in each marked span, of (B, M, 2): bool (B, M, T)."""
+    position = ops.arange(ops.shape(tokens)[1], dtype="int32")
+    return ops.logical_and(position >= marks[..., :1], position < marks[..., 1:])

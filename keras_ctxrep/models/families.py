@@ -1,0 +1,6 @@
+"""The families of encoders by name, as bundles have them."""
+
+from keras_ctxrep.models import bert, elmo, static
+from keras_ctxrep.models.family import Family
+
+FAMILIES: dict[str, Family] = {"elmo": elmo.FAMILY, "bert": bert.FAMILY, "static": static.FAMILY}

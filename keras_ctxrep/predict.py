@@ -1,0 +1,196 @@
+"""From text to answers through any engine: the one place where text is prepared for a model that answers."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+
+from keras_ctxrep import tasks
+from keras_ctxrep.tasks.tag import joined
+from keras_ctxrep.tasks.task import Query
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Marks, Row, check_texts
+
+Text = str | Sequence[str]
+Run = Callable[[dict[str, np.ndarray]], Mapping[str, Any]]  # arrays, or lists of them, over the batch
+
+
+class Predictor:
+    """Texts to answers; the same code around a Keras model, a SavedModel or a .tflite file.
+
+    Args:
+        bundle: of the model.
+        run: input dict -> output dict, both of arrays with a batch axis, or the outputs as lists over the batch.
+        batch_size: texts given to `run` at once.
+        raw: `run` prepares the text itself and is given strings, as a SavedModel's raw-string signature is.
+
+    Call:
+        texts: strings; for a task over words also sentences already split into words.
+        pairs: the second text of each, for a model that reads pairs; of a question its context.
+        marks: the marked spans of each, for a model that reads some: (begin, end) in characters, the end exclusive, or
+            in words where the text is split already.
+
+    Returns: one dict per text, by the model's task:
+
+        * classify: {"label", "score", "probabilities"};
+        * multilabel: {"labels", "probabilities"}, those of at least 0.5;
+        * regress: {"value"};
+        * tag: {"words": [{"word", "start", "end", "label", "score"}]} with character offsets into the text, and where
+          the labels mark spans "entities": [{"type", "text", "start", "end"}]; of a sentence that came split, the
+          offsets are those in its words joined by spaces, and a word that was cut off has the label None;
+        * answer: {"answer", "start", "end", "score", "null_score", "n_best"}; a question without an answer has "";
+        * embed: {"vector"};
+
+        with "truncated": True where the text was longer than the model reads; {"error"} where nothing can be read.
+
+    Raises:
+        ValueError: the model has no answers to give (a language model without a head), or it reads pairs and is given
+            single texts, or the other way round.
+
+    >>> bundle = Bundle("elmo", "classify", {"max_characters": 50}, 8, ("no", "yes"))
+    >>> def run(batch):
+    ...     return {"logits": np.tile([0.0, np.log(3.0)], (len(batch["mask"]), 1))}
+    >>> Predictor(bundle, run)(["a text", " "])
+    [{'label': 'yes', 'score': 0.75, 'probabilities': {'no': 0.25, 'yes': 0.75}}, {'error': 'no words in this text'}]
+    """
+
+    def __init__(self, bundle: Bundle, run: Run, batch_size: int = 32, raw: bool = False):
+        if bundle.task not in tasks.SERVED:
+            raise ValueError(
+                f"a {bundle.task} answers nothing; fine-tune it with `ctxrep train`, or use `ctxrep embed`"
+            )
+        self.task = tasks.get(bundle.task)
+        self.task.check(bundle)
+        self.bundle, self.run, self.batch_size, self.raw = bundle, run, batch_size, raw
+        pair = [""] if bundle.pairs else None
+        # tokens where there are no words; a question is asked whatever stands in it
+        self._empty = 0 if bundle.reads.windows else len(bundle.features.encode([""], pair)[0])
+
+    def __call__(
+        self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None, marks: Marks | None = None
+    ) -> list[dict]:
+        check_texts(texts)
+        if len(texts) and self.bundle.pairs != any(pair is not None for pair in pairs or []):
+            needed = "pairs of texts" if self.bundle.pairs else "one text at a time"
+            raise ValueError(f"this model reads {needed}")
+        count = self.bundle.reads.marks
+        wrong = next((spans for spans in marks or [()] * len(texts) if len(spans) != count), None)
+        if wrong is not None:
+            raise ValueError(f"marks {wrong!r}: this model reads {count} marked spans of each text")
+        pairs = [pair or "" for pair in pairs or []] if self.bundle.pairs else [None] * len(texts)
+        marks = marks or [()] * len(texts)
+        return self._answers([Query(*parts) for parts in zip(texts, pairs, map(tuple, marks), strict=True)])
+
+    def ask(self, examples: Sequence[Any]) -> list[dict]:
+        """The answers to examples of the model's task."""
+        queries = [self.task.query(example) for example in examples]
+        return self._answers([self._unsplit(query) for query in queries] if self.raw else queries)
+
+    def _unsplit(self, query: Query) -> Query:
+        """A query of one string: a SavedModel splits text into words itself."""
+        if isinstance(query.text, str):
+            return query
+        text, places = joined(query.text)
+        return Query(text, query.pair, tuple((places[a][0], places[b - 1][1]) for a, b in query.marks))
+
+    def _answers(self, queries: Sequence[Query]) -> list[dict]:
+        if self.raw and not all(isinstance(query.text, str) for query in queries):
+            raise ValueError("a SavedModel splits text into words itself: give strings")
+        queries = [_valid(query) for query in queries]
+        encoded = self.task.encode(self.bundle, queries) if queries else []
+        rows = [(index, row) for index, own in enumerate(encoded) for row in own if len(row) > self._empty]
+        answers: list[dict] = [{"error": "no words in this text"} for _ in queries]
+        for index, outputs in self._outputs(queries, rows):
+            query, own = queries[index], encoded[index]
+            if self.raw:
+                answers[index] = self.task.served(self.bundle, query, outputs[0])
+            else:
+                answers[index] = self.task.decode(self.bundle, query, own, outputs)
+            answers[index] |= {"truncated": True} if any(row.truncated for row in own) else {}
+        return answers
+
+    def _outputs(
+        self, queries: Sequence[Query], rows: Sequence[tuple[int, Row]]
+    ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """(number of a query, the outputs of its rows); what is run are the rows, or, raw, the queries' texts."""
+        if self.raw:  # one output for all rows of a query
+            rows = list(dict(rows).items())
+        # Rows of like length share a batch, so that little padding is computed.
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i][1]))
+        outputs: list[dict] = [{} for _ in rows]
+        for begin in range(0, len(order), self.batch_size):
+            chosen = order[begin : begin + self.batch_size]
+            if self.raw:
+                batch = self._strings([queries[rows[i][0]] for i in chosen])
+            else:
+                batch = self.bundle.features.collate([rows[i][1] for i in chosen])
+            results = self.run(batch)
+            for position, i in enumerate(chosen):
+                outputs[i] = {name: value[position] for name, value in results.items()}
+        by_query: dict[int, list] = {}
+        for (index, _), output in zip(rows, outputs, strict=True):
+            by_query.setdefault(index, []).append(output)
+        return iter(by_query.items())
+
+    def _strings(self, queries: Sequence[Query]) -> dict[str, np.ndarray]:
+        texts, pairs, marks = zip(*queries, strict=True)
+        columns = [np.array(texts, object)]
+        if self.bundle.pairs:
+            columns.append(np.array(pairs, object))
+        if self.bundle.reads.marks:
+            columns.append(np.array(marks, np.int32))
+        return dict(zip(self.task.inputs(self.bundle), columns, strict=True))
+
+    def probabilities(self, texts: Sequence[str], pairs: Sequence[str | None] | None = None) -> np.ndarray:
+        """float64 (B, C): a classifier's probabilities, in the order of its labels.
+
+        Raises:
+            ValueError: a text has no words.
+        """
+        answers = self(texts, pairs)
+        for text, answer in zip(texts, answers, strict=True):
+            if "error" in answer:
+                raise ValueError(f"{answer['error']}: {text!r}")
+        return np.array([list(answer["probabilities"].values()) for answer in answers])
+
+    def lines(self, stream: IO[bytes]) -> Iterator[dict]:
+        """One answer for each line of a byte stream, as soon as the line is there; a bad line gives an answer too.
+
+        Of a pair, a tab stands between the two texts.
+
+        Bytes that are not UTF-8 become U+FFFD, which no tokenizer reads, and the answer carries a "warning".
+        """
+        rest = b""
+        read = getattr(stream, "read1", stream.read)  # what is there, without waiting for more
+        while chunk := read(1 << 20):
+            *complete, rest = (rest + chunk).split(b"\n")
+            yield from self._answer_lines(complete)
+        if rest:
+            yield from self._answer_lines([rest])
+
+    def _answer_lines(self, raw: list[bytes]) -> Iterator[dict]:
+        texts = [line.removesuffix(b"\r").decode("utf-8", "replace") for line in raw]
+        queries: dict[int, Query] = {}
+        answers: dict[int, dict] = {}
+        for number, text in enumerate(texts):
+            try:
+                query = self.task.query_of_line(text, self.bundle.pairs)
+                queries[number] = self._unsplit(query) if self.raw else query
+            except ValueError as error:
+                answers[number] = {"error": str(error)}
+        answers |= zip(queries, self._answers([*queries.values()]), strict=True)
+        for number, (line, text) in enumerate(zip(raw, texts, strict=True)):
+            answer = answers[number]
+            if "\ufffd" in text and "\ufffd".encode() not in line:
+                answer = answer | {"warning": "not UTF-8: the bytes that are not were left out"}
+            yield {"error": "empty line"} if not text else answer
+
+
+def _valid(query: Query) -> Query:
+    """Half a surrogate pair is no text."""
+
+    def valid(text: str) -> str:
+        return text.encode("utf-8", "replace").decode("utf-8")
+
+    text = valid(query.text) if isinstance(query.text, str) else tuple(map(valid, query.text))
+    return Query(text, None if query.pair is None else valid(query.pair), query.marks)

@@ -1,0 +1,40 @@
+"""What a model is fine-tuned for: one file a task, found here by its name."""
+
+from collections.abc import Mapping
+
+from keras_ctxrep.tasks.answer import Answer
+from keras_ctxrep.tasks.classify import Classify
+from keras_ctxrep.tasks.embed import Embed
+from keras_ctxrep.tasks.multilabel import Multilabel
+from keras_ctxrep.tasks.regress import Regress
+from keras_ctxrep.tasks.tag import Tag
+from keras_ctxrep.tasks.task import Query, Report, Task
+
+__all__ = ["SERVED", "TASKS", "Query", "Report", "Task", "get"]
+
+# what `ctxrep train` learns
+TASKS: Mapping[str, Task] = {
+    task.name: task
+    for task in (
+        Classify(),
+        Multilabel(),
+        Regress(),
+        Tag(),
+        Answer(),
+    )
+}
+SERVED: Mapping[str, Task] = TASKS | {"embed": Embed()}  # what gives answers
+
+
+def get(name: str) -> Task:
+    """The task of a name that gives answers.
+
+    Raises:
+        ValueError: there is none.
+
+    >>> get("tag").gold
+    'tags'
+    """
+    if name not in SERVED:
+        raise ValueError(f"task {name!r}: one of {', '.join(SERVED)}")
+    return SERVED[name]

@@ -1,0 +1,258 @@
+"""Extractive question answering: the span of a text that answers a question."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from keras_ctxrep import options
+from keras_ctxrep.options import option
+from keras_ctxrep.tasks.task import Figures, Query, Task
+from keras_ctxrep.text import files, scores
+from keras_ctxrep.text.decode import best_answers
+from keras_ctxrep.text.features import Reads, Row
+from keras_ctxrep.text.files import checked_text
+
+UNANSWERABLE = "unanswerable"  # a trait of the training data: some questions have no answer
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a text.
+
+    Attributes:
+        answers: (answer, the character of the context where it begins); () if the context has none, None if unknown.
+    """
+
+    question: str
+    context: str
+    answers: tuple[tuple[str, int], ...] | None = None
+    id: str = ""
+    place: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Options(options.Options):
+    """Options of answerers."""
+
+    stride: int = option(128, "pieces from one window of a long text to the next", above=0, metavar="N")
+    max_answer: int = option(30, "pieces of the longest answer that is given", above=0, metavar="N")
+
+
+class Answer(Task):
+    """The span of a context that answers a question, or none."""
+
+    name = "answer"
+    help = "the span that answers a question: SQuAD's JSON, or question, context, answers"
+    columns = {name: (name,) for name in ("question", "context", "answers", "id", "is_impossible")}
+    gold = "answers"
+    reads = Reads(pair=True, windows=True)
+    Options = Options
+    max_length = 384
+    head_dropout = 0.0
+
+    def rows(self, path, columns):
+        suffix = files.suffix(path)
+        if suffix == ".json":
+            return files.squad(path, [*self.columns, *columns.values()])
+        if suffix == ".jsonl":
+            return files.objects(path)
+        raise ValueError(f"{path}: questions are read from .jsonl files and the .json of SQuAD")
+
+    def examples(self, row, place="", columns=None) -> Iterator[Question]:
+        question, context = (self.text(row, name, columns) for name in ("question", "context"))
+        key = self.value(row, "id", columns)
+        try:
+            impossible = self.value(row, "is_impossible", columns) is True
+            answers = () if impossible else _answers(self.value(row, "answers", columns), context)
+        except ValueError as error:
+            raise ValueError(f"question {key!r}: {error}" if key is not None else str(error)) from None
+        yield Question(question, context, answers, "" if key is None else checked_text(str(key)), place)
+
+    def traits(self, example):
+        return () if example.answers else (UNANSWERABLE,)
+
+    def settings(self, options, traits):
+        threshold = 0.0 if UNANSWERABLE in traits else None
+        return {"stride": options.stride, "max_answer": options.max_answer, "null_threshold": threshold}
+
+    def tuned(self, bundle, examples, ask):
+        from dataclasses import replace
+
+        if bundle.settings["null_threshold"] is None or all(example.answers for example in examples):
+            return bundle
+        return replace(bundle, settings=bundle.settings | {"null_threshold": null_threshold(examples, ask(examples))})
+
+    def targets(self, bundle, example, rows):
+        return [answer_place(row, example) for row in rows]
+
+    def batch(self, bundle, targets, inputs):
+        starts, ends = np.array(targets, np.int32).T.copy()
+        return ({"start_logits": starts, "end_logits": ends},)
+
+    def head(self, encoder, bundle):
+        from keras_ctxrep.models import heads
+
+        return heads.answer(encoder, **bundle.head)
+
+    def query(self, example):
+        return Query(example.question, example.context)
+
+    def encode(self, bundle, queries):
+        questions, contexts = [str(query.text) for query in queries], [query.pair or "" for query in queries]
+        return bundle.features.windows(questions, contexts, bundle.settings["stride"])
+
+    def decode(self, bundle, query, rows, outputs):
+        settings = bundle.settings
+        best, null = best_answers(rows, outputs, query.pair, settings["max_answer"])
+        none = {"answer": "", "start": 0, "end": 0, "score": null}
+        threshold = settings["null_threshold"]
+        unanswered = not best or (threshold is not None and null - best[0]["score"] > threshold)
+        top = none if unanswered else {name: best[0][name] for name in none}
+        return top | {"null_score": null, "n_best": best}
+
+    def served(self, bundle, query, output):
+        places = {name: int(output[name]) for name in ("start", "end")}
+        figures = {name: float(output[name]) for name in ("score", "null_score")}
+        return {"answer": bytes(output["answer"]).decode("utf-8")} | places | figures
+
+    def figures(self, expected, answers, labels) -> Figures:
+        truths = [[text for text, _ in example.answers] for example in expected]
+        predicted = [answer.get("answer") for answer in answers]
+        f1, exact = (
+            np.array([0.0 if text is None else of(text, gold) for text, gold in zip(predicted, truths, strict=True)])
+            for of in (scores.answer_f1, scores.exact_match)
+        )
+        figures = {"f1": float(f1.mean()), "exact_match": float(exact.mean())}
+        has = np.array([bool(gold) for gold in truths])
+        if has.any() and not has.all():
+            figures |= {"has_answer_f1": float(f1[has].mean()), "no_answer_f1": float(f1[~has].mean())}
+        return Figures(figures, 1 - f1, lambda drawn: f1[drawn].mean())
+
+    def shown(self, example, answer):
+        expected = " | ".join(dict.fromkeys(text for text, _ in example.answers)) or "(none)"
+        return {"input": example.question, "expected": expected, "answer": answer.get("error") or answer["answer"]}
+
+    def agreement(self, reference, answer):
+        return [(reference["answer"] == answer["answer"], abs(reference["score"] - answer["score"]))]
+
+    def inputs(self, bundle):
+        return ("question", "context")
+
+    def in_graph(self, bundle, features, ids, inputs):
+        windows = features.windows(inputs["question"], inputs["context"], bundle.settings["stride"])
+        return answers_in_graph(ids(windows.inputs), windows, bundle.settings)
+
+
+def _answers(answers: Any, context: str) -> tuple[tuple[str, int], ...] | None:
+    if answers is None:
+        return None
+    try:
+        if isinstance(answers, dict):
+            pairs = tuple(zip(answers["text"], answers["answer_start"], strict=True))
+        else:
+            pairs = tuple((entry["text"], entry.get("start", entry.get("answer_start"))) for entry in answers)
+    except (TypeError, KeyError, ValueError, AttributeError):
+        raise ValueError(f'answers {str(answers)[:80]}: they are a list of {{"text", "start"}}') from None
+    for text, start in pairs:
+        if not isinstance(text, str) or not isinstance(start, int) or not text.strip():
+            raise ValueError(f"answer {text!r} at {start!r}: a text and a whole number are needed")
+        stands = context[start : start + len(text)] if start >= 0 else ""
+        if stands != text:
+            raise ValueError(f"answer {text!r} does not stand at character {start} of its context; found {stands!r}")
+    return pairs
+
+
+def answer_place(row: Row, question: Question) -> tuple[int, int]:
+    """The first and the last piece of a window that hold the first answer, or [CLS], (0, 0), if it is not all there.
+
+    As https://github.com/google-research/bert, run_squad.py.
+    """
+    assert question.answers is not None and row.offsets is not None
+    if question.answers:
+        text, begin = question.answers[0]
+        inside = range(row.first, len(row) - 1)
+        held = [i for i in inside if row.offsets[i][1] > begin and row.offsets[i][0] < begin + len(text)]
+        if held:
+            first, last = row.offsets[held[0]][0], row.offsets[held[-1]][1]
+            # at its ends a window may cut the answer; elsewhere what no piece holds, like an accent, is in no piece
+            begins, ends = first <= begin, begin + len(text.rstrip()) <= last
+            if (begins or held[0] > inside[0]) and (ends or held[-1] < inside[-1]):
+                return held[0], held[-1]
+    return 0, 0
+
+
+def null_threshold(expected: Sequence[Question], answers: Sequence[dict]) -> float:
+    """By how much no answer must be better than the best one to be given, for the best F1 on some questions.
+
+    Devlin et al. 2018, section 4.3. It lies halfway between the questions it tells apart; of equally good ones it is
+    the nearest to 0.
+
+    Args:
+        expected: questions, with their answers.
+        answers: of a `Predictor`, one for each, whatever its own threshold.
+
+    >>> asked = [Question("", "rain or snow", (("rain", 0),)), Question("", "rain or snow", ())]
+    >>> given = [{"null_score": null, "n_best": [{"answer": "rain", "score": 1.0}]} for null in (3.0, 5.0)]
+    >>> null_threshold(asked, given)
+    3.0
+    """
+    rows = []
+    for question, answer in zip(expected, answers, strict=True):
+        truths = [text for text, _ in question.answers or ()]
+        if answer["n_best"]:  # else there is nothing to choose
+            best = answer["n_best"][0]
+            gain = scores.answer_f1(best["answer"], truths) - scores.answer_f1("", truths)
+            rows.append((answer["null_score"] - best["score"], gain))
+    if not rows:
+        return 0.0
+    margins, gains = np.array(sorted(rows)).T  # answered are those up to the threshold
+    edges = np.concatenate([[margins[0] - 2], margins, [margins[-1] + 2]])
+    thresholds = (edges[:-1] + edges[1:]) / 2
+    totals = np.concatenate([[0], np.cumsum(gains)])
+    apart = edges[:-1] < edges[1:]
+    best = apart & (totals >= totals[apart].max() - 1e-9)
+    return float(min(thresholds[best], key=abs))
+
+
+def answers_in_graph(outputs: dict, windows: Any, settings: dict) -> dict:
+    """The best span of each question's context, over all of its windows, as TensorFlow operators.
+
+    The sum of its first piece's start logit and its last piece's end logit decides; of equal ones the first window,
+    the smallest start and the smallest end. No answer has the smallest sum at [CLS] over the windows.
+
+    Args:
+        outputs: the model's "start_logits" and "end_logits", float32 (R, T).
+        windows: what it was given, `keras_ctxrep_export.text_ops.Windows`.
+        settings: as of `Answer.settings`.
+
+    Returns: "answer" string (B,), "start" and "end" int32 (B,) in characters, "score" and "null_score" float32 (B,).
+    """
+    import tensorflow as tf
+
+    max_answer, threshold = settings["max_answer"], settings["null_threshold"]
+    starts, ends = (tf.cast(outputs[f"{edge}_logits"], tf.float32) for edge in ("start", "end"))
+    rows, length = tf.unstack(tf.shape(starts, tf.int64))
+    null = tf.math.segment_min(starts[:, 0] + ends[:, 0], windows.example)
+    place = tf.range(length) - windows.first[:, None]
+    inside = (place >= 0) & (place < windows.size[:, None])
+    starts, ends = (tf.where(inside, logits, -np.inf) for logits in (starts, ends))
+    ends = tf.pad(ends, [[0, 0], [0, max_answer]], constant_values=-np.inf)
+    shifted = tf.gather(ends, tf.range(length)[:, None] + tf.range(max_answer, dtype=tf.int64), axis=1)
+    sums = tf.reshape(starts[:, :, None] + shifted, [rows, length * max_answer])
+    score, best = tf.reduce_max(sums, 1), tf.argmax(sums, 1)
+    top = tf.math.segment_max(score, windows.example)
+    number = tf.range(rows)
+    row = tf.math.segment_min(tf.where(score == tf.gather(top, windows.example), number, rows - 1), windows.example)
+    answered = top > -np.inf
+    if threshold is not None:
+        answered &= null - top <= threshold
+    best, first = tf.gather(best, row), tf.gather(windows.piece - windows.first, row)
+    piece = first + best // max_answer
+    start, end = (
+        tf.gather(tf.concat([edge, [0]], 0), tf.where(answered, at, tf.size(edge, tf.int64)))
+        for edge, at in ((windows.start, piece), (windows.end, piece + best % max_answer))
+    )
+    answer = windows.substrings(start, end)
+    return {"answer": answer, "start": start, "end": end, "score": tf.where(answered, top, null), "null_score": null}

@@ -1,0 +1,145 @@
+"""Classification: one label for a text or a pair of texts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from keras_ctxrep.tasks.task import Figures, Task
+from keras_ctxrep.text import scores
+from keras_ctxrep.text.decode import softmax
+from keras_ctxrep.text.features import Reads
+from keras_ctxrep.text.files import checked_text
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text or a pair of texts, and where it was read: "FILE:LINE".
+
+    Attributes:
+        text: what is read.
+        label: a class (classify), a number (regress), some classes or none (multilabel); None if it is unknown.
+        pair: the second text.
+    """
+
+    text: str
+    label: str | float | tuple[str, ...] | None = None
+    pair: str | None = None
+    place: str = field(default="", compare=False)
+
+
+class TextTask(Task):
+    """What the tasks that label a text or a pair of texts have in common."""
+
+    columns: Mapping[str, tuple[str, ...]] = {
+        "text": ("text", "sentence", "sentence1", "premise", "question1"),
+        "pair": ("pair", "sentence2", "hypothesis", "question2"),
+        "label": ("label",),
+    }
+    reads = Reads(pair=None)
+
+    def examples(self, row, place="", columns=None) -> Iterator[Example]:
+        pair = self.value(row, "pair", columns)
+        if pair is not None and not isinstance(pair, str):
+            raise ValueError(f"the pair is {pair!r}; it must be a text")
+        text, label = self.text(row, "text", columns), self.label(self.value(row, "label", columns))
+        yield Example(text, label, None if pair is None else checked_text(pair), place)
+
+    def label(self, value: Any) -> Any:
+        """The label that a column or key holds, None if it is empty."""
+        raise NotImplementedError
+
+
+def class_name(value: Any) -> str | None:
+    """The name of a class from what a column or key holds.
+
+    >>> class_name(3), class_name("")
+    ('3', None)
+    """
+    if isinstance(value, dict | list | float):
+        raise ValueError(f"label {value!r}: a class label is a string or a whole number")
+    return None if value in (None, "") else checked_text(str(value))
+
+
+class Classify(TextTask):
+    """One of several classes."""
+
+    name = "classify"
+    help = "one label for a text or a pair: text, label[, pair]"
+
+    def label(self, value):
+        return class_name(value)
+
+    def labels_of(self, example):
+        return None if example.label is None else (example.label,)
+
+    def labels(self, used, source):
+        return enough_labels(used, source, "classifier")
+
+    def targets(self, bundle, example, rows):
+        return [bundle.labels.index(example.label)]
+
+    def batch(self, bundle, targets, inputs):
+        return ({"logits": np.array(targets, np.int32)},)
+
+    def head(self, encoder, bundle):
+        from keras_ctxrep.models import heads
+
+        if len(bundle.labels) < 2:
+            raise ValueError(f"classes={len(bundle.labels)}: at least 2")
+        return heads.classify(encoder, len(bundle.labels), **bundle.head)
+
+    def decode(self, bundle, query, rows, outputs):
+        probabilities = softmax(outputs[0]["logits"])
+        best = int(probabilities.argmax())
+        named = dict(zip(bundle.labels, map(float, probabilities), strict=True))
+        return {"label": bundle.labels[best], "score": float(probabilities[best]), "probabilities": named}
+
+    def figures(self, expected: Sequence[Example], answers, labels) -> Figures:
+        gold, predicted = [example.label for example in expected], [answer.get("label") for answer in answers]
+        labels = [*labels, *sorted({*gold} - {*labels})]
+        right = np.array([a == b for a, b in zip(gold, predicted, strict=True)])
+        doubt = [1 - answer.get("probabilities", {}).get(a, 0.0) for a, answer in zip(gold, answers, strict=True)]
+        figures = {
+            "accuracy": float(right.mean()),
+            "macro_f1": scores.f1(gold, predicted, [label for label in labels if label in {*gold, *predicted}]),
+            "matthews": scores.matthews(gold, predicted),
+        }
+        if len(labels) == 2:
+            figures["f1"] = scores.f1(gold, predicted, labels[1:])
+        columns = [*labels, *([None] if None in predicted else [])]
+        counts = scores.confusion(gold, predicted, columns)[: len(labels)].tolist()
+        table = [["", *(label or "(none)" for label in columns)]]
+        table += [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
+        return Figures(figures, ~right * (1 + np.array(doubt)), lambda drawn: right[drawn].mean(), table)
+
+    def summary(self, answer):
+        return answer.get("error") or answer["label"]
+
+    def agreement(self, reference, answer):
+        return [(reference["label"] == answer["label"], probability_difference(reference, answer))]
+
+    def answers_in_graph(self, bundle, outputs):
+        import tensorflow as tf
+
+        probabilities = tf.nn.softmax(tf.cast(outputs["logits"], tf.float32))
+        best = tf.gather(tf.constant(bundle.labels), tf.argmax(probabilities, axis=-1))
+        return {"label": best, "score": tf.reduce_max(probabilities, -1), "probabilities": probabilities}
+
+
+def enough_labels(used: set, source: str, model: str) -> tuple[str, ...]:
+    """Sorted labels, "O" first.
+
+    Raises:
+        ValueError: there are fewer than two.
+    """
+    if len(used) < 2:
+        only = f"only the label {next(iter(used))!r}" if used else "no labels"
+        raise ValueError(f"{source}: {only}; a {model} needs at least two")
+    return tuple(sorted(used, key=lambda label: (label != "O", label)))
+
+
+def probability_difference(reference: dict, answer: dict) -> float:
+    """The largest difference of a label's probability."""
+    return max(abs(p - answer["probabilities"][label]) for label, p in reference["probabilities"].items())

@@ -1,0 +1,23 @@
+"""An encoder by itself: its answer to a text is a vector."""
+
+import numpy as np
+
+from keras_ctxrep.tasks.task import Task
+
+
+class Embed(Task):
+    """No head: the vector of a text is the encoder's pooled output."""
+
+    name = "embed"
+    help = "a vector"
+    columns = {"text": ("text", "sentence", "sentence1", "premise", "question1")}
+
+    def head(self, encoder, bundle):
+        return encoder
+
+    def check(self, bundle):
+        if not bundle.config.get("pooler", True):
+            raise ValueError("this encoder has no pooler, so no vector of a text; use `ctxrep embed`")
+
+    def decode(self, bundle, query, rows, outputs):
+        return {"vector": np.asarray(outputs[0]["pooled"]).tolist()}

@@ -1,0 +1,79 @@
+"""Classification with any number of labels for a text or a pair of texts."""
+
+from keras_ctxrep.tasks.classify import TextTask, class_name, probability_difference
+from keras_ctxrep.tasks.task import Figures, f1_of
+from keras_ctxrep.text import scores
+from keras_ctxrep.text.decode import sigmoid
+
+THRESHOLD = 0.5  # probability from which on a label is given
+
+
+class Multilabel(TextTask):
+    """Any number of labels, each by itself."""
+
+    name = "multilabel"
+    help = "any number of labels: text, label (a,b,c)[, pair]"
+    columns = TextTask.columns | {"label": ("labels", "label")}
+
+    def label(self, value):
+        if value is None:
+            return None
+        if isinstance(value, str):  # of a tab-separated file
+            value = [part.strip() for part in value.split(",")] if value.strip() else []
+        if not isinstance(value, list):
+            raise ValueError(f"label {value!r}: several labels are a list")
+        names = [class_name(name) for name in value]
+        if None in names:
+            raise ValueError(f"labels {value!r}: one of them is empty")
+        return tuple(dict.fromkeys(names))
+
+    def labels_of(self, example):
+        return example.label
+
+    def labels(self, used, source):
+        if not used:
+            raise ValueError(f"{source}: no labels")
+        return tuple(sorted(used, key=lambda label: (label != "O", label)))
+
+    def targets(self, bundle, example, rows):
+        return [[float(label in example.label) for label in bundle.labels]]
+
+    def head(self, encoder, bundle):
+        from keras_ctxrep.models import heads
+
+        return heads.classify(encoder, len(bundle.labels), **bundle.head)
+
+    def loss(self):
+        import keras
+
+        return keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def decode(self, bundle, query, rows, outputs):
+        named = dict(zip(bundle.labels, map(float, sigmoid(outputs[0]["logits"])), strict=True))
+        return {"labels": [label for label, p in named.items() if p >= THRESHOLD], "probabilities": named}
+
+    def figures(self, expected, answers, labels) -> Figures:
+        gold, predicted = [example.label for example in expected], [answer.get("labels", ()) for answer in answers]
+        labels = sorted({*labels, *(label for example in gold for label in example)})
+        by_example, by_label = scores.counts(gold, predicted, labels)
+        seen = by_label[by_label[:, 1:].any(1)]
+        mistakes = by_example @ [-2, 1, 1]
+        figures = {
+            "micro_f1": f1_of(by_example.sum(0)),
+            "macro_f1": float(scores.precision_recall_f1(seen)[:, 2].mean()) if len(seen) else 0.0,
+            "exact_match": float((mistakes == 0).mean()),
+        }
+        return Figures(figures, mistakes, lambda drawn: f1_of(by_example[drawn].sum(0)))
+
+    def summary(self, answer):
+        return answer.get("error") or answer["labels"]
+
+    def agreement(self, reference, answer):
+        return [(reference["labels"] == answer["labels"], probability_difference(reference, answer))]
+
+    def answers_in_graph(self, bundle, outputs):
+        import tensorflow as tf
+
+        probabilities = tf.sigmoid(tf.cast(outputs["logits"], tf.float32))
+        labels = tf.where(probabilities >= THRESHOLD, tf.constant(bundle.labels), "")
+        return {"labels": labels, "probabilities": probabilities}

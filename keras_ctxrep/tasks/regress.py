@@ -1,0 +1,75 @@
+"""Regression: a number for a text or a pair of texts, as similarity is scored."""
+
+import math
+
+import numpy as np
+
+from keras_ctxrep.tasks.classify import TextTask
+from keras_ctxrep.tasks.task import Figures
+from keras_ctxrep.text import scores
+from keras_ctxrep.text.tokens import words
+
+TOLERANCE = 0.01  # by how much of a number, or of 1 if it is smaller, two engines' may differ and agree
+
+
+class Regress(TextTask):
+    """A number."""
+
+    name = "regress"
+    help = "a number for a text or a pair: text, label[, pair]"
+    columns = TextTask.columns | {"label": ("label", "score")}
+
+    def label(self, value):
+        if value is None or value == "":
+            return None
+        try:
+            number = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(f"label {value!r} is not a finite number")
+        return number
+
+    def problem(self, example):
+        if not words(example.text) and not words(example.pair or ""):
+            return "no words in this text, of which a number could be computed"
+        return None
+
+    def targets(self, bundle, example, rows):
+        return [[example.label]]
+
+    def head(self, encoder, bundle):
+        from keras_ctxrep.models import heads
+
+        return heads.regress(encoder, **bundle.head)
+
+    def loss(self):
+        import keras
+
+        return keras.losses.MeanSquaredError()
+
+    def decode(self, bundle, query, rows, outputs):
+        return {"value": float(np.asarray(outputs[0]["logits"])[0])}
+
+    def figures(self, expected, answers, labels) -> Figures:
+        for example, answer in zip(expected, answers, strict=True):
+            if "error" in answer:
+                place = example.place or repr(example.text[:60])
+                raise ValueError(f"{place}: {answer['error']}, so no number to compare")
+        gold = np.array([example.label for example in expected])
+        predicted = np.array([answer["value"] for answer in answers])
+        names = ("pearson", "spearman", "mean_squared_error")
+        figures = {name: getattr(scores, name)(gold, predicted) for name in names}
+        return Figures(figures, np.abs(gold - predicted), lambda drawn: scores.pearson(gold[drawn], predicted[drawn]))
+
+    def summary(self, answer):
+        return answer.get("error") or answer["value"]
+
+    def agreement(self, reference, answer):
+        difference = abs(reference["value"] - answer["value"])
+        return [(difference <= TOLERANCE * max(1.0, abs(reference["value"])), difference)]
+
+    def answers_in_graph(self, bundle, outputs):
+        import tensorflow as tf
+
+        return {"value": tf.squeeze(tf.cast(outputs["logits"], tf.float32), -1)}

@@ -1,0 +1,269 @@
+"""Tagging: one label for each word, as of named entities or parts of speech."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import eq
+from typing import Any
+
+import numpy as np
+
+from keras_ctxrep import options
+from keras_ctxrep.options import option
+from keras_ctxrep.tasks.classify import class_name, enough_labels
+from keras_ctxrep.tasks.task import Figures, Query, Task, f1_of, f1_table
+from keras_ctxrep.text import files, scores
+from keras_ctxrep.text.decode import entities, softmax
+from keras_ctxrep.text.features import Reads
+from keras_ctxrep.text.files import checked_text
+from keras_ctxrep.text.tags import is_spans, spans, to_iob2
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A sentence split into words, with a tag for each; those of spans in IOB2."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+    place: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Options(options.Options):
+    """Options of taggers."""
+
+    crf: bool = option(False, "choose a sentence's labels together, by a CRF")
+
+
+class Tag(Task):
+    """One label for each word."""
+
+    name = "tag"
+    help = "one label for each word: CoNLL columns, or words, tags"
+    columns = {"text": ("words", "tokens"), "label": ("tags", "labels", "ner_tags", "ner")}
+    gold = "tags"
+    reads = Reads(words=True)
+    Options = Options
+
+    def rows(self, path, columns):
+        if files.suffix(path) in (".json", ".jsonl"):
+            return files.objects(path)
+        return self._conll(path, columns)
+
+    def _conll(self, path, columns) -> files.Rows:
+        numbers = files.conll_columns(path, columns)
+        for number, sentence in files.conll(path):
+            yield number, partial(self._columns, sentence, numbers, columns)
+
+    def _columns(self, sentence, numbers, columns) -> dict[str, list[str]]:
+        tokens = sentence()["tokens"]
+        word, tag = numbers.get("text", 0), numbers.get("label", len(tokens[0]) - 1)
+        row = {columns.get("text", "words"): files.column(tokens, word)}
+        return row if word == tag else row | {columns.get("label", "tags"): files.column(tokens, tag)}
+
+    def examples(self, row, place="", columns=None) -> Iterator[Any]:
+        words = checked_words(self.value(row, "text", columns))
+        yield Tagged(words, checked_tags(words, self.value(row, "label", columns)), place)
+
+    def tokens(self, example):
+        return example.words
+
+    def labels_of(self, example):
+        return example.tags
+
+    def labels(self, used, source):
+        if is_spans(used):
+            kinds = {label[1:] for label in used - {"O"}}  # "-PER", or "" of bare B and I
+            used = {"O"} | {f"{edge}{kind}" for kind in kinds for edge in "BI"}
+        return enough_labels(used, source, "tagger")
+
+    def targets(self, bundle, example, rows):
+        numbers = {label: number for number, label in enumerate(bundle.labels)}
+        starts = rows[0].starts or []
+        return [[numbers[tag] for start, tag in zip(starts, example.tags, strict=True) if start is not None]]
+
+    def batch(self, bundle, targets, inputs):
+        labels = np.full(inputs.get("starts", inputs["mask"]).shape, -1, np.int32)
+        for row, target in zip(labels, targets, strict=True):
+            row[: len(target)] = target
+        if bundle.head.get("crf"):
+            return ({"logits": labels},)
+        weights = (labels >= 0).astype(np.float32)
+        weights *= weights.size / max(1.0, weights.sum())  # so that the mean over all positions is that over words
+        return {"logits": np.maximum(labels, 0)}, {"logits": weights}
+
+    def head(self, encoder, bundle):
+        from keras_ctxrep.models import heads
+
+        return heads.tag(encoder, len(bundle.labels), **bundle.head)
+
+    def head_options(self, options):
+        return {"crf": True} if options.crf else {}
+
+    def query(self, example):
+        return Query(example.words)
+
+    def decode(self, bundle, query, rows, outputs):
+        output, starts, text = outputs[0], rows[0].starts or [], query.text
+        probabilities = softmax(output["logits"])  # (W, C), W or more
+        tags = output["tags"] if "tags" in output else probabilities.argmax(-1)
+        if isinstance(text, str):
+            sentence, places = text, rows[0].words or []
+        else:
+            sentence, places = joined(text)
+        words, number = [], 0
+        for start, (begin, end) in zip(starts, places, strict=False):
+            word = {"word": sentence[begin:end], "start": begin, "end": end, "label": None, "score": 0.0}
+            if start is not None:
+                tag = int(tags[number])
+                word |= {"label": bundle.labels[tag], "score": float(probabilities[number, tag])}
+                number += 1
+            elif isinstance(text, str):
+                continue  # cut off
+            words.append(word)
+        return self.answer(bundle, words, sentence)
+
+    def served(self, bundle, query, output):
+        columns = [output[name] for name in ("words", "starts", "ends", "labels", "scores")]
+        words = [
+            {
+                "word": word.decode(),
+                "start": int(begin),
+                "end": int(end),
+                "label": label.decode(),
+                "score": float(score),
+            }
+            for word, begin, end, label, score in zip(*columns, strict=True)
+            if label
+        ]
+        return self.answer(bundle, words, str(query.text))
+
+    def answer(self, bundle, words: list[dict], sentence: str) -> dict:
+        """The answer of labelled words: with "entities" where the labels mark spans."""
+        if not is_spans(bundle.labels):
+            return {"words": words}
+        marked = []
+        for kind, first, last in entities([word["label"] for word in words]):
+            begin, end = words[first]["start"], words[last - 1]["end"]
+            marked.append({"type": kind, "text": sentence[begin:end], "start": begin, "end": end})
+        return {"words": words, "entities": marked}
+
+    def figures(self, expected, answers, labels) -> Figures:
+        gold = [example.tags for example in expected]
+        predicted = [predicted_tags(example, answer) for example, answer in zip(expected, answers, strict=True)]
+        right = np.array([sum(map(eq, *pair)) for pair in zip(gold, predicted, strict=True)])
+        size = np.array([len(sentence) for sentence in gold])
+        accuracy = float(right.sum() / size.sum())
+        tags = sorted({tag for side in (gold, predicted) for sentence in side for tag in sentence} - {""})
+        if is_spans(labels or tags):
+            return span_figures(gold, predicted, {"token_accuracy": accuracy})
+        numbered = ([[*enumerate(sentence)] for sentence in side] for side in (gold, predicted))
+        _, by_tag = scores.counts(*numbered, tags, lambda item: item[1])
+        figures = {"accuracy": accuracy, "macro_f1": float(scores.precision_recall_f1(by_tag)[:, 2].mean())}
+        table = f1_table(tags, by_tag)
+        return Figures(figures, size - right, lambda drawn: right[drawn].sum() / size[drawn].sum(), table)
+
+    def shown(self, example, answer):
+        tags = predicted_tags(example, answer)
+        return {
+            "input": " ".join(example.words),
+            "expected": _marked(example.words, example.tags),
+            "answer": answer.get("error") or _marked(example.words, tags),
+        }
+
+    def agreement(self, reference, answer):
+        pairs = zip(reference["words"], answer["words"], strict=False)
+        words = [(a["label"] == b["label"], abs(a["score"] - b["score"])) for a, b in pairs]
+        return words + [(False, 1.0)] * abs(len(reference["words"]) - len(answer["words"]))
+
+    def in_graph(self, bundle, features, ids, inputs):
+        import tensorflow as tf
+
+        batch, words = features.tagging(**inputs)
+        outputs = ids(batch)
+        probabilities = tf.nn.softmax(tf.cast(outputs["logits"], tf.float32))
+        tags = outputs["tags"] if "tags" in outputs else tf.argmax(probabilities, axis=-1)
+        read = batch.get("starts", batch["mask"]) > 0  # a word that was cut off has no label
+        labels = tf.where(read, tf.gather(tf.constant(bundle.labels), tags), "")
+        confidence = tf.where(read, tf.gather(probabilities, tags, batch_dims=2), 0.0)
+        return outputs | words | {"labels": labels, "scores": confidence}
+
+
+def checked_words(words: Any) -> tuple[str, ...]:
+    """The words of a row.
+
+    Raises:
+        ValueError: there are none, or one of them is empty.
+    """
+    if not isinstance(words, list) or not words:
+        raise ValueError(f"words {words!r}: a list of words is needed (key 'words')")
+    for word in words:
+        if not isinstance(word, str) or not word.strip():
+            raise ValueError(f"{word!r} is no word")
+        checked_text(word)
+    return tuple(words)
+
+
+def checked_tags(words: Sequence[str], tags: Any) -> tuple[str, ...] | None:
+    """The tags of a row's words, those of spans in IOB2.
+
+    Raises:
+        ValueError: there are more or fewer than words, or one of them is empty.
+    """
+    if tags is None:
+        return None
+    if not isinstance(tags, list) or len(tags) != len(words):
+        raise ValueError(f"{len(words)} words and {len(tags) if isinstance(tags, list) else repr(tags)} tags")
+    names = [class_name(tag) for tag in tags]
+    if None in names:
+        raise ValueError(f"word {names.index(None) + 1}, {words[names.index(None)]!r}, has no tag")
+    return to_iob2([name for name in names if name is not None])
+
+
+def joined(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    """Words joined by spaces, and where each stands in the result.
+
+    >>> joined(["a", "day"])
+    ('a day', [(0, 1), (2, 5)])
+    """
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    return " ".join(words), [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]
+
+
+def predicted_tags(example: Any, answer: dict) -> list[str]:
+    """The tag of each word in an answer, "" for all of them if there is none.
+
+    Raises:
+        ValueError: the answer has other words than the example.
+    """
+    if "words" not in answer:
+        return [""] * len(example.words)
+    tags = [word["label"] or "O" for word in answer["words"]]
+    if len(tags) != len(example.words):
+        place = example.place or " ".join(example.words)[:60]
+        raise ValueError(
+            f"{place}: {len(example.words)} words, {len(tags)} in the answer; predict the words as they are"
+        )
+    return tags
+
+
+def span_figures(gold: Sequence, predicted: Sequence, more: dict[str, float], ignored: str | None = None) -> Figures:
+    """Precision, recall and F1 of the spans that tags mark, as conlleval counts them.
+
+    Args:
+        gold, predicted: the tags of each sentence.
+        more: further figures.
+        ignored: spans of this type do not count.
+    """
+    sides = [[[span for span in spans(tags) if span[0] != ignored] for tags in side] for side in (gold, predicted)]
+    kinds = sorted({span[0] for side in sides for sentence in side for span in sentence})
+    by_sentence, by_kind = scores.counts(*sides, kinds, lambda span: span[0])
+    precision, recall, f1 = scores.precision_recall_f1(by_sentence.sum(0)).tolist()
+    figures = {"span_f1": f1, "precision": precision, "recall": recall} | more
+    statistic = lambda drawn: f1_of(by_sentence[drawn].sum(0))  # noqa: E731
+    return Figures(figures, by_sentence @ [-2, 1, 1], statistic, f1_table(kinds, by_kind))
+
+
+def _marked(words: Sequence[str], tags: Sequence[str]) -> str:
+    """Only the words that have a tag of their own."""
+    return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True) if tag != "O")

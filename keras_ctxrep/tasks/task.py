@@ -1,0 +1,386 @@
+"""What a task is: everything that the rest of the library asks of one, with what most of them answer alike."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_ctxrep import options
+from keras_ctxrep.text import files, scores
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Reads, Row, Span
+
+WORST = 10  # examples in a report
+Outputs = Mapping[str, Any]  # a model's outputs for one row, by name
+
+
+class Query(NamedTuple):
+    """What a model is asked about one example.
+
+    Attributes:
+        text: a string, or the words of a sentence that is split already.
+        pair: the second text.
+        marks: spans of the text, in characters, or in words where it is split already.
+    """
+
+    text: str | tuple[str, ...]
+    pair: str | None = None
+    marks: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """How good a model's answers are.
+
+    Attributes:
+        metric: name of the figure that stands for the task.
+        value: that figure; fractions are from 0 to 1.
+        interval: its 95% interval over examples.
+        scores: all figures, this one included, by name.
+        table: rows of text, the first a header: what was taken for what (classify), or each type's figures (tag).
+        worst: indices of up to 10 examples, the worst first.
+    """
+
+    metric: str
+    value: float
+    interval: tuple[float, float] | None
+    scores: dict[str, float]
+    table: list[list[str]] | None
+    worst: list[int]
+
+
+@dataclass
+class Figures:
+    """What a task computes of answers.
+
+    Attributes:
+        scores: figures by name, the one that stands for the task first.
+        errors: float (examples,), how bad each answer is; 0 is right.
+        statistic: indices of examples -> the first figure of these alone, for its interval.
+        table: as of `Report`.
+    """
+
+    scores: dict[str, float]
+    errors: np.ndarray
+    statistic: Callable[[np.ndarray], float]
+    table: list[list[str]] | None = None
+
+
+class Task:
+    """One task: its examples, what it reads, its head and loss, its answers and its metrics.
+
+    A subclass sets the attributes and overrides what is different for it. Everything outside this package asks the
+    task and compares no names; NumPy alone is imported here, Keras and TensorFlow inside the functions that need them.
+
+    Attributes:
+        name: as in bundles and on the command line.
+        help: one line for the command line: what it is, and its columns.
+        columns: what is read of a row -> the names of columns or keys that may hold it, the first of them that is there.
+        gold: the attribute of an example that holds what is right.
+        reads: the inputs it asks of a family.
+        Options: a frozen dataclass of its own training options, made with `options.option`.
+        max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
+        head_dropout: before the head's dense layer; None: as the family has it.
+    """
+
+    name: str
+    help: str
+    columns: Mapping[str, tuple[str, ...]] = {}
+    gold = "label"
+    reads = Reads()
+    Options: type[options.Options] = options.Options
+    max_length: int | None = None
+    head_dropout: float | None = None
+
+    # ------------------------------------------------------------------------------------------------- examples
+
+    def read(
+        self, path: str | Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+    ) -> Iterator[Any]:
+        """The examples of a file, one by one.
+
+        By the file's suffix, before .gz, .bz2 or .xz:
+
+        - .jsonl, .json: an object a line, whose keys are the names in `columns` of the task; for "answer" also the
+          official JSON of SQuAD 1.1 and 2.0, https://rajpurkar.github.io/SQuAD-explorer/. Several labels are a list.
+        - .txt, unless it has `columns` or a header with tabs: one text a line, without a label.
+        - other files for tasks over words: CoNLL columns, split by tabs, else by spaces; a word a line, the tag last,
+          an empty line between sentences.
+        - other files: tab-separated with a header; quotes are text. Several labels are separated by commas.
+
+        Args:
+            path: the file.
+            columns: a key of the task's `columns` -> the column's or key's name in this file, or its number from "1"
+                on; a tab-separated file with numbers has no header, and may have columns not used.
+            skipped: malformed rows are left out, and what is wrong with each is appended here, instead of raised.
+
+        Raises:
+            ValueError: a row is malformed, the file cannot be decompressed, or there is no example in it; the message
+                names file and line.
+        """
+        self.check_columns(columns)
+        return self.from_rows(str(path), self.rows(Path(path), columns or {}), columns, skipped)
+
+    def check_columns(self, columns: Mapping[str, str] | None) -> None:
+        """Raises a ValueError unless the task reads such columns."""
+        if unknown := set(columns or ()) - set(self.columns):
+            raise ValueError(
+                f"columns {sorted(unknown)}: for the task {self.name!r} they are {', '.join(self.columns)}"
+            )
+
+    def rows(self, path: Path, columns: Mapping[str, str]) -> files.Rows:
+        """The rows of a file in the formats that the task reads."""
+        if files.suffix(path) in (".json", ".jsonl"):
+            return files.objects(path)
+        return files.table(path, self.columns, columns)
+
+    def from_rows(
+        self, source: str, rows: files.Rows, columns: Mapping[str, str] | None, skipped: list[str] | None
+    ) -> Iterator[Any]:
+        """The examples of rows, those that are malformed raised or left out, as `read` does it.
+
+        Args:
+            source: what the rows are of, for messages.
+            rows: (number, what gives a row's values by name), see `text.files.Rows`.
+            columns, skipped: as of `read`.
+        """
+        count, first = 0, ""
+        for number, row in rows:
+            try:
+                examples = list(self.examples(row(), f"{source}:{number}", columns))
+            except ValueError as error:
+                message = f"{source}:{getattr(error, 'line', number)}: {error}"
+                if skipped is None:
+                    raise ValueError(message) from None
+                skipped.append(message)
+                first = first or message
+            else:
+                count += len(examples)
+                yield from examples
+        if not count:
+            what = f"no row of it can be read; the first: {first}" if first else "no examples in it"
+            raise ValueError(f"{source}: {what}")
+
+    def examples(
+        self, row: Mapping[str, Any], place: str = "", columns: Mapping[str, str] | None = None
+    ) -> Iterable[Any]:
+        """The examples of a row's values by name; of most tasks it is one.
+
+        Args:
+            row: names -> values.
+            place: "FILE:LINE"; it is not part of the messages.
+            columns: as of `read`.
+
+        Raises:
+            ValueError: a value is missing or of the wrong kind.
+        """
+        raise NotImplementedError
+
+    def value(self, row: Mapping[str, Any], name: str, columns: Mapping[str, str] | None) -> Any:
+        """What a row has under the first name of a column that is there, or None."""
+        names = (columns[name],) if columns and name in columns else self.columns[name]
+        return next((row[key] for key in names if row.get(key) is not None), None)
+
+    def text(self, row: Mapping[str, Any], name: str, columns: Mapping[str, str] | None) -> str:
+        """A text that a row must have."""
+        value = self.value(row, name, columns)
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"no {name} (key or column {(columns or {}).get(name, name)!r}); found {sorted(row)}")
+        return files.checked_text(value)
+
+    def tokens(self, example: Any) -> Sequence[str]:
+        """The words of an example, to learn embeddings from."""
+        from keras_ctxrep.text.tokens import words
+
+        return [word.text for word in words(example.text)]
+
+    def problem(self, example: Any) -> str | None:
+        """What is wrong with an example to learn from or to compare with, beyond its labels."""
+        return None
+
+    # --------------------------------------------------------------------------------------------------- labels
+
+    def labels_of(self, example: Any) -> Sequence | None:
+        """The labels an example uses, or None if it has not been labelled."""
+        return None if getattr(example, self.gold) is None else ()
+
+    def labels(self, used: set, source: str) -> tuple[str, ...]:
+        """All labels in the order of the logits.
+
+        Args:
+            used: the labels of the training data.
+            source: its name, for messages.
+
+        Raises:
+            ValueError: they are too few to train on.
+        """
+        return ()
+
+    def traits(self, example: Any) -> Iterable[str]:
+        """What `settings` has to know of the training data."""
+        return ()
+
+    def settings(self, options: Any, traits: set[str]) -> dict:
+        """What a bundle keeps to give answers with.
+
+        Args:
+            options: of the class `Options`.
+            traits: those of all examples.
+        """
+        return {}
+
+    def tuned(self, bundle: Bundle, examples: Sequence[Any], ask: Callable[[Sequence[Any]], list[dict]]) -> Bundle:
+        """The bundle with settings that are chosen on development examples, once the model is trained.
+
+        Args:
+            bundle: of the trained model.
+            examples: development examples.
+            ask: examples -> answers.
+        """
+        return bundle
+
+    # -------------------------------------------------------------------------------------------------- training
+
+    def targets(self, bundle: Bundle, example: Any, rows: Sequence[Row]) -> list:
+        """What a model learns of each row of an example."""
+        raise NotImplementedError
+
+    def batch(self, bundle: Bundle, targets: list, inputs: Mapping[str, np.ndarray]) -> tuple[dict, ...]:
+        """The targets of a batch by output name, and their weights where they have some."""
+        return ({"logits": np.array(targets, np.float32)},)
+
+    def head(self, encoder, bundle: Bundle):
+        """The task's model over an encoder, with fresh weights."""
+        raise NotImplementedError
+
+    def head_options(self, options: Any) -> dict:
+        """Keyword arguments of the head that are the task's own."""
+        return {}
+
+    def loss(self):
+        """The loss of its outputs, a new `keras.losses.Loss`; None: softmax cross-entropy, or that of the CRF."""
+        return None
+
+    # --------------------------------------------------------------------------------------------------- answers
+
+    def check(self, bundle: Bundle) -> None:
+        """Raises a ValueError if this model has no answers to give."""
+
+    def query(self, example: Any) -> Query:
+        """What is asked about an example."""
+        return Query(example.text, getattr(example, "pair", None))
+
+    def query_of_line(self, line: str, pairs: bool) -> Query:
+        """What is asked by a line of text.
+
+        Raises:
+            ValueError: the line has not the form that is needed.
+        """
+        parts = line.split("\t") if pairs else [line]
+        if len(parts) != 1 + pairs:
+            raise ValueError("a pair has one tab between its texts")
+        return Query(*parts)
+
+    def encode(self, bundle: Bundle, queries: Sequence[Query]) -> list[list[Row]]:
+        """The rows of each query: one, or one for every window of its text."""
+        pairs = [query.pair for query in queries] if bundle.pairs else None
+        marks = [query.marks for query in queries] if bundle.reads.marks else None
+        rows = bundle.features.encode([query.text for query in queries], pairs, bundle.reads.words, marks)
+        return [[row] for row in rows]
+
+    def decode(self, bundle: Bundle, query: Query, rows: Sequence[Row], outputs: Sequence[Outputs]) -> dict:
+        """The answer to a query from the outputs of its rows."""
+        raise NotImplementedError
+
+    def served(self, bundle: Bundle, query: Query, output: Outputs) -> dict:
+        """The answer to a query from the outputs of a SavedModel's raw-string signature."""
+        return self.decode(bundle, query, (), (output,))
+
+    # --------------------------------------------------------------------------------------------------- metrics
+
+    def figures(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Figures:
+        """The task's figures; examples that have their labels, and an answer for each, {"error"} being wrong."""
+        raise NotImplementedError
+
+    def evaluate(
+        self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str] = (), interval: bool = True
+    ) -> Report:
+        """A report on a model's answers.
+
+        Args:
+            expected: examples, with their labels.
+            answers: of a `Predictor`, one for each; {"error"} is wrong.
+            labels: of the model; else those that are expected.
+            interval: whether to compute it.
+
+        Raises:
+            ValueError: nothing to compare, an example has no label, a sentence has other words than its answer, or a
+                number could not be computed; the message names the example's place.
+        """
+        if len(expected) != len(answers) or not expected:
+            raise ValueError(f"cannot compare {len(expected)} examples with {len(answers)} answers")
+        for number, example in enumerate(expected, 1):
+            if getattr(example, self.gold) is None:
+                raise ValueError(f"{example.place or f'example {number}'}: no {self.gold} to compare with")
+        figures = self.figures(expected, answers, labels)
+        metric, value = next(iter(figures.scores.items()))
+        worst = np.argsort(-figures.errors, kind="stable")[:WORST]
+        return Report(
+            metric,
+            value,
+            scores.bootstrap(figures.statistic, len(expected)) if interval else None,
+            figures.scores,
+            figures.table,
+            [int(index) for index in worst if figures.errors[index] > 0],
+        )
+
+    def shown(self, example: Any, answer: dict) -> dict[str, Any]:
+        """An example and its answer as a person compares them: {"input", "expected", "answer"}."""
+        text = example.text if example.pair is None else f"{example.text} | {example.pair}"
+        return {"input": text, "expected": example.label, "answer": self.summary(answer)}
+
+    def summary(self, answer: dict) -> Any:
+        """The gist of an answer."""
+        raise NotImplementedError
+
+    def agreement(self, reference: dict, answer: dict) -> list[tuple[bool, float]]:
+        """(Is it the same, by how much do its figures differ), of each decision in an answer of two engines."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------------------ SavedModel
+
+    def inputs(self, bundle: Bundle) -> tuple[str, ...]:
+        """The names of the raw-string signature's inputs; "marks" are int32 (B, M, 2), in characters of the text."""
+        names = ("text", "pair")[: 1 + bundle.pairs]
+        return (*names, "marks") if bundle.reads.marks else names
+
+    def in_graph(self, bundle: Bundle, features: Any, ids: Callable, inputs: dict) -> dict:
+        """The raw-string signature as TensorFlow operators.
+
+        Args:
+            bundle: of the model.
+            features: the text preparation, of `keras_ctxrep_export.text_ops`.
+            ids: the model, from its dict of tensors to its dict of outputs.
+            inputs: tensors by the names of `inputs`.
+        """
+        outputs = ids(features(**inputs))
+        return outputs | self.answers_in_graph(bundle, outputs)
+
+    def answers_in_graph(self, bundle: Bundle, outputs: dict) -> dict:
+        """The answers beside the model's own outputs."""
+        return {}
+
+
+def f1_table(kinds: Sequence[str], counts: np.ndarray) -> list[list[str]]:
+    """Precision, recall and F1 of each kind as rows of text; int (C, 3) as of `scores.counts`."""
+    rows = zip(kinds, scores.precision_recall_f1(counts), counts[:, 2], strict=True)
+    return [["", "precision", "recall", "f1", "support"]] + [
+        [kind, *(f"{share:.3f}" for share in shares), str(support)] for kind, shares, support in rows
+    ]
+
+
+def f1_of(counts: np.ndarray) -> float:
+    """F1 of int (3,) counts."""
+    return float(scores.precision_recall_f1(counts)[2])

@@ -1,0 +1,292 @@
+"""Rows of .jsonl, tab-separated, CoNLL and SQuAD files, plain or compressed, with the line of each.
+
+Nothing here knows a task: a row is a number for messages and a function that gives its values by name, and that raises a
+ValueError if it is malformed.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from keras_ctxrep.text.corpus import OPENERS, byte_lines
+
+# (line number, what gives the row's values by name when it is called, and may then find it malformed)
+Rows = Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]
+
+
+def skipped_rows(messages: Sequence[str]) -> str:
+    """How many rows were left out, and what is wrong with the first 20 of them.
+
+    >>> print(skipped_rows(["a.tsv:3: no label"]))
+    malformed rows left out: 1
+      a.tsv:3: no label
+    """
+    rest = [f"and {len(messages) - 20:,} more"] if len(messages) > 20 else []
+    return "\n  ".join([f"malformed rows left out: {len(messages):,}", *messages[:20], *rest])
+
+
+class MalformedRow(ValueError):
+    """What is wrong with a row, if it is on a line other than its first."""
+
+    def __init__(self, message: str, line: int):
+        super().__init__(message)
+        self.line = line
+
+
+def suffix(path: Path) -> str:
+    """The suffix before that of a compression.
+
+    >>> suffix(Path("train.tsv.gz"))
+    '.tsv'
+    """
+    return path.with_suffix("").suffix if path.suffix in OPENERS else path.suffix
+
+
+def objects(path: Path) -> Rows:
+    """The objects of a file with one JSON object a line."""
+    return ((number, partial(json_object, raw)) for number, raw in byte_lines(path) if raw.strip())
+
+
+def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, str]) -> Rows:
+    """The rows of a tab-separated file with a header; quotes are text.
+
+    A .txt file without `columns` and without a header with tabs has one text a line, under the first of `names`.
+
+    Args:
+        path: the file.
+        names: what is read -> the columns that may hold it; the first of them is needed.
+        columns: what is read -> its column's name in this file, or its number from "1" on; a file with numbers has no
+            header, and may have more columns.
+
+    Raises:
+        ValueError: the header lacks a column or has it twice.
+    """
+    lines = byte_lines(path)
+    needed, plain = next(iter(names)), suffix(path) == ".txt"
+    numbers = _numbers(path, columns)
+    if numbers is not None:
+        width = max(numbers.values()) + 1
+        header = [columns.get(next((name for name, at in numbers.items() if at == i), ""), "") for i in range(width)]
+        yield from ((number, partial(_fields, raw, header, True)) for number, raw in lines if raw)
+        return
+    for number, raw in lines:
+        try:
+            header = decoded(raw).split("\t")
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {error}") from None
+        known = {columns[needed]} if needed in columns else set(names[needed])
+        if plain and not columns and not (len(header) > 1 and known & set(header)):
+            yield number, partial(_line, raw, needed)
+            yield from ((number, partial(_line, raw, needed)) for number, raw in lines if raw.strip())
+            return
+        _check_header(f"{path}:{number}", header, names, columns, known)
+        yield from ((number, partial(_fields, raw, header)) for number, raw in lines if raw)
+
+
+def _check_header(place: str, header: list[str], names: Mapping[str, Sequence[str]], columns, known: set[str]) -> None:
+    if missing := [name for name in columns.values() if name not in header]:
+        raise ValueError(f"{place}: the header has no column {missing[0]!r}; found {header}")
+    used = {*columns.values(), *(alias for aliases in names.values() for alias in aliases)}
+    if twice := [name for name in header if name in used and header.count(name) > 1]:
+        raise ValueError(f"{place}: the header has {twice[0]!r} twice")
+    if not known & set(header):
+        hint = "; fields are separated by tabs" if len(header) == 1 and "," in header[0] else ""
+        raise ValueError(f"{place}: the header must name a column {next(iter(names))!r}; found {header}{hint}")
+
+
+def _line(raw: bytes, name: str) -> dict[str, str]:
+    return {name: decoded(raw)}
+
+
+def _fields(raw: bytes, names: Sequence[str], more: bool = False) -> dict[str, str]:
+    fields = decoded(raw).split("\t")
+    if len(fields) < len(names) or (len(fields) > len(names) and not more):
+        wanted = f"column {len(names)} is needed" if more else f"the header has {len(names)}: {list(names)}"
+        raise ValueError(f"{len(fields)} fields where {wanted}")
+    return {name: value for name, value in zip(names, fields, strict=False) if name}
+
+
+class Token(tuple[str, ...]):
+    """The columns of one word of a CoNLL file, and its line."""
+
+    line: int
+
+    def __new__(cls, columns: Sequence[str], line: int):
+        token = super().__new__(cls, columns)
+        token.line = line
+        return token
+
+
+def conll(path: Path) -> Rows:
+    """The sentences of a CoNLL file, each as {"tokens": a list of `Token`}.
+
+    A word a line, its columns split by tabs where there are any, so that a word may hold a space, else by spaces; an
+    empty line between sentences. Lines "-DOCSTART- ..." are left out, and those "# ..." that have not the columns of a
+    word. All words of a sentence have as many columns.
+    """
+    shape = (0, True)  # how many columns the sentence before has, and whether tabs part them
+    block: list[tuple[int, bytes]] = []
+
+    def sentence() -> Rows:
+        nonlocal shape
+        lines = [(number, fields, (len(fields), b"\t" in raw)) for number, raw in block for fields in [_split(raw)]]
+        shape = next((own for _, fields, own in lines if fields[0][:1] != b"#"), shape)
+        words = [
+            (number, fields)
+            for number, fields, own in lines
+            if fields[0] != b"-DOCSTART-" and (fields[0] != b"#" or own == shape)
+        ]
+        if words:
+            yield words[0][0], partial(_tokens, words)
+        block.clear()
+
+    for number, raw in byte_lines(path):
+        if raw.strip():
+            block.append((number, raw))
+        else:
+            yield from sentence()
+    yield from sentence()
+
+
+def conll_columns(path: Path, columns: Mapping[str, str]) -> dict[str, int]:
+    """The numbers, from 0 on, that `columns` gives to what is read from a CoNLL file.
+
+    Raises:
+        ValueError: one of them is no number.
+    """
+    numbers = _numbers(path, columns)
+    if columns and numbers is None:
+        raise ValueError(f"{path}: columns {dict(columns)}: those of a CoNLL file are numbers from 1 on")
+    return numbers or {}
+
+
+def _tokens(words: list[tuple[int, list[bytes]]]) -> dict[str, list[Token]]:
+    width = len(words[0][1])
+    tokens = []
+    for line, fields in words:
+        if len(fields) != width:
+            raise MalformedRow(f"{len(fields)} columns where the sentence's first word has {width}", line)
+        try:
+            tokens.append(Token([decoded(field) for field in fields], line))
+        except ValueError as error:
+            raise MalformedRow(str(error), line) from None
+    return {"tokens": tokens}
+
+
+def column(tokens: Sequence[Token], number: int) -> list[str]:
+    """One column of a sentence.
+
+    Raises:
+        ValueError: there are fewer columns, or a word has nothing in it.
+    """
+    for token in tokens:
+        if number >= len(token):
+            raise MalformedRow(f"{len(token)} columns; column {number + 1} is needed", token.line)
+        if not token[number].strip():
+            raise MalformedRow(f"column {number + 1} is empty", token.line)
+    return [token[number] for token in tokens]
+
+
+def _split(raw: bytes) -> list[bytes]:
+    """Split by tabs where there are any, so that a word may hold a space, else by spaces."""
+    raw = raw.rstrip(b" \t")
+    return raw.split(b"\t") if b"\t" in raw else re.split(b" +", raw.lstrip(b" "))
+
+
+def _whole_text(path: Path) -> str:
+    raw = b"\n".join(line for _, line in byte_lines(path))
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: not UTF-8 (byte {error.start} of the file: {error.reason})") from None
+
+
+def squad(path: Path, keys: Sequence[str]) -> Rows:
+    """The questions of an official SQuAD file, of which one article at a time is parsed; or a JSON object a line.
+
+    Args:
+        path: FILE.json.
+        keys: an object a line begins with one of these.
+    """
+    text = _whole_text(path)
+    first_key = re.match(r'\s*\{\s*"([^"]*)"', text)
+    if first_key is not None and first_key[1] in keys:
+        yield from objects(path)
+        return
+    found = re.search(r'"data"\s*:\s*\[\s*', text)
+    if found is None:
+        raise ValueError(f'{path}:1: neither the JSON of SQuAD, {{"data": [...]}}, nor an object a line')
+    line, counted, place = 1, 0, found.end()
+    while text[place : place + 1] != "]":
+        try:
+            article, end = json.JSONDecoder().rawdecoded(text, place)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: not JSON: {error}") from None
+        for row in _article(article):
+            place = max(place, text.find(json.dumps(row.get("id"), ensure_ascii=False), place, end))
+            line, counted = line + text.count("\n", counted, place), place
+            yield line, partial(_given, row)
+        gap = re.compile(r"\s*(,\s*|(?=\]))").match(text, end)
+        if gap is None:
+            line += text.count("\n", counted, end)
+            raise ValueError(f"{path}:{line}: not JSON: after an article stands {text[end : end + 20]!r}")
+        place = gap.end()
+
+
+def _article(article: Any) -> Iterator[dict]:
+    try:
+        for paragraph in article["paragraphs"]:
+            for row in paragraph["qas"]:
+                yield row | {"context": paragraph["context"]}
+    except (TypeError, KeyError) as error:
+        yield {"malformed": f'not an article of SQuAD, {{"paragraphs": [{{"context", "qas"}}]}}: {error!r}'}
+
+
+def _given(row: dict) -> dict:
+    if "malformed" in row:
+        raise ValueError(row["malformed"])
+    return row
+
+
+def checked_text(text: str) -> str:
+    """The text itself; half a surrogate pair, which is no character, is an error."""
+    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+        raise ValueError(f"half a surrogate pair, which is no character, in {text[:60]!a}")
+    return text
+
+
+def decoded(raw: bytes) -> str:
+    """UTF-8 as text."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 (byte {error.start}: {error.reason})") from None
+
+
+def json_object(raw: bytes) -> dict:
+    """One JSON object of a line."""
+    text = decoded(raw)
+    try:
+        row = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    except (ValueError, RecursionError) as error:  # too long a number, too deep a nesting
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise ValueError(f'{type(row).__name__}; each line is an object such as {{"text": ..., "label": ...}}')
+    return row
+
+
+def _numbers(path: Path, columns: Mapping[str, str]) -> dict[str, int] | None:
+    """Columns that are numbers, from 0 on; None if they are names."""
+    if not columns or not any(str(column).isdecimal() for column in columns.values()):
+        return None
+    if not all(str(column).isdecimal() and int(column) > 0 for column in columns.values()):
+        raise ValueError(f"{path}: columns {dict(columns)}: all are names, or all are numbers from 1 on")
+    return {name: int(column) - 1 for name, column in columns.items()}
