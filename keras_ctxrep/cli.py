@@ -126,7 +126,9 @@ def _score_sentences(args: argparse.Namespace) -> None:
     refused = [name for name in ("carry_state", "columns", "skip_bad", "predictions", "json") if getattr(args, name)]
     if refused:
         flag = f"--{refused[0].replace('_', '-')}"
-        reason = "one JSON object for each sentence is what it prints" if refused[0] == "json" else "it scores sentences"
+        reason = (
+            "one JSON object for each sentence is what it prints" if refused[0] == "json" else "it scores sentences"
+        )
         raise _Usage(f"score: leave out {flag} with --lm: {reason} of a text, each by itself")
     from keras_ctxrep import recipes
     from keras_ctxrep.text.corpus import documents
@@ -213,9 +215,7 @@ def _neighbours_flags(flags: Flags) -> None:
     flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
     flags.add("--sentence", "where the word stands (default: the first sentence that has it)", metavar="TEXT")
     flags.add("-k", "how many (default: 10)", type=_positive, metavar="N")
-    flags.add(
-        "--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean")
-    )
+    flags.add("--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean"))
     flags.add("--json", "print one JSON array", action="store_true", default=None)
 
 

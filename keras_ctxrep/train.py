@@ -222,9 +222,7 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(devices)
 
 
-def compile(
-    model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None, loss=None
-) -> keras.Model:
+def compile(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None, loss=None) -> keras.Model:
     """Compiles a model of this package: cross-entropy for each of its logits, or what its task is trained with.
 
     Without an optimizer it is compiled for `evaluate` alone, and then with metrics: perplexity for a biLM, else

@@ -2,12 +2,14 @@
 
 import warnings
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import keras
 
+from keras_ctxrep import tasks
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor
-from keras_ctxrep.models import bert, heads
+from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import WordPiece
 
@@ -136,9 +138,19 @@ def build(config: bert.Config, task: str, classes: int = 0, **head) -> keras.Mod
     >>> build(bert.SIZES["bert_2_64_2"], "answer").name
     'answerer'
     """
-    if task == "pretrainer":
-        return bert.pretrainer(config)
-    return heads.by_task(bert.encoder(config), task, classes, **head)
+    if task in bert.FAMILY.pretraining:
+        return bert.FAMILY.pretraining[task](config, 0)
+    bundle = Bundle("bert", task, {}, 0, labels=tuple(map(str, range(classes))), head=head)
+    return tasks.get(task).head(bert.encoder(config), bundle)
+
+
+def bundle_fields(task: str, pairs: bool = False) -> dict[str, Any]:
+    """The fields of a bundle that follow from its task, see `tasks.bundle_fields`; of pretraining too.
+
+    >>> bundle_fields("pretrainer")
+    {'task': 'pretrainer'}
+    """
+    return {"task": task} if task in bert.FAMILY.pretraining else tasks.bundle_fields(task, pairs)
 
 
 def vocabulary(pieces: Sequence[str], rows: int, place: object) -> tuple[str, ...]:
@@ -180,7 +192,8 @@ def looks_uncased(pieces: Sequence[str]) -> bool:
 def next_sentence(bundle: Bundle) -> bool:
     """Whether a classifier is a pretrainer's head for next sentences.
 
-    >>> next_sentence(Bundle("bert", "classify", {}, 8, NEXT_SENTENCE, pairs=True))
+    >>> from keras_ctxrep.text.features import Reads
+    >>> next_sentence(Bundle("bert", "classify", {}, 8, NEXT_SENTENCE, reads=Reads(pair=True)))
     True
     """
     return bundle.task == "classify" and bundle.pairs and tuple(bundle.labels) == NEXT_SENTENCE

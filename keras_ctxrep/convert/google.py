@@ -63,7 +63,8 @@ def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model
     lowercase = common.looks_uncased(vocab) if lowercase is None else lowercase
     model = common.build(config, task)
     fill(model, tensors, found, prefix)
-    return model, Bundle("bert", task, asdict(config), config.max_positions, vocab=vocab, lowercase=lowercase)
+    fields = common.bundle_fields(task) | {"vocab": vocab, "lowercase": lowercase}
+    return model, Bundle("bert", config=asdict(config), max_length=config.max_positions, **fields)
 
 
 def table(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp")) -> list[Tensor]:

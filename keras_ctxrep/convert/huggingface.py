@@ -128,7 +128,8 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
     _modules(folder)
     model = common.build(config, task, classes, **head)
     fill(model, tensors, found, place)
-    return model, Bundle("bert", task, asdict(config), labels=labels, head=head, pairs=bool(pairs), **prepared)
+    fields = common.bundle_fields(task, bool(pairs)) | {"labels": labels, "head": head} | prepared
+    return model, Bundle("bert", config=asdict(config), **fields)
 
 
 def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: str | None = None) -> None:

@@ -99,15 +99,15 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     fill(model, tensors, found, place)
     return model, Bundle(
         "bert",
-        task,
-        asdict(config),
-        config.max_positions,
-        labels,
-        vocab,
-        tokenizer.lowercase,
-        None if tokenizer.strip_accents == tokenizer.lowercase else tokenizer.strip_accents,
-        tokenizer.split_on_cjk,
+        config=asdict(config),
+        max_length=config.max_positions,
+        labels=labels,
+        vocab=vocab,
+        lowercase=tokenizer.lowercase,
+        strip_accents=None if tokenizer.strip_accents == tokenizer.lowercase else tokenizer.strip_accents,
+        split_cjk=tokenizer.split_on_cjk,
         head=head,
+        **common.bundle_fields(task),
     )
 
 

@@ -20,7 +20,7 @@ from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import NAME, VOCAB, Bundle, sha256, written_whole
 from keras_ctxrep.text.corpus import LONGEST, documents, hold_out, shuffled, without
-from keras_ctxrep.text.features import WordPieceFeatures
+from keras_ctxrep.text.features import Reads, WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, read_masked, segment_pairs, write_masked
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, vocab_text, words
 
@@ -409,7 +409,7 @@ def _masked_modelling(
         max_length=max_length,
         labels=(),
         head={},
-        pairs=False,
+        reads=Reads(),
     )
     features: Any = bundle.features
     data = partial(pipeline.segments, features, examples, batch_size, masking, config.pooler, seed)

@@ -45,7 +45,9 @@ def read(
     return iter(data)
 
 
-def _prepared(task: Task, name: str, split: str, columns: Mapping[str, str], skipped: list[str] | None) -> Iterator[Any]:
+def _prepared(
+    task: Task, name: str, split: str, columns: Mapping[str, str], skipped: list[str] | None
+) -> Iterator[Any]:
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:

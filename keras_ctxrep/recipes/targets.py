@@ -126,5 +126,10 @@ def batches(bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int
         return inputs, *task.batch(bundle, [target for _, target in part], inputs)
 
     return pipeline.dataset(
-        lambda epoch: encoded(bundle, examples(epoch)), collate, batch_size, lambda pair: len(pair[0]), seed, repeat=True
+        lambda epoch: encoded(bundle, examples(epoch)),
+        collate,
+        batch_size,
+        lambda pair: len(pair[0]),
+        seed,
+        repeat=True,
     )

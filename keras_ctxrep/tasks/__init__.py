@@ -1,6 +1,8 @@
 """What a model is fine-tuned for: one file a task, found here by its name."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from keras_ctxrep.tasks.answer import Answer
 from keras_ctxrep.tasks.classify import Classify
@@ -10,7 +12,7 @@ from keras_ctxrep.tasks.regress import Regress
 from keras_ctxrep.tasks.tag import Tag
 from keras_ctxrep.tasks.task import Query, Report, Task
 
-__all__ = ["SERVED", "TASKS", "Query", "Report", "Task", "get"]
+__all__ = ["SERVED", "TASKS", "Query", "Report", "Task", "bundle_fields", "get"]
 
 # what `ctxrep train` learns
 TASKS: Mapping[str, Task] = {
@@ -38,3 +40,22 @@ def get(name: str) -> Task:
     if name not in SERVED:
         raise ValueError(f"task {name!r}: one of {', '.join(SERVED)}")
     return SERVED[name]
+
+
+def bundle_fields(name: str, pair: bool = False, **settings: Any) -> dict[str, Any]:
+    """The fields of a bundle that follow from its task: "task", "reads" and "settings".
+
+    Args:
+        name: of the task.
+        pair: it reads pairs of texts; a task that always does needs no word of it.
+        settings: those that are not the task's defaults.
+
+    Raises:
+        ValueError: there is no such task.
+
+    >>> bundle_fields("answer", stride=64)["settings"]
+    {'stride': 64, 'max_answer': 30, 'null_threshold': None}
+    """
+    task = get(name)
+    reads = replace(task.reads, pair=pair or bool(task.reads.pair))
+    return {"task": name, "reads": reads, "settings": task.settings(task.Options(), set()) | settings}

@@ -15,9 +15,7 @@ QUANTIZATIONS = ("none", "int8")
 LENGTHS = (16, 32, 64, 128)
 
 
-def convert(
-    folder: str | Path, out: str | Path, quantize: str = "none", lengths: Sequence[int] = LENGTHS
-) -> Path:
+def convert(folder: str | Path, out: str | Path, quantize: str = "none", lengths: Sequence[int] = LENGTHS) -> Path:
     """Writes a .tflite file of a model folder, for one text at a time, with built-in operators only.
 
     The file has one signature per length, "length_16", "length_32", ..., which share the weights: {"char_ids"} or
