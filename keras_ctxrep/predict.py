@@ -79,6 +79,7 @@ class Predictor:
             raise ValueError(f"marks {wrong!r}: this model reads {count} marked spans of each text")
         pairs = [pair or "" for pair in pairs or []] if self.bundle.pairs else [None] * len(texts)
         marks = marks or [()] * len(texts)
+        texts = [text if isinstance(text, str) else tuple(text) for text in texts]
         return self._answers([Query(*parts) for parts in zip(texts, pairs, map(tuple, marks), strict=True)])
 
     def ask(self, examples: Sequence[Any]) -> list[dict]:

@@ -254,7 +254,8 @@ class PieceOps(tf.Module):
         if not self.indicate:
             return inputs | {"marks": places}
         position = tf.range(tf.shape(inputs["mask"])[1])
-        inside = (places[..., :1] <= position) & (position < places[..., 1:])  # (B, M, T)
+        begin, end = tf.split(places, 2, -1)  # each (B, M, 1)
+        inside = (begin <= position) & (position < end)  # (B, M, T)
         segments = tf.where(tf.reduce_any(inside, 1), 1, inputs["segment_ids"])
         return inputs | {"segment_ids": segments}
 
@@ -369,9 +370,10 @@ def _marked(
     Returns: int32 (B, M, 2), the first token of each span and the one after its last, (0, 0) if it is not all there.
     """
     begin, stop = _padded(start)[:, None], _padded(end)[:, None]  # (B, 1, T), 0 to 0 in padding
-    inside = tf.cast((begin < marks[..., 1:]) & (stop > marks[..., :1]) & (begin < stop), tf.int32)
+    left, right = tf.split(marks, 2, -1)  # (B, M, 1)
+    inside = tf.cast((begin < right) & (stop > left) & (begin < stop), tf.int32)  # (B, M, T)
     before = tf.argmax(inside, -1, tf.int32)
-    after = tf.shape(inside)[-1] - tf.argmax(inside[..., ::-1], -1, tf.int32)
+    after = tf.shape(inside)[-1] - tf.argmax(tf.reverse(inside, [-1]), -1, tf.int32)
     complete = tf.reduce_any(inside > 0, -1) & (after <= tf.cast(kept, tf.int32)[:, None])
     return tf.where(complete[..., None], first + tf.stack([before, after], -1), 0)
 

@@ -1,8 +1,8 @@
 """Extractive question answering: the span of a text that answers a question."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,7 +45,9 @@ class Answer(Task):
 
     name = "answer"
     help = "the span that answers a question: SQuAD's JSON, or question, context, answers"
-    columns = {name: (name,) for name in ("question", "context", "answers", "id", "is_impossible")}
+    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        name: (name,) for name in ("question", "context", "answers", "id", "is_impossible")
+    }
     gold = "answers"
     reads = Reads(pair=True, windows=True)
     Options = Options
@@ -101,11 +103,12 @@ class Answer(Task):
 
     def encode(self, bundle, queries):
         questions, contexts = [str(query.text) for query in queries], [query.pair or "" for query in queries]
-        return bundle.features.windows(questions, contexts, bundle.settings["stride"])
+        features: Any = bundle.features
+        return features.windows(questions, contexts, bundle.settings["stride"])
 
     def decode(self, bundle, query, rows, outputs):
         settings = bundle.settings
-        best, null = best_answers(rows, outputs, query.pair, settings["max_answer"])
+        best, null = best_answers(rows, outputs, query.pair or "", settings["max_answer"])
         none = {"answer": "", "start": 0, "end": 0, "score": null}
         threshold = settings["null_threshold"]
         unanswered = not best or (threshold is not None and null - best[0]["score"] > threshold)

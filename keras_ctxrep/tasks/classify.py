@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Example:
 class TextTask(Task):
     """What the tasks that label a text or a pair of texts have in common."""
 
-    columns: Mapping[str, tuple[str, ...]] = {
+    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "text": ("text", "sentence", "sentence1", "premise", "question1"),
         "pair": ("pair", "sentence2", "hypothesis", "question2"),
         "label": ("label",),
@@ -96,7 +96,7 @@ class Classify(TextTask):
         named = dict(zip(bundle.labels, map(float, probabilities), strict=True))
         return {"label": bundle.labels[best], "score": float(probabilities[best]), "probabilities": named}
 
-    def figures(self, expected: Sequence[Example], answers, labels) -> Figures:
+    def figures(self, expected: Sequence[Any], answers, labels) -> Figures:
         gold, predicted = [example.label for example in expected], [answer.get("label") for answer in answers]
         labels = [*labels, *sorted({*gold} - {*labels})]
         right = np.array([a == b for a, b in zip(gold, predicted, strict=True)])

@@ -1,5 +1,8 @@
 """An encoder by itself: its answer to a text is a vector."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import numpy as np
 
 from keras_ctxrep.tasks.task import Task
@@ -10,7 +13,9 @@ class Embed(Task):
 
     name = "embed"
     help = "a vector"
-    columns = {"text": ("text", "sentence", "sentence1", "premise", "question1")}
+    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "text": ("text", "sentence", "sentence1", "premise", "question1")
+    }
 
     def head(self, encoder, bundle):
         return encoder

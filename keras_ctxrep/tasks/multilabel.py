@@ -1,5 +1,8 @@
 """Classification with any number of labels for a text or a pair of texts."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from keras_ctxrep.tasks.classify import TextTask, class_name, probability_difference
 from keras_ctxrep.tasks.task import Figures, f1_of
 from keras_ctxrep.text import scores
@@ -13,7 +16,7 @@ class Multilabel(TextTask):
 
     name = "multilabel"
     help = "any number of labels: text, label (a,b,c)[, pair]"
-    columns = TextTask.columns | {"label": ("labels", "label")}
+    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {**TextTask.columns, "label": ("labels", "label")}
 
     def label(self, value):
         if value is None:

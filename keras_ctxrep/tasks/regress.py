@@ -1,6 +1,8 @@
 """Regression: a number for a text or a pair of texts, as similarity is scored."""
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,7 +19,7 @@ class Regress(TextTask):
 
     name = "regress"
     help = "a number for a text or a pair: text, label[, pair]"
-    columns = TextTask.columns | {"label": ("label", "score")}
+    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {**TextTask.columns, "label": ("label", "score")}
 
     def label(self, value):
         if value is None or value == "":

@@ -1,10 +1,10 @@
 """Tagging: one label for each word, as of named entities or parts of speech."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import eq
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -40,7 +40,10 @@ class Tag(Task):
 
     name = "tag"
     help = "one label for each word: CoNLL columns, or words, tags"
-    columns = {"text": ("words", "tokens"), "label": ("tags", "labels", "ner_tags", "ner")}
+    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "text": ("words", "tokens"),
+        "label": ("tags", "labels", "ner_tags", "ner"),
+    }
     gold = "tags"
     reads = Reads(words=True)
     Options = Options
@@ -157,8 +160,8 @@ class Tag(Task):
         tags = sorted({tag for side in (gold, predicted) for sentence in side for tag in sentence} - {""})
         if is_spans(labels or tags):
             return span_figures(gold, predicted, {"token_accuracy": accuracy})
-        numbered = ([[*enumerate(sentence)] for sentence in side] for side in (gold, predicted))
-        _, by_tag = scores.counts(*numbered, tags, lambda item: item[1])
+        numbered, answered = ([[*enumerate(sentence)] for sentence in side] for side in (gold, predicted))
+        _, by_tag = scores.counts(numbered, answered, tags, lambda item: item[1])
         figures = {"accuracy": accuracy, "macro_f1": float(scores.precision_recall_f1(by_tag)[:, 2].mean())}
         table = f1_table(tags, by_tag)
         return Figures(figures, size - right, lambda drawn: right[drawn].sum() / size[drawn].sum(), table)
@@ -255,13 +258,15 @@ def span_figures(gold: Sequence, predicted: Sequence, more: dict[str, float], ig
         more: further figures.
         ignored: spans of this type do not count.
     """
-    sides = [[[span for span in spans(tags) if span[0] != ignored] for tags in side] for side in (gold, predicted)]
-    kinds = sorted({span[0] for side in sides for sentence in side for span in sentence})
-    by_sentence, by_kind = scores.counts(*sides, kinds, lambda span: span[0])
+    expected, answered = (
+        [[span for span in spans(tags) if span[0] != ignored] for tags in side] for side in (gold, predicted)
+    )
+    kinds = sorted({span[0] for side in (expected, answered) for sentence in side for span in sentence})
+    by_sentence, by_kind = scores.counts(expected, answered, kinds, lambda span: span[0])
     precision, recall, f1 = scores.precision_recall_f1(by_sentence.sum(0)).tolist()
     figures = {"span_f1": f1, "precision": precision, "recall": recall} | more
-    statistic = lambda drawn: f1_of(by_sentence[drawn].sum(0))  # noqa: E731
-    return Figures(figures, by_sentence @ [-2, 1, 1], statistic, f1_table(kinds, by_kind))
+    mistakes, table = by_sentence @ [-2, 1, 1], f1_table(kinds, by_kind)
+    return Figures(figures, mistakes, lambda drawn: f1_of(by_sentence[drawn].sum(0)), table)
 
 
 def _marked(words: Sequence[str], tags: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -77,7 +77,7 @@ class Task:
     Attributes:
         name: as in bundles and on the command line.
         help: one line for the command line: what it is, and its columns.
-        columns: what is read of a row -> the names of columns or keys that may hold it, the first of them that is there.
+        columns: what is read of a row -> the names of columns or keys that may hold it; the first that is there does.
         gold: the attribute of an example that holds what is right.
         reads: the inputs it asks of a family.
         Options: a frozen dataclass of its own training options, made with `options.option`.
@@ -87,7 +87,7 @@ class Task:
 
     name: str
     help: str
-    columns: Mapping[str, tuple[str, ...]] = {}
+    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     gold = "label"
     reads = Reads()
     Options: type[options.Options] = options.Options
@@ -273,15 +273,18 @@ class Task:
         return Query(example.text, getattr(example, "pair", None))
 
     def query_of_line(self, line: str, pairs: bool) -> Query:
-        """What is asked by a line of text.
+        """What is asked by a line of text: of marked spans, a JSON object with the keys of an example.
 
         Raises:
             ValueError: the line has not the form that is needed.
         """
+        if self.reads.marks:
+            (example,) = self.examples(files.json_object(line.encode()))
+            return self.query(example)
         parts = line.split("\t") if pairs else [line]
         if len(parts) != 1 + pairs:
             raise ValueError("a pair has one tab between its texts")
-        return Query(*parts)
+        return Query(parts[0], parts[1] if pairs else None)
 
     def encode(self, bundle: Bundle, queries: Sequence[Query]) -> list[list[Row]]:
         """The rows of each query: one, or one for every window of its text."""
