@@ -28,7 +28,7 @@ from keras_ctxrep import __version__, tasks
 from keras_ctxrep.layers import CRF
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.metrics import Accuracy, Perplexity
-from keras_ctxrep.models import stack, static
+from keras_ctxrep.models import heads, stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.optimizers import AdamW
 from keras_ctxrep.predict import Predictor, Run
@@ -168,7 +168,7 @@ def runner(model: keras.Model) -> Run:
     @tf.function(input_signature=[signature])
     def traced(inputs):
         with on_this_machine():
-            return model(inputs, training=False)
+            return heads.flat(model(inputs, training=False))
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced({name: batch[name] for name in signature}))

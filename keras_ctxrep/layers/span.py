@@ -24,7 +24,7 @@ class MarkIndicator(keras.layers.Layer):
 
     def call(self, mask, marks):
         inside = inside_marks(mask, marks)  # (B, M, T)
-        numbers = ops.arange(1, marks.shape[1] + 1, dtype="int32")
+        numbers = ops.arange(1, ops.shape(marks)[1] + 1, dtype="int32")
         return ops.max(ops.cast(inside, "int32") * numbers[:, None], axis=1)
 
     def compute_output_spec(self, mask, marks):

@@ -172,7 +172,7 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
         found = call(batch)
         if carry_state:
             state[:size] = found["state"]  # the other rows wait
-        return np.stack([*found["layers"]])
+        return np.moveaxis(found["layers"], 1, 0)
 
     return features, run
 

@@ -175,7 +175,8 @@ class _Job:
         if not chosen.from_scratch:
             train.copy_weights(pretrained, model)
         model.trainable = not frozen
-        bundle = replace(bundle, reads=reads, stack=self._stack(bundle, reads.indicate))
+        bundle = replace(bundle, reads=reads)
+        bundle = replace(bundle, stack=self._stack(bundle))
         weights = None
         if chosen.beside is not None:
             weights, other = _beside(chosen.beside, bundle)
@@ -196,11 +197,12 @@ class _Job:
             return int(max(bundle.max_length, min(self.task.max_length, most)))
         return wanted or bundle.max_length
 
-    def _stack(self, bundle: Bundle, indicate: bool) -> dict:
+    def _stack(self, bundle: Bundle) -> dict:
         """Keyword arguments of the task network, {} if there is none."""
         chosen, family = self.options, FAMILIES[bundle.family]
         # an encoder that cannot be told which tokens are marked needs a network that can
-        kind = chosen.stack or ("lstm" if indicate and not bundle.features.indicate else None)
+        untold = bundle.reads.indicate and not bundle.features.indicate
+        kind = chosen.stack or ("lstm" if untold else None)
         if kind is None:
             return {}
         dropout = family.dropout if chosen.dropout is None else chosen.dropout
