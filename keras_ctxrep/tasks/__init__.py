@@ -9,6 +9,7 @@ from keras_ctxrep.tasks.classify import Classify
 from keras_ctxrep.tasks.embed import Embed
 from keras_ctxrep.tasks.multilabel import Multilabel
 from keras_ctxrep.tasks.regress import Regress
+from keras_ctxrep.tasks.semantic_roles import SemanticRoles
 from keras_ctxrep.tasks.tag import Tag
 from keras_ctxrep.tasks.task import Query, Report, Task
 
@@ -23,6 +24,7 @@ TASKS: Mapping[str, Task] = {
         Regress(),
         Tag(),
         Answer(),
+        SemanticRoles(),
     )
 }
 SERVED: Mapping[str, Task] = TASKS | {"embed": Embed()}  # what gives answers

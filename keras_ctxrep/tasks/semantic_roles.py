@@ -1,0 +1,120 @@
+"""Semantic role labelling: who did what to whom, as tags of a sentence's words for one predicate in it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from keras_ctxrep.tasks.tag import Tag, checked_tags, checked_words, predicted_tags, span_figures
+from keras_ctxrep.tasks.task import Figures, Query
+from keras_ctxrep.text import files
+from keras_ctxrep.text.features import Reads
+from keras_ctxrep.text.files import checked_text
+
+PREDICATE = "V"  # the type of the predicate's own words, which no metric counts
+NONE = "-"  # in the predicate's column: this word is none
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A sentence split into words, one of its predicates, and a tag for each word in IOB2.
+
+    Attributes:
+        predicate: the number of its word, from 0 on.
+    """
+
+    words: tuple[str, ...]
+    predicate: int
+    tags: tuple[str, ...] | None = None
+    place: str = field(default="", compare=False)
+
+
+class SemanticRoles(Tag):
+    """The arguments of a predicate, as tags of words.
+
+    He et al. 2017, https://aclanthology.org/P17-1044/, and Shi and Lin 2019, https://arxiv.org/abs/1904.05255: a
+    sentence is read once for each of its predicates. A BERT is told the predicate by its second segment, as in
+    AllenNLP's form of the latter; where the source predicts over [CLS] sentence [SEP] predicate [SEP], the predicate's
+    own pieces are in the second segment here, so that of two equal words the one that is meant is known. Other encoders
+    leave it to the task network. Tags are predicted one by one, without constraints.
+    """
+
+    name = "semantic_roles"
+    help = "the arguments of a predicate: CoNLL with a BIO column per predicate, or words, predicate, tags"
+    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "text": ("words", "tokens"),
+        "predicate": ("predicate", "verb"),
+        "label": ("tags", "labels", "roles"),
+    }
+    reads = Reads(words=True, marks=1, indicate=True)
+
+    def _conll(self, path, columns) -> files.Rows:
+        numbers = files.conll_columns(path, columns)
+        for number, sentence in files.conll(path):
+            yield number, partial(_predicates, sentence, numbers.get("text", 0), numbers.get("predicate", 2))
+
+    def examples(self, row, place="", columns=None) -> Iterator[Roles]:
+        if "predicates" in row:  # a sentence of a CoNLL file
+            words = checked_words(row["words"])
+            for predicate, tags in row["predicates"]:
+                yield Roles(words, predicate, checked_tags(words, tags), place)
+            return
+        words, predicate = checked_words(self.value(row, "text", columns)), self.value(row, "predicate", columns)
+        if isinstance(predicate, bool) or not isinstance(predicate, int) or not 0 <= predicate < len(words):
+            raise ValueError(f"predicate {predicate!r}: the number of its word, 0 to {len(words) - 1}, is needed")
+        yield Roles(words, predicate, checked_tags(words, self.value(row, "label", columns)), place)
+
+    def query(self, example):
+        return Query(example.words, None, ((example.predicate, example.predicate + 1),))
+
+    def query_of_line(self, line, pairs):
+        row = files.json_object(line.encode())
+        if "text" not in row:
+            return super().query_of_line(line, pairs)
+        text, span = row["text"], row.get("predicate")
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"text {text!r}: a sentence is needed")
+        if not is_span(span, len(text)):
+            raise ValueError(f"predicate {span!r}: [begin, end) in characters of the text is needed")
+        return Query(checked_text(text), None, (tuple(span),))
+
+    def answer(self, bundle, words, sentence):
+        answer = super().answer(bundle, words, sentence)
+        arguments = [span for span in answer.get("entities", ()) if span["type"] != PREDICATE]
+        return {"words": answer["words"], "arguments": arguments}
+
+    def figures(self, expected, answers, labels) -> Figures:
+        gold = [example.tags for example in expected]
+        predicted = [predicted_tags(example, answer) for example, answer in zip(expected, answers, strict=True)]
+        right = [a == b for tags, other in zip(gold, predicted, strict=True) for a, b in zip(tags, other, strict=True)]
+        return span_figures(gold, predicted, {"token_accuracy": float(np.mean(right))}, ignored=PREDICATE)
+
+    def shown(self, example, answer):
+        shown = super().shown(example, answer)
+        words = [f"[{word}]" if i == example.predicate else word for i, word in enumerate(example.words)]
+        return shown | {"input": " ".join(words)}
+
+
+def is_span(span: Any, length: int) -> bool:
+    """Whether a value is [begin, end) within a text of this length.
+
+    >>> is_span([1, 3], 3), is_span([3, 3], 3)
+    (True, False)
+    """
+    return isinstance(span, list) and [type(edge) for edge in span] == [int, int] and 0 <= span[0] < span[1] <= length
+
+
+def _predicates(sentence, text: int, predicate: int) -> dict[str, Any]:
+    """Of a CoNLL sentence its words, and the number and the tags of each predicate: a column of tags for each."""
+    tokens = sentence()["tokens"]
+    frames = files.column(tokens, predicate)
+    places = [number for number, frame in enumerate(frames) if frame != NONE]
+    if len(places) != len(tokens[0]) - predicate - 1:
+        raise ValueError(
+            f"{len(places)} predicates in column {predicate + 1} (a word that is none has {NONE!r}) and "
+            f"{len(tokens[0]) - predicate - 1} columns of tags behind it"
+        )
+    tags = [files.column(tokens, predicate + 1 + order) for order in range(len(places))]
+    return {"words": files.column(tokens, text), "predicates": list(zip(places, tags, strict=True))}
