@@ -68,6 +68,9 @@ def place(models, tmp_path_factory):
         (folder / name).write_text("Ada B-PER\nmet O\nGrace B-PER\n\nrain O\nfell O\n\n" * 20)
     roles = "rain NN - B-ARG0\nfell VB fall.01 B-V\n\nAda NN - B-ARG0 O\nmet VB meet.01 B-V O\nran VB run.01 O B-V\n\n"
     (folder / "roles.conll").write_text(roles * 10)
+    row = "The rain fell when she left.\tshe\t19\tThe rain\t0\tTRUE\tfell\t9\tFALSE\n"
+    columns = "Text\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\n"
+    (folder / "gap.tsv").write_text(columns + row * 20)
     (folder / "sts.tsv").write_text("text\tpair\tlabel\n" + "the rain\ta storm\t4.0\nthe oven\ta flute\t0.5\n" * 20)
     rows = [{"text": "the rain", "labels": ["weather"]}, {"text": "the soup song", "labels": ["kitchen", "music"]}]
     (folder / "topics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 20))

@@ -4,7 +4,7 @@ import keras
 from keras import layers as klayers
 from keras import ops
 
-from keras_ctxrep.layers import CRF, MaskedPooling, ScalarMix, TakePositions, ZeroPadding
+from keras_ctxrep.layers import CRF, MaskedPooling, ScalarMix, SpanPooling, TakePositions, ZeroPadding
 
 
 def classify(
@@ -148,6 +148,45 @@ def answer(encoder: keras.Model, mix: bool = False, dropout: float = 0.0, l2: fl
         for index, edge in enumerate(("start", "end"))
     }
     return keras.Model(encoder.input, outputs, name="answerer")
+
+
+def coreference(
+    encoder: keras.Model, units: int = 150, mix: bool = False, dropout: float = 0.1, l2: float = 0.0
+) -> keras.Model:
+    """Which of two marked names a marked pronoun means.
+
+    Lee et al. 2017, https://arxiv.org/abs/1707.07045, reduced to one mention and two candidates that are known: a span
+    is its first token, its last one and an attended mean (section 4); a pair's score is a feed-forward network of two
+    layers over [g_i, g_j, g_i * g_j], and that of no antecedent is 0 (section 3). The candidates' own scores, the
+    features of distance and of speakers are left out.
+
+    Args:
+        encoder: a model with the encoders' outputs; a pooler in it is no part of the result.
+        units: of the feed-forward network's layers (150 in the source).
+        mix: read a scalar mix of all layers instead of the top one.
+        dropout: on the tokens' vectors and in the feed-forward network.
+        l2: on the weights of the mix.
+
+    Call: as `encoder`, and {"marks": int32 (B, 3, 2)}: pronoun, A and B, as of `layers.MarkIndicator`.
+
+    Returns: {"logits": float32 (B, 3)}, of A, of B and of neither.
+
+    >>> from keras_ctxrep.models import bert
+    >>> coreference(bert.encoder(bert.SIZES["bert_2_64_2"])).output["logits"].shape
+    (None, 3)
+    """
+    inputs = dict(encoder.input)
+    inputs["marks"] = keras.Input((3, 2), dtype="int32", name="marks")
+    x = klayers.Dropout(dropout, name="head_dropout")(_tokens(encoder, mix, l2))
+    spans = SpanPooling(name="spans")(x, inputs["marks"])  # (B, 3, 3 D)
+    pronoun, names = ops.repeat(spans[:, :1], 2, axis=1), spans[:, 1:]  # (B, 2, 3 D)
+    x = klayers.Concatenate(name="pairs")([pronoun, names, klayers.Multiply(name="pair_product")([pronoun, names])])
+    for index in range(2):
+        x = klayers.Dense(units, activation="relu", name=f"pair_{index}")(x)
+        x = klayers.Dropout(dropout, name=f"pair_dropout_{index}")(x)
+    scores = klayers.Dense(1, name="pair_score", dtype="float32")(x)[..., 0]  # (B, 2)
+    logits = ops.pad(scores, ((0, 0), (0, 1)))
+    return keras.Model(inputs, {"logits": logits}, name="coreference")
 
 
 def mixes(

@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_ctxrep.tasks.answer import Answer
 from keras_ctxrep.tasks.classify import Classify
+from keras_ctxrep.tasks.coreference import Coreference
 from keras_ctxrep.tasks.embed import Embed
 from keras_ctxrep.tasks.multilabel import Multilabel
 from keras_ctxrep.tasks.regress import Regress
@@ -25,6 +26,7 @@ TASKS: Mapping[str, Task] = {
         Tag(),
         Answer(),
         SemanticRoles(),
+        Coreference(),
     )
 }
 SERVED: Mapping[str, Task] = TASKS | {"embed": Embed()}  # what gives answers
