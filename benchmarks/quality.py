@@ -7,13 +7,14 @@
 (config.json, model.safetensors, tokenizer), by `recipes.finetune` and by PyTorch and transformers in an environment of
 their own. Rows, epochs, batch sizes, rates, warm-up, decay, clipping, dropout, lengths and windows are the same, both
 group rows of like length, both take the weights at the end, and the figures are computed by the same code. "context":
-one biLSTM over learned word embeddings, over GloVe's, over the biLM `--elmo`, frozen, and over both.
+one biLSTM over learned word embeddings, over GloVe's, over the biLM `--elmo`, frozen, and over both. "spans": semantic
+roles and coreference of pronouns, with the first three of these and with the small BERT, fine-tuned.
 
 One engine runs at a time, and they take turns. Each run is a line of `--out`, and those that are there are not run
 again; `--table` only prints them as Markdown, as docs/results.md has them. CPU seconds, of all threads, feel less of
 what else the machine does than seconds do; of a run that was suspended, marked "paused": true in its line by hand, no
 seconds are printed. Folder `--data` holds the sets as they are distributed: sst2_glue, mrpc, stsb, wnut17, squad_v1.1,
-coarsewsd20/bank, and word_vectors/glove.6B.50d.5k.txt.
+coarsewsd20/bank, srl_ewt, gap_coref, and word_vectors/glove.6B.50d.5k.txt.
 """
 
 import argparse
@@ -26,14 +27,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep.text import examples
+from keras_ctxrep import tasks
+from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.decode import best_answers
-from keras_ctxrep.text.evaluation import evaluate
-from keras_ctxrep.text.features import Row
+from keras_ctxrep.text.features import Row, window_step
 
 ROOT = Path(__file__).parents[1]
 STRIDE, MAX_ANSWER, MAX_QUESTION = 128, 30, 64
@@ -65,9 +66,20 @@ CONTEXT = {
     "WNUT-17": Task("tag", ("span_f1",), 3394, 128, 32, 3e-3, 12),
     "bank": Task("classify", ("macro_f1", "accuracy"), 922, 128, 32, 3e-3, 10),
 }
+SPANS = {
+    "roles": Task("semantic_roles", ("span_f1",), 8000, 128, 32, 3e-3, 4),
+    "pronouns": Task("coreference", ("f1", "masculine_f1", "feminine_f1", "bias"), 1600, 256, 32, 1e-3, 8),
+}
+# the small BERT is fine-tuned as in FINETUNED, in fewer epochs
+BERT_SPANS = {
+    "roles": replace(SPANS["roles"], batch_size=16, learning_rate=2e-4, epochs=1),
+    "pronouns": replace(SPANS["pronouns"], batch_size=16, learning_rate=1e-4, epochs=3),
+}
+SETTINGS = {"finetuned": FINETUNED, "context": CONTEXT, "spans": SPANS}
 ENGINES = {
     "finetuned": ("keras_ctxrep", "transformers"),
     "context": ("learned embeddings", "GloVe", "biLM, top layer", "biLM, mix", "biLM, mix, and GloVe"),
+    "spans": ("learned embeddings", "GloVe", "biLM, mix", "BERT"),
 }
 
 
@@ -78,7 +90,7 @@ def write_rows(data: Path, folder: Path) -> None:
     """The examples of all tasks, NAME-train.jsonl in a random order, NAME-dev.jsonl and NAME-test.jsonl."""
 
     def read(kind: str, names: str, *parts: str, **columns: str) -> Iterator[list]:
-        return (list(examples.read(kind, data / names.format(part), columns)) for part in parts)
+        return (list(tasks.get(kind).read(data / names.format(part), columns)) for part in parts)
 
     _write(folder, "SST-2", *read("classify", "sst2_glue/{}.tsv", "train", "train_heldout", "dev"))
     columns = {"label": "Quality", "text": "#1 String", "pair": "#2 String"}
@@ -89,16 +101,20 @@ def write_rows(data: Path, folder: Path) -> None:
     _write(folder, "WNUT-17", *read("tag", "wnut17/{}.conll", *parts))
     train_set, test_set = read("answer", "squad_v1.1/{}-v1.1.json", "train-slice", "dev")
     _write(folder, "SQuAD", train_set, [], test_set[::20])
+    train_set, test_set = read("semantic_roles", "srl_ewt/{}.conll", "train", "dev")
+    _write(folder, "roles", train_set, train_set[:DEV], test_set)
+    train_set, test_set = read("coreference", "gap_coref/gap-{}.tsv", "development", "validation")
+    _write(folder, "pronouns", train_set[DEV:], train_set[:DEV], test_set)
     train_set, test_set = (list(_senses(data / "coarsewsd20" / "bank", part)) for part in ("train", "test"))
     held = train_set[::6]
     _write(folder, "bank", [one for place, one in enumerate(train_set) if place % 6], held, test_set)
 
 
-def _senses(folder: Path, part: str) -> Iterator[examples.Example]:
+def _senses(folder: Path, part: str) -> Iterator[Example]:
     names = json.loads((folder / "classes_map.txt").read_text("utf-8"))
     sentences, senses = ((folder / f"{part}.{what}.txt").read_text("utf-8").splitlines() for what in ("data", "gold"))
     for sentence, sense in zip(sentences, senses, strict=True):
-        yield examples.Example(sentence.split("\t")[1], names[sense.strip()])
+        yield Example(sentence.split("\t")[1], names[sense.strip()])
 
 
 def _write(folder: Path, name: str, train_set: list, dev: list, test: list) -> None:
@@ -106,10 +122,19 @@ def _write(folder: Path, name: str, train_set: list, dev: list, test: list) -> N
     for part, rows in (("train", train_set), ("dev", dev[:DEV]), ("test", test)):
         with open(folder / f"{name}-{part}.jsonl", "w", encoding="utf-8") as file:
             for row in rows:
-                found = {key: value for key, value in asdict(row).items() if key != "place" and value is not None}
-                if "answers" in found:
-                    found["answers"] = [{"text": text, "start": start} for text, start in row.answers]
-                file.write(json.dumps(found, ensure_ascii=False) + "\n")
+                file.write(json.dumps(_as_row(row), ensure_ascii=False) + "\n")
+
+
+def _as_row(example: Any) -> dict:
+    row = {key: value for key, value in asdict(example).items() if key != "place" and value is not None}
+    if "answers" in row:
+        row["answers"] = [{"text": text, "start": start} for text, start in example.answers]
+    if "pronoun" in row:
+        spans = {name: row.pop(name) for name in ("pronoun", "a", "b")}
+        for name, (begin, end) in spans.items():
+            row |= {name: example.text[begin:end], f"{name}_offset": begin}
+        row |= {"a_coref": example.label == "A", "b_coref": example.label == "B"}
+    return row
 
 
 # ---------------------------------------------------------------------------------------------------------- engines
@@ -128,15 +153,14 @@ def ours(task: Task, rows: Path, dev: Path, test: Path, encoder: str, out: Path,
         dev,
         encoder,
         out,
-        task.kind,
+        task=task.kind,
         max_length=task.max_length,
         batch_size=task.batch_size,
         epochs=task.epochs,
         patience=task.epochs,
         learning_rate=task.learning_rate,
-        stride=STRIDE,
-        max_answer=MAX_ANSWER,
         seed=seed,
+        **({"stride": STRIDE, "max_answer": MAX_ANSWER} if task.kind == "answer" else {}),
         **kwargs,
     )
     seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
@@ -159,7 +183,8 @@ def theirs(worker: subprocess.Popen, task: Task, rows: Path, test: Path, folder:
     worker.stdin.flush()
     found = json.loads(worker.stdout.readline())
     answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-    report = evaluate(task.kind, list(examples.read(task.kind, test)), answers, interval=False)
+    judge = tasks.get(task.kind)
+    report = judge.evaluate(list(judge.read(test)), answers, interval=False)
     return {"figures": {name: report.scores[name] for name in task.figures}} | found
 
 
@@ -171,7 +196,7 @@ def serve() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         task = Task(**order["task"])
-        rows, test = (list(examples.read(task.kind, order[name])) for name in ("rows", "test"))
+        rows, test = (list(tasks.get(task.kind).read(order[name])) for name in ("rows", "test"))
         answers, found = torch_run(task, rows, test, order["folder"], order["seed"])
         Path(order["out"]).write_text("".join(json.dumps(answer) + "\n" for answer in answers), "utf-8")
         print(json.dumps(found), flush=True)
@@ -268,7 +293,7 @@ def _windows(tokenizer, task: Task, example: Any) -> Iterator[dict]:
         }
         if begin + room >= len(pieces):
             return
-        begin += min(STRIDE, room)
+        begin += window_step(room, STRIDE)
 
 
 def _batches(rows: list[dict], size: int, seed: int, steps: int) -> Iterator[list[dict]]:
@@ -376,8 +401,8 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
         "biLM, mix, and GloVe": lambda: {"encoder": args.elmo, "beside": glove()} | biLM,
     }
     for seed in range(args.seeds):
-        for part, tasks in (("finetuned", FINETUNED), ("context", CONTEXT)):
-            for name, task in tasks.items():
+        for part, settings in SETTINGS.items():
+            for name, task in settings.items():
                 every, dev, test = (folder / f"{name}-{what}.jsonl" for what in ("train", "dev", "test"))
                 lines = every.read_text("utf-8").split("\n")
                 rows, few = folder / f"{part}-{name}.jsonl", folder / f"{name}-few.jsonl"
@@ -385,8 +410,12 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                     path.write_text("\n".join(lines[:count]) + "\n", "utf-8")
                 out = folder / "out"
 
-                def run(engine, part=part, task=task, rows=rows, dev=dev, test=test, few=few, out=out, seed=seed):
-                    if part == "context":
+                def run(
+                    engine, name=name, part=part, task=task, rows=rows, dev=dev, test=test, few=few, out=out, seed=seed
+                ):
+                    if engine == "BERT":
+                        return ours(BERT_SPANS[name], rows, dev, test, args.minilm, out, seed, dropout=0.1)
+                    if part != "finetuned":
                         return ours(task, rows, dev, test, out=out, seed=seed, **contexts[engine]())
                     if engine == "transformers":
                         return theirs(worker(), task, rows, test, args.original, folder / "answers.jsonl", seed)
@@ -400,7 +429,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
 
 def table(part: str, found: list[dict]) -> Iterator[str]:
     """Rows of Markdown: mean and standard deviation over the seeds that all engines have run."""
-    tasks, engines = FINETUNED if part == "finetuned" else CONTEXT, ENGINES[part]
+    tasks, engines = SETTINGS[part], ENGINES[part]
     timed = ["seconds", "CPU seconds", "examples/s", "ratio"] if part == "finetuned" else []
     columns = ["task", "figure", "seeds", *engines, *timed]
     yield "| " + " | ".join(columns) + " |"
@@ -423,7 +452,7 @@ def table(part: str, found: list[dict]) -> Iterator[str]:
                 mean = statistics.fmean(values[engine])
                 spread = f" +- {100 * statistics.stdev(values[engine]):.1f}" if len(seeds) > 1 else ""
                 gain = f" ({100 * (mean - base):+.1f} / {(mean - base) / (1 - base):+.0%})"
-                compared = part == "context" and engine != engines[0]
+                compared = part != "finetuned" and engine != engines[0]
                 cells.append(f"{100 * mean:.1f}{spread}" + (gain if compared else ""))
             if timed and figure == task.figures[0]:
                 cells += _times([[runs[engine][seed] for seed in seeds] for engine in engines], task)
