@@ -12,13 +12,16 @@ VERSION = next(
 )
 
 # tensorflow-text must match TensorFlow's minor version; everything else is as loose as it works.
-TF = ["tensorflow>=2.21,<2.22", 'tensorflow-text>=2.21,<2.22; sys_platform != "win32"', "keras>=3.13", "h5py", "tqdm"]
+# 2.21.0 of tensorflow-text fails to import
+TEXT = 'tensorflow-text>=2.21.1,<2.22; sys_platform != "win32"'
+TF = ["tensorflow>=2.21,<2.22", TEXT, "keras>=3.13", "h5py", "tqdm", "pyyaml", "filelock"]
 EDGE = ["ai-edge-litert>=2.1"]
 CONVERT = ["safetensors>=0.4", "h5py"]
 HUB = ["keras-hub>=0.20"]
+DEMO = ["scikit-learn>=1.3"]
 PLOT = ["matplotlib>=3.8"]
 DATA = ["tensorflow-datasets>=4.9", "importlib_resources"]  # the second is missing among its own requirements
-DEV = ["pytest>=8", "ruff>=0.9", "pyright>=1.1.390", "build", "tensorboard", "jax", "seqeval", "scikit-learn", "scipy"]
+DEV = ["pytest>=8", "ruff>=0.9", "pyright>=1.1.390", "build", "tensorboard", "jax", "seqeval", "scipy"]
 
 setup(
     name="keras_ctxrep",
@@ -33,17 +36,23 @@ setup(
         "keras_ctxrep_export": "export/keras_ctxrep_export",
         "keras_ctxrep_tflite": "tflite/keras_ctxrep_tflite",
     },
-    install_requires=["numpy>=1.26", "tokenizers>=0.20"],
+    install_requires=["numpy>=1.26", "tokenizers>=0.20", "tabulate>=0.9"],
     extras_require={
         "tf": TF,
         "edge": EDGE,
         "convert": CONVERT,
         "hub": HUB,
         "torch": ["torch>=2.10"],  # before, weights_only=True may run what is in a file
+        "demo": DEMO + PLOT,
         "plot": PLOT,
         "data": DATA,
         "tensorboard": ["tensorboard"],
-        "dev": TF + EDGE + CONVERT + HUB + PLOT + DATA + DEV,
+        "dev": TF + EDGE + CONVERT + HUB + DEMO + PLOT + DATA + DEV,
+    },
+    package_data={
+        "keras_ctxrep": ["py.typed"],
+        "keras_ctxrep_export": ["py.typed"],
+        "keras_ctxrep_tflite": ["py.typed"],
     },
     entry_points={"console_scripts": ["ctxrep = keras_ctxrep.cli:main"]},
     classifiers=[

@@ -293,11 +293,12 @@ def work(name: str, size: str) -> None:
             print(json.dumps(profile(lambda kind=kind, file=file: [jobs[kind](*b) for b in files[file]])), file=replies)
             continue
         begin, spent = time.perf_counter(), time.process_time()
+        outputs = []
         for _ in range(calls):
-            found = [jobs[kind](*batch) for batch in files[file]]
+            outputs = [jobs[kind](*batch) for batch in files[file]]
         reply = {"seconds": (time.perf_counter() - begin) / calls, "cpu": (time.process_time() - spent) / calls}
         if order["keep"]:
-            np.savez(order["keep"], *map(np.asarray, found))
+            np.savez(order["keep"], *map(np.asarray, outputs))
         status = Path("/proc/self/status")  # Linux
         peak = int(status.read_text().split("VmHWM:")[1].split()[0]) / 1000 if status.exists() else float("nan")
         print(json.dumps(reply | {"peak": peak}), file=replies)

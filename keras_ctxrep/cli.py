@@ -660,10 +660,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 # ---------------------------------------------------------------------------------------------------------- details
 
 
+_EXTRAS = {"ai_edge_litert": "edge", "sklearn": "demo", "matplotlib": "plot"}  # module -> what installs it; else "tf"
+
+
 def _message(error: Exception) -> str | None:
     """What a user is told of an error; None for an internal one."""
     if isinstance(error, ModuleNotFoundError):
-        extra = "edge" if "litert" in str(error.name) else "tf"
+        extra = _EXTRAS.get(str(error.name).partition(".")[0], "tf")
         return f'{error.name} is not installed: pip install "keras_ctxrep[{extra}]"'
     if isinstance(error, ValueError | OSError | RuntimeError | ImportError):
         return str(error)

@@ -1,4 +1,4 @@
-"""The main job on a small text: pretrain, fine-tune, export, predict without TensorFlow, and report what came of it."""
+"""The whole way on a small text: pretrain, fine-tune, export, predict without TensorFlow, and report the results."""
 
 import json
 import os
@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import keras
 import numpy as np
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize
+from tabulate import tabulate
 
 from keras_ctxrep import __version__, recipes, train
 from keras_ctxrep.tasks.classify import Example
@@ -27,19 +28,9 @@ from keras_ctxrep.text.scores import accuracy, standard_error
 from keras_ctxrep.text.tokens import WordPiece, vocab_text, words
 
 MAX_LENGTH = 64  # tokens of a sentence that is classified
-PRETRAINED_LENGTH = {
-    "elmo": 64,
-    "bert": 32,
-}  # tokens of an example in pretraining; BERT learns more from many short ones
 MAX_SENTENCES = 20_000  # of a user's corpus
 MARKER = ".ctxrep-demo"  # in a folder that a demo has written
-SIZES = {"elmo": "elmo_2x128_64_256cnn_1xhighway", "bert": "bert_2_128_2"}
-RATES = {"elmo": (1e-2, 5e-3), "bert": (2e-3, 1e-3)}  # learning rates of pretraining and fine-tuning
-DROPOUTS = {"elmo": (0.2, 0.3), "bert": (0.0, 0.1)}  # likewise
-SHARES = {"elmo": 0.58, "bert": 0.42}  # of the time for pretraining
 COMPARED = 200  # held-out sentences that every engine predicts
-NAMES = {"elmo": "ELMo biLM", "bert": "BERT"}
-
 # The chapter of the language reference that a topic of `pydoc_data.topics` is taken from.
 CHAPTERS = {
     "data model": "types specialnames objects customization attribute-access callable-types sequence-types"
@@ -55,6 +46,42 @@ CHAPTERS = {
     "format strings": "formatstrings",
     "debugger": "debugger",
 }
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """One of the two encoders of the demo.
+
+    Attributes:
+        name: for people.
+        family, size: as of `recipes.pretrain`.
+        fraction: of the time for pretraining.
+        max_length: tokens of an example in pretraining; BERT learns more from many short ones.
+        rates, dropouts: of pretraining and of fine-tuning.
+        metric: of pretraining, in the evaluations.
+        label: what the metric is.
+        form: how it is printed.
+        scale: of its axis.
+        baselines: documents to learn from and held out, and a folder -> the metric of counted models by name.
+    """
+
+    name: str
+    family: str
+    size: str
+    fraction: float
+    max_length: int
+    rates: tuple[float, float]
+    dropouts: tuple[float, float]
+    metric: str
+    label: str
+    form: str
+    scale: str
+    baselines: Callable[[list, list, Path], dict[str, float]]
+    has_vocabulary: bool  # learned by `baselines`, which writes pieces.txt
+
+    def shown(self, value: float) -> str:
+        """The metric as it is printed."""
+        return format(value, self.form)
 
 
 def run(
@@ -93,24 +120,23 @@ def run(
     )
 
     figures["pretraining"], figures["tasks"], figures["engines"] = {}, {}, {}
-    for family in ("elmo", "bert"):
-        _title(f"{NAMES[family]}: pretraining for {minutes * SHARES[family]:.1f} minutes ({SIZES[family]})")
-        figures["pretraining"][family] = _pretrain(family, out, minutes * SHARES[family], seed)
+    for key, encoder in ENCODERS.items():
+        _title(f"{encoder.name}: pretraining for {minutes * encoder.fraction:.1f} minutes ({encoder.size})")
+        figures["pretraining"][key] = _pretrain(encoder, out, minutes * encoder.fraction, seed)
 
     _title("Which part of the text does a sentence come from? Accuracy on the held-out sentences")
-    figures["tasks"]["bag of words"] = _bag_of_words(text, seed)
-    for family in ("elmo", "bert"):
+    figures["tasks"]["bag of words"] = _bag_of_words(text)
+    for encoder in ENCODERS.values():
         for from_scratch in (False, True):
-            name = f"{NAMES[family]}, {'random weights' if from_scratch else 'pretrained'}"
-            folder = out / family / ("random" if from_scratch else "classifier")
-            figures["tasks"][name] = _finetune(family, folder, text, out / family / "pretrained", from_scratch, seed)
+            name = f"{encoder.name}, {'random weights' if from_scratch else 'pretrained'}"
+            figures["tasks"][name] = _finetune(encoder, out / encoder.family, text, from_scratch, seed)
     count = len(text["test"])
-    for name, share in figures["tasks"].items():
-        print(f"  {name:28} {share:6.1%} +- {standard_error(share, count):.1%}")
+    for name, value in figures["tasks"].items():
+        print(f"  {name:28} {value:6.1%} +- {standard_error(value, count):.1%}")
 
-    for family in ("elmo", "bert"):
-        _title(f"{NAMES[family]}: exporting, and predicting in every engine")
-        figures["engines"][family] = _engines(family, out, text["test"][:COMPARED])
+    for key, encoder in ENCODERS.items():
+        _title(f"{encoder.name}: exporting, and predicting in every engine")
+        figures["engines"][key] = _engines(out / key, text["test"][:COMPARED])
     mix, _ = train.load(out / "elmo" / "classifier")
     w, gamma = mix.get_layer("scalar_mix").get_weights()
     figures["mix"] = {"weights": (np.exp(w) / np.exp(w).sum()).tolist(), "gamma": float(gamma)}
@@ -195,48 +221,37 @@ def _split(parts: dict[str, list[list[str]]], folder: Path, seed: int) -> dict[s
 # --------------------------------------------------------------------------------------------------------- training
 
 
-def _pretrain(family: str, out: Path, minutes: float, seed: int) -> dict:
+def _pretrain(encoder: Encoder, out: Path, minutes: float, seed: int) -> dict:
     text, held = (list(documents([out / "corpus" / f"{name}.txt"])) for name in ("train", "valid"))
-    if family == "elmo":
-        baselines = _counted_perplexity(text, held)
-        metric, label = "val_forward_logits_perplexity", "held-out perplexity"
-    else:
-        wordpiece = WordPiece.train((s for block in text for s in block), 2000)
-        vocab = out / "corpus" / "pieces.txt"
-        vocab.write_text(vocab_text(wordpiece.vocab), encoding="utf-8")
-        baselines = _counted_accuracy(wordpiece, text, held)
-        metric, label = "val_mlm_logits_accuracy", "held-out accuracy on masked pieces"
-    beside = ", ".join(f"{name} {_figure(family, value)}" for name, value in baselines.items())
-    print(f"  {label}; counted on the same text: {beside}")
+    baselines = encoder.baselines(text, held, out / "corpus")
+    counted = ", ".join(f"{name} {encoder.shown(value)}" for name, value in baselines.items())
+    print(f"  {encoder.label}; counted on the same text: {counted}")
 
     def show(entry: dict) -> None:
-        print(f"  step {entry['step']:>5}  {entry['minutes']:4.1f} min  {_figure(family, entry[metric])}", flush=True)
+        value = encoder.shown(entry[encoder.metric])
+        print(f"  step {entry['step']:>5}  {entry['minutes']:4.1f} min  {value}", flush=True)
 
     history = recipes.pretrain(
-        family,
+        encoder.family,
         [out / "corpus" / "train.txt"],
-        out / family / "pretrained",
-        size=SIZES[family],
+        out / encoder.family / "pretrained",
+        size=encoder.size,
         valid=out / "corpus" / "valid.txt",
-        vocab=None if family == "elmo" else out / "corpus" / "pieces.txt",
-        max_length=PRETRAINED_LENGTH[family],
+        vocab=out / "corpus" / "pieces.txt" if encoder.has_vocabulary else None,
+        max_length=encoder.max_length,
         minutes=minutes,
-        learning_rate=RATES[family][0],
-        dropout=DROPOUTS[family][0],
+        learning_rate=encoder.rates[0],
+        dropout=encoder.dropouts[0],
         seed=seed,
         report=show,
     )
-    best = min(history, key=lambda entry: entry["val_loss"])
-    return {"history": history, "metric": metric, "label": label, "baselines": baselines, "best": best[metric]}
+    best = min(history, key=lambda entry: entry["val_loss"])[encoder.metric]
+    return {"history": history, "baselines": baselines, "best": best}
 
 
-def _figure(family: str, value: float) -> str:
-    return f"{value:.1f}" if family == "elmo" else f"{value:.1%}"
-
-
-def _counted_perplexity(text, held) -> dict[str, float]:
+def _counted_perplexity(text: list, held: list, folder: Path) -> dict[str, float]:
     """Perplexity of counted models on the same words, cut at the same length, with the same vocabulary."""
-    features = CharacterFeatures(PRETRAINED_LENGTH["elmo"])
+    features = CharacterFeatures(ENCODERS["elmo"].max_length)
     seen, unseen = ([row.tokens for block in side for row in features.encode(block)] for side in (text, held))
     vocabulary = Vocabulary.count(seen, size=8000)
     ids = [[vocabulary.ids(sentence).tolist() for sentence in side] for side in (seen, unseen)]
@@ -246,8 +261,13 @@ def _counted_perplexity(text, held) -> dict[str, float]:
     }
 
 
-def _counted_accuracy(wordpiece: WordPiece, text, held) -> dict[str, float]:
-    """How often the commonest piece, and the commonest one after the true piece before, is right."""
+def _counted_accuracy(text: list, held: list, folder: Path) -> dict[str, float]:
+    """How often the commonest piece, and the commonest one after the true piece before, is right.
+
+    The pieces are learned from the text, and written to pieces.txt in the folder.
+    """
+    wordpiece = WordPiece.train((sentence for block in text for sentence in block), 2000)
+    (folder / "pieces.txt").write_text(vocab_text(wordpiece.vocab), encoding="utf-8")
     seen, unseen = ([ids for block in side for ids in wordpiece.ids_batch(block)] for side in (text, held))
     after: dict[int, Counter] = {}
     for ids in seen:
@@ -262,51 +282,71 @@ def _counted_accuracy(wordpiece: WordPiece, text, held) -> dict[str, float]:
     }
 
 
-def _finetune(family: str, folder: Path, text: dict, encoder: Path, from_scratch: bool, seed: int) -> float:
+ENCODERS = {
+    "elmo": Encoder(
+        "ELMo biLM",
+        "elmo",
+        "elmo_2x128_64_256cnn_1xhighway",
+        0.58,
+        64,
+        (1e-2, 5e-3),
+        (0.2, 0.3),
+        "val_forward_logits_perplexity",
+        "held-out perplexity",
+        ".1f",
+        "log",
+        _counted_perplexity,
+        False,
+    ),
+    "bert": Encoder(
+        "BERT",
+        "bert",
+        "bert_2_128_2",
+        0.42,
+        32,
+        (2e-3, 1e-3),
+        (0.0, 0.1),
+        "val_mlm_logits_accuracy",
+        "held-out accuracy on masked pieces",
+        ".1%",
+        "linear",
+        _counted_accuracy,
+        True,
+    ),
+}
+
+
+def _finetune(encoder: Encoder, folder: Path, text: dict, from_scratch: bool, seed: int) -> float:
+    out = folder / ("random" if from_scratch else "classifier")
     recipes.finetune(
         text["train"],
         text["dev"],
-        encoder,
-        folder,
+        folder / "pretrained",
+        out,
         max_length=MAX_LENGTH,
-        epochs=5,
-        learning_rate=RATES[family][1],
-        dropout=DROPOUTS[family][1],
+        epochs=5.0,
+        learning_rate=encoder.rates[1],
+        dropout=encoder.dropouts[1],
         mix=True,
         freeze=False,
         from_scratch=from_scratch,
         seed=seed,
     )
-    answers = train.predictor(folder)([example.text for example in text["test"]])
+    answers = train.predictor(out)([example.text for example in text["test"]])
     return accuracy([example.label for example in text["test"]], [answer.get("label") for answer in answers])
 
 
-def _bag_of_words(text: dict, seed: int) -> float:
-    """Logistic regression over tf-idf weighted words, stopped early on the dev set."""
-    keras.utils.set_random_seed(seed)
-    labels = sorted({example.label for example in text["train"]})
-    bags = {name: [Counter(w.text.lower() for w in words(e.text)) for e in text[name]] for name in text}
-    frequency = Counter(word for bag in bags["train"] for word in bag)
-    columns = {word: index for index, (word, count) in enumerate(frequency.most_common(10_000)) if count > 1}
-    idf = {word: np.log(len(bags["train"]) / frequency[word]) for word in columns}
+def _bag_of_words(text: dict) -> float:
+    """Logistic regression over tf-idf weighted words; how strongly it is regularized is chosen on the dev set."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
 
-    def matrix(name: str) -> np.ndarray:
-        found = np.zeros((len(bags[name]), len(columns)), np.float32)
-        for row, bag in enumerate(bags[name]):
-            for word, count in bag.items():
-                if word in columns:
-                    found[row, columns[word]] = (1 + np.log(count)) * idf[word]
-        return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-9)
-
-    targets = {name: np.array([labels.index(example.label) for example in text[name]]) for name in text}
-    model = keras.Sequential([keras.Input((len(columns),)), keras.layers.Dense(len(labels))])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.02), loss, metrics=["accuracy"])
-    stop = keras.callbacks.EarlyStopping(patience=5, restore_best_weights=True)
-    validation = (matrix("dev"), targets["dev"])
-    fit = {"batch_size": 64, "epochs": 60, "verbose": 0, "callbacks": [stop], "validation_data": validation}
-    model.fit(matrix("train"), targets["train"], **fit)
-    return float((model.predict(matrix("test"), verbose=0).argmax(1) == targets["test"]).mean())
+    bags = TfidfVectorizer(analyzer=lambda text: [w.text.lower() for w in words(text)], min_df=2, sublinear_tf=True)
+    texts, labels = ({name: [getattr(e, key) for e in text[name]] for name in text} for key in ("text", "label"))
+    seen = bags.fit_transform(texts["train"])
+    models = [LogisticRegression(C=c, max_iter=1000).fit(seen, labels["train"]) for c in (1.0, 10.0, 100.0)]
+    best = max(models, key=lambda model: model.score(bags.transform(texts["dev"]), labels["dev"]))
+    return float(best.score(bags.transform(texts["test"]), labels["test"]))
 
 
 # ----------------------------------------------------------------------------------------------------------- engines
@@ -315,22 +355,22 @@ _EDGE = """
 import json, sys, time
 from keras_ctxrep_tflite import runtime
 texts = json.load(sys.stdin)
-found = {}
+labels = {}
 for path in sys.argv[1:]:
     predictor = runtime.load(path)
-    found[path] = predictor.probabilities(texts).argmax(1).tolist()
+    labels[path] = predictor.probabilities(texts).argmax(1).tolist()
 loaded = sorted({name.split(".")[0] for name in sys.modules} & {"tensorflow", "keras", "torch", "jax"})
-print(json.dumps({"labels": found, "loaded": loaded}))
+print(json.dumps({"labels": labels, "loaded": loaded}))
 """
 
 
-def _engines(family: str, out: Path, test: list[Example]) -> dict:
-    folder = out / family / "classifier"
-    saved_model.export(*train.load(folder), out / family / "serving" / "classifier")
-    files = {name: out / family / f"classifier.{name}.tflite" for name in ("float32", "int8")}
+def _engines(out: Path, test: list[Example]) -> dict:
+    folder = out / "classifier"
+    saved_model.export(*train.load(folder), out / "serving" / "classifier")
+    files = {name: out / f"classifier.{name}.tflite" for name in ("float32", "int8")}
     quantize.convert(folder, files["float32"], "none")
     quantize.convert(folder, files["int8"], "int8")
-    engines = [compare.open_engine(p) for p in (folder, out / family / "serving" / "classifier", *files.values())]
+    engines = [compare.open_engine(p) for p in (folder, out / "serving" / "classifier", *files.values())]
     texts = [example.text for example in test]
     names = ("Keras", "SavedModel, raw string", "TFLite float32", "TFLite int8")
     engines = [engine._replace(name=name) for engine, name in zip(engines, names, strict=True)]
@@ -340,110 +380,110 @@ def _engines(family: str, out: Path, test: list[Example]) -> dict:
     edge = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True)
     if edge.returncode:
         raise RuntimeError(f"the edge runtime failed in its own process:\n{edge.stderr[-2000:]}")
-    found = json.loads(edge.stdout)
+    answers = json.loads(edge.stdout)
     here = {str(e.path): e.predictor.probabilities(texts).argmax(1).tolist() for e in engines[2:]}
+    loaded = answers["loaded"]
     print(_table([["engine", *compare.HEADER[1:]], *compare.table(rows)]))
-    print(f"  of TensorFlow, Keras, PyTorch and JAX the edge process loaded: {found['loaded'] or 'none'}")
-    if found["loaded"]:
-        raise RuntimeError(f"the edge runtime loaded {found['loaded']}")
-    return {"rows": rows, "loaded": found["loaded"], "same_on_edge": found["labels"] == here, "sentences": len(texts)}
+    print(f"  of TensorFlow, Keras, PyTorch and JAX the edge process loaded: {loaded or 'none'}")
+    if loaded:
+        raise RuntimeError(f"the edge runtime loaded {loaded}")
+    return {"rows": rows, "loaded": loaded, "same_on_edge": answers["labels"] == here, "sentences": len(texts)}
 
 
 # ------------------------------------------------------------------------------------------------------------ report
 
 
 def _checks(figures: dict) -> list[tuple[bool, str]]:
-    """What the demo set out to show, and whether it did."""
+    """What the demo is to show, and whether it does."""
     bilm = figures["pretraining"]["elmo"]
     best, bigram = bilm["best"], bilm["baselines"]["bigram"]
     checks = [(best < bigram, f"biLM's held-out perplexity {best:.1f} is below the bigram's {bigram:.1f}")]
     bert = figures["pretraining"]["bert"]
     best, bigram = bert["best"], bert["baselines"]["bigram"]
     checks.append((best > bigram, f"BERT's accuracy on masked pieces {best:.1%} is above the bigram's {bigram:.1%}"))
-    for family, found in figures["engines"].items():
-        count = found["sentences"]
-        for row in found["rows"][1:3]:
+    for key, results in figures["engines"].items():
+        count, name = results["sentences"], ENCODERS[key].name
+        for row in results["rows"][1:3]:
             to = f"to {row['difference']:.1e} (1e-4 asked for)"
-            text = f"{NAMES[family]}: {row['engine']} gives Keras' probabilities on {count} sentences, {to}"
+            text = f"{name}: {row['engine']} gives Keras' probabilities on {count} sentences, {to}"
             checks.append((row["difference"] <= 1e-4, text))
-        row = found["rows"][3]
-        text = f"{NAMES[family]}: {row['engine']} gives Keras' label for {row['agreement']:.1%} of them (99% asked for)"
+        row = results["rows"][3]
+        text = f"{name}: {row['engine']} gives Keras' label for {row['agreement']:.1%} of them (99% asked for)"
         checks.append((row["agreement"] >= 0.99, text))
-        checks.append((found["same_on_edge"], f"{NAMES[family]}: the same labels in a process without TensorFlow"))
+        checks.append((results["same_on_edge"], f"{name}: the same labels in a process without TensorFlow"))
     return checks
 
 
 def _report(figures: dict, out: Path) -> None:
     checks = _checks(figures)
-    _title("What came of it")
+    _title("Results")
     for passed, text in checks:
         print(f"  {'yes' if passed else 'NO ':3}  {text}")
     rows = [
-        [NAMES[family] if index == 0 else "", *row]
-        for family, found in figures["engines"].items()
-        for index, row in enumerate(compare.table(found["rows"]))
+        [ENCODERS[key].name if index == 0 else "", *row]
+        for key, results in figures["engines"].items()
+        for index, row in enumerate(compare.table(results["rows"]))
     ]
-    engine_table = [["model", *compare.HEADER], *rows]
-    print("\n" + _table(engine_table))
-    plots = _plots(figures, out / "plots")
-    count = figures["text"]["test"]
-    lines = [
-        "# From raw text to int8 on the edge",
-        "",
-        f"keras_ctxrep {__version__}, `ctxrep demo`, seed {figures['seed']}, {figures['minutes']:.1f} minutes on "
-        f"{os.cpu_count()} cores ({_processor()}). Text: {figures['source']}; {figures['text']['train']} sentences to "
-        f"learn from, {figures['text']['dev']} to choose weights by, {count} held out.",
-        "",
-        "## What it shows",
-        "",
-        *(f"- **{'yes' if passed else 'no'}**: {text}" for passed, text in checks),
-        "",
-        "## Pretraining",
-        "",
+    engines = [["model", *compare.HEADER], *rows]
+    print("\n" + _table(engines))
+    plots = {path.stem: f"![{path.stem}](plots/{path.name})" for path in _plots(figures, out / "plots")}
+    parts = [
+        _introduction(figures, checks),
+        _pretraining_part(figures, plots.get("learning_curves", "")),
+        _tasks_part(figures),
+        "## Engines\n\nLatency is that of one sentence, from string to label, in turns over the engines. Agreement is "
+        f"with Keras.\n\n{_markdown(engines)}",
+        _mix_part(figures, plots.get("mixing_weights", "")),
     ]
-    for family, found in figures["pretraining"].items():
-        header = ["step", "minutes", found["label"]]
-        body = [[str(e["step"]), f"{e['minutes']:.1f}", _figure(family, e[found["metric"]])] for e in found["history"]]
-        counted = [[name, "", _figure(family, value)] for name, value in found["baselines"].items()]
-        lines += [f"### {NAMES[family]}, `{SIZES[family]}`", "", _markdown([header, *body, *counted]), ""]
-    lines += [f"![{path.stem}](plots/{path.name})" for path in plots if path.stem == "learning_curves"]
-    lines += [
-        "",
-        "## Which part of the text a sentence comes from",
-        "",
-        f"Accuracy on {count} held-out sentences, {len(figures['text']['labels'])} classes, with its standard error.",
-        "",
-        _markdown(
-            [
-                ["model", "accuracy"],
-                *([n, f"{s:.1%} ± {standard_error(s, count):.1%}"] for n, s in figures["tasks"].items()),
-            ]
-        ),
-        "",
-        "## Engines",
-        "",
-        "Latency is that of one sentence, from string to label, in turns over the engines. Agreement is with Keras.",
-        "",
-        _markdown(engine_table),
-        "",
-        "## ELMo's mixing weights",
-        "",
-        _markdown(
-            [
-                ["layer", "weight"],
-                *(
-                    [f"{i}" + (" (characters)" if not i else ""), f"{w:.3f}"]
-                    for i, w in enumerate(figures["mix"]["weights"])
-                ),
-                ["gamma", f"{figures['mix']['gamma']:.3f}"],
-            ]
-        ),
-        "",
-    ]
-    lines += [f"![{path.stem}](plots/{path.name})" for path in plots if path.stem == "mixing_weights"]
-    (out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (out / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     (out / "report.json").write_text(json.dumps(figures, indent=1, default=str), encoding="utf-8")
     print(f"\n{out / 'report.md'}: written after {figures['minutes']:.1f} minutes")
+
+
+def _introduction(figures: dict, checks: list[tuple[bool, str]]) -> str:
+    text = figures["text"]
+    shown = "\n".join(f"- **{'yes' if passed else 'no'}**: {check}" for passed, check in checks)
+    return (
+        "# From raw text to int8 on the edge\n\n"
+        f"keras_ctxrep {__version__}, `ctxrep demo`, seed {figures['seed']}, {figures['minutes']:.1f} minutes on "
+        f"{os.cpu_count()} cores ({_processor()}). Text: {figures['source']}; {text['train']} sentences to "
+        f"learn from, {text['dev']} to choose weights by, {text['test']} held out.\n\n"
+        f"## What it shows\n\n{shown}"
+    )
+
+
+def _pretraining_part(figures: dict, plot: str) -> str:
+    parts = ["## Pretraining"]
+    for key, run in figures["pretraining"].items():
+        encoder = ENCODERS[key]
+        rows = [["step", "minutes", encoder.label]]
+        rows += [
+            [str(entry["step"]), f"{entry['minutes']:.1f}", encoder.shown(entry[encoder.metric])]
+            for entry in run["history"]
+        ]
+        rows += [[name, "", encoder.shown(value)] for name, value in run["baselines"].items()]
+        parts += [f"### {encoder.name}, `{encoder.size}`", _markdown(rows)]
+    return "\n\n".join([*parts, plot] if plot else parts)
+
+
+def _tasks_part(figures: dict) -> str:
+    count = figures["text"]["test"]
+    rows = [[name, f"{value:.1%} ± {standard_error(value, count):.1%}"] for name, value in figures["tasks"].items()]
+    return (
+        "## Which part of the text a sentence comes from\n\n"
+        f"Accuracy on {count} held-out sentences, {len(figures['text']['labels'])} classes, with its standard "
+        "error.\n\n" + _markdown([["model", "accuracy"], *rows])
+    )
+
+
+def _mix_part(figures: dict, plot: str) -> str:
+    rows = [
+        [f"{layer} (characters)" if layer == 0 else str(layer), f"{weight:.3f}"]
+        for layer, weight in enumerate(figures["mix"]["weights"])
+    ]
+    rows.append(["gamma", f"{figures['mix']['gamma']:.3f}"])
+    part = "## ELMo's mixing weights\n\n" + _markdown([["layer", "weight"], *rows])
+    return f"{part}\n\n{plot}" if plot else part
 
 
 def _plots(figures: dict, folder: Path) -> list[Path]:
@@ -457,12 +497,13 @@ def _plots(figures: dict, folder: Path) -> list[Path]:
         print("no plots: pip install matplotlib")
         return []
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    for ax, (family, found) in zip(axes, figures["pretraining"].items(), strict=True):
-        history = found["history"]
-        ax.plot([e["minutes"] for e in history], [e[found["metric"]] for e in history], marker="o", label=NAMES[family])
-        for style, (name, value) in zip((":", "--"), found["baselines"].items(), strict=True):
+    for ax, (key, run) in zip(axes, figures["pretraining"].items(), strict=True):
+        encoder, history = ENCODERS[key], run["history"]
+        values = [entry[encoder.metric] for entry in history]
+        ax.plot([entry["minutes"] for entry in history], values, marker="o", label=encoder.name)
+        for style, (name, value) in zip((":", "--"), run["baselines"].items(), strict=True):
             ax.axhline(value, color="grey", linestyle=style, label=name)
-        ax.set(xlabel="minutes", ylabel=found["label"], yscale="log" if family == "elmo" else "linear")
+        ax.set(xlabel="minutes", ylabel=encoder.label, yscale=encoder.scale)
         ax.legend()
     paths = [folder / "learning_curves.png"]
     figure.savefig(paths[0], dpi=120)
@@ -494,15 +535,14 @@ def _title(text: str) -> None:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Cells in aligned columns: text to the left, the rest to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    left = [not rows[-1][i][:1].isdigit() for i in range(len(widths))]
-    return "\n".join(
-        "  " + "  ".join(c.ljust(w) if l else c.rjust(w) for c, w, l in zip(row, widths, left, strict=True)).rstrip()
-        for row in rows
-    )
+    """Cells in aligned columns under a header."""
+    return tabulate(rows[1:], rows[0], disable_numparse=True, colalign=_alignment(rows))
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+    return tabulate(rows[1:], rows[0], "pipe", disable_numparse=True, colalign=_alignment(rows))
+
+
+def _alignment(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Figures to the right, text to the left."""
+    return ["right" if cell[:1].isdigit() else "left" for cell in rows[-1]]

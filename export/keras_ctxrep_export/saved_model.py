@@ -85,7 +85,6 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
     path = latest(path)
     bundle = bundles.load(path)
     loaded = tf.saved_model.load(str(path))
-    serve = loaded.signatures["serving_default"]
 
     def tensor(column: np.ndarray) -> tf.Tensor:
         if column.dtype == object:
@@ -93,10 +92,10 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
         return tf.constant(column)
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        serve = loaded.signatures["serving_default"]  # a function lives only as long as what it was loaded with
         outputs = serve(**{name: tensor(column) for name, column in batch.items()})
         return {name: value.numpy() for name, value in outputs.items()}
 
-    run.keep = loaded  # functions live only as long as the object they were loaded with
     return Predictor(bundle, run, batch_size, raw=True)
 
 

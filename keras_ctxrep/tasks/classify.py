@@ -39,7 +39,7 @@ class TextTask(Task):
     }
     reads = Reads(pair=None)
 
-    def examples(self, row, place="", columns=None) -> Iterator[Example]:
+    def examples(self, row, place="", columns=None) -> Iterator[Any]:
         pair = self.value(row, "pair", columns)
         if pair is not None and not isinstance(pair, str):
             raise ValueError(f"the pair is {pair!r}; it must be a text")

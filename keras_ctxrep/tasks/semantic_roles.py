@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
@@ -78,7 +78,7 @@ class SemanticRoles(Tag):
             raise ValueError(f"text {text!r}: a sentence is needed")
         if not is_span(span, len(text)):
             raise ValueError(f"predicate {span!r}: [begin, end) in characters of the text is needed")
-        return Query(checked_text(text), None, (tuple(span),))
+        return Query(checked_text(text), None, ((span[0], span[1]),))
 
     def answer(self, bundle, words, sentence):
         answer = super().answer(bundle, words, sentence)
@@ -97,7 +97,7 @@ class SemanticRoles(Tag):
         return shown | {"input": " ".join(words)}
 
 
-def is_span(span: Any, length: int) -> bool:
+def is_span(span: Any, length: int) -> TypeGuard[list[int]]:
     """Whether a value is [begin, end) within a text of this length.
 
     >>> is_span([1, 3], 3), is_span([3, 3], 3)
