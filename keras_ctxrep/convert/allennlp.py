@@ -16,7 +16,7 @@ import keras
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, visible
 from keras_ctxrep.models import elmo
-from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole
+from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole_folder
 from keras_ctxrep.text.features import WordFeatures
 from keras_ctxrep.text.tokens import read_vocab, vocab_text
 
@@ -86,39 +86,14 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     """
     if bundle.family != "elmo":
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a biLM")
-    config, folder = elmo.Config(**bundle.config), Path(folder)
-    with written_whole(folder / WEIGHTS) as path, h5py.File(path, "w") as file:
-        for name, array in arrays(model, table(config)):
-            file[name] = array
-    options: dict[str, Any] = {
-        "lstm": {
-            "use_skip_connections": config.residual,
-            "dim": config.cells,
-            "projection_dim": config.width,
-            "n_layers": config.layers,
-            "cell_clip": config.cell_clip,
-            "proj_clip": config.projection_clip,
-        },
-        "dropout": config.dropout,
-        "bidirectional": True,
-    }
-    if config.words:
-        options["n_tokens_vocab"] = config.words
-    else:
-        options["char_cnn"] = {
-            "activation": config.activation,
-            "embedding": {"dim": config.embedding_dim},
-            "filters": config.filters,
-            "n_highway": config.highways,
-            "n_characters": CHARACTERS + 1,
-            "max_characters_per_token": config.max_characters,
-        }
-    files = {OPTIONS: json.dumps(options, indent=1) + "\n"}
-    if bundle.vocab:
-        files[VOCAB] = vocab_text(bundle.vocab)
-    for name, text in files.items():
-        with written_whole(folder / name) as path:
-            path.write_bytes(text.encode())
+    config = elmo.Config(**bundle.config)
+    with written_whole_folder(folder, without=(VOCAB,)) as new:
+        with h5py.File(new / WEIGHTS, "w") as file:
+            for name, array in arrays(model, table(config)):
+                file[name] = array
+        (new / OPTIONS).write_bytes((json.dumps(_written_options(config), indent=1) + "\n").encode())
+        if bundle.vocab:
+            (new / VOCAB).write_bytes(vocab_text(bundle.vocab).encode())
 
 
 def table(config: elmo.Config, cells: str = _CELLS) -> list[Tensor]:
@@ -276,6 +251,27 @@ def _config(options: Options, found: dict[str, Any]) -> elmo.Config:
         return elmo.Config(**fields)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
+
+
+def _written_options(config: elmo.Config) -> dict[str, Any]:
+    lstm = {
+        "use_skip_connections": config.residual,
+        "dim": config.cells,
+        "projection_dim": config.width,
+        "n_layers": config.layers,
+        "cell_clip": config.cell_clip,
+        "proj_clip": config.projection_clip,
+    }
+    characters = {
+        "activation": config.activation,
+        "embedding": {"dim": config.embedding_dim},
+        "filters": config.filters,
+        "n_highway": config.highways,
+        "n_characters": CHARACTERS + 1,
+        "max_characters_per_token": config.max_characters,
+    }
+    tokens = {"n_tokens_vocab": config.words} if config.words else {"char_cnn": characters}
+    return {"lstm": lstm, "dropout": config.dropout, "bidirectional": True} | tokens
 
 
 def _filters(pairs: Sequence, place: object) -> tuple[tuple[int, int], ...]:

@@ -1,11 +1,14 @@
 """The bundle: all that a model needs beside its weights, in one JSON file that travels with every artifact."""
 
+import glob
 import hashlib
 import json
 import os
+import platform
+import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -26,6 +29,7 @@ Features = CharacterFeatures | WordFeatures | StaticFeatures | CharacterAndWordF
 FAMILIES = ("elmo", "bert", "static")
 SERVED = ("embed", "classify", "multilabel", "regress", "tag", "answer")  # have answers to give
 TASKS = ("language_model", "pretrainer", *SERVED)
+_REPLACED = "replaced"  # in a temporary folder: the folder whose place a new one takes
 
 
 @dataclass(frozen=True)
@@ -173,13 +177,93 @@ def sha256(path: str | Path) -> str:
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
-    """A temporary name in the same folder, renamed to `path` at the end; nothing is left behind after an error.
+    """A temporary name for a file, renamed to `path` at the end; nothing is left behind after an error.
 
     The suffixes stay at the end of the name, for writers that read the format from them.
     """
     path = Path(path)
+    with temporary_folder(path) as folder:
+        yield folder / path.name
+        os.replace(folder / path.name, path)
+
+
+@contextmanager
+def written_whole_folder(path: str | Path, without: Collection[str] = ()) -> Iterator[Path]:
+    """A new folder that takes the place of the folder `path` at the end; after an error that one is as it was.
+
+    A reader sees the old folder, the new one or, for the moment between two renames, none. A process that is killed in
+    that moment leaves none; the next write to the same place brings the old one back first.
+
+    Args:
+        path: the folder, which need not exist.
+        without: names in the old folder that go with it; every other entry that the new one lacks is moved into it.
+
+    Raises:
+        ValueError: `path` is a file or a mount point.
+    """
+    path = Path(path).resolve()
+    if path.exists() and (not path.is_dir() or path.is_mount()):
+        kind = "a mount point, which cannot be replaced" if path.is_dir() else "a file"
+        raise ValueError(f"{path}: {kind}; name a folder{' in it' if path.is_dir() else ''}")
+    with temporary_folder(path) as work:
+        new, old = work / "new", work / _REPLACED
+        new.mkdir()
+        yield new
+        if path.exists():
+            shutil.copymode(path, new)
+            os.replace(path, old)
+        os.replace(new, path)
+        for name in without:
+            if (old / name).exists():
+                os.replace(old / name, work / name)
+
+
+@contextmanager
+def temporary_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder beside `path`, removed at the end; so are those that killed processes have left for the same path.
+
+    Its name tells machine and process. Another machine's folder on a shared disk is left alone.
+
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with temporary_folder(f"{place}/model") as folder:
+    ...         print(folder.name.startswith(".model."), folder.parent == Path(place))
+    ...     print(list(Path(place).iterdir()))
+    True True
+    []
+    """
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        temporary = Path(folder) / path.name
-        yield temporary
-        os.replace(temporary, path)
+    mark = f".{path.name}.{platform.node()}-"
+    for folder in path.parent.glob(f"{glob.escape(mark)}*"):
+        process = folder.name.removeprefix(mark).partition("-")[0]
+        if process.isdecimal() and not _lives(int(process)):
+            _remove(folder, path)
+    folder = Path(tempfile.mkdtemp(prefix=f"{mark}{os.getpid()}-", dir=path.parent))
+    try:
+        yield folder
+    finally:
+        _remove(folder, path)
+
+
+def _lives(process: int) -> bool:
+    if os.name != "posix":  # where signal 0 is no question
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
+
+
+def _remove(temporary: Path, path: Path) -> None:
+    """Removes a temporary folder of `path`; what a swap has replaced and its new folder lacks goes back first."""
+    old = temporary / _REPLACED
+    if old.is_dir() and not path.exists():
+        os.replace(old, path)
+    elif old.is_dir():
+        for entry in old.iterdir():
+            if not os.path.lexists(path / entry.name):
+                os.replace(entry, path / entry.name)
+    shutil.rmtree(temporary, ignore_errors=True)
