@@ -55,7 +55,9 @@ def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
     with bundles.temporary_folder(folder / "version") as work:  # not a number, so that no poller picks it up
         new = work / str(version)
         signatures = Signatures(model, bundle)
-        tf.saved_model.save(signatures, str(new), signatures={"serving_default": signatures.text, "ids": signatures.ids})
+        tf.saved_model.save(
+            signatures, str(new), signatures={"serving_default": signatures.text, "ids": signatures.ids}
+        )
         (new / EXTRA).mkdir()
         for name, data in bundle.files_as_bytes().items():
             (new / EXTRA / name).write_bytes(data)

@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
+from keras_ctxrep import fields
+from keras_ctxrep.fields import Range, Rows
 from keras_ctxrep.text.features import (
     CharacterAndWordFeatures,
     CharacterFeatures,
@@ -29,6 +32,15 @@ Features = CharacterFeatures | WordFeatures | StaticFeatures | CharacterAndWordF
 FAMILIES = ("elmo", "bert", "static")
 SERVED = ("embed", "classify", "multilabel", "regress", "tag", "answer")  # have answers to give
 TASKS = ("language_model", "pretrainer", *SERVED)
+_BOUNDS = {"max_length": Rows, "stride": Rows, "max_answer": Rows}
+_READ = {  # what the preparation of text reads of a config
+    "max_characters": Annotated[int, Range(3, 1000)],
+    "words": Annotated[int, Range(0, 1 << 31)],
+    "buckets": Annotated[int, Range(0, 1 << 31)],
+    "min_n": Annotated[int, Range(0, 100)],
+    "max_n": Annotated[int, Range(0, 100)],
+    "lowercase": bool,
+}
 _REPLACED = "replaced"  # in a temporary folder: the folder whose place a new one takes
 
 
@@ -129,7 +141,7 @@ def load(path: str | Path) -> Bundle:
         folder = next((place for place in (path, path / "assets.extra") if (place / NAME).is_file()), None)
         if folder is None:
             raise ValueError(f"{path}: no {NAME} in it; a model folder is made by `ctxrep pretrain` or `ctxrep train`")
-        bundle = _parse(path, lambda name: (folder / name).read_bytes())
+        bundle = _parse(folder, lambda name: (folder / name).read_bytes())
         for name, digest in bundle.files.items():
             beside = folder / Path(name).name
             if not beside.is_file() or sha256(beside) != digest:
@@ -145,28 +157,37 @@ def load(path: str | Path) -> Bundle:
         raise ValueError(f"{path}: no bundle in it; write the file with `ctxrep tflite`") from None
 
 
-def _parse(path: Path, read: Callable[[str], bytes]) -> Bundle:
+def _parse(place: Path, read: Callable[[str], bytes]) -> Bundle:
+    """The bundle in a folder or an archive, whose files `read` gives."""
     try:
-        fields = json.loads(read(NAME))
-        if fields.pop("format") != FORMAT:
+        content = json.loads(read(NAME))
+        if content.pop("format") != FORMAT:
             raise ValueError(f"format is not {FORMAT}")
-        bundle = Bundle(**(fields | {"labels": tuple(fields["labels"])}))
+        content["labels"]  # every one has them
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{place}: {NAME} is damaged or of another version: {error}") from None
+    except KeyError as error:
+        raise ValueError(f"{place}: {NAME} is damaged or missing: {error.args[0]}") from None
+    try:
+        fields.check_names(Bundle, content)
+        fields.check_values(fields.annotations(Bundle) | _BOUNDS, content)
+        for name in ("config", "beside"):
+            fields.check_values(_READ, content.get(name, {}), f"{name}.")
+        fields.check_values(dict.fromkeys(content.get("files", ()), str), content.get("files", {}), "files.")
+        bundle = Bundle(**(content | {"labels": tuple(content["labels"])}))
         if bundle.family not in FAMILIES or bundle.task not in TASKS:
             raise ValueError(f"unknown family or task: {bundle.family!r}, {bundle.task!r}")
-        if not isinstance(bundle.files, dict):
-            raise ValueError(f"files is {bundle.files!r}")
         if bundle.family in ("bert", "static") and VOCAB not in bundle.files:
             raise ValueError(f"a {bundle.family} encoder needs {VOCAB}")
         if VOCAB in bundle.files:
             bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
         return bundle
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: {NAME} is damaged or of another version: {error}") from None
-    except KeyError as error:
-        raise ValueError(f"{path}: {NAME} is damaged or missing: {error.args[0]}") from None
-    except FileNotFoundError as error:
-        name = Path(error.filename).name
-        raise ValueError(f"{path}: {name} is missing; copy the whole folder again, or train again") from None
+    except ValueError as error:
+        raise ValueError(f"{place / NAME}: {error}") from None
+    except KeyError:
+        raise ValueError(f"{place}: {VOCAB} is missing; copy the file again") from None
+    except FileNotFoundError:
+        raise ValueError(f"{place}: {VOCAB} is missing; copy the whole folder again, or train again") from None
 
 
 def sha256(path: str | Path) -> str:

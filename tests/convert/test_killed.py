@@ -43,7 +43,8 @@ def pieces(width, tiny):
 
 
 @pytest.mark.parametrize(
-    ("direction", "file"), [("--to allennlp", "options.json"), ("--to huggingface", "config.json"), ("--from allennlp", "bundle.json")]
+    ("direction", "file"),
+    [("--to allennlp", "options.json"), ("--to huggingface", "config.json"), ("--from allennlp", "bundle.json")],
 )
 def test_a_killed_conversion_leaves_the_folder_as_it_was(tmp_path, tiny, direction, file):
     out, source = tmp_path / "out" / "model", tmp_path / "source"

@@ -116,8 +116,14 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
 
 def test_what_no_folder_can_take_the_place_of(tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match="file: a file; name a folder$"), bundles.written_whole_folder(tmp_path / "file"):
+    with (
+        pytest.raises(ValueError, match="file: a file; name a folder$"),
+        bundles.written_whole_folder(tmp_path / "file"),
+    ):
         pass
     assert contents(tmp_path) == {"file": "mine"}
-    with pytest.raises(ValueError, match="/: a mount point, which cannot be replaced"), bundles.written_whole_folder("/"):
+    with (
+        pytest.raises(ValueError, match="/: a mount point, which cannot be replaced"),
+        bundles.written_whole_folder("/"),
+    ):
         pass
