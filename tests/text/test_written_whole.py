@@ -117,7 +117,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
 def test_what_no_folder_can_take_the_place_of(tmp_path):
     (tmp_path / "file").write_text("mine")
     with (
-        pytest.raises(ValueError, match="file: a file; name a folder$"),
+        pytest.raises(ValueError, match=r"file: a file; name a folder$"),
         bundles.written_whole_folder(tmp_path / "file"),
     ):
         pass
