@@ -115,6 +115,11 @@ def annotations(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
+def most(kind: type, name: str) -> float:
+    """The largest value of a field that has a `Range`."""
+    return get_args(annotations(kind)[name])[1].most
+
+
 def _needed(hint: Any, value: Any) -> str | None:
     """What an annotation calls for, if the value is not that."""
     if get_origin(hint) is Annotated:
