@@ -12,9 +12,10 @@ VERSION = next(
 )
 
 # tensorflow-text must match TensorFlow's minor version; everything else is as loose as it works.
-TF = ["tensorflow>=2.21,<2.22", 'tensorflow-text>=2.21,<2.22; sys_platform != "win32"', "keras>=3.13", "h5py", "tqdm"]
+TF = ["tensorflow>=2.21,<2.22", 'tensorflow-text>=2.21,<2.22; sys_platform != "win32"', "keras>=3.13"]
+TF += ["h5py>=3.11", "tqdm", "filelock>=3.12"]
 EDGE = ["ai-edge-litert>=2.1"]
-CONVERT = ["safetensors>=0.4", "h5py"]
+CONVERT = ["safetensors>=0.4", "h5py>=3.11"]
 HUB = ["keras-hub>=0.20"]
 PLOT = ["matplotlib>=3.8"]
 DATA = ["tensorflow-datasets>=4.9", "importlib_resources"]  # the second is missing among its own requirements
