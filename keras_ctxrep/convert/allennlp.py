@@ -174,20 +174,19 @@ def _opened(path: Path):
     except OSError as error:
         raise ValueError(f"{path}: not a whole hdf5 file; copy it again: {error}") from None
     with file:
-        file.visititems_links(lambda name, link: _refuse_link(path, name, link))
-        file.visititems(lambda name, item: _refuse_external(path, name, item))
+        elsewhere = file.visititems_links(_elsewhere) or file.visititems(_elsewhere)
+        if elsewhere:
+            raise ValueError(f"{path}: {elsewhere}; write the file again with the tensors in it")
         yield file
 
 
-def _refuse_link(path: Path, name: str, link: Any) -> None:
-    if not isinstance(link, h5py.HardLink):
-        target = getattr(link, "filename", None) or link.path
-        raise ValueError(f"{path}: {name} is a link to {target}; write the file again with the tensors in it")
-
-
-def _refuse_external(path: Path, name: str, item: Any) -> None:
+def _elsewhere(name: str, item: Any) -> str | None:
+    """What of a file is not in it under its own name: links, and values that lie in other files."""
+    if isinstance(item, h5py.SoftLink | h5py.ExternalLink):
+        return f"{name} is a link to {getattr(item, 'filename', item.path)}"
     if isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
-        raise ValueError(f"{path}: {name} lies in another file; write this one again with the tensors in it")
+        return f"{name} lies in another file"
+    return None
 
 
 def _options(weights: Path) -> Options:
