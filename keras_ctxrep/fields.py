@@ -135,7 +135,7 @@ def _needed(hint: Any, value: Any) -> str | None:
         return f"{name} is needed"
     if isinstance(value, float) and not abs(value) < float("inf"):
         return "a finite number is needed"
-    if kind is tuple and parts:
+    if isinstance(value, tuple | list) and parts:
         hints = [parts[0]] * len(value) if parts[-1] is ... else parts
         if len(hints) != len(value):
             return f"{len(hints)} values are needed"

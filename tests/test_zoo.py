@@ -36,6 +36,7 @@ from keras_ctxrep.text.bundle import Bundle, sha256
 
 NAME = "elmo_1x8_4_2048cnn_0xhighway/test"
 FILES = ("tiny_weights.hdf5", "tiny_options.json")
+ROOT = Path(__file__).parents[1]
 PUBLISHER = "https://publisher.invalid/models/"
 
 
@@ -689,7 +690,7 @@ def killed(*arguments):
 train.save = killed
 zoo.get(entry.name, source=sys.argv[2])
 """
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "export", ROOT / "tflite")))}
     done = subprocess.run([sys.executable, "-c", code, NAME, str(published)], env=environment, capture_output=True)
     assert done.returncode == -signal.SIGKILL and zoo.cached(zoo.lookup(NAME)) is None and left(cache)
     assert same_weights(zoo.get(NAME, source=published), published) and left(cache) == MODEL

@@ -174,7 +174,7 @@ def restored(
     known: Collection[str],
     config: bert.Config,
     task: str,
-    **fields,
+    **fields: Any,
 ) -> tuple[keras.Model, Bundle]:
     """The model of a checkpoint, with its weights, and its bundle.
 
@@ -191,7 +191,8 @@ def restored(
         ValueError: the tensors are not those of the table, or can not be read.
     """
     check(table, stored, place, known, KINDS)
-    bundle = Bundle("bert", task, asdict(config), **({"max_length": config.max_positions} | fields))
+    fields = {"max_length": config.max_positions} | fields
+    bundle = Bundle("bert", task, asdict(config), **fields)
     model = build(config, task, len(bundle.labels), **bundle.head)
     fill(model, table, stored, place)
     return model, bundle

@@ -61,7 +61,7 @@ def test_a_killed_conversion_leaves_the_folder_as_it_was(tmp_path, tiny, directi
     (out / "notes.txt").write_text("mine")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     command = [sys.executable, "-c", KILLED, file, "convert", str(source), option, form, "--out", str(out)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "export", ROOT / "tflite")))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
