@@ -231,6 +231,20 @@ def test_a_failed_export_leaves_nothing(models, tmp_path, monkeypatch):
     assert os.listdir(tmp_path / "m") == []
 
 
+def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path, monkeypatch):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(os, "getpid", lambda: ended.pid)
+        killed.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
+        killed.setattr(os, "replace", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        saved_model.export(*fresh("classify"), tmp_path / "m")
+    (left,) = os.listdir(tmp_path / "m")
+    assert not left.isdecimal()
+    saved_model.export(*fresh("classify"), tmp_path / "m")
+    assert os.listdir(tmp_path / "m") == ["1"]
+
+
 def test_predictor_answers_in_order(exported, models):
     texts = ["the violin " * 8, "snow", "the soup and the bread"]
     expected = train.predictor(models / "bert" / "classifier")(texts)
