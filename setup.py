@@ -14,9 +14,9 @@ VERSION = next(
 # tensorflow-text must match TensorFlow's minor version; everything else is as loose as it works.
 # 2.21.0 of tensorflow-text fails to import
 TEXT = 'tensorflow-text>=2.21.1,<2.22; sys_platform != "win32"'
-TF = ["tensorflow>=2.21,<2.22", TEXT, "keras>=3.13", "h5py", "tqdm", "pyyaml", "filelock"]
+TF = ["tensorflow>=2.21,<2.22", TEXT, "keras>=3.13", "h5py>=3.11", "tqdm", "pyyaml", "filelock>=3.12"]
 EDGE = ["ai-edge-litert>=2.1"]
-CONVERT = ["safetensors>=0.4", "h5py"]
+CONVERT = ["safetensors>=0.4", "h5py>=3.11"]
 HUB = ["keras-hub>=0.20"]
 DEMO = ["scikit-learn>=1.3"]
 PLOT = ["matplotlib>=3.8"]

@@ -14,8 +14,9 @@ import os
 import random as random_order
 from pathlib import Path
 
-from keras_ctxrep.text.corpus import lines
 from keras_ctxrep.text.examples import Example, read
+
+from keras_ctxrep.text.corpus import lines
 from keras_ctxrep.text.scores import accuracy, standard_error
 
 SHARE = 0.8  # of the time, for the first phase

@@ -293,13 +293,15 @@ def _convert(args: argparse.Namespace) -> None:
         raise _Usage("convert: --pairs is for --from huggingface")
     from keras_ctxrep import train
     from keras_ctxrep.convert import bert
+    from keras_ctxrep.text.bundle import written_whole_folder
 
     converter = importlib.import_module(f"keras_ctxrep.convert.{args.source_format or args.target_format}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if args.source_format:
             model, bundle = converter.read(args.source, **({"pairs": True} if args.pairs else {}))
-            train.save(args.out, model, bundle)
+            with written_whole_folder(args.out, without=("checkpoint",)) as folder:
+                train.save(folder, model, bundle)
         else:
             model, bundle = train.load(args.source)
             converter.write(args.out, model, bundle)

@@ -92,8 +92,8 @@ def _download(url: str, path: Path, part: Path) -> None:
         with response:
             begin, total = 0, int(response.headers.get("Content-Length") or 0) or None
             if response.status == 206:
-                found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
-                begin, total = (int(found[1]), int(found[2])) if found else (-1, None)
+                part_of = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
+                begin, total = (int(part_of[1]), int(part_of[2])) if part_of else (-1, None)
             fresh = f"{total} {response.headers.get('ETag') or response.headers.get('Last-Modified') or ''}"
             if response.status == 206 and (begin != have or fresh != known):
                 part.unlink()  # it has changed since
@@ -147,52 +147,59 @@ def unpack(archive: Path, folder: Path, limit: int) -> None:
         OSError: no room on the disk.
     """
     folder.mkdir(parents=True)
-    count = 0
-
-    def check(name: str, kind: str, size: int) -> int:
-        nonlocal count
-        count += 1
-        if count > MEMBERS:
-            raise ValueError(f"{archive}: more than {MEMBERS} files; not the published archive")
-        path = Path(name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", name):
-            raise ValueError(f"{archive}: {name!r} lies outside the archive's folder; it is not safe to unpack")
-        if kind:
-            raise ValueError(f"{archive}: {name!r} is {kind}; an archive of plain files is needed")
-        if size > limit:
-            raise ValueError(f"{archive}: more than {limit / 1e6:.0f} MB unpacked; not the published archive")
-        return size
-
-    total = 0
     try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as zipped:
-                for info in zipped.infolist():
-                    kind = "a link" if stat.S_ISLNK(info.external_attr >> 16) else ""
-                    total = check(
-                        info.filename, kind or ("encrypted" if info.flag_bits & 1 else ""), total + info.file_size
-                    )
-                zipped.extractall(folder)
-        else:
-            with open(archive, "rb") as file:
-                first = file.read(tarfile.BLOCKSIZE)
-            opener = next((opener for begin, opener in COMPRESSED.items() if first.startswith(begin)), None)
-            if opener is None:
-                try:
-                    tarfile.TarInfo.frombuf(first, "utf-8", "replace")
-                except tarfile.TarError:
-                    raise ValueError(f"{archive}: neither weights nor a zip or tar archive") from None
-            with (opener or open)(archive, "rb") as file:
-                bounded: Any = _Bounded(file, limit + 4 * tarfile.BLOCKSIZE * MEMBERS)
-                with tarfile.open(fileobj=bounded, mode="r:") as tarred:
-                    for member in tarred:
-                        kind = "" if member.isreg() or member.isdir() else "a link or a device"
-                        total = check(member.name, kind, total + member.size)
-                        tarred.extract(member, folder, filter="data")
-                while bounded.read(BLOCK):  # to the end, where the sum of all bytes stands
-                    pass
+        (_unpack_zip if zipfile.is_zipfile(archive) else _unpack_tar)(archive, folder, _Members(archive, limit))
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             remedy = "free some, or choose another disk with --cache FOLDER"
             raise OSError(f"{folder}: no room on the disk: {error.strerror}; {remedy}") from None
         raise ValueError(f"{archive}: a damaged archive; get it again: {error}") from None
+
+
+class _Members:
+    """The members of an archive, checked one by one before they are unpacked."""
+
+    def __init__(self, archive: Path, limit: int):
+        self.archive, self.limit, self._count, self._size = archive, limit, 0, 0
+
+    def check(self, name: str, kind: str, size: int) -> None:
+        """Raises ValueError for a member that is not unpacked; `kind` is "" for a file or a folder."""
+        self._count += 1
+        self._size += size
+        if self._count > MEMBERS:
+            raise ValueError(f"{self.archive}: more than {MEMBERS} files; not the published archive")
+        path = Path(name.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", name):
+            raise ValueError(f"{self.archive}: {name!r} lies outside the archive's folder; it is not safe to unpack")
+        if kind:
+            raise ValueError(f"{self.archive}: {name!r} is {kind}; an archive of plain files is needed")
+        if self._size > self.limit:
+            raise ValueError(f"{self.archive}: more than {self.limit / 1e6:.0f} MB unpacked; not the published archive")
+
+
+def _unpack_zip(archive: Path, folder: Path, members: _Members) -> None:
+    with zipfile.ZipFile(archive) as zipped:
+        for info in zipped.infolist():
+            kind = "a link" if stat.S_ISLNK(info.external_attr >> 16) else ""
+            members.check(info.filename, kind or ("encrypted" if info.flag_bits & 1 else ""), info.file_size)
+        zipped.extractall(folder)
+
+
+def _unpack_tar(archive: Path, folder: Path, members: _Members) -> None:
+    with open(archive, "rb") as file:
+        first = file.read(tarfile.BLOCKSIZE)
+    opener = next((opener for begin, opener in COMPRESSED.items() if first.startswith(begin)), None)
+    if opener is None:
+        try:
+            tarfile.TarInfo.frombuf(first, "utf-8", "replace")
+        except tarfile.TarError:
+            raise ValueError(f"{archive}: neither weights nor a zip or tar archive") from None
+    with (opener or open)(archive, "rb") as file:
+        bounded: Any = _Bounded(file, members.limit + 4 * tarfile.BLOCKSIZE * MEMBERS)
+        with tarfile.open(fileobj=bounded, mode="r:") as tarred:
+            for member in tarred:
+                kind = "" if member.isreg() or member.isdir() else "a link or a device"
+                members.check(member.name, kind, member.size)
+                tarred.extract(member, folder, filter="data")
+        while bounded.read(BLOCK):  # to the end, where the sum of all bytes stands
+            pass

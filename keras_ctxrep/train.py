@@ -24,7 +24,7 @@ import tensorflow as tf
 import tokenizers
 from tqdm import tqdm
 
-from keras_ctxrep import __version__, tasks
+from keras_ctxrep import __version__, fields, tasks
 from keras_ctxrep.layers import CRF
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.metrics import Accuracy, Perplexity
@@ -90,14 +90,31 @@ def load(folder: str | Path) -> tuple[keras.Model, Bundle]:
     path = Path(folder) / bundles.WEIGHTS
     if bundles.WEIGHTS not in bundle.files:
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it")
-    model = build(bundle)
-    model.load_weights(path)
+    try:
+        fields.make(FAMILIES[bundle.family].config, bundle.config, "config")
+        if bundle.beside:
+            fields.make(static.Config, bundle.beside, "beside")
+        model = build(bundle)
+    except (TypeError, ValueError, tf.errors.ResourceExhaustedError) as error:
+        raise ValueError(f"{path.with_name(bundles.NAME)}: {_first_line(error)}") from error
+    try:
+        model.load_weights(path)
+    except (ValueError, KeyError, OSError) as error:
+        message = f"{path}: not the weights of the model in {bundles.NAME}: {_first_line(error)}"
+        raise ValueError(message) from error
     return model, bundle
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def load_encoder(folder: str | Path) -> tuple[keras.Model, Bundle]:
     """The encoder of any model folder, whatever its task, and the bundle with the task "embed"."""
-    model, bundle = load(folder)
+    return _encoder_of(*load(folder))
+
+
+def _encoder_of(model: keras.Model, bundle: Bundle) -> tuple[keras.Model, Bundle]:
     embed = encoder_bundle(model, bundle)
     encoder = build(embed)
     copy_weights(model, encoder)
@@ -115,7 +132,8 @@ def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
 
 def load_served(folder: str | Path) -> tuple[keras.Model, Bundle]:
     """What of a model folder answers: a task model or an encoder as it is, of a pretraining model its encoder."""
-    return load(folder) if bundles.load(folder).task in tasks.SERVED else load_encoder(folder)
+    model, bundle = load(folder)
+    return (model, bundle) if bundle.task in tasks.SERVED else _encoder_of(model, bundle)
 
 
 def copy_weights(source: keras.Model, target: keras.Model, skip: Sequence[str] = ()) -> None:

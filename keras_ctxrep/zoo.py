@@ -10,15 +10,15 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from keras_ctxrep.download import fetch, unpack
-from keras_ctxrep.text.bundle import NAME, load, sha256
+from keras_ctxrep.text.bundle import NAME, load, sha256, temporary_folder, written_whole_folder
 
 CACHE = "CTXREP_CACHE"  # environment variable: the folder of downloaded models
 SOURCE = "source.json"  # in a cached model folder: where it came from, with the hashes that were found
@@ -47,8 +47,8 @@ class Entry:
         positions: tokens of a BERT's longest input.
         note: what else one should know.
 
-    >>> found = lookup("bert_2_128_2/book_corpus_wiki_en_uncased")
-    >>> found.family, found.casing, found.parameters
+    >>> entry = lookup("bert_2_128_2/book_corpus_wiki_en_uncased")
+    >>> entry.family, entry.casing, entry.parameters
     ('bert', 'uncased', 4385920)
     """
 
@@ -327,11 +327,11 @@ def lookup(name: str) -> Entry:
     'bert_12_768_12/scibert_scivocab_uncased'
     """
     exact = [entry for entry in ENTRIES if entry.name == name]
-    found = exact or [entry for entry in ENTRIES if name in entry.name.split("/")]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ValueError(f"{name}: {len(found)} models have it; choose one of {_listed(found)}")
+    entries = exact or [entry for entry in ENTRIES if name in entry.name.split("/")]
+    if len(entries) == 1:
+        return entries[0]
+    if entries:
+        raise ValueError(f"{name}: {len(entries)} models have it; choose one of {_listed(entries)}")
     close = difflib.get_close_matches(name, [entry.name for entry in ENTRIES], 3, 0.5)
     like = f"; like it: {', '.join(close)}" if close else ""
     raise ValueError(f"{name}: no published model of that name{like}; `ctxrep zoo list` shows all")
@@ -385,7 +385,8 @@ def get(
 ) -> Path:
     """The model folder of a published model: from the cache, or downloaded, checked, converted and kept there.
 
-    An interrupted download goes on where it was when called again; a damaged folder in the cache is made again.
+    An interrupted download goes on where it was when called again; a damaged folder in the cache is made again. Of
+    two processes that want the same model the second waits, and takes what the first has made.
 
     Args:
         name: of the list.
@@ -399,6 +400,7 @@ def get(
         ValueError: no such name; no source for it; files that are not those published, damaged, or of another model.
         OSError: no network, no such file there, no room on the disk.
 
+    >>> import tempfile
     >>> from dataclasses import asdict
     >>> from keras_ctxrep.convert import allennlp
     >>> from keras_ctxrep.models import elmo
@@ -411,13 +413,11 @@ def get(
     ['bundle.json', 'model.weights.h5', 'source.json']
     """
     entry = lookup(name)
-    folder = cached(entry, cache)
-    damaged = False
-    if folder is not None:
+    folder = _cache(cache) / entry.name
+    if cached(entry, cache) is not None:
         try:
             load(folder)
         except ValueError as error:
-            damaged = True
             report(f"{error}; it is made again")
         else:
             if source is not None:
@@ -425,47 +425,75 @@ def get(
             return folder
     if source is None and not entry.urls:
         raise ValueError(f"{entry.name}: no source: {entry.note}")
-    target = _cache(cache) / entry.name
     downloads = _cache(cache) / "downloads" / entry.name
-    if source is None:
-        for url in [_mirrored(url, mirror) for url in entry.urls]:
-            fetch(url, downloads / _file_name(url))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as work:
+    with _locked(downloads.with_name(f"{downloads.name}.lock"), entry, report):
+        if _is_whole(folder):  # another process has made it meanwhile
+            return folder
+        if source is None:
+            for url in [_mirrored(url, mirror) for url in entry.urls]:
+                fetch(url, downloads / _file_name(url))
+        _make(entry, folder, source, downloads, mirror or "", report)
+        shutil.rmtree(downloads, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def _locked(path: Path, entry: Entry, report: Callable[[str], None]) -> Iterator[None]:
+    """While one process makes a model, others wait. The lock ends with its process, the file stays."""
+    from filelock import FileLock, Timeout  # of the extra "tf", as what follows
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        report(f"{entry.name}: another process is making it; waiting for that one")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        load(folder)
+    except ValueError:
+        return False
+    return True
+
+
+def _make(
+    entry: Entry, folder: Path, source: str | Path | None, downloads: Path, mirror: str, report: Callable[[str], None]
+) -> None:
+    """Writes the model folder of published files: of `source`, or of what is in `downloads`."""
+    with temporary_folder(folder) as work:
         verified = False
         try:
-            place, hashes, verified = _checked(entry, downloads if source is None else Path(source), Path(work))
+            place, hashes, verified = _checked(entry, downloads if source is None else Path(source), work)
             if source is None and entry.sha256 and not verified:  # whoever renames a file evades its hash
                 absent = ", ".join(sorted(set(entry.sha256) - set(hashes))) or f"weights of {entry.format}"
                 raise ValueError(f"{entry.name}: not what is published, for there is no {absent}; try another --mirror")
-            with warnings.catch_warnings(record=True) as found:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
                 model, bundle = _read(entry, place)
         except (ValueError, RuntimeError):
             if source is None and not verified:  # what was downloaded is of no use
                 shutil.rmtree(downloads, ignore_errors=True)
             raise
-        for warning in found:
+        for warning in caught:
             report(str(warning.message))
         if not verified:
             listed = ", ".join(f"{file} {digest}" for file, digest in sorted(hashes.items()))
             why = "could not be verified, no SHA-256 of these files is published"
             why = "not the published files, so not verified" if entry.sha256 else why
             report(f"{entry.name}: {why}; found: {listed}")
-        from keras_ctxrep import train  # heavy, and not needed before
+    from keras_ctxrep import train  # heavy, and not needed before
 
-        train.save(Path(work) / "model", model, bundle)
-        origin = entry.as_dict() | {"from": str(source or mirror or ""), "found": hashes, "verified": verified}
-        (Path(work) / "model" / SOURCE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
-        try:
-            if damaged:
-                os.replace(target, Path(work) / "damaged")
-            os.replace(Path(work) / "model", target)
-        except OSError:  # somebody else was quicker
-            if not (target / NAME).is_file():
-                raise
-    shutil.rmtree(downloads, ignore_errors=True)
-    return target
+    origin = entry.as_dict() | {"from": str(source or mirror), "found": hashes, "verified": verified}
+    with written_whole_folder(folder) as new:
+        train.save(new, model, bundle)
+        (new / SOURCE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
 
 
 def _cache(cache: str | Path | None) -> Path:
@@ -559,8 +587,8 @@ def _read(entry: Entry, place: Path):
     else:
         model, bundle = read(place.parent if name == "huggingface" and place.is_file() else place)
     wanted = {key: value for key, value in entry.config.items() if key != "filters"}
-    found = {key: bundle.config.get(key) for key in wanted}
-    if found != wanted:
-        shown = "; ".join(f"{key} {found[key]}, not {wanted[key]}" for key in wanted if found[key] != wanted[key])
+    sizes = {key: bundle.config.get(key) for key in wanted}
+    if sizes != wanted:
+        shown = "; ".join(f"{key} {sizes[key]}, not {wanted[key]}" for key in wanted if sizes[key] != wanted[key])
         raise ValueError(f"{place}: not {entry.name}: {shown}")
     return model, bundle

@@ -7,11 +7,11 @@ from dataclasses import asdict
 import h5py
 import numpy as np
 import pytest
+from keras_ctxrep.text.examples import read
 
 from keras_ctxrep import cli, train
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.examples import read
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 COMMANDS = (

@@ -32,6 +32,7 @@ FLOORS = {
     "keras_ctxrep.metrics": 2,
     "keras_ctxrep_export": 2,
     "keras_ctxrep.text": 1,
+    "keras_ctxrep.fields": 1,
     "keras_ctxrep.layers": 1,
     "keras_ctxrep": 0,
 }

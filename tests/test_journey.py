@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from keras_ctxrep.text.examples import Example, Question, Tagged, read
+from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize, runtime
 
 from keras_ctxrep import recipes, train
-from keras_ctxrep.text.examples import Example, Question, Tagged, read
-from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.scores import accuracy
 
 AWKWARD = [

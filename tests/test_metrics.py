@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 import seqeval.metrics
-
-from keras_ctxrep.metrics import Accuracy, Perplexity, SpanF1
 from keras_ctxrep.text.evaluation import evaluate
 from keras_ctxrep.text.examples import Tagged
+
+from keras_ctxrep.metrics import Accuracy, Perplexity, SpanF1
 
 LABELS = ["B-PER", "O", "I-LOC", "I-PER", "B-LOC"]
 

@@ -7,12 +7,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import tarfile
 import threading
+import time
 import tracemalloc
 import zipfile
 from dataclasses import asdict, replace
@@ -34,6 +36,7 @@ from keras_ctxrep.text.bundle import Bundle, sha256
 
 NAME = "elmo_1x8_4_2048cnn_0xhighway/test"
 FILES = ("tiny_weights.hdf5", "tiny_options.json")
+ROOT = Path(__file__).parents[1]
 PUBLISHER = "https://publisher.invalid/models/"
 
 
@@ -145,8 +148,9 @@ def same_weights(folder, published):
 
 
 def left(cache):
-    """Files in the cache, temporary ones too."""
-    return sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file())
+    """Files in the cache, temporary ones too, but for the empty files of locks, which stay."""
+    files = [path for path in cache.rglob("*") if path.is_file()]
+    return sorted(str(path.relative_to(cache)) for path in files if path.suffix != ".lock" or path.stat().st_size)
 
 
 MODEL = [f"{NAME}/{file}" for file in ("bundle.json", "model.weights.h5", "source.json")]
@@ -639,18 +643,57 @@ def test_a_damaged_folder_is_made_again(published, entry, cache, fault):
     assert said == [f"{NAME}: it is cached already, so {published} is not read; to read it delete {folder}"]
 
 
-def test_two_at_once(published, entry, cache, monkeypatch):
+def test_two_at_once(server, published, entry, cache, monkeypatch):
+    """The second waits, and uses what the first has made."""
     entry()
-    save = train.save
+    serve(server, published)
+    second_came, lines, folders, fetch = threading.Event(), [], [], zoo.fetch
 
-    def slow(folder, model, bundle):
-        assert cache in folder.parents  # on the same disk, so that it can be renamed
-        save(folder, model, bundle)
-        if not (cache / NAME).exists():
-            save(cache / NAME, model, bundle)  # the other process
+    def slow(url, path):
+        second_came.wait(20)
+        fetch(url, path)
 
-    monkeypatch.setattr(train, "save", slow)
-    assert same_weights(zoo.get(NAME, source=published), published)
+    def waiting(line):
+        lines.append(line)
+        second_came.set()
+
+    def second():
+        folders.append(zoo.get(NAME, mirror=server.address, report=waiting))
+
+    monkeypatch.setattr(zoo, "fetch", slow)
+    first = threading.Thread(
+        target=lambda: folders.append(zoo.get(NAME, mirror=server.address, report=lambda line: None))
+    )
+    first.start()
+    while not server.log and not list(cache.rglob("*.lock")) and first.is_alive():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    second()
+    first.join()
+    assert folders == [cache / NAME] * 2 and same_weights(folders[0], published) and left(cache) == MODEL
+    assert [path for path, _ in server.log] == [f"/models/{name}" for name in FILES]  # each once
+    assert lines == [f"{NAME}: another process is making it; waiting for that one"]
+
+
+def test_a_killed_conversion_leaves_nothing_for_ever(published, entry, cache, monkeypatch):
+    entry()
+    code = """
+import os, signal, sys
+from dataclasses import replace
+from keras_ctxrep import train, zoo
+entry = zoo.Entry(sys.argv[1], "allennlp", ("https://publisher.invalid/models/tiny_weights.hdf5",), "x", "https://x")
+zoo.ENTRIES = (entry,)
+save = train.save
+def killed(*arguments):
+    save(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+train.save = killed
+zoo.get(entry.name, source=sys.argv[2])
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "export", ROOT / "tflite")))}
+    done = subprocess.run([sys.executable, "-c", code, NAME, str(published)], env=environment, capture_output=True)
+    assert done.returncode == -signal.SIGKILL and zoo.cached(zoo.lookup(NAME)) is None and left(cache)
+    assert same_weights(zoo.get(NAME, source=published), published) and left(cache) == MODEL
 
 
 def test_find(entry, cache, tmp_path, published):

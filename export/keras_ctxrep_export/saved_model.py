@@ -1,8 +1,6 @@
 """SavedModels for TF Serving, with raw strings as their input."""
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -56,19 +54,16 @@ def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     version = 1 + max((int(child.name) for child in folder.iterdir() if child.name.isdecimal()), default=0)
-    temporary = tempfile.mkdtemp(prefix=f".{version}-", dir=folder)  # not a number, so that no poller picks it up
-    try:
-        made = Signatures(model, bundle)
-        tf.saved_model.save(made, temporary, signatures={"serving_default": made.text, "ids": made.ids})
-        extra = Path(temporary) / EXTRA
-        extra.mkdir()
+    with bundles.temporary_folder(folder / "version") as work:  # not a number, so that no poller picks it up
+        new = work / str(version)
+        signatures = Signatures(model, bundle)
+        tf.saved_model.save(
+            signatures, str(new), signatures={"serving_default": signatures.text, "ids": signatures.ids}
+        )
+        (new / EXTRA).mkdir()
         for name, data in bundle.files_as_bytes().items():
-            (extra / name).write_bytes(data)
-        os.chmod(temporary, 0o755)
-        os.replace(temporary, folder / str(version))
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+            (new / EXTRA / name).write_bytes(data)
+        os.replace(new, folder / str(version))
     return folder / str(version)
 
 

@@ -15,8 +15,9 @@ import keras
 
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, visible
+from keras_ctxrep.fields import most
 from keras_ctxrep.models import elmo
-from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole
+from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole_folder
 from keras_ctxrep.text.features import WordFeatures
 from keras_ctxrep.text.tokens import read_vocab, vocab_text
 
@@ -49,17 +50,17 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
     path = _weight_file(Path(source))
     options = _options(path)
     with _opened(path) as file:
-        found: dict[str, Any] = {}
-        file.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
-        config = _config(options, found)
-        only = config.layers == 1 and any(name.startswith(f"RNN_0/RNN/{_ONLY_CELL}/") for name in found)
+        stored: dict[str, Any] = {}
+        file.visititems(lambda name, item: stored.update({name: item}) if isinstance(item, h5py.Dataset) else None)
+        config = _config(options, stored)
+        only = config.layers == 1 and any(name.startswith(f"RNN_0/RNN/{_ONLY_CELL}/") for name in stored)
         names = table(config, _ONLY_CELL if only else _CELLS)
-        check(names, found, path)
+        check(names, stored, path)
         vocab = _vocabulary(path.parent, config.words) if config.words else ()
         # random numbers for the largest weights would cost a second and 100 MB, to be overwritten
         with keras.saving.custom_object_scope({"glorot_uniform": keras.initializers.Zeros}):
             model = elmo.encoder(config, config.dropout)
-        fill(model, names, found, path)
+        fill(model, names, stored, path)
     return model, Bundle("elmo", "embed", asdict(config), max_length=128, vocab=vocab)
 
 
@@ -84,41 +85,17 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['options.json', 'weights.hdf5']
     """
-    if bundle.family != "elmo":
+    config_of = {"elmo": elmo.Config}.get(bundle.family)
+    if config_of is None:
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a biLM")
-    config, folder = elmo.Config(**bundle.config), Path(folder)
-    with written_whole(folder / WEIGHTS) as path, h5py.File(path, "w") as file:
-        for name, array in arrays(model, table(config)):
-            file[name] = array
-    options: dict[str, Any] = {
-        "lstm": {
-            "use_skip_connections": config.residual,
-            "dim": config.cells,
-            "projection_dim": config.width,
-            "n_layers": config.layers,
-            "cell_clip": config.cell_clip,
-            "proj_clip": config.projection_clip,
-        },
-        "dropout": config.dropout,
-        "bidirectional": True,
-    }
-    if config.words:
-        options["n_tokens_vocab"] = config.words
-    else:
-        options["char_cnn"] = {
-            "activation": config.activation,
-            "embedding": {"dim": config.embedding_dim},
-            "filters": config.filters,
-            "n_highway": config.highways,
-            "n_characters": CHARACTERS + 1,
-            "max_characters_per_token": config.max_characters,
-        }
-    files = {OPTIONS: json.dumps(options, indent=1) + "\n"}
-    if bundle.vocab:
-        files[VOCAB] = vocab_text(bundle.vocab)
-    for name, text in files.items():
-        with written_whole(folder / name) as path:
-            path.write_bytes(text.encode())
+    config = config_of(**bundle.config)
+    with written_whole_folder(folder, without=(VOCAB,)) as new:
+        with h5py.File(new / WEIGHTS, "w") as file:
+            for name, array in arrays(model, table(config)):
+                file[name] = array
+        (new / OPTIONS).write_bytes((json.dumps(_written_options(config), indent=1) + "\n").encode())
+        if bundle.vocab:
+            (new / VOCAB).write_bytes(vocab_text(bundle.vocab).encode())
 
 
 def table(config: elmo.Config, cells: str = _CELLS) -> list[Tensor]:
@@ -132,37 +109,37 @@ def table(config: elmo.Config, cells: str = _CELLS) -> list[Tensor]:
     ['embedding', 'RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0', ...]
     """
     if config.words:  # their table begins with the first word, ours with a row for no word
-        found = [Tensor("embedding", (config.words, config.width), ("word_embedding/embeddings",), skip=1)]
+        rows = [Tensor("embedding", (config.words, config.width), ("word_embedding/embeddings",), skip=1)]
     else:
-        found = _char_cnn(config)
+        rows = _char_cnn(config)
     for number, direction in enumerate(("forward", "backward")):
         for index in range(config.layers):
-            there, here = f"RNN_{number}/RNN/{cells.format(index)}", f"{direction}_{index}"
-            kernels = (f"{here}/kernel", f"{here}/recurrent_kernel")
-            found.append(Tensor(f"{there}/W_0", (2 * config.width, 4 * config.cells), kernels))
-            found.append(Tensor(f"{there}/B", (4 * config.cells,), (f"{here}/bias",)))
+            theirs, ours = f"RNN_{number}/RNN/{cells.format(index)}", f"{direction}_{index}"
+            kernels = (f"{ours}/kernel", f"{ours}/recurrent_kernel")
+            rows.append(Tensor(f"{theirs}/W_0", (2 * config.width, 4 * config.cells), kernels))
+            rows.append(Tensor(f"{theirs}/B", (4 * config.cells,), (f"{ours}/bias",)))
             if config.width < config.cells:
                 shape = (config.cells, config.width)
-                found.append(Tensor(f"{there}/W_P_0", shape, (f"{here}/projection_kernel",)))
-    return found
+                rows.append(Tensor(f"{theirs}/W_P_0", shape, (f"{ours}/projection_kernel",)))
+    return rows
 
 
 def _char_cnn(config: elmo.Config) -> list[Tensor]:
     total = sum(number for _, number in config.filters)
-    found = [Tensor("char_embed", (CHARACTERS, config.embedding_dim), ("char_cnn/char_embed",))]
+    rows = [Tensor("char_embed", (CHARACTERS, config.embedding_dim), ("char_cnn/char_embed",))]
     for index, (width, number) in enumerate(config.filters):
         name, shape = f"W_cnn_{index}", (1, width, config.embedding_dim, number)  # theirs is a convolution of images
-        found.append(Tensor(f"CNN/{name}", shape, (f"char_cnn/{name}",), forth=lambda x: x[0], back=lambda x: x[None]))
-        found.append(Tensor(f"CNN/b_cnn_{index}", (number,), (f"char_cnn/b_cnn_{index}",)))
+        rows.append(Tensor(f"CNN/{name}", shape, (f"char_cnn/{name}",), forth=lambda x: x[0], back=lambda x: x[None]))
+        rows.append(Tensor(f"CNN/b_cnn_{index}", (number,), (f"char_cnn/b_cnn_{index}",)))
     for index in range(config.highways):
         for name, shape in (("W", (total, total)), ("b", (total,))):
             for gate in ("carry", "transform"):
                 ours = f"char_cnn/high_{index}_{name}_{gate}"
-                found.append(Tensor(f"CNN_high_{index}/{name}_{gate}", shape, (ours,)))
+                rows.append(Tensor(f"CNN_high_{index}/{name}_{gate}", shape, (ours,)))
     if config.width != total:
-        found.append(Tensor("CNN_proj/W_proj", (total, config.width), ("char_cnn/W_proj",)))
-        found.append(Tensor("CNN_proj/b_proj", (config.width,), ("char_cnn/b_proj",)))
-    return found
+        rows.append(Tensor("CNN_proj/W_proj", (total, config.width), ("char_cnn/W_proj",)))
+        rows.append(Tensor("CNN_proj/b_proj", (config.width,), ("char_cnn/b_proj",)))
+    return rows
 
 
 # ----------------------------------------------------------------------------------------------------------- files
@@ -197,7 +174,19 @@ def _opened(path: Path):
     except OSError as error:
         raise ValueError(f"{path}: not a whole hdf5 file; copy it again: {error}") from None
     with file:
+        elsewhere = file.visititems_links(_elsewhere) or file.visititems(_elsewhere)
+        if elsewhere:
+            raise ValueError(f"{path}: {elsewhere}; write the file again with the tensors in it")
         yield file
+
+
+def _elsewhere(name: str, item: Any) -> str | None:
+    """What of a file is not in it under its own name: links, and values that lie in other files."""
+    if isinstance(item, h5py.SoftLink | h5py.ExternalLink):
+        return f"{name} is a link to {getattr(item, 'filename', item.path)}"
+    if isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
+        return f"{name} lies in another file"
+    return None
 
 
 def _options(weights: Path) -> Options:
@@ -232,14 +221,14 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
 # --------------------------------------------------------------------------------------------------------- options
 
 
-def _config(options: Options, found: dict[str, Any]) -> elmo.Config:
+def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
     get, place = options.get, options.place
     number = (float, int)
     clip = {name: get(f"lstm.{name}", number, 1e-6, None) for name in ("cell_clip", "proj_clip")}
     fields: dict[str, Any] = {
         "cells": get("lstm.dim", int, 1),
         "projection": get("lstm.projection_dim", int, 1),
-        "layers": get("lstm.n_layers", int, 1, 1),
+        "layers": get("lstm.n_layers", int, 1, 1, most(elmo.Config, "layers")),
         "cell_clip": clip["cell_clip"],
         "projection_clip": clip["proj_clip"],
         "residual": get("lstm.use_skip_connections", bool),
@@ -249,7 +238,7 @@ def _config(options: Options, found: dict[str, Any]) -> elmo.Config:
         fields |= {
             "filters": _filters(get("char_cnn.filters", list), place),
             "embedding_dim": get("char_cnn.embedding.dim", int, 1),
-            "highways": get("char_cnn.n_highway", int, 0, 0),
+            "highways": get("char_cnn.n_highway", int, 0, 0, most(elmo.Config, "highways")),
             "activation": get("char_cnn.activation", str),
             "max_characters": get("char_cnn.max_characters_per_token", int, 3),
         }
@@ -267,8 +256,8 @@ def _config(options: Options, found: dict[str, Any]) -> elmo.Config:
                 f"{place}: a filter {widest} characters wide; char_cnn.max_characters_per_token is "
                 f"{fields['max_characters']}"
             )
-    elif "embedding" in found:
-        rows = found["embedding"].shape[0] if found["embedding"].shape else 0
+    elif "embedding" in stored:
+        rows = stored["embedding"].shape[0] if stored["embedding"].shape else 0
         fields["words"] = get("n_tokens_vocab", int, 1, rows)
     else:
         raise ValueError(f"{place}: the option char_cnn is missing, and there is no tensor embedding of words")
@@ -276,6 +265,27 @@ def _config(options: Options, found: dict[str, Any]) -> elmo.Config:
         return elmo.Config(**fields)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
+
+
+def _written_options(config: elmo.Config) -> dict[str, Any]:
+    lstm = {
+        "use_skip_connections": config.residual,
+        "dim": config.cells,
+        "projection_dim": config.width,
+        "n_layers": config.layers,
+        "cell_clip": config.cell_clip,
+        "proj_clip": config.projection_clip,
+    }
+    characters = {
+        "activation": config.activation,
+        "embedding": {"dim": config.embedding_dim},
+        "filters": config.filters,
+        "n_highway": config.highways,
+        "n_characters": CHARACTERS + 1,
+        "max_characters_per_token": config.max_characters,
+    }
+    tokens = {"n_tokens_vocab": config.words} if config.words else {"char_cnn": characters}
+    return {"lstm": lstm, "dropout": config.dropout, "bidirectional": True} | tokens
 
 
 def _filters(pairs: Sequence, place: object) -> tuple[tuple[int, int], ...]:

@@ -1,29 +1,56 @@
 """What the published formats of BERT have in common: options, heads, vocabulary, and what a checkpoint is."""
 
 import warnings
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import keras
 
 from keras_ctxrep import tasks
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Tensor
+from keras_ctxrep.convert.weights import Tensor, check, fill
+from keras_ctxrep.fields import most
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import WordPiece
 
 KINDS = ("float32", "float16", "bfloat16")  # dtypes that are read, as float32
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-# name of `transformers`: (task of ours, parts above the layers); the first two and BertModel are Google's too
-ARCHITECTURES = {
-    "BertForPreTraining": ("pretrainer", ("pooler", "mlm", "nsp")),
-    "BertForMaskedLM": ("pretrainer", ("mlm",)),
-    "BertForNextSentencePrediction": ("classify", ("pooler", "nsp")),
-    "BertForSequenceClassification": ("classify", ("pooler", "classifier")),
-    "BertForTokenClassification": ("tag", ("classifier",)),
-    "BertForQuestionAnswering": ("answer", ("span",)),
-    "BertModel": ("embed", ("pooler",)),  # some have none
+NEXT_SENTENCE = ("next", "random")  # classes of next-sentence prediction
+
+
+class Architecture(NamedTuple):
+    """What a model of `transformers` holds.
+
+    Attributes:
+        task: of ours.
+        parts: above the layers.
+        labels: of its classes, where they are always the same.
+        pairs: whether it reads pairs of texts; of a classifier of texts, what is taken if nobody says.
+        problems: `problem_type` of a classifier of texts -> task of ours; empty: it is none.
+    """
+
+    task: str
+    parts: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    pairs: bool = False
+    problems: dict[str, str] = {}  # noqa: RUF012  read only
+
+
+_PROBLEMS = {
+    "single_label_classification": "classify",
+    "regression": "regress",
+    "multi_label_classification": "multilabel",
+}
+ARCHITECTURES = {  # the first two and BertModel are Google's too
+    "BertForPreTraining": Architecture("pretrainer", ("pooler", "mlm", "nsp")),
+    "BertForMaskedLM": Architecture("pretrainer", ("mlm",)),
+    "BertForNextSentencePrediction": Architecture("classify", ("pooler", "nsp"), NEXT_SENTENCE, pairs=True),
+    "BertForSequenceClassification": Architecture("classify", ("pooler", "classifier"), problems=_PROBLEMS),
+    "BertForTokenClassification": Architecture("tag", ("classifier",)),
+    "BertForQuestionAnswering": Architecture("answer", ("span",), pairs=True),
+    "BertModel": Architecture("embed", ("pooler",)),  # some have none
 }
 PARTS = {  # in words
     "pooler": "pooled output",
@@ -32,7 +59,6 @@ PARTS = {  # in words
     "classifier": "classes",
     "span": "answer spans",
 }
-NEXT_SENTENCE = ("next", "random")  # classes of next-sentence prediction
 
 
 class Rows(list[Tensor]):
@@ -59,13 +85,13 @@ class Rows(list[Tensor]):
         self.add(f"{name}/beta", (width,), f"{ours}/beta")
 
 
-def architecture(found: Collection[str], classifier: str | None, place: object) -> tuple[str, str, tuple[str, ...]]:
-    """The model whose parts a checkpoint has: the name that `transformers` gives it, our task, and its parts.
+def architecture(parts: Collection[str], classifier: str | None, place: object) -> tuple[str, tuple[str, ...]]:
+    """The model whose parts a checkpoint has: the name that `transformers` gives it, and its parts.
 
     A pooler is found in many checkpoints in which no head reads it; then it is not among the parts.
 
     Args:
-        found: names of parts.
+        parts: names of those that the checkpoint has.
         classifier: the architecture that a part "classifier" belongs to, if that is known.
         place: of the file, for messages.
 
@@ -73,20 +99,20 @@ def architecture(found: Collection[str], classifier: str | None, place: object) 
         ValueError: no model has these parts.
 
     >>> architecture({"pooler", "mlm"}, None, "model.safetensors")
-    ('BertForMaskedLM', 'pretrainer', ('mlm',))
+    ('BertForMaskedLM', ('mlm',))
     """
-    above = set(found) - {"pooler"}
+    above = set(parts) - {"pooler"}
     if above == {"classifier"}:
-        if classifier is not None and ARCHITECTURES.get(classifier, ("", ()))[1][-1:] == ("classifier",):
-            return classifier, *ARCHITECTURES[classifier]
+        if classifier in ARCHITECTURES and "classifier" in ARCHITECTURES[classifier].parts:
+            return classifier, ARCHITECTURES[classifier].parts
         raise ValueError(
             f"{place}: it has a classifier, and its architecture is {classifier}; BertForSequenceClassification (of "
             "texts) and BertForTokenClassification (of tokens) are read: name one in the option architectures"
         )
-    for name, (task, parts) in ARCHITECTURES.items():
-        if set(parts) - {"pooler"} == above:
-            return name, task, parts if above or "pooler" in found else ()
-    listed = ", ".join(PARTS[name] for name in PARTS if name in found)
+    for name, known in ARCHITECTURES.items():
+        if set(known.parts) - {"pooler"} == above:
+            return name, known.parts if above or "pooler" in parts else ()
+    listed = ", ".join(PARTS[name] for name in PARTS if name in parts)
     raise ValueError(f"{place}: no model has these parts together: {listed}; leave out those of other models")
 
 
@@ -110,7 +136,7 @@ def config(options: Options, pooler: bool) -> bert.Config:
         raise ValueError(f"{options.place}: the option hidden_act is {activation!r}; one of {', '.join(ACTIVATIONS)}")
     fields = {
         "vocabulary_size": get("vocab_size", int, 1),
-        "layers": get("num_hidden_layers", int, 1),
+        "layers": get("num_hidden_layers", int, 1, most=most(bert.Config, "layers")),
         "width": get("hidden_size", int, 1),
         "heads": get("num_attention_heads", int, 1),
         "intermediate": get("intermediate_size", int, 1),
@@ -138,19 +164,66 @@ def build(config: bert.Config, task: str, classes: int = 0, **head) -> keras.Mod
     >>> build(bert.SIZES["bert_2_64_2"], "answer").name
     'answerer'
     """
-    if task in bert.FAMILY.pretraining:
-        return bert.FAMILY.pretraining[task](config, 0)
-    bundle = Bundle("bert", task, {}, 0, labels=tuple(map(str, range(classes))), head=head)
-    return tasks.get(task).head(bert.encoder(config), bundle)
+    bundle = Bundle("bert", task, asdict(config), config.max_positions, tuple(map(str, range(classes))), head=head)
+    return _build(config, bundle)
 
 
-def bundle_fields(task: str, pairs: bool = False) -> dict[str, Any]:
-    """The fields of a bundle that follow from its task, see `tasks.bundle_fields`; of pretraining too.
+def _build(config: bert.Config, bundle: Bundle) -> keras.Model:
+    if bundle.task in bert.FAMILY.pretraining:
+        return bert.FAMILY.pretraining[bundle.task](config, 0)
+    return tasks.get(bundle.task).head(bert.encoder(config), bundle)
 
-    >>> bundle_fields("pretrainer")
-    {'task': 'pretrainer'}
+
+def restored(
+    place: object,
+    stored: Mapping[str, Any],
+    table: Sequence[Tensor],
+    known: Collection[str],
+    config: bert.Config,
+    task: str,
+    pairs: bool = False,
+    **fields: Any,
+) -> tuple[keras.Model, Bundle]:
+    """The model of a checkpoint, with its weights, and its bundle.
+
+    Args:
+        place: of the file, for messages.
+        stored: name -> tensor, as of `weights.check`.
+        table: the tensors that are to be there.
+        known: names of others that are no weights of the model.
+        config: sizes.
+        task: of ours.
+        pairs: it reads pairs of texts.
+        fields: others of the bundle.
+
+    Raises:
+        ValueError: the tensors are not those of the table, or can not be read.
     """
-    return {"task": task} if task in bert.FAMILY.pretraining else tasks.bundle_fields(task, pairs)
+    check(table, stored, place, known, KINDS)
+    fields = {"max_length": config.max_positions} | fields
+    own = {"task": task} if task in bert.FAMILY.pretraining else tasks.bundle_fields(task, pairs)
+    bundle = Bundle("bert", config=asdict(config), **own, **fields)
+    model = _build(config, bundle)
+    fill(model, table, stored, place)
+    return model, bundle
+
+
+def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, place: object) -> set[str]:
+    """Names of the tensors of a pooler that no head reads; a warning reports them.
+
+    Args:
+        stored: names of tensors.
+        prefix: of those of a pooler.
+        config: sizes of the model.
+        place: of the file, for messages.
+
+    >>> unread_pooler(["pooler.bias"], "pooler.", bert.Config(), "model.safetensors")
+    set()
+    """
+    names = set() if config.pooler else {name for name in stored if name.startswith(prefix)}
+    if names:
+        left_out(place, "the pooler, which no head reads")
+    return names
 
 
 def vocabulary(pieces: Sequence[str], rows: int, place: object) -> tuple[str, ...]:
@@ -196,16 +269,16 @@ def next_sentence(bundle: Bundle) -> bool:
     >>> next_sentence(Bundle("bert", "classify", {}, 8, NEXT_SENTENCE, reads=Reads(pair=True)))
     True
     """
-    return bundle.task == "classify" and bundle.pairs and tuple(bundle.labels) == NEXT_SENTENCE
+    return (bundle.task, bundle.pairs, tuple(bundle.labels)) == ("classify", True, NEXT_SENTENCE)
 
 
 def left_out(place: object, what: str) -> None:
     """Warns that something of a checkpoint is not in the model.
 
-    >>> with warnings.catch_warnings(record=True) as found:
+    >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     left_out("model.safetensors", "the pooler, which no head reads")
-    >>> str(found[0].message)
+    >>> str(caught[0].message)
     'model.safetensors: left out: the pooler, which no head reads'
     """
     warnings.warn(f"{place}: left out: {what}", stacklevel=3)
@@ -228,14 +301,14 @@ def summary(model: keras.Model, bundle: Bundle) -> str:
     layers = {"pooler": "pooler", "mlm": "mlm_bias", "nsp": "nsp_logits", "classifier": "logits", "span": "span_logits"}
     if next_sentence(bundle):
         layers |= {"nsp": "logits", "classifier": ""}
-    there = [words for part, words in PARTS.items() if layers[part] in names]
-    missing = [words for words in PARTS.values() if words not in there]
+    present = [words for part, words in PARTS.items() if layers[part] in names]
+    missing = [words for words in PARTS.values() if words not in present]
     size = bert.Config(**bundle.config)
     lines = [
         f"{bundle.task}: {size.layers} layers of width {size.width}, {size.heads} heads, {size.vocabulary_size} "
         f"pieces, positions for {size.max_positions}, {'lower-cased' if bundle.lowercase else 'cased'} text; "
         f"{model.count_params() / 1e6:.1f} million weights",
-        f"heads there: {', '.join(there) or 'none'}",
+        f"heads there: {', '.join(present) or 'none'}",
         f"heads missing: {', '.join(missing)}",
     ]
     if bundle.labels:

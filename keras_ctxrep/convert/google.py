@@ -4,7 +4,6 @@ https://github.com/google-research/bert, `modeling.py` and `run_pretraining.py`.
 """
 
 from collections.abc import Collection
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import keras
 
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Stored, Tensor, check, fill, first_line, visible
+from keras_ctxrep.convert.weights import Stored, Tensor, first_line, visible
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import read_vocab
@@ -46,25 +45,19 @@ def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model
     """
     prefix = _checkpoint(Path(source))
     options = Options(_beside(prefix, OPTIONS))
-    found = _variables(prefix)
-    there = {part for part, start in PREFIXES.items() if any(name.startswith(start) for name in found)}
-    _, task, parts = common.architecture(there, None, prefix)
-    config = common.config(options, "pooler" in parts)
-    if task == "classify":
+    stored = _variables(prefix)
+    present = {part for part, start in PREFIXES.items() if any(name.startswith(start) for name in stored)}
+    name, parts = common.architecture(present, None, prefix)
+    if "nsp" in parts and "mlm" not in parts:
         raise ValueError(f"{prefix}: a next-sentence head without {PREFIXES['mlm']}; the checkpoint is not whole")
-    known = {f"{weight}/{slot}" for weight in found for slot in SLOTS} | {STEP}
-    if "pooler" in there and not config.pooler:
-        known |= {name for name in found if name.startswith(PREFIXES["pooler"])}
-        common.left_out(prefix, "the pooler, which no head reads")
-    tensors = table(config, parts)
-    check(tensors, found, prefix, known, common.KINDS)
+    config = common.config(options, "pooler" in parts)
+    known = {f"{weight}/{slot}" for weight in stored for slot in SLOTS} | {STEP}
+    known |= common.unread_pooler(stored, PREFIXES["pooler"], config, prefix)
     place = _beside(prefix, VOCAB)
     vocab = common.vocabulary(read_vocab(place), config.vocabulary_size, place)
     lowercase = common.looks_uncased(vocab) if lowercase is None else lowercase
-    model = common.build(config, task)
-    fill(model, tensors, found, prefix)
-    fields = common.bundle_fields(task) | {"vocab": vocab, "lowercase": lowercase}
-    return model, Bundle("bert", config=asdict(config), max_length=config.max_positions, **fields)
+    task, tensors = common.ARCHITECTURES[name].task, table(config, parts)
+    return common.restored(prefix, stored, tensors, known, config, task, vocab=vocab, lowercase=lowercase)
 
 
 def table(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp")) -> list[Tensor]:
@@ -77,33 +70,33 @@ def table(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp")
     >>> len(table(bert.Config())), table(bert.Config())[-2].name
     (206, 'cls/seq_relationship/output_weights')
     """
-    width, found = config.width, common.Rows()
-    found.add("bert/embeddings/word_embeddings", (config.vocabulary_size, width), "token_embedding/embeddings")
-    found.add("bert/embeddings/token_type_embeddings", (config.segments, width), "segment_embedding/embeddings")
-    found.add("bert/embeddings/position_embeddings", (config.max_positions, width), "position_embedding/table")
-    found.norm("bert/embeddings/LayerNorm", "embedding_norm", width)
+    width, rows = config.width, common.Rows()
+    rows.add("bert/embeddings/word_embeddings", (config.vocabulary_size, width), "token_embedding/embeddings")
+    rows.add("bert/embeddings/token_type_embeddings", (config.segments, width), "segment_embedding/embeddings")
+    rows.add("bert/embeddings/position_embeddings", (config.max_positions, width), "position_embedding/table")
+    rows.norm("bert/embeddings/LayerNorm", "embedding_norm", width)
     for index in range(config.layers):
-        there, here = f"bert/encoder/layer_{index}", f"layer_{index}"
+        theirs, ours = f"bert/encoder/layer_{index}", f"layer_{index}"
         for kind, shape in (("kernel", (width, width)), ("bias", (width,))):
             for number, part in enumerate(("query", "key", "value")):
                 columns = (number * width, (number + 1) * width)
-                found.add(f"{there}/attention/self/{part}/{kind}", shape, f"{here}/qkv/{kind}", columns=columns)
-        found.dense(f"{there}/attention/output/dense", width, width, f"{here}/attention_output")
-        found.norm(f"{there}/attention/output/LayerNorm", f"{here}/attention_norm", width)
-        found.dense(f"{there}/intermediate/dense", width, config.intermediate, f"{here}/feed_forward")
-        found.dense(f"{there}/output/dense", config.intermediate, width, f"{here}/feed_forward_output")
-        found.norm(f"{there}/output/LayerNorm", f"{here}/feed_forward_norm", width)
+                rows.add(f"{theirs}/attention/self/{part}/{kind}", shape, f"{ours}/qkv/{kind}", columns=columns)
+        rows.dense(f"{theirs}/attention/output/dense", width, width, f"{ours}/attention_output")
+        rows.norm(f"{theirs}/attention/output/LayerNorm", f"{ours}/attention_norm", width)
+        rows.dense(f"{theirs}/intermediate/dense", width, config.intermediate, f"{ours}/feed_forward")
+        rows.dense(f"{theirs}/output/dense", config.intermediate, width, f"{ours}/feed_forward_output")
+        rows.norm(f"{theirs}/output/LayerNorm", f"{ours}/feed_forward_norm", width)
     if "pooler" in parts:
-        found.dense("bert/pooler/dense", width, width, "pooler")
+        rows.dense("bert/pooler/dense", width, width, "pooler")
     if "mlm" in parts:
-        found.dense("cls/predictions/transform/dense", width, width, "mlm_transform")
-        found.norm("cls/predictions/transform/LayerNorm", "mlm_norm", width)
-        found.add("cls/predictions/output_bias", (config.vocabulary_size,), "mlm_bias/bias")
+        rows.dense("cls/predictions/transform/dense", width, width, "mlm_transform")
+        rows.norm("cls/predictions/transform/LayerNorm", "mlm_norm", width)
+        rows.add("cls/predictions/output_bias", (config.vocabulary_size,), "mlm_bias/bias")
     if "nsp" in parts:  # a kernel for products with a transposed matrix
-        there = "cls/seq_relationship/output_weights"
-        found.add(there, (2, width), "nsp_logits/kernel", forth=lambda x: x.T, back=lambda x: x.T)
-        found.add("cls/seq_relationship/output_bias", (2,), "nsp_logits/bias")
-    return found
+        name = "cls/seq_relationship/output_weights"
+        rows.add(name, (2, width), "nsp_logits/kernel", forth=lambda x: x.T, back=lambda x: x.T)
+        rows.add("cls/seq_relationship/output_bias", (2,), "nsp_logits/bias")
+    return rows
 
 
 # ----------------------------------------------------------------------------------------------------------- files
@@ -112,12 +105,12 @@ def table(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp")
 def _checkpoint(source: Path) -> Path:
     """The path of the checkpoint, without suffix."""
     if source.is_dir():
-        found = visible(source.glob("*.index"))
-        found = [path for path in found if path.name == "bert_model.ckpt.index"] or found
-        if len(found) != 1:
-            state = f"several: {', '.join(path.name for path in found)}; give the path of one" if found else "none"
+        files = visible(source.glob("*.index"))
+        files = [path for path in files if path.name == "bert_model.ckpt.index"] or files
+        if len(files) != 1:
+            state = f"several: {', '.join(path.name for path in files)}; give the path of one" if files else "none"
             raise ValueError(f"{source}: one checkpoint, *.index and *.data-*, is needed in it; found {state}")
-        return found[0].with_suffix("")
+        return files[0].with_suffix("")
     prefix = source.with_suffix("") if source.suffix == ".index" else source
     if not prefix.with_name(f"{prefix.name}.index").is_file():
         raise ValueError(f"{source}: no such folder, and no checkpoint of that name")

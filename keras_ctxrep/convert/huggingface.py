@@ -9,7 +9,7 @@ import re
 import struct
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import SHOWN, Stored, Tensor, arrays, check, fill, first_line, package
+from keras_ctxrep.convert.weights import SHOWN, Stored, Tensor, arrays, first_line, package
 from keras_ctxrep.models import bert
-from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole
+from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole_folder
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, read_vocab, vocab_text
 
 OPTIONS, TOKENIZER, TOKENIZER_OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"
@@ -36,7 +36,17 @@ DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float6
 TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
 ADDED = "added_tokens.json"
 MODULES, MODULE_OPTIONS = "modules.json", "sentence_bert_config.json"  # of sentence-transformers
-PROBLEMS = {"regress": "regression", "multilabel": "multi_label_classification"}  # `problem_type` of a classifier
+PROBLEMS = ARCHITECTURES["BertForSequenceClassification"].problems
+FAMILIES = ("bert",)  # that this format holds
+WRITTEN_AS = {  # task -> architectures that hold it, the preferred one first
+    "embed": ("BertModel",),
+    "pretrainer": ("BertForPreTraining", "BertForMaskedLM", "BertModel"),
+    "classify": ("BertForNextSentencePrediction", "BertForSequenceClassification", "BertModel"),
+    "multilabel": ("BertForSequenceClassification", "BertModel"),
+    "regress": ("BertForSequenceClassification", "BertModel"),
+    "tag": ("BertForTokenClassification", "BertModel"),
+    "answer": ("BertForQuestionAnswering", "BertModel"),
+}
 PAIRS = "ctxrep_pairs"  # a key of our own in config.json: whether a classifier reads pairs of texts
 # beside another model; whoever reads the folder would take them for this one's
 STALE = (
@@ -72,6 +82,7 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
         ImportError: `safetensors`, or `torch` for a pytorch_model.bin, is not installed, or `torch` is too old.
 
     >>> import tempfile
+    >>> from dataclasses import asdict
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> size = bert.Config(vocabulary_size=6, layers=1, width=4, heads=1, intermediate=4, max_positions=8)
     >>> bundle = Bundle("bert", "answer", asdict(size), 8, vocab=(*SPECIAL_PIECES, "a"))
@@ -90,46 +101,22 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
         )
     options = Options(folder / OPTIONS)
     _refuse(options)
-    place, found = _tensors(folder)
-    prefix = "bert." if any(name.startswith("bert.") for name in found) else ""
-    starts = HEADS | {"pooler": f"{prefix}pooler."}
-    there = {part for part, start in starts.items() if any(name.startswith(start) for name in found)}
-    named = [str(name) for name in options.get("architectures", list, default=[])]
-    claimed, stated = next((name for name in named if name in ARCHITECTURES), None), ", ".join(named) or None
-    name, task, parts = common.architecture(there, claimed or stated, place)
-    missing = set(ARCHITECTURES[claimed][1]) - there if claimed else ()
-    if missing:
-        names = ", ".join(words for part, words in PARTS.items() if part in missing)
-        warnings.warn(
-            f"{place}: {OPTIONS} says {claimed}, but there are no weights for: {names}; read as {name}",
-            stacklevel=2,
-        )
+    place, stored = _tensors(folder)
+    prefix = "bert." if any(name.startswith("bert.") for name in stored) else ""
+    name, parts = _architecture(options, stored, prefix, place)
     config = common.config(options, "pooler" in parts)
-    classes = _classes(found, parts)
-    tensors = table(config, name, classes, prefix, any(name.endswith(".LayerNorm.gamma") for name in found))
-    known = _known(found, prefix, config, options, place)
-    if "pooler" in there and not config.pooler:
-        known |= {name for name in found if name.startswith(starts["pooler"])}
-        common.left_out(place, "the pooler, which no head reads")
-    check(tensors, found, place, known, common.KINDS)
-    head: dict[str, Any] = {}
-    labels: tuple[str, ...] = ()
-    if task in ("classify", "tag"):
-        dropout = options.get("classifier_dropout", (float, int), 0, config.dropout)
-        kind = options.get("problem_type", str, default="")
-        if task == "classify":
-            task = "regress" if classes == 1 else next((one for one, name in PROBLEMS.items() if name == kind), task)
-        head, labels = {"dropout": float(dropout)}, () if task == "regress" else _labels(options, classes, name)
-    if pairs and task not in ("classify", *PROBLEMS):
+    classes = _classes(stored, parts)
+    tensors = table(config, name, classes, prefix, any(name.endswith(".LayerNorm.gamma") for name in stored))
+    known = _known(stored, prefix, config, options, place)
+    known |= common.unread_pooler(stored, f"{prefix}pooler.", config, place)
+    task, fields = _head(options, name, classes, config)
+    kind = ARCHITECTURES[name]
+    if pairs and not (kind.problems or kind.labels):
         raise ValueError(f"{place}: read as {name}; pairs are for a classifier of texts")
-    if pairs is None:
-        pairs = task == "answer" or options.get(PAIRS, bool, default=name == "BertForNextSentencePrediction")
-    prepared = _preparation(folder, config)
+    fields["pairs"] = options.get(PAIRS, bool, default=kind.pairs) if pairs is None else pairs
+    fields |= _preparation(folder, config)
     _modules(folder)
-    model = common.build(config, task, classes, **head)
-    fill(model, tensors, found, place)
-    fields = common.bundle_fields(task, bool(pairs)) | {"labels": labels, "head": head} | prepared
-    return model, Bundle("bert", config=asdict(config), **fields)
+    return common.restored(place, stored, tensors, known, config, task, **fields)
 
 
 def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: str | None = None) -> None:
@@ -150,6 +137,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
             folder has files of another model that are not written anew.
 
     >>> import tempfile
+    >>> from dataclasses import asdict
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> size = bert.Config(vocabulary_size=6, layers=1, width=4, heads=1, intermediate=4, max_positions=8)
     >>> bundle = Bundle("bert", "pretrainer", asdict(size), 8, vocab=(*SPECIAL_PIECES, "a"))
@@ -161,42 +149,10 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
     name, config = _target(bundle, architecture), bert.Config(**bundle.config)
     if name == "BertModel":
         config = replace(config, pooler=any(layer.name == "pooler" for layer in model.layers))
-    folder = Path(folder)
-    stale = [file for file in STALE if (folder / file).exists()]
+    stale = [file for file in STALE if (Path(folder) / file).exists()]
     if stale:
         raise ValueError(f"{folder}: it has {', '.join(stale)} of another model; write to an empty folder")
-    tensors = table(config, name, 1 if bundle.task == "regress" else len(bundle.labels))
-    options: dict[str, Any] = {
-        "architectures": [name],
-        "model_type": "bert",
-        "vocab_size": config.vocabulary_size,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.intermediate,
-        "hidden_act": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation],
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
-        "max_position_embeddings": config.max_positions,
-        "type_vocab_size": config.segments,
-        "initializer_range": config.initializer_range,
-        "layer_norm_eps": config.epsilon,
-        "position_embedding_type": "absolute",
-        "pad_token_id": bundle.vocab.index("[PAD]"),
-        "tie_word_embeddings": True,
-    }
-    if name in ("BertForSequenceClassification", "BertForTokenClassification"):
-        options |= {
-            "id2label": {str(index): label for index, label in enumerate(bundle.labels)},
-            "label2id": {label: index for index, label in enumerate(bundle.labels)},
-            "classifier_dropout": bundle.head.get("dropout", 0.1),
-        }
-    if bundle.task in PROBLEMS:
-        options["problem_type"] = PROBLEMS[bundle.task]
-    if bundle.task == "regress":
-        options |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    if bundle.pairs and bundle.task != "answer":
-        options[PAIRS] = True
+    tensors = table(config, name, len(bundle.labels) or 1)
     tokenizer = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": bundle.lowercase,
@@ -208,15 +164,12 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
         VOCAB: vocab_text(bundle.vocab),
         TOKENIZER: _tokenizer(bundle).to_str(pretty=True),
         TOKENIZER_OPTIONS: json.dumps(tokenizer | SPECIAL, indent=1) + "\n",
-        OPTIONS: json.dumps(options, indent=1, ensure_ascii=False) + "\n",
+        OPTIONS: json.dumps(_written_options(bundle, config, name), indent=1, ensure_ascii=False) + "\n",
     }
-    contents = {file: text.encode() for file, text in files.items()}
-    with written_whole(folder / WEIGHTS) as path:
-        _write_safetensors(path, tensors, arrays(model, tensors))
-        (folder / OPTIONS).unlink(missing_ok=True)  # which comes last, so that the folder is read when it is whole
-    for file, content in contents.items():
-        with written_whole(folder / file) as path:
-            path.write_bytes(content)
+    with written_whole_folder(folder) as new:
+        _write_safetensors(new / WEIGHTS, tensors, arrays(model, tensors))
+        for file, text in files.items():
+            (new / file).write_bytes(text.encode())
     if name == "BertModel" and not config.pooler:
         warnings.warn(
             f"{folder}: an encoder without a pooler; load it with BertModel.from_pretrained(..., "
@@ -240,21 +193,21 @@ def table(
     >>> [tensor.name for tensor in table(bert.Config(layers=1), "BertForTokenClassification")][-1]
     'classifier.bias'
     """
-    parts = ARCHITECTURES[architecture][1]
+    parts = ARCHITECTURES[architecture].parts
     if architecture == "BertModel" and not config.pooler:
         parts = ()
     if prefix is None:
         prefix = "" if architecture == "BertModel" else "bert."
-    found = [_renamed(tensor, prefix, old_norms) for tensor in google.table(config, parts)]
+    rows = [_renamed(tensor, prefix, old_norms) for tensor in google.table(config, parts)]
     if architecture == "BertForNextSentencePrediction":  # ours is a classifier of two classes
         ours = {"nsp_logits/kernel": "logits/kernel", "nsp_logits/bias": "logits/bias"}
-        found = [tensor._replace(ours=tuple(ours.get(path, path) for path in tensor.ours)) for tensor in found]
+        rows = [tensor._replace(ours=tuple(ours.get(path, path) for path in tensor.ours)) for tensor in rows]
     for part, units, ours in (("classifier", classes, "logits"), ("span", 2, "span_logits")):
         if part in parts:
             kernel, shape = f"{HEADS[part]}weight", (units, config.width)
-            found.append(Tensor(kernel, shape, (f"{ours}/kernel",), forth=np.transpose, back=np.transpose))
-            found.append(Tensor(f"{HEADS[part]}bias", (units,), (f"{ours}/bias",)))
-    return found
+            rows.append(Tensor(kernel, shape, (f"{ours}/kernel",), forth=np.transpose, back=np.transpose))
+            rows.append(Tensor(f"{HEADS[part]}bias", (units,), (f"{ours}/bias",)))
+    return rows
 
 
 def _renamed(tensor: Tensor, prefix: str, old_norms: bool) -> Tensor:
@@ -279,7 +232,7 @@ def _refuse(options: Options) -> None:
         ("position_embedding_type", str, ("absolute",)),
         ("is_decoder", bool, (False,)),
         ("add_cross_attention", bool, (False,)),
-        ("problem_type", str, ("single_label_classification", *PROBLEMS.values())),
+        ("problem_type", str, tuple(PROBLEMS)),
         ("pruned_heads", dict, ({},)),
     ):
         value = options.get(name, kind, default=fine[0])
@@ -287,14 +240,44 @@ def _refuse(options: Options) -> None:
             raise ValueError(f"{options.place}: the option {name} is {value!r}; only {fine[0]!r} is read")
 
 
-def _classes(found: Mapping[str, Any], parts: Collection[str]) -> int:
-    shape = found[f"{HEADS['classifier']}weight"].shape if f"{HEADS['classifier']}weight" in found else ()
-    return shape[0] if "classifier" in parts and shape else 2
+def _architecture(options: Options, stored: Collection[str], prefix: str, place: Path) -> tuple[str, tuple[str, ...]]:
+    """The name and the parts of the model, by its tensors; a warning where config.json names another one."""
+    starts = HEADS | {"pooler": f"{prefix}pooler."}
+    present = {part for part, start in starts.items() if any(name.startswith(start) for name in stored)}
+    named = [str(name) for name in options.get("architectures", list, default=[])]
+    claimed, stated = next((name for name in named if name in ARCHITECTURES), None), ", ".join(named) or None
+    name, parts = common.architecture(present, claimed or stated, place)
+    missing = set(ARCHITECTURES[claimed].parts) - present if claimed else ()
+    if missing:
+        names = ", ".join(words for part, words in PARTS.items() if part in missing)
+        warnings.warn(
+            f"{place}: {OPTIONS} says {claimed}, but there are no weights for: {names}; read as {name}",
+            stacklevel=3,
+        )
+    return name, parts
 
 
-def _labels(options: Options, classes: int, name: str) -> tuple[str, ...]:
-    if name == "BertForNextSentencePrediction":
-        return common.NEXT_SENTENCE
+def _classes(stored: Mapping[str, Any], parts: Collection[str]) -> int:
+    kernel = stored.get(f"{HEADS['classifier']}weight")
+    return kernel.shape[0] if "classifier" in parts and kernel is not None and kernel.shape else 2
+
+
+def _head(options: Options, name: str, classes: int, config: bert.Config) -> tuple[str, dict[str, Any]]:
+    """Our task, and the fields of the bundle that tell of the head."""
+    kind = ARCHITECTURES[name]
+    if not (kind.labels or "classifier" in kind.parts):
+        return kind.task, {}
+    dropout = options.get("classifier_dropout", (float, int), 0, config.dropout)
+    problem = options.get("problem_type", str, default="")
+    if kind.problems.get(problem) == "regress" and classes != 1:
+        raise ValueError(f"{options.place}: the option problem_type is {problem!r}, of {classes} classes; one is read")
+    task = kind.problems.get("regression" if classes == 1 else problem, kind.task)
+    labels = {"regress": ()}.get(task)
+    labels = kind.labels or _labels(options, classes) if labels is None else labels
+    return task, {"head": {"dropout": float(dropout)}, "labels": labels}
+
+
+def _labels(options: Options, classes: int) -> tuple[str, ...]:
     if classes < 2:
         raise ValueError(f"{options.place}: a classifier of one class; such a regression is not read, two are needed")
     named = options.get("id2label", dict, default={})
@@ -311,12 +294,13 @@ def _labels(options: Options, classes: int, name: str) -> tuple[str, ...]:
 
 def _target(bundle: Bundle, architecture: str | None) -> str:
     """The name of the architecture to write."""
-    if bundle.family != "bert":
+    if bundle.family not in FAMILIES:
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a BERT")
     positions, pooler = bundle.config.get("positions", "learned"), bundle.config.get("pooler", True)
     if positions != "learned":
         raise ValueError(f"positions={positions!r}: `transformers`' BERT has learned ones only")
-    of_sentences = common.next_sentence(bundle)
+    absent = set() if common.next_sentence(bundle) else {"BertForNextSentencePrediction"}
+    fitting = [name for name in WRITTEN_AS[bundle.task] if name not in absent]
     if architecture is None:
         own = "a mix of all layers" if bundle.head.get("mix") else "a CRF" if bundle.head.get("crf") else ""
         own = "a task network" if bundle.stack else own
@@ -325,22 +309,50 @@ def _target(bundle: Bundle, architecture: str | None) -> str:
                 f"this model reads {own}, which `transformers`' does not; its encoder alone is "
                 'written with architecture="BertModel"'
             )
-        architecture = {
-            "embed": "BertModel",
-            "pretrainer": "BertForPreTraining" if pooler else "BertForMaskedLM",
-            "classify": "BertForNextSentencePrediction" if of_sentences else "BertForSequenceClassification",
-            **dict.fromkeys(PROBLEMS, "BertForSequenceClassification"),
-            "tag": "BertForTokenClassification",
-            "answer": "BertForQuestionAnswering",
-        }[bundle.task]
+        return next(name for name in fitting if pooler or name != "BertForPreTraining")
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture {architecture!r}: one of {', '.join(ARCHITECTURES)}")
-    task = "classify" if bundle.task in PROBLEMS else bundle.task
-    fits = architecture == "BertModel" or ARCHITECTURES[architecture][0] == task
-    if not fits or (architecture == "BertForNextSentencePrediction" and not of_sentences):
+    if architecture not in fitting:
         classes = f" of {', '.join(bundle.labels[:6])}" if bundle.labels else ""
         raise ValueError(f"architecture {architecture!r}: it does not hold the task {bundle.task!r}{classes}")
     return architecture
+
+
+def _written_options(bundle: Bundle, config: bert.Config, name: str) -> dict[str, Any]:
+    """What config.json says."""
+    kind = ARCHITECTURES[name]
+    options: dict[str, Any] = {
+        "architectures": [name],
+        "model_type": "bert",
+        "vocab_size": config.vocabulary_size,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.intermediate,
+        "hidden_act": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation],
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "max_position_embeddings": config.max_positions,
+        "type_vocab_size": config.segments,
+        "initializer_range": config.initializer_range,
+        "layer_norm_eps": config.epsilon,
+        "position_embedding_type": "absolute",
+        "pad_token_id": bundle.vocab.index("[PAD]"),
+        "tie_word_embeddings": True,
+    }
+    if "classifier" in kind.parts:
+        labels = bundle.labels or ("LABEL_0",)
+        options |= {
+            "id2label": {str(index): label for index, label in enumerate(labels)},
+            "label2id": {label: index for index, label in enumerate(labels)},
+            "classifier_dropout": bundle.head.get("dropout", 0.1),
+        }
+    problem = {task: name for name, task in kind.problems.items()}.get(bundle.task)
+    if problem and problem != "single_label_classification":  # which is the default
+        options["problem_type"] = problem
+    if bundle.pairs and (kind.problems or kind.labels):
+        options[PAIRS] = True
+    return options
 
 
 # ----------------------------------------------------------------------------------------------------------- tensors
@@ -448,7 +460,10 @@ def _known(found: dict[str, Stored], prefix: str, config: bert.Config, options: 
 
 
 def _write_safetensors(path: Path, tensors: Sequence[Tensor], values: Iterable[tuple[str, np.ndarray]]) -> None:
-    """One tensor after the other, so that one copy is in memory; the library would need all of them twice."""
+    """One tensor after the other; the library takes all at once, and transposed kernels are copies.
+
+    Above the model's own memory BERT-base, of 418 MB, is written with 180 MB, by safetensors 0.8 with 430 MB.
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in tensors:

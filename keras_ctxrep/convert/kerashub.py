@@ -3,8 +3,8 @@
 https://github.com/keras-team/keras-hub, `models/bert/`.
 """
 
+import re
 import warnings
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,30 @@ import keras
 import numpy as np
 
 from keras_ctxrep.convert import bert as common
+from keras_ctxrep.convert import google
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Stored, Tensor, check, fill, first_line, package
+from keras_ctxrep.convert.weights import Stored, Tensor, first_line, package
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 
 TASK = "task.json"  # of a preset with a head
+NAMES = {  # beginnings and parts of Google's names -> KerasHub's
+    r"^bert/embeddings/word_embeddings$": "token_embedding/embeddings",
+    r"^bert/embeddings/token_type_embeddings$": "segment_embedding/embeddings",
+    r"^bert/embeddings/position_embeddings$": "position_embedding/embeddings",
+    r"^bert/embeddings/LayerNorm/": "embeddings_layer_norm/",
+    r"^bert/encoder/layer_": "transformer_layer_",
+    r"/attention/self/": "/self_attention_layer/",
+    r"/attention/output/dense/": "/self_attention_layer/attention_output/",
+    r"/attention/output/LayerNorm/": "/self_attention_layer_norm/",
+    r"/intermediate/dense/": "/feedforward_intermediate_dense/",
+    r"/output/dense/": "/feedforward_output_dense/",
+    r"/output/LayerNorm/": "/feedforward_layer_norm/",
+    r"^bert/pooler/dense/": "pooled_dense/",
+    r"^cls/predictions/transform/dense/": "mlm_head/intermediate_dense/",
+    r"^cls/predictions/transform/LayerNorm/": "mlm_head/intermediate_layer_norm/",
+    r"^cls/predictions/": "mlm_head/",
+}
 
 
 def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
@@ -53,18 +71,63 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     name = next((name for kind, name in kinds.items() if isinstance(source, kind)), None)
     if name is None:
         raise ValueError(f"a {type(source).__name__}: a BertBackbone, BertMaskedLM or BertTextClassifier is needed")
-    backbone = source if name == "BertModel" else source.backbone
-    if tokenizer is None:
-        tokenizer = getattr(getattr(source, "preprocessor", None), "tokenizer", None)
-    if tokenizer is None:
-        raise ValueError(f"{place}: it has no vocabulary; give tokenizer=, a BertTokenizer")
-    if not tokenizer.split or tokenizer.suffix_indicator != "##":
-        raise ValueError(
-            f"{place}: its tokenizer has split={tokenizer.split} and {tokenizer.suffix_indicator!r}; True, '##'"
-        )
-    task, parts = common.ARCHITECTURES[name]
+    task, parts = common.ARCHITECTURES[name][:2]
+    config = _config(getattr(source, "backbone", source), "pooler" in parts)
+    fields = _preparation(source, tokenizer, config, place)
+    if "classifier" in parts:
+        if source.activation is not keras.activations.linear:
+            raise ValueError(
+                f"{place}: its logits pass through {source.activation.__name__}; activation=None is needed"
+            )
+        labels = tuple(f"LABEL_{index}" for index in range(source.num_classes))  # it does not name them
+        fields |= {"labels": labels, "head": {"dropout": source.dropout}}
+    stored = {weight.path: _stored(weight) for weight in source.weights}
+    if "mlm" in parts:
+        warnings.warn(f"{place}: its head computes the exact gelu, ours the approximation of its layers", stacklevel=2)
+    known = common.unread_pooler(stored, "pooled_dense/", config, place)
+    return common.restored(
+        place, stored, table(config, name, len(fields.get("labels", ()))), known, config, task, **fields
+    )
+
+
+def table(config: bert.Config, architecture: str = "BertModel", classes: int = 2) -> list[Tensor]:
+    """The weights of a model of KerasHub's by their paths, and the weights of ours that each is: Google's, renamed.
+
+    Args:
+        config: sizes.
+        architecture: "BertModel", "BertForMaskedLM" or "BertForSequenceClassification".
+        classes: of a classifier.
+
+    >>> table(bert.Config(layers=1))[5].name
+    'transformer_layer_0/self_attention_layer/query/kernel'
+    """
+    parts = common.ARCHITECTURES[architecture].parts
+    rows = common.Rows(_renamed(tensor, config) for tensor in google.table(config, parts))
+    if "classifier" in parts:
+        rows.dense("logits", config.width, classes, "logits")
+    return rows
+
+
+def _renamed(tensor: Tensor, config: bert.Config) -> Tensor:
+    """A row of Google's table under KerasHub's path; attention has an axis of heads there."""
+    name = tensor.name
+    for theirs, ours in NAMES.items():
+        name = re.sub(theirs, ours, name)
+    split = (config.heads, config.width // config.heads)
+    shape = tensor.shape
+    if re.search(r"/(query|key|value)/", name):
+        shape = (*shape[:-1], *split)
+    elif name.endswith("/attention_output/kernel"):
+        shape = (*split, config.width)
+    if shape == tensor.shape:
+        return tensor._replace(name=name)
+    joined = tensor.shape
+    return tensor._replace(name=name, shape=shape, forth=lambda x: x.reshape(joined), back=lambda x: x.reshape(shape))
+
+
+def _config(backbone: Any, pooler: bool) -> bert.Config:
     sizes = backbone.get_config()
-    config = bert.Config(
+    return bert.Config(
         vocabulary_size=sizes["vocabulary_size"],
         layers=sizes["num_layers"],
         width=sizes["hidden_dim"],
@@ -75,86 +138,27 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
         dropout=sizes["dropout"],
         attention_dropout=sizes["dropout"],
         activation="gelu_tanh",
-        pooler="pooler" in parts,
-    )
-    labels: tuple[str, ...] = ()
-    head: dict[str, Any] = {}
-    if task == "classify":
-        if source.activation is not keras.activations.linear:
-            raise ValueError(
-                f"{place}: its logits pass through {source.activation.__name__}; activation=None is needed"
-            )
-        labels = tuple(f"LABEL_{index}" for index in range(source.num_classes))  # it does not name them
-        head = {"dropout": source.dropout}
-    found = {weight.path: _stored(weight) for weight in source.weights}
-    known: set[str] = set()
-    if task == "pretrainer":
-        known = {path for path in found if path.startswith("pooled_dense/")}
-        common.left_out(place, "the pooler, which no head reads")
-        warnings.warn(f"{place}: its head computes the exact gelu, ours the approximation of its layers", stacklevel=2)
-    tensors = table(config, name, len(labels))
-    check(tensors, found, place, known, common.KINDS)
-    vocab = common.vocabulary(tokenizer.get_vocabulary(), config.vocabulary_size, f"{place}, its vocabulary")
-    model = common.build(config, task, len(labels), **head)
-    fill(model, tensors, found, place)
-    return model, Bundle(
-        "bert",
-        config=asdict(config),
-        max_length=config.max_positions,
-        labels=labels,
-        vocab=vocab,
-        lowercase=tokenizer.lowercase,
-        strip_accents=None if tokenizer.strip_accents == tokenizer.lowercase else tokenizer.strip_accents,
-        split_cjk=tokenizer.split_on_cjk,
-        head=head,
-        **common.bundle_fields(task),
+        pooler=pooler,
     )
 
 
-def table(config: bert.Config, architecture: str = "BertModel", classes: int = 2) -> list[Tensor]:
-    """The weights of a model of KerasHub's by their paths, and the weights of ours that each is.
-
-    Args:
-        config: sizes.
-        architecture: "BertModel", "BertForMaskedLM" or "BertForSequenceClassification".
-        classes: of a classifier.
-
-    >>> table(bert.Config(layers=1))[5].name
-    'transformer_layer_0/self_attention_layer/query/kernel'
-    """
-    width, heads, found = config.width, config.heads, common.Rows()
-
-    def by_head(name: str, there: tuple[int, ...], here: tuple[int, ...], ours: str, **how) -> None:
-        found.add(name, there, ours, forth=lambda x: x.reshape(here), back=lambda x: x.reshape(there), **how)
-
-    found.add("token_embedding/embeddings", (config.vocabulary_size, width), "token_embedding/embeddings")
-    found.add("position_embedding/embeddings", (config.max_positions, width), "position_embedding/table")
-    found.add("segment_embedding/embeddings", (config.segments, width), "segment_embedding/embeddings")
-    found.norm("embeddings_layer_norm", "embedding_norm", width)
-    for index in range(config.layers):
-        there, here = f"transformer_layer_{index}", f"layer_{index}"
-        attention, split = f"{there}/self_attention_layer", (heads, width // heads)
-        for kind, before in (("kernel", (width,)), ("bias", ())):
-            for number, part in enumerate(("query", "key", "value")):
-                columns = (number * width, (number + 1) * width)
-                name, whole = f"{attention}/{part}/{kind}", (*before, width)
-                by_head(name, (*before, *split), whole, f"{here}/qkv/{kind}", columns=columns)
-        output, joined = f"{attention}/attention_output", (width, width)
-        by_head(f"{output}/kernel", (*split, width), joined, f"{here}/attention_output/kernel")
-        found.add(f"{output}/bias", (width,), f"{here}/attention_output/bias")
-        found.norm(f"{there}/self_attention_layer_norm", f"{here}/attention_norm", width)
-        found.dense(f"{there}/feedforward_intermediate_dense", width, config.intermediate, f"{here}/feed_forward")
-        found.dense(f"{there}/feedforward_output_dense", config.intermediate, width, f"{here}/feed_forward_output")
-        found.norm(f"{there}/feedforward_layer_norm", f"{here}/feed_forward_norm", width)
-    if architecture == "BertForMaskedLM":
-        found.dense("mlm_head/intermediate_dense", width, width, "mlm_transform")
-        found.norm("mlm_head/intermediate_layer_norm", "mlm_norm", width)
-        found.add("mlm_head/output_bias", (config.vocabulary_size,), "mlm_bias/bias")
-    else:
-        found.dense("pooled_dense", width, width, "pooler")
-    if architecture == "BertForSequenceClassification":
-        found.dense("logits", width, classes, "logits")
-    return found
+def _preparation(source: Any, tokenizer: Any, config: bert.Config, place: str) -> dict[str, Any]:
+    """The fields of the bundle that say how text is prepared."""
+    if tokenizer is None:
+        tokenizer = getattr(getattr(source, "preprocessor", None), "tokenizer", None)
+    if tokenizer is None:
+        raise ValueError(f"{place}: it has no vocabulary; give tokenizer=, a BertTokenizer")
+    if not tokenizer.split or tokenizer.suffix_indicator != "##":
+        raise ValueError(
+            f"{place}: its tokenizer has split={tokenizer.split} and {tokenizer.suffix_indicator!r}; True, '##'"
+        )
+    accents = tokenizer.strip_accents
+    return {
+        "vocab": common.vocabulary(tokenizer.get_vocabulary(), config.vocabulary_size, f"{place}, its vocabulary"),
+        "lowercase": tokenizer.lowercase,
+        "strip_accents": None if accents == tokenizer.lowercase else accents,
+        "split_cjk": tokenizer.split_on_cjk,
+    }
 
 
 def _preset(hub: Any, source: str, tokenizer: Any) -> tuple[Any, Any]:

@@ -32,7 +32,14 @@ class Options:
                 raise ValueError(f"{place}: {type(values).__name__}; an object {{...}} is needed")
         self.values: dict = values
 
-    def get(self, path: str, kind: type | tuple, least: float | None = None, default: Any = _NEEDED) -> Any:
+    def get(
+        self,
+        path: str,
+        kind: type | tuple,
+        least: float | None = None,
+        default: Any = _NEEDED,
+        most: float = float("inf"),
+    ) -> Any:
         """One value.
 
         Args:
@@ -40,6 +47,7 @@ class Options:
             kind: types that it may have.
             least: that it may be.
             default: where it is missing or null; without one it is needed.
+            most: that it may be, where `least` is given.
 
         Raises:
             ValueError: it is missing, of another type or out of range.
@@ -52,7 +60,9 @@ class Options:
                 raise ValueError(f"{self.place}: the option {path} is missing")
             return default
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        if type(value) not in kinds or (least is not None and not least <= value < float("inf")):
-            at_least = "" if least is None else f" of {least} or more"
-            raise ValueError(f"{self.place}: the option {path} is {value!r}; {kinds[0].__name__}{at_least} is needed")
+        if type(value) not in kinds or (least is not None and not (least <= value <= most and value < float("inf"))):
+            bounds = (
+                "" if least is None else f" of {least} or more" + (f", {most} at most," if most < float("inf") else "")
+            )
+            raise ValueError(f"{self.place}: the option {path} is {value!r:.60}; {kinds[0].__name__}{bounds} is needed")
         return value

@@ -16,6 +16,7 @@ from typing import IO, Any
 import keras
 import numpy as np
 
+from keras_ctxrep.convert.weights import check_finite
 from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import lines, open_binary
@@ -150,7 +151,7 @@ def _text(table: _Table) -> None:
         except ValueError:
             wrong = next(field for field in fields[extra + 1 :] if not _is_number(field))
             raise ValueError(f"{path}:{number}: {wrong!r} is not a number; {width} stand behind each word") from None
-        _check_finite(row, f"{path}:{number}")
+        check_finite(row, f"{path}:{number}")
         table.add(" ".join(fields[: extra + 1]), row)
     if count is not None and count != table.seen:
         raise ValueError(f"{path}:1: the header counts {count} words; {table.seen} follow: copy the file again")
@@ -162,11 +163,6 @@ def _is_number(field: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _check_finite(rows: np.ndarray, place: str) -> None:
-    if not np.isfinite(rows).all():
-        raise ValueError(f"{place}: a number that is not finite")
 
 
 # ---------------------------------------------------------------------------------------------------------- binary
@@ -192,18 +188,18 @@ class _Stream:
         return self._buffer[self._place : self._place + size]
 
     def take(self, size: int, what: str) -> bytes:
-        found = self.peek(size)
-        if len(found) < size:
+        data = self.peek(size)
+        if len(data) < size:
             raise ValueError(f"{self.path}: ends within {what}; copy the file again")
         self._place += size
-        return found
+        return data
 
     def until(self, end: bytes, what: str) -> bytes:
         """The bytes before `end`, which is taken too."""
-        found = self.peek(_LONGEST).find(end)
-        if found < 0:
+        length = self.peek(_LONGEST).find(end)
+        if length < 0:
             raise ValueError(f"{self.path}: {what} does not end; the file is damaged, or of another format")
-        return self.take(found + len(end), what)[:found]
+        return self.take(length + len(end), what)[:length]
 
     def numbers(self, form: str, what: str) -> tuple:
         """By the letters of `struct`, little-endian."""
@@ -214,9 +210,9 @@ class _Stream:
         step = max(1, _BLOCK // (4 * width))
         for begin in range(0, count, step):
             size = min(step, count - begin)
-            found = np.frombuffer(self.take(4 * size * width, what), "<f4").reshape(size, width)
-            _check_finite(found, f"{self.path}: {what}")
-            yield found
+            rows = np.frombuffer(self.take(4 * size * width, what), "<f4").reshape(size, width)
+            check_finite(rows, f"{self.path}: {what}")
+            yield rows
 
     def word(self, end: bytes, what: str) -> str:
         word = self.until(end, what).lstrip(b"\n").decode("utf-8", "backslashreplace")

@@ -60,7 +60,7 @@ class Stored:
 
 def check(
     table: Sequence[Tensor],
-    found: Mapping[str, Any],
+    stored: Mapping[str, Any],
     place: object,
     known: Collection[str] = (),
     kinds: Sequence[str] = ("float32",),
@@ -69,7 +69,7 @@ def check(
 
     Args:
         table: the tensors that are to be there.
-        found: name -> what has a shape and a dtype.
+        stored: name -> what has a shape and a dtype.
         place: of the file, for messages.
         known: names of others that are no weights of the model.
         kinds: dtypes that are read.
@@ -79,35 +79,36 @@ def check(
 
     >>> check([Tensor("B", (4,), ("forward_0/bias",))], {"B": np.zeros(4, "float32")}, "weights.hdf5")
     """
-    missing = [f"{tensor.name} {tensor.shape}" for tensor in table if tensor.name not in found]
+    missing = [f"{tensor.name} {tensor.shape}" for tensor in table if tensor.name not in stored]
     names = {tensor.name for tensor in table} | set(known)
-    surplus = [f"{name} {found[name].shape}" for name in sorted(set(found) - names)]
+    surplus = [f"{name} {stored[name].shape}" for name in sorted(set(stored) - names)]
     if missing or surplus:
         raise ValueError(f"{place}: its options call for other tensors: {_difference(missing, surplus)}")
     for tensor in table:
-        shape, dtype = found[tensor.name].shape, found[tensor.name].dtype
+        shape, dtype = stored[tensor.name].shape, stored[tensor.name].dtype
         if shape != tensor.shape:
             raise ValueError(f"{place}: {tensor.name} has the shape {shape}; its options call for {tensor.shape}")
         if str(dtype) not in kinds:
             raise ValueError(f"{place}: {tensor.name} is {dtype}; write it as {kinds[0]}")
 
 
-def fill(model: keras.Model, table: Sequence[Tensor], found: Mapping[str, Any], place: object) -> None:
+def fill(model: keras.Model, table: Sequence[Tensor], stored: Mapping[str, Any], place: object) -> None:
     """Gives every weight of a model its value, reading a few megabytes at a time where rows are rows.
 
     Args:
         model: with the weights that the table names, and no others.
-        table: checked against `found`.
-        found: name -> what gives an array when indexed.
+        table: checked against `stored`.
+        stored: name -> what gives an array when indexed.
         place: of the file, for messages.
 
     Raises:
-        ValueError: a tensor can not be read, or a weight of the model is not in the table.
+        ValueError: a tensor can not be read or has numbers that are not finite, or a weight of the model is not in the
+            table.
     """
     weights = {weight.path: weight for weight in model.weights}
     parts: list[np.ndarray] = []
     for tensor in table:
-        source, row = found[tensor.name], 0
+        source, row = _Finite(stored[tensor.name], f"{place}: {tensor.name}"), 0
         try:
             if tensor.columns is not None:
                 (path,) = tensor.ours
@@ -127,6 +128,34 @@ def fill(model: keras.Model, table: Sequence[Tensor], found: Mapping[str, Any], 
             raise ValueError(f"{place}: {tensor.name} can not be read; copy the file again: {error}") from None
     if weights:
         raise ValueError(f"{place}: nothing for {_listed(sorted(weights))}; this format can not hold such a model")
+
+
+@dataclass(frozen=True)
+class _Finite:
+    """A tensor whose numbers are checked as they are read."""
+
+    stored: Any
+    place: str
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        values = self.stored[index]
+        check_finite(values, self.place)
+        return values
+
+
+def check_finite(values: np.ndarray, place: str) -> None:
+    """Checks that there is neither an infinite number nor NaN.
+
+    Raises:
+        ValueError: there is; the message begins with `place`.
+
+    >>> check_finite(np.array([1.0, np.nan]), "weights.hdf5: RNN_0/B")
+    Traceback (most recent call last):
+    ...
+    ValueError: weights.hdf5: RNN_0/B: a number that is not finite
+    """
+    if not np.isfinite(values).all():
+        raise ValueError(f"{place}: a number that is not finite")
 
 
 def _copy_rows(weight: keras.Variable, skip: int, source: Any, row: int) -> None:

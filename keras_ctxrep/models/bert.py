@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import keras
 from keras import layers as klayers
 
+from keras_ctxrep import fields
+from keras_ctxrep.fields import Depth, Fraction, Rows, Size
 from keras_ctxrep.layers import (
     Bias,
     PositionEmbedding,
@@ -29,15 +31,15 @@ class Config:
         ValueError: a value that no encoder can have.
     """
 
-    vocabulary_size: int = 30522
-    layers: int = 12
-    width: int = 768
-    heads: int = 12
-    intermediate: int = 3072  # width of the feed-forward layer
-    max_positions: int = 512  # tokens of the longest input, where positions are learned
-    segments: int = 2
-    dropout: float = 0.1  # of the embeddings and of the sub-layers' outputs
-    attention_dropout: float = 0.1  # of the attention weights
+    vocabulary_size: Rows = 30522
+    layers: Depth = 12
+    width: Size = 768
+    heads: Size = 12
+    intermediate: Size = 3072  # width of the feed-forward layer
+    max_positions: Rows = 512  # tokens of the longest input, where positions are learned
+    segments: Size = 2
+    dropout: Fraction = 0.1  # of the embeddings and of the sub-layers' outputs
+    attention_dropout: Fraction = 0.1  # of the attention weights
     activation: str = "gelu"  # "gelu" is the exact form with erf, as published; "gelu_tanh" its approximation; "relu"
     positions: str = "learned"  # or "sinusoidal"
     pooler: bool = True  # some checkpoints have none, and then there is no next-sentence prediction
@@ -45,12 +47,7 @@ class Config:
     initializer_range: float = 0.02  # standard deviation of the truncated normal that kernels start from
 
     def __post_init__(self):
-        for name in ("vocabulary_size", "layers", "width", "heads", "intermediate", "max_positions", "segments"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"{name}={getattr(self, name)}: at least 1")
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: a share, 0 <= {name} < 1")
+        fields.check(self)
         for name, known in (("activation", ACTIVATIONS), ("positions", ("learned", "sinusoidal"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: one of {', '.join(known)}")

@@ -5,12 +5,15 @@ Peters et al. 2018, https://arxiv.org/abs/1802.05365; reference implementation h
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import keras
 import numpy as np
 from keras import layers as klayers
 from keras import ops
 
+from keras_ctxrep import fields
+from keras_ctxrep.fields import Depth, Fraction, Range, Size
 from keras_ctxrep.layers import (
     CharCNN,
     Embedding,
@@ -29,29 +32,39 @@ class Config:
     """Sizes of a biLM; the defaults are those of the original model.
 
     Raises:
-        ValueError: the projection is wider than the cells, or there is no layer.
+        ValueError: a value that no biLM can have.
     """
 
-    cells: int = 4096  # width of each LSTM cell
-    projection: int | None = 512  # width of the token layer and of each direction's output; None: that of the cells
-    layers: int = 2  # LSTM layers in each direction
+    cells: Size = 4096  # width of each LSTM cell
+    projection: Size | None = 512  # width of the token layer and of each direction's output; None: that of the cells
+    layers: Depth = 2  # LSTM layers in each direction
     cell_clip: float | None = 3.0
     projection_clip: float | None = 3.0
     residual: bool = True  # from the second layer on, the layer's input is added to its output
-    filters: tuple = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))  # (characters, filters)
-    embedding_dim: int = 16  # width of a character vector
-    highways: int = 2
+    filters: tuple[tuple[Size, Size], ...] = (
+        (1, 32),
+        (2, 32),
+        (3, 64),
+        (4, 128),
+        (5, 256),
+        (6, 512),
+        (7, 1024),
+    )  # (characters, filters)
+    embedding_dim: Size = 16  # width of a character vector
+    highways: Annotated[int, Range(0, 64)] = 2
     activation: str = "relu"  # of the character convolutions
-    max_characters: int = 50  # ids per word: begin, up to 48 bytes, end
-    dropout: float = 0.1  # on the input of every LSTM layer and before the softmax, while training
-    words: int = 0  # entries of a word table that is read instead of characters; 0: characters
+    max_characters: Annotated[int, Range(3, 1000)] = 50  # ids per word: begin, up to 48 bytes, end
+    dropout: Fraction = 0.1  # on the input of every LSTM layer and before the softmax, while training
+    words: Annotated[int, Range(0, 1 << 31)] = (
+        0  # entries of a word table that is read instead of characters; 0: characters
+    )
 
     def __post_init__(self):
-        if self.layers < 1 or self.width > self.cells:
-            raise ValueError(
-                f"layers={self.layers}, cells={self.cells}, projection={self.projection}: at least one layer, and a "
-                "projection no wider than the cells"
-            )
+        fields.check(self)
+        if self.activation not in ("relu", "tanh"):
+            raise ValueError(f"activation={self.activation!r}: relu or tanh")
+        if self.width > self.cells:
+            raise ValueError(f"projection={self.projection}, cells={self.cells}: no wider than the cells")
 
     @property
     def width(self) -> int:

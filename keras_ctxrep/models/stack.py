@@ -153,8 +153,8 @@ def by_name(encoder: keras.Model, kind: str | None = None, **kwargs) -> keras.Mo
 
 
 def _check(layers: int, units: int, mix: str) -> None:
-    if layers < 1 or units < 1:
-        raise ValueError(f"layers={layers}, units={units}: both are at least 1")
+    if not (1 <= layers <= 100 and 1 <= units <= 1 << 16):
+        raise ValueError(f"layers={layers}, units={units}: both are at least 1, and at most 100 and {1 << 16:,}")
     if mix not in ("all", "top"):
         raise ValueError(f"mix={mix!r}: choose 'all' or 'top'")
 

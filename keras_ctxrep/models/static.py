@@ -1,11 +1,14 @@
 """Static word vectors: one vector a word, whatever stands around it; what contextual encoders are measured against."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import keras
 from keras import layers as klayers
 from keras import ops
 
+from keras_ctxrep import fields
+from keras_ctxrep.fields import Fraction, Range, Rows, Size
 from keras_ctxrep.layers import Embedding, MaskedPooling, ZeroPadding
 from keras_ctxrep.models.family import Family
 
@@ -18,21 +21,23 @@ class Config:
         ValueError: no word, no width, or n-grams that are out of range.
     """
 
-    words: int  # rows of words, the first of them <UNK>; before them lies row 0, which is no word
-    width: int  # of a vector
-    buckets: int = 0  # rows after the words', which character n-grams share (2,000,000 in fastText); 0: words alone
-    min_n: int = 3  # characters of the shortest n-gram, "<" and ">" around the word among them (fastText)
-    max_n: int = 6  # characters of the longest n-gram (fastText)
+    words: Rows  # rows of words, the first of them <UNK>; before them lies row 0, which is no word
+    width: Size  # of a vector
+    buckets: Annotated[int, Range(0, 1 << 31)] = (
+        0  # rows after the words', which character n-grams share (2,000,000 in fastText); 0: words alone
+    )
+    min_n: Annotated[int, Range(1, 100)] = (
+        3  # characters of the shortest n-gram, "<" and ">" around the word among them (fastText)
+    )
+    max_n: Annotated[int, Range(1, 100)] = 6  # characters of the longest n-gram (fastText)
     lowercase: bool = False  # words are looked up in lower case
     trainable: bool = True  # the table learns; False: it stays as it is
-    dropout: float = 0.0  # on the vectors, while training
+    dropout: Fraction = 0.0  # on the vectors, while training
 
     def __post_init__(self):
-        if self.words < 1 or self.width < 1 or self.buckets < 0 or not 1 <= self.min_n <= self.max_n:
-            raise ValueError(
-                f"words={self.words}, width={self.width}, buckets={self.buckets}, min_n={self.min_n}, "
-                f"max_n={self.max_n}: words and width are at least 1, buckets 0, and 1 <= min_n <= max_n"
-            )
+        fields.check(self)
+        if self.min_n > self.max_n:
+            raise ValueError(f"min_n={self.min_n}: at least 1 and at most max_n={self.max_n}")
 
     @property
     def ngrams(self) -> tuple[int, int, int] | None:

@@ -1,16 +1,22 @@
 """The bundle: all that a model needs beside its weights, in one JSON file that travels with every artifact."""
 
+import glob
 import hashlib
 import json
 import os
+import platform
+import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
+from keras_ctxrep import fields
+from keras_ctxrep.fields import Range, Rows
 from keras_ctxrep.text.features import FAMILIES, Features, Reads
 from keras_ctxrep.text.tokens import vocab_text
 
@@ -20,6 +26,19 @@ FORMAT = 2
 # of format 1, the tasks that read something of their own
 _READS = {"tag": {"words": True}, "answer": {"windows": True}}
 _ANSWERING = ("stride", "max_answer", "null_threshold")  # fields of format 1
+_CHECKED = {  # what the preparation of text reads of a config, and what answers are made with
+    "config": {
+        "max_characters": Annotated[int, Range(3, 1000)],
+        "words": Annotated[int, Range(0, 1 << 31)],
+        "buckets": Annotated[int, Range(0, 1 << 31)],
+        "min_n": Annotated[int, Range(0, 100)],
+        "max_n": Annotated[int, Range(0, 100)],
+        "lowercase": bool,
+    },
+    "settings": {"stride": Rows, "max_answer": Rows, "null_threshold": float | None},
+}
+_CHECKED["beside"] = _CHECKED["config"]
+_REPLACED = "replaced"  # in a temporary folder: the folder whose place a new one takes
 
 
 @dataclass(frozen=True)
@@ -107,7 +126,7 @@ def load(path: str | Path) -> Bundle:
         folder = next((place for place in (path, path / "assets.extra") if (place / NAME).is_file()), None)
         if folder is None:
             raise ValueError(f"{path}: no {NAME} in it; a model folder is made by `ctxrep pretrain` or `ctxrep train`")
-        bundle = _parse(path, lambda name: (folder / name).read_bytes())
+        bundle = _parse(folder, lambda name: (folder / name).read_bytes())
         for name, digest in bundle.files.items():
             beside = folder / Path(name).name
             if not beside.is_file() or sha256(beside) != digest:
@@ -129,28 +148,37 @@ def load(path: str | Path) -> Bundle:
     return bundle
 
 
-def _parse(path: Path, read: Callable[[str], bytes]) -> Bundle:
+def _parse(place: Path, read: Callable[[str], bytes]) -> Bundle:
+    """The bundle in a folder or an archive, whose files `read` gives."""
     try:
-        fields = json.loads(read(NAME))
-        fields = _upgraded(fields)
-        fields |= {"labels": tuple(fields["labels"]), "reads": Reads(**fields["reads"])}
-        bundle = Bundle(**fields)
+        content = _upgraded(json.loads(read(NAME)))
+        content["labels"]  # every one has them
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{place}: {NAME} is damaged or of another version: {error}") from None
+    except KeyError as error:
+        raise ValueError(f"{place}: {NAME} is damaged or missing: {error.args[0]}") from None
+    try:
+        fields.check_names(Bundle, content)
+        content["reads"] = fields.make(Reads, content["reads"], "reads")
+        hints = fields.annotations(Bundle) | {"max_length": Rows}
+        fields.check_values({name: hint for name, hint in hints.items() if name != "reads"}, content)
+        for name, own in _CHECKED.items():
+            fields.check_values(own, content.get(name, {}), f"{name}.")
+        fields.check_values(dict.fromkeys(content.get("files", ()), str), content.get("files", {}), "files.")
+        bundle = Bundle(**(content | {"labels": tuple(content["labels"])}))
         if bundle.family not in FAMILIES:
-            raise ValueError(f"family: {bundle.family!r} is none of {', '.join(FAMILIES)}")
-        if not isinstance(bundle.files, dict):
-            raise ValueError(f"files is {bundle.files!r}")
+            raise ValueError(f"family={bundle.family!r}: one of {', '.join(FAMILIES)}")
         if FAMILIES[bundle.family].vocabulary and VOCAB not in bundle.files:
             raise ValueError(f"a {bundle.family} encoder needs {VOCAB}")
         if VOCAB in bundle.files:
             bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
         return bundle
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: {NAME} is damaged or of another version: {error}") from None
-    except KeyError as error:
-        raise ValueError(f"{path}: {NAME} is damaged or missing: {error.args[0]}") from None
-    except FileNotFoundError as error:
-        name = Path(error.filename).name
-        raise ValueError(f"{path}: {name} is missing; copy the whole folder again, or train again") from None
+    except ValueError as error:
+        raise ValueError(f"{place / NAME}: {error}") from None
+    except KeyError:
+        raise ValueError(f"{place}: {VOCAB} is missing; copy the file again") from None
+    except FileNotFoundError:
+        raise ValueError(f"{place}: {VOCAB} is missing; copy the whole folder again, or train again") from None
 
 
 def _upgraded(fields: dict) -> dict:
@@ -172,13 +200,93 @@ def sha256(path: str | Path) -> str:
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
-    """A temporary name in the same folder, renamed to `path` at the end; nothing is left behind after an error.
+    """A temporary name for a file, renamed to `path` at the end; nothing is left behind after an error.
 
     The suffixes stay at the end of the name, for writers that read the format from them.
     """
     path = Path(path)
+    with temporary_folder(path) as folder:
+        yield folder / path.name
+        os.replace(folder / path.name, path)
+
+
+@contextmanager
+def written_whole_folder(path: str | Path, without: Collection[str] = ()) -> Iterator[Path]:
+    """A new folder that takes the place of the folder `path` at the end; after an error that one is as it was.
+
+    A reader sees the old folder, the new one or, for the moment between two renames, none. A process that is killed in
+    that moment leaves none; the next write to the same place brings the old one back first.
+
+    Args:
+        path: the folder, which need not exist.
+        without: names in the old folder that go with it; every other entry that the new one lacks is moved into it.
+
+    Raises:
+        ValueError: `path` is a file or a mount point.
+    """
+    path = Path(path).resolve()
+    if path.exists() and (not path.is_dir() or path.is_mount()):
+        kind = "a mount point, which cannot be replaced" if path.is_dir() else "a file"
+        raise ValueError(f"{path}: {kind}; name a folder{' in it' if path.is_dir() else ''}")
+    with temporary_folder(path) as work:
+        new, old = work / "new", work / _REPLACED
+        new.mkdir()
+        yield new
+        if path.exists():
+            shutil.copymode(path, new)
+            os.replace(path, old)
+        os.replace(new, path)
+        for name in without:
+            if (old / name).exists():
+                os.replace(old / name, work / name)
+
+
+@contextmanager
+def temporary_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder beside `path`, removed at the end; so are those that killed processes have left for the same path.
+
+    Its name tells machine and process. Another machine's folder on a shared disk is left alone.
+
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with temporary_folder(f"{place}/model") as folder:
+    ...         print(folder.name.startswith(".model."), folder.parent == Path(place))
+    ...     print(list(Path(place).iterdir()))
+    True True
+    []
+    """
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        temporary = Path(folder) / path.name
-        yield temporary
-        os.replace(temporary, path)
+    mark = f".{path.name}.{platform.node()}-"
+    for folder in path.parent.glob(f"{glob.escape(mark)}*"):
+        process = folder.name.removeprefix(mark).partition("-")[0]
+        if process.isdecimal() and not _lives(int(process)):
+            _remove(folder, path)
+    folder = Path(tempfile.mkdtemp(prefix=f"{mark}{os.getpid()}-", dir=path.parent))
+    try:
+        yield folder
+    finally:
+        _remove(folder, path)
+
+
+def _lives(process: int) -> bool:
+    if os.name != "posix":  # where signal 0 is no question
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
+
+
+def _remove(temporary: Path, path: Path) -> None:
+    """Removes a temporary folder of `path`; what a swap has replaced and its new folder lacks goes back first."""
+    old = temporary / _REPLACED
+    if old.is_dir() and not path.exists():
+        os.replace(old, path)
+    elif old.is_dir():
+        for entry in old.iterdir():
+            if not os.path.lexists(path / entry.name):
+                os.replace(entry, path / entry.name)
+    shutil.rmtree(temporary, ignore_errors=True)

@@ -9,11 +9,12 @@ of at most `max_length` tokens, `collate` pads some rows into one batch. Calling
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from tokenizers import normalizers
 
+from keras_ctxrep.fields import Range, check
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
 
 
@@ -33,9 +34,10 @@ class Reads:
 
     words: bool = False
     pair: bool | None = False
-    marks: int = 0
+    marks: Annotated[int, Range(0, 16)] = 0
     indicate: bool = False
     windows: bool = False
+    __post_init__ = check
 
 
 @dataclass(frozen=True)

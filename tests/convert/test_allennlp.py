@@ -420,7 +420,7 @@ def test_no_files(published, tmp_path):
         ("lstm.cell_clip", -3, r"the option lstm\.cell_clip is -3; float"),
         ("lstm.cell_clip", float("nan"), r"the option lstm\.cell_clip is nan; float"),
         ("lstm.use_skip_connections", "no", r"use_skip_connections is 'no'; bool is needed"),
-        ("lstm.projection_dim", 8, "options.json: layers=2, cells=7, projection=8: .*no wider than the cells"),
+        ("lstm.projection_dim", 8, "options.json: projection=8, cells=7: no wider than the cells"),
         ("char_cnn.activation", "gelu", r"the option char_cnn\.activation is 'gelu'; relu or tanh"),
         ("char_cnn.n_characters", 300, r"n_characters is 300; 261 \(of training\) or 262"),
         ("char_cnn.filters", [], r"filters is \[\]; \[characters, filters\] pairs"),
@@ -428,6 +428,10 @@ def test_no_files(published, tmp_path):
         ("char_cnn.filters", [[1, -3]], "pairs are needed"),
         ("char_cnn.filters", [[21, 3]], "a filter 21 characters wide; .*max_characters_per_token is 20"),
         ("char_cnn.max_characters_per_token", 2, "is 2; int of 3 or more"),
+        ("lstm.n_layers", 10**9, r"the option lstm\.n_layers is 1000000000; int of 1 or more, 256 at most, is needed"),
+        ("char_cnn.n_highway", 10**9, r"n_highway is 1000000000; int of 0 or more, 64 at most, is needed"),
+        ("char_cnn.filters", [[1, 10**9]], "filters=.*at least 1 and at most 65,536"),
+        ("lstm.dim", 10**9, "cells=1000000000: at least 1 and at most 65,536"),
         # right by themselves, but of another file
         ("lstm.dim", 8, r"RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0 has the shape \(10, 28\); .* \(10, 32\)"),
         ("lstm.projection_dim", 4, r"CNN_proj/W_proj has the shape \(9, 5\); .* \(9, 4\)"),
@@ -453,6 +457,44 @@ def test_options_that_are_refused(published, option, value, message):
     with pytest.raises(ValueError, match=message) as found:
         allennlp.read(published)
     assert str(published) in str(found.value) and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["char_embed", "RNN_1/RNN/MultiRNNCell/Cell1/LSTMCell/B", "CNN/W_cnn_1"])
+def test_numbers_that_are_not_finite(published, name, value):
+    with h5py.File(published / "lm_weights.hdf5", "r+") as file:
+        array = file[name][()]
+        array.flat[-1] = value
+        file[name][...] = array
+    with pytest.raises(ValueError, match=rf"lm_weights\.hdf5: {name}: a number that is not finite$"):
+        allennlp.read(published)
+
+
+@pytest.mark.parametrize("kind", ["external link", "soft link", "group", "external storage", "virtual"])
+def test_files_that_lead_to_others(published, kind):
+    """What they lead to is right, and is not read."""
+    path, name = published / "lm_weights.hdf5", "CNN/b_cnn_1"
+    with h5py.File(published / "other.bin", "w") as other, h5py.File(path, "r+") as file:
+        array = file[name][()]
+        file.copy("CNN", other)
+        del file["CNN" if kind == "group" else name]
+        if kind == "group":
+            file["CNN"] = h5py.ExternalLink("other.bin", "/CNN")
+        elif kind == "external link":
+            file[name] = h5py.ExternalLink("other.bin", name)
+        elif kind == "soft link":
+            file[name] = h5py.SoftLink("/elsewhere")
+        elif kind == "external storage":
+            (published / "raw.bin").write_bytes(array.tobytes())
+            file.create_dataset(name, array.shape, array.dtype, external=[("raw.bin", 0, array.nbytes)])
+        else:
+            layout = h5py.VirtualLayout(array.shape, array.dtype)
+            layout[:] = h5py.VirtualSource("other.bin", name, array.shape)
+            file.create_virtual_dataset(name, layout)
+    link = "is a link to" if "link" in kind or kind == "group" else "lies in another file"
+    for source in (published, path):
+        with pytest.raises(ValueError, match=rf"lm_weights\.hdf5: CNN(/b_cnn_1)? {link}"):
+            allennlp.read(source)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100000])
@@ -558,7 +600,7 @@ def test_models_that_are_not_written(published, tmp_path):
         ValueError, match=r"forward_0/kernel and .* the shape \(10, 28\); its config calls for \(10, 24\)"
     ):
         allennlp.write(tmp_path / "x", model, replace(bundle, config=bundle.config | {"cells": 6}))
-    assert not [path for path in (tmp_path / "x").iterdir()]  # nothing is left behind
+    assert not list(tmp_path.glob("*x*"))  # nothing is left behind
 
 
 def test_the_command(published, tmp_path, capsys):

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
+from keras_ctxrep.text.predict import Predictor
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
@@ -23,7 +24,6 @@ from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import huggingface
 from keras_ctxrep.models import bert, heads
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.predict import Predictor
 
 ROOT = Path(__file__).parents[2]
 NER = ROOT.parent / "shared" / "data" / "bert_checkpoints" / "camphr_tiny_hf_ner"
@@ -597,6 +597,7 @@ def test_the_toy_tagger():
         ("hidden_act", "gelu_fast", "hidden_act is 'gelu_fast'; one of gelu, gelu_new, gelu_pytorch_tanh, relu"),
         ("hidden_size", None, "the option hidden_size is missing"),
         ("hidden_size", 12.0, r"the option hidden_size is 12\.0; int of 1 or more"),
+        ("num_hidden_layers", 10**9, r"num_hidden_layers is 1000000000; int of 1 or more, 256 at most, is needed"),
         ("num_attention_heads", 5, "config.json: heads=5 does not divide width=12"),
         ("num_hidden_layers", 3, r"missing: bert\.encoder\.layer\.2\.attention\.self\.query\.weight \(12, 12\)"),
         ("num_hidden_layers", 1, r"left over: bert\.encoder\.layer\.1\."),
@@ -651,6 +652,18 @@ def test_tensors_that_are_refused(folder, name, array, message):
     with pytest.raises(ValueError, match=message) as found:
         huggingface.read(folder)
     assert str(found.value).startswith(f"{folder / 'model.safetensors'}: ") and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("name", [QUERY, WORDS, "bert.pooler.dense.bias"])
+def test_numbers_that_are_not_finite(folder, name, dtype, value):
+    tensors = {key: array.copy() for key, array in load_file(folder / "model.safetensors").items()}
+    tensors[name] = tensors[name].astype(dtype)
+    tensors[name].flat[-1] = value
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=rf"model\.safetensors: {re.escape(name)}: a number that is not finite$"):
+        huggingface.read(folder)
 
 
 @pytest.mark.parametrize("cut", [1, 100, 10**5, 10**7])
@@ -787,7 +800,7 @@ def test_pairs(tmp_path, tiny, capsys):
 
 
 def test_a_folder_is_written_whole(folder, tmp_path, monkeypatch):
-    """Neither beside the files of another model, nor with a config.json before all else is there."""
+    """Neither beside the files of another model, nor in part."""
     model, bundle = huggingface.read(folder)
     out = tmp_path / "out"
     huggingface.write(out, model, bundle)
@@ -796,17 +809,17 @@ def test_a_folder_is_written_whole(folder, tmp_path, monkeypatch):
         patched.setattr(huggingface, "_tokenizer", lambda bundle: 1 / 0)
         huggingface.write(out, bert.pretrainer(bert.Config(**bundle.config)), bundle)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    written = huggingface.written_whole
+    write = Path.write_bytes
 
-    def full(path):
+    def full(path, content):
         if path.name == "vocab.txt":
             raise OSError("full")
-        return written(path)
+        return write(path, content)
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match="full"):
-        patched.setattr(huggingface, "written_whole", full)
-        huggingface.write(out, model, bundle)
-    assert not (out / "config.json").exists()
+        patched.setattr(Path, "write_bytes", full)
+        huggingface.write(out, bert.pretrainer(bert.Config(**bundle.config)), bundle)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     huggingface.write(out, model, bundle)
     for name in ("added_tokens.json", "special_tokens_map.json", "model.safetensors.index.json", "modules.json"):
         (out / name).write_text("{}")

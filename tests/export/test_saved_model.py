@@ -9,13 +9,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep_export import saved_model
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_ctxrep import train
 from keras_ctxrep.models import bert, heads, static
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 # Operators of tensorflow-text 2.20, which stock TF Serving binaries link, that a SavedModel of ours may hold.
@@ -229,6 +229,20 @@ def test_a_failed_export_leaves_nothing(models, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         saved_model.export(*train.load(models / "bert" / "classifier"), tmp_path / "m")
     assert os.listdir(tmp_path / "m") == []
+
+
+def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path, monkeypatch):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(os, "getpid", lambda: ended.pid)
+        killed.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
+        killed.setattr(os, "replace", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        saved_model.export(*fresh("classify"), tmp_path / "m")
+    (left,) = os.listdir(tmp_path / "m")
+    assert not left.isdecimal()
+    saved_model.export(*fresh("classify"), tmp_path / "m")
+    assert os.listdir(tmp_path / "m") == ["1"]
 
 
 def test_predictor_answers_in_order(exported, models):

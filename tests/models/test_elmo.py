@@ -281,9 +281,19 @@ def test_hyperbolic_tangent(elmo_config, characters, sentences, rng):
     assert -1 < lowest.min() < -0.1 and 0.1 < lowest.max() < 1  # with relu there is nothing below 0
 
 
-@pytest.mark.parametrize("changes", [{"layers": 0}, {"projection": 9}])
-def test_sizes_that_are_refused(elmo_config, changes):
-    with pytest.raises(ValueError, match="at least one layer, and a projection no wider than the cells"):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 0}, "layers=0: at least 1"),
+        ({"projection": 9}, "projection=9, cells=.*: no wider than the cells"),
+        ({"activation": "gelu"}, "activation='gelu': relu or tanh"),
+        ({"highways": 10**9}, "highways=1000000000: at least 0 and at most 64"),
+        ({"filters": [[1, "8"]]}, "filters=.*: a whole number is needed"),
+        ({"cell_clip": float("inf")}, "cell_clip=inf: a finite number is needed"),
+    ],
+)
+def test_sizes_that_are_refused(elmo_config, changes, message):
+    with pytest.raises(ValueError, match=message):
         replace(elmo_config, **changes)
 
 

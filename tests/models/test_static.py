@@ -96,8 +96,10 @@ def test_gradients_are_rows(static_family):
     assert isinstance(tape.gradient(loss, model.trainable_variables[0].value), tf.IndexedSlices)
 
 
-@pytest.mark.parametrize("fields", [{"words": 0}, {"width": 0}, {"buckets": -1}, {"min_n": 0}, {"min_n": 7}])
+@pytest.mark.parametrize(
+    "fields", [{"words": 0}, {"width": 0}, {"buckets": -1}, {"min_n": 0}, {"min_n": 7}, {"width": 10**9}]
+)
 def test_bad_sizes(fields):
     (name,) = fields
-    with pytest.raises(ValueError, match=f"{name}={fields[name]}.*at least 1"):
+    with pytest.raises(ValueError, match=f"{name}={fields[name]}.*at least {0 if name == 'buckets' else 1}"):
         static.Config(**({"words": 2, "width": 3} | fields))

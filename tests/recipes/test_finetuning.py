@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
+from keras_ctxrep.text.evaluation import evaluate
+from keras_ctxrep.text.examples import Example, Question, Tagged, read
+from keras_ctxrep.text.predict import Predictor
 
 from keras_ctxrep import recipes, train
 from keras_ctxrep.models import static
 from keras_ctxrep.recipes import finetuning, targets
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.evaluation import evaluate
-from keras_ctxrep.text.examples import Example, Question, Tagged, read
-from keras_ctxrep.text.predict import Predictor
 
 TOPICS = {
     "weather": ["rain", "storm", "wind", "cloud", "snow", "frost", "fog"],

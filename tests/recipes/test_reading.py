@@ -4,9 +4,9 @@ import sys
 import warnings
 
 import pytest
+from keras_ctxrep.text.examples import Example, Question, Tagged
 
 from keras_ctxrep.recipes.reading import read
-from keras_ctxrep.text.examples import Example, Question, Tagged
 
 
 @pytest.fixture(scope="module")

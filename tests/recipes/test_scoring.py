@@ -5,11 +5,11 @@ from dataclasses import asdict
 
 import keras
 import pytest
+from keras_ctxrep.text.examples import read
 
 from keras_ctxrep import cli, recipes, train
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.examples import read
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 VOCAB = (*SPECIAL_PIECES, "x", "y", "z", "?")

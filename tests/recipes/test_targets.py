@@ -7,10 +7,10 @@ import unicodedata
 
 import numpy as np
 import pytest
+from keras_ctxrep.text.examples import Example, Question, Tagged
 
 from keras_ctxrep.recipes import targets
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.examples import Example, Question, Tagged
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 

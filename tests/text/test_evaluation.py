@@ -4,7 +4,6 @@ import time
 
 import numpy as np
 import pytest
-
 from keras_ctxrep.text.evaluation import evaluate, null_threshold
 from keras_ctxrep.text.examples import Example, Question, Tagged
 

@@ -7,7 +7,6 @@ import lzma
 import tracemalloc
 
 import pytest
-
 from keras_ctxrep.text.examples import Example, Question, Tagged, example, read
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.examples import Example, Question, Tagged
 from keras_ctxrep.text.predict import Predictor
+
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 CONFIG = {"max_characters": 50}

@@ -1,0 +1,72 @@
+"""Conversions over a folder that exists, killed between two of its files: the folder is as it was."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from keras_ctxrep import train
+from keras_ctxrep.convert import allennlp, huggingface
+from keras_ctxrep.models import bert, elmo
+from keras_ctxrep.text.bundle import Bundle
+
+ROOT = Path(__file__).parents[2]
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from keras_ctxrep import cli
+
+write = Path.write_bytes
+
+def killed(path, data):
+    if path.name == sys.argv[1]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(path, data)
+
+Path.write_bytes = killed
+cli.main(sys.argv[2:])
+"""
+
+
+def biLM(cells):
+    config = elmo.Config(cells=cells, projection=4, filters=((1, 8), (2, 8)), highways=1, layers=1)
+    return elmo.encoder(config), Bundle("elmo", "embed", asdict(config), 12)
+
+
+def pieces(width, tiny):
+    config = bert.Config(len(tiny.PIECES), 1, width, 2, 8, 8)
+    return bert.encoder(config), Bundle("bert", "embed", asdict(config), 8, vocab=tuple(tiny.PIECES))
+
+
+@pytest.mark.parametrize(
+    ("direction", "file"),
+    [("--to allennlp", "options.json"), ("--to huggingface", "config.json"), ("--from allennlp", "bundle.json")],
+)
+def test_a_killed_conversion_leaves_the_folder_as_it_was(tmp_path, tiny, direction, file):
+    out, source = tmp_path / "out" / "model", tmp_path / "source"
+    option, form = direction.split()
+    if option == "--from":
+        allennlp.write(source, *biLM(12))
+        train.save(out, *biLM(8))
+    elif form == "allennlp":
+        train.save(source, *biLM(12))
+        allennlp.write(out, *biLM(8))
+    else:
+        train.save(source, *pieces(12, tiny))
+        huggingface.write(out, *pieces(8, tiny))
+    (out / "notes.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    command = [sys.executable, "-c", KILLED, file, "convert", str(source), option, form, "--out", str(out)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "export", ROOT / "tflite")))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    command[3] = "no file"
+    subprocess.run(command, env=environment, capture_output=True, check=True)
+    after = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert after.keys() == before.keys() and after["notes.txt"] == b"mine" and after[file] != before[file]
+    assert os.listdir(out.parent) == ["model"]
