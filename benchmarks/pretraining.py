@@ -14,7 +14,7 @@ import os
 import random as random_order
 from pathlib import Path
 
-from keras_ctxrep.text.examples import Example, read
+from keras_ctxrep.tasks.classify import Example
 
 from keras_ctxrep.text.corpus import lines
 from keras_ctxrep.text.scores import accuracy, standard_error

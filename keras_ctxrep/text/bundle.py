@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from keras_ctxrep import fields
 from keras_ctxrep.fields import Range, Rows
@@ -151,7 +151,7 @@ def load(path: str | Path) -> Bundle:
 def _parse(place: Path, read: Callable[[str], bytes]) -> Bundle:
     """The bundle in a folder or an archive, whose files `read` gives."""
     try:
-        content = _upgraded(json.loads(read(NAME)))
+        content: dict[str, Any] = _upgraded(json.loads(read(NAME)))
         content["labels"]  # every one has them
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{place}: {NAME} is damaged or of another version: {error}") from None

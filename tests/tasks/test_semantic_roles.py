@@ -14,13 +14,20 @@ from keras_ctxrep import recipes, tasks, train
 from keras_ctxrep.tasks.semantic_roles import Roles
 
 TASK = tasks.get("semantic_roles")
-CONLL = "the\tDT\t-\tB-ARG0\tO\ncat\tNN\t-\tI-ARG0\tO\nsat\tVB\tsit.01\tB-V\tO\nand\tCC\t-\tO\tO\nran\tVB\trun.01\tO\tB-V\n\n"
+CONLL = """\
+the\tDT\t-\tB-ARG0\tO
+cat\tNN\t-\tI-ARG0\tO
+sat\tVB\tsit.01\tB-V\tO
+and\tCC\t-\tO\tO
+ran\tVB\trun.01\tO\tB-V
+
+"""
 NO_PREDICATE = "Falls\tNNP\t-\n\n"
 NOUNS = ["rain", "storm", "wind", "cloud", "snow", "bread", "butter", "oven", "violin", "piano", "drum", "song"]
 
 
 def generated(count, seed=0):
-    """Sentences of nouns with "is" between them: the noun before a predicate is its agent, the one after its patient."""
+    """Sentences of nouns with "is" between them: the noun before a predicate is its agent, that after it its patient."""
     draw, examples = random.Random(seed), []
     for _ in range(count):
         nouns = draw.sample(NOUNS, draw.randint(2, 4))
