@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from keras_ctxrep.text.tokens import words
 
 WORDS = "words"  # in place of an encoder: word embeddings learned from the training data
 _BESIDE = "word_embedding"
+_LOSSES = {
+    "multilabel": partial(keras.losses.BinaryCrossentropy, from_logits=True),
+    "regress": keras.losses.MeanSquaredError,
+}
 
 
 def finetune(
@@ -188,9 +193,11 @@ def finetune(
     Path(out).mkdir(parents=True, exist_ok=True)
     history = train.fit(
         model,
-        batches(bundle, in_random_order(source, seed), min(batch_size, _most(found.count, strategy)), seed, crf),
+        partial(
+            batches, bundle, in_random_order(source, seed), min(batch_size, _most(found.count, strategy)), seed, crf
+        ),
         _judged(bundle, dev_set, batch_size),
-        task=task,
+        loss=_LOSSES.get(task, lambda: None)(),
         steps=steps,
         minutes=minutes,
         learning_rate=learning_rate,

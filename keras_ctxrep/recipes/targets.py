@@ -146,7 +146,7 @@ def answer_place(row: Row, question: Question) -> tuple[int, int]:
 
 
 def batches(
-    bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int, seed: int, crf: bool
+    bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int, seed: int, crf: bool, start: int = 0
 ) -> tf.data.Dataset:
     """Endless batches of like length to train a task model on.
 
@@ -156,6 +156,7 @@ def batches(
         batch_size: rows per batch.
         seed: of their order.
         crf: a tagger's targets without a word are -1; else they are 0, with the weight 0.
+        start: batches left out at the beginning; they are not collated.
     """
     features = bundle.features
 
@@ -178,5 +179,11 @@ def batches(
         return inputs, {"logits": np.maximum(y, 0)}, {"logits": real}
 
     return pipeline.dataset(
-        lambda epoch: encoded(bundle, examples(epoch)), collate, batch_size, lambda one: len(one[0]), seed, repeat=True
+        lambda epoch: encoded(bundle, examples(epoch)),
+        collate,
+        batch_size,
+        lambda one: len(one[0]),
+        seed,
+        repeat=True,
+        start=start,
     )

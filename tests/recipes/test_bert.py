@@ -183,15 +183,15 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(corpus, tmp_path, monkeyp
     """With dropout and dynamic masks: the weights are those of an undisturbed run, to the last bit."""
     options = {"steps": 12, "dropout": 0.3, "learning_rate": 1e-3, "evaluations": 2, "checkpoint_minutes": 1e-9}
     pretrain(corpus, tmp_path / "one", **options)
-    stop = train._Checkpoint.write
+    stop = train.Checkpoint.write
 
-    def write(self, model):
-        stop(self, model)
-        if self.course.step >= 5:
+    def write(self):
+        stop(self)
+        if self.progress.state.step >= 5:
             raise RuntimeError("power cut")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(train._Checkpoint, "write", write)
+        patch.setattr(train.Checkpoint, "write", write)
         pretrain(corpus, tmp_path / "two", **options)
     assert not (tmp_path / "two" / "bundle.json").exists()
     pretrain(corpus, tmp_path / "two", **options)

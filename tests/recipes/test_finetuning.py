@@ -224,17 +224,17 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(data, vectors, tmp_path, 
         return recipes.finetune(learned, dev, vectors, out, **options)
 
     expected = run(tmp_path / "one")
-    write = train._Checkpoint.write
+    write = train.Checkpoint.write
 
-    def cut(self, model):
-        write(self, model)
-        if self.course.step >= 12:
+    def cut(self):
+        write(self)
+        if self.progress.state.step >= 12:
             raise RuntimeError("power cut")
 
     fit = train.fit
     monkeypatch.setattr(train, "fit", lambda *args, **more: fit(*args, **more, checkpoint_minutes=1e-9))
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(train._Checkpoint, "write", cut)
+        patch.setattr(train.Checkpoint, "write", cut)
         run(tmp_path / "two")
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["checkpoint"]
     found = run(tmp_path / "two")

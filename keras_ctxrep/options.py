@@ -1,0 +1,242 @@
+# ruff: noqa: RUF009 -- `option` makes fields, as `dataclasses.field` does
+"""Options of training and of the recipes: one dataclass field is one option.
+
+Its name, type, default and help text stand here once; command line flags, the keywords of the Python functions, the
+configuration file, the identity of a run and its run.json are made from them. Standard library only, so that
+`ctxrep --help` is instant.
+"""
+
+import difflib
+import numbers
+import operator
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple | None = None,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    metavar: str | None = None,
+    nargs: str | None = None,
+    neutral: bool = False,
+) -> Any:
+    """A dataclass field that is an option.
+
+    Args:
+        default: its value where it is not given.
+        help: one line for the command line and the documentation.
+        choices: the values it may have.
+        above, least, below: bounds of a number: value > above, value >= least, value < below. None is never checked.
+        metavar, nargs: as of `argparse.ArgumentParser.add_argument`.
+        neutral: the result of a run does not depend on it, and so the identity of the run does not either.
+    """
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "above": above,
+        "least": least,
+        "below": below,
+        "metavar": metavar,
+        "nargs": nargs,
+        "neutral": neutral,
+    }
+    return field(default=default, metadata={name: value for name, value in metadata.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Options:
+    """Base of all options: checks types, choices and bounds.
+
+    Raises:
+        TypeError: a value of another type.
+        ValueError: a value that is none of the choices, or out of bounds.
+
+    >>> Fit(steps=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: steps=0: must be above 0
+    """
+
+    def __post_init__(self):
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            _check_type(entry.name, value, entry.type)
+            if value is not None:
+                _check_value(entry.name, value, entry.metadata)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], function: str) -> Self:
+        """The options from keyword arguments of a function.
+
+        Raises:
+            TypeError: there is no such option; the message names the nearest one.
+        """
+        known = [entry.name for entry in fields(cls)]
+        for name in given:
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, 1, 0.0)[0]
+                raise TypeError(f"{function}() has no option {name!r}; the nearest one is {nearest!r}")
+        return cls(**given)
+
+    def plain(self, neutral: bool = True) -> dict[str, Any]:
+        """All fields by name, as JSON has them: paths as strings.
+
+        Args:
+            neutral: with those that the result of a run does not depend on.
+        """
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if neutral or not _neutral(entry)}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
+_BOUNDS = (("least", "at least", operator.ge), ("above", "above", operator.gt), ("below", "below", operator.lt))
+
+
+def _neutral(entry) -> bool:
+    return entry.metadata.get("neutral", False)
+
+
+def _check_type(name: str, value: Any, expected: Any) -> None:
+    kinds = tuple(typing.get_origin(kind) or kind for kind in typing.get_args(expected) or (expected,))
+    wider = {int: numbers.Integral, float: numbers.Real}
+    accepted = tuple(wider.get(kind, kind) for kind in kinds)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in kinds):
+        names = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+        raise TypeError(f"{name}={value!r}: must be {names}")
+
+
+def _check_value(name: str, value: Any, bounds: Mapping[str, Any]) -> None:
+    choices = bounds.get("choices")
+    if choices and value not in choices:
+        raise ValueError(f"{name}={value!r}: choose {', '.join(choices[:-1])} or {choices[-1]}")
+    limits = [(word, bounds[key], holds) for key, word, holds in _BOUNDS if key in bounds]
+    if not all(holds(value, limit) for _, limit, holds in limits):
+        raise ValueError(f"{name}={value}: must be {' and '.join(f'{word} {limit}' for word, limit, _ in limits)}")
+
+
+# ------------------------------------------------------------------------------------- shared by several of the below
+
+
+@dataclass(frozen=True)
+class Seeded(Options):
+    """What everything random takes."""
+
+    seed: int = option(0, "of every random choice", least=0, metavar="N")
+
+
+@dataclass(frozen=True)
+class Schedule(Options):
+    """How long a run is, how often it is evaluated and what it writes on its way."""
+
+    steps: int | None = option(None, "length of the run in steps", above=0, metavar="N")
+    minutes: float | None = option(None, "length of the run in minutes, evaluations included", above=0, metavar="N")
+    evaluations: int = option(10, "how often to evaluate, evenly over the run", above=0, metavar="N")
+    checkpoint_minutes: float = option(5.0, "time between two checkpoints", least=0, metavar="N", neutral=True)
+    tensorboard: str | Path | None = option(
+        None, "write TensorBoard logs into this folder", metavar="FOLDER", neutral=True
+    )
+
+    def _needs_length(self) -> None:
+        if (self.steps is None) == (self.minutes is None):
+            raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
+
+
+@dataclass(frozen=True)
+class Training(Schedule, Seeded):
+    """What every recipe that trains a model takes."""
+
+    batch_size: int = option(32, "examples per step, over all devices", above=0, metavar="N")
+    learning_rate: float | None = option(None, "its peak, after a linear warm-up", above=0, metavar="X")
+    dropout: float | None = option(None, "while training", least=0, below=1, metavar="X")
+    precision: str = option("float32", "a Keras dtype policy, e.g. mixed_bfloat16", metavar="NAME")
+
+
+@dataclass(frozen=True)
+class Text(Seeded):
+    """How a text is read for pretraining, and by which vocabulary."""
+
+    valid: str | Path | None = option(None, "held-out text (default: a tenth of the corpus)", metavar="FILE")
+    vocab: str | Path | None = option(
+        None, "a vocabulary file, one entry a line (default: learned from the corpus, or that of init)", metavar="FILE"
+    )
+    vocab_size: int = option(8000, "entries of a learned vocabulary, at most", above=0, metavar="N")
+    cased: bool = option(False, "BERT: keep case and accents")
+    init: str | Path | None = option(
+        None,
+        "start from this model folder, as to adapt it to a domain, or to go on with longer texts",
+        metavar="FOLDER",
+    )
+    max_length: int = option(128, "tokens per example; longer ones are cut", above=0, metavar="N")
+    whole_words: bool = option(False, "BERT: mask all pieces of a word together")
+
+
+# ------------------------------------------------------------------------------------------------------- the options
+
+
+@dataclass(frozen=True)
+class Fit(Schedule):
+    """Options of `train.fit`."""
+
+    learning_rate: float = option(1e-3, "its peak, after a linear warm-up", above=0, metavar="X")
+    warmup: float = option(0.1, "fraction of the run until the peak", least=0, below=1, metavar="X")
+    weight_decay: float = option(0.01, "of AdamW", least=0, metavar="X")
+    clip: float = option(1.0, "largest global norm of the gradient", above=0, metavar="X")
+    patience: int | None = option(
+        None, "end the run after so many evaluations without a better one", above=0, metavar="N"
+    )
+    folder: str | Path | None = option(
+        None, "keep a checkpoint here; the same call after an interruption goes on from it", metavar="FOLDER"
+    )
+    identity: str = option("", "of the run: a checkpoint of another one is refused")
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._needs_length()
+
+
+@dataclass(frozen=True)
+class Pretraining(Text, Training):
+    """Options of `recipes.pretrain`."""
+
+    dropout: float = option(0.1, "while training", least=0, below=1, metavar="X")
+    size: str | None = option(
+        None,
+        "a published size, e.g. elmo_2x1024_128_2048cnn_1xhighway or bert_12_768_12 (default: a small one, or that of "
+        "init)",
+        metavar="NAME",
+    )
+    min_count: int = option(2, "ELMo: a word of a learned vocabulary occurs so often", above=0, metavar="N")
+    read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters")
+    unroll: int | None = option(
+        None,
+        "ELMo: learn from running text, N words per step, the state carried on (published: 20; default: from whole "
+        "sentences)",
+        above=0,
+        metavar="N",
+    )
+    samples: int | None = option(
+        None,
+        "ELMo: words that the softmax draws per step (published: 8192; default: the full softmax)",
+        above=0,
+        metavar="N",
+    )
+    optimizer: str = option("adamw", "adagrad is ELMo's published recipe", choices=("adamw", "adagrad"))
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._needs_length()
+
+
+@dataclass(frozen=True)
+class Preparation(Text):
+    """Options of `recipes.prepare`."""
+
+    max_length: int = option(128, "pieces per example; longer ones are cut", least=5, metavar="N")
+    copies: int = option(10, "passes over the text, each with masks of its own", above=0, metavar="N")
