@@ -72,8 +72,8 @@ def main() -> None:
                 "bert",
                 [args.train],
                 folder,
-                None if phase else args.size,
-                args.valid,
+                size=None if phase else args.size,
+                valid=args.valid,
                 vocab_size=args.vocab_size,
                 init=folders[0] if phase else None,
                 max_length=args.lengths[phase],
@@ -86,7 +86,7 @@ def main() -> None:
                 report=show,
             )
         else:
-            history = json.loads((folder / "history.json").read_text())
+            history = json.loads((folder / "run.json").read_text())["history"]
             for entry in history:
                 show(entry)
         before += history[-1]["minutes"]

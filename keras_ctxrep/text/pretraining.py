@@ -13,6 +13,7 @@ from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, Wor
 from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
 
 UNKNOWN = "<UNK>"
+PREPARED = "prepared.json"  # in a folder of examples that were masked once
 MARKERS = (*Characters.MARKERS, UNKNOWN)
 
 
