@@ -15,40 +15,23 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+_METADATA = {"choices", "above", "least", "below", "metavar", "nargs", "neutral"}
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    choices: tuple | None = None,
-    above: float | None = None,
-    least: float | None = None,
-    below: float | None = None,
-    metavar: str | None = None,
-    nargs: str | None = None,
-    neutral: bool = False,
-) -> Any:
+
+def option(default: Any, help: str, **metadata) -> Any:
     """A dataclass field that is an option.
 
     Args:
         default: its value where it is not given.
         help: one line for the command line and the documentation.
-        choices: the values it may have.
-        above, least, below: bounds of a number: value > above, value >= least, value < below. None is never checked.
-        metavar, nargs: as of `argparse.ArgumentParser.add_argument`.
-        neutral: the result of a run does not depend on it, and so the identity of the run does not either.
+        metadata: `choices`, the values it may have; the bounds of a number, `above` (value > above), `least` (value >=
+            least) and `below` (value < below), which None always satisfies; `metavar` and `nargs` as of
+            `argparse.ArgumentParser.add_argument`; `neutral=True`: the result of a run does not depend on it, and so
+            the identity of the run does not either.
     """
-    metadata = {
-        "help": help,
-        "choices": choices,
-        "above": above,
-        "least": least,
-        "below": below,
-        "metavar": metavar,
-        "nargs": nargs,
-        "neutral": neutral,
-    }
-    return field(default=default, metadata={name: value for name, value in metadata.items() if value is not None})
+    if unknown := metadata.keys() - _METADATA:
+        raise TypeError(f"{unknown.pop()}: options have {', '.join(sorted(_METADATA))}")
+    return field(default=default, metadata={"help": help, **metadata})
 
 
 @dataclass(frozen=True)

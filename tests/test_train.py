@@ -612,6 +612,27 @@ def test_another_optimizer_keeps_its_rate(points):
     assert rates == [0.25] * 8
 
 
+def test_both_private_hooks_of_keras_are_called_in_a_step_of_fit(points):
+    """Were one renamed, gradients would not be clipped, or weights decay twice, without a word."""
+    for optimizer in (train.AdamW(clip=1e-3), optimizers.Adagrad(clip=1e-3)):
+        model = train.compile(linear(), optimizer)
+        model.fit(points, steps_per_epoch=1, shuffle=False, verbose=0)
+        assert min(optimizer._hook_calls.values()) >= 1 and len(optimizer._hook_calls) == 2
+
+
+@pytest.mark.parametrize("make", [train.AdamW, optimizers.Adagrad])
+@pytest.mark.parametrize("hook", optimizers._HOOKS)
+def test_a_keras_without_a_hook_or_that_does_not_call_it(make, hook, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(optimizers, "_HOOKS", (hook, "_renamed"))
+        with pytest.raises(RuntimeError, match=r"Keras [\d.]+ has no Optimizer\._renamed, without which"):
+            make()
+    variable, optimizer = keras.Variable(np.zeros(2, "float32")), make()
+    monkeypatch.setattr(type(optimizer), hook, getattr(keras.optimizers.Optimizer, hook))  # ours is never called
+    with pytest.raises(RuntimeError, match=rf"does not call Optimizer\.{hook}, without which"):
+        optimizer.apply([tf.ones(2)], [variable])
+
+
 MIRRORED = """
 import json, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
