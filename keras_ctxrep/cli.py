@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from keras_ctxrep import __version__
+from keras_ctxrep.options import Preparation, Pretraining
 
 DESCRIPTION = """\
 Contextual text representations in Keras, from raw text to TF Serving and to the edge.
@@ -731,6 +732,8 @@ def _signatures(module: str) -> dict[str, dict]:
 
 def _default(function: str, parameter: str):
     module, _, name = function.rpartition(".")
+    if name in ("pretrain", "prepare"):
+        return getattr({"pretrain": Pretraining, "prepare": Preparation}[name], parameter, None)
     return _signatures(module)[name].get(parameter)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -245,6 +246,15 @@ def test_a_model_is_trained_again_from_its_record(corpus, tmp_path, monkeypatch)
     assert [entry["val_loss"] for entry in again] == [entry["val_loss"] for entry in history]
     one, two = (train.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
     assert all(np.array_equal(left, right) for left, right in zip(one, two, strict=True))
+
+
+def test_a_loss_that_is_no_number_ends_the_command(corpus, tmp_path, capsys):
+    options = "--size test --max-length 8 --batch-size 8 --steps 40 --learning-rate 1e38"
+    assert cli.main(f"pretrain elmo --corpus {corpus} --out {tmp_path} {options}".split()) == 1
+    assert re.search(
+        r"ctxrep: step \d+: the loss became (nan|inf); try a learning rate below 1e\+38", capsys.readouterr().err
+    )
+    assert not (tmp_path / "bundle.json").exists()
 
 
 def test_an_option_that_there_is_not(corpus, tmp_path):
