@@ -14,8 +14,8 @@ import os
 import random as random_order
 from pathlib import Path
 
+from keras_ctxrep import tasks
 from keras_ctxrep.tasks.classify import Example
-
 from keras_ctxrep.text.corpus import lines
 from keras_ctxrep.text.scores import accuracy, standard_error
 
@@ -73,8 +73,8 @@ def main() -> None:
                 "bert",
                 [args.train],
                 folder,
-                None if phase else args.size,
-                args.valid,
+                size=None if phase else args.size,
+                valid=args.valid,
                 vocab_size=args.vocab_size,
                 init=folders[0] if phase else None,
                 max_length=args.lengths[phase],
@@ -87,19 +87,20 @@ def main() -> None:
                 report=show,
             )
         else:
-            history = json.loads((folder / "history.json").read_text())
+            history = json.loads((folder / "run.json").read_text())["history"]
             for entry in history:
                 show(entry)
         before += history[-1]["minutes"]
     if args.data is None:
         return
     data = Path(args.data)
-    tasks = {
-        "SST-2": (*(list(read("classify", data / "sst2_glue" / f"{part}.tsv")) for part in ("train", "dev")), 1, 64),
+    read = tasks.get("classify").read
+    learned = {
+        "SST-2": (*(list(read(data / "sst2_glue" / f"{part}.tsv")) for part in ("train", "dev")), 1, 64),
         "MRPC": (*(mrpc(data / "mrpc" / f"msr_paraphrase_{part}.txt") for part in ("train", "test")), 3, 128),
     }
     print("\n| task | examples | epochs | seed | pretrained | random weights |\n|" + "---|" * 6, flush=True)
-    for task, (train_set, test_set, epochs, length) in tasks.items():
+    for task, (train_set, test_set, epochs, length) in learned.items():
         random_order.Random(0).shuffle(train_set)
         for seed in range(args.seeds):
             found = []

@@ -642,6 +642,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _without_tensorflow(args):
             _start_tensorflow()
         _published(args)
+        if os.path.basename(getattr(args, "config", None) or "") == "run.json":
+            from keras_ctxrep.runs import options_from_run
+
+            options_from_run(args.config)  # which warns of files that have changed
         args.run(args)
         return 0
     except _Usage as error:

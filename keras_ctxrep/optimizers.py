@@ -4,6 +4,15 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+_HOOKS = ("_all_reduce_sum_gradients", "_apply_weight_decay")
+
+
+def _message(fault: str) -> str:
+    return (
+        f"Keras {keras.__version__} {fault}, without which gradients would not be clipped or weights decay twice: "
+        "install the version of Keras that keras_ctxrep asks for"
+    )
+
 
 class _ByRows(keras.optimizers.Optimizer):
     """What both optimizers do with a gradient before it is applied, and with one that has only some rows.
@@ -12,12 +21,36 @@ class _ByRows(keras.optimizers.Optimizer):
     clips each replica's part before the sum, which under MirroredStrategy lets through up to as many times the limit as
     there are replicas. Rows of a table that a batch does not touch are left alone, undecayed, and their averages too. A
     step's cost then does not grow with the vocabulary, unless float16's loss scaling makes the gradient dense.
+
+    Keras has no public method between the sum over the replicas and the update; `_HOOKS` are private ones. An
+    optimizer checks that they are there when it is made, and that Keras calls them whenever a step is built.
     """
 
     clip: float
     gradient_scale = 1.0
 
+    def __init__(self, *args, **kwargs):
+        missing = [name for name in _HOOKS if not hasattr(keras.optimizers.Optimizer, name)]
+        if missing:
+            raise RuntimeError(_message(f"has no Optimizer.{missing[0]}"))
+        super().__init__(*args, **kwargs)
+        self._hook_calls = dict.fromkeys(_HOOKS, 0)
+
+    def apply(self, grads, trainable_variables=None):
+        before = dict(self._hook_calls)
+        super().apply(grads, trainable_variables)
+        # with accumulated gradients only some of the steps update
+        if len(grads) and not self.gradient_accumulation_steps:
+            for name, count in before.items():
+                if self._hook_calls[name] == count:
+                    raise RuntimeError(_message(f"does not call Optimizer.{name}"))
+
+    def _apply_weight_decay(self, trainable_variables):
+        self._hook_calls["_apply_weight_decay"] += 1
+        super()._apply_weight_decay(trainable_variables)
+
     def _all_reduce_sum_gradients(self, grads_and_vars):
+        self._hook_calls["_all_reduce_sum_gradients"] += 1
         reduced = super()._all_reduce_sum_gradients(grads_and_vars)
         gradients = [_once(gradient) for gradient, _ in reduced]
         clipped, _ = tf.clip_by_global_norm(gradients, self.clip / self.gradient_scale)
@@ -62,7 +95,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj", "softmax"])
 
     def _apply_weight_decay(self, trainable_variables):
-        pass  # `update_step` does, in half as many passes over the memory
+        self._hook_calls["_apply_weight_decay"] += 1  # `update_step` does, in half as many passes over the memory
 
     def update_step(self, gradient, variable, learning_rate):
         if isinstance(gradient, tf.IndexedSlices):

@@ -7,46 +7,30 @@ configuration file, the identity of a run and its run.json are made from them. S
 
 import difflib
 import numbers
+import operator
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+_METADATA = {"choices", "above", "least", "below", "metavar", "nargs", "neutral"}
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    choices: tuple | None = None,
-    above: float | None = None,
-    least: float | None = None,
-    below: float | None = None,
-    metavar: str | None = None,
-    nargs: str | None = None,
-    neutral: bool = False,
-) -> Any:
+
+def option(default: Any, help: str, **metadata) -> Any:
     """A dataclass field that is an option.
 
     Args:
         default: its value where it is not given.
         help: one line for the command line and the documentation.
-        choices: the values it may have.
-        above, least, below: bounds of a number: value > above, value >= least, value < below. None is never checked.
-        metavar, nargs: as of `argparse.ArgumentParser.add_argument`.
-        neutral: the result of a run does not depend on it, and so the identity of the run does not either.
+        metadata: `choices`, the values it may have; the bounds of a number, `above` (value > above), `least` (value >=
+            least) and `below` (value < below), which None always satisfies; `metavar` and `nargs` as of
+            `argparse.ArgumentParser.add_argument`; `neutral=True`: the result of a run does not depend on it, and so
+            the identity of the run does not either.
     """
-    metadata = {
-        "help": help,
-        "choices": choices,
-        "above": above,
-        "least": least,
-        "below": below,
-        "metavar": metavar,
-        "nargs": nargs,
-        "neutral": neutral,
-    }
-    return field(default=default, metadata={name: value for name, value in metadata.items() if value is not None})
+    if unknown := metadata.keys() - _METADATA:
+        raise TypeError(f"{unknown.pop()}: options have {', '.join(sorted(_METADATA))}")
+    return field(default=default, metadata={"help": help, **metadata})
 
 
 @dataclass(frozen=True)
@@ -94,6 +78,9 @@ class Options:
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
+_BOUNDS = (("least", "at least", operator.ge), ("above", "above", operator.gt), ("below", "below", operator.lt))
+
+
 def _neutral(entry) -> bool:
     return entry.metadata.get("neutral", False)
 
@@ -112,14 +99,9 @@ def check_value(name: str, value: Any, bounds: Mapping[str, Any]) -> None:
     choices = bounds.get("choices")
     if choices and value not in choices:
         raise ValueError(f"{name}={value!r}: choose {', '.join(choices[:-1])} or {choices[-1]}")
-    tests = {
-        "at least": "least" not in bounds or value >= bounds["least"],
-        "above": "above" not in bounds or value > bounds["above"],
-        "below": "below" not in bounds or value < bounds["below"],
-    }
-    if not all(tests.values()):
-        limits = [f"{word} {bounds[word.split()[-1]]}" for word in tests if word.split()[-1] in bounds]
-        raise ValueError(f"{name}={value}: must be {' and '.join(limits)}")
+    limits = [(word, bounds[key], holds) for key, word, holds in _BOUNDS if key in bounds]
+    if not all(holds(value, limit) for _, limit, holds in limits):
+        raise ValueError(f"{name}={value}: must be {' and '.join(f'{word} {limit}' for word, limit, _ in limits)}")
 
 
 # ------------------------------------------------------------------------------------- shared by several of the below

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -60,51 +61,54 @@ def dataset(
     [[1, 2], [1]]
     """
 
-    def epoch(number: int) -> Iterable:
-        return examples(number) if callable(examples) else examples
-
-    def cut(pool: list, generator: np.random.Generator | None, last: bool) -> tuple[list[list], list]:
-        """The pool's batches, and what is left over unless this is the last pool."""
-        if generator is not None:
-            pool = [pool[i] for i in generator.permutation(len(pool))]
-        keep = 0 if last else len(pool) % batch_size
-        pool, rest = pool[: len(pool) - keep], pool[len(pool) - keep :]
-        if generator is not None:
-            pool.sort(key=length)
-        batches = [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
-        if generator is not None:
-            batches = [batches[i] for i in generator.permutation(len(batches))]
-        return batches, rest
-
-    def batches() -> Iterator[list]:
-        pool: list = []
-        number = 0
-        while True:
-            generator = None if seed is None else np.random.default_rng((seed, number))
-            found = 0
-            for example in epoch(number):
-                found += 1
-                pool.append(example)
-                if len(pool) == POOL * batch_size:
-                    ready, pool = cut(pool, generator, False)
-                    yield from ready
-            if not found:
-                raise ValueError("no examples to train or evaluate on")
-            if repeat and found < batch_size:
-                raise ValueError(
-                    f"{found} examples are fewer than one batch of {batch_size}: choose a smaller batch size"
-                )
-            ready, pool = cut(pool, generator, not repeat)
-            yield from ready
-            number += 1
-            if not repeat:
-                return
-
-    if repeat:
-        size = tf.data.INFINITE_CARDINALITY
-    else:
-        size = tf.data.UNKNOWN_CARDINALITY if callable(examples) else -(-len(examples) // batch_size) - start
+    epoch = examples if callable(examples) else lambda number: examples
+    size = tf.data.INFINITE_CARDINALITY if repeat else tf.data.UNKNOWN_CARDINALITY
+    if not repeat and not callable(examples):
+        size = -(-len(examples) // batch_size) - start
+    batches = partial(_batches, epoch, batch_size, length, seed, repeat)
     return collated(batches, collate, 0 if seed is None else seed, start, size)
+
+
+def _batches(
+    epoch: Callable[[int], Iterable],
+    batch_size: int,
+    length: Callable[[Any], int],
+    seed: int | None,
+    repeat: bool,
+) -> Iterator[list]:
+    """The batches of `dataset`, before they are collated."""
+    pool: list = []
+    for number in itertools.count() if repeat else range(1):
+        rng = None if seed is None else np.random.default_rng((seed, number))
+        count = 0
+        for example in epoch(number):
+            count += 1
+            pool.append(example)
+            if len(pool) == POOL * batch_size:
+                batches, pool = _cut(pool, batch_size, length, rng, False)
+                yield from batches
+        if not count:
+            raise ValueError("no examples to train or evaluate on")
+        if repeat and count < batch_size:
+            raise ValueError(f"{count} examples are fewer than one batch of {batch_size}: choose a smaller batch size")
+        batches, pool = _cut(pool, batch_size, length, rng, not repeat)
+        yield from batches
+
+
+def _cut(
+    pool: list, batch_size: int, length: Callable[[Any], int], rng: np.random.Generator | None, last: bool
+) -> tuple[list[list], list]:
+    """The pool's batches, and what is left over unless this is the last pool."""
+    if rng is not None:
+        pool = [pool[i] for i in rng.permutation(len(pool))]
+    kept = 0 if last else len(pool) % batch_size
+    pool, rest = pool[: len(pool) - kept], pool[len(pool) - kept :]
+    if rng is not None:
+        pool.sort(key=length)
+    batches = [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+    if rng is not None:
+        batches = [batches[i] for i in rng.permutation(len(batches))]
+    return batches, rest
 
 
 def collated(
@@ -192,17 +196,15 @@ def running_text(
     streams: int,
     steps: int,
     sampled: bool = False,
-    seed: int = 0,
     start: int = 0,
     epochs: int | None = None,
 ) -> tf.data.Dataset:
-    """Batches of running text, to train `elmo.language_model(..., streams=streams)` on.
+    """Batches of running text in the order of the documents, to train `elmo.language_model(..., streams=streams)` on.
 
     Args:
         features, vocabulary, documents, sampled, start: as of `sentences`; nothing is cut.
         streams: rows of a batch, over all replicas; row k goes on where row k of the batch before ended.
         steps: words per row, 20 in the published model.
-        seed: for the sake of `sentences`: the order is that of the documents.
         epochs: passes over the text, to its last word; None: endless.
 
     >>> vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "a", "b"])
@@ -229,7 +231,7 @@ def running_text(
         return for_sampling(*batch) if sampled else batch
 
     count = tf.data.INFINITE_CARDINALITY if epochs is None else sum(1 for _ in batches()) - start
-    return collated(batches, collate, seed, start, count)
+    return collated(batches, collate, start=start, cardinality=count)
 
 
 def stretches_of(documents: Iterable[list[str]], streams: int, steps: int) -> Iterator[list[Stretch]]:

@@ -7,14 +7,12 @@ train.save("run", model, bundle)
 model, bundle = train.load("run")
 """
 
-import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +22,15 @@ import tensorflow as tf
 import tokenizers
 from tqdm import tqdm
 
-from keras_ctxrep import __version__, fields, tasks
+from keras_ctxrep import __version__, checkpoints, fields, tasks
+from keras_ctxrep.checkpoints import Checkpoint, State
 from keras_ctxrep.layers import CRF
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models import heads, stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.optimizers import AdamW
+from keras_ctxrep.options import Fit
 from keras_ctxrep.predict import Predictor, Run
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle, written_whole
@@ -68,12 +68,13 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     with written_whole(Path(folder) / bundles.WEIGHTS) as path, model.distribute_strategy.scope():
         keras.Model(model.input, model.output, name=model.name).save_weights(path)  # without the optimizer
     bundles.save(replace(bundle, versions=versions()), folder)
-    shutil.rmtree(Path(folder) / "checkpoint", ignore_errors=True)  # of the run that ends here
+    checkpoints.remove(folder)  # of the run that ends here
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that a model was made with."""
-    return {"keras_ctxrep": __version__} | {
+    """Of the packages that a result depends on."""
+    return {
+        "keras_ctxrep": __version__,
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "tokenizers": tokenizers.__version__,
@@ -240,17 +241,21 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(devices)
 
 
-def compile(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = None, loss=None) -> keras.Model:
-    """Compiles a model of this package: cross-entropy for each of its logits, or what its task is trained with.
+def compile(
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer | None = None,
+    loss: keras.losses.Loss | Callable | None = None,
+) -> keras.Model:
+    """Compiles a model of this package.
 
-    Without an optimizer it is compiled for `evaluate` alone, and then with metrics: perplexity for a biLM, else
-    accuracy. Training goes without, since a metric over a vocabulary costs as much as the loss.
+    Without an optimizer and a loss it is compiled for `evaluate` alone, and then with metrics: perplexity for a biLM,
+    else accuracy. Training goes without, since a metric over a vocabulary costs as much as the loss.
 
     Args:
         model: of this package.
         optimizer: to train with.
-        task: "multilabel" is trained with a sigmoid cross-entropy of each class and "regress" with the squared error;
-            every other one, and None, with the cross-entropy of the softmax, or by a CRF if there is one.
+        loss: of each of the model's logits; None: the cross-entropy of their softmax, or that of the CRF if the model
+            has one.
 
     Returns: the model.
     """
@@ -258,17 +263,11 @@ def compile(model: keras.Model, optimizer: keras.optimizers.Optimizer | None = N
     names = [name for name in model.output if name.endswith("logits")]
     metrics = {name: [Perplexity() if name in directions else Accuracy()] for name in names}
     crf = next((layer for layer in model.layers if isinstance(layer, CRF)), None)
-    given = loss
-
-    def loss_of():
-        if crf is not None:
-            return crf.loss
-        return given or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
+    default = crf.loss if crf is not None else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with model.distribute_strategy.scope():
         model.compile(
             optimizer or "sgd",
-            loss={name: loss_of() for name in names},
+            loss={name: default if loss is None else loss for name in names},
             loss_weights={name: 0.5 if name in directions else 1.0 for name in names},
             weighted_metrics=metrics if optimizer is None and loss is None else None,
             jit_compile=False,  # lengths vary from batch to batch, and XLA compiles anew for each
@@ -280,274 +279,240 @@ def fit(
     model: keras.Model,
     data: tf.data.Dataset | Callable[[int], tf.data.Dataset],
     validation: tf.data.Dataset | Callable[[keras.Model], dict[str, float]] | None = None,
-    judge: keras.Model | None = None,
-    loss=None,
-    steps: int | None = None,
-    minutes: float | None = None,
-    learning_rate: float = 1e-3,
-    warmup: float = 0.1,
-    weight_decay: float = 0.01,
-    clip: float = 1.0,
+    eval_model: keras.Model | None = None,
+    loss: keras.losses.Loss | Callable | None = None,
     optimizer: Callable[[], keras.optimizers.Optimizer] | None = None,
-    evaluations: int = 10,
-    patience: int | None = None,
-    folder: str | Path | None = None,
-    identity: str = "",
-    checkpoint_minutes: float = 5.0,
-    tensorboard: str | Path | None = None,
     report: Callable[[dict], None] | None = None,
+    **options,
 ) -> list[dict]:
     """Trains with AdamW, a linear warm-up and a linear decay to zero, and keeps the weights that validated best.
 
-    It only arranges `model.fit`: schedule, deadline, validation, checkpoints and progress are callbacks.
+    It only arranges `model.fit`: schedule, deadline, validation, checkpoints and progress are callbacks. Interrupted at
+    any point (KeyboardInterrupt) it writes a checkpoint into `folder`, and the same call ends with the same weights as
+    an undisturbed run of as many `steps`.
 
     Args:
         model: of this package; compiled here.
         data: endless batches, or a function from a number of batches to those after them.
         validation: one pass of it is an evaluation, and the smallest loss the best; or a function from the model to
             figures, of which the first one is the larger the better.
-        judge: the model that is evaluated, if it is another one than `model`: it is given the weights of the layers
-            that have its layers' names. A biLM with a sampled softmax or with streams needs one.
-        task: as of `compile`.
-        steps: length of the run in batches.
-        minutes: length of the run in time, validation included; give this or `steps`.
-        learning_rate: its peak.
-        warmup: share of the run until the peak.
-        weight_decay: of AdamW.
-        clip: largest global norm of the gradient.
-        optimizer: makes another one than that AdamW, which keeps its own learning rate all the way.
-        evaluations: how often to validate, evenly over the run.
-        patience: ends the run early after so many evaluations without a better one; as long as no figure of a function
-            was above 0, as a tagger's F1 at first, they do not count.
-        folder: keeps a checkpoint here; the same call after an interruption goes on from it, until `save` ends the run.
-        identity: of the run; a checkpoint of another one is refused.
-        checkpoint_minutes: time between two checkpoints.
-        tensorboard: writes TensorBoard logs here (needs the package `tensorboard`).
+        eval_model: the model that is evaluated, if it is another one than `model`: it is given the weights of the
+            layers that have its layers' names. A biLM with a sampled softmax or with streams needs one.
+        loss: as of `compile`.
+        optimizer: makes another one than AdamW, which keeps its own learning rate all the way.
         report: called with each evaluation's metrics, as they come.
+        options: fields of `keras_ctxrep.options.Fit`: `steps` or `minutes`, learning_rate, warmup, weight_decay, clip,
+            evaluations, patience, folder, identity, checkpoint_minutes, tensorboard. As long as no figure of a
+            `validation` function was above 0, as a tagger's F1 at first, evaluations do not count for `patience`.
 
     Returns: the evaluations, each {"step", "minutes", "loss", "val_loss", metrics ...}.
 
     Raises:
-        ValueError: neither or both of `steps` and `minutes`, a value out of range, a checkpoint of another run, or
-            a loss that became infinite.
+        TypeError: no such option, or one of another type.
+        ValueError: an option out of range, a checkpoint of another run, or a loss that became infinite or NaN: a
+            checkpoint that was written before is kept.
     """
-    if (steps is None) == (minutes is None):
-        raise ValueError(f"steps={steps}, minutes={minutes}: give one of the two")
-    for name, value in {"steps": steps, "minutes": minutes, "learning_rate": learning_rate, "clip": clip}.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name}={value}: must be above 0")
-    if not 0 <= warmup < 1:
-        raise ValueError(f"warmup={warmup}: a share of the run, 0 <= warmup < 1")
-
-    if validation is not None and judge is None and any(getattr(layer, "streams", None) for layer in model.layers):
-        raise ValueError("a biLM with streams would lose its place in them by validating: give a judge of its own")
-    strategy = model.distribute_strategy
-    with strategy.scope():  # an optimizer belongs to the strategy it was made under
-        compile(model, AdamW(learning_rate, weight_decay, clip) if optimizer is None else optimizer(), loss)
+    settings = Fit.of(options, "fit")
+    if validation is not None and eval_model is None and any(getattr(layer, "streams", None) for layer in model.layers):
+        raise ValueError("a biLM with streams would lose its place in them by validating: give an eval_model")
+    make = partial(AdamW, settings.learning_rate, settings.weight_decay, settings.clip)
+    with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
+        compile(model, (optimizer or make)(), loss)
         model.optimizer.build(model.trainable_variables)  # the first step would be traced twice, to make them
-    peak = None if optimizer else learning_rate
-    judge = judge or keras.Model(model.input, model.output)  # on one device: any number of examples will do
-    if isinstance(validation, tf.data.Dataset):
-        compile(judge)
-    course = _Course(steps, minutes, peak, warmup, judge, validation, evaluations, patience, report)
-    callbacks: list[keras.callbacks.Callback] = [course]
-    if folder is not None:
-        checkpoint = _Checkpoint(Path(folder) / "checkpoint", course, checkpoint_minutes, identity)
-        callbacks.append(checkpoint)
-        with strategy.scope():
-            checkpoint.restore(model)
-    if tensorboard is not None:
-        try:
-            import tensorboard as _  # noqa: F401
-        except ImportError:
-            raise ValueError("TensorBoard logs need its package: pip install tensorboard") from None
-        callbacks.append(keras.callbacks.TensorBoard(str(tensorboard)))
-    if not course.done:
-        if callable(data):
-            data = data(course.step)
-        elif course.step:
-            data = data.skip(course.step)
-        try:
+    progress = _Progress(model, settings, None if optimizer else settings.learning_rate, report)
+    if validation is not None:
+        progress.validation = _Validation(model, validation, eval_model, loss)
+    checkpoint = None
+    if settings.folder is not None:
+        checkpoint = Checkpoint(progress, settings.folder, settings.identity, settings.checkpoint_minutes)
+        checkpoint.restore()
+    _run(model, data, progress, checkpoint, _tensorboard(settings.tensorboard))
+    progress.keep_best()
+    return list(progress.state.history)
+
+
+def _run(model, data, progress: "_Progress", checkpoint: Checkpoint | None, callbacks: list) -> None:
+    """Trains from where the run is to its end; an interrupt leaves a checkpoint behind."""
+    callbacks = [progress, *([checkpoint] if checkpoint else []), *callbacks]
+    write = checkpoint.write if checkpoint else lambda: None
+    progress.start()
+    try:
+        if progress.evaluation_missing:
+            progress.end_epoch(dict(progress.logs))
+        while not progress.done:
+            epoch, begun = divmod(progress.state.step, progress.steps_per_epoch)
             model.fit(
-                data,
-                epochs=1_000_000,  # the course ends it
-                steps_per_epoch=course.steps_per_epoch,
+                data(progress.state.step) if callable(data) else data.skip(progress.state.step),
+                initial_epoch=epoch,
+                epochs=epoch + 1 if begun else 1_000_000_000,  # the progress ends it
+                steps_per_epoch=progress.steps_per_epoch - begun,
                 callbacks=callbacks,
                 shuffle=False,
                 verbose=0,
             )
-        except KeyboardInterrupt:
-            course.on_train_end()
-            course.step = int(model.optimizer.iterations.numpy())  # the step that was interrupted may have been taken
-            if folder is not None and not course.done:
-                checkpoint.write(model)
-            raise
-    course.finish(model)
-    return course.history
+        write()
+    except KeyboardInterrupt:
+        progress.interrupted()
+        write()
+        raise
+    finally:
+        progress.close()
 
 
-class _Course(keras.callbacks.Callback):
-    """Where the run is: sets the learning rate, ends it, validates, keeps the best weights, shows progress."""
+def _tensorboard(folder: str | Path | None) -> list[keras.callbacks.Callback]:
+    if folder is None:
+        return []
+    try:
+        import tensorboard as _  # noqa: F401
+    except ImportError:
+        raise ValueError("TensorBoard logs need its package: pip install tensorboard") from None
+    return [keras.callbacks.TensorBoard(str(folder))]
 
-    def __init__(self, steps, minutes, peak, warmup, judge, validation, evaluations, patience, report):
+
+class _Validation:
+    """Figures of a model by a data set, or by a function from a model to them."""
+
+    def __init__(self, model, data, eval_model, loss):
+        self.model, self.data = model, data
+        # on one device: any number of examples will do
+        self.eval_model = eval_model or keras.Model(model.input, model.output)
+        self.by_loss = isinstance(data, tf.data.Dataset)
+        if self.by_loss:
+            compile(self.eval_model, loss=loss)
+
+    def __call__(self) -> tuple[dict[str, float], float]:
+        """The figures, and what is the smaller the better."""
+        if self.eval_model.layers[0] is not self.model.layers[0]:
+            copy_weights(self.model, self.eval_model)
+        reset_streams(self.eval_model)
+        if self.by_loss:
+            figures = self.eval_model.evaluate(self.data, verbose=0, return_dict=True)
+            return figures, figures["loss"]
+        figures = self.data(self.eval_model)
+        return figures, -next(iter(figures.values()))
+
+
+class _Progress(keras.callbacks.Callback):
+    """Sets the learning rate, counts the steps, ends the run, validates, keeps the best weights, shows progress.
+
+    Epochs begin at the multiples of `steps_per_epoch`, whether the run was interrupted or not.
+    """
+
+    def __init__(self, model, settings: Fit, peak: float | None, report):
         super().__init__()
-        self.steps, self.minutes, self.peak, self.warmup = steps, minutes, peak, warmup
-        self.judge, self.validation, self.evaluations, self.report = judge, validation, evaluations, report
-        self.patience, self.stale = patience, 0  # evaluations since the best one
-        self.step, self.seconds, self.history = 0, 0.0, []
-        self.best, self.best_loss = None, np.inf
-        self.first_rate = 0.0
-        self._bar: Any = None
-        self.steps_per_epoch = 20 if steps is None else max(1, min(20, steps // evaluations))
+        self.trained, self.settings, self.peak, self.report = model, settings, peak, report
+        self.validation: _Validation | None = None
+        self.state = State()
+        self.logs: dict = {}  # means over the epoch so far
+        self.metrics: list = []  # the state of these means, of an epoch that was interrupted
+        self._begun = (0, 0)  # the optimizer's iterations and the run's step when the last batch began
+        steps = settings.steps
+        self.steps_per_epoch = 20 if steps is None else max(1, min(20, steps // settings.evaluations))
 
     @property
-    def progress(self) -> float:
-        """Share of the run that is over."""
-        return self.step / self.steps if self.steps else self.seconds / (60 * self.minutes)
+    def fraction(self) -> float:
+        """Of the run, that is over."""
+        steps, minutes = self.settings.steps, self.settings.minutes
+        return self.state.step / steps if steps else self.state.seconds / (60 * (minutes or 1))
 
     @property
     def done(self) -> bool:
-        return self.progress >= 1 or (self.patience is not None and self.stale >= self.patience)
+        patience = self.settings.patience
+        return self.fraction >= 1 or (patience is not None and self.state.stale >= patience)
+
+    @property
+    def evaluation_missing(self) -> bool:
+        """Whether an epoch has ended without its evaluation."""
+        ended = self.state.step % self.steps_per_epoch == 0 or self.done
+        return ended and self.state.step != self.state.epoch_end
 
     def rate(self) -> float:
         """The learning rate now: linear warm-up, linear decay."""
-        progress = max(self.progress, 1e-3)
-        share = progress / self.warmup if progress < self.warmup else (1 - progress) / (1 - self.warmup)
+        assert self.peak is not None
+        fraction, warmup = max(self.fraction, 1e-3), self.settings.warmup
+        share = fraction / warmup if fraction < warmup else (1 - fraction) / (1 - warmup)
         return self.peak * max(share, 1e-3)
 
-    def on_train_begin(self, logs=None):
-        self.first_rate = float(self.model.optimizer.learning_rate.numpy())
-        self._since = time.monotonic() - self.seconds
-        unit = {"total": self.steps, "initial": self.step, "unit": " steps"}
-        if self.minutes:
+    def start(self) -> None:
+        """Starts the clock and shows the bar."""
+        self._since = time.monotonic() - self.state.seconds
+        steps, minutes = self.settings.steps, self.settings.minutes
+        unit: dict[str, Any] = {"total": steps, "initial": self.state.step, "unit": " steps"}
+        if minutes:
             unit = {
-                "total": round(60 * self.minutes),
+                "total": round(60 * minutes),
                 "bar_format": "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} s{postfix}",
             }
         self._bar = tqdm(desc="training", file=sys.stderr, leave=False, disable=None, mininterval=0.5, **unit)
 
+    def on_epoch_begin(self, epoch, logs=None):
+        for variable, value in zip(self.trained.metrics_variables, self.metrics, strict=bool(self.metrics)):
+            variable.assign(value)
+        self.metrics = []
+
     def on_train_batch_begin(self, batch, logs=None):
         if self.peak is not None:
-            self.model.optimizer.learning_rate = self.rate()
+            self.trained.optimizer.learning_rate = self.rate()
+        self._begun = int(self.trained.optimizer.iterations.numpy()), self.state.step
 
     def on_train_batch_end(self, batch, logs):
-        self.step += 1
-        self.seconds = time.monotonic() - self._since
-        self._bar.n = self.step if self.steps else min(self.seconds, 60 * self.minutes)
+        seconds = time.monotonic() - self._since
+        self.logs = logs
+        self.state = replace(self.state, step=self.state.step + 1, seconds=seconds)
+        if not np.isfinite(logs["loss"]):
+            rate = self.peak or float(self.trained.optimizer.learning_rate.numpy())
+            raise ValueError(
+                f"step {self.state.step}: the loss became {logs['loss']}; try a learning rate below {rate:.3g}"
+            )
+        self._bar.n = self.state.step if self.settings.steps else min(seconds, self._bar.total)
         if not self._bar.disable:
             self._bar.set_postfix(loss=f"{logs['loss']:.3f}", refresh=False)
             self._bar.update(0)
         if self.done:
-            self.model.stop_training = True
+            self.trained.stop_training = True
 
     def on_epoch_end(self, epoch, logs):
-        due = len(self.history) + 1 <= self.progress * self.evaluations
-        if self.validation is not None and (due or self.done):
-            if self.judge.layers[0] is not self.model.layers[0]:
-                copy_weights(self.model, self.judge)
-            reset_streams(self.judge)
-            if isinstance(self.validation, tf.data.Dataset):
-                found = self.judge.evaluate(self.validation, verbose=0, return_dict=True)
-                loss = found["loss"]
-            else:
-                found = self.validation(self.judge)
-                loss = -next(iter(found.values())) if np.isfinite(logs["loss"]) else np.inf
-            logs.update({f"val_{name}": value for name, value in found.items()})  # TensorBoard reads them too
-            unlearned = not isinstance(self.validation, tf.data.Dataset) and min(loss, self.best_loss) >= 0
-            self.stale += not unlearned
-            if loss < self.best_loss:
-                self.best, self.best_loss, self.stale = self.model.get_weights(), loss, 0
-            if self.done:
-                self.model.stop_training = True
-        self.seconds = time.monotonic() - self._since
-        if due or self.done:
-            entry = {"step": self.step, "minutes": self.seconds / 60} | {name: float(x) for name, x in logs.items()}
-            self.history.append(entry)
-            if self.report is not None:
-                self._bar.clear()
-                self.report(entry)
+        self.end_epoch(logs)
 
-    def on_train_end(self, logs=None):
-        if self._bar is not None:
-            self._bar.close()
+    def end_epoch(self, logs: dict) -> None:
+        """Validates if it is time, and notes it.
 
-    def finish(self, model: keras.Model) -> None:
-        if self.best is not None:
-            model.set_weights(self.best)
+        Args:
+            logs: means over the epoch; the figures are added, for TensorBoard.
+        """
+        state = self.state
+        due = self.done or len(state.history) + 1 <= self.fraction * self.settings.evaluations
+        if due and self.validation is not None:
+            figures, loss = self.validation()
+            logs.update({f"val_{name}": value for name, value in figures.items()})
+            learned = self.validation.by_loss or min(loss, state.best_loss) < 0
+            state = replace(state, stale=state.stale + learned)
+            if loss < state.best_loss:
+                state = replace(state, best=self.trained.get_weights(), best_loss=loss, stale=0)
+        if due:
+            seconds = time.monotonic() - self._since
+            entry = {"step": state.step, "minutes": seconds / 60} | {name: float(x) for name, x in logs.items()}
+            state = replace(state, seconds=seconds, history=(*state.history, entry))
+        self.state = replace(state, epoch_end=state.step)
+        if self.done:
+            self.trained.stop_training = True
+        if due and self.report is not None:
+            self._bar.clear()
+            self.report(state.history[-1])
+
+    def interrupted(self) -> None:
+        """Counts the step that was taken, but not counted, when the interrupt came."""
+        iterations, step = self._begun
+        if step == self.state.step and int(self.trained.optimizer.iterations.numpy()) > iterations:
+            self.logs = {name: float(value) for name, value in self.trained.get_metrics_result().items()}
+            self.state = replace(self.state, step=step + 1)
+
+    def close(self) -> None:
+        self._bar.close()
+
+    def keep_best(self) -> None:
+        """Sets the weights that validated best."""
+        if self.state.best is not None:
+            self.trained.set_weights(self.state.best)
         elif self.validation is not None:
-            raise ValueError(f"the loss became infinite; try a learning rate below {self.peak or self.first_rate:.3g}")
-
-
-class _Checkpoint(keras.callbacks.Callback):
-    """Writes weights, optimizer, random states and the course's place now and then, the state file last."""
-
-    def __init__(self, folder: Path, course: _Course, minutes: float, identity: str):
-        super().__init__()
-        self.identity = identity
-        self.folder, self.course, self.seconds = folder, course, 60 * minutes
-        self._last = time.monotonic()
-
-    def restore(self, model: keras.Model) -> None:
-        state_file = self.folder / "state.json"
-        if not state_file.exists():
-            return
-        state = json.loads(state_file.read_text())
-        if state["shapes"] != _shapes(model):
-            raise ValueError(f"{self.folder} holds a checkpoint of another model: remove it, or choose another folder")
-        if state["identity"] != self.identity:
-            raise ValueError(f"{self.folder} holds a checkpoint of a run with other text or settings: remove it")
-        model.load_weights(self.folder / state["weights"])
-        with np.load(self.folder / state["random"]) as arrays:
-            for index, generator in enumerate(_random_states(model)):
-                generator.assign(arrays[f"arr_{index}"])
-        course = self.course
-        course.step, course.seconds, course.history = state["step"], state["seconds"], state["history"]
-        course.stale = state["stale"]
-        if state["best"] is not None:
-            with np.load(self.folder / state["best"]) as arrays:
-                course.best = [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
-            course.best_loss = state["best_loss"]
-
-    def on_epoch_end(self, epoch, logs=None):  # after the course, so that evaluations stay where they were due
-        if time.monotonic() - self._last > self.seconds:
-            self.write(self.model)
-
-    def on_train_end(self, logs=None):
-        self.write(self.model)
-
-    def write(self, model: keras.Model) -> None:
-        course = self.course
-        names = {"weights": f"step-{course.step}.weights.h5", "random": f"random-{course.step}.npz", "best": None}
-        with written_whole(self.folder / names["weights"]) as path:
-            model.save_weights(path)
-        with written_whole(self.folder / names["random"]) as path:
-            np.savez(path, *(np.asarray(generator) for generator in _random_states(model)))
-        if course.best is not None:
-            names["best"] = f"best-{course.step}.npz"
-            with written_whole(self.folder / names["best"]) as path:
-                np.savez(path, *course.best)
-        state = names | {
-            "step": course.step,
-            "seconds": course.seconds,
-            "history": course.history,
-            "stale": course.stale,
-            "best_loss": float(course.best_loss) if course.best is not None else None,
-            "shapes": _shapes(model),
-            "identity": self.identity,
-        }
-        with written_whole(self.folder / "state.json") as path:
-            path.write_text(json.dumps(state))
-        for old in self.folder.iterdir():
-            if old.name not in ("state.json", *names.values()):
-                shutil.rmtree(old) if old.is_dir() else old.unlink()  # a folder: of a write that was killed
-        self._last = time.monotonic()
-
-
-def _random_states(model: keras.Model) -> list:
-    """What dropout and the sampled softmax draw from; Keras does not count it among the weights."""
-    weights = {id(weight) for weight in model.weights}
-    return [v for v in model.variables if id(v) not in weights and v.path.endswith("seed_generator_state")]
-
-
-def _shapes(model: keras.Model) -> list:
-    return [[weight.path, list(weight.shape)] for weight in model.trainable_variables]
+            raise ValueError("no evaluation had a finite loss; try a lower learning rate")

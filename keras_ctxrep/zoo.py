@@ -77,24 +77,13 @@ class Entry:
     def config(self) -> dict[str, int]:
         """The fields of our config that the name and the vocabulary state."""
         sizes = [int(number) for number in re.findall(r"\d+", self.name.partition("/")[0])]
-        if self.family == "elmo":  # elmo_LAYERSxCELLS_PROJECTION_FILTERScnn_HIGHWAYSxhighway
-            return dict(zip(("layers", "cells", "projection", "filters", "highways"), sizes, strict=True))
-        return dict(zip(("layers", "width", "heads"), sizes, strict=True)) | {"vocabulary_size": self.vocabulary_size}
+        config = dict(zip(_SIZES.get(self.family, _SIZES["bert"]), sizes, strict=True))
+        return config | ({"vocabulary_size": self.vocabulary_size} if self.vocabulary_size else {})
 
     @property
     def parameters(self) -> int:
         """Weights of the encoder, a BERT's with its pooler."""
-        config = self.config
-        layers = config["layers"]
-        if self.family == "elmo":
-            cells, projection, filters = config["cells"], config["projection"], config["filters"]
-            characters = CHARACTERS * EMBEDDING + sum((width * EMBEDDING + 1) * number for width, number in FILTERS)
-            highways = config["highways"] * 2 * (filters + 1) * filters
-            lstm = (2 * projection + 1) * 4 * cells + cells * projection
-            return characters + highways + (filters + 1) * projection + 2 * layers * lstm
-        width = config["width"]
-        block = 4 * (width + 1) * width + 2 * 4 * width * width + 5 * width + 4 * width  # attention, dense, norms
-        return (self.vocabulary_size + self.positions + 2 + 2) * width + layers * block + (width + 1) * width
+        return _PARAMETERS.get(self.family, _bert_parameters)(self)
 
     def as_dict(self) -> dict:
         """What `ctxrep zoo show` prints."""
@@ -162,6 +151,27 @@ _HASHES = {
         "45bbac6b341c319adc98a532532882e91a9cefc0329aa57bac9ae761c27b291c",
     ),
 }
+
+
+def _elmo_parameters(entry: Entry) -> int:
+    config = entry.config
+    cells, projection, filters = config["cells"], config["projection"], config["filters"]
+    characters = CHARACTERS * EMBEDDING + sum((width * EMBEDDING + 1) * number for width, number in FILTERS)
+    highways = config["highways"] * 2 * (filters + 1) * filters
+    lstm = (2 * projection + 1) * 4 * cells + cells * projection
+    return characters + highways + (filters + 1) * projection + 2 * config["layers"] * lstm
+
+
+def _bert_parameters(entry: Entry) -> int:
+    width, layers = entry.config["width"], entry.config["layers"]
+    block = 4 * (width + 1) * width + 2 * 4 * width * width + 5 * width + 4 * width  # attention, dense, norms
+    return (entry.vocabulary_size + entry.positions + 2 + 2) * width + layers * block + (width + 1) * width
+
+
+# family -> the fields of the config that a size's name states, elmo_LAYERSxCELLS_PROJECTION_FILTERScnn_HIGHWAYSxhighway
+# and bert_LAYERS_WIDTH_HEADS; a family that is not here is built like BERT
+_SIZES = {"elmo": ("layers", "cells", "projection", "filters", "highways"), "bert": ("layers", "width", "heads")}
+_PARAMETERS = {"elmo": _elmo_parameters}
 
 
 def _google(name: str, archive: str, lowercase: bool, vocabulary_size: int, citation=_BERT, note="") -> Entry:

@@ -279,7 +279,7 @@ def test_pretrain_and_train_from_files(models, tmp_path, capsys):
     arguments = f"pretrain elmo --corpus {models}/corpus.txt --steps 4 --batch-size 8 --out {tmp_path}/lm"
     assert cli.main(arguments.split()) == 0
     out = capsys.readouterr().out
-    assert "forward perplexity" in out and json.loads((tmp_path / "lm" / "history.json").read_text())
+    assert "forward perplexity" in out and json.loads((tmp_path / "lm" / "run.json").read_text())["history"]
     rows = (models / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
     with open(tmp_path / "train.jsonl", "w", encoding="utf-8") as file:
         for row in rows:

@@ -140,18 +140,18 @@ def scripted(*figures):
     """An evaluation that gives these, one after the other, and the weights it was given."""
     left, seen = iter(figures), []
 
-    def judge(model):
+    def evaluate(model):
         seen.append(model.get_weights())
         return {"metric": next(left), "other": -float(len(seen))}
 
-    return judge, seen
+    return evaluate, seen
 
 
-def test_a_function_judges_and_patience_ends_the_run(points):
+def test_a_function_evaluates_and_patience_ends_the_run(points):
     """The first figure counts, and the larger is the better; an equal one is not better."""
-    judge, seen = scripted(0.1, 0.5, 0.5, 0.4, 0.9)
+    evaluate, seen = scripted(0.1, 0.5, 0.5, 0.4, 0.9)
     model = linear()
-    history = train.fit(model, points, judge, steps=20, evaluations=10, patience=2)
+    history = train.fit(model, points, evaluate, steps=20, evaluations=10, patience=2)
     assert [(entry["step"], entry["val_metric"]) for entry in history] == [(2, 0.1), (4, 0.5), (6, 0.5), (8, 0.4)]
     assert history[0]["val_other"] == -1 and "val_loss" not in history[0]
     for one, two in zip(model.get_weights(), seen[1], strict=True):
@@ -160,16 +160,16 @@ def test_a_function_judges_and_patience_ends_the_run(points):
 
 
 def test_a_better_one_renews_the_patience(points):
-    judge, seen = scripted(0.1, 0.0, 0.2, 0.1, 0.3, 0.2, 0.1)
-    history = train.fit(linear(), points, judge, steps=20, evaluations=10, patience=2)
+    evaluate, seen = scripted(0.1, 0.0, 0.2, 0.1, 0.3, 0.2, 0.1)
+    history = train.fit(linear(), points, evaluate, steps=20, evaluations=10, patience=2)
     assert len(history) == len(seen) == 7
-    judge, _ = scripted(*[0.5] * 10)
-    assert len(train.fit(linear(), points, judge, steps=20, evaluations=10)) == 10  # without patience
+    evaluate, _ = scripted(*[0.5] * 10)
+    assert len(train.fit(linear(), points, evaluate, steps=20, evaluations=10)) == 10  # without patience
 
 
 def test_patience_begins_when_something_has_been_learned(points):
-    judge, _ = scripted(0.0, -0.1, 0.0, 0.0, 0.2, 0.0, 0.2)
-    history = train.fit(linear(), points, judge, steps=20, evaluations=10, patience=2)
+    evaluate, _ = scripted(0.0, -0.1, 0.0, 0.0, 0.2, 0.0, 0.2)
+    history = train.fit(linear(), points, evaluate, steps=20, evaluations=10, patience=2)
     assert [entry["val_metric"] for entry in history] == [0.0, -0.1, 0.0, 0.0, 0.2, 0.0, 0.2]
 
 
@@ -200,21 +200,39 @@ def test_patience_outlives_an_interruption(points, tmp_path, step):
 
 
 @pytest.mark.parametrize(
-    ("task", "target", "expected"),
-    [("multilabel", [[1.0, 0.0, 1.0]], np.log(2)), ("regress", [[3.0, 0.0, 3.0]], 6.0), ("classify", [1], np.log(3))],
+    ("loss", "target", "expected"),
+    [
+        (keras.losses.BinaryCrossentropy(from_logits=True), [[1.0, 0.0, 1.0]], np.log(2)),
+        (keras.losses.MeanSquaredError(), [[3.0, 0.0, 3.0]], 6.0),
+        (lambda y, logits: keras.ops.mean(y, axis=-1), [[3.0, 0.0, 3.0]], 2.0),
+        (None, [1], np.log(3)),
+    ],
 )
-def test_what_a_task_is_trained_with(task, target, expected):
+def test_losses(loss, target, expected):
     """On logits that are all zero."""
-    model = train.compile(linear(), train.AdamW(), task)
+    model = train.compile(linear(), train.AdamW(), loss)
     model.set_weights([weight * 0 for weight in model.get_weights()])
-    y = {"logits": np.array(target, "int32" if task == "classify" else "float32")}
+    y = {"logits": np.array(target, "int32" if loss is None else "float32")}
     assert model.evaluate({"x": np.ones((1, 4), "float32")}, y, verbose=0) == pytest.approx(expected, rel=1e-5)
 
 
 def test_an_infinite_loss_says_which_rate_was_too_high(points):
     spoiled = points.map(lambda x, y: ({"x": x["x"] * np.inf}, y))
-    with pytest.raises(ValueError, match=r"the loss became infinite; try a learning rate below 0\.5$"):
+    with pytest.raises(ValueError, match=r"^step 1: the loss became nan; try a learning rate below 0\.5$"):
         train.fit(linear(), spoiled, spoiled.take(1), steps=4, learning_rate=0.5)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_checkpoint(points, tmp_path):
+    """Without validation too, and whatever the optimizer."""
+    spoiled = points.take(5).concatenate(points.map(lambda x, y: ({"x": x["x"] * np.inf}, y)))
+    options = {"folder": tmp_path, "checkpoint_minutes": 0, "evaluations": 4, "steps": 8}
+    with pytest.raises(ValueError, match=r"^step 6: the loss became nan; try a learning rate below 0\.25$"):
+        train.fit(linear(), spoiled, optimizer=lambda: optimizers.Adagrad(0.25), **options)
+    state = json.loads((tmp_path / "checkpoint" / "state.json").read_text())
+    assert state["step"] == 4
+    model = linear()
+    model.load_weights(tmp_path / "checkpoint" / state["weights"], skip_mismatch=True)
+    assert np.isfinite(model.get_weights()[0]).all()
 
 
 def test_a_function_from_the_number_of_batches(points, tmp_path):
@@ -252,6 +270,130 @@ def test_a_killed_run_goes_on_to_the_same_weights(points, tmp_path):
     assert (tmp_path / "checkpoint" / "state.json").exists()
     train.save(tmp_path, last, BUNDLE)
     assert not (tmp_path / "checkpoint").exists()
+
+
+def interrupted_at(model, point, count, monkeypatch):
+    """The model, whose training is interrupted as by Ctrl-C when it comes to a point the nth time.
+
+    A point is a callback, before ("<") or after (">") those of `train.fit`, "step" before or after a batch was trained
+    on, an "evaluation", or the "write" of a checkpoint.
+    """
+    left = [count]
+
+    def interrupt(*_, **__):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+
+    name, before = point.rstrip("<>"), point.endswith("<")
+
+    def around(function):
+        def run(*args, **kwargs):
+            if before:
+                interrupt()
+            result = function(*args, **kwargs)
+            if not before:
+                interrupt()
+            return result
+
+        return run
+
+    if name == "step":
+        make = model.make_train_function
+
+        def make_train_function(force=False):
+            make(force)
+            if not hasattr(model.train_function, "around"):
+                model.train_function = around(model.train_function)
+                model.train_function.around = True
+
+        model.make_train_function = make_train_function
+    elif name == "write":
+        monkeypatch.setattr(train.np, "savez", around(np.savez))
+    elif name != "evaluation":
+        fit, callback = model.fit, keras.callbacks.Callback()
+        setattr(callback, name, interrupt)
+        model.fit = lambda *args, callbacks, **kwargs: fit(
+            *args, callbacks=[callback, *callbacks] if before else [*callbacks, callback], **kwargs
+        )
+    return model, interrupt if name == "evaluation" else lambda: None
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """Weights and history of runs that were not interrupted, by what they are called."""
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("point", "count"),
+    [
+        ("on_train_begin<", 1),
+        ("on_epoch_begin>", 2),
+        ("on_train_batch_begin<", 1),
+        ("on_train_batch_begin>", 5),
+        ("step<", 4),
+        ("step>", 1),
+        ("step>", 5),
+        ("step>", 6),
+        ("on_train_batch_end<", 5),
+        ("on_train_batch_end>", 6),
+        ("on_epoch_end<", 2),
+        ("evaluation", 1),
+        ("evaluation", 2),
+        ("evaluation", 4),
+        ("on_epoch_end>", 2),
+        ("on_epoch_end>", 4),
+        ("write<", 2),
+        ("write>", 4),
+    ],
+)
+def test_an_interrupted_run_ends_as_an_undisturbed_one(points, tmp_path, monkeypatch, undisturbed, point, count):
+    """Ctrl-C at any point: the same weights and the same evaluations, with dropout and a best one in the middle."""
+
+    def make():
+        keras.utils.set_random_seed(3)
+        inputs = {"x": keras.Input((4,), name="x")}
+        x = keras.layers.Dropout(0.5)(keras.layers.Dense(4, "relu", name="hidden")(inputs["x"]))
+        return keras.Model(inputs, {"logits": keras.layers.Dense(3, name="logits")(x)})
+
+    figures = {3: 0.1, 6: 0.5, 9: 0.4, 12: 0.3}
+    options = {"steps": 12, "evaluations": 4, "learning_rate": 0.01}
+
+    def run(model, interrupt=lambda: None, **more):
+        def evaluate(_):
+            interrupt()
+            return {"metric": figures[int(model.optimizer.iterations)]}
+
+        return train.fit(model, points, evaluate, **options, **more)
+
+    if not undisturbed:
+        model = make()
+        undisturbed.update(history=run(model), weights=model.get_weights())
+    last = make()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        run(*interrupted_at(make(), point, count, patch), folder=tmp_path, checkpoint_minutes=0)
+    history = run(last, folder=tmp_path)
+    for expected_weight, weight in zip(undisturbed["weights"], last.get_weights(), strict=True):
+        np.testing.assert_array_equal(weight, expected_weight)
+    for entry, expected_entry in zip(history, undisturbed["history"], strict=True):
+        assert entry.keys() == expected_entry.keys()
+        assert all(entry[name] == pytest.approx(expected_entry[name], rel=1e-6) for name in entry if name != "minutes")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "step-3.weights.h5", "state.json"])
+def test_a_folder_called_checkpoint_keeps_what_the_run_did_not_write(points, tmp_path, name):
+    (tmp_path / "checkpoint" / "mine").mkdir(parents=True)
+    (tmp_path / "checkpoint" / name).write_text('{"epoch": 3}')
+    options = {"steps": 2, "folder": tmp_path, "checkpoint_minutes": 0}
+    if name == "state.json":
+        with pytest.raises(ValueError, match=r"state\.json: not a checkpoint of this version: move it away"):
+            train.fit(linear(), points, **options)
+    else:
+        train.fit(linear(), points, **options)
+    train.save(tmp_path, train.build(BUNDLE), BUNDLE)
+    assert sorted(path.name for path in (tmp_path / "checkpoint").iterdir()) == sorted(["mine", name])
+    assert (tmp_path / "checkpoint" / name).read_text() == '{"epoch": 3}'
 
 
 def test_a_checkpoint_of_another_run_is_refused(points, tmp_path):
@@ -442,14 +584,14 @@ def test_a_step_of_a_sampled_softmax_leaves_the_other_words_alone(rng, make):
         assert {0, 1, 8, 93} <= moved and len(moved) <= 4 + 2 * 3  # <S>, </S>, both words and two draws of three
 
 
-def test_a_judge_evaluates_with_the_weights_of_the_model(rng):
-    """The full softmax over whole sentences judges a sampled one."""
+def test_an_eval_model_is_given_the_weights_of_the_model(rng):
+    """The full softmax over whole sentences evaluates a sampled one."""
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *"abcdef"])
     features = CharacterFeatures(max_characters=6)
     batch = language_model_batch(features, vocabulary, features.encode(["a b c", "d e", "f"]))
-    model, judge = (elmo.language_model(ONE_LAYER, 9, samples) for samples in (5, None))
+    model, eval_model = (elmo.language_model(ONE_LAYER, 9, samples) for samples in (5, None))
     data, valid = (tf.data.Dataset.from_tensors(part) for part in (for_sampling(*batch), batch))
-    history = train.fit(model, data.repeat(), valid, judge, steps=40, learning_rate=0.02, evaluations=2)
+    history = train.fit(model, data.repeat(), valid, eval_model, steps=40, learning_rate=0.02, evaluations=2)
     assert history[-1]["val_loss"] < history[0]["val_loss"] < np.log(9)
     again = elmo.language_model(ONE_LAYER, 9)
     train.copy_weights(model, again)
@@ -468,6 +610,27 @@ def test_another_optimizer_keeps_its_rate(points):
     model.fit = lambda *args, callbacks, **kwargs: fit(*args, callbacks=[*callbacks, Watch()], **kwargs)
     train.fit(model, points, steps=8, optimizer=lambda: optimizers.Adagrad(0.25))
     assert rates == [0.25] * 8
+
+
+def test_both_private_hooks_of_keras_are_called_in_a_step_of_fit(points):
+    """Were one renamed, gradients would not be clipped, or weights decay twice, without a word."""
+    for optimizer in (train.AdamW(clip=1e-3), optimizers.Adagrad(clip=1e-3)):
+        model = train.compile(linear(), optimizer)
+        model.fit(points, steps_per_epoch=1, shuffle=False, verbose=0)
+        assert min(optimizer._hook_calls.values()) >= 1 and len(optimizer._hook_calls) == 2
+
+
+@pytest.mark.parametrize("make", [train.AdamW, optimizers.Adagrad])
+@pytest.mark.parametrize("hook", optimizers._HOOKS)
+def test_a_keras_without_a_hook_or_that_does_not_call_it(make, hook, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(optimizers, "_HOOKS", (hook, "_renamed"))
+        with pytest.raises(RuntimeError, match=r"Keras [\d.]+ has no Optimizer\._renamed, without which"):
+            make()
+    variable, optimizer = keras.Variable(np.zeros(2, "float32")), make()
+    monkeypatch.setattr(type(optimizer), hook, getattr(keras.optimizers.Optimizer, hook))  # ours is never called
+    with pytest.raises(RuntimeError, match=rf"does not call Optimizer\.{hook}, without which"):
+        optimizer.apply([tf.ones(2)], [variable])
 
 
 MIRRORED = """

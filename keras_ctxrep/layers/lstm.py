@@ -233,82 +233,104 @@ def _lstm(cell_clip, projection_clip):
     """
     import tensorflow as tf
 
+    clips = cell_clip, projection_clip
+
+    @tf.custom_gradient
+    def run(z, mask, recurrent, start_h, start_c, *projection):
+        inputs = mask, recurrent, start_h, start_c, projection
+        (end_h, end_c), kept = _forward_loop(z, *inputs, clips)
+
+        def gradient(d_out, d_end_h, d_end_c):
+            d_z, d_recurrent, d_start_h, d_start_c, d_projection = _backward_loop(
+                (d_out, d_end_h, d_end_c), kept, *inputs, clips
+            )
+            return (d_z, None, d_recurrent, d_start_h, d_start_c, *d_projection)
+
+        return (kept[2] * mask, end_h, end_c), gradient
+
+    return run
+
+
+def _forward_loop(z, mask, recurrent, start_h, start_c, projection, clips):
+    """The last (state, cell), and of all steps the gates, (T, 4 units, B), cells and states."""
+    import tensorflow as tf
+
     def clip(x, limit):
         return x if limit is None else tf.clip_by_value(x, -limit, limit)
+
+    cell_clip, projection_clip = clips
+    steps = tf.shape(z)[0]
+    units, width = z.shape[1] // 4, recurrent.shape[0]
+    across = tf.transpose(recurrent)  # (4 units, P), once
+    down = [tf.transpose(kernel) for kernel in projection]  # (P, units)
+
+    def body(t, h, c, kept_gates, kept_c, kept_h):
+        m = mask[t]
+        i, j, f, o = tf.split(z[t] + tf.matmul(across, h), 4, axis=0)
+        i, j, f, o = tf.sigmoid(i), tf.tanh(j), tf.sigmoid(f + 1.0), tf.sigmoid(o)
+        new_c = clip(f * c + i * j, cell_clip)
+        new_h = o * tf.tanh(new_c)
+        for kernel in down:
+            new_h = tf.matmul(kernel, new_h)
+        h, c = m * clip(new_h, projection_clip) + (1 - m) * h, m * new_c + (1 - m) * c
+        kept_gates = kept_gates.write(t, tf.concat([i, j, f, o], axis=0))
+        return t + 1, h, c, kept_gates, kept_c.write(t, c), kept_h.write(t, h)
+
+    loop = (tf.constant(0), start_h, start_c, *(_array(z, steps) for _ in range(3)))
+    _, end_h, end_c, *kept = tf.while_loop(lambda t, *_: t < steps, body, loop)
+    sizes = (z.shape[1], units, width)
+    kept = [
+        tf.ensure_shape(array.stack(), (z.shape[0], size, z.shape[2])) for array, size in zip(kept, sizes, strict=True)
+    ]
+    return (end_h, end_c), kept
+
+
+def _backward_loop(d_ends, kept, mask, recurrent, start_h, start_c, projection, clips):
+    """Gradients of the input gates, recurrent kernel, first state and cell, and of the projection kernel, if any."""
+    import tensorflow as tf
 
     def unclipped(gradient, x, limit):
         return gradient if limit is None else tf.where(tf.abs(x) < limit, gradient, tf.zeros_like(gradient))
 
-    def gates(z):
-        i, j, f, o = tf.split(z, 4, axis=0)
-        return tf.sigmoid(i), tf.tanh(j), tf.sigmoid(f + 1.0), tf.sigmoid(o)
+    (d_out, d_end_h, d_end_c), (all_gates, all_c, all_h) = d_ends, kept
+    cell_clip, projection_clip = clips
+    steps = tf.shape(all_gates)[0]
+    before_c = tf.concat([start_c[None], all_c[:-1]], axis=0)
+    before_h = tf.concat([start_h[None], all_h[:-1]], axis=0)
 
-    def array(like, size):
-        return tf.TensorArray(like.dtype, size=size, element_shape=(None, like.shape[-1]))
+    def back(t, d_h, d_c, kept_z, kept_p):
+        m = mask[t]
+        i, j, f, o = tf.split(all_gates[t], 4, axis=0)
+        tanh_c = tf.tanh(all_c[t])
+        d_new_h = unclipped(m * (d_out[t] + d_h), all_h[t], projection_clip)  # (P, B)
+        d_m = d_new_h
+        for kernel in projection:
+            d_m = tf.matmul(kernel, d_new_h)  # (units, B)
+        d_new_c = unclipped(m * d_c + d_m * o * (1 - tanh_c * tanh_c), all_c[t], cell_clip)
+        d_gates = (
+            d_new_c * j * i * (1 - i),
+            d_new_c * i * (1 - j * j),
+            d_new_c * before_c[t] * f * (1 - f),
+            d_m * tanh_c * o * (1 - o),
+        )
+        d_z = tf.concat(d_gates, axis=0)
+        d_h = tf.matmul(recurrent, d_z) + (1 - m) * d_h
+        d_c = d_new_c * f + (1 - m) * d_c
+        return t - 1, d_h, d_c, kept_z.write(t, d_z), kept_p.write(t, d_new_h)
 
-    @tf.custom_gradient
-    def run(z, mask, recurrent, start_h, start_c, *projection):
-        steps = tf.shape(z)[0]
-        units, width = z.shape[1] // 4, recurrent.shape[0]
-        across = tf.transpose(recurrent)  # (4 units, P), once
-        down = [tf.transpose(kernel) for kernel in projection]  # (P, units)
+    loop = (steps - 1, d_end_h, d_end_c, _array(all_gates, steps), _array(all_gates, steps))
+    _, d_start_h, d_start_c, kept_z, kept_p = tf.while_loop(lambda t, *_: t >= 0, back, loop)
+    d_z, d_p = tf.ensure_shape(kept_z.stack(), all_gates.shape), tf.ensure_shape(kept_p.stack(), all_h.shape)
+    d_recurrent = _sum_of_products(before_h, d_z)  # (P, 4 units)
+    o = tf.split(all_gates, 4, axis=1)[3]
+    d_projection = [_sum_of_products(o * tf.tanh(all_c), d_p) for _ in projection]
+    return d_z, d_recurrent, d_start_h, d_start_c, d_projection
 
-        def body(t, h, c, kept_gates, kept_c, kept_h):
-            m = mask[t]
-            i, j, f, o = gates(z[t] + tf.matmul(across, h))
-            new_c = clip(f * c + i * j, cell_clip)
-            new_h = o * tf.tanh(new_c)
-            for kernel in down:
-                new_h = tf.matmul(kernel, new_h)
-            h, c = m * clip(new_h, projection_clip) + (1 - m) * h, m * new_c + (1 - m) * c
-            kept_gates = kept_gates.write(t, tf.concat([i, j, f, o], axis=0))
-            return t + 1, h, c, kept_gates, kept_c.write(t, c), kept_h.write(t, h)
 
-        arrays = (array(z, steps), array(z, steps), array(z, steps))
-        loop = (tf.constant(0), start_h, start_c, *arrays)
-        _, end_h, end_c, kept_gates, kept_c, kept_h = tf.while_loop(lambda t, *_: t < steps, body, loop)
-        all_gates, all_c, all_h = kept_gates.stack(), kept_c.stack(), kept_h.stack()
-        all_gates = tf.ensure_shape(all_gates, z.shape)
-        all_c = tf.ensure_shape(all_c, (z.shape[0], units, z.shape[2]))
-        all_h = tf.ensure_shape(all_h, (z.shape[0], width, z.shape[2]))
+def _array(like, size):
+    import tensorflow as tf
 
-        def gradient(d_out, d_end_h, d_end_c):
-            before_c = tf.concat([start_c[None], all_c[:-1]], axis=0)
-            before_h = tf.concat([start_h[None], all_h[:-1]], axis=0)
-
-            def back(t, d_h, d_c, kept_z, kept_p):
-                m = mask[t]
-                i, j, f, o = tf.split(all_gates[t], 4, axis=0)
-                tanh_c = tf.tanh(all_c[t])
-                d_new_h = unclipped(m * (d_out[t] + d_h), all_h[t], projection_clip)  # (P, B)
-                d_m = d_new_h
-                for kernel in projection:
-                    d_m = tf.matmul(kernel, d_new_h)  # (units, B)
-                d_new_c = unclipped(m * d_c + d_m * o * (1 - tanh_c * tanh_c), all_c[t], cell_clip)
-                d_z = tf.concat(
-                    [
-                        d_new_c * j * i * (1 - i),
-                        d_new_c * i * (1 - j * j),
-                        d_new_c * before_c[t] * f * (1 - f),
-                        d_m * tanh_c * o * (1 - o),
-                    ],
-                    axis=0,
-                )
-                d_h = tf.matmul(recurrent, d_z) + (1 - m) * d_h
-                d_c = d_new_c * f + (1 - m) * d_c
-                return t - 1, d_h, d_c, kept_z.write(t, d_z), kept_p.write(t, d_new_h)
-
-            loop = (steps - 1, d_end_h, d_end_c, array(z, steps), array(z, steps))
-            _, d_start_h, d_start_c, kept_z, kept_p = tf.while_loop(lambda t, *_: t >= 0, back, loop)
-            d_z, d_p = tf.ensure_shape(kept_z.stack(), z.shape), tf.ensure_shape(kept_p.stack(), all_h.shape)
-            d_recurrent = _sum_of_products(before_h, d_z)  # (P, 4 units)
-            o = tf.split(all_gates, 4, axis=1)[3]
-            d_projection = [_sum_of_products(o * tf.tanh(all_c), d_p) for _ in projection]
-            return (d_z, None, d_recurrent, d_start_h, d_start_c, *d_projection)
-
-        return (all_h * mask, end_h, end_c), gradient
-
-    return run
+    return tf.TensorArray(like.dtype, size=size, element_shape=(None, like.shape[-1]))
 
 
 def _sum_of_products(one, two):

@@ -127,40 +127,48 @@ def encoder(
     state = None
     if carry_state:
         state = inputs["state"] = keras.Input((state_width(config),), name="state")
-    if not cache:
-        tokens = _token_layer(config)(ids)
-    elif config.words:
-        raise ValueError(f"cache={cache}: a model over words reads a table already")
-    else:
-        inputs["word_ids"] = keras.Input((None,), dtype="int32", name="word_ids")
-        known, _ = SentenceMarkers(name="cached_markers")(inputs["word_ids"], mask=inputs["mask"])
-        others = ids * ops.cast(ops.equal(known, 0), "int32")[:, :, None]  # no word where the table has one
-        table = klayers.Embedding(
-            cache + 1, config.width, embeddings_initializer="zeros", trainable=False, name="token_cache"
-        )
-        tokens = klayers.Add(name="tokens")([_token_layer(config)(others), table(known)])
+    tokens = _cached_tokens(config, ids, inputs, cache) if cache else _token_layer(config)(ids)
     if carry_state or keep_markers:
         pairs, end = _stack(config, dropout, (tokens, tokens), marked, state=state)
         crop = {"forward": (1, 1), "backward": (1, 1)}
     else:
         pairs, end = _stack(config, dropout, *_needed(tokens, marked))
         crop = {"forward": (1, 0), "backward": (0, 1)}
-    layers, words = [], []
-    for index, pair in enumerate(pairs):
-        ways = zip(crop, pair, strict=True)
-        cropped = [klayers.Cropping1D(crop[way], name=f"{way}_words_{index}")(x) for way, x in ways]
-        both = klayers.Concatenate(name=f"words_{index}")(cropped)
-        words.append(ZeroPadding(name=f"layer_{index}")(both, mask=inputs["mask"]))
-        if keep_markers:
-            both = klayers.Concatenate(name=f"both_{index}")(list(pair))
-            layers.append(ZeroPadding(name=f"marked_{index}")(both, mask=marked))
-        else:
-            layers.append(words[-1])
+    layers, words = _outputs(pairs, crop, inputs["mask"], marked if keep_markers else None)
     pooled = MaskedPooling("mean", name="pooled")(words[-1], mask=inputs["mask"])
     outputs = {"layers": layers, "sequence": layers[-1], "pooled": pooled}
     outputs |= {"mask": marked} if keep_markers else {}
     outputs |= {"state": end} if carry_state else {}
     return keras.Model(inputs, outputs, name="elmo_encoder")
+
+
+def _cached_tokens(config: Config, ids, inputs: dict, cache: int):
+    """Token vectors from a table where it has the word, float32 (B, T+2, P)."""
+    if config.words:
+        raise ValueError(f"cache={cache}: a model over words reads a table already")
+    inputs["word_ids"] = keras.Input((None,), dtype="int32", name="word_ids")
+    known, _ = SentenceMarkers(name="cached_markers")(inputs["word_ids"], mask=inputs["mask"])
+    others = ids * ops.cast(ops.equal(known, 0), "int32")[:, :, None]  # no word where the table has one
+    table = klayers.Embedding(
+        cache + 1, config.width, embeddings_initializer="zeros", trainable=False, name="token_cache"
+    )
+    return klayers.Add(name="tokens")([_token_layer(config)(others), table(known)])
+
+
+def _outputs(pairs, crop: dict, mask, marked):
+    """The layers that are given out, with the markers if `marked` is their mask, and the layers of the words alone."""
+    layers, words = [], []
+    for index, pair in enumerate(pairs):
+        ways = zip(crop, pair, strict=True)
+        cropped = [klayers.Cropping1D(crop[way], name=f"{way}_words_{index}")(x) for way, x in ways]
+        both = klayers.Concatenate(name=f"words_{index}")(cropped)
+        words.append(ZeroPadding(name=f"layer_{index}")(both, mask=mask))
+        if marked is not None:
+            both = klayers.Concatenate(name=f"both_{index}")(list(pair))
+            layers.append(ZeroPadding(name=f"marked_{index}")(both, mask=marked))
+        else:
+            layers.append(words[-1])
+    return layers, words
 
 
 def token_vectors(

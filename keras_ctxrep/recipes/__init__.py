@@ -1,8 +1,33 @@
 """From files to model folders and back: what each `ctxrep` subcommand does, as one function."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 from keras_ctxrep.recipes.embedding import embed
 from keras_ctxrep.recipes.finetuning import finetune
 from keras_ctxrep.recipes.pretraining import prepare, pretrain
 from keras_ctxrep.recipes.scoring import score, score_sentences
+from keras_ctxrep.runs import options_from_run
 
-__all__ = ["embed", "finetune", "prepare", "pretrain", "score", "score_sentences"]
+__all__ = ["again", "embed", "finetune", "prepare", "pretrain", "score", "score_sentences"]
+
+
+def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | None = None) -> list[dict]:
+    """Trains a model folder once more, from its run.json alone.
+
+    Args:
+        run: run.json, or the model folder it is in.
+        out: the model folder to write.
+        report: called with each evaluation, as it comes.
+
+    Returns: the evaluations.
+
+    Raises:
+        ValueError: it is no run.json, or the run read examples in memory.
+
+    Warns:
+        UserWarning: a file of the run is missing or has changed since.
+    """
+    command, arguments, options = options_from_run(run)
+    recipe: Callable[..., list[dict]] = {"pretrain": pretrain, "finetune": finetune}[command]
+    return recipe(**arguments, out=out, report=report, **options)

@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from keras_ctxrep import options, tasks, train
 from keras_ctxrep.models import static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.predict import Predictor
-from keras_ctxrep.recipes import runs
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
 from keras_ctxrep.recipes.targets import Data, Reader, batches, encoded, fitting, in_random_order
+from keras_ctxrep.runs import Run
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import StaticFeatures
@@ -74,7 +75,7 @@ def finetune(
     examples = in_random_order(lambda: job.examples(bundle), job.options.seed)
     history = train.fit(
         model,
-        batches(bundle, examples, rows, job.options.seed),
+        partial(batches, bundle, examples, rows, job.options.seed),
         _evaluation(bundle, dev_set, job.options.batch_size),
         loss=job.task.loss(),
         folder=out,
@@ -83,8 +84,8 @@ def finetune(
         **job.schedule(bundle, survey),
     )
     bundle = job.task.tuned(bundle, dev_set, Predictor(bundle, train.runner(model), job.options.batch_size).ask)
+    run.save(out, history)
     train.save(out, model, bundle)
-    run.write(out, history, train.versions())
     return history
 
 
@@ -250,16 +251,18 @@ class _Job:
             "patience": chosen.patience or 3,
         }
 
-    def run(self) -> runs.Run:
+    def run(self) -> Run:
         """The record of this run."""
-        given = {"data": self.data, "dev": self.dev, "encoder": self.encoder}
-        files = runs.hashes(*given.values(), self.options.beside)
-        arguments = {name: str(value) for name, value in given.items() if isinstance(value, str | Path)}
-        for name in set(given) - set(arguments):  # examples in memory
-            files[name] = hashlib.sha256(repr(given[name]).encode("utf-8", "replace")).hexdigest()
-        chosen = self.options.plain() | self.own.plain()
-        neutral = tuple(set(chosen) - set(self.options.plain(neutral=False)) - set(self.own.plain(neutral=False)))
-        return runs.Run("finetune", arguments, chosen, files, neutral)
+        encoder = self.encoder if self.encoder == WORDS else Path(self.encoder)
+        sources = {"data": _source(self.data), "dev": _source(self.dev)}
+        return Run.of("finetune", self.options, encoder=encoder, **sources, **self.own.plain())
+
+
+def _source(data: Data) -> Any:
+    """What stands for examples in the record of a run: a file, a name, or the hash of those in memory."""
+    if isinstance(data, str | Path):
+        return Path(data) if Path(data).exists() else data
+    return f"{len(data)} examples in memory, SHA-256 {hashlib.sha256(repr(data).encode()).hexdigest()}"
 
 
 def _fresh(counts: Counter) -> tuple[keras.Model, Bundle]:

@@ -110,7 +110,9 @@ def encoded(bundle: Bundle, examples: Iterable) -> Iterator[tuple[Row, Any]]:
                 yield from zip(rows, task.targets(bundle, example, rows), strict=True)
 
 
-def batches(bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int, seed: int) -> tf.data.Dataset:
+def batches(
+    bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int, seed: int, start: int = 0
+) -> tf.data.Dataset:
     """Endless batches of like length to train a task model on.
 
     Args:
@@ -118,6 +120,7 @@ def batches(bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int
         examples: a function from the number of the epoch to examples.
         batch_size: rows per batch.
         seed: of their order.
+        start: batches left out at the beginning; they are not collated.
     """
     features, task = bundle.features, tasks.get(bundle.task)
 
@@ -132,4 +135,5 @@ def batches(bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int
         lambda pair: len(pair[0]),
         seed,
         repeat=True,
+        start=start,
     )

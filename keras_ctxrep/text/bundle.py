@@ -165,7 +165,8 @@ def _parse(place: Path, read: Callable[[str], bytes]) -> Bundle:
         for name, own in _CHECKED.items():
             fields.check_values(own, content.get(name, {}), f"{name}.")
         fields.check_values(dict.fromkeys(content.get("files", ()), str), content.get("files", {}), "files.")
-        bundle = Bundle(**(content | {"labels": tuple(content["labels"])}))
+        content["labels"] = tuple(content["labels"])
+        bundle = Bundle(**content)
         if bundle.family not in FAMILIES:
             raise ValueError(f"family={bundle.family!r}: one of {', '.join(FAMILIES)}")
         if FAMILIES[bundle.family].vocabulary and VOCAB not in bundle.files:

@@ -13,6 +13,7 @@ from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, Wor
 from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
 
 UNKNOWN = "<UNK>"
+PREPARED = "prepared.json"  # in a folder of examples that were masked once
 MARKERS = (*Characters.MARKERS, UNKNOWN)
 
 
@@ -234,10 +235,7 @@ def next_sentence_rows(
     for number, document in enumerate(documents):
         begin, target = 0, draw_target()
         while begin < len(document):
-            end, size = begin, 0
-            while end < len(document) and (size < target or end - begin < 2):  # one sentence alone has no next one
-                size += len(document[end])
-                end += 1
+            end = _end(document, begin, target)
             alone = end - begin == 1
             cut = end if alone else begin + int(rng.integers(1, end - begin))
             first = _joined(document[begin:cut])
@@ -256,6 +254,15 @@ def next_sentence_rows(
             first, second = _cut(first, second, room, rng)
             if second:  # nothing lies elsewhere in a text of one sentence
                 yield Row([cls, *first, sep, *second, sep], first=len(first) + 2), follows
+
+
+def _end(document: Sequence, begin: int, target: int) -> int:
+    """Behind the sentences from `begin` on that have `target` pieces, two at least: one alone has no next one."""
+    end, size = begin, 0
+    while end < len(document) and (size < target or end - begin < 2):
+        size += len(document[end])
+        end += 1
+    return end
 
 
 def _cut(one: list[int], two: list[int], room: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:

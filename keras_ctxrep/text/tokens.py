@@ -5,7 +5,7 @@ Half a surrogate pair, which is no character, is removed like a control characte
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -197,30 +197,15 @@ class WordPiece:
         if size <= len(special):
             raise ValueError(f"vocabulary size {size}: must be larger than the {len(special)} special pieces")
         cls(special)  # raises if one is missing or there twice
-        counts = _counted(
-            texts, _normalizer(lowercase, lowercase if strip_accents is None else strip_accents, split_cjk)
-        )
-        if not counts:
-            raise ValueError("no text to learn a vocabulary from: the corpus is empty")
-        seen: Counter[str] = Counter()
-        inner: set[str] = set()
-        for word, count in counts.items():
-            for letter in word:
-                seen[letter] += count
-            inner.update(word[1:])
-        if alphabet is None or isinstance(alphabet, int):
-            limit = min(1000, size // 4) if alphabet is None else alphabet
-            letters = sorted(seen, key=lambda letter: (-seen[letter], letter))[:limit]
-            inner &= set(letters)
-        else:
-            letters = sorted(set(alphabet))
-            inner = set(letters)
+        accents = lowercase if strip_accents is None else strip_accents
+        counts = _counted(texts, _normalizer(lowercase, accents, split_cjk))
         # the trainer numbers inner letters at random unless they are given, and the numbers decide ties
-        given = [*special, *(f"##{letter}" for letter in sorted(inner))]
-        if len({*given, *letters}) > size:
+        letters, inner = _letters(counts, min(1000, size // 4) if alphabet is None else alphabet)
+        given = [*special, *(f"##{letter}" for letter in inner)]
+        if (count := len({*given, *letters})) > size:
             raise ValueError(
                 f"vocabulary size {size}: {len(special)} special pieces and {len(letters)} letters, most of them also "
-                f"inside words, are {len({*given, *letters})}; raise the size or keep fewer letters (alphabet)"
+                f"inside words, are {count}; raise the size or keep fewer letters (alphabet)"
             )
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
@@ -288,7 +273,24 @@ def _counted(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Counte
             split()
             read = 0
     split()
+    if not counts:
+        raise ValueError("no text to learn a vocabulary from: the corpus is empty")
     return counts
+
+
+def _letters(counts: Mapping[str, int], alphabet: int | Iterable[str]) -> tuple[list[str], list[str]]:
+    """The letters that are kept, a number of the most frequent or the given ones, and those inside words, sorted."""
+    if not isinstance(alphabet, int):
+        letters = sorted(set(alphabet))
+        return letters, letters
+    seen: Counter[str] = Counter()
+    inner: set[str] = set()
+    for word, count in counts.items():
+        for letter in word:
+            seen[letter] += count
+        inner.update(word[1:])
+    letters = sorted(seen, key=lambda letter: (-seen[letter], letter))[:alphabet]
+    return letters, sorted(inner & set(letters))
 
 
 def _repeated(counts: Counter[str]) -> Iterator[str]:

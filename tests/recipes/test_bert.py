@@ -10,9 +10,8 @@ import pytest
 
 from keras_ctxrep import cli, recipes, train
 from keras_ctxrep.models import bert, heads
-from keras_ctxrep.recipes.pretraining import PREPARED
 from keras_ctxrep.text.corpus import documents
-from keras_ctxrep.text.pretraining import read_masked
+from keras_ctxrep.text.pretraining import PREPARED, read_masked
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
 WORDS = [f"w{number}" for number in range(30)]
@@ -69,7 +68,7 @@ def weights(folder):
 
 
 def test_both_tasks_are_learned_and_measured(folder, corpus):
-    history = json.loads((folder / "history.json").read_text())
+    history = json.loads((folder / "run.json").read_text())["history"]
     last = history[-1]
     assert {"val_mlm_logits_loss", "val_mlm_logits_accuracy", "val_nsp_logits_loss", "val_nsp_logits_accuracy"} <= set(
         last
@@ -99,7 +98,7 @@ def test_prepared_examples(prepared, corpus):
 
 
 def test_a_run_over_prepared_examples(prepared, tmp_path):
-    history = recipes.pretrain("bert", [prepared], tmp_path, "test", max_length=24, steps=200, learning_rate=0.02)
+    history = recipes.pretrain("bert", [prepared], tmp_path, size="test", max_length=24, steps=200, learning_rate=0.02)
     assert history[-1]["val_mlm_logits_loss"] < history[0]["val_mlm_logits_loss"]
     bundle = train.load(tmp_path)[1]
     assert bundle.vocab == (*SPECIAL_PIECES, *WORDS) and bundle.max_length == 24
@@ -124,17 +123,17 @@ def test_prepared_examples_are_the_same_in_every_run(prepared, corpus, tmp_path)
 def test_prepared_examples_that_do_not_fit(prepared, tmp_path, options, message):
     options = {"max_length": 24, "steps": 1} | options
     with pytest.raises(ValueError, match=message):
-        recipes.pretrain("bert", [prepared], tmp_path, "test", **options)
+        recipes.pretrain("bert", [prepared], tmp_path, size="test", **options)
 
 
 def test_a_folder_that_is_not_prepared_or_was_changed(prepared, tmp_path):
     with pytest.raises(ValueError, match=r"no prepared\.json that can be read; run `ctxrep prepare`"):
-        recipes.pretrain("bert", [tmp_path], tmp_path / "out", "test", max_length=24, steps=1)
+        recipes.pretrain("bert", [tmp_path], tmp_path / "out", size="test", max_length=24, steps=1)
     for path in prepared.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "train-00001.npz").write_bytes(b"")
     with pytest.raises(ValueError, match=r"train-00001\.npz: not what `ctxrep prepare` wrote"):
-        recipes.pretrain("bert", [tmp_path], tmp_path / "out", "test", max_length=24, steps=1)
+        recipes.pretrain("bert", [tmp_path], tmp_path / "out", size="test", max_length=24, steps=1)
 
 
 def test_longer_texts_in_a_second_phase(folder, corpus, tmp_path):
@@ -145,6 +144,19 @@ def test_longer_texts_in_a_second_phase(folder, corpus, tmp_path):
     before, after = weights(folder), weights(tmp_path)
     assert set(before) == set(after)
     assert all(np.allclose(before[path], after[path], atol=1e-6) for path in before)
+
+
+@pytest.mark.filterwarnings("ignore:__array__")
+def test_to_go_on_from_the_encoder_of_a_task_network(folder, corpus, pairs, tmp_path):
+    """Nothing of the task network comes along, else the new folder could not be loaded."""
+    options = {"stack": "cnn", "units": 4, "steps": 1, "batch_size": 8}
+    (tmp_path / "texts.tsv").write_text("text\tlabel\n" + "w1 w2\tyes\nw3 w4\tno\n" * 8)
+    recipes.finetune(tmp_path / "texts.tsv", tmp_path / "texts.tsv", folder, tmp_path / "task", **options)
+    with pytest.warns(UserWarning, match="task has no .*mlm_transform"):
+        pretrain(corpus, tmp_path / "out", init=tmp_path / "task", learning_rate=1e-12)
+    fresh, bundle = train.load(folder)[1], train.load(tmp_path / "out")[1]
+    assert bundle == replace(fresh, config=bundle.config, versions=bundle.versions, files=bundle.files)
+    assert recipes.embed(tmp_path / "out", ["w1 w2"], tmp_path / "a.npz") == 1
 
 
 @pytest.mark.filterwarnings("ignore:__array__")  # of NumPy, on Keras' variables; `warns` lets it out
@@ -183,15 +195,15 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(corpus, tmp_path, monkeyp
     """With dropout and dynamic masks: the weights are those of an undisturbed run, to the last bit."""
     options = {"steps": 12, "dropout": 0.3, "learning_rate": 1e-3, "evaluations": 2, "checkpoint_minutes": 1e-9}
     pretrain(corpus, tmp_path / "one", **options)
-    stop = train._Checkpoint.write
+    stop = train.Checkpoint.write
 
-    def write(self, model):
-        stop(self, model)
-        if self.course.step >= 5:
+    def write(self):
+        stop(self)
+        if self.progress.state.step >= 5:
             raise RuntimeError("power cut")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(train._Checkpoint, "write", write)
+        patch.setattr(train.Checkpoint, "write", write)
         pretrain(corpus, tmp_path / "two", **options)
     assert not (tmp_path / "two" / "bundle.json").exists()
     pretrain(corpus, tmp_path / "two", **options)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from keras_ctxrep import cli, recipes, train
 from keras_ctxrep.models import elmo
+from keras_ctxrep.runs import options_from_run
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch, stream_batch, stretches
 from keras_ctxrep.text.tokens import read_vocab
@@ -221,7 +223,7 @@ def test_to_start_from_an_encoder(folder, corpus, tmp_path):
 
 def test_a_model_over_words(corpus, tmp_path):
     history = pretrain(corpus, tmp_path, read_words=True, steps=30, learning_rate=0.03)
-    assert json.loads((tmp_path / "history.json").read_text()) == history
+    assert json.loads((tmp_path / "run.json").read_text())["history"] == history
     found = recipes.score(tmp_path, corpus)
     assert found["perplexity"] < 25
     one, two = recipes.score_sentences(tmp_path, ["w1 w2 neverseen", "w1 w2 norseen"])
@@ -230,6 +232,36 @@ def test_a_model_over_words(corpus, tmp_path):
     assert np.load(tmp_path / "x.npz")["0"].shape == (2, 2, 16)
     encoder, bundle = train.load_encoder(tmp_path)
     assert encoder(bundle.features(["w1 w2"]))["sequence"].shape == (1, 2, 16)
+
+
+def test_a_model_is_trained_again_from_its_record(corpus, tmp_path, monkeypatch):
+    """From run.json alone, and from another folder, to the same weights."""
+    monkeypatch.chdir(corpus.parent)
+    options = {"read_words": True, "dropout": 0.2, "steps": 3, "seed": 5, "tensorboard": None}
+    history = pretrain(corpus.name, tmp_path / "one", **options)
+    monkeypatch.chdir(tmp_path)
+    command, arguments, options = options_from_run(tmp_path / "one")
+    assert command == "pretrain"
+    again = recipes.pretrain(**arguments, out=tmp_path / "two", **options)
+    assert [entry["val_loss"] for entry in again] == [entry["val_loss"] for entry in history]
+    one, two = (train.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
+    assert all(np.array_equal(left, right) for left, right in zip(one, two, strict=True))
+
+
+def test_a_loss_that_is_no_number_ends_the_command(corpus, tmp_path, capsys):
+    options = "--size test --max-length 8 --batch-size 8 --steps 40 --learning-rate 1e38"
+    assert cli.main(f"pretrain elmo --corpus {corpus} --out {tmp_path} {options}".split()) == 1
+    assert re.search(
+        r"ctxrep: step \d+: the loss became (nan|inf); try a learning rate below 1e\+38", capsys.readouterr().err
+    )
+    assert not (tmp_path / "bundle.json").exists()
+
+
+def test_an_option_that_there_is_not(corpus, tmp_path):
+    with pytest.raises(TypeError, match=r"pretrain\(\) has no option 'batchsize'; the nearest one is 'batch_size'"):
+        pretrain(corpus, tmp_path, batchsize=3)
+    with pytest.raises(TypeError, match=r"prepare\(\) has no option 'copy'; the nearest one is 'copies'"):
+        recipes.prepare([corpus], tmp_path, copy=3)
 
 
 def test_the_published_recipe_learns(corpus, tmp_path):

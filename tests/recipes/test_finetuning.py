@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras_ctxrep.text.evaluation import evaluate
 from keras_ctxrep.text.examples import Example, Question, Tagged, read
 from keras_ctxrep.text.predict import Predictor
@@ -14,6 +15,7 @@ from keras_ctxrep import recipes, train
 from keras_ctxrep.models import static
 from keras_ctxrep.recipes import finetuning, targets
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import StaticFeatures
 
 TOPICS = {
     "weather": ["rain", "storm", "wind", "cloud", "snow", "frost", "fog"],
@@ -224,17 +226,17 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(data, vectors, tmp_path, 
         return recipes.finetune(learned, dev, vectors, out, **options)
 
     expected = run(tmp_path / "one")
-    write = train._Checkpoint.write
+    write = train.Checkpoint.write
 
-    def cut(self, model):
-        write(self, model)
-        if self.course.step >= 12:
+    def cut(self):
+        write(self)
+        if self.progress.state.step >= 12:
             raise RuntimeError("power cut")
 
     fit = train.fit
     monkeypatch.setattr(train, "fit", lambda *args, **more: fit(*args, **more, checkpoint_minutes=1e-9))
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(train._Checkpoint, "write", cut)
+        patch.setattr(train.Checkpoint, "write", cut)
         run(tmp_path / "two")
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["checkpoint"]
     found = run(tmp_path / "two")
@@ -243,6 +245,21 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(data, vectors, tmp_path, 
     for one, two in zip(*(train.load(tmp_path / name)[0].get_weights() for name in ("one", "two")), strict=True):
         np.testing.assert_array_equal(one, two)
     assert not (tmp_path / "two" / "checkpoint").exists()
+
+
+def test_a_run_goes_on_without_collating_the_batches_before(data, vectors, tmp_path, monkeypatch):
+    fit, given, collated = train.fit, [], []
+    monkeypatch.setattr(
+        train, "fit", lambda model, data, *args, **kw: given.append(data) or fit(model, data, *args, **kw)
+    )
+    learned, dev, _ = data("classify")
+    recipes.finetune(learned, dev, vectors, tmp_path, stack="cnn", units=4, steps=2, batch_size=4)
+    collate = StaticFeatures.collate
+    monkeypatch.setattr(StaticFeatures, "collate", lambda self, rows: collated.append(1) or collate(self, rows))
+    later = next(given[0](40).as_numpy_iterator())
+    assert len(collated) < 12  # the first for the shapes, and those that are prefetched
+    undisturbed = next(given[0](0).skip(40).as_numpy_iterator())
+    tf.nest.map_structure(np.testing.assert_array_equal, later, undisturbed)
 
 
 # ------------------------------------------------------------------------------------------------ how much is held

@@ -138,7 +138,7 @@ for crf in (False, True):
         with train.scope(devices=devices):
             model = train.build(replace(bundle, head=bundle.head | {"crf": crf}))
         data = targets.batches(bundle, lambda epoch: examples, 8, 0, crf)
-        history = train.fit(model, data, task="tag", steps=12, learning_rate=0.01, evaluations=12)
+        history = train.fit(model, data, steps=12, learning_rate=0.01, evaluations=12)
         results.append([entry["loss"] for entry in history])
 print(json.dumps(results))
 """

@@ -1,0 +1,168 @@
+"""Checkpoints of a training run: all that an interrupted run needs to end as an undisturbed one."""
+
+import json
+import re
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_ctxrep.text.bundle import written_whole
+
+CHECKPOINT, STATE = "keras_ctxrep.checkpoint.2", "state.json"
+# what `Checkpoint.write` writes, and the folders that it leaves behind if it is killed
+_WRITTEN = re.compile(r"ctxrep-\d+\.(weights\.h5|random\.npz|best\.npz)|\.(ctxrep-\d+|state\.json)\..*|state\.json")
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run is. Replaced as a whole: an interrupt finds all of an evaluation in it or nothing.
+
+    Attributes:
+        step: batches trained on.
+        seconds: time used.
+        history: the evaluations.
+        best, best_loss: weights of the best evaluation, if any, and its loss.
+        stale: evaluations since the best one.
+        epoch_end: the step at which an epoch ended last, with its evaluation if one was due.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    history: tuple[dict, ...] = ()
+    best: list | None = None
+    best_loss: float = np.inf
+    stale: int = 0
+    epoch_end: int = 0
+
+
+class Checkpoint(keras.callbacks.Callback):
+    """Writes weights, optimizer, random states and the run's state now and then, state.json last.
+
+    Args:
+        progress: of the run, with `trained`, the model, `steps_per_epoch`, `state`, `logs` and `metrics`.
+        folder: the model folder; the checkpoint is a folder in it.
+        identity: of the run; a checkpoint of another one is refused.
+        minutes: time between two checkpoints.
+    """
+
+    def __init__(self, progress: Any, folder: str | Path, identity: str, minutes: float):
+        super().__init__()
+        self.progress, self.identity = progress, identity
+        self.folder, self.seconds = _within(folder), 60 * minutes
+        self._last = time.monotonic()
+
+    def restore(self) -> None:
+        """Sets model, random states and progress to those of the checkpoint, if there is one."""
+        saved = _saved_state(self.folder)
+        if saved is None:
+            return
+        progress, model = self.progress, self.progress.trained
+        if saved["shapes"] != _shapes(model):
+            raise ValueError(f"{self.folder} holds a checkpoint of another model: remove it, or choose another folder")
+        if saved["identity"] != self.identity:
+            raise ValueError(f"{self.folder} holds a checkpoint of a run with other text or settings: remove it")
+        with model.distribute_strategy.scope():
+            model.load_weights(self.folder / saved["weights"])
+            arrays = _read_arrays(self.folder / saved["random"])
+            generators = _random_states(model)
+            for generator, value in zip(generators, arrays, strict=False):
+                generator.assign(value)
+        progress.metrics, progress.logs = arrays[len(generators) :], saved["logs"]
+        best = None if saved["best"] is None else _read_arrays(self.folder / saved["best"])
+        best_loss = np.inf if best is None else saved["best_loss"]
+        numbers = {name: saved[name] for name in ("step", "seconds", "stale", "epoch_end")}
+        progress.state = State(best=best, best_loss=best_loss, history=tuple(saved["history"]), **numbers)
+
+    def on_epoch_end(self, epoch, logs=None):  # after the progress, whose evaluation belongs to the epoch
+        if time.monotonic() - self._last > self.seconds:
+            self.write()
+
+    def write(self) -> None:
+        """Writes a checkpoint and then removes the one before it."""
+        progress, model, state = self.progress, self.progress.trained, self.progress.state
+        names = {
+            "weights": f"ctxrep-{state.step}.weights.h5",
+            "random": f"ctxrep-{state.step}.random.npz",
+            "best": None,
+        }
+        with written_whole(self.folder / names["weights"]) as path:
+            model.save_weights(path)
+        means = model.metrics_variables if state.step % progress.steps_per_epoch else []
+        with written_whole(self.folder / names["random"]) as path:
+            np.savez(path, *(np.asarray(variable) for variable in [*_random_states(model), *means]))
+        if state.best is not None:
+            names["best"] = f"ctxrep-{state.step}.best.npz"
+            with written_whole(self.folder / names["best"]) as path:
+                np.savez(path, *state.best)
+        saved = names | {name: getattr(state, name) for name in ("step", "seconds", "history", "stale", "epoch_end")}
+        saved |= {
+            "format": CHECKPOINT,
+            "best_loss": float(state.best_loss) if state.best is not None else None,
+            "logs": {name: float(value) for name, value in progress.logs.items()},
+            "shapes": _shapes(model),
+            "identity": self.identity,
+        }
+        with written_whole(self.folder / STATE) as path:
+            path.write_text(json.dumps(saved))
+        _remove_files(self.folder, {STATE, *names.values()})
+        self._last = time.monotonic()
+
+
+def _within(folder: str | Path) -> Path:
+    return Path(folder) / "checkpoint"
+
+
+def _saved_state(folder: Path) -> dict | None:
+    """What the state file of a checkpoint says, or None if there is none.
+
+    Raises:
+        ValueError: the file is not one that `Checkpoint` wrote.
+    """
+    try:
+        saved = json.loads((folder / STATE).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        saved = None
+    if not isinstance(saved, dict) or saved.get("format") != CHECKPOINT:
+        raise ValueError(f"{folder / STATE}: not a checkpoint of this version: move it away, or choose another folder")
+    return saved
+
+
+def remove(folder: str | Path) -> None:
+    """Removes the checkpoint of a run from a model folder, and no file that the run did not write."""
+    checkpoint = _within(folder)
+    try:
+        if _saved_state(checkpoint) is None:
+            return
+    except ValueError:
+        return
+    _remove_files(checkpoint, set())
+    if not any(checkpoint.iterdir()):
+        checkpoint.rmdir()
+
+
+def _remove_files(folder: Path, keep: set) -> None:
+    for path in folder.iterdir():
+        if path.name not in keep and _WRITTEN.fullmatch(path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _read_arrays(path: Path) -> list[np.ndarray]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
+
+
+def _random_states(model: keras.Model) -> list:
+    """What dropout and the sampled softmax draw from; Keras does not count it among the weights."""
+    weights = {id(weight) for weight in model.weights}
+    return [v for v in model.variables if id(v) not in weights and v.path.endswith("seed_generator_state")]
+
+
+def _shapes(model: keras.Model) -> list:
+    return [[weight.path, list(weight.shape)] for weight in model.trainable_variables]

@@ -1,0 +1,152 @@
+"""The record of a run, run.json in a model folder: what the model was made of, how, and how it went."""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_ctxrep import train
+from keras_ctxrep.options import Options
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import sha256, written_whole
+from keras_ctxrep.text.pretraining import PREPARED
+
+NAME = "run.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command with its options and arguments.
+
+    Attributes:
+        command: "pretrain", for example.
+        options: how.
+        arguments: of what, by name: numbers, strings, lists of them, and files and folders as `Path`.
+        files: path -> SHA-256 of every file that the arguments and options name, of a model folder or a prepared
+            corpus the files that belong to it.
+    """
+
+    command: str
+    options: Options
+    arguments: Mapping[str, Any]
+    files: Mapping[str, str]
+
+    @classmethod
+    def of(cls, command: str, options: Options, **arguments) -> "Run":
+        """The run, once its files are read and hashed."""
+        given = [*arguments.values(), *(_as_paths(options).values())]
+        return cls(command, options, arguments, {k: v for path in _paths(given) for k, v in _hashes(path).items()})
+
+    @property
+    def identity(self) -> str:
+        """Changes with all that the result depends on; files count by what is in them, not by their names."""
+
+        def content(value: Any) -> Any:
+            if isinstance(value, Path):
+                return [digest for _, digest in sorted(_known(self.files, value))] or str(value)
+            return [content(part) for part in value] if isinstance(value, list | tuple) else value
+
+        relevant = self.options.plain(neutral=False)
+        options = {name: content(value) for name, value in _as_paths(self.options).items() if name in relevant}
+        arguments = {name: content(value) for name, value in self.arguments.items()}
+        text = json.dumps([self.command, options, arguments], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def save(self, folder: str | Path, history: list[dict]) -> None:
+        """Writes run.json, from which `load` gives what the run can be repeated with."""
+        record = {
+            "command": self.command,
+            "arguments": {name: _plain(value) for name, value in self.arguments.items()},
+            "options": {name: _plain(value) for name, value in _as_paths(self.options).items()},
+            "seed": getattr(self.options, "seed", None),
+            "files": dict(self.files),
+            "versions": train.versions(),
+            "history": history,
+        }
+        with written_whole(Path(folder) / NAME) as path:
+            path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+class Recorded(NamedTuple):
+    """What a run can be repeated with: `recipes.pretrain(**arguments, out=..., **options)` if that was the command."""
+
+    command: str
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+
+
+def options_from_run(path: str | Path) -> Recorded:
+    """Command, arguments and options of a run.json.
+
+    Args:
+        path: the file, or the model folder it is in.
+
+    Raises:
+        ValueError: it cannot be read, or is no run.json.
+
+    Warns:
+        UserWarning: a file of the run is missing or has changed since.
+    """
+    path = Path(path)
+    path = path / NAME if path.is_dir() else path
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        recorded = Recorded(record["command"], dict(record["arguments"]), dict(record["options"]))
+        files = dict(record["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: no record of a run that can be read: {error}") from None
+    for name, digest in files.items():
+        if not os.path.isfile(name):
+            warnings.warn(f"{name}: is missing; {path} was made with it", stacklevel=2)
+        elif sha256(name) != digest:
+            warnings.warn(f"{name}: has changed since {path} was made with it", stacklevel=2)
+    return recorded
+
+
+def _as_paths(options: Options) -> dict[str, Any]:
+    """The options by name; those that are files or folders as `Path`."""
+    values = {entry.name: (getattr(options, entry.name), str(entry.type)) for entry in fields(options)}
+    return {
+        name: Path(value) if isinstance(value, str) and "Path" in kind else value
+        for name, (value, kind) in values.items()
+    }
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _paths(part)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it; a path is absolute, so that the run can be repeated from another folder."""
+    if isinstance(value, Path):
+        return os.path.abspath(value)
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _hashes(path: Path) -> dict[str, str]:
+    path = Path(os.path.abspath(path))
+    if path.is_file():
+        return {str(path): sha256(path)}
+    for manifest in (path / bundles.NAME, path / PREPARED):
+        if manifest.is_file():
+            listed = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+            return {str(manifest): sha256(manifest)} | {str(path / name): digest for name, digest in listed.items()}
+    return {}
+
+
+def _known(files: Mapping[str, str], path: Path) -> Iterable[tuple[str, str]]:
+    """(name, hash) of a file, or of the files in a folder."""
+    name = os.path.abspath(path)
+    return [
+        (key.removeprefix(name), value)
+        for key, value in files.items()
+        if key == name or Path(name) in Path(key).parents
+    ]

@@ -1,0 +1,81 @@
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from keras_ctxrep.options import Fit, Options, Preparation, Pretraining, Training, option
+
+CLASSES = [Fit, Pretraining, Preparation, Training]
+
+
+@pytest.mark.parametrize("options", CLASSES)
+def test_every_option_has_a_help_text_and_a_default_of_its_type(options):
+    options(**({"steps": 1} if options in (Fit, Pretraining) else {}))
+    for entry in fields(options):
+        assert entry.metadata["help"] and not entry.metadata["help"].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "message"),
+    [
+        (Fit, {"steps": 0}, "^steps=0: must be above 0$"),
+        (Fit, {"steps": 1, "warmup": 1.0}, "^warmup=1.0: must be at least 0 and below 1$"),
+        (Fit, {"steps": 1, "warmup": -0.1}, "^warmup=-0.1: must be at least 0 and below 1$"),
+        (Fit, {}, "^steps=None, minutes=None: give one of the two$"),
+        (Pretraining, {"steps": 1, "minutes": 1}, "^steps=1, minutes=1: give one of the two$"),
+        (Pretraining, {"steps": 1, "batch_size": 0}, "^batch_size=0: must be above 0$"),
+        (Pretraining, {"steps": 1, "optimizer": "sgd"}, "^optimizer='sgd': choose adamw or adagrad$"),
+        (Preparation, {"max_length": 4}, "^max_length=4: must be at least 5$"),
+        (Training, {"dropout": float("nan")}, "^dropout=nan: must be at least 0 and below 1$"),
+    ],
+)
+def test_values_out_of_range(options, given, message):
+    with pytest.raises(ValueError, match=message):
+        options(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batch_size": "32"}, "^batch_size='32': must be int$"),
+        ({"batch_size": 1.5}, "^batch_size=1.5: must be int$"),
+        ({"batch_size": True}, "^batch_size=True: must be int$"),
+        ({"batch_size": None}, "^batch_size=None: must be int$"),
+        ({"tensorboard": 3}, "^tensorboard=3: must be str or Path$"),
+    ],
+)
+def test_values_of_another_type(given, message):
+    with pytest.raises(TypeError, match=message):
+        Training(**given)
+
+
+def test_values_of_a_wider_type():
+    options = Training(batch_size=np.int64(8), learning_rate=1, dropout=np.float32(0.5), tensorboard=Path("a"))
+    assert options.plain()["tensorboard"] == "a" and options.batch_size == 8
+
+
+def test_an_option_that_there_is_not_names_the_nearest():
+    with pytest.raises(TypeError, match=r"^pretrain\(\) has no option 'step'; the nearest one is 'steps'$"):
+        Pretraining.of({"step": 1}, "pretrain")
+
+
+def test_options_on_which_the_result_does_not_depend():
+    plain = Training(steps=3).plain(neutral=False)
+    assert plain["steps"] == 3 and not {"tensorboard", "checkpoint_minutes"} & set(plain)
+
+
+def test_a_task_has_options_of_its_own():
+    @dataclass(frozen=True)
+    class Answering(Options):
+        stride: int = option(128, "pieces from one window to the next", above=0)
+
+    with pytest.raises(ValueError, match="stride=-1: must be above 0"):
+        Answering(stride=-1)
+
+
+def test_nothing_but_the_standard_library_is_loaded():
+    code = "import sys, keras_ctxrep.options; print({'numpy', 'keras', 'tensorflow', 'tokenizers'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
