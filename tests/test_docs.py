@@ -83,6 +83,7 @@ def place(models, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow  # of one page alone: dozens of commands, half of which train
 @pytest.mark.filterwarnings("ignore:bert has no mlm_transform")  # as the page says
 @every_page
 def test_commands(page, place, monkeypatch, capsys):

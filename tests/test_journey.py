@@ -112,7 +112,8 @@ ODD_CONTEXTS = [
     "the drum is good. " * 6 + "the snow was bad! " + "the knife is good. " * 6,
     "",
 ]
-TASKS = ("classify", "pair", "multilabel", "regress", "tag", "crf", "answer")
+SHORTER = ("classify", "pair", "multilabel", "regress", "tag")  # together two minutes: `make test-all`
+TASKS = ("crf", "answer", *(pytest.param(task, marks=pytest.mark.slow) for task in SHORTER))
 
 
 def examples_of(task: str, count: int = 400) -> list:
