@@ -2,7 +2,12 @@
 
 import os
 import random
+import runpy
 import shutil
+import subprocess
+import sys
+import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +35,30 @@ def rng() -> np.random.Generator:
     """A random generator with a fixed seed; Keras' initializers are seeded too."""
     keras.utils.set_random_seed(0)
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def tflite_in_process():
+    """`quantize.convert` runs the converter here, not in a process that first imports TensorFlow for five seconds."""
+    from keras_ctxrep_tflite import quantize
+
+    python, start = sys.executable, subprocess.run
+
+    def run(command, **options):
+        if [*command[:3]] != [python, "-m", quantize.__name__]:
+            return start(command, **options)
+        with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+            patch.setattr(sys, "argv", [*command[2:]])
+            warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # of runpy
+            try:
+                runpy.run_module(quantize.__name__, run_name="__main__")
+            except Exception:
+                return subprocess.CompletedProcess(command, 1, "", traceback.format_exc())
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantize.subprocess, "run", run)
+        yield
 
 
 @pytest.fixture(scope="session")

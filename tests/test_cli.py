@@ -38,7 +38,7 @@ def ctxrep(*args, **kwargs):
 
 
 @pytest.fixture(scope="module")
-def tflite(models, tmp_path_factory):
+def tflite(models, tflite_in_process, tmp_path_factory):
     out = tmp_path_factory.mktemp("cli") / "m.tflite"
     assert cli.main(["tflite", str(models / "bert" / "classifier"), "--out", str(out), "--lengths", "16,32"]) == 0
     return out

@@ -18,6 +18,8 @@ from keras_ctxrep.text.examples import Example, Question, Tagged, read
 from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep.text.scores import accuracy
 
+pytestmark = pytest.mark.usefixtures("tflite_in_process")
+
 AWKWARD = [
     "The CAFÉ\u0301 is good.",
     "soup\u00adpepper\u200bonion \U0001f469\u200d\U0001f373 the chef's 😀",
