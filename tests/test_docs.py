@@ -107,6 +107,7 @@ def test_commands(page, place, monkeypatch, capsys):
             assert cli.main(argv[1:]) == 0, (command, capsys.readouterr().err)
 
 
+@pytest.mark.slow  # trains at a published size
 @every_page
 def test_python(page, place, monkeypatch):
     monkeypatch.chdir(place)
