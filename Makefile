@@ -1,13 +1,17 @@
 # make demo    installs what is needed into .venv and runs the main job
-# make test    the same set-up, then the tests
-# make check   lint (ruff format, ruff, pyright), then the tests
+# make test    the same set-up, then the tests, on up to four cores: below ten minutes on two
+# make test-all with the slow ones too
+# make check   lint (ruff format, ruff, pyright), then all tests
 # make install the set-up alone
 SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
 
-.PHONY: install demo test lint check clean
+# One process for each core; the tests of a file share what they have built, so they stay in one process.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+
+.PHONY: install demo test test-all lint check clean
 
 # The stamp is newer than the metadata once everything is installed: a second run installs nothing.
 install: $(VENV)/.installed
@@ -26,14 +30,17 @@ demo: install
 	$(BIN)/ctxrep demo
 
 test: install
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-all: install
+	$(PYTEST) -m "not gpu"
 
 lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 
-check: lint test
+check: lint test-all
 
 clean:
 	rm -rf $(VENV) build dist demo *.egg-info

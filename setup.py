@@ -21,7 +21,8 @@ HUB = ["keras-hub>=0.20"]
 DEMO = ["scikit-learn>=1.3"]
 PLOT = ["matplotlib>=3.8"]
 DATA = ["tensorflow-datasets>=4.9", "importlib_resources"]  # the second is missing among its own requirements
-DEV = ["pytest>=8", "ruff>=0.9", "pyright>=1.1.390", "build", "tensorboard", "jax", "seqeval", "scipy"]
+TESTS = ["pytest>=8", "pytest-xdist>=3.6", "filelock", "tensorboard", "jax", "seqeval", "scikit-learn", "scipy"]
+DEV = [*TESTS, "build", "ruff>=0.9", "pyright>=1.1.390"]
 
 setup(
     name="keras_ctxrep",

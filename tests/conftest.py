@@ -2,16 +2,27 @@
 
 import os
 import random
+import runpy
+import shutil
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["KERAS_BACKEND"] = "tensorflow"
+# A worker of pytest-xdist has one core, and so have its subprocesses; 0 is TensorFlow's own choice.
+os.environ["TF_NUM_INTRAOP_THREADS"] = "1" if "PYTEST_XDIST_WORKER" in os.environ else "0"
+os.environ["TF_NUM_INTEROP_THREADS"] = os.environ["TF_NUM_INTRAOP_THREADS"]
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from filelock import FileLock
 
 # Two logical devices, for MirroredStrategy(["CPU:0", "CPU:1"]).
 tf.config.set_logical_device_configuration(
@@ -26,17 +37,68 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
+@pytest.fixture(scope="module")
+def tflite_in_process():
+    """`quantize.convert` runs the converter here, not in a process that first imports TensorFlow for five seconds."""
+    from keras_ctxrep_tflite import quantize
+
+    python, start = sys.executable, subprocess.run
+
+    def run(command, **options):
+        if [*command[:3]] != [python, "-m", quantize.__name__]:
+            return start(command, **options)
+        with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+            patch.setattr(sys, "argv", [*command[2:]])
+            warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # of runpy
+            try:
+                runpy.run_module(quantize.__name__, run_name="__main__")
+            except Exception:
+                return subprocess.CompletedProcess(command, 1, "", traceback.format_exc())
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantize.subprocess, "run", run)
+        yield
+
+
 @pytest.fixture(scope="session")
-def models(tmp_path_factory) -> Path:
+def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """A function from a name to a folder, which `make(folder)` fills; one folder for all workers of pytest-xdist.
+
+    The folder is shared: a test that changes it works on a copy.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a folder of its own in that of the session
+        root = root.parent
+
+    def folder_of(name: str, make: Callable[[Path], object]) -> Path:
+        folder = root / name
+        with FileLock(root / f"{name}.lock"):
+            if not folder.exists():
+                unfinished = root / f"{name}.unfinished"  # of a worker that failed
+                shutil.rmtree(unfinished, ignore_errors=True)
+                unfinished.mkdir()
+                make(unfinished)
+                unfinished.rename(folder)
+        return folder
+
+    return folder_of
+
+
+@pytest.fixture(scope="session")
+def models(made_once) -> Path:
     """ELMO/ and BERT/ pretrained/ and classifier/ folders, trained for seconds on sentences told apart by their words.
 
     With the labelled test sentences in test.tsv and the plain ones in corpus.txt.
     """
+    return made_once("models", train_models)
+
+
+def train_models(root: Path) -> None:
     from keras_ctxrep import recipes
     from keras_ctxrep.models import bert, elmo
     from keras_ctxrep.tasks.classify import Example
 
-    root = tmp_path_factory.mktemp("models")
     topics = {
         "weather": ["rain", "storm", "wind", "cloud", "snow", "thunder", "frost", "fog", "sunny", "drizzle"],
         "kitchen": ["bread", "butter", "oven", "spoon", "soup", "pepper", "onion", "plate", "knife", "café"],
@@ -83,4 +145,3 @@ def models(tmp_path_factory) -> Path:
             dropout=0.1,
             freeze=False,
         )
-    return root

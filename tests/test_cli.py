@@ -38,7 +38,7 @@ def ctxrep(*args, **kwargs):
 
 
 @pytest.fixture(scope="module")
-def tflite(models, tmp_path_factory):
+def tflite(models, tflite_in_process, tmp_path_factory):
     out = tmp_path_factory.mktemp("cli") / "m.tflite"
     assert cli.main(["tflite", str(models / "bert" / "classifier"), "--out", str(out), "--lengths", "16,32"]) == 0
     return out
@@ -192,10 +192,12 @@ def test_export_predict_and_compare(models, tflite, tmp_path, capsys):
         json.loads(found.stdout)["label"] == "music" and found.stderr == b""
     )  # TensorFlow's start-up noise is silenced
     arguments = [str(models / "bert" / "classifier"), str(tmp_path / "served"), str(tflite)]
-    assert cli.main(["compare", *arguments, "--data", str(models / "test.tsv"), "--json"]) == 0
+    rows = (models / "test.tsv").read_text(encoding="utf-8").splitlines(keepends=True)[:41]
+    (tmp_path / "test.tsv").write_text("".join(rows), encoding="utf-8")
+    assert cli.main(["compare", *arguments, "--data", str(tmp_path / "test.tsv"), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["agreement"] for row in rows] == [1, 1, 1]
-    assert cli.main(["compare", *arguments, "--data", str(models / "test.tsv")]) == 0
+    assert cli.main(["compare", *arguments, "--data", str(tmp_path / "test.tsv")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 5
 
 
@@ -217,7 +219,7 @@ def test_perplexity_is_that_of_the_probabilities(models, tmp_path):
     from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch
 
     folder = models / "elmo" / "pretrained"
-    sentences = (models / "corpus.txt").read_text(encoding="utf-8").splitlines()[:40]
+    sentences = (models / "corpus.txt").read_text(encoding="utf-8").splitlines()[:15]
     (tmp_path / "a.txt").write_text("\n".join(sentences), encoding="utf-8")
     model, bundle = train.load(folder)
     total, count = {"forward": 0.0, "backward": 0.0}, 0
@@ -276,17 +278,20 @@ def test_embed_of_words_gives_one_vector_each(models, tmp_path):
 
 
 def test_pretrain_and_train_from_files(models, tmp_path, capsys):
-    arguments = f"pretrain elmo --corpus {models}/corpus.txt --steps 4 --batch-size 8 --out {tmp_path}/lm"
+    lines = (models / "corpus.txt").read_text(encoding="utf-8").splitlines()[:80]
+    (tmp_path / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
+    arguments = f"pretrain elmo --corpus {tmp_path}/corpus.txt --steps 4 --batch-size 8 --out {tmp_path}/lm"
     assert cli.main(arguments.split()) == 0
     out = capsys.readouterr().out
     assert "forward perplexity" in out and json.loads((tmp_path / "lm" / "run.json").read_text())["history"]
-    rows = (models / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    header, *rows = (models / "test.tsv").read_text(encoding="utf-8").splitlines()[:60]
+    (tmp_path / "dev.tsv").write_text("\n".join([header, *rows]), encoding="utf-8")
     with open(tmp_path / "train.jsonl", "w", encoding="utf-8") as file:
         for row in rows:
             text, label = row.split("\t")
             file.write(json.dumps({"text": text, "label": label}) + "\n")
     arguments = (
-        f"train --data {tmp_path}/train.jsonl --dev {models}/test.tsv --encoder {tmp_path}/lm --out {tmp_path}/c"
+        f"train --data {tmp_path}/train.jsonl --dev {tmp_path}/dev.tsv --encoder {tmp_path}/lm --out {tmp_path}/c"
     )
     assert cli.main([*arguments.split(), "--steps", "4", "--freeze"]) == 0
     assert "accuracy" in capsys.readouterr().out

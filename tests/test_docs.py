@@ -59,10 +59,11 @@ def blocks(page: str, language: str) -> list[str]:
 def place(models, tmp_path_factory):
     """A folder with the files that the commands name."""
     folder = tmp_path_factory.mktemp("pages")
-    for name in ("text.txt", "heldout.txt"):
-        shutil.copy(models / "corpus.txt", folder / name)
-    for name in ("train.tsv", "dev.tsv", "test.tsv"):
-        shutil.copy(models / "test.tsv", folder / name)
+    sources = {"corpus.txt": ("text.txt", "heldout.txt"), "test.tsv": ("train.tsv", "dev.tsv", "test.tsv")}
+    for source, names in sources.items():
+        lines = (models / source).read_text(encoding="utf-8").splitlines(keepends=True)[:60]
+        for name in names:
+            (folder / name).write_text("".join(lines), encoding="utf-8")
     (folder / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\n")
     for name in ("train.conll", "dev.conll"):
         (folder / name).write_text("Ada B-PER\nmet O\nGrace B-PER\n\nrain O\nfell O\n\n" * 20)
@@ -87,6 +88,7 @@ def place(models, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow  # of one page alone: dozens of commands, half of which train
 @pytest.mark.filterwarnings("ignore:bert has no mlm_transform")  # as the page says
 @every_page
 def test_commands(page, place, monkeypatch, capsys):
@@ -110,6 +112,7 @@ def test_commands(page, place, monkeypatch, capsys):
             assert cli.main(argv[1:]) == 0, (command, capsys.readouterr().err)
 
 
+@pytest.mark.slow  # trains at a published size
 @every_page
 def test_python(page, place, monkeypatch):
     monkeypatch.chdir(place)

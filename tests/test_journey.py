@@ -18,6 +18,8 @@ from keras_ctxrep_tflite import compare, quantize, runtime
 from keras_ctxrep import recipes, train
 from keras_ctxrep.text.scores import accuracy
 
+pytestmark = pytest.mark.usefixtures("tflite_in_process")
+
 AWKWARD = [
     "The CAFÉ\u0301 is good.",
     "soup\u00adpepper\u200bonion \U0001f469\u200d\U0001f373 the chef's 😀",
@@ -112,7 +114,8 @@ ODD_CONTEXTS = [
     "the drum is good. " * 6 + "the snow was bad! " + "the knife is good. " * 6,
     "",
 ]
-TASKS = ("classify", "pair", "multilabel", "regress", "tag", "crf", "answer")
+SHORTER = ("classify", "pair", "multilabel", "regress", "tag")  # together two minutes: `make test-all`
+TASKS = ("crf", "answer", *(pytest.param(task, marks=pytest.mark.slow) for task in SHORTER))
 
 
 def examples_of(task: str, count: int = 400) -> list:

@@ -37,6 +37,7 @@ def test_the_wheel_holds_exactly_three_packages(wheel):
         assert expected == {name for name in names if name.startswith(f"{package}/")}
 
 
+@pytest.mark.slow  # pip installs into a new environment
 def test_the_edge_predicts_in_a_bare_environment(wheel, models, tmp_path):
     file = quantize.convert(models / "elmo" / "classifier", tmp_path / "m.tflite", "int8", (16, 32))
     venv.create(tmp_path / "venv", with_pip=True)

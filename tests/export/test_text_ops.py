@@ -224,9 +224,9 @@ def expected_offsets(bundle: Bundle, texts: list[str]) -> list[list[tuple[int, i
     return [[(piece.start, piece.end) for piece in row] for row in bundle.features.wordpiece.encode_batch(texts)]
 
 
-def assert_offsets(bundle: Bundle, texts: list[str], data: list[bytes] | None = None) -> None:
+def assert_offsets(bundle: Bundle, function, texts: list[str], data: list[bytes] | None = None) -> None:
     wanted = expected_offsets(bundle, texts)
-    found = offsets(bundle)(tf.constant(data or [text.encode() for text in texts]))
+    found = function(tf.constant(data or [text.encode() for text in texts]))
     found = [*zip(*(edge.numpy().tolist() for edge in found), strict=True)]
     assert len(found) == sum(map(len, wanted))
     spans = iter(found)
@@ -234,10 +234,14 @@ def assert_offsets(bundle: Bundle, texts: list[str], data: list[bytes] | None = 
     assert not [row for row in rows if row[1] != row[2]][:5]
 
 
-def answering(name: str) -> Bundle:
+@cache  # tracing takes as long as the texts
+def answering(name: str):
+    """A bundle and its `offsets`."""
     if name == "words":
-        return Bundle("elmo", "embed", {"max_characters": 50}, 128)
-    return Bundle("bert", "answer", {}, 128, vocab=vocabulary(), pairs=True, **BERTS[name])
+        bundle = Bundle("elmo", "embed", {"max_characters": 50}, 128)
+    else:
+        bundle = Bundle("bert", "answer", {}, 128, vocab=vocabulary(), pairs=True, **BERTS[name])
+    return bundle, offsets(bundle)
 
 
 ACCENTS = [unicodedata.normalize(form, text) for form in ("NFC", "NFD") for text in [*AWKWARD, *PROSE[:20]]]
@@ -246,13 +250,13 @@ ACCENTS = [unicodedata.normalize(form, text) for form in ("NFC", "NFD") for text
 @pytest.mark.parametrize("name", ["words", "bert cased", "bert uncased", "bert cased without accents"])
 @pytest.mark.parametrize("texts", [AWKWARD + ACCENTS, TEXTS["random"], PROSE[:500]], ids=["awkward", "random", "prose"])
 def test_offsets(name, texts):
-    assert_offsets(answering(name), texts)
+    assert_offsets(*answering(name), texts)
 
 
 @pytest.mark.parametrize("name", ["words", "bert uncased"])
 def test_offsets_in_bytes_that_are_not_utf8(name):
     data = not_utf8(300)
-    assert_offsets(answering(name), [one.decode("utf-8", "replace") for one in data], data)
+    assert_offsets(*answering(name), [one.decode("utf-8", "replace") for one in data], data)
 
 
 @pytest.mark.parametrize("rules", [(False, False, True), (True, True, True), (True, False, False)])
@@ -261,9 +265,8 @@ def test_offsets_of_every_code_point(rules):
     points = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and not 0x41000 <= code < 0xDF000]
     texts = [" ".join(f"x{char}y" for char in points[i : i + 100]) for i in range(0, len(points), 100)]
     vocab = (*SPECIAL_PIECES, "x", "##y")
-    assert_offsets(
-        Bundle("bert", "answer", {}, 128, vocab=vocab, pairs=True, **dict(zip(RULES, rules, strict=True))), texts
-    )
+    bundle = Bundle("bert", "answer", {}, 128, vocab=vocab, pairs=True, **dict(zip(RULES, rules, strict=True)))
+    assert_offsets(bundle, offsets(bundle), texts)
 
 
 RULES = ("lowercase", "strip_accents", "split_cjk")

@@ -12,6 +12,13 @@ from keras_ctxrep.text.decode import viterbi
 from keras_ctxrep.text.features import StaticFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
+
+def compile_and_build(model, optimizer, loss):
+    """Compiles a model, and makes the optimizer's variables: `fit` would trace its first step twice for them."""
+    model.compile(optimizer, loss)
+    model.optimizer.build(model.trainable_variables)
+
+
 both_ways = pytest.mark.parametrize("mix", [False, True])
 
 
@@ -73,7 +80,7 @@ def test_a_frozen_encoder_stays_as_it_is(family, sentences, mix):
     model = heads.classify(encoder, 2, mix)
     assert len(model.trainable_weights) == (4 if mix else 2)
     before = [weight.numpy() for weight in encoder.weights]
-    model.compile(keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    compile_and_build(model, keras.optimizers.SGD(0.5), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(features(sentences), {"logits": np.array([0, 1, 0, 1])}, verbose=0)
     for weight, old in zip(encoder.weights, before, strict=True):
         assert np.array_equal(weight.numpy(), old)
@@ -84,7 +91,7 @@ def test_training_the_classifier_trains_the_encoder(family, sentences, mix):
     encoder, features = family
     model = heads.classify(encoder, 2, mix, dropout=0.0)
     before = encoder.get_weights()
-    model.compile(keras.optimizers.SGD(0.3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    compile_and_build(model, keras.optimizers.SGD(0.3), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     batch, labels = features(sentences), {"logits": np.array([0, 1, 0, 1])}
     losses = model.fit(batch, labels, epochs=6, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
@@ -251,7 +258,7 @@ def test_token_heads_learn_and_are_saved(family, tagged, sentences, task, tmp_pa
         targets = {"logits": rng.integers(0, 3, words_of(batch).shape)}
     else:
         targets = {"start_logits": np.array([1, 0, 1, 0]), "end_logits": np.array([2, 1, 1, 1])}
-    model.compile(keras.optimizers.Adam(0.05), dict.fromkeys(targets, loss))
+    compile_and_build(model, keras.optimizers.Adam(0.05), dict.fromkeys(targets, loss))
     losses = model.fit(batch, targets, epochs=30, batch_size=4, verbose=0).history["loss"]
     assert losses[-1] < 0.7 * losses[0]
     model.save(tmp_path / "model.keras")

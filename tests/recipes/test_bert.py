@@ -258,6 +258,7 @@ def test_a_pair_among_single_texts(folder, pairs, tmp_path):
         recipes.finetune(single, pairs, folder, tmp_path / "out", steps=1)
 
 
+@pytest.mark.usefixtures("tflite_in_process")
 def test_every_engine_classifies_pairs_alike(classifier, pairs, tmp_path, capsys):
     assert cli.main(["export", str(classifier), "--out", str(tmp_path / "serving")]) == 0
     assert cli.main(["tflite", str(classifier), "--out", str(tmp_path / "a.tflite"), "--lengths", "8,24"]) == 0

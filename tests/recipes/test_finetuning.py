@@ -147,9 +147,9 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
 @pytest.mark.parametrize(
     ("task", "options"),
     [
-        ("tag", {"stack": "lstm"}),
-        ("classify", {"stack": "gru", "both_ends": True}),
-        ("tag", {"stack": "cnn", "top_only": True}),
+        pytest.param("tag", {"stack": "lstm"}, marks=pytest.mark.slow),  # the three together take a minute
+        pytest.param("classify", {"stack": "gru", "both_ends": True}, marks=pytest.mark.slow),
+        pytest.param("tag", {"stack": "cnn", "top_only": True}, marks=pytest.mark.slow),
         ("classify", {}),
         ("tag", {"stack": "lstm", "crf": True, "beside": True}),
     ],
