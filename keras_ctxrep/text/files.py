@@ -223,7 +223,7 @@ def squad(path: Path, keys: Sequence[str]) -> Rows:
     line, counted, place = 1, 0, found.end()
     while text[place : place + 1] != "]":
         try:
-            article, end = json.JSONDecoder().rawdecoded(text, place)
+            article, end = json.JSONDecoder().raw_decode(text, place)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
         except (ValueError, RecursionError) as error:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-from keras_ctxrep.text.predict import Predictor
 
+from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text import bundle as bundles
 
 
