@@ -34,7 +34,7 @@ def models(tmp_path_factory) -> Path:
     """
     from keras_ctxrep import recipes
     from keras_ctxrep.models import bert, elmo
-    from keras_ctxrep.text.examples import Example
+    from keras_ctxrep.tasks.classify import Example
 
     root = tmp_path_factory.mktemp("models")
     topics = {

@@ -19,7 +19,7 @@ TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 FORMAT = 2
 # of format 1, the tasks that read something of their own
 _READS = {"tag": {"words": True}, "answer": {"windows": True}}
-_ANSWERING = ("stride", "max_answer", "null_threshold")  # fields of format 1
+_ANSWERING = {"stride": 128, "max_answer": 30, "null_threshold": None}  # fields of format 1, and their defaults
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,8 @@ def _upgraded(fields: dict) -> dict:
         raise ValueError(f"format is not 1 to {FORMAT}")
     if version == 1:
         fields["reads"] = {"pair": fields.pop("pairs", False)} | _READS.get(fields["task"], {})
-        fields["settings"] = {name: fields.pop(name) for name in _ANSWERING if name in fields}
+        settings = {name: fields.pop(name, default) for name, default in _ANSWERING.items()}
+        fields["settings"] = settings if fields["task"] == "answer" else {}
     return fields
 
 
