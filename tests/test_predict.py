@@ -13,8 +13,10 @@ from keras_ctxrep import tasks
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.multilabel import Multilabel
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 CONFIG = {"max_characters": 50}
@@ -478,3 +480,37 @@ def test_an_answerer_that_reads_raw_text():
     answers = Predictor(bundle, run, batch_size=2, raw=True)(["a", "b", "c"], ["\u00e9t\u00e9 x", "y", "zz"])
     assert answers[0] == {"answer": "\u00e9t\u00e9", "start": 0, "end": 3, "score": 0.0, "null_score": -1.0}
     assert [answer["answer"] for answer in answers] == ["\u00e9t\u00e9", "y", "zz"] and seen == [2, 1]
+
+
+def test_a_question_that_is_cut_is_told():
+    fits, cut = answerer(max_length=12)(["a b c d", "a b c d e"], ["f g"] * 2)
+    assert "truncated" not in fits and cut["truncated"] is True
+
+
+# ------------------------------------------------------------------------------------------------------- marked spans
+
+
+class Marking(Multilabel):
+    """Whether each of two marked spans has a label: what it is given are the marks themselves."""
+
+    name = "marking"
+
+    def decode(self, bundle, query, rows, outputs):
+        return {"marks": np.asarray(outputs[0]["marks"]).tolist()}
+
+
+@pytest.mark.parametrize("family", ["elmo", "bert"])
+def test_marked_spans_reach_the_model(family, monkeypatch):
+    monkeypatch.setattr(tasks, "SERVED", tasks.SERVED | {"marking": Marking()})
+    fields = {"vocab": VOCAB} if family == "bert" else {}
+    bundle = Bundle(family, "marking", CONFIG, 60, ("a",), reads=Reads(marks=2), **fields)
+    predictor = Predictor(bundle, lambda batch: {"marks": batch["marks"]}, batch_size=2)
+    texts = ["ab cd, ef", ["ab", "cd", ",", "ef"], "x"]
+    answers = predictor(texts, marks=[[(3, 5), (3, 9)], [(1, 2), (1, 4)], [(0, 1), (0, 0)]])
+    begin, end, last = (3, 5, 8) if family == "bert" else (1, 2, 4)
+    assert answers[0] == answers[1] == {"marks": [[begin, end], [begin, last]]}
+    assert answers[2] == {"marks": [[1, 2] if family == "bert" else [0, 1], [0, 0]]}
+    with pytest.raises(ValueError, match=r"this model reads 2 marked spans of each text"):
+        predictor(["x"], marks=[[(0, 1)]])
+    with pytest.raises(ValueError, match=r"marks \(\): this model reads 2 marked spans"):
+        predictor(["x"])

@@ -23,3 +23,12 @@ def test_fields_of_a_bundle():
     assert tasks.bundle_fields("tag")["reads"] == Reads(words=True)
     with pytest.raises(ValueError, match="task 'translate': one of classify, multilabel, regress, tag, answer, embed"):
         tasks.bundle_fields("translate")
+
+
+def test_labels_of_tags():
+    labels = tasks.get("tag").labels
+    assert labels({"O", "B", "I"}, "a.conll") == labels({"O", "B"}, "a.conll") == ("O", "B", "I")
+    assert labels({"O", "I-X", "B-Y"}, "a.conll") == ("O", "B-X", "B-Y", "I-X", "I-Y")
+    assert labels({"O", "NN"}, "a.conll") == ("O", "NN")
+    with pytest.raises(ValueError, match=r"a\.conll: only the label 'O'; a tagger needs at least two"):
+        labels({"O"}, "a.conll")
