@@ -14,8 +14,9 @@ import os
 import random as random_order
 from pathlib import Path
 
+from keras_ctxrep import tasks
+from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.corpus import lines
-from keras_ctxrep.text.examples import Example, read
 from keras_ctxrep.text.scores import accuracy, standard_error
 
 SHARE = 0.8  # of the time, for the first phase
@@ -93,12 +94,13 @@ def main() -> None:
     if args.data is None:
         return
     data = Path(args.data)
-    tasks = {
-        "SST-2": (*(list(read("classify", data / "sst2_glue" / f"{part}.tsv")) for part in ("train", "dev")), 1, 64),
+    read = tasks.get("classify").read
+    learned = {
+        "SST-2": (*(list(read(data / "sst2_glue" / f"{part}.tsv")) for part in ("train", "dev")), 1, 64),
         "MRPC": (*(mrpc(data / "mrpc" / f"msr_paraphrase_{part}.txt") for part in ("train", "test")), 3, 128),
     }
     print("\n| task | examples | epochs | seed | pretrained | random weights |\n|" + "---|" * 6, flush=True)
-    for task, (train_set, test_set, epochs, length) in tasks.items():
+    for task, (train_set, test_set, epochs, length) in learned.items():
         random_order.Random(0).shuffle(train_set)
         for seed in range(args.seeds):
             found = []

@@ -30,10 +30,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep.text import examples
+from keras_ctxrep import tasks
+from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.decode import best_answers
-from keras_ctxrep.text.evaluation import evaluate
-from keras_ctxrep.text.features import Row
+from keras_ctxrep.text.features import Row, window_step
 
 ROOT = Path(__file__).parents[1]
 STRIDE, MAX_ANSWER, MAX_QUESTION = 128, 30, 64
@@ -78,7 +78,7 @@ def write_rows(data: Path, folder: Path) -> None:
     """The examples of all tasks, NAME-train.jsonl in a random order, NAME-dev.jsonl and NAME-test.jsonl."""
 
     def read(kind: str, names: str, *parts: str, **columns: str) -> Iterator[list]:
-        return (list(examples.read(kind, data / names.format(part), columns)) for part in parts)
+        return (list(tasks.get(kind).read(data / names.format(part), columns)) for part in parts)
 
     _write(folder, "SST-2", *read("classify", "sst2_glue/{}.tsv", "train", "train_heldout", "dev"))
     columns = {"label": "Quality", "text": "#1 String", "pair": "#2 String"}
@@ -94,11 +94,11 @@ def write_rows(data: Path, folder: Path) -> None:
     _write(folder, "bank", [one for place, one in enumerate(train_set) if place % 6], held, test_set)
 
 
-def _senses(folder: Path, part: str) -> Iterator[examples.Example]:
+def _senses(folder: Path, part: str) -> Iterator[Example]:
     names = json.loads((folder / "classes_map.txt").read_text("utf-8"))
     sentences, senses = ((folder / f"{part}.{what}.txt").read_text("utf-8").splitlines() for what in ("data", "gold"))
     for sentence, sense in zip(sentences, senses, strict=True):
-        yield examples.Example(sentence.split("\t")[1], names[sense.strip()])
+        yield Example(sentence.split("\t")[1], names[sense.strip()])
 
 
 def _write(folder: Path, name: str, train_set: list, dev: list, test: list) -> None:
@@ -128,15 +128,14 @@ def ours(task: Task, rows: Path, dev: Path, test: Path, encoder: str, out: Path,
         dev,
         encoder,
         out,
-        task.kind,
+        task=task.kind,
         max_length=task.max_length,
         batch_size=task.batch_size,
         epochs=task.epochs,
         patience=task.epochs,
         learning_rate=task.learning_rate,
-        stride=STRIDE,
-        max_answer=MAX_ANSWER,
         seed=seed,
+        **({"stride": STRIDE, "max_answer": MAX_ANSWER} if task.kind == "answer" else {}),
         **kwargs,
     )
     seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
@@ -159,7 +158,8 @@ def theirs(worker: subprocess.Popen, task: Task, rows: Path, test: Path, folder:
     worker.stdin.flush()
     found = json.loads(worker.stdout.readline())
     answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-    report = evaluate(task.kind, list(examples.read(task.kind, test)), answers, interval=False)
+    judge = tasks.get(task.kind)
+    report = judge.evaluate(list(judge.read(test)), answers, interval=False)
     return {"figures": {name: report.scores[name] for name in task.figures}} | found
 
 
@@ -171,7 +171,7 @@ def serve() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         task = Task(**order["task"])
-        rows, test = (list(examples.read(task.kind, order[name])) for name in ("rows", "test"))
+        rows, test = (list(tasks.get(task.kind).read(order[name])) for name in ("rows", "test"))
         answers, found = torch_run(task, rows, test, order["folder"], order["seed"])
         Path(order["out"]).write_text("".join(json.dumps(answer) + "\n" for answer in answers), "utf-8")
         print(json.dumps(found), flush=True)
@@ -268,7 +268,7 @@ def _windows(tokenizer, task: Task, example: Any) -> Iterator[dict]:
         }
         if begin + room >= len(pieces):
             return
-        begin += min(STRIDE, room)
+        begin += window_step(room, STRIDE)
 
 
 def _batches(rows: list[dict], size: int, seed: int, steps: int) -> Iterator[list[dict]]:
@@ -376,8 +376,8 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
         "biLM, mix, and GloVe": lambda: {"encoder": args.elmo, "beside": glove()} | biLM,
     }
     for seed in range(args.seeds):
-        for part, tasks in (("finetuned", FINETUNED), ("context", CONTEXT)):
-            for name, task in tasks.items():
+        for part, settings in (("finetuned", FINETUNED), ("context", CONTEXT)):
+            for name, task in settings.items():
                 every, dev, test = (folder / f"{name}-{what}.jsonl" for what in ("train", "dev", "test"))
                 lines = every.read_text("utf-8").split("\n")
                 rows, few = folder / f"{part}-{name}.jsonl", folder / f"{name}-few.jsonl"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import optimizers, train
+from keras_ctxrep import optimizers, tasks, train
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures
@@ -205,7 +205,7 @@ def test_patience_outlives_an_interruption(points, tmp_path, step):
 )
 def test_what_a_task_is_trained_with(task, target, expected):
     """On logits that are all zero."""
-    model = train.compile(linear(), train.AdamW(), task)
+    model = train.compile(linear(), train.AdamW(), tasks.get(task).loss())
     model.set_weights([weight * 0 for weight in model.get_weights()])
     y = {"logits": np.array(target, "int32" if task == "classify" else "float32")}
     assert model.evaluate({"x": np.ones((1, 4), "float32")}, y, verbose=0) == pytest.approx(expected, rel=1e-5)
@@ -476,7 +476,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras, numpy as np, tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from keras_ctxrep import optimizers, train
+from keras_ctxrep import optimizers, tasks, train
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch

@@ -11,11 +11,14 @@ from functools import cache
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export.text_ops import Windows, answers, features, split
+from keras_ctxrep_export.text_ops import Windows, features, split
 from tensorflow.core.protobuf import saved_model_pb2
 from tokenizers.normalizers import BertNormalizer
 
+from keras_ctxrep import tasks
+from keras_ctxrep.tasks.answer import answers_in_graph
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece, words
 
 AWKWARD = [
@@ -195,7 +198,7 @@ def test_saved_model_of_stock_ops_without_assets(prepared, tmp_path):
 def test_pairs(max_length):
     """Of all lengths, so that the first, the second, both or none are cut."""
     vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "c")
-    bundle = Bundle("bert", "classify", {}, max_length, vocab=vocab, pairs=True)
+    bundle = Bundle("bert", "classify", {}, max_length, vocab=vocab, reads=Reads(pair=True))
     texts, pairs = (
         list(column) for column in zip(*(("ab c " * i, "c ab " * j) for i in range(6) for j in range(6)), strict=True)
     )
@@ -234,10 +237,14 @@ def assert_offsets(bundle: Bundle, texts: list[str], data: list[bytes] | None = 
     assert not [row for row in rows if row[1] != row[2]][:5]
 
 
+def answerer(max_length: int, vocab: tuple[str, ...], **rules) -> Bundle:
+    return Bundle("bert", config={}, max_length=max_length, vocab=vocab, **rules, **tasks.bundle_fields("answer"))
+
+
 def answering(name: str) -> Bundle:
     if name == "words":
         return Bundle("elmo", "embed", {"max_characters": 50}, 128)
-    return Bundle("bert", "answer", {}, 128, vocab=vocabulary(), pairs=True, **BERTS[name])
+    return answerer(128, vocabulary(), **BERTS[name])
 
 
 ACCENTS = [unicodedata.normalize(form, text) for form in ("NFC", "NFD") for text in [*AWKWARD, *PROSE[:20]]]
@@ -261,9 +268,7 @@ def test_offsets_of_every_code_point(rules):
     points = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and not 0x41000 <= code < 0xDF000]
     texts = [" ".join(f"x{char}y" for char in points[i : i + 100]) for i in range(0, len(points), 100)]
     vocab = (*SPECIAL_PIECES, "x", "##y")
-    assert_offsets(
-        Bundle("bert", "answer", {}, 128, vocab=vocab, pairs=True, **dict(zip(RULES, rules, strict=True))), texts
-    )
+    assert_offsets(answerer(128, vocab, **dict(zip(RULES, rules, strict=True))), texts)
 
 
 RULES = ("lowercase", "strip_accents", "split_cjk")
@@ -272,7 +277,7 @@ LETTERS = (*SPECIAL_PIECES, "a", "##b", "c", "d", "é")
 
 @pytest.mark.parametrize("max_length", [4, 5, 9, 200])
 def test_starts_of_words(max_length):
-    bundle = Bundle("bert", "tag", {}, max_length, ("O",), LETTERS, strip_accents=False)
+    bundle = Bundle("bert", "tag", {}, max_length, ("O",), LETTERS, strip_accents=False, reads=Reads(words=True))
     texts = ["", "ab c, Ab\u200b  É", "c" * 101 + " ab", "ab " * 7, " \t", "👩‍👩‍👧 a", "e\u0301a שלום ab"]
     found, spans = features(bundle).tagging(tf.constant(texts))
     rows = [bundle.features.wordpiece.encode(text) for text in texts]
@@ -312,7 +317,7 @@ def python_windows(pieces: WordPiece, question: str, context: str, max_length: i
         found.append(([pieces.cls, *asked, pieces.sep, *part, pieces.sep], begin, len(part)))
         if begin + room >= len(ids):
             return found
-        begin += min(stride, room)
+        begin += stride if stride < room else max(1, room // 2)
 
 
 QUESTIONS = ["a", "", "c ab", "ab " * 40]
@@ -322,7 +327,7 @@ ASKED = [(q, c) for q, c in itertools.product(QUESTIONS, CONTEXTS)]
 
 @pytest.mark.parametrize(("max_length", "stride"), [(69, 128), (69, 1), (70, 3), (200, 128), (70, 4), (8, 2), (4, 1)])
 def test_windows(max_length, stride):
-    bundle = Bundle("bert", "answer", {}, max_length, (), LETTERS, pairs=True, stride=stride)
+    bundle = answerer(max_length, LETTERS)
     questions, contexts = map(list, zip(*ASKED, strict=True))
     found = features(bundle).windows(tf.constant(questions), tf.constant(contexts), stride)
     pieces = bundle.features.wordpiece
@@ -354,10 +359,12 @@ def fake_logits(inputs) -> dict:
 @pytest.mark.parametrize("null_threshold", [None, 0.0, -6.0])
 @pytest.mark.parametrize(("max_length", "stride", "max_answer"), [(70, 3, 30), (69, 128, 2), (72, 2, 1), (90, 5, 4)])
 def test_answers_against_every_span(max_length, stride, max_answer, null_threshold):
-    bundle = Bundle("bert", "answer", {}, max_length, (), LETTERS, pairs=True)
+    bundle = answerer(max_length, LETTERS)
     pieces = bundle.features.wordpiece
     windows: Windows = features(bundle).windows(*map(tf.constant, zip(*ASKED, strict=True)), stride)
-    found = answers(fake_logits(windows.inputs), windows, max_answer, null_threshold)
+    found = answers_in_graph(
+        fake_logits(windows.inputs), windows, {"max_answer": max_answer, "null_threshold": null_threshold}
+    )
     found = [*zip(*(found[name].numpy() for name in ("answer", "start", "end", "score", "null_score")), strict=True)]
     assert len(found) == len(ASKED)
     for (question, context), one in zip(ASKED, found, strict=True):
@@ -379,7 +386,8 @@ def test_answers_against_every_span(max_length, stride, max_answer, null_thresho
 
 
 def test_no_question():
-    bundle = Bundle("bert", "answer", {}, 70, (), LETTERS, pairs=True)
+    bundle = answerer(70, LETTERS)
     empty = tf.constant([], tf.string)
     windows = features(bundle).windows(empty, empty, 128)
-    assert answers(fake_logits(windows.inputs), windows, 30, None)["answer"].shape == (0,)
+    settings = {"max_answer": 30, "null_threshold": None}
+    assert answers_in_graph(fake_logits(windows.inputs), windows, settings)["answer"].shape == (0,)
