@@ -391,3 +391,10 @@ def test_a_published_model_that_is_not_there(tmp_path, capsys, monkeypatch):
         assert f"{name}: not downloaded yet: `ctxrep zoo get {name}`" in capsys.readouterr().err
     assert cli.main(["export", "no-such", "--out", str(tmp_path / "x")]) == 1
     assert "no-such: no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--columns text=a", "--predictions p.jsonl", "--json", "--skip-bad", "--carry-state"])
+def test_sentences_are_scored_without_the_options_of_tasks(flag, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["score", str(tmp_path), "--data", "a.txt", "--lm", *flag.split()])
+    assert stop.value.code == 2 and f"leave out {flag.split()[0]} with --lm" in capsys.readouterr().err

@@ -40,23 +40,8 @@ def parse(*argv, config=None):
 
 def test_a_flag_for_every_field():
     assert parse("--out", "x") == {"out": "x"}  # the dataclass has the defaults
-    values = parse(
-        *[
-            "--out",
-            "x",
-            "--count",
-            "5",
-            "--rate",
-            "0.5",
-            "--kind",
-            "b",
-            "--fast",
-            "--no-deep",
-            "--columns",
-            "text=1",
-            "label=2",
-        ]
-    )
+    argv = "--out x --count 5 --rate 0.5 --kind b --fast --no-deep --columns text=1 label=2"
+    values = parse(*argv.split())
     assert values == {
         "out": "x",
         "count": 5,

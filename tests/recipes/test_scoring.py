@@ -264,3 +264,12 @@ def test_options_of_task_models_alone(folders, models, tmp_path):
         recipes.score(folders / "encoder", "any.txt")
     with pytest.raises(ValueError, match="give a text file"):
         recipes.score(models / "bert" / "pretrained", ["a"])
+
+
+def test_a_sentence_without_pieces_among_the_worst(folders, tmp_path):
+    found = recipes.score(
+        folders / "tag", put(tmp_path, "a.conll", "\u200b B-X\n\u200b I-X\n\nx B-X\n\u200b I-X\ny O\n")
+    )
+    shown = {one["place"].rpartition(":")[2]: one for one in found["worst"]}
+    assert found["examples"] == 2 and shown["1"]["answer"] == "no words in this text"
+    assert shown["1"]["expected"] == "\u200b/B-X \u200b/I-X"
