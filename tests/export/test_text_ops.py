@@ -275,6 +275,14 @@ RULES = ("lowercase", "strip_accents", "split_cjk")
 LETTERS = (*SPECIAL_PIECES, "a", "##b", "c", "d", "é")
 
 
+def widened(batch: dict[str, np.ndarray], words: int) -> dict[str, np.ndarray]:
+    """With as many "starts" as the graph has, which has a 0 for each word that was cut off."""
+    return {
+        name: np.pad(array, ((0, 0), (0, words - array.shape[1]))) if name == "starts" else array
+        for name, array in batch.items()
+    }
+
+
 @pytest.mark.parametrize("max_length", [4, 5, 9, 200])
 def test_starts_of_words(max_length):
     bundle = Bundle("bert", "tag", {}, max_length, ("O",), LETTERS, strip_accents=False, reads=Reads(words=True))
@@ -285,7 +293,7 @@ def test_starts_of_words(max_length):
     width = max(map(len, first))
     starts = [[1 + i if 1 + i < max_length - 1 else 0 for i in row] + [0] * (width - len(row)) for row in first]
     assert found["starts"].numpy().tolist() == starts and found["starts"].dtype == tf.int32
-    for name, array in bundle.features(texts).items():
+    for name, array in widened(bundle.features(texts), width).items():
         assert np.array_equal(found[name], array), name
     for i, (text, row, begins) in enumerate(zip(texts, rows, first, strict=True)):
         edges = [(row[a].start, row[b - 1].end) for a, b in itertools.pairwise([*begins, len(row)])]
@@ -391,3 +399,66 @@ def test_no_question():
     windows = features(bundle).windows(empty, empty, 128)
     settings = {"max_answer": 30, "null_threshold": None}
     assert answers_in_graph(fake_logits(windows.inputs), windows, settings)["answer"].shape == (0,)
+
+
+# ------------------------------------------------------------------------------------------------------- marked spans
+
+
+def marked_spans(texts: list[str]) -> list[list[tuple[int, int]]]:
+    """Two spans of each text: whole words, parts of words, what is between them, nothing, and beyond the end."""
+    pick, spans = random.Random(3), []
+    for number, text in enumerate(texts):
+        found = [(word.start, word.end) for word in words(text)]
+        edges = sorted(pick.choices(range(len(text) + 1), k=2))
+        drawn = [(0, 0), tuple(edges), (edges[0], edges[0]), (edges[0], len(text) + 5)]
+        if found:
+            first, last = sorted(pick.choices(found, k=2))
+            drawn += [first, (first[0], last[1]), found[-1]] * 2
+        spans.append([drawn[number % len(drawn)], pick.choice(drawn)])
+    return spans
+
+
+READING = {"marks": {}, "indicated": {"indicate": True}, "words": {"words": True}}
+CUT = {"short": 7, "long": 128}
+
+
+@pytest.mark.parametrize("length", CUT)
+@pytest.mark.parametrize("reads", READING)
+@pytest.mark.parametrize("name", ["words", *BERTS])
+def test_marks(name, reads, length):
+    """Which tokens the spans of characters are, in NumPy and in the graph."""
+    own = Reads(marks=2, **READING[reads])
+    if name == "words":
+        bundle = Bundle("elmo", "embed", {"max_characters": 9}, CUT[length], reads=own)
+    else:
+        bundle = Bundle("bert", "embed", {}, CUT[length], vocab=vocabulary(), reads=own, **BERTS[name])
+    texts = [*ACCENTS, *TEXTS["random"][:300], *PROSE[:100]]
+    spans = marked_spans(texts)
+    expected = bundle.features.collate(bundle.features.encode(texts, marks=spans))
+    found = features(bundle)(tf.constant(texts), marks=tf.constant(spans, tf.int32))
+    assert found.keys() == expected.keys()
+    if "starts" in expected:
+        expected = widened(expected, found["starts"].shape[1])
+    for key, array in expected.items():
+        different = [
+            i for i, (a, b) in enumerate(zip(found[key].numpy(), array, strict=True)) if not np.array_equal(a, b)
+        ]
+        assert not different, (key, len(different), [(texts[i], spans[i]) for i in different[:3]])
+    if "marks" in expected:
+        real = expected["marks"][..., 1] > 0
+        assert real.mean() > 0.1 and (~real).any()
+    else:
+        assert expected["segment_ids"].any()
+
+
+def test_marks_of_the_first_of_a_pair():
+    bundle = Bundle("bert", "classify", {}, 9, (), LETTERS, reads=Reads(pair=True, marks=2))
+    texts = ["ab c d", "ab c d ab c d", "", "c"]
+    pairs = ["ab c", "d d", "c", "ab " * 9]
+    spans = [[(0, 2), (3, 6)], [(0, 1), (7, 13)], [(0, 0), (0, 3)], [(0, 1), (0, 0)]]
+    expected = bundle.features.collate(bundle.features.encode(texts, pairs, marks=spans))
+    found = features(bundle)(tf.constant(texts), tf.constant(pairs), tf.constant(spans, tf.int32))
+    assert {name: tensor.numpy().tolist() for name, tensor in found.items()} == {
+        name: array.tolist() for name, array in expected.items()
+    }
+    assert expected["marks"].tolist() == [[[1, 3], [0, 0]], [[1, 2], [0, 0]], [[0, 0], [0, 0]], [[1, 2], [0, 0]]]
