@@ -5,11 +5,11 @@ import difflib
 import json
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep.options import Options, check_value
+from keras_ctxrep.options import Options, check_type, check_value
 
 
 class Flags:
@@ -22,6 +22,7 @@ class Flags:
     def __init__(self, parser: argparse.ArgumentParser):
         self.parser = parser
         self._actions: dict[str, argparse.Action] = {}
+        self._fields: dict[str, Field] = {}
 
     def add(self, flag: str, help: str, **kwargs: Any) -> None:
         """An argument, as of `ArgumentParser.add_argument`."""
@@ -56,6 +57,7 @@ class Flags:
             arguments |= {name: details[name] for name in ("metavar", "nargs") if name in details}
             arguments |= {"help": help} | changes.get(entry.name, {})
             self.add(f"--{entry.name.replace('_', '-')}", **arguments)
+            self._fields[entry.name] = entry
 
     def configure(self, path: str | Path, given: Collection[str] = ()) -> None:
         """Takes defaults from a configuration file.
@@ -65,7 +67,8 @@ class Flags:
             given: arguments that stand on the command line anyway.
 
         Raises:
-            ValueError: the file is no mapping, or has a name that is no flag of this command.
+            ValueError: the file is no mapping, or has a name that is no flag of this command, or a value that is not
+                one of its option.
         """
         for key, value in read_config(path).items():
             name = key.replace("-", "_")
@@ -74,7 +77,17 @@ class Flags:
                 raise ValueError(f"{path}: {key!r} is no option of this command; the nearest one is {nearest!r}")
             if name in given or value is None:
                 continue
-            self._actions[name].required = False
+            action = self._actions[name]
+            if isinstance(value, str) and action.nargs == "+" and action.type is None:
+                value = [value]
+            parsed = isinstance(value, str) and action.nargs is None and action.type not in (None, str)  # by argparse
+            if name in self._fields and not parsed:
+                try:
+                    check_type(name, value, self._fields[name].type)
+                    check_value(name, value, self._fields[name].metadata)
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f"{path}: {error}") from None
+            action.required = False
             self.parser.set_defaults(**{name: value})
 
 

@@ -50,7 +50,7 @@ class Options:
     def __post_init__(self):
         for entry in fields(self):
             value = getattr(self, entry.name)
-            _check_type(entry.name, value, entry.type)
+            check_type(entry.name, value, entry.type)
             if value is not None:
                 check_value(entry.name, value, entry.metadata)
 
@@ -85,7 +85,8 @@ def _neutral(entry) -> bool:
     return entry.metadata.get("neutral", False)
 
 
-def _check_type(name: str, value: Any, expected: Any) -> None:
+def check_type(name: str, value: Any, expected: Any) -> None:
+    """Raises a TypeError unless a value is of an option's type."""
     kinds = tuple(typing.get_origin(kind) or kind for kind in typing.get_args(expected) or (expected,))
     wider = {int: numbers.Integral, float: numbers.Real}
     accepted = tuple(wider.get(kind, kind) for kind in kinds)

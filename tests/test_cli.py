@@ -7,9 +7,8 @@ from dataclasses import asdict
 import h5py
 import numpy as np
 import pytest
-from keras_ctxrep.text.examples import read
 
-from keras_ctxrep import cli, train
+from keras_ctxrep import cli, tasks, train
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
@@ -113,11 +112,11 @@ def test_wrong_usage_is_exit_2(argv, capsys):
         ("embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.txt", "must end in .npz or .hdf5"),
         (
             "embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.npz --carry-state",
-            "a BERT carries no state and reads no characters",
+            "only a biLM carries a state and reads characters",
         ),
         (
             "embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.npz --cache {tmp}/bad.tsv",
-            "a BERT carries no state and reads no characters",
+            "only a biLM carries a state and reads characters",
         ),
         ("convert {models}/bert/pretrained --to allennlp --out {tmp}/o", "this format holds a biLM"),
         ("convert {models} --from allennlp --out {tmp}/o", "one weight file"),
@@ -204,7 +203,7 @@ def test_export_predict_and_compare(models, tflite, tmp_path, capsys):
 def test_score(models, capsys):
     assert cli.main(["score", str(models / "bert" / "classifier"), "--data", str(models / "test.tsv"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    examples = list(read("classify", models / "test.tsv"))
+    examples = list(tasks.get("classify").read(models / "test.tsv"))
     answers = train.predictor(models / "bert" / "classifier")([example.text for example in examples])
     right = [answer["label"] == example.label for answer, example in zip(answers, examples, strict=True)]
     assert found["examples"] == 200 and found["accuracy"] == np.mean(right)
@@ -341,7 +340,8 @@ def test_every_task_from_a_file_to_answers(task, encoders, tmp_path, capsys):
     data.write_text(rows)
     encoder = encoders / ("bert" if task in ("pair", "answer") else "vectors")
     network = "" if encoder.name == "bert" else "--stack cnn --units 8"
-    argv = f"train --task {task} --data {data} --dev {data} --encoder {encoder} --out {tmp_path}/m --columns {columns}"
+    name = "classify" if task == "pair" else task
+    argv = f"train --task {name} --data {data} --dev {data} --encoder {encoder} --out {tmp_path}/m --columns {columns}"
     rate = "--learning-rate 0.02 --dropout 0 --epochs 40 --batch-size 2 --patience 40"
     assert cli.main([*argv.split(), *network.split(), *rate.split()]) == 0
     out = capsys.readouterr().out.splitlines()
@@ -396,3 +396,10 @@ def test_a_published_model_that_is_not_there(tmp_path, capsys, monkeypatch):
         assert f"{name}: not downloaded yet: `ctxrep zoo get {name}`" in capsys.readouterr().err
     assert cli.main(["export", "no-such", "--out", str(tmp_path / "x")]) == 1
     assert "no-such: no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--columns text=a", "--predictions p.jsonl", "--json", "--skip-bad", "--carry-state"])
+def test_sentences_are_scored_without_the_options_of_tasks(flag, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["score", str(tmp_path), "--data", "a.txt", "--lm", *flag.split()])
+    assert stop.value.code == 2 and f"leave out {flag.split()[0]} with --lm" in capsys.readouterr().err

@@ -17,16 +17,19 @@ PACKAGES = {
     "keras_ctxrep_tflite": "tflite/keras_ctxrep_tflite",
 }
 FLOORS = {
-    "keras_ctxrep.cli": 4,
-    "keras_ctxrep.demo": 4,
-    "keras_ctxrep.recipes": 3,
-    "keras_ctxrep.pictures": 3,
+    "keras_ctxrep.cli": 5,
+    "keras_ctxrep.flags": 5,
+    "keras_ctxrep.demo": 5,
+    "keras_ctxrep.recipes": 4,
+    "keras_ctxrep.pictures": 4,
+    "keras_ctxrep.zoo": 4,
+    "keras_ctxrep.download": 4,
+    "keras_ctxrep.convert": 4,
+    "keras_ctxrep_tflite": 4,
     "keras_ctxrep.train": 3,
     "keras_ctxrep.runs": 3,
-    "keras_ctxrep.zoo": 3,
-    "keras_ctxrep.download": 3,
-    "keras_ctxrep.convert": 3,
-    "keras_ctxrep_tflite": 3,
+    "keras_ctxrep.tasks": 2,
+    "keras_ctxrep.predict": 2,
     "keras_ctxrep.models": 2,
     "keras_ctxrep.pipeline": 2,
     "keras_ctxrep.optimizers": 2,
@@ -53,10 +56,25 @@ WITHOUT_TENSORFLOW = {
     "keras_ctxrep.metrics": "nowhere",
     "keras_ctxrep.convert.google": "functions",  # its files are TensorFlow's own
     "keras_ctxrep.convert": "nowhere",
+    "keras_ctxrep.options": "nowhere",
     "keras_ctxrep.text": "nowhere",
+    "keras_ctxrep.tasks": "functions",
+    "keras_ctxrep.predict": "nowhere",
     "keras_ctxrep_tflite.runtime": "nowhere",
 }
-WITHOUT_KERAS = ("keras_ctxrep.text", "keras_ctxrep_tflite.runtime", "keras_ctxrep_tflite.__init__")
+WITHOUT_KERAS = (
+    "keras_ctxrep.options",
+    "keras_ctxrep.text",
+    "keras_ctxrep.predict",
+    "keras_ctxrep_tflite.runtime",
+    "keras_ctxrep_tflite.__init__",
+)
+# module or room -> all that it imports beside the standard library, outside of functions
+AT_IMPORT = {
+    "keras_ctxrep.options": (),
+    "keras_ctxrep.tasks": ("numpy", "keras_ctxrep.options", "keras_ctxrep.text", "keras_ctxrep.tasks"),
+    "keras_ctxrep.predict": ("numpy", "keras_ctxrep.tasks", "keras_ctxrep.text"),
+}
 
 
 def within(name, places):
@@ -110,7 +128,11 @@ def offences(root):
             allowed = inside and place_of_tensorflow and WITHOUT_TENSORFLOW[place_of_tensorflow] == "functions"
             if place_of_tensorflow and not allowed and within(target, TENSORFLOW):
                 found.append(f"{place} in a file without TensorFlow")
-            if within(name, WITHOUT_KERAS) and within(target, ["keras"]):
+            room_of_few = within(name, AT_IMPORT)
+            standard = target.partition(".")[0] in sys.stdlib_module_names
+            if room_of_few and not (inside or standard or within(target, AT_IMPORT[room_of_few])):
+                found.append(f"{place} is imported with {room_of_few}, which takes no more than it has to")
+            elif within(name, WITHOUT_KERAS) and within(target, ["keras"]):
                 found.append(f"{place} in a file without Keras")
     return found
 
@@ -127,6 +149,22 @@ def test_every_room_is_found():
 @pytest.mark.parametrize(
     ("path", "source", "expected"),
     [
+        ("keras_ctxrep/options.py", "import numpy as np", "is imported with keras_ctxrep.options"),
+        ("keras_ctxrep/options.py", "from keras_ctxrep.text import files", "is imported with keras_ctxrep.options"),
+        ("keras_ctxrep/options.py", "import dataclasses\nfrom collections.abc import Mapping", None),
+        ("keras_ctxrep/tasks/tag.py", "import keras", "is imported with keras_ctxrep.tasks"),
+        ("keras_ctxrep/tasks/tag.py", "from keras_ctxrep.models import heads", "is imported with keras_ctxrep.tasks"),
+        ("keras_ctxrep/tasks/tag.py", "from keras_ctxrep.predict import Predictor", "is imported with"),
+        ("keras_ctxrep/tasks/tag.py", "class A:\n    def f():\n        import keras, tensorflow", None),
+        ("keras_ctxrep/tasks/tag.py", "def f():\n    from keras_ctxrep.models import heads", None),
+        ("keras_ctxrep/tasks/tag.py", "def f():\n    from keras_ctxrep import train", ":2: .* floor 3, above floor 2"),
+        ("keras_ctxrep/tasks/tag.py", "import numpy\nfrom keras_ctxrep import options\nimport re", None),
+        ("keras_ctxrep/predict.py", "import numpy\nfrom keras_ctxrep import tasks", None),
+        ("keras_ctxrep/predict.py", "def f():\n    import keras", "without Keras"),
+        ("keras_ctxrep/predict.py", "def f():\n    import tensorflow", "without TensorFlow"),
+        ("keras_ctxrep/text/files.py", "from keras_ctxrep import tasks", "tasks lies on floor 2, above floor 1"),
+        ("keras_ctxrep/train.py", "from keras_ctxrep import recipes", "recipes lies on floor 4, above floor 3"),
+        ("keras_ctxrep/recipes/scoring.py", "from keras_ctxrep import flags", "flags lies on floor 5, above floor 4"),
         ("keras_ctxrep/models/bert.py", "from keras_ctxrep import train", "train lies on floor 3, above floor 2"),
         ("keras_ctxrep/models/bert.py", "import keras_ctxrep.train as t", "train lies on floor 3, above floor 2"),
         ("keras_ctxrep/text/tokens.py", "def f():\n    from keras_ctxrep.models.bert import x", ":2: .* above floor 1"),
@@ -134,7 +172,7 @@ def test_every_room_is_found():
         ("keras_ctxrep/layers/mix.py", "from keras_ctxrep.text import tokens", "stranger"),
         ("keras_ctxrep/train.py", "from keras_ctxrep.cli import main", "above floor 3"),
         ("keras_ctxrep/train.py", "from keras_ctxrep_export import saved_model", None),
-        ("export/keras_ctxrep_export/serving.py", "import keras_ctxrep_tflite.quantize", "floor 3, above floor 2"),
+        ("export/keras_ctxrep_export/serving.py", "import keras_ctxrep_tflite.quantize", "floor 4, above floor 2"),
         ("tflite/keras_ctxrep_tflite/quantize.py", "from keras_ctxrep import train\nimport tensorflow", None),
         ("keras_ctxrep/layers/mix.py", "import tensorflow as tf", "without TensorFlow"),
         ("keras_ctxrep/layers/mix.py", "def f():\n    import tensorflow as tf", "without TensorFlow"),
@@ -144,8 +182,8 @@ def test_every_room_is_found():
         ("keras_ctxrep/convert/google.py", "import tensorflow as tf", "without TensorFlow"),
         ("keras_ctxrep/convert/huggingface.py", "def f():\n    import tensorflow as tf", "without TensorFlow"),
         ("keras_ctxrep/models/elmo.py", "from tensorflow.python import ops", "without TensorFlow"),
-        ("keras_ctxrep/text/predict.py", "def f():\n    import tensorflow_text", "without TensorFlow"),
-        ("keras_ctxrep/text/predict.py", "from keras import ops", "without Keras"),
+        ("keras_ctxrep/text/files.py", "def f():\n    import tensorflow_text", "without TensorFlow"),
+        ("keras_ctxrep/text/files.py", "from keras import ops", "without Keras"),
         ("tflite/keras_ctxrep_tflite/runtime.py", "def f():\n    import tensorflow.lite", "without TensorFlow"),
         ("tflite/keras_ctxrep_tflite/runtime.py", "from keras_ctxrep.text import bundle\nimport numpy", None),
         ("keras_ctxrep/pipeline.py", "import tensorflow as tf", None),
@@ -166,14 +204,17 @@ def test_a_bad_import_is_seen(tmp_path, path, source, expected):
         assert message.startswith(path) and re.search(expected, message)
 
 
-def test_text_and_the_edge_runtime_load_neither_tensorflow_nor_keras():
-    text = [module.name for module in pkgutil.iter_modules([str(ROOT / "keras_ctxrep" / "text")], "keras_ctxrep.text.")]
-    assert len(text) > 5
-    if (ROOT / "tflite" / "keras_ctxrep_tflite" / "runtime.py").exists():
-        text.append("keras_ctxrep_tflite.runtime")
+def test_text_tasks_and_the_edge_runtime_load_neither_tensorflow_nor_keras():
+    rooms = {
+        room: [module.name for module in pkgutil.iter_modules([str(ROOT / "keras_ctxrep" / room)], prefix)]
+        for room in ("text", "tasks")
+        for prefix in [f"keras_ctxrep.{room}."]
+    }
+    assert len(rooms["text"]) > 5 and len(rooms["tasks"]) > 5
+    names = [*rooms["text"], *rooms["tasks"], "keras_ctxrep.predict", "keras_ctxrep_tflite.runtime"]
     script = (
         "import importlib, sys\n"
-        f"for name in {text!r}:\n"
+        f"for name in {names!r}:\n"
         "    importlib.import_module(name)\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from keras_ctxrep.text.examples import Example, Question, Tagged, read
-from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize, runtime
 
-from keras_ctxrep import recipes, train
+from keras_ctxrep import recipes, tasks, train
+from keras_ctxrep.predict import Predictor
+from keras_ctxrep.tasks.answer import Question
+from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.scores import accuracy
 
 pytestmark = pytest.mark.usefixtures("tflite_in_process")
@@ -35,7 +37,7 @@ AWKWARD = [
 @pytest.mark.parametrize("family", ["elmo", "bert"])
 def test_every_engine_gives_the_same_answers(family, models, tmp_path):
     folder = models / family / "classifier"
-    examples = list(read("classify", models / "test.tsv"))
+    examples = list(tasks.get("classify").read(models / "test.tsv"))
     texts = [example.text for example in examples] + AWKWARD
     keras_predictor = train.predictor(folder)
     expected = keras_predictor.probabilities(texts)
@@ -161,19 +163,19 @@ def trained(models, tmp_path_factory):
 
     def of(name: str) -> tuple[Path, list, str]:
         if name not in done:
-            task, examples = "tag" if name == "crf" else name, examples_of(name)
+            task, examples = {"crf": "tag", "pair": "classify"}.get(name, name), examples_of(name)
             recipes.finetune(
                 examples[:320],
                 examples[320:],
                 models / "bert" / "pretrained",
                 root / name,
                 task=task,
-                crf=name == "crf",
+                **({"crf": True} if name == "crf" else {}),
                 steps=400 if name == "answer" else 120,
                 learning_rate=0.005,
                 dropout=0.0,
             )
-            done[name] = root / name, examples[320:], "classify" if name == "pair" else task
+            done[name] = root / name, examples[320:], task
         return done[name]
 
     return of
@@ -259,7 +261,7 @@ def test_compare_every_task(name, trained, tmp_path):
 def test_compare(models, tmp_path):
     folder = models / "bert" / "classifier"
     quantize.convert(folder, tmp_path / "a.tflite", lengths=(32,))
-    examples = list(read("classify", models / "test.tsv"))[:20]
+    examples = list(tasks.get("classify").read(models / "test.tsv"))[:20]
     engines = [compare.open_engine(folder), compare.open_engine(tmp_path / "a.tflite")]
     reference, edge = compare.compare(engines, examples)
     assert reference["agreement"] == edge["agreement"] == 1 and reference["difference"] == 0 < edge["difference"] < 1e-4

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 import seqeval.metrics
-from keras_ctxrep.text.evaluation import evaluate
-from keras_ctxrep.text.examples import Tagged
 
+from keras_ctxrep import tasks
 from keras_ctxrep.metrics import Accuracy, Perplexity, SpanF1
+from keras_ctxrep.tasks.tag import Tagged
 
 LABELS = ["B-PER", "O", "I-LOC", "I-PER", "B-LOC"]
 
@@ -40,7 +40,7 @@ def test_span_f1_is_that_of_seqeval(rng):
     gold = [Tagged(("w",) * len(row), tuple(row)) for row in right]
     said = [{"words": [{"word": "w", "label": label} for label in row]} for row in found]
     answers = [one if one["words"] else {"error": "no words in this text"} for one in said]
-    assert evaluate("tag", gold, answers, LABELS).scores["span_f1"] == pytest.approx(float(metric.result()))
+    assert tasks.get("tag").evaluate(gold, answers, LABELS).scores["span_f1"] == pytest.approx(float(metric.result()))
     metric.reset_state()
     assert float(metric.result()) == 0
 

@@ -25,7 +25,7 @@ TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 FORMAT = 2
 # of format 1, the tasks that read something of their own
 _READS = {"tag": {"words": True}, "answer": {"windows": True}}
-_ANSWERING = ("stride", "max_answer", "null_threshold")  # fields of format 1
+_ANSWERING = {"stride": 128, "max_answer": 30, "null_threshold": None}  # fields of format 1, and their defaults
 _CHECKED = {  # what the preparation of text reads of a config, and what answers are made with
     "config": {
         "max_characters": Annotated[int, Range(3, 1000)],
@@ -188,8 +188,9 @@ def _upgraded(fields: dict) -> dict:
     if version not in (1, FORMAT):
         raise ValueError(f"format is not 1 to {FORMAT}")
     if version == 1:
-        fields["reads"] = {"pair": fields.pop("pairs", False)} | _READS.get(fields["task"], {})
-        fields["settings"] = {name: fields.pop(name) for name in _ANSWERING if name in fields}
+        reads = fields["reads"] = {"pair": fields.pop("pairs", False)} | _READS.get(fields["task"], {})
+        settings = {name: fields.pop(name, default) for name, default in _ANSWERING.items()}
+        fields["settings"] = settings if "windows" in reads else {}
     return fields
 
 

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
-from keras_ctxrep.text.predict import Predictor
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 

@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep.text.predict import Predictor
 from keras_ctxrep_export import saved_model
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_ctxrep import train
+from keras_ctxrep import tasks, train
 from keras_ctxrep.models import bert, heads, static
+from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
@@ -48,7 +48,9 @@ def test_signatures(exported):
     assert ids(token_ids=ones, segment_ids=0 * ones, mask=ones)["logits"].shape == (2, 3)
 
 
-def fresh(task: str, family: str = "bert", max_length: int = 20, **fields) -> tuple[keras.Model, Bundle]:
+def fresh(
+    task: str, family: str = "bert", max_length: int = 20, pairs: bool = False, **settings
+) -> tuple[keras.Model, Bundle]:
     """A tiny model with random weights, and its bundle."""
     keras.utils.set_random_seed(1)
     if family == "bert":
@@ -60,11 +62,13 @@ def fresh(task: str, family: str = "bert", max_length: int = 20, **fields) -> tu
         config, vocab = static.Config(words=4, width=8), ("<UNK>", "the", "cats", ".")
         encoder = static.encoder(config)
     labels = LABELS if task in ("classify", "multilabel", "tag") else ()
-    head = {"crf": fields.pop("crf")} if "crf" in fields else {}
-    model = heads.by_task(encoder, task, len(labels), **head)
+    head = {"crf": settings.pop("crf")} if "crf" in settings else {}
+    fields = tasks.bundle_fields(task, pairs, **settings) | {"labels": labels, "vocab": vocab, "head": head}
+    bundle = Bundle(family, config=asdict(config), max_length=max_length, **fields)
+    model = tasks.get(task).head(encoder, bundle)
     for weight in model.weights:
         weight.assign(np.random.default_rng(0).normal(size=weight.shape))
-    return model, Bundle(family, task, asdict(config), max_length, labels, vocab, head=head, **fields)
+    return model, bundle
 
 
 FRESH = {

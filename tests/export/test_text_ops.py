@@ -11,11 +11,14 @@ from functools import cache
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export.text_ops import Windows, answers, features, split
+from keras_ctxrep_export.text_ops import Windows, features, split
 from tensorflow.core.protobuf import saved_model_pb2
 from tokenizers.normalizers import BertNormalizer
 
+from keras_ctxrep import tasks
+from keras_ctxrep.tasks.answer import answers_in_graph
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece, words
 
 AWKWARD = [
@@ -195,7 +198,7 @@ def test_saved_model_of_stock_ops_without_assets(prepared, tmp_path):
 def test_pairs(max_length):
     """Of all lengths, so that the first, the second, both or none are cut."""
     vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "c")
-    bundle = Bundle("bert", "classify", {}, max_length, vocab=vocab, pairs=True)
+    bundle = Bundle("bert", "classify", {}, max_length, vocab=vocab, reads=Reads(pair=True))
     texts, pairs = (
         list(column) for column in zip(*(("ab c " * i, "c ab " * j) for i in range(6) for j in range(6)), strict=True)
     )
@@ -234,13 +237,17 @@ def assert_offsets(bundle: Bundle, function, texts: list[str], data: list[bytes]
     assert not [row for row in rows if row[1] != row[2]][:5]
 
 
+def answerer(max_length: int, vocab: tuple[str, ...], **rules) -> Bundle:
+    return Bundle("bert", config={}, max_length=max_length, vocab=vocab, **rules, **tasks.bundle_fields("answer"))
+
+
 @cache  # tracing takes as long as the texts
 def answering(name: str):
     """A bundle and its `offsets`."""
     if name == "words":
         bundle = Bundle("elmo", "embed", {"max_characters": 50}, 128)
     else:
-        bundle = Bundle("bert", "answer", {}, 128, vocab=vocabulary(), pairs=True, **BERTS[name])
+        bundle = answerer(128, vocabulary(), **BERTS[name])
     return bundle, offsets(bundle)
 
 
@@ -265,7 +272,7 @@ def test_offsets_of_every_code_point(rules):
     points = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000 and not 0x41000 <= code < 0xDF000]
     texts = [" ".join(f"x{char}y" for char in points[i : i + 100]) for i in range(0, len(points), 100)]
     vocab = (*SPECIAL_PIECES, "x", "##y")
-    bundle = Bundle("bert", "answer", {}, 128, vocab=vocab, pairs=True, **dict(zip(RULES, rules, strict=True)))
+    bundle = answerer(128, vocab, **dict(zip(RULES, rules, strict=True)))
     assert_offsets(bundle, offsets(bundle), texts)
 
 
@@ -273,9 +280,17 @@ RULES = ("lowercase", "strip_accents", "split_cjk")
 LETTERS = (*SPECIAL_PIECES, "a", "##b", "c", "d", "é")
 
 
+def widened(batch: dict[str, np.ndarray], words: int) -> dict[str, np.ndarray]:
+    """With as many "starts" as the graph has, which has a 0 for each word that was cut off."""
+    return {
+        name: np.pad(array, ((0, 0), (0, words - array.shape[1]))) if name == "starts" else array
+        for name, array in batch.items()
+    }
+
+
 @pytest.mark.parametrize("max_length", [4, 5, 9, 200])
 def test_starts_of_words(max_length):
-    bundle = Bundle("bert", "tag", {}, max_length, ("O",), LETTERS, strip_accents=False)
+    bundle = Bundle("bert", "tag", {}, max_length, ("O",), LETTERS, strip_accents=False, reads=Reads(words=True))
     texts = ["", "ab c, Ab\u200b  É", "c" * 101 + " ab", "ab " * 7, " \t", "👩‍👩‍👧 a", "e\u0301a שלום ab"]
     found, spans = features(bundle).tagging(tf.constant(texts))
     rows = [bundle.features.wordpiece.encode(text) for text in texts]
@@ -283,7 +298,7 @@ def test_starts_of_words(max_length):
     width = max(map(len, first))
     starts = [[1 + i if 1 + i < max_length - 1 else 0 for i in row] + [0] * (width - len(row)) for row in first]
     assert found["starts"].numpy().tolist() == starts and found["starts"].dtype == tf.int32
-    for name, array in bundle.features(texts).items():
+    for name, array in widened(bundle.features(texts), width).items():
         assert np.array_equal(found[name], array), name
     for i, (text, row, begins) in enumerate(zip(texts, rows, first, strict=True)):
         edges = [(row[a].start, row[b - 1].end) for a, b in itertools.pairwise([*begins, len(row)])]
@@ -315,7 +330,7 @@ def python_windows(pieces: WordPiece, question: str, context: str, max_length: i
         found.append(([pieces.cls, *asked, pieces.sep, *part, pieces.sep], begin, len(part)))
         if begin + room >= len(ids):
             return found
-        begin += min(stride, room)
+        begin += stride if stride < room else max(1, room // 2)
 
 
 QUESTIONS = ["a", "", "c ab", "ab " * 40]
@@ -325,7 +340,7 @@ ASKED = [(q, c) for q, c in itertools.product(QUESTIONS, CONTEXTS)]
 
 @pytest.mark.parametrize(("max_length", "stride"), [(69, 128), (69, 1), (70, 3), (200, 128), (70, 4), (8, 2), (4, 1)])
 def test_windows(max_length, stride):
-    bundle = Bundle("bert", "answer", {}, max_length, (), LETTERS, pairs=True, stride=stride)
+    bundle = answerer(max_length, LETTERS)
     questions, contexts = map(list, zip(*ASKED, strict=True))
     found = features(bundle).windows(tf.constant(questions), tf.constant(contexts), stride)
     pieces = bundle.features.wordpiece
@@ -357,10 +372,12 @@ def fake_logits(inputs) -> dict:
 @pytest.mark.parametrize("null_threshold", [None, 0.0, -6.0])
 @pytest.mark.parametrize(("max_length", "stride", "max_answer"), [(70, 3, 30), (69, 128, 2), (72, 2, 1), (90, 5, 4)])
 def test_answers_against_every_span(max_length, stride, max_answer, null_threshold):
-    bundle = Bundle("bert", "answer", {}, max_length, (), LETTERS, pairs=True)
+    bundle = answerer(max_length, LETTERS)
     pieces = bundle.features.wordpiece
     windows: Windows = features(bundle).windows(*map(tf.constant, zip(*ASKED, strict=True)), stride)
-    found = answers(fake_logits(windows.inputs), windows, max_answer, null_threshold)
+    found = answers_in_graph(
+        fake_logits(windows.inputs), windows, {"max_answer": max_answer, "null_threshold": null_threshold}
+    )
     found = [*zip(*(found[name].numpy() for name in ("answer", "start", "end", "score", "null_score")), strict=True)]
     assert len(found) == len(ASKED)
     for (question, context), one in zip(ASKED, found, strict=True):
@@ -382,7 +399,71 @@ def test_answers_against_every_span(max_length, stride, max_answer, null_thresho
 
 
 def test_no_question():
-    bundle = Bundle("bert", "answer", {}, 70, (), LETTERS, pairs=True)
+    bundle = answerer(70, LETTERS)
     empty = tf.constant([], tf.string)
     windows = features(bundle).windows(empty, empty, 128)
-    assert answers(fake_logits(windows.inputs), windows, 30, None)["answer"].shape == (0,)
+    settings = {"max_answer": 30, "null_threshold": None}
+    assert answers_in_graph(fake_logits(windows.inputs), windows, settings)["answer"].shape == (0,)
+
+
+# ------------------------------------------------------------------------------------------------------- marked spans
+
+
+def marked_spans(texts: list[str]) -> list[list[tuple[int, int]]]:
+    """Two spans of each text: whole words, parts of words, what is between them, nothing, and beyond the end."""
+    pick, spans = random.Random(3), []
+    for number, text in enumerate(texts):
+        found = [(word.start, word.end) for word in words(text)]
+        edges = sorted(pick.choices(range(len(text) + 1), k=2))
+        drawn = [(0, 0), tuple(edges), (edges[0], edges[0]), (edges[0], len(text) + 5)]
+        if found:
+            first, last = sorted(pick.choices(found, k=2))
+            drawn += [first, (first[0], last[1]), found[-1]] * 2
+        spans.append([drawn[number % len(drawn)], pick.choice(drawn)])
+    return spans
+
+
+READING = {"marks": {}, "indicated": {"indicate": True}, "words": {"words": True}}
+CUT = {"short": 7, "long": 128}
+
+
+@pytest.mark.parametrize("length", CUT)
+@pytest.mark.parametrize("reads", READING)
+@pytest.mark.parametrize("name", ["words", *BERTS])
+def test_marks(name, reads, length):
+    """Which tokens the spans of characters are, in NumPy and in the graph."""
+    own = Reads(marks=2, **READING[reads])
+    if name == "words":
+        bundle = Bundle("elmo", "embed", {"max_characters": 9}, CUT[length], reads=own)
+    else:
+        bundle = Bundle("bert", "embed", {}, CUT[length], vocab=vocabulary(), reads=own, **BERTS[name])
+    texts = [*ACCENTS, *TEXTS["random"][:300], *PROSE[:100]]
+    spans = marked_spans(texts)
+    expected = bundle.features.collate(bundle.features.encode(texts, marks=spans))
+    found = features(bundle)(tf.constant(texts), marks=tf.constant(spans, tf.int32))
+    assert found.keys() == expected.keys()
+    if "starts" in expected:
+        expected = widened(expected, found["starts"].shape[1])
+    for key, array in expected.items():
+        different = [
+            i for i, (a, b) in enumerate(zip(found[key].numpy(), array, strict=True)) if not np.array_equal(a, b)
+        ]
+        assert not different, (key, len(different), [(texts[i], spans[i]) for i in different[:3]])
+    if "marks" in expected:
+        real = expected["marks"][..., 1] > 0
+        assert real.mean() > 0.1 and (~real).any()
+    else:
+        assert expected["segment_ids"].any()
+
+
+def test_marks_of_the_first_of_a_pair():
+    bundle = Bundle("bert", "classify", {}, 9, (), LETTERS, reads=Reads(pair=True, marks=2))
+    texts = ["ab c d", "ab c d ab c d", "", "c"]
+    pairs = ["ab c", "d d", "c", "ab " * 9]
+    spans = [[(0, 2), (3, 6)], [(0, 1), (7, 13)], [(0, 0), (0, 3)], [(0, 1), (0, 0)]]
+    expected = bundle.features.collate(bundle.features.encode(texts, pairs, marks=spans))
+    found = features(bundle)(tf.constant(texts), tf.constant(pairs), tf.constant(spans, tf.int32))
+    assert {name: tensor.numpy().tolist() for name, tensor in found.items()} == {
+        name: array.tolist() for name, array in expected.items()
+    }
+    assert expected["marks"].tolist() == [[[1, 3], [0, 0]], [[1, 2], [0, 0]], [[0, 0], [0, 0]], [[1, 2], [0, 0]]]

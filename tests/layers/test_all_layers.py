@@ -12,6 +12,7 @@ from keras_ctxrep.layers import (
     Bias,
     CharCNN,
     Embedding,
+    MarkIndicator,
     MaskedPooling,
     PositionEmbedding,
     ProjectedLSTM,
@@ -19,6 +20,7 @@ from keras_ctxrep.layers import (
     ScalarMix,
     SentenceMarkers,
     SinusoidalPositions,
+    SpanPooling,
     TakePositions,
     TransformerBlock,
     VocabularySoftmax,
@@ -98,20 +100,25 @@ CASES = {
     "PositionEmbedding": (lambda **kw: PositionEmbedding(T + 2, **kw), sequence, False, (B, T, D)),
     "SinusoidalPositions": (SinusoidalPositions, sequence, False, (B, T, D)),
     "TakePositions": (TakePositions, sequence, "positions", (B, 2, D)),
+    "MarkIndicator": (MarkIndicator, lambda rng: MASK, "marks", (B, T)),
+    "SpanPooling": (SpanPooling, sequence, "marks", (B, 2, 3 * D)),
     "CRF": (CRF, sequence, True, (B, T)),
     "VocabularySoftmax": (lambda **kw: VocabularySoftmax(11, **kw), sequence, False, (B, T, 11)),
     "VocabularySoftmax with samples": (lambda **kw: VocabularySoftmax(11, 3, **kw), sequence, False, (B, T, 11)),
 }
 POSITIONS = np.array([[0, 4], [1, 1], [3, 2]], np.int32)
-WHOLE_NUMBERS = ("SentenceMarkers", "CRF")  # come out of these
+MARKS = np.array([[[0, 2], [1, 5]], [[1, 2], [0, 0]], [[0, 1], [0, 1]]], np.int32)
+# what a layer takes beside its first input -> its values, and the shape of the symbol that stands for them
+SECOND = {"positions": (POSITIONS, (None,)), "marks": (MARKS, (2, 2)), True: (MASK, (None,))}
+WHOLE_NUMBERS = ("SentenceMarkers", "CRF", "MarkIndicator")  # come out of these
 every_layer = pytest.mark.parametrize("case", CASES)
 
 
 def call(case, layer, x, mask=MASK, **kwargs):
     """The layer's output, the first one if there are several."""
     takes = CASES[case][2]
-    if takes == "positions":
-        return layer(x, ops.convert_to_tensor(POSITIONS))
+    if takes in ("positions", "marks"):
+        return layer(x, ops.convert_to_tensor(SECOND[takes][0]))
     out = layer(x, mask=ops.convert_to_tensor(mask), **kwargs) if takes else layer(x, **kwargs)
     return out[0] if isinstance(out, tuple) else out
 
@@ -138,9 +145,14 @@ def test_shape(case, rng):
     assert call(case, layer, x).shape == shape
     symbols = [keras.KerasTensor((None, None, *array.shape[2:]), array.dtype.name) for array in as_list(x)]
     unknown = (None, None, *shape[2:]) if len(shape) == 3 or shape == (B, T) else (None, *shape[1:])
-    second = keras.KerasTensor((None, None), "int32")
+    if case == "SpanPooling":  # it has as many vectors as there are spans, whatever the tokens
+        unknown = (None, *shape[1:])
+    second = keras.KerasTensor((None, *SECOND.get(takes, SECOND[True])[1]), "int32")
     first = symbols if isinstance(x, list) else symbols[0]
-    out = make()(first, second) if takes == "positions" else make()(first, **({"mask": second} if takes else {}))
+    if takes in ("positions", "marks"):
+        out = make()(first, second)
+    else:
+        out = make()(first, **({"mask": second} if takes else {}))
     assert (out[0] if isinstance(out, tuple) else out).shape == unknown
 
 
@@ -178,9 +190,10 @@ def test_saved_and_loaded(case, rng, tmp_path):
     first = symbols if isinstance(x, list) else symbols[0]
     layer = make(name="layer")
     if takes:
-        second = keras.Input((None,), dtype="int32")
-        out = layer(first, second) if takes == "positions" else layer(first, mask=second)
-        symbols, arrays = [*symbols, second], [*arrays, POSITIONS if takes == "positions" else MASK]
+        values, second_shape = SECOND[takes]
+        second = keras.Input(second_shape, dtype="int32")
+        out = layer(first, second) if takes in ("positions", "marks") else layer(first, mask=second)
+        symbols, arrays = [*symbols, second], [*arrays, values]
     else:
         out = layer(first)
     model = keras.Model(symbols, out)

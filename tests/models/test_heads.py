@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_ctxrep import tasks
 from keras_ctxrep.models import bert, elmo, heads, stack, static
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.decode import viterbi
 from keras_ctxrep.text.features import StaticFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
@@ -20,6 +22,12 @@ def compile_and_build(model, optimizer, loss):
 
 
 both_ways = pytest.mark.parametrize("mix", [False, True])
+
+
+def head_of(encoder, task, classes=0, **options):
+    """The task's own head, with so many labels."""
+    bundle = Bundle("elmo", task, {}, 8, labels=tuple(map(str, range(classes))), head=options)
+    return tasks.get(task).head(encoder, bundle)
 
 
 @pytest.fixture
@@ -181,7 +189,7 @@ def test_words_without_pieces_and_cut_ones_have_no_logits(bert_config, sentences
     features = WordPieceFeatures(pieces, max_length=7, starts=True)
     model = heads.tag(bert.encoder(bert_config), 3, crf=True)
     batch = features([["ab", "\u200b", "c", "abb", "a", "c"], ["c"]])
-    assert batch["starts"].tolist() == [[1, 0, 3, 4, 0, 0], [1, 0, 0, 0, 0, 0]]
+    assert batch["starts"].tolist() == [[1, 3, 4], [1, 0, 0]]
     out = {name: np.asarray(array) for name, array in model(batch).items()}
     assert (out["logits"].any(-1) == (batch["starts"] > 0)).all() and not out["tags"][batch["starts"] == 0].any()
 
@@ -214,7 +222,7 @@ def test_every_head_over_every_encoder(elmo_config, bert_config, characters, pie
         "static": lambda: (static.encoder(static.Config(len(vocab), 4)), StaticFeatures(vocab)),
     }[name]()
     encoder = stack.by_name(encoder, **({"kind": network, "units": 4} if network else {}))
-    model = heads.by_task(encoder, task, 3, **({"crf": True} if crf else {}))
+    model = head_of(encoder, task, 3, **({"crf": True} if crf else {}))
     batch = features(sentences)
     out = {key: np.asarray(array) for key, array in model(batch).items()}
     shapes = {
@@ -251,7 +259,7 @@ def test_answerer(family, sentences):
 @pytest.mark.parametrize("task", ["tag", "answer"])
 def test_token_heads_learn_and_are_saved(family, tagged, sentences, task, tmp_path, rng):
     encoder, features = tagged if task == "tag" else family
-    model = heads.by_task(encoder, task, 3)
+    model = head_of(encoder, task, 3)
     batch = features(sentences)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     if task == "tag":
@@ -269,17 +277,17 @@ def test_token_heads_learn_and_are_saved(family, tagged, sentences, task, tmp_pa
 
 def test_by_task(family):
     encoder, _ = family
-    assert heads.by_task(encoder, "embed") is encoder
-    assert heads.by_task(encoder, "classify", 2, mix=True).name == "classifier"
-    assert heads.by_task(encoder, "tag", 2, dropout=0.3).get_layer("head_dropout").rate == 0.3
-    assert heads.by_task(encoder, "multilabel", 1).output["logits"].shape == (None, 1)
-    assert heads.by_task(encoder, "regress", 7, mix=True).output["logits"].shape == (None, 1)
-    assert heads.by_task(encoder, "answer", 7, dropout=0.3).get_layer("head_dropout").rate == 0.3
-    with pytest.raises(ValueError, match="task 'sing': embed, classify, multilabel, regress, tag or answer"):
-        heads.by_task(encoder, "sing")
+    assert head_of(encoder, "embed") is encoder
+    assert head_of(encoder, "classify", 2, mix=True).name == "classifier"
+    assert head_of(encoder, "tag", 2, dropout=0.3).get_layer("head_dropout").rate == 0.3
+    assert head_of(encoder, "multilabel", 1).output["logits"].shape == (None, 1)
+    assert head_of(encoder, "regress", 7, mix=True).output["logits"].shape == (None, 1)
+    assert head_of(encoder, "answer", 7, dropout=0.3).get_layer("head_dropout").rate == 0.3
+    with pytest.raises(ValueError, match="task 'sing': one of classify, multilabel, regress, tag, answer, embed"):
+        head_of(encoder, "sing")
     for task in ("classify", "tag"):
         with pytest.raises(ValueError, match="classes=1: at least 2"):
-            heads.by_task(encoder, task, 1)
+            head_of(encoder, task, 1)
 
 
 def test_no_pooled_output_to_classify_by(bert_config):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, recipes, train
+from keras_ctxrep import cli, recipes, tasks, train
 from keras_ctxrep.models import bert, heads
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.pretraining import PREPARED, read_masked
@@ -290,7 +290,7 @@ def test_lines_of_pairs(classifier):
 
 def test_the_encoder_of_a_model_whose_head_reads_no_pooler(folder, tmp_path):
     encoder, bundle = train.load_encoder(folder)
-    tagger = replace(bundle, task="tag", labels=("a", "b"), head={"dropout": 0.1})
+    tagger = replace(bundle, **tasks.bundle_fields("tag"), labels=("a", "b"), head={"dropout": 0.1})
     train.save(tmp_path / "tagger", heads.tag(encoder, 2), tagger)
     found, bundle = train.load_encoder(tmp_path / "tagger")
     assert bundle.config["pooler"] is False and "pooled" not in found.output

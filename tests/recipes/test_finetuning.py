@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep.text.evaluation import evaluate
-from keras_ctxrep.text.examples import Example, Question, Tagged, read
-from keras_ctxrep.text.predict import Predictor
 
-from keras_ctxrep import recipes, train
+from keras_ctxrep import recipes, tasks, train
 from keras_ctxrep.models import static
+from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes import finetuning, targets
+from keras_ctxrep.tasks.answer import Question
+from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import StaticFeatures
 
@@ -102,7 +103,7 @@ def learn(data, task, encoder, out, **options):
     """Fine-tunes and returns the folder's figures on the test set."""
     learned, dev, test = data(task)
     options = {"steps": 150, "learning_rate": 0.005, "batch_size": 16, "dropout": 0.1, "patience": 10} | options
-    recipes.finetune(learned, dev, encoder, out, task, **options)
+    recipes.finetune(learned, dev, encoder, out, task="classify" if task == "pair" else task, **options)
     return recipes.score(out, test, predictions=out / "answers.jsonl")
 
 
@@ -132,7 +133,7 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
     assert all(f"{task}.test.jsonl:" in one["place"] for one in found["worst"])
     bundle = train.load(tmp_path)[1]
     assert bundle.task == ("classify" if task == "pair" else task) and bundle.pairs == (task in ("pair", "answer"))
-    examples = list(read(bundle.task, data(task)[2]))
+    examples = list(tasks.get(bundle.task).read(data(task)[2]))
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
     for one, two in zip(answers, train.predictor(tmp_path).ask(examples), strict=True):
         names = {"tag": "words", "answer": "answer", "regress": "value", "multilabel": "labels"}
@@ -207,7 +208,7 @@ def test_the_best_by_the_metric_is_kept_and_patience_ends_the_run(data, vectors,
 
         return judge
 
-    monkeypatch.setattr(finetuning, "_judged", judged)
+    monkeypatch.setattr(finetuning, "_evaluation", judged)
     learned, dev, _ = data("classify")
     options = {"stack": "cnn", "units": 4, "steps": 30, "batch_size": 4, "patience": 2}
     history = recipes.finetune(learned, dev, vectors, tmp_path, **options)
@@ -233,8 +234,7 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(data, vectors, tmp_path, 
         if self.progress.state.step >= 12:
             raise RuntimeError("power cut")
 
-    fit = train.fit
-    monkeypatch.setattr(train, "fit", lambda *args, **more: fit(*args, **more, checkpoint_minutes=1e-9))
+    options["checkpoint_minutes"] = 1e-9
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
         patch.setattr(train.Checkpoint, "write", cut)
         run(tmp_path / "two")
@@ -309,15 +309,15 @@ def test_the_examples_are_never_held_all_together(vectors, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"crf": True}, "crf=True: a CRF labels words, and the task is 'classify'"),
+        ({"crf": True}, "crf is an option of the task 'tag', and the task is 'classify'"),
         ({"both_ends": True}, "both_ends, top_only and beside are of a task network: choose one, stack='lstm'"),
         ({"beside": "vectors"}, "both_ends, top_only and beside are of a task network"),
-        ({"stack": "rnn"}, "task network 'rnn': choose one of lstm, gru, cnn"),
+        ({"stack": "rnn"}, "stack='rnn': choose lstm, gru or cnn"),
         ({"stack": "lstm", "beside": "vectors"}, "static vectors are read beside an ELMo over characters"),
         ({"task": "rank"}, "task 'rank'"),
         ({"columns": {"texts": "x"}}, r"columns \['texts'\]"),
         ({"max_length": 1000}, "max_length=1000: this encoder has"),
-        ({"task": "pair"}, "train.jsonl:1: one text; this model reads a pair of texts"),
+        ({"task": "pair"}, "task 'pair': one of classify, multilabel, regress, tag, answer"),
     ],
 )
 def test_options_that_do_not_fit(options, message, data, models, vectors, tmp_path):
@@ -332,10 +332,10 @@ def test_options_that_do_not_fit(options, message, data, models, vectors, tmp_pa
 def test_pairs_over_an_encoder_of_one_text(task, data, vectors, tmp_path):
     learned, dev, _ = data(task)
     with pytest.raises(ValueError, match=r"pairs of texts, and .* reads one text; a BERT reads pairs"):
-        recipes.finetune(learned, dev, vectors, tmp_path / "out", task, steps=1)
+        recipes.finetune(learned, dev, vectors, tmp_path / "out", task="classify" if task == "pair" else task, steps=1)
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="the encoder's own folder"):
-        recipes.finetune(learned, dev, vectors, vectors, task, steps=1)
+        recipes.finetune(learned, dev, vectors, vectors, task="classify" if task == "pair" else task, steps=1)
 
 
 def test_where_an_answer_ends_and_none_begins_is_chosen_by_dev(models, tmp_path):
@@ -344,15 +344,17 @@ def test_where_an_answer_ends_and_none_begins_is_chosen_by_dev(models, tmp_path)
     asked = [an_example("answer", draw) for _ in range(80)]
     asked[::3] = [Question("song ?", text_of(draw, "kitchen", "weather"), ()) for _ in asked[::3]]
     encoder = models / "bert" / "pretrained"
-    recipes.finetune(asked[:50], asked[50:], encoder, tmp_path, "answer", steps=10, learning_rate=0.005, batch_size=16)
+    options = {"task": "answer", "steps": 10, "learning_rate": 0.005, "batch_size": 16}
+    recipes.finetune(asked[:50], asked[50:], encoder, tmp_path, **options)
     model, bundle = train.load(tmp_path)
-    assert bundle.null_threshold not in (None, 0.0)
+    assert bundle.settings["null_threshold"] not in (None, 0.0)
 
     def f1(threshold):
-        predictor = Predictor(replace(bundle, null_threshold=threshold), train.runner(model))
-        return evaluate("answer", asked[50:], predictor.ask(asked[50:]), interval=False).value
+        settings = bundle.settings | {"null_threshold": threshold}
+        predictor = Predictor(replace(bundle, settings=settings), train.runner(model))
+        return tasks.get("answer").evaluate(asked[50:], predictor.ask(asked[50:]), interval=False).value
 
-    best = f1(bundle.null_threshold)
+    best = f1(bundle.settings["null_threshold"])
     assert best == recipes.score(tmp_path, asked[50:])["f1"]
     assert best >= max(map(f1, [-100.0, 0.0, 100.0, *np.linspace(-3, 3, 7)])) and best > min(f1(-100.0), f1(100.0))
 

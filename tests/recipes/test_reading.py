@@ -4,9 +4,16 @@ import sys
 import warnings
 
 import pytest
-from keras_ctxrep.text.examples import Example, Question, Tagged
 
-from keras_ctxrep.recipes.reading import read
+from keras_ctxrep import tasks
+from keras_ctxrep.recipes import reading
+from keras_ctxrep.tasks.answer import Question
+from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.tag import Tagged
+
+
+def read(task, *args, **options):
+    return reading.read(tasks.get(task), *args, **options)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +122,7 @@ def test_a_set_that_is_not_there(prepare, name):
 
 
 def test_what_is_wrong_is_said_before_anything_is_read():
-    with pytest.raises(ValueError, match="task 'sort'; one of"):
+    with pytest.raises(ValueError, match="task 'sort': one of"):
         read("sort", "tfds:glue/sst2")
     with pytest.raises(ValueError, match="columns"):
         read("tag", "tfds:glue/sst2", {"pair": "x"})

@@ -6,9 +6,8 @@ from functools import cache
 
 import keras
 import pytest
-from keras_ctxrep.text.examples import read
 
-from keras_ctxrep import cli, recipes, train
+from keras_ctxrep import cli, recipes, tasks, train
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
@@ -32,6 +31,11 @@ GOOD = {
 }
 
 
+def kind(name):
+    """The task of a model: one of pairs is a classifier."""
+    return "classify" if name == "pair" else name
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """For each task a model that has learned nothing, and "encoder"."""
@@ -41,7 +45,7 @@ def folders(tmp_path_factory):
     train.save(root / "encoder", train.build(bundle), bundle)
     for task in GOOD:
         pairs = task in ("pair", "answer")
-        its = {"task": "classify" if task == "pair" else task, "labels": LABELS.get(task, ()), "pairs": pairs}
+        its = tasks.bundle_fields(kind(task), pairs) | {"labels": LABELS.get(task, ())}
         bundle = Bundle("bert", config=asdict(SIZE), max_length=16, vocab=VOCAB, head={"dropout": 0.1}, **its)
         train.save(root / task, train.build(bundle), bundle)
     return root
@@ -80,7 +84,7 @@ def test_figures_and_answers(task, batch_size, folders, tmp_path):
     json.dumps(found)
     bundle = train.load(folders / task)[1]
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
-    expected = train.predictor(folders / task).ask(list(read(bundle.task, path)))
+    expected = train.predictor(folders / task).ask(list(tasks.get(bundle.task).read(path)))
     assert len(answers) == 3
     for one, two in zip(answers, expected, strict=True):
         assert set(one) == set(two)
@@ -180,7 +184,19 @@ def test_training_on_malformed_rows(task, name, content, message, folders, tmp_p
     out = tmp_path / "out"
     both = [(bad, good), (good, bad)] if (task, name, content, message) in MALFORMED else [(bad, good)]
     for data, dev in both:
-        argv = ["train", "--task", task, "--data", data, "--dev", dev, "--encoder", folders / "encoder", "--out", out]
+        argv = [
+            "train",
+            "--task",
+            kind(task),
+            "--data",
+            data,
+            "--dev",
+            dev,
+            "--encoder",
+            folders / "encoder",
+            "--out",
+            out,
+        ]
         assert cli.main([*map(str, argv), "--steps", "1"]) == 1
         err = one_line(capsys)
         assert message in err and str(bad) in err and not out.exists()
@@ -189,7 +205,7 @@ def test_training_on_malformed_rows(task, name, content, message, folders, tmp_p
 @pytest.mark.parametrize(("task", "name", "content", "message"), UNKNOWN)
 def test_an_unknown_label_in_the_development_set(task, name, content, message, folders, tmp_path, capsys):
     bad, good = put(tmp_path, name, content), put(tmp_path, *GOOD[task])
-    argv = ["train", "--task", task, "--data", good, "--dev", bad, "--encoder", folders / "encoder"]
+    argv = ["train", "--task", kind(task), "--data", good, "--dev", bad, "--encoder", folders / "encoder"]
     assert cli.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "1"]) == 1
     assert f"{bad}{message}" in one_line(capsys) and not (tmp_path / "out").exists()
 
@@ -261,3 +277,12 @@ def test_options_of_task_models_alone(folders, models, tmp_path):
         recipes.score(folders / "encoder", "any.txt")
     with pytest.raises(ValueError, match="give a text file"):
         recipes.score(models / "bert" / "pretrained", ["a"])
+
+
+def test_a_sentence_without_pieces_among_the_worst(folders, tmp_path):
+    found = recipes.score(
+        folders / "tag", put(tmp_path, "a.conll", "\u200b B-X\n\u200b I-X\n\nx B-X\n\u200b I-X\ny O\n")
+    )
+    shown = {one["place"].rpartition(":")[2]: one for one in found["worst"]}
+    assert found["examples"] == 2 and shown["1"]["answer"] == "no words in this text"
+    assert shown["1"]["expected"] == "\u200b/B-X \u200b/I-X"

@@ -4,12 +4,17 @@ import json
 import subprocess
 import sys
 import unicodedata
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from keras_ctxrep.text.examples import Example, Question, Tagged
 
+from keras_ctxrep import tasks
 from keras_ctxrep.recipes import targets
+from keras_ctxrep.recipes.targets import Reader
+from keras_ctxrep.tasks.answer import Question, answer_place
+from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
@@ -43,7 +48,7 @@ def test_the_target_of_an_answer_gives_it_back(context, answer, lowercase):
     features = WordPieceFeatures(letters(lowercase, "q", context), 40)
     question = Question("q", context, ((answer, context.index(answer)),))
     (row,) = features.windows(["q"], [context])[0]
-    first, last = targets.answer_place(row, question)
+    first, last = answer_place(row, question)
     assert row.first <= first <= last < len(row) - 1
     assert context[row.offsets[first][0] : row.offsets[last][1]] == answer
 
@@ -53,7 +58,7 @@ def test_an_answer_whose_end_is_in_no_piece(answer):
     """A combining accent or a variation selector is stripped with the accents."""
     context = f"un {answer} noir"
     (row,) = WordPieceFeatures(letters(True, "q", context), 40).windows(["q"], [context])[0]
-    first, last = targets.answer_place(row, Question("q", context, ((answer, 3),)))
+    first, last = answer_place(row, Question("q", context, ((answer, 3),)))
     assert row.offsets[first][0] == 3 and row.offsets[last][1] == 3 + len(answer) - 1
 
 
@@ -65,9 +70,11 @@ def test_windows_without_the_answer_point_to_cls():
     question = Question("q", context, (("d e", 6),))
     held = [context[row.offsets[row.first][0] : row.offsets[len(row) - 2][1]] for row in rows]
     assert held == ["a b c", "b c d", "c d e", "d e f", "e f g", "f g h"]
-    assert [targets.answer_place(row, question) for row in rows] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0)]
-    assert {targets.answer_place(row, Question("q", context, ())) for row in rows} == {(0, 0)}
-    bundle = Bundle("bert", "answer", {}, 7, vocab=features.wordpiece.vocab, pairs=True, stride=1)
+    assert [answer_place(row, question) for row in rows] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0)]
+    assert {answer_place(row, Question("q", context, ())) for row in rows} == {(0, 0)}
+    bundle = Bundle(
+        "bert", config={}, max_length=7, vocab=features.wordpiece.vocab, **tasks.bundle_fields("answer", stride=1)
+    )
     found = list(targets.encoded(bundle, [question, Question("q", "a", (("a", 0),))]))
     assert [target for _, target in found] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0), (3, 3)]
 
@@ -75,7 +82,7 @@ def test_windows_without_the_answer_point_to_cls():
 # ------------------------------------------------------------------------------------------------------- tagging
 
 VOCAB = (*SPECIAL_PIECES, "a", "b", "##b")
-TAGGER = Bundle("bert", "tag", {}, 6, ("O", "B-X", "I-X"), VOCAB)
+TAGGER = Bundle("bert", config={}, max_length=6, labels=("O", "B-X", "I-X"), vocab=VOCAB, **tasks.bundle_fields("tag"))
 SENTENCES = [
     Tagged(("a", "\u200b", "bb", "a"), ("O", "B-X", "I-X", "B-X")),  # the second word has no piece
     Tagged(("a", "bb", "bb", "a"), ("B-X", "I-X", "O", "B-X")),  # the last one is cut off
@@ -85,16 +92,16 @@ SENTENCES = [
 
 def test_targets_of_words():
     found = [target for _, target in targets.encoded(TAGGER, SENTENCES)]
-    assert found == [[0, -1, 2, 1], [1, 2, 0, -1], [1]]
-    data = targets.batches(TAGGER, lambda epoch: SENTENCES, 3, 0, True)
+    assert found == [[0, 2, 1], [1, 2, 0], [1]]
+    data = targets.batches(replace(TAGGER, head={"crf": True}), lambda epoch: SENTENCES, 3, 0)
     inputs, crf = next(data.as_numpy_iterator())
-    assert sorted(crf["logits"].tolist()) == sorted([[0, -1, 2, 1], [1, 2, 0, -1], [1, -1, -1, -1]])
+    assert sorted(crf["logits"].tolist()) == sorted([[0, 2, 1], [1, 2, 0], [1, -1, -1]])
     assert ((inputs["starts"] > 0) == (crf["logits"] >= 0)).all()
 
 
 def test_weights_of_words(rng):
     """The mean over all positions is that over the words."""
-    data = targets.batches(TAGGER, lambda epoch: SENTENCES, 3, 0, False)
+    data = targets.batches(TAGGER, lambda epoch: SENTENCES, 3, 0)
     inputs, y, weights = next(data.as_numpy_iterator())
     real = inputs["starts"] > 0
     assert real.sum() == 7 and y["logits"].min() == 0
@@ -105,8 +112,8 @@ def test_weights_of_words(rng):
 def test_words_of_another_encoder_than_bert():
     bundle = Bundle("elmo", "tag", {"max_characters": 6}, 2, ("O", "X"))
     rows = [Tagged(("a", "b", "c"), ("X", "O", "X")), Tagged(("d",), ("O",))]
-    assert [target for _, target in targets.encoded(bundle, rows)] == [[1, 0, -1], [0]]
-    _, y, weights = next(targets.batches(bundle, lambda epoch: rows, 2, 0, False).as_numpy_iterator())
+    assert [target for _, target in targets.encoded(bundle, rows)] == [[1, 0], [0]]
+    _, y, weights = next(targets.batches(bundle, lambda epoch: rows, 2, 0).as_numpy_iterator())
     assert sorted(zip(y["logits"].tolist(), weights["logits"].tolist(), strict=True)) == [
         ([0, 0], [pytest.approx(4 / 3), 0.0]),
         ([1, 0], [pytest.approx(4 / 3)] * 2),
@@ -122,9 +129,14 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 from keras_ctxrep import train
 from keras_ctxrep.models import static
+from keras_ctxrep import tasks
 from keras_ctxrep.recipes import targets
+from keras_ctxrep.recipes.targets import Reader
+from keras_ctxrep.tasks.answer import Question, answer_place
+from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.examples import Tagged
+from keras_ctxrep.text.features import Reads
 
 bundle = Bundle(**json.loads(sys.argv[1]))
 bundle = replace(bundle, config=asdict(static.Config(**bundle.config)))
@@ -136,8 +148,9 @@ for crf in (False, True):
     for devices in (["CPU:0"], ["CPU:0", "CPU:1"]):
         keras.utils.set_random_seed(0)
         with train.scope(devices=devices):
-            model = train.build(replace(bundle, head=bundle.head | {"crf": crf}))
-        data = targets.batches(bundle, lambda epoch: examples, 8, 0, crf)
+            trained = replace(bundle, head=bundle.head | {"crf": crf})
+            model = train.build(trained)
+        data = targets.batches(trained, lambda epoch: examples, 8, 0)
         history = train.fit(model, data, steps=12, learning_rate=0.01, evaluations=12)
         results.append([entry["loss"] for entry in history])
 print(json.dumps(results))
@@ -187,16 +200,16 @@ def test_two_replicas_learn_tags_as_one():
 )
 def test_examples_that_do_not_fit(task, example, options, message):
     with pytest.raises(ValueError) as found:
-        list(targets.checked(task, [example], **options))
+        list(Reader(tasks.get(task), **options)([example]))
     assert str(found.value) == message
     skipped = []
-    assert list(targets.checked(task, [example], **options, skipped=skipped)) == [] and skipped == [message]
+    assert list(Reader(tasks.get(task), **options, skipped=skipped)([example])) == [] and skipped == [message]
 
 
 def test_labels_that_are_no_reason():
-    assert list(targets.checked("multilabel", [Example("x", ())], ["a"])) == [Example("x", ())]
-    assert list(targets.checked("regress", [Example("x", 0.0)])) == [Example("x", 0.0)]
-    assert list(targets.checked("answer", [Question("q", "c", ())])) == [Question("q", "c", ())]
+    assert list(Reader(tasks.get("multilabel"), labels=["a"])([Example("x", ())])) == [Example("x", ())]
+    assert list(Reader(tasks.get("regress"))([Example("x", 0.0)])) == [Example("x", 0.0)]
+    assert list(Reader(tasks.get("answer"))([Question("q", "c", ())])) == [Question("q", "c", ())]
 
 
 def test_every_epoch_has_an_order_of_its_own_and_few_are_held(monkeypatch):

@@ -27,7 +27,7 @@ NOUNS = ["rain", "storm", "wind", "cloud", "snow", "bread", "butter", "oven", "v
 
 
 def generated(count, seed=0):
-    """Sentences of nouns with "is" between them: the noun before a predicate is its agent, that after it its patient."""
+    """Nouns with "is" between them: the noun before a predicate is its agent, the one after it its patient."""
     draw, examples = random.Random(seed), []
     for _ in range(count):
         nouns = draw.sample(NOUNS, draw.randint(2, 4))

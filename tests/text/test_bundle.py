@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from keras_ctxrep import tasks
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import (
     CharacterAndWordFeatures,
     CharacterFeatures,
+    Reads,
     StaticFeatures,
     WordFeatures,
     WordPieceFeatures,
@@ -33,8 +35,13 @@ BERT = Bundle(
 )
 ELMO = Bundle("elmo", "embed", {"max_characters": 12}, 5)
 ANSWER = replace(
-    BERT, task="answer", labels=(), head={}, pairs=True, stride=7, max_answer=5, null_threshold=-1.5
-)  # fmt: skip
+    BERT,
+    task="answer",
+    labels=(),
+    head={},
+    reads=Reads(pair=True, windows=True),
+    settings={"stride": 7, "max_answer": 5, "null_threshold": -1.5},
+)
 BESIDE = Bundle(
     "elmo",
     "tag",
@@ -133,7 +140,7 @@ def test_damaged_json(folder, content):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"format": 2}, "another version: format is not 1"),
+        ({"format": 3}, "another version: format is not 1 to 2"),
         ({"format": None}, "damaged or missing: format"),
         ({"labels": None}, "damaged or missing: labels"),
         ({"labels": 3}, "labels=3: a list is needed"),
@@ -146,12 +153,14 @@ def test_damaged_json(folder, content):
         ({"labels": "ab"}, "labels='ab': a list is needed"),
         ({"lowercase": 1}, "lowercase=1: true or false is needed"),
         ({"strip_accents": "no"}, "strip_accents='no': true or false is needed"),
-        ({"null_threshold": float("nan")}, "null_threshold=nan: a finite number is needed"),
+        ({"settings": {"null_threshold": float("nan")}}, "settings.null_threshold=nan: a finite number is needed"),
+        ({"settings": {"stride": 0}}, "settings.stride=0: at least 1"),
         ({"head": []}, r"head=\[\]: an object is needed"),
         ({"files": {"vocab.txt": 3}}, r"files\.vocab\.txt=3: a text is needed"),
         ({"surprise": 1}, "surprise: no such key; it is damaged or of another version"),
-        ({"family": "gpt"}, "unknown family or task: 'gpt', 'classify'"),
-        ({"task": "translate"}, "unknown family or task: 'bert', 'translate'"),
+        ({"family": "gpt"}, "family='gpt': one of elmo, bert, static"),
+        ({"reads": {"word": True}}, "reads.word: no such key"),
+        ({"reads": {"marks": 99}}, "reads.marks=99: at least 0 and at most 16"),
         ({"files": ["vocab.txt"]}, r"files=\['vocab.txt'\]: an object is needed"),
         ({"files": "x"}, "files='x': an object is needed"),
     ],
@@ -187,9 +196,10 @@ def test_features_follow_the_bundle():
 
 
 def test_a_tagger_of_word_pieces_reads_where_words_begin():
-    for task in bundles.TASKS:
-        features = replace(BERT, task=task).features
+    for task in tasks.SERVED:
+        features = replace(BERT, **tasks.bundle_fields(task)).features
         assert features.starts == ("starts" in features.keys) == (task == "tag")
+    assert not any(replace(BERT, task=task).features.starts for task in ("language_model", "pretrainer"))
 
 
 def test_features_of_static_vectors():
@@ -199,10 +209,6 @@ def test_features_of_static_vectors():
     ngrams = {"min_n": 3, "max_n": 6, "buckets": 20, "lowercase": False}
     static = Bundle("static", "embed", ngrams, 5, vocab=("<UNK>", "a")).features
     assert isinstance(static, StaticFeatures) and static.ngrams == (3, 6, 20) and static.keys[0] == "subword_ids"
-
-
-def test_tasks():
-    assert set(bundles.TASKS) - set(bundles.SERVED) == {"language_model", "pretrainer"}
 
 
 @pytest.mark.parametrize("split_cjk", [True, False])
@@ -220,12 +226,43 @@ def test_features_follow_the_rules_of_the_vocabulary(lowercase, strip_accents, s
     assert len(found["日本"]) == (2 if split_cjk else 1)
 
 
+FORMAT_1 = {"format": 1, "reads": None, "settings": None}  # which format 1 does not have
+ASKING = {"stride": 128, "max_answer": 30, "null_threshold": None}
+
+
 def test_bundles_written_before_there_were_more_fields(folder):
     later = ("strip_accents", "split_cjk", "stack", "beside", "stride", "max_answer", "null_threshold")
-    rewrite(folder, **dict.fromkeys(later))
+    for task, settings in (("classify", {}), ("answer", ASKING)):
+        rewrite(folder, **dict.fromkeys(later), **FORMAT_1, task=task)
+        found = bundles.load(folder)
+        assert found.strip_accents is None and found.split_cjk is True and found.stack == found.beside == {}
+        assert found.settings == settings
+        bundles.save(BERT, folder)
+
+
+@pytest.mark.parametrize(
+    ("task", "pairs", "reads"),
+    [
+        ("classify", False, Reads()),
+        ("classify", True, Reads(pair=True)),
+        ("regress", True, Reads(pair=True)),
+        ("multilabel", False, Reads()),
+        ("embed", False, Reads()),
+        ("pretrainer", False, Reads()),
+        ("tag", False, Reads(words=True)),
+        ("answer", True, Reads(pair=True, windows=True)),
+    ],
+)
+def test_bundles_of_format_1(folder, task, pairs, reads):
+    """All of it lay in fields of the bundle, which every task had."""
+    answering = {"stride": 64, "max_answer": 9, "null_threshold": -0.5}
+    rewrite(folder, **FORMAT_1, task=task, pairs=pairs, **answering)
     found = bundles.load(folder)
-    assert found.strip_accents is None and found.split_cjk is True and found.stack == found.beside == {}
-    assert (found.stride, found.max_answer, found.null_threshold) == (128, 30, None)
+    assert found.reads == reads and found.pairs == pairs and found.features.starts == (task == "tag")
+    assert found.settings == (answering if task == "answer" else {})
+    bundles.save(found, folder / "again")
+    assert json.loads((folder / "again" / bundles.NAME).read_text(encoding="utf-8"))["format"] == 2
+    assert fields_of(bundles.load(folder / "again")) == fields_of(found)
 
 
 def test_nothing_is_left_behind_when_writing_fails(tmp_path):

@@ -358,7 +358,7 @@ def test_starts_in_a_batch(tagged, pieces):
     batch = tagged(texts)
     assert tuple(batch) == tagged.keys == ("token_ids", "segment_ids", "mask", "starts")
     assert batch["starts"].dtype == np.int32
-    assert batch["starts"].tolist() == [[1, 3, 0, 0, 0, 0], [1, 0, 2, 4, 0, 0], [0] * 6, [1, 0, 0, 0, 0, 0]]
+    assert batch["starts"].tolist() == [[1, 3, 0], [1, 2, 4], [0] * 3, [1, 0, 0]]
     plain = pieces(texts)
     assert tuple(plain) == pieces.keys and all(np.array_equal(plain[key], batch[key]) for key in plain)
     assert tagged([""])["starts"].tolist() == [[0]] and tagged([])["starts"].shape == (0, 1)
@@ -374,13 +374,13 @@ def test_raw_and_split_text_have_the_same_pieces(tagged):
 @pytest.mark.parametrize("stride", [1, 2, 3, 5, 100])
 @pytest.mark.parametrize("max_length", [7, 8, 9, 12, 40])
 def test_windows(stride, max_length):
-    """Every piece of the context is in a window; one begins `stride` after the other, or where that ends."""
+    """Every piece of the context is in a window; one begins `stride` after the other, or half a window."""
     features = WordPieceFeatures(WordPiece(VOCAB), max_length)
     room = max_length - 5
     for size in range(25):
         context = " ".join("abcdefghij"[number % 10] for number in range(size))
         (rows,) = features.windows(["ax"], [context], stride)
-        step, places = min(stride, room), []
+        step, places = stride if stride < room else max(1, room // 2), []
         for number, row in enumerate(rows):
             begin = number * step
             place = [*range(begin, min(begin + room, size))]
@@ -419,3 +419,68 @@ def test_windows_need_a_stride():
     for stride in (0, -1):
         with pytest.raises(ValueError, match=f"stride={stride}: at least 1"):
             features.windows(["a"], ["b"], stride)
+
+
+@pytest.mark.parametrize("max_length", [8, 9, 13, 40])
+def test_windows_that_hold_no_more_than_a_stride_overlap(max_length):
+    """Else an answer where one ends and the next begins would be in none of them."""
+    features = WordPieceFeatures(WordPiece(VOCAB), max_length)
+    room = max_length - 4
+    context = " ".join("abcdefghij"[number % 10] for number in range(90))
+    for stride in (room, room + 1, 128):
+        (rows,) = features.windows(["a"], [context], stride)
+        held = [{span for span in row.offsets[row.first : -1]} for row in rows]
+        assert len(rows) > 2 and all(one & two for one, two in itertools.pairwise(held))
+        for begin in range(90 - room // 2 + 1):  # an answer of half a window
+            answer = {(2 * i, 2 * i + 1) for i in range(begin, begin + room // 2)}
+            assert any(answer <= window for window in held)
+
+
+def test_a_question_that_is_cut_is_reported():
+    features = WordPieceFeatures(WordPiece(VOCAB), 10)
+    assert features.max_question == 3
+    fits, cut = features.windows(["a b c", "a b c d"], ["e f g h i j"] * 2)
+    assert not any(row.truncated for row in fits) and all(row.truncated for row in cut)
+
+
+# ------------------------------------------------------------------------------------------------------- marked spans
+
+
+@pytest.mark.parametrize("indicate", [False, True])
+def test_marks_of_pieces(indicate):
+    """Any piece that a span touches is in it; a span that is not all there is (0, 0)."""
+    features = WordPieceFeatures(WordPiece(VOCAB), max_length=7, indicate=indicate)
+    texts = ["ax b axx c", "ax b axx c", ["ax", "", "b", "axx", "c"]]
+    marks = [[(0, 2), (3, 4)], [(1, 4), (5, 8)], [(0, 3), (1, 2)]]
+    rows = features.encode(texts, marks=marks)
+    assert [row.tokens for row in rows] == [[CLS, A, X, B, A, X, SEP]] * 3
+    assert [row.marks for row in rows] == [[(1, 3), (3, 4)], [(2, 4), (0, 0)], [(1, 4), (0, 0)]]
+    batch = features.collate(rows)
+    if indicate:
+        assert "marks" not in batch and batch["segment_ids"].tolist() == [
+            [0, 1, 1, 1, 0, 0, 0],
+            [0, 0, 1, 1, 0, 0, 0],
+            [0, 1, 1, 1, 0, 0, 0],
+        ]
+    else:
+        assert batch["marks"].dtype == np.int32 and batch["marks"].tolist() == [
+            [list(m) for m in r.marks] for r in rows
+        ]
+        assert not batch["segment_ids"].any()
+
+
+def test_marks_of_words():
+    features = CharacterFeatures(max_length=3, max_characters=6)
+    texts = ["one two, three", ["one", "two", ",", "three"]]
+    rows = features.encode(texts, marks=[[(1, 5), (9, 14)], [(0, 2), (2, 4)]])
+    assert [row.marks for row in rows] == [[(0, 2), (0, 0)]] * 2
+    assert features.collate(rows)["marks"].tolist() == [[[0, 2], [0, 0]]] * 2
+
+
+@pytest.mark.parametrize("features", [CharacterFeatures(), WordPieceFeatures(WordPiece(VOCAB), starts=True)])
+def test_a_symbolic_tensor_has_no_text(features):
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(["a b", "c"]).batch(2)
+    with pytest.raises(TypeError, match=r"symbolic tensor of tf\.data\.Dataset\.map has no text yet.*list of texts"):
+        data.map(features)

@@ -1,11 +1,17 @@
+import json
 import zipfile
+from dataclasses import asdict
 
+import keras
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 from keras_ctxrep_tflite import quantize, runtime
 
-from keras_ctxrep.text.bundle import load
+from keras_ctxrep import tasks, train
+from keras_ctxrep.models import bert
+from keras_ctxrep.text.bundle import Bundle, load
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +78,57 @@ def test_a_crash_of_the_converter_is_reported(models, tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="the TFLite converter failed"):
         quantize.convert(models / "bert" / "classifier", tmp_path / "m.tflite")
     assert list(tmp_path.iterdir()) == []
+
+
+def parts(path):
+    """The bytes that LiteRT reads, and the files in the archive behind them."""
+    with zipfile.ZipFile(path) as archive:
+        begin = min(entry.header_offset for entry in archive.infolist())
+        return path.read_bytes()[:begin], {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.mark.parametrize("place", [0.001, 0.5, 0.999])
+def test_a_damaged_model_is_refused_before_litert_sees_it(file, tmp_path, monkeypatch, place):
+    data = bytearray(file.read_bytes())
+    data[int(place * len(parts(file)[0]))] ^= 1
+    (tmp_path / "m.tflite").write_bytes(data)
+    seen = []
+    monkeypatch.setattr("ai_edge_litert.interpreter.Interpreter", lambda **kwargs: seen.append(kwargs))
+    with pytest.raises(ValueError, match=r"m\.tflite: the model in it is damaged; copy the file again"):
+        runtime.load(tmp_path / "m.tflite")
+    assert not seen
+
+
+def test_files_of_version_0_1_have_no_hash(file, tmp_path):
+    model, files = parts(file)
+    fields = json.loads(files["bundle.json"])
+    assert fields["files"].pop("model.tflite")
+    fields |= {"format": 1, "pairs": False, "stride": 128, "max_answer": 30, "null_threshold": None}
+    old = {name: value for name, value in fields.items() if name not in ("reads", "settings")}
+    (tmp_path / "m.tflite").write_bytes(model)
+    with zipfile.ZipFile(tmp_path / "m.tflite", "a") as archive:
+        archive.writestr("bundle.json", json.dumps(old))
+    texts = ["the violin", "snow"]
+    assert runtime.load(tmp_path / "m.tflite")(texts) == runtime.load(file)(texts)
+
+
+def test_words_without_pieces(tmp_path):
+    """18 words, of which 6 have no piece: their labels are as of Keras."""
+    keras.utils.set_random_seed(0)
+    vocab = (*SPECIAL_PIECES, *"abcdef")
+    config = bert.Config(
+        len(vocab), layers=1, width=8, heads=2, intermediate=8, max_positions=32, initializer_range=1.0
+    )
+    fields = tasks.bundle_fields("tag") | {"labels": ("O", "B-X", "I-X"), "vocab": vocab}
+    bundle = Bundle("bert", config=asdict(config), max_length=32, **fields)
+    train.save(tmp_path / "m", train.build(bundle), bundle)
+    edge = runtime.load(quantize.convert(tmp_path / "m", tmp_path / "m.tflite", "none", (16, 32)))
+    sentence = ["a", "b", "\u200b"] * 6
+    text = " ".join(word for word in sentence if word != "\u200b")
+    expected, found = (predictor([sentence, text]) for predictor in (train.predictor(tmp_path / "m"), edge))
+    for one, two in zip(expected, found, strict=True):
+        assert [word["label"] for word in one["words"]] == [word["label"] for word in two["words"]]
+        np.testing.assert_allclose(*([word["score"] for word in a["words"]] for a in (one, two)), atol=1e-5)
+    assert [word["label"] is None for word in found[0]["words"]] == [False, False, True] * 6
+    labels = [word["label"] for word in found[0]["words"] if word["label"]]
+    assert labels == [word["label"] for word in found[1]["words"]] and len(set(labels)) > 1

@@ -7,11 +7,19 @@ import lzma
 import tracemalloc
 
 import pytest
-from keras_ctxrep.text.examples import Example, Question, Tagged, example, read
+
+from keras_ctxrep import tasks
+from keras_ctxrep.tasks.answer import Question
+from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.tag import Tagged
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 TSV = "text\tlabel\nfine day\tgood\nrain\tbad\n"
 JSONL = '{"text": "fine day", "label": "good"}\n{"sentence": "rain", "label": 3}\n'
+
+
+def read(task, *args, **options):
+    return tasks.get(task).read(*args, **options)
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
@@ -195,7 +203,7 @@ def squad(**changes):
         ("classify", "a.tsv", "a\tb\n", {"text": "1", "label": "3"}, r":1: 2 fields where column 3 is needed"),
         ("classify", "a.tsv", TSV, {"text": "1", "label": "gold"}, r"all are names, or all are numbers"),
         ("classify", "a.tsv", TSV, {"tags": "x"}, r"columns \['tags'\]: for the task 'classify'"),
-        ("sort", "a.tsv", TSV, {}, r"task 'sort'; one of classify, "),
+        ("sort", "a.tsv", TSV, {}, r"task 'sort': one of classify, "),
         ("classify", "a.jsonl", '{"text": "\\ud83d"}', {}, r":1: half a surrogate pair"),
         ("classify", "a.tsv", b"te\xffxt\n", {}, r":1: not UTF-8"),
         ("tag", "a.conll", "a O\nb\n", {}, r":2: 1 columns where the sentence's first word has 2"),
@@ -262,9 +270,10 @@ def test_what_is_raised_all_the_same(write, name, content, message):
 
 
 def test_the_words_of_a_row():
-    assert example("tag", {"tokens": ["a"], "ner": ["B-x"]}, "here") == Tagged(("a",), ("B-x",))
+    (found,) = tasks.get("tag").examples({"tokens": ["a"], "ner": ["B-x"]}, "here")
+    assert found == Tagged(("a",), ("B-x",))
     with pytest.raises(ValueError, match=r"^no text \(key or column 'body'\); found \['text'\]$"):
-        example("classify", {"text": "a"}, "here", {"text": "body"})
+        list(tasks.get("classify").examples({"text": "a"}, "here", {"text": "body"}))
 
 
 @pytest.mark.parametrize(

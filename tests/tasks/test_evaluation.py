@@ -4,8 +4,15 @@ import time
 
 import numpy as np
 import pytest
-from keras_ctxrep.text.evaluation import evaluate, null_threshold
-from keras_ctxrep.text.examples import Example, Question, Tagged
+
+from keras_ctxrep import tasks
+from keras_ctxrep.tasks.answer import Question, null_threshold
+from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.tag import Tagged
+
+
+def evaluate(task, *args, **options):
+    return tasks.get(task).evaluate(*args, **options)
 
 
 def said(label, score=0.6, other="x"):
@@ -105,7 +112,7 @@ def test_answer():
 @pytest.mark.parametrize(
     ("task", "gold", "answers", "message"),
     [
-        ("sort", [Example("a", "x")], [said("x")], "task 'sort'; one of classify, "),
+        ("sort", [Example("a", "x")], [said("x")], "task 'sort': one of classify, "),
         ("classify", [], [], "0 examples with 0 answers"),
         ("classify", [Example("a", "x")], [], "1 examples with 0 answers"),
         ("classify", [Example("a", "x"), Example("a")], [said("x")] * 2, "example 2: no label to compare"),

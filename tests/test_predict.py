@@ -8,10 +8,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from keras_ctxrep.text.examples import Example, Question, Tagged
-from keras_ctxrep.text.predict import Predictor
 
+from keras_ctxrep import tasks
+from keras_ctxrep.predict import Predictor
+from keras_ctxrep.tasks.answer import Question
+from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.multilabel import Multilabel
+from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 CONFIG = {"max_characters": 50}
@@ -121,7 +126,7 @@ def test_a_model_whose_outputs_are_no_answers():
     with pytest.raises(ValueError, match="has no pooler, so no vector"):
         Predictor(bundle, lambda batch: batch)
     for task in ("tag", "answer"):  # which need none
-        Predictor(replace(bundle, task=task), lambda batch: batch)
+        Predictor(replace(bundle, **tasks.bundle_fields(task)), lambda batch: batch)
 
 
 def in_chunks(data, size):
@@ -191,7 +196,7 @@ def test_several_labels():
 
 
 def test_numbers():
-    bundle = Bundle("bert", "regress", {}, 8, vocab=VOCAB, pairs=True)
+    bundle = Bundle("bert", config={}, max_length=8, vocab=VOCAB, **tasks.bundle_fields("regress", pair=True))
     predictor = Predictor(bundle, lambda batch: {"logits": batch["mask"].sum(1, keepdims=True) / 2})
     answers = predictor(["a b", "", "a b c d e", ""], ["c", "d", "f", ""])
     assert answers == [{"value": 3.0}, {"value": 2.0}, {"value": 4.0, "truncated": True}, EMPTY]
@@ -237,7 +242,8 @@ def taken_in_turn(crf=False):
 
 def tagger(family, run=None, max_length=60, labels=LABELS, **kwargs):
     fields = {"vocab": VOCAB} if family == "bert" else {}
-    return Predictor(Bundle(family, "tag", CONFIG, max_length, labels, **fields), run or taken_in_turn(), **kwargs)
+    fields |= {"config": CONFIG, "max_length": max_length, "labels": labels} | tasks.bundle_fields("tag")
+    return Predictor(Bundle(family, **fields), run or taken_in_turn(), **kwargs)
 
 
 @pytest.mark.parametrize("family", ["elmo", "bert"])
@@ -301,8 +307,8 @@ def test_words_that_are_cut_off(family, max_length):
 def test_words_without_pieces():
     predictor = tagger("bert")
     first, empty, none, last = predictor([["a", "\u200b", "", "b"], [], ["\u200b", ""], [" ", "c"]])
-    assert [word["label"] for word in first["words"]] == ["O", None, None, "B-Y"] and "truncated" not in first
-    assert empty == none == EMPTY and [word["label"] for word in last["words"]] == [None, "B-X"]
+    assert [word["label"] for word in first["words"]] == ["O", None, None, "B-X"] and "truncated" not in first
+    assert empty == none == EMPTY and [word["label"] for word in last["words"]] == [None, "O"]
     assert [(word["start"], word["end"]) for word in first["words"]] == [(0, 1), (2, 3), (4, 4), (5, 6)]
 
 
@@ -358,8 +364,9 @@ def drawn(batch):
     return {f"{edge}_logits": np.where(seen, one, 50.0) for edge, one in wave.items()}
 
 
-def answerer(run=drawn, max_length=60, batch_size=32, **fields):
-    bundle = Bundle("bert", "answer", {}, max_length, vocab=VOCAB, pairs=True, **fields)
+def answerer(run=drawn, max_length=60, batch_size=32, **settings):
+    fields = tasks.bundle_fields("answer", **settings)
+    bundle = Bundle("bert", config={}, max_length=max_length, vocab=VOCAB, **fields)
     return Predictor(bundle, run, batch_size)
 
 
@@ -458,18 +465,52 @@ def test_an_answerer_that_reads_raw_text():
     seen = []
 
     def run(batch):
-        assert set(batch) == {"text", "pair"}
-        seen.append(len(batch["text"]))
-        rows = len(batch["text"])
+        assert set(batch) == {"question", "context"}
+        seen.append(len(batch["question"]))
+        rows = len(batch["question"])
         return {
-            "answer": np.array([text.split()[0].encode() for text in batch["pair"]], object),
+            "answer": np.array([text.split()[0].encode() for text in batch["context"]], object),
             "start": np.zeros(rows, np.int32),
-            "end": np.array([len(text.split()[0]) for text in batch["pair"]], np.int32),
+            "end": np.array([len(text.split()[0]) for text in batch["context"]], np.int32),
             "score": np.arange(rows, dtype=np.float32),
             "null_score": np.full(rows, -1, np.float32),
         }
 
-    bundle = Bundle("bert", "answer", {}, 60, vocab=VOCAB, pairs=True)
+    bundle = Bundle("bert", config={}, max_length=60, vocab=VOCAB, **tasks.bundle_fields("answer"))
     answers = Predictor(bundle, run, batch_size=2, raw=True)(["a", "b", "c"], ["\u00e9t\u00e9 x", "y", "zz"])
     assert answers[0] == {"answer": "\u00e9t\u00e9", "start": 0, "end": 3, "score": 0.0, "null_score": -1.0}
     assert [answer["answer"] for answer in answers] == ["\u00e9t\u00e9", "y", "zz"] and seen == [2, 1]
+
+
+def test_a_question_that_is_cut_is_told():
+    fits, cut = answerer(max_length=12)(["a b c d", "a b c d e"], ["f g"] * 2)
+    assert "truncated" not in fits and cut["truncated"] is True
+
+
+# ------------------------------------------------------------------------------------------------------- marked spans
+
+
+class Marking(Multilabel):
+    """Whether each of two marked spans has a label: what it is given are the marks themselves."""
+
+    name = "marking"
+
+    def decode(self, bundle, query, rows, outputs):
+        return {"marks": np.asarray(outputs[0]["marks"]).tolist()}
+
+
+@pytest.mark.parametrize("family", ["elmo", "bert"])
+def test_marked_spans_reach_the_model(family, monkeypatch):
+    monkeypatch.setattr(tasks, "SERVED", tasks.SERVED | {"marking": Marking()})
+    fields = {"vocab": VOCAB} if family == "bert" else {}
+    bundle = Bundle(family, "marking", CONFIG, 60, ("a",), reads=Reads(marks=2), **fields)
+    predictor = Predictor(bundle, lambda batch: {"marks": batch["marks"]}, batch_size=2)
+    texts = ["ab cd, ef", ["ab", "cd", ",", "ef"], "x"]
+    answers = predictor(texts, marks=[[(3, 5), (3, 9)], [(1, 2), (1, 4)], [(0, 1), (0, 0)]])
+    begin, end, last = (3, 5, 8) if family == "bert" else (1, 2, 4)
+    assert answers[0] == answers[1] == {"marks": [[begin, end], [begin, last]]}
+    assert answers[2] == {"marks": [[1, 2] if family == "bert" else [0, 1], [0, 0]]}
+    with pytest.raises(ValueError, match=r"this model reads 2 marked spans of each text"):
+        predictor(["x"], marks=[[(0, 1)]])
+    with pytest.raises(ValueError, match=r"marks \(\): this model reads 2 marked spans"):
+        predictor(["x"])

@@ -1,0 +1,109 @@
+"""The record of a run: what its identity depends on, and training again from run.json alone."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from keras_ctxrep import cli, recipes, train
+from keras_ctxrep.models import elmo, static
+from keras_ctxrep.recipes.finetuning import _Job
+from keras_ctxrep.tasks.answer import Question
+from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.text.bundle import Bundle
+
+ROWS = "text\tbody\tlabel\nred fish\tblue\ta\nblue fish\tred\tb\nred\tblue fish\ta\nblue\tred fish\tb\n"
+TABLE = static.Config(words=4, width=3)
+
+
+def save_vectors(folder, value):
+    model = static.encoder(TABLE)
+    for weight in model.weights:
+        weight.assign(np.full(weight.shape, value, np.float32))
+    train.save(folder, model, Bundle("static", "embed", asdict(TABLE), 8, vocab=("<UNK>", "red", "blue", "fish")))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Labelled rows, and two folders of static vectors."""
+    (tmp_path / "a.tsv").write_text(ROWS)
+    save_vectors(tmp_path / "vectors", 1.0)
+    save_vectors(tmp_path / "beside", 1.0)
+    return tmp_path
+
+
+def identity(files, **given):
+    job = _Job.of(given, files / "a.tsv", files / "a.tsv", files / "vectors", files / "out")
+    return job.run().identity
+
+
+def test_the_identity_changes_with_all_that_the_result_depends_on(files):
+    options = {"steps": 3, "stack": "lstm", "beside": str(files / "beside")}
+    first = identity(files, **options)
+    assert first == identity(files, **options) == identity(files, **options, checkpoint_minutes=1.0, tensorboard="x")
+    others = {
+        first,
+        identity(files, **options, columns={"text": "body"}),
+        identity(files, **options | {"steps": 4}),
+        identity(files, **options, seed=1),
+        identity(files, **options, task="tag", crf=True),
+        identity(files, **options, task="tag"),
+    }
+    save_vectors(files / "vectors", 2.0)
+    others.add(identity(files, **options))
+    save_vectors(files / "beside", 2.0)
+    others.add(identity(files, **options))
+    (files / "a.tsv").write_text(ROWS + "red\tred\ta\n")
+    others.add(identity(files, **options))
+    assert len(others) == 9
+
+
+def test_a_run_is_done_again_from_its_record_alone(files, capsys):
+    argv = f"train --data {files}/a.tsv --dev {files}/a.tsv --encoder words --out {files}/one --columns text=body"
+    argv += " --stack cnn --units 4 --epochs 6 --batch-size 2 --learning-rate 0.02 --seed 3"
+    assert cli.main(argv.split()) == 0
+    record = json.loads((files / "one" / "run.json").read_text(encoding="utf-8"))
+    assert record["command"] == "finetune" and record["options"]["columns"] == {"text": "body"}
+    assert record["options"]["learning_rate"] == 0.02 and set(record["files"]) == {f"{files}/a.tsv"}
+    assert record["history"][-1]["step"] == 12 and "keras" in record["versions"]
+    assert cli.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/two"]) == 0
+    assert cli.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/three", "--seed", "4"]) == 0
+    one, two, three = (train.load(files / name)[0].get_weights() for name in ("one", "two", "three"))
+    assert all(np.array_equal(*pair) for pair in zip(one, two, strict=True))
+    assert not all(np.array_equal(*pair) for pair in zip(one, three, strict=True))
+    again = json.loads((files / "two" / "run.json").read_text(encoding="utf-8"))
+    assert again["options"] == record["options"] and again["files"] == record["files"]
+
+
+def test_word_embeddings_read_one_text(files):
+    questions = [Question("what ?", "red fish", (("red", 0),))] * 2
+    pairs = [Example("red", "a", "blue"), Example("blue", "b", "red")]
+    for examples, task in ((questions, "answer"), (pairs, "classify")):
+        with pytest.raises(
+            ValueError, match=r"pairs of texts, and word(s| embeddings) reads? one text; a BERT reads pairs"
+        ):
+            recipes.finetune(examples, examples, "words", files / "out", task=task, steps=1)
+        assert not (files / "out").exists()
+
+
+def test_an_unknown_option_names_the_nearest(files):
+    rows = [Example("red", "a"), Example("blue", "b")]
+    with pytest.raises(
+        TypeError, match=r"finetune\(\) has no option 'learning_rat'; the nearest one is 'learning_rate'"
+    ):
+        recipes.finetune(rows, rows, "words", files / "out", learning_rat=1.0)
+    with pytest.raises(TypeError, match=r"embed\(\) has no option 'layer'; the nearest one is 'layers'"):
+        recipes.embed(files / "vectors", ["red"], files / "a.npz", layer="top")
+
+
+def test_a_mix_that_was_never_learned_is_told(tmp_path):
+    config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
+    bundle = Bundle("elmo", "embed", asdict(config), 8)
+    train.save(tmp_path / "lm", train.build(bundle), bundle)
+    with pytest.warns(UserWarning, match="lm: it has learned no scalar mix; the mean of its layers stands in"):
+        recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "mix.npz", layers="mix")
+    recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "all.npz")
+    np.testing.assert_allclose(
+        np.load(tmp_path / "mix.npz")["0"], np.load(tmp_path / "all.npz")["0"].mean(0), atol=1e-6
+    )

@@ -1,0 +1,34 @@
+"""The table of tasks, and what follows from a task's name."""
+
+import pytest
+
+from keras_ctxrep import tasks
+from keras_ctxrep.models.families import FAMILIES
+from keras_ctxrep.text.features import Reads
+
+
+def test_tasks():
+    pretraining = {name for family in FAMILIES.values() for name in family.pretraining}
+    assert pretraining == {"language_model", "pretrainer"} and not pretraining & set(tasks.SERVED)
+    assert set(tasks.SERVED) - set(tasks.TASKS) == {"embed"}
+    assert all(name == task.name for name, task in tasks.SERVED.items())
+
+
+def test_fields_of_a_bundle():
+    assert tasks.bundle_fields("classify") == {"task": "classify", "reads": Reads(), "settings": {}}
+    assert tasks.bundle_fields("regress", pair=True)["reads"] == Reads(pair=True)
+    answer = tasks.bundle_fields("answer", stride=7)
+    assert answer["reads"] == Reads(pair=True, windows=True)
+    assert answer["settings"] == {"stride": 7, "max_answer": 30, "null_threshold": None}
+    assert tasks.bundle_fields("tag")["reads"] == Reads(words=True)
+    with pytest.raises(ValueError, match="task 'translate': one of classify, multilabel, regress, tag, answer, embed"):
+        tasks.bundle_fields("translate")
+
+
+def test_labels_of_tags():
+    labels = tasks.get("tag").labels
+    assert labels({"O", "B", "I"}, "a.conll") == labels({"O", "B"}, "a.conll") == ("O", "B", "I")
+    assert labels({"O", "I-X", "B-Y"}, "a.conll") == ("O", "B-X", "B-Y", "I-X", "I-Y")
+    assert labels({"O", "NN"}, "a.conll") == ("O", "NN")
+    with pytest.raises(ValueError, match=r"a\.conll: only the label 'O'; a tagger needs at least two"):
+        labels({"O"}, "a.conll")
