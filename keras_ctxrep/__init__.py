@@ -17,4 +17,4 @@ Axes are letters, the same in every file:
 and `mask` is int32, 1 at a real token, 0 at padding.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -18,10 +18,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from keras_ctxrep import cli, train
+from keras_ctxrep import cli, tasks, train
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import huggingface
 from keras_ctxrep.models import bert, heads
+from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text.bundle import Bundle
 
 ROOT = Path(__file__).parents[2]
@@ -315,8 +316,8 @@ def test_written_from_what_was_trained(folder, tmp_path, kind):
     if kind == "pretrainer":
         model, bundle = train.load(tmp_path / "m")
     else:
-        bundle = replace(bundle, task=kind, labels=() if kind == "answer" else ("a", "b"))
-        model = heads.by_task(encoder, kind, 2)
+        bundle = replace(bundle, labels=() if kind == "answer" else ("a", "b"), **tasks.bundle_fields(kind))
+        model = tasks.get(kind).head(encoder, bundle)
     model.get_layer("layer_1").weights[0].assign(model.get_layer("layer_1").weights[0] + 1)
     huggingface.write(tmp_path / "back", model, bundle)
     pooler = kind in ("classify", "pretrainer")
@@ -754,8 +755,9 @@ def test_a_regression(tmp_path, tiny):
 @pytest.mark.parametrize("task", ["regress", "multilabel"])
 def test_regression_and_several_labels_go_and_come_back(task, tmp_path, folder):
     _, bundle = huggingface.read(folder)
-    bundle = replace(bundle, task=task, labels=("a", "b", "c") if task == "multilabel" else (), pairs=True, head={})
-    model = heads.by_task(bert.encoder(bert.Config(**bundle.config)), task, len(bundle.labels))
+    labels = ("a", "b", "c") if task == "multilabel" else ()
+    bundle = replace(bundle, labels=labels, head={}, **tasks.bundle_fields(task, pair=True))
+    model = tasks.get(task).head(bert.encoder(bert.Config(**bundle.config)), bundle)
     huggingface.write(tmp_path / "there", model, bundle)
     kind = {"regress": "regression", "multilabel": "multi_label_classification"}[task]
     assert json.loads((tmp_path / "there" / "config.json").read_text())["problem_type"] == kind
@@ -851,7 +853,7 @@ def test_models_that_are_not_written(folder, tmp_path):
         (encoder, replace(bundle, task="embed"), "BertForMaskedLM", "it does not hold the task 'embed'"),
         (
             heads.classify(encoder, 2),
-            replace(bundle, task="classify", labels=("a", "b"), pairs=True),
+            replace(bundle, labels=("a", "b"), **tasks.bundle_fields("classify", pair=True)),
             "BertForNextSentencePrediction",
             "it does not hold the task 'classify' of a, b",
         ),
