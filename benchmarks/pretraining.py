@@ -48,10 +48,16 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    from keras_ctxrep import recipes, train
+    folders = [Path(args.out) / "short", Path(args.out) / "long"]
+    pretrain(args, folders)
+    if args.data is not None:
+        finetune(args, folders[1])
 
-    out = Path(args.out)
-    folders = [out / "short", out / "long"]
+
+def pretrain(args: argparse.Namespace, folders: list[Path]) -> None:
+    """Both phases, and their curve as a Markdown table."""
+    from keras_ctxrep import recipes
+
     print(
         "| minutes | pieces | steps | MLM loss | MLM accuracy | NSP loss | NSP accuracy |\n|" + "---|" * 7, flush=True
     )
@@ -91,9 +97,13 @@ def main() -> None:
             for entry in history:
                 show(entry)
         before += history[-1]["minutes"]
-    if args.data is None:
-        return
-    data = Path(args.data)
+
+
+def finetune(args: argparse.Namespace, encoder: Path) -> None:
+    """From the pretrained weights and from random ones, as a Markdown table."""
+    from keras_ctxrep import recipes, train
+
+    out, data = encoder.parent, Path(args.data)
     read = tasks.get("classify").read
     learned = {
         "SST-2": (*(list(read(data / "sst2_glue" / f"{part}.tsv")) for part in ("train", "dev")), 1, 64),
@@ -110,7 +120,7 @@ def main() -> None:
                     recipes.finetune(
                         train_set[:-SELECT],
                         train_set[-SELECT:],
-                        folders[1],
+                        encoder,
                         folder,
                         max_length=length,
                         epochs=epochs,

@@ -411,38 +411,54 @@ def senses(
         ValueError: a sentence without the word or without a label, fewer than two senses, or another file suffix.
     """
     _drawable(out)
+    labels, array = _sense_vectors(folder, word, data, layer)
+    names = sorted(set(labels), key=lambda name: (-labels.count(name), name))
+    if len(names) < 2:
+        raise ValueError(f"{data}: only the sense {names[0]!r}; at least two are needed")
+    unit = array / np.maximum(np.linalg.norm(array, axis=-1, keepdims=True), 1e-12)
+    nearest = [labels[np.argmax(np.where(np.arange(len(unit)) == at, -2, unit @ unit[at]))] for at in range(len(unit))]
+    right = np.array([sense == label for sense, label in zip(nearest, labels, strict=True)])
+    recall = {name: float(right[[label == name for label in labels]].mean()) for name in names}
+    centred = array - array.mean(0)
+    _, deviations, axes = np.linalg.svd(centred, full_matrices=False)
+    signs = np.sign([axis[np.argmax(np.abs(axis))] for axis in axes[:2]])  # so that a picture is not mirrored
+    variance = deviations**2 / max(np.sum(deviations**2), 1e-300)
+    result = {
+        "coordinates": centred @ axes[:2].T * signs,
+        "labels": labels,
+        "variance": variance[:2].tolist(),
+        "accuracy": float(right.mean()),
+        "recall": recall,
+        "majority": labels.count(names[0]) / len(labels),
+    }
+    _draw_senses(out, word, names, result)
+    return result
+
+
+def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tuple[list[str], np.ndarray]:
+    """The sense of the word in each sentence, K of them, and its vectors, float64 (K, D)."""
     examples = [*tasks.get("classify").read(data)]
-    labels, places = [], []
+    labels, places, vectors = [], [], []
     for example in examples:
         if example.label is None:
             raise ValueError(f"{example.place}: no label; each sentence needs the sense of {word!r}")
         labels.append(str(example.label))
         places.append(_place(word, example.text, f"{example.place}: "))
-    names = sorted(set(labels), key=lambda name: (-labels.count(name), name))
-    if len(names) < 2:
-        raise ValueError(f"{data}: only the sense {names[0]!r}; at least two are needed")
-    found = []
     texts = (example.text for example in examples)
     for example, place, (_, standing, array) in zip(examples, places, _word_vectors(folder, texts, layer), strict=True):
         if place not in standing:
             raise ValueError(f"{example.place}: the model finds no piece in the word {word!r}")
-        found.append(array[standing.index(place)])
-    array = np.asarray(found, np.float64)  # (K, D)
-    unit = array / np.maximum(np.linalg.norm(array, axis=-1, keepdims=True), 1e-12)
-    same = [labels[np.argmax(np.where(np.arange(len(unit)) == at, -2, unit @ unit[at]))] for at in range(len(unit))]
-    right = np.array([one == other for one, other in zip(same, labels, strict=True)])
-    accuracy = float(right.mean())
-    recall = {name: float(right[[label == name for label in labels]].mean()) for name in names}
-    centred = array - array.mean(0)
-    _, deviations, axes_of = np.linalg.svd(centred, full_matrices=False)
-    signs = np.sign([axis[np.argmax(np.abs(axis))] for axis in axes_of[:2]])  # so that a picture is not mirrored
-    coordinates = centred @ axes_of[:2].T * signs
-    shares = deviations**2 / max(np.sum(deviations**2), 1e-300)
+        vectors.append(array[standing.index(place)])
+    return labels, np.asarray(vectors, np.float64)
+
+
+def _draw_senses(out: str | Path, word: str, names: list[str], result: dict[str, Any]) -> None:
+    labels, variance = result["labels"], result["variance"]
     with _drawing(out, [word, *names]) as figure:
         figure.set_size_inches(7.5, 5.4)
         axes = figure.subplots()
         for number, name in enumerate(names):
-            own = coordinates[[label == name for label in labels]]
+            own = result["coordinates"][[label == name for label in labels]]
             axes.scatter(
                 *own.T,
                 s=26,
@@ -450,12 +466,12 @@ def senses(
                 marker=MARKERS[number % len(MARKERS)],
                 alpha=0.7,
                 linewidths=0,
-                label=f"{name}: {len(own):,}, of which {recall[name]:.1%}",
+                label=f"{name}: {len(own):,}, of which {result['recall'][name]:.1%}",
             )
-        axes.set_xlabel(f"first principal component: {shares[0]:.0%} of the variance")
-        axes.set_ylabel(f"second: {shares[1]:.0%}")
+        axes.set_xlabel(f"first principal component: {variance[0]:.0%} of the variance")
+        axes.set_ylabel(f"second: {variance[1]:.0%}")
         axes.set_title(
-            f"“{word}” in {len(labels):,} sentences. Nearest neighbour of the same sense: {accuracy:.1%}",
+            f"“{word}” in {len(labels):,} sentences. Nearest neighbour of the same sense: {result['accuracy']:.1%}",
             fontsize=11,
             loc="left",
         )
@@ -463,14 +479,6 @@ def senses(
         axes.set_yticks([])
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.08), fontsize=9, ncols=2)
-    return {
-        "coordinates": coordinates,
-        "labels": labels,
-        "variance": shares[:2].tolist(),
-        "accuracy": accuracy,
-        "recall": recall,
-        "majority": labels.count(names[0]) / len(labels),
-    }
 
 
 def _find(word: str, standing: Sequence[Word]) -> Word | None:

@@ -73,9 +73,11 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
     if not table.words:
         raise ValueError(f"{path}: no word vectors in it")
     rows, vocab = table.finished(mean=not ngrams)
-    config = static.Config(
-        words=len(vocab), width=rows.shape[1], lowercase=all(word == word.lower() for word in vocab[1:]), **ngrams
-    )
+    lowercase = all(word == word.lower() for word in vocab[1:])
+    try:
+        config = static.Config(words=len(vocab), width=rows.shape[1], lowercase=lowercase, **ngrams)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     # random numbers for the whole table would cost seconds, to be overwritten
     with keras.saving.custom_object_scope({"uniform": keras.initializers.Zeros}):
         model = static.encoder(config)

@@ -198,7 +198,7 @@ def test_features_follow_the_bundle():
 def test_a_tagger_of_word_pieces_reads_where_words_begin():
     for task in tasks.SERVED:
         features = replace(BERT, **tasks.bundle_fields(task)).features
-        assert features.starts == ("starts" in features.keys) == (task == "tag")
+        assert features.starts == ("starts" in features.keys) == (task in ("tag", "semantic_roles"))
     assert not any(replace(BERT, task=task).features.starts for task in ("language_model", "pretrainer"))
 
 
