@@ -63,7 +63,11 @@ def test_help(name, capsys):
 
 
 def test_help_is_quick_and_needs_no_tensorflow():
-    code = "import sys; from keras_ctxrep.cli import parser; parser().format_help(); print('tensorflow' in sys.modules)"
+    code = (
+        "import sys; from keras_ctxrep.cli import COMMANDS, parser\n"
+        "for name in (None, *COMMANDS): parser(name)[0].format_help()\n"
+        "print('tensorflow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
@@ -236,6 +240,7 @@ def test_perplexity_is_that_of_the_probabilities(models, tmp_path):
             np.testing.assert_allclose(found[f"{direction}_perplexity"], np.exp(value / count), rtol=1e-4)
 
 
+@pytest.mark.filterwarnings("always::UserWarning")  # which the command prints
 @pytest.mark.parametrize("family", ["elmo", "bert"])
 def test_embed(family, models, tmp_path, capsys):
     folder = models / family / "pretrained"
@@ -250,6 +255,7 @@ def test_embed(family, models, tmp_path, capsys):
     ):
         arguments = ["embed", folder, "--input", tmp_path / "in.txt", "--out", tmp_path / name, "--layers", layers]
         assert cli.main(list(map(str, arguments))) == 0
+        assert ("it has learned no scalar mix" in capsys.readouterr().err) == (layers == "mix")
     encoder, bundle = train.load_encoder(folder)
     arrays = {name: np.load(tmp_path / f"{name}.npz") for name in ("all", "top", "mix", "mean")}
     assert list(arrays["all"]) == ["0", "1", "2"]

@@ -90,6 +90,7 @@ def place(models, tmp_path_factory):
 
 @pytest.mark.slow  # of one page alone: dozens of commands, half of which train
 @pytest.mark.filterwarnings("ignore:bert has no mlm_transform")  # as the page says
+@pytest.mark.filterwarnings("ignore:.*it has learned no scalar mix")  # `--layers mix` of a language model
 @every_page
 def test_commands(page, place, monkeypatch, capsys):
     """In order, with short trainings instead of long ones."""
@@ -105,7 +106,7 @@ def test_commands(page, place, monkeypatch, capsys):
                 at = argv.index(flag)
                 argv[at : at + 2] = ["--steps", "2"]
         if argv[1] == "demo":
-            cli.parser().parse_args(argv[1:])
+            cli._parse(argv[1:])
         else:
             if argv[1] == "predict" and "--input" not in argv:
                 argv += ["--input", "text.txt"]

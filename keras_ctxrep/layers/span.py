@@ -74,6 +74,10 @@ class SpanPooling(keras.layers.Layer):
 
 
 def inside_marks(tokens, marks):
-    """Whether each token, of (B, T), lies in each marked span, of (B, M, 2): bool (B, M, T)."""
+    """Whether each token, of (B, T), lies in each marked span, of (B, M, 2): bool (B, M, T).
+
+    >>> ops.convert_to_numpy(inside_marks(ops.ones((1, 3)), ops.array([[[1, 3]]]))).tolist()
+    [[[False, True, True]]]
+    """
     position = ops.arange(ops.shape(tokens)[1], dtype="int32")
     return ops.logical_and(position >= marks[..., :1], position < marks[..., 1:])

@@ -29,6 +29,10 @@ class Family:
         encoder_dropout: inside an encoder that is trained; None: it has none.
         epochs: passes over the data.
         learning_rate: width -> its peak.
+
+    >>> from keras_ctxrep.models.families import FAMILIES
+    >>> FAMILIES["elmo"].frozen, FAMILIES["bert"].epochs
+    (True, 3.0)
     """
 
     config: type

@@ -134,7 +134,7 @@ class _Job:
 
     @property
     def name(self) -> str:
-        return str(self.data) if isinstance(self.data, str | Path) else "the examples"
+        return str(self.data) if isinstance(self.data, str | Path) else f"{len(self.data)} examples"
 
     def survey(self) -> _Survey:
         """Every example is read once before anything is trained, so that what is malformed is known at once."""
