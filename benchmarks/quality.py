@@ -28,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -400,6 +401,17 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
         "biLM, mix": lambda: {"encoder": args.elmo} | biLM,
         "biLM, mix, and GloVe": lambda: {"encoder": args.elmo, "beside": glove()} | biLM,
     }
+
+    def run(engine: str, part: str, name: str, files: dict[str, Path], seed: int) -> dict:
+        task, rows, test, out = SETTINGS[part][name], files["rows"], files["test"], folder / "out"
+        if engine == "BERT":
+            return ours(BERT_SPANS[name], rows, files["dev"], test, args.minilm, out, seed, dropout=0.1)
+        if part != "finetuned":
+            return ours(task, rows, files["dev"], test, out=out, seed=seed, **contexts[engine]())
+        if engine == "transformers":
+            return theirs(worker(), task, rows, test, args.original, folder / "answers.jsonl", seed)
+        return ours(task, rows, files["few"], test, args.minilm, out, seed, dropout=0.1)
+
     for seed in range(args.seeds):
         for part, settings in SETTINGS.items():
             for name, task in settings.items():
@@ -408,23 +420,11 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                 rows, few = folder / f"{part}-{name}.jsonl", folder / f"{name}-few.jsonl"
                 for path, count in ((rows, task.rows), (few, 32)):
                     path.write_text("\n".join(lines[:count]) + "\n", "utf-8")
-                out = folder / "out"
-
-                def run(
-                    engine, name=name, part=part, task=task, rows=rows, dev=dev, test=test, few=few, out=out, seed=seed
-                ):
-                    if engine == "BERT":
-                        return ours(BERT_SPANS[name], rows, dev, test, args.minilm, out, seed, dropout=0.1)
-                    if part != "finetuned":
-                        return ours(task, rows, dev, test, out=out, seed=seed, **contexts[engine]())
-                    if engine == "transformers":
-                        return theirs(worker(), task, rows, test, args.original, folder / "answers.jsonl", seed)
-                    return ours(task, rows, few, test, args.minilm, out, seed, dropout=0.1)
-
+                files = {"rows": rows, "dev": dev, "test": test, "few": few}
                 for engine in ENGINES[part]:
                     about = {"part": part, "task": name, "engine": engine, "seed": seed, "settings": asdict(task)}
                     about["settings"]["figures"] = list(task.figures)  # as JSON has them
-                    yield about, lambda engine=engine, run=run: run(engine)
+                    yield about, partial(run, engine, part, name, files, seed)
 
 
 def table(part: str, found: list[dict]) -> Iterator[str]:
