@@ -38,8 +38,10 @@ class Run:
     @classmethod
     def of(cls, command: str, options: Options, **arguments) -> "Run":
         """The run, once its files are read and hashed."""
-        given = [*arguments.values(), *(_as_paths(options).values())]
-        return cls(command, options, arguments, {k: v for path in _paths(given) for k, v in _hashes(path).items()})
+        paths = dict.fromkeys(_paths([*arguments.values(), *_as_paths(options).values()]))
+        return cls(
+            command, options, arguments, {name: digest for path in paths for name, digest in _hashes(path).items()}
+        )
 
     @property
     def identity(self) -> str:

@@ -34,6 +34,7 @@ def test_the_wheel_holds_exactly_three_packages(wheel):
         ("keras_ctxrep_tflite", "tflite"),
     ):
         expected = {str(path.relative_to(ROOT / source)) for path in (ROOT / source / package).rglob("*.py")}
+        expected.add(f"{package}/py.typed")
         assert expected == {name for name in names if name.startswith(f"{package}/")}
 
 

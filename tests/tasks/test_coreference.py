@@ -89,7 +89,7 @@ def test_the_scorers_are_antisymmetric_in_nothing_but_the_names(models):
     assert logits[2] == 0 and logits[0] != logits[1]
 
 
-@pytest.fixture(scope="module", params=["bert", "words"])
+@pytest.fixture(scope="module", params=["bert", pytest.param("words", marks=pytest.mark.slow)])
 def trained(request, models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("coreference") / request.param
     encoder = "words" if request.param == "words" else models / request.param / "pretrained"

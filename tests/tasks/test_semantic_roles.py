@@ -114,7 +114,9 @@ def vars_of(bundle):
     return {field.name: getattr(bundle, field.name) for field in fields(bundle)}
 
 
-@pytest.fixture(scope="module", params=["bert", "elmo", "words"])
+@pytest.fixture(
+    scope="module", params=["bert", *(pytest.param(name, marks=pytest.mark.slow) for name in ("elmo", "words"))]
+)
 def trained(request, models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("roles") / request.param
     encoder = "words" if request.param == "words" else models / request.param / "pretrained"
