@@ -120,10 +120,22 @@ def _senses(folder: Path, part: str) -> Iterator[Example]:
 
 def _write(folder: Path, name: str, train_set: list, dev: list, test: list) -> None:
     random.Random(0).shuffle(train_set)
+    train_set = _with_all_tags_first(train_set)
     for part, rows in (("train", train_set), ("dev", dev[:DEV]), ("test", test)):
         with open(folder / f"{name}-{part}.jsonl", "w", encoding="utf-8") as file:
             for row in rows:
                 file.write(json.dumps(_as_row(row), ensure_ascii=False) + "\n")
+
+
+def _with_all_tags_first(rows: list) -> list:
+    """Rows with a tag that no row before them has come first, so that any part of the rows has all tags."""
+    seen: set[str] = set()
+    first, rest = [], []
+    for row in rows:
+        tags = set(getattr(row, "tags", ()))
+        (rest if tags <= seen else first).append(row)
+        seen |= tags
+    return first + rest
 
 
 def _as_row(example: Any) -> dict:
