@@ -1,4 +1,4 @@
-"""The record of a run, run.json in a model folder: what the model was made of, how, and how it went."""
+"""The record of a run, run.json in a model folder: command, arguments, options, file hashes, versions and evaluations."""
 
 import hashlib
 import json
@@ -24,8 +24,8 @@ class Run:
 
     Attributes:
         command: "pretrain", for example.
-        options: how.
-        arguments: of what, by name: numbers, strings, lists of them, and files and folders as `Path`.
+        options: of the command.
+        arguments: of the command, by name: numbers, strings, lists of them, and files and folders as `Path`.
         files: path -> SHA-256 of every file that the arguments and options name, of a model folder or a prepared
             corpus the files that belong to it.
     """
@@ -38,12 +38,12 @@ class Run:
     @classmethod
     def of(cls, command: str, options: Options, **arguments) -> "Run":
         """The run, once its files are read and hashed."""
-        given = [*arguments.values(), *(_as_paths(options).values())]
-        return cls(command, options, arguments, {k: v for path in _paths(given) for k, v in _hashes(path).items()})
+        values = [*arguments.values(), *(_as_paths(options).values())]
+        return cls(command, options, arguments, {k: v for path in _paths(values) for k, v in _hashes(path).items()})
 
     @property
     def identity(self) -> str:
-        """Changes with all that the result depends on; files count by what is in them, not by their names."""
+        """A hash of everything the result depends on; files count by their contents, not their names."""
 
         def content(value: Any) -> Any:
             if isinstance(value, Path):
@@ -57,7 +57,7 @@ class Run:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def save(self, folder: str | Path, history: list[dict]) -> None:
-        """Writes run.json, from which `load` gives what the run can be repeated with."""
+        """Writes run.json, which `options_from_run` reads."""
         record = {
             "command": self.command,
             "arguments": {name: _plain(value) for name, value in self.arguments.items()},
@@ -72,7 +72,7 @@ class Run:
 
 
 class Recorded(NamedTuple):
-    """What a run can be repeated with: `recipes.pretrain(**arguments, out=..., **options)` if that was the command."""
+    """What is needed to repeat a run: `recipes.pretrain(**arguments, out=..., **options)` if that was the command."""
 
     command: str
     arguments: dict[str, Any]
@@ -125,7 +125,7 @@ def _paths(value: Any) -> Iterator[Path]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; a path is absolute, so that the run can be repeated from another folder."""
+    """A JSON value; paths become absolute, so that the run can be repeated from another folder."""
     if isinstance(value, Path):
         return os.path.abspath(value)
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
