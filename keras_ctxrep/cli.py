@@ -555,8 +555,8 @@ COMMANDS = {
         _zoo,
         _zoo_flags,
         "published models by name",
-        "list shows the published models, show gives the details of one, and get makes a model folder of it in the cache\n"
-        "and prints its path. The same command resumes an interrupted download.",
+        "list shows the published models, show gives the details of one, and get makes a model folder of it in\n"
+        "the cache and prints its path. The same command resumes an interrupted download.",
     ),
     "export": _Command(
         _export,
@@ -582,7 +582,8 @@ COMMANDS = {
         _compare,
         _compare_flags,
         "agreement, quality, size and latency of a model's exports",
-        "Runs the same texts through a model folder and its exports. Latencies are of single texts, alternating between the engines.",
+        "Runs the same texts through a model folder and its exports. Latencies are of single texts,\n"
+        "alternating between the engines.",
     ),
     "demo": _Command(
         _demo,

@@ -1,4 +1,4 @@
-"""The whole pipeline on a small text: pretrain, fine-tune, export, predict without TensorFlow, and report the results."""
+"""The whole pipeline on a small text: pretrain, fine-tune, export, predict without TensorFlow, and write a report."""
 
 import json
 import os
@@ -431,8 +431,8 @@ def _report(figures: dict, out: Path) -> None:
         _introduction(figures, checks),
         _pretraining_part(figures, plots.get("learning_curves", "")),
         _tasks_part(figures),
-        "## Engines\n\nLatency is that of one sentence, from string to label, alternating between the engines. Agreement is "
-        f"with Keras.\n\n{_markdown(engines)}",
+        "## Engines\n\nLatency is that of one sentence, from string to label, alternating between the engines. "
+        f"Agreement is with Keras.\n\n{_markdown(engines)}",
         _mix_part(figures, plots.get("mixing_weights", "")),
     ]
     (out / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")

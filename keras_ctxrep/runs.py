@@ -1,4 +1,4 @@
-"""The record of a run, run.json in a model folder: command, arguments, options, file hashes, versions and evaluations."""
+"""The record of a run, run.json in its model folder: command, arguments, options, files, versions, evaluations."""
 
 import hashlib
 import json

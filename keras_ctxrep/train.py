@@ -294,9 +294,10 @@ def fit(
     Args:
         model: of this package; compiled here.
         data: endless batches, or a function from a number of batches to those after them.
-        validation: a data set, one pass of which is an evaluation, and the smallest loss is the best; or a function from
-            the model to metrics, of which the largest value of the first is the best.
-        eval_model: the model to evaluate, if not `model` itself: it gets the weights of the layers with the same names. A biLM with a sampled softmax or with streams needs one.
+        validation: a data set, one pass of which is an evaluation, and the smallest loss is the best; or a function
+            from the model to metrics, of which the largest value of the first is the best.
+        eval_model: the model to evaluate, if not `model` itself: it gets the weights of the layers with the same
+            names. A biLM with a sampled softmax or with streams needs one.
         loss: as of `compile`.
         optimizer: makes the optimizer in place of AdamW; its learning rate is left as it is.
         report: called with each evaluation's metrics.

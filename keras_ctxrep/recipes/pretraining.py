@@ -48,8 +48,8 @@ def pretrain(
 
     A biLM learns from whole sentences, each by itself, or with `unroll` from running text, as published: then each
     batch starts from the final state of the previous one. A BERT learns from pairs of segments, masked anew in every
-    epoch, or from what `prepare` masked once. The corpus may be of any size: it is read again in every epoch, and only a
-    part of it is in memory.
+    epoch, or from what `prepare` masked once. The corpus may be of any size: it is read again in every epoch, and only
+    a part of it is in memory.
 
     BERT as published learns from short texts first: `max_length=128`, and then 512 for a tenth of the steps, with
     `init` the folder of the first run.

@@ -38,8 +38,8 @@ def score(
         folder: the model.
         data: examples, a file of them or "tfds:NAME:SPLIT", for a task model; a text file for a language model.
         batch_size: texts computed together; no figure depends on it, but with `carry_state`.
-        carry_state: a biLM: carry the state through the text in `batch_size` streams, as in training with `unroll` and in
-            bilm-tf; else every sentence is scored by itself.
+        carry_state: a biLM: carry the state through the text in `batch_size` streams, as in training with `unroll` and
+            in bilm-tf; else every sentence is scored by itself.
         columns: names of columns, as of `tasks.Task.read`.
         skip_bad: leave malformed examples out, and count them under "skipped", instead of ending with an error.
         predictions: FILE.jsonl to write the predictions to, one object a line, in the order of the examples.
