@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: all that an interrupted run needs to end as an undisturbed one."""
+"""Checkpoints of a training run, from which an interrupted run resumes exactly."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _WRITTEN = re.compile(r"ctxrep-\d+\.(weights\.h5|random\.npz|best\.npz)|\.(ctxre
 
 @dataclass(frozen=True)
 class State:
-    """Where a run is. Replaced as a whole: an interrupt finds all of an evaluation in it or nothing.
+    """Progress of a run. Replaced as a whole, so that an interrupt never leaves half of an evaluation in it.
 
     Attributes:
         step: batches trained on.
@@ -28,7 +28,7 @@ class State:
         history: the evaluations.
         best, best_loss: weights of the best evaluation, if any, and its loss.
         stale: evaluations since the best one.
-        epoch_end: the step at which an epoch ended last, with its evaluation if one was due.
+        epoch_end: the step at which an epoch ended last, including its evaluation if one was due.
     """
 
     step: int = 0
@@ -41,7 +41,7 @@ class State:
 
 
 class Checkpoint(keras.callbacks.Callback):
-    """Writes weights, optimizer, random states and the run's state now and then, state.json last.
+    """Writes weights, optimizer, random states and the run's state at intervals, state.json last.
 
     Args:
         progress: of the run, with `trained`, the model, `steps_per_epoch`, `state`, `logs` and `metrics`.
@@ -53,7 +53,7 @@ class Checkpoint(keras.callbacks.Callback):
     def __init__(self, progress: Any, folder: str | Path, identity: str, minutes: float):
         super().__init__()
         self.progress, self.identity = progress, identity
-        self.folder, self.seconds = _within(folder), 60 * minutes
+        self.folder, self.seconds = _checkpoint_folder(folder), 60 * minutes
         self._last = time.monotonic()
 
     def restore(self) -> None:
@@ -78,7 +78,7 @@ class Checkpoint(keras.callbacks.Callback):
         numbers = {name: saved[name] for name in ("step", "seconds", "stale", "epoch_end")}
         progress.state = State(best=best, best_loss=best_loss, history=tuple(saved["history"]), **numbers)
 
-    def on_epoch_end(self, epoch, logs=None):  # after the progress, whose evaluation belongs to the epoch
+    def on_epoch_end(self, epoch, logs=None):  # called after _Progress, whose evaluation belongs to the epoch
         if time.monotonic() - self._last > self.seconds:
             self.write()
 
@@ -113,12 +113,12 @@ class Checkpoint(keras.callbacks.Callback):
         self._last = time.monotonic()
 
 
-def _within(folder: str | Path) -> Path:
+def _checkpoint_folder(folder: str | Path) -> Path:
     return Path(folder) / "checkpoint"
 
 
 def _saved_state(folder: Path) -> dict | None:
-    """What the state file of a checkpoint says, or None if there is none.
+    """The contents of a checkpoint's state file, or None if there is none.
 
     Raises:
         ValueError: the file is not one that `Checkpoint` wrote.
@@ -136,7 +136,7 @@ def _saved_state(folder: Path) -> dict | None:
 
 def remove(folder: str | Path) -> None:
     """Removes the checkpoint of a run from a model folder, and no file that the run did not write."""
-    checkpoint = _within(folder)
+    checkpoint = _checkpoint_folder(folder)
     try:
         if _saved_state(checkpoint) is None:
             return
@@ -159,7 +159,7 @@ def _read_arrays(path: Path) -> list[np.ndarray]:
 
 
 def _random_states(model: keras.Model) -> list:
-    """What dropout and the sampled softmax draw from; Keras does not count it among the weights."""
+    """The random states of dropout and the sampled softmax, which Keras does not count among the weights."""
     weights = {id(weight) for weight in model.weights}
     return [v for v in model.variables if id(v) not in weights and v.path.endswith("seed_generator_state")]
 

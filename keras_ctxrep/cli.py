@@ -16,11 +16,11 @@ from keras_ctxrep.flags import Flags, given
 DESCRIPTION = """\
 Contextual text representations in Keras, from raw text to TF Serving and to the edge.
 
-  ctxrep demo                                                the whole way on a small text, in a few minutes
+  ctxrep demo                                                the whole pipeline on a small text, in a few minutes
 
   ctxrep pretrain elmo --corpus text.txt --minutes 30 --out lm            learn a language model from text
   ctxrep train --data train.tsv --dev dev.tsv --encoder lm --out mine     fine-tune it to classify
-  ctxrep score mine --data test.tsv                                       how good is it
+  ctxrep score mine --data test.tsv                                       evaluate it
   ctxrep export mine --out serving/mine                                   a SavedModel for TF Serving
   ctxrep tflite mine --quantize int8 --out mine.tflite                    a file for phones and boards
   echo "Some text" | ctxrep predict mine.tflite                           answers, without TensorFlow
@@ -37,7 +37,7 @@ def _pretrain(args: argparse.Namespace) -> None:
     if "steps" not in values and "minutes" not in values:
         values["minutes"] = 30.0
     history = recipes.pretrain(report=_print_evaluation, **values)
-    _say(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
+    _print_line(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
 
 
 def _pretrain_flags(flags: Flags) -> None:
@@ -49,7 +49,7 @@ def _pretrain_flags(flags: Flags) -> None:
     flags.add_options(
         options.Pretraining,
         minutes={"help": "length of the run in minutes (default: 30, unless --steps is given)"},
-        learning_rate={"help": "its peak, after a linear warm-up (default: 0.001, adagrad: 0.2)"},
+        learning_rate={"help": "peak learning rate, after a linear warm-up (default: 0.001, adagrad: 0.2)"},
     )
 
 
@@ -60,7 +60,9 @@ def _prepare(args: argparse.Namespace) -> None:
     values.pop("family")
     counts = recipes.prepare(**values)
     more = f"{counts['copies']} passes, {counts['valid_examples']:,} more pairs held out"
-    _say(f"{args.out}: {counts['examples']:,} pairs of segments, {counts['pieces'] / 1e6:.1f} million pieces, {more}")
+    _print_line(
+        f"{args.out}: {counts['examples']:,} pairs of segments, {counts['pieces'] / 1e6:.1f} million pieces, {more}"
+    )
 
 
 def _prepare_flags(flags: Flags) -> None:
@@ -76,7 +78,7 @@ def _train(args: argparse.Namespace) -> None:
     history = recipes.finetune(report=_print_evaluation, **given(args))
     metric = next(name for name in history[0] if name.startswith("val_"))
     best = max(entry[metric] for entry in history)
-    _say(f"{args.out}: {metric.removeprefix('val_').replace('_', ' ')} on {args.dev}: {best:.4f}")
+    _print_line(f"{args.out}: {metric.removeprefix('val_').replace('_', ' ')} on {args.dev}: {best:.4f}")
 
 
 def _train_flags(flags: Flags) -> None:
@@ -100,7 +102,7 @@ def _train_flags(flags: Flags) -> None:
     flags.add_options(
         options.Finetuning,
         task={"choices": tuple(tasks.TASKS), "metavar": None},
-        learning_rate={"help": "its peak, after a linear warm-up (default: 0.001, BERT-base 3e-5)"},
+        learning_rate={"help": "peak learning rate, after a linear warm-up (default: 0.001, BERT-base 3e-5)"},
     )
     for name, task in tasks.TASKS.items():
         flags.add_options(task.Options, prefix=f"{name}: ")
@@ -162,11 +164,11 @@ def _score_flags(flags: Flags) -> None:
     flags.add("folder", "a model folder")
     flags.add("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
     flags.add_options(options.Rows)
-    flags.add("--predictions", "write the answers here, one JSON object a line", metavar="FILE.jsonl")
+    flags.add("--predictions", "write the predictions here, one JSON object a line", metavar="FILE.jsonl")
     flags.add("--json", "print one JSON object", action="store_true", default=None)
     flags.add(
         "--carry-state",
-        "a biLM: score the text as it runs on, not sentence by sentence",
+        "a biLM: carry the state through the text, instead of scoring each sentence by itself",
         action="store_true",
         default=None,
     )
@@ -187,7 +189,7 @@ def _embed(args: argparse.Namespace) -> None:
     sentences = _sentences(values.pop("input"))
     with tqdm(desc="embedding", unit=" sentences", file=sys.stderr, disable=None) as bar:
         count = recipes.embed(sentences=sentences, progress=lambda n: bar.update(n - bar.n), **values)
-    _say(f"{args.out}: {count} sentences")
+    _print_line(f"{args.out}: {count} sentences")
 
 
 def _embed_flags(flags: Flags) -> None:
@@ -219,7 +221,7 @@ def _neighbours_flags(flags: Flags) -> None:
     flags.add("--json", "print one JSON array", action="store_true", default=None)
 
 
-_PLOTS: dict[str, tuple[set[str], set[str]]] = {  # what each needs, and what it takes beside
+_PLOTS: dict[str, tuple[set[str], set[str]]] = {  # required and optional flags of each
     "mix": (set(), set()),
     "attention": ({"text"}, {"pair", "layer", "head"}),
     "senses": ({"word", "data"}, {"layer"}),
@@ -240,7 +242,7 @@ def _plot(args: argparse.Namespace) -> None:
 
     folders = [name if os.path.exists(name) else str(zoo.find(name)) for name in folders]
     {"mix": _plot_mix, "attention": _plot_attention, "senses": _plot_senses}[kind](folders, out, **values)
-    _say(out)
+    _print_line(out)
 
 
 def _plot_mix(folders: list[str], out: str) -> None:
@@ -309,7 +311,7 @@ def _convert(args: argparse.Namespace) -> None:
         if warning.category is UserWarning:
             print(f"ctxrep: {warning.message}", file=sys.stderr)
     weights = f"{bundle.task}: {model.count_params() / 1e6:.1f} million weights"
-    _say(f"{args.out}: {bert.summary(model, bundle) if 'heads' in bundle.config else weights}")
+    _print_line(f"{args.out}: {bert.summary(model, bundle) if 'heads' in bundle.config else weights}")
 
 
 def _convert_flags(flags: Flags) -> None:
@@ -321,7 +323,11 @@ def _convert_flags(flags: Flags) -> None:
         dest="source_format",
     )
     flags.add("--to", "the format that is written", choices=("allennlp", "huggingface"), dest="target_format")
-    flags.add("--pairs", "huggingface: a classifier of pairs of texts, which its files do not say", action="store_true")
+    flags.add(
+        "--pairs",
+        "huggingface: the classifier reads pairs of texts (its files do not record this)",
+        action="store_true",
+    )
     flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
 
 
@@ -358,7 +364,7 @@ def _zoo_get(args: argparse.Namespace) -> None:
     from keras_ctxrep import zoo
 
     if zoo.cached(zoo.lookup(args.name), args.cache) is None:
-        _start_tensorflow()  # which would print in the middle of the conversion
+        _start_tensorflow()  # else its messages appear during the conversion
     print(zoo.get(args.name, args.source, args.mirror, args.cache, lambda line: print(line, file=sys.stderr)))
 
 
@@ -376,7 +382,7 @@ def _zoo_flags(flags: Flags) -> None:
     flags.add("--json", "list, show: print JSON", action="store_true")
     flags.add(
         "--from",
-        "get: the published files, already here: folder, archive or weight file",
+        "get: a local copy of the published files: folder, archive or weight file",
         dest="source",
         metavar="PATH",
     )
@@ -401,7 +407,7 @@ def _tflite(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite import quantize
 
     if sys.stderr.isatty():
-        print("converting, in a process of its own: some ten seconds for a small model", file=sys.stderr)
+        print("converting in a subprocess: about ten seconds for a small model", file=sys.stderr)
     values = given(args)
     out = quantize.convert(values.pop("folder"), values.pop("out"), **values)
     print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
@@ -413,7 +419,7 @@ def _tflite_flags(flags: Flags) -> None:
     default = ",".join(map(str, quantize.LENGTHS))
     flags.add("folder", "a model folder")
     flags.add("--out", "the file to write", required=True, metavar="FILE.tflite")
-    flags.add("--quantize", "of weights and products (default: none)", choices=quantize.QUANTIZATIONS)
+    flags.add("--quantize", "number format of weights and products (default: none)", choices=quantize.QUANTIZATIONS)
     flags.add(
         "--lengths",
         f"input lengths, in tokens; a text runs at the smallest that holds it (default: {default})",
@@ -466,9 +472,11 @@ def _demo_flags(flags: Flags) -> None:
     flags.add(
         "--corpus", "your own text, one sentence a line, an empty line between documents", nargs="+", metavar="FILE"
     )
-    flags.add("--out", "folder for the models and report.md; it is written anew (default: demo)", metavar="FOLDER")
+    flags.add(
+        "--out", "folder for the models and report.md; its contents are replaced (default: demo)", metavar="FOLDER"
+    )
     flags.add("--minutes", "time for the two pretrainings together (default: 3)", type=_positive_float, metavar="N")
-    flags.add("--seed", "of every random choice (default: 0)", type=int, metavar="N")
+    flags.add("--seed", "random seed (default: 0)", type=int, metavar="N")
 
 
 # ----------------------------------------------------------------------------------------------------------- parser
@@ -491,23 +499,23 @@ COMMANDS = {
         _pretrain_flags,
         "learn an ELMo biLM or a BERT encoder from text",
         "Learn from plain text: UTF-8, one sentence a line, an empty line between documents; .gz, .bz2 and .xz are\n"
-        "read as they are. A run that was interrupted goes on where it was when the same command is given again.",
+        "read as they are. The same command resumes an interrupted run.",
         True,
     ),
     "prepare": _Command(
         _prepare,
         _prepare_flags,
-        "mask a text for BERT's pretraining, once and for all",
+        "mask a text once for BERT's pretraining",
         "Writes pairs of segments with their masks to a folder, for `ctxrep pretrain bert --corpus FOLDER`: every run\n"
-        "over it then reads the same examples. Without it, masks are drawn anew in every pass.",
+        "over it then reads the same examples. Without it, new masks are drawn in every pass.",
         True,
     ),
     "train": _Command(_train, _train_flags, "fine-tune an encoder for a task", "", True),
     "score": _Command(
         _score,
         _score_flags,
-        "figures on held-out data",
-        "A task's figures, with an interval and the worst examples; a biLM's\n"
+        "evaluate on held-out data",
+        "A task's metrics, with an interval and the worst examples; a biLM's\n"
         "full-softmax perplexity, or a BERT's MLM and NSP accuracy.",
     ),
     "embed": _Command(
@@ -520,14 +528,14 @@ COMMANDS = {
     "neighbours": _Command(
         _neighbours,
         _neighbours_flags,
-        "the words in context nearest to a word in its own",
+        "nearest neighbours of a word in context",
         "One sentence a line in; the words with the nearest vectors out, in their sentences. Every word is compared.",
     ),
     "plot": _Command(
         _plot,
         _plot_flags,
         "draw a scalar mix, attention, or the senses of a word",
-        "mix        how much of each layer the scalar mixes of models take\n"
+        "mix        the weight of each layer in the scalar mixes of models\n"
         "attention  what the word pieces of a text attend to in a BERT\n"
         "senses     the vectors of a word in labelled sentences, in the colour of their sense",
     ),
@@ -547,8 +555,8 @@ COMMANDS = {
         _zoo,
         _zoo_flags,
         "published models by name",
-        "list shows the published models, show what is known of one, and get makes a model folder of it in the cache\n"
-        "and prints its path. The same command given again goes on with a download that was interrupted.",
+        "list shows the published models, show gives the details of one, and get makes a model folder of it in\n"
+        "the cache and prints its path. The same command resumes an interrupted download.",
     ),
     "export": _Command(
         _export,
@@ -565,8 +573,8 @@ COMMANDS = {
     "predict": _Command(
         _predict,
         _predict_flags,
-        "answer line by line",
-        "Prints one JSON object for each line of input, as soon as the line is there: a text, or two with a tab\n"
+        "predict line by line",
+        "Prints one JSON object for each line of input, as soon as it is read: a text, or two with a tab\n"
         "between them for a model that reads pairs; JSON for tasks over marked spans. A .tflite file runs without\n"
         "TensorFlow.",
     ),
@@ -574,25 +582,26 @@ COMMANDS = {
         _compare,
         _compare_flags,
         "agreement, quality, size and latency of a model's exports",
-        "Runs the same texts through a model folder and its exports. Latencies are of single texts, in turns.",
+        "Runs the same texts through a model folder and its exports. Latencies are of single texts,\n"
+        "alternating between the engines.",
     ),
     "demo": _Command(
         _demo,
         _demo_flags,
-        "the whole way, in a few minutes",
+        "the whole pipeline, in a few minutes",
         "Pretrains a small biLM and a small BERT, fine-tunes both beside baselines, exports them as SavedModel\n"
         "and TFLite, predicts without TensorFlow, and writes a report. Without --corpus the text is the language\n"
-        "reference that every Python carries.",
+        "reference that comes with Python.",
     ),
 }
 
 
 class _Usage(Exception):
-    """Arguments that do not go together."""
+    """Arguments that contradict each other."""
 
 
 def parser(name: str | None = None) -> tuple[argparse.ArgumentParser, Flags | None]:
-    """The command's parser, with the flags of one subcommand alone: those of others would be made for nothing."""
+    """The command's parser; to start fast, only the named subcommand gets its flags."""
     main = argparse.ArgumentParser("ctxrep", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
     main.add_argument("--version", action="version", version=f"keras_ctxrep {__version__}")
     subparsers = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -650,7 +659,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except _Usage as error:
         parser()[0].error(str(error))
-    except BrokenPipeError:  # the reader of our output went away
+    except BrokenPipeError:  # the reader of the output has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -670,7 +679,7 @@ _EXTRAS = {"ai_edge_litert": "edge", "sklearn": "demo", "matplotlib": "plot"}  #
 
 
 def _message(error: Exception) -> str | None:
-    """What a user is told of an error; None for an internal one."""
+    """The message of an expected error; None for an internal one, which is raised again."""
     if isinstance(error, ModuleNotFoundError):
         extra = _EXTRAS.get(str(error.name).partition(".")[0], "tf")
         return f'{error.name} is not installed: pip install "keras_ctxrep[{extra}]"'
@@ -695,7 +704,7 @@ def _without_tensorflow(args: argparse.Namespace) -> bool:
 
 
 def _published(args: argparse.Namespace) -> None:
-    """Where a model folder is meant, the name of a published model in the cache does as well."""
+    """Replaces the names of published models by their folders in the cache."""
     for option in ("folder", "encoder", "init", "beside"):
         name = getattr(args, option, None)
         if name is not None and name != "words" and not os.path.exists(name):
@@ -728,10 +737,10 @@ def _sentences(path: str) -> Iterator[str]:
 def _print_evaluation(entry: dict) -> None:
     shown = {name: value for name, value in entry.items() if name.startswith("val_") and "loss" not in name}
     parts = [f"{name.removeprefix('val_').replace('_logits_', ' ')} {value:.4g}" for name, value in shown.items()]
-    _say(f"step {entry['step']:>6}  {entry['minutes']:5.1f} min  loss {entry['loss']:.3f}  " + "  ".join(parts))
+    _print_line(f"step {entry['step']:>6}  {entry['minutes']:5.1f} min  loss {entry['loss']:.3f}  " + "  ".join(parts))
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The whole way on a small text: pretrain, fine-tune, export, predict without TensorFlow, and report the results."""
+"""The whole pipeline on a small text: pretrain, fine-tune, export, predict without TensorFlow, and write a report."""
 
 import json
 import os
@@ -53,16 +53,16 @@ class Encoder:
     """One of the two encoders of the demo.
 
     Attributes:
-        name: for people.
+        name: shown in the report.
         family, size: as of `recipes.pretrain`.
         fraction: of the time for pretraining.
         max_length: tokens of an example in pretraining; BERT learns more from many short ones.
         rates, dropouts: of pretraining and of fine-tuning.
         metric: of pretraining, in the evaluations.
-        label: what the metric is.
-        form: how it is printed.
+        label: description of the metric.
+        form: its format.
         scale: of its axis.
-        baselines: documents to learn from and held out, and a folder -> the metric of counted models by name.
+        baselines: documents to learn from and held out, and a folder -> the metric of n-gram models by name.
     """
 
     name: str
@@ -87,11 +87,11 @@ class Encoder:
 def run(
     corpus: Sequence[str | Path] | None = None, out: str | Path = "demo", minutes: float = 3.2, seed: int = 0
 ) -> dict:
-    """Runs the whole way and writes OUT/report.md.
+    """Runs the whole pipeline and writes OUT/report.md.
 
     Args:
         corpus: text files, one sentence a line, an empty line between documents; None: Python's language reference.
-        out: written anew; it must be missing, empty, or the folder of an earlier demo.
+        out: its contents are replaced; it must be missing, empty, or the folder of an earlier demo.
         minutes: for the two pretrainings together.
         seed: of every random choice.
 
@@ -203,15 +203,15 @@ def _split(parts: dict[str, list[list[str]]], folder: Path, seed: int) -> dict[s
                 for sentence in blocks[-1]:
                     label_of.setdefault(sentence, label)
     held = hold_out(blocks, seed=seed)
-    kept = list(without(blocks, held))
+    remaining = list(without(blocks, held))
     folder.mkdir(parents=True, exist_ok=True)
-    for name, side in (("train", kept), ("valid", held)):
+    for name, side in (("train", remaining), ("valid", held)):
         (folder / f"{name}.txt").write_text("\n\n".join("\n".join(block) for block in side) + "\n", encoding="utf-8")
 
     def labelled(side):
         return [Example(s, label_of[s]) for block in side for s in block if len(words(s)) >= 5]
 
-    order = np.random.default_rng(seed).permutation(len(seen := labelled(kept)))
+    order = np.random.default_rng(seed).permutation(len(seen := labelled(remaining)))
     tenth = len(seen) // 10
     test = labelled(held)
     test = [test[i] for i in np.random.default_rng(seed).permutation(len(test))]
@@ -224,8 +224,8 @@ def _split(parts: dict[str, list[list[str]]], folder: Path, seed: int) -> dict[s
 def _pretrain(encoder: Encoder, out: Path, minutes: float, seed: int) -> dict:
     text, held = (list(documents([out / "corpus" / f"{name}.txt"])) for name in ("train", "valid"))
     baselines = encoder.baselines(text, held, out / "corpus")
-    counted = ", ".join(f"{name} {encoder.shown(value)}" for name, value in baselines.items())
-    print(f"  {encoder.label}; counted on the same text: {counted}")
+    ngrams = ", ".join(f"{name} {encoder.shown(value)}" for name, value in baselines.items())
+    print(f"  {encoder.label}; n-gram models of the same text: {ngrams}")
 
     def show(entry: dict) -> None:
         value = encoder.shown(entry[encoder.metric])
@@ -249,8 +249,8 @@ def _pretrain(encoder: Encoder, out: Path, minutes: float, seed: int) -> dict:
     return {"history": history, "baselines": baselines, "best": best}
 
 
-def _counted_perplexity(text: list, held: list, folder: Path) -> dict[str, float]:
-    """Perplexity of counted models on the same words, cut at the same length, with the same vocabulary."""
+def _ngram_perplexity(text: list, held: list, folder: Path) -> dict[str, float]:
+    """Perplexity of n-gram models on the same words, cut at the same length, with the same vocabulary."""
     features = CharacterFeatures(ENCODERS["elmo"].max_length)
     seen, unseen = ([row.tokens for block in side for row in features.encode(block)] for side in (text, held))
     vocabulary = Vocabulary.count(seen, size=8000)
@@ -261,8 +261,8 @@ def _counted_perplexity(text: list, held: list, folder: Path) -> dict[str, float
     }
 
 
-def _counted_accuracy(text: list, held: list, folder: Path) -> dict[str, float]:
-    """How often the commonest piece, and the commonest one after the true piece before, is right.
+def _ngram_accuracy(text: list, held: list, folder: Path) -> dict[str, float]:
+    """Accuracy of always predicting the most frequent piece, and the most frequent one after the true previous piece.
 
     The pieces are learned from the text, and written to pieces.txt in the folder.
     """
@@ -295,7 +295,7 @@ ENCODERS = {
         "held-out perplexity",
         ".1f",
         "log",
-        _counted_perplexity,
+        _ngram_perplexity,
         False,
     ),
     "bert": Encoder(
@@ -310,7 +310,7 @@ ENCODERS = {
         "held-out accuracy on masked pieces",
         ".1%",
         "linear",
-        _counted_accuracy,
+        _ngram_accuracy,
         True,
     ),
 }
@@ -337,7 +337,7 @@ def _finetune(encoder: Encoder, folder: Path, text: dict, from_scratch: bool, se
 
 
 def _bag_of_words(text: dict) -> float:
-    """Logistic regression over tf-idf weighted words; how strongly it is regularized is chosen on the dev set."""
+    """Logistic regression over tf-idf weighted words; the regularization strength is chosen on the dev set."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
@@ -381,20 +381,20 @@ def _engines(out: Path, test: list[Example]) -> dict:
     if edge.returncode:
         raise RuntimeError(f"the edge runtime failed in its own process:\n{edge.stderr[-2000:]}")
     answers = json.loads(edge.stdout)
-    here = {str(e.path): e.predictor.probabilities(texts).argmax(1).tolist() for e in engines[2:]}
+    in_process = {str(e.path): e.predictor.probabilities(texts).argmax(1).tolist() for e in engines[2:]}
     loaded = answers["loaded"]
     print(_table([["engine", *compare.HEADER[1:]], *compare.table(rows)]))
     print(f"  of TensorFlow, Keras, PyTorch and JAX the edge process loaded: {loaded or 'none'}")
     if loaded:
         raise RuntimeError(f"the edge runtime loaded {loaded}")
-    return {"rows": rows, "loaded": loaded, "same_on_edge": answers["labels"] == here, "sentences": len(texts)}
+    return {"rows": rows, "loaded": loaded, "same_on_edge": answers["labels"] == in_process, "sentences": len(texts)}
 
 
 # ------------------------------------------------------------------------------------------------------------ report
 
 
 def _checks(figures: dict) -> list[tuple[bool, str]]:
-    """What the demo is to show, and whether it does."""
+    """The expected results, and whether each one holds."""
     bilm = figures["pretraining"]["elmo"]
     best, bigram = bilm["best"], bilm["baselines"]["bigram"]
     checks = [(best < bigram, f"biLM's held-out perplexity {best:.1f} is below the bigram's {bigram:.1f}")]
@@ -431,8 +431,8 @@ def _report(figures: dict, out: Path) -> None:
         _introduction(figures, checks),
         _pretraining_part(figures, plots.get("learning_curves", "")),
         _tasks_part(figures),
-        "## Engines\n\nLatency is that of one sentence, from string to label, in turns over the engines. Agreement is "
-        f"with Keras.\n\n{_markdown(engines)}",
+        "## Engines\n\nLatency is that of one sentence, from string to label, alternating between the engines. "
+        f"Agreement is with Keras.\n\n{_markdown(engines)}",
         _mix_part(figures, plots.get("mixing_weights", "")),
     ]
     (out / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -442,13 +442,13 @@ def _report(figures: dict, out: Path) -> None:
 
 def _introduction(figures: dict, checks: list[tuple[bool, str]]) -> str:
     text = figures["text"]
-    shown = "\n".join(f"- **{'yes' if passed else 'no'}**: {check}" for passed, check in checks)
+    results = "\n".join(f"- **{'yes' if passed else 'no'}**: {check}" for passed, check in checks)
     return (
         "# From raw text to int8 on the edge\n\n"
         f"keras_ctxrep {__version__}, `ctxrep demo`, seed {figures['seed']}, {figures['minutes']:.1f} minutes on "
         f"{os.cpu_count()} cores ({_processor()}). Text: {figures['source']}; {text['train']} sentences to "
         f"learn from, {text['dev']} to choose weights by, {text['test']} held out.\n\n"
-        f"## What it shows\n\n{shown}"
+        f"## Results\n\n{results}"
     )
 
 
@@ -518,7 +518,7 @@ def _plots(figures: dict, folder: Path) -> list[Path]:
 
 
 def _processor() -> str:
-    """The CPU and those of its instructions that decide how fast int8 and bfloat16 are."""
+    """The CPU and its instruction sets that matter for the speed of int8 and bfloat16."""
     try:
         info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

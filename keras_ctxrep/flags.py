@@ -36,7 +36,7 @@ class Flags:
             options: the dataclass.
             prefix: before the help texts.
             without: fields that get no flag.
-            changes: field -> arguments of `add_argument` in place of those made here.
+            changes: field -> arguments of `add_argument` that override the generated ones.
         """
         for entry in fields(options):
             if entry.name in without or entry.name in self._actions:
@@ -64,7 +64,7 @@ class Flags:
 
         Args:
             path: FILE.yaml or FILE.json, flags without the dashes and their values; or the run.json of a model folder.
-            given: arguments that stand on the command line anyway.
+            given: arguments that are given on the command line.
 
         Raises:
             ValueError: the file is no mapping, or has a name that is no flag of this command, or a value that is not
@@ -128,7 +128,7 @@ def _parser_of(name: str, kind: Any, details: Mapping[str, Any]) -> Callable[[st
             raise argparse.ArgumentTypeError(str(error)) from None
         return value
 
-    parse.__name__ = kind.__name__  # what argparse calls it in its message
+    parse.__name__ = kind.__name__  # the name in argparse's message
     return parse
 
 
@@ -141,7 +141,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments as keywords of the function behind a command; what was not given is left to its defaults."""
+    """The arguments as keywords of the function behind a command; arguments not given keep their defaults."""
     values = {name: value for name, value in vars(args).items() if name not in _OWN and value is not None}
     if isinstance(values.get("columns"), list):
         values["columns"] = dict(values["columns"])

@@ -29,7 +29,7 @@ class Perplexity(keras.metrics.Mean):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class Accuracy(keras.metrics.SparseCategoricalAccuracy):
-    """Share of right labels among the positions whose weight is not zero.
+    """Fraction of correct labels among the positions whose weight is not zero.
 
     >>> metric = Accuracy()
     >>> metric.update_state(ops.array([[1, 1]]), ops.array([[[0.0, 1.0], [1.0, 0.0]]]), ops.array([[2.0, 0.0]]))
@@ -78,22 +78,22 @@ class SpanF1(keras.metrics.Metric):
         kinds = sorted({label[2:] for label in self.labels if label != "O"})
         self._kinds = [-1 if label == "O" else kinds.index(label[2:]) for label in self.labels]
         self._begins = [label.startswith("B-") for label in self.labels]
-        self.right, self.said, self.true = (
-            self.add_variable((), "zeros", name=name, aggregation="sum") for name in ("right", "said", "true")
+        self.right, self.predicted, self.true = (
+            self.add_variable((), "zeros", name=name, aggregation="sum") for name in ("right", "predicted", "true")
         )
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         y_pred = ops.convert_to_tensor(y_pred)
         tags = ops.argmax(y_pred, axis=-1) if len(y_pred.shape) == 3 else y_pred
-        true, said = (self._spans(one, sample_weight) for one in (y_true, tags))
-        both = [ops.equal(one, two) for one, two in zip(true, said, strict=True)]
+        true, predicted = (self._spans(classes, sample_weight) for classes in (y_true, tags))
+        both = [ops.equal(gold, answer) for gold, answer in zip(true, predicted, strict=True)]
         right = ops.logical_and(ops.logical_and(both[0], both[1]), ops.greater_equal(true[0], 0))
         self.right.assign_add(ops.sum(ops.cast(right, "float32")))
-        for total, (kind, _) in ((self.true, true), (self.said, said)):
+        for total, (kind, _) in ((self.true, true), (self.predicted, predicted)):
             total.assign_add(ops.sum(ops.cast(ops.greater_equal(kind, 0), "float32")))
 
     def _spans(self, tags, sample_weight):
-        """(B, W) the type of the span that begins at each word, or -1; and where what begins or is there ends."""
+        """(B, W) the type of the span that begins at each word, or -1; and the end of the span at each word."""
         tags = ops.cast(tags, "int32")
         kind = ops.take(ops.array(self._kinds, "int32"), tags)
         if sample_weight is not None:
@@ -101,21 +101,21 @@ class SpanF1(keras.metrics.Metric):
         before = ops.pad(kind[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
         begins = ops.logical_or(ops.take(ops.array(self._begins), tags), ops.not_equal(kind, before))
         begins = ops.logical_and(begins, ops.greater_equal(kind, 0))
-        over = ops.logical_or(begins, ops.less(kind, 0))  # what was there has ended
-        place = ops.arange(ops.shape(kind)[1], dtype="int32")
-        later = ops.logical_and(over[:, None, :], (place[None, :] > place[:, None])[None])  # (B, W, W)
-        end = ops.min(ops.where(later, place, ops.shape(kind)[1]), axis=-1)
+        over = ops.logical_or(begins, ops.less(kind, 0))  # the previous span has ended
+        position = ops.arange(ops.shape(kind)[1], dtype="int32")
+        later = ops.logical_and(over[:, None, :], (position[None, :] > position[:, None])[None])  # (B, W, W)
+        end = ops.min(ops.where(later, position, ops.shape(kind)[1]), axis=-1)
         return ops.where(begins, kind, -1), end
 
     def result(self):
-        return 2 * self.right / ops.maximum(self.said + self.true, 1)
+        return 2 * self.right / ops.maximum(self.predicted + self.true, 1)
 
     def get_config(self):
         return super().get_config() | {"labels": self.labels}
 
 
 def _counted(sample_weight):
-    """1 where the weight is not zero, flat: of a matrix Keras would weigh each row by its padded length."""
+    """1 where the weight is not zero, flattened: Keras would weigh each row of a matrix by its padded length."""
     if sample_weight is None:
         return None
     return ops.cast(ops.reshape(ops.convert_to_tensor(sample_weight), (-1,)) > 0, "float32")

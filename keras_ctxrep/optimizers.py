@@ -1,4 +1,4 @@
-"""Optimizers that are right on several replicas, and whose steps do not cost more for a larger vocabulary."""
+"""Optimizers that clip correctly on several replicas, and whose step cost does not grow with the vocabulary."""
 
 import keras
 import tensorflow as tf
@@ -15,11 +15,11 @@ def _message(fault: str) -> str:
 
 
 class _ByRows(keras.optimizers.Optimizer):
-    """What both optimizers do with a gradient before it is applied, and with one that has only some rows.
+    """Gradient clipping over all replicas, and updates by row for sparse gradients; base of both optimizers.
 
     The gradient is summed over the replicas and over repeated rows of embeddings, and then its norm is clipped: Keras
     clips each replica's part before the sum, which under MirroredStrategy lets through up to as many times the limit as
-    there are replicas. Rows of a table that a batch does not touch are left alone, undecayed, and their averages too. A
+    there are replicas. Rows of a table that a batch does not use are not changed or decayed, nor are their averages. A
     step's cost then does not grow with the vocabulary, unless float16's loss scaling makes the gradient dense.
 
     Keras has no public method between the sum over the replicas and the update; `_HOOKS` are private ones. An
@@ -52,7 +52,7 @@ class _ByRows(keras.optimizers.Optimizer):
     def _all_reduce_sum_gradients(self, grads_and_vars):
         self._hook_calls["_all_reduce_sum_gradients"] += 1
         reduced = super()._all_reduce_sum_gradients(grads_and_vars)
-        gradients = [_once(gradient) for gradient, _ in reduced]
+        gradients = [_unique_rows(gradient) for gradient, _ in reduced]
         clipped, _ = tf.clip_by_global_norm(gradients, self.clip / self.gradient_scale)
         return [(gradient, variable) for gradient, (_, variable) in zip(clipped, reduced, strict=True)]
 
@@ -64,8 +64,8 @@ class _ByRows(keras.optimizers.Optimizer):
         rate = ops.cast(learning_rate, variable.dtype)
         self.assign_sub(variable, tf.IndexedSlices(rate * step, rows, gradient.dense_shape))
 
-    def _moved(self, average, rows, new):
-        """Rows of an average, set to what they are now."""
+    def _set_rows(self, average, rows, new):
+        """Sets rows of an average to their new values, which it returns."""
         self.assign_add(average, tf.IndexedSlices(new - tf.gather(average.value, rows), rows, average.shape))
         return new
 
@@ -78,7 +78,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
     """AdamW, clipped by the norm of the whole gradient, and lazy where a gradient has only some rows.
 
     Loshchilov & Hutter 2017, https://arxiv.org/abs/1711.05101. No decay on biases and norms, as published for BERT, nor
-    on the softmax over a vocabulary of words, whose rows are mostly left alone.
+    on the softmax over a vocabulary of words, of which a batch uses few rows.
 
     Args:
         learning_rate: the peak.
@@ -95,7 +95,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj", "softmax"])
 
     def _apply_weight_decay(self, trainable_variables):
-        self._hook_calls["_apply_weight_decay"] += 1  # `update_step` does, in half as many passes over the memory
+        self._hook_calls["_apply_weight_decay"] += 1  # done by `update_step`, with half the memory traffic
 
     def update_step(self, gradient, variable, learning_rate):
         if isinstance(gradient, tf.IndexedSlices):
@@ -106,7 +106,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
         index, time = self._get_variable_index(variable), ops.cast(self.iterations + 1, variable.dtype)
-        tf.raw_ops.ResourceApplyAdam(  # as Keras' own, in one pass
+        tf.raw_ops.ResourceApplyAdam(  # the same update as in Keras, as one fused kernel
             var=variable.handle,
             m=self._momentums[index].value.handle,
             v=self._velocities[index].value.handle,
@@ -122,11 +122,11 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
     def _row_step(self, gradient, variable, rows):
         index = self._get_variable_index(variable)
         time = ops.cast(self.iterations + 1, variable.dtype)
-        one, two = (ops.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
+        beta_1, beta_2 = (ops.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
         m, v = self._momentums[index], self._velocities[index]
-        mean = self._moved(m, rows, one * tf.gather(m.value, rows) + (1 - one) * gradient)
-        square = self._moved(v, rows, two * tf.gather(v.value, rows) + (1 - two) * tf.square(gradient))
-        scale = ops.sqrt(1 - ops.power(two, time)) / (1 - ops.power(one, time))
+        mean = self._set_rows(m, rows, beta_1 * tf.gather(m.value, rows) + (1 - beta_1) * gradient)
+        square = self._set_rows(v, rows, beta_2 * tf.gather(v.value, rows) + (1 - beta_2) * tf.square(gradient))
+        scale = ops.sqrt(1 - ops.power(beta_2, time)) / (1 - ops.power(beta_1, time))
         step = scale * mean / (ops.sqrt(square) + self.epsilon)
         return step + self.weight_decay * tf.gather(variable, rows) if self._decays(variable) else step
 
@@ -175,12 +175,12 @@ class Adagrad(_ByRows, keras.optimizers.Adagrad):
 
     def _row_step(self, gradient, variable, rows):
         a = self._accumulators[self._get_variable_index(variable)]
-        found = self._moved(a, rows, tf.gather(a.value, rows) + tf.square(gradient))
-        return gradient / ops.sqrt(found + self.epsilon)
+        accumulated = self._set_rows(a, rows, tf.gather(a.value, rows) + tf.square(gradient))
+        return gradient / ops.sqrt(accumulated + self.epsilon)
 
 
-def _once(gradient):
-    """An embedding's gradient with each row once: squares of its parts are not the square of their sum."""
+def _unique_rows(gradient):
+    """Sums the repeated rows of an embedding's gradient, since the square of a sum is not the sum of squares."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     rows, index = tf.unique(gradient.indices)

@@ -1,7 +1,7 @@
 """Options of training and of the recipes: one dataclass field is one option.
 
-Its name, type, default and help text stand here once; command line flags, the keywords of the Python functions, the
-configuration file, the identity of a run and its run.json are made from them. Standard library only, so that
+Its name, type, default and help text are defined here once; command line flags, the keywords of the Python functions,
+the configuration file, the identity of a run and its run.json are derived from them. Standard library only, so that
 `ctxrep --help` is instant.
 """
 
@@ -21,7 +21,7 @@ def option(default: Any, help: str, **metadata) -> Any:
     """A dataclass field that is an option.
 
     Args:
-        default: its value where it is not given.
+        default: the default value.
         help: one line for the command line and the documentation.
         metadata: `choices`, the values it may have; the bounds of a number, `above` (value > above), `least` (value >=
             least) and `below` (value < below), which None always satisfies; `metavar` and `nargs` as of
@@ -110,18 +110,18 @@ def check_value(name: str, value: Any, bounds: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Seeded(Options):
-    """What everything random takes."""
+    """The seed."""
 
-    seed: int = option(0, "of every random choice", least=0, metavar="N")
+    seed: int = option(0, "random seed", least=0, metavar="N")
 
 
 @dataclass(frozen=True)
 class Schedule(Options):
-    """How long a run is, how often it is evaluated and what it writes on its way."""
+    """Length of a run, its evaluations, checkpoints and logs."""
 
     steps: int | None = option(None, "length of the run in steps", above=0, metavar="N")
     minutes: float | None = option(None, "length of the run in minutes, evaluations included", above=0, metavar="N")
-    evaluations: int = option(10, "how often to evaluate, evenly over the run", above=0, metavar="N")
+    evaluations: int = option(10, "number of evaluations, evenly spaced over the run", above=0, metavar="N")
     checkpoint_minutes: float = option(5.0, "time between two checkpoints", least=0, metavar="N", neutral=True)
     tensorboard: str | Path | None = option(
         None, "write TensorBoard logs into this folder", metavar="FOLDER", neutral=True
@@ -134,17 +134,17 @@ class Schedule(Options):
 
 @dataclass(frozen=True)
 class Training(Schedule, Seeded):
-    """What every recipe that trains a model takes."""
+    """Options of every recipe that trains a model."""
 
     batch_size: int = option(32, "examples per step, over all devices", above=0, metavar="N")
-    learning_rate: float | None = option(None, "its peak, after a linear warm-up", above=0, metavar="X")
-    dropout: float | None = option(None, "while training", least=0, below=1, metavar="X")
+    learning_rate: float | None = option(None, "peak learning rate, after a linear warm-up", above=0, metavar="X")
+    dropout: float | None = option(None, "dropout rate in training", least=0, below=1, metavar="X")
     precision: str = option("float32", "a Keras dtype policy, e.g. mixed_bfloat16", metavar="NAME")
 
 
 @dataclass(frozen=True)
 class Text(Seeded):
-    """How a text is read for pretraining, and by which vocabulary."""
+    """Text and vocabulary of pretraining."""
 
     valid: str | Path | None = option(None, "held-out text (default: a tenth of the corpus)", metavar="FILE")
     vocab: str | Path | None = option(
@@ -154,7 +154,7 @@ class Text(Seeded):
     cased: bool = option(False, "BERT: keep case and accents")
     init: str | Path | None = option(
         None,
-        "start from this model folder, as to adapt it to a domain, or to go on with longer texts",
+        "start from this model folder, e.g. to adapt it to a domain, or to continue with longer texts",
         metavar="FOLDER",
     )
     max_length: int = option(128, "tokens per example; longer ones are cut", above=0, metavar="N")
@@ -168,15 +168,13 @@ class Text(Seeded):
 class Fit(Schedule):
     """Options of `train.fit`."""
 
-    learning_rate: float = option(1e-3, "its peak, after a linear warm-up", above=0, metavar="X")
+    learning_rate: float = option(1e-3, "peak learning rate, after a linear warm-up", above=0, metavar="X")
     warmup: float = option(0.1, "fraction of the run until the peak", least=0, below=1, metavar="X")
     weight_decay: float = option(0.01, "of AdamW", least=0, metavar="X")
     clip: float = option(1.0, "largest global norm of the gradient", above=0, metavar="X")
-    patience: int | None = option(
-        None, "end the run after so many evaluations without a better one", above=0, metavar="N"
-    )
+    patience: int | None = option(None, "stop after this many evaluations without improvement", above=0, metavar="N")
     folder: str | Path | None = option(
-        None, "keep a checkpoint here; the same call after an interruption goes on from it", metavar="FOLDER"
+        None, "write checkpoints into this folder; the same call resumes from the last one", metavar="FOLDER"
     )
     identity: str = option("", "of the run: a checkpoint of another one is refused")
 
@@ -189,25 +187,24 @@ class Fit(Schedule):
 class Pretraining(Text, Training):
     """Options of `recipes.pretrain`."""
 
-    dropout: float = option(0.1, "while training", least=0, below=1, metavar="X")
+    dropout: float = option(0.1, "dropout rate in training", least=0, below=1, metavar="X")
     size: str | None = option(
         None,
         "a published size, e.g. elmo_2x1024_128_2048cnn_1xhighway or bert_12_768_12 (default: a small one, or that of "
         "init)",
         metavar="NAME",
     )
-    min_count: int = option(2, "ELMo: a word of a learned vocabulary occurs so often", above=0, metavar="N")
+    min_count: int = option(2, "ELMo: minimum count of a word in a learned vocabulary", above=0, metavar="N")
     read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters")
     unroll: int | None = option(
         None,
-        "ELMo: learn from running text, N words per step, the state carried on (published: 20; default: from whole "
-        "sentences)",
+        "ELMo: train on running text, N words per step, carrying the state (published: 20; default: whole sentences)",
         above=0,
         metavar="N",
     )
     samples: int | None = option(
         None,
-        "ELMo: words that the softmax draws per step (published: 8192; default: the full softmax)",
+        "ELMo: words sampled for the softmax per step (published: 8192; default: the full softmax)",
         above=0,
         metavar="N",
     )
@@ -223,7 +220,7 @@ class Preparation(Text):
     """Options of `recipes.prepare`."""
 
     max_length: int = option(128, "pieces per example; longer ones are cut", least=5, metavar="N")
-    copies: int = option(10, "passes over the text, each with masks of its own", above=0, metavar="N")
+    copies: int = option(10, "passes over the text, each with new masks", above=0, metavar="N")
 
 
 @dataclass(frozen=True)
@@ -232,19 +229,19 @@ class Rows(Options):
 
     columns: Mapping[str, str] | None = option(
         None,
-        "what a text, pair or label is called in the files, or its number where they have no header: "
+        "names of the columns in the files, or their numbers where there is no header: "
         "text=sentence label=gold, text=6 pair=7 label=5",
         metavar="NAME=COLUMN",
         nargs="+",
     )
-    skip_bad: bool = option(False, "leave malformed rows out, and count and list them")
+    skip_bad: bool = option(False, "skip malformed rows, and list them")
 
 
 @dataclass(frozen=True)
 class Finetuning(Rows, Training):
     """Options of `recipes.finetune`, beside those of the task itself."""
 
-    task: str = option("classify", "what to learn", metavar="NAME")
+    task: str = option("classify", "the task", metavar="NAME")
     max_length: int | None = option(
         None, "tokens per text (default: as the encoder was trained, or as the task needs)", above=0, metavar="N"
     )
@@ -255,18 +252,18 @@ class Finetuning(Rows, Training):
         metavar="X",
     )
     patience: int | None = option(
-        None, "end after so many evaluations without a better one (default: 3, one an epoch)", above=0, metavar="N"
+        None, "stop after this many evaluations without improvement (default: 3, one an epoch)", above=0, metavar="N"
     )
-    mix: bool | None = option(None, "read a scalar mix of all layers (default: for ELMo)")
-    freeze: bool | None = option(None, "train what lies over the encoder alone (default: for ELMo)")
+    mix: bool | None = option(None, "use a trained scalar mix of all layers (default: for ELMo)")
+    freeze: bool | None = option(None, "freeze the encoder (default: for ELMo)")
     from_scratch: bool = option(False, "start from random weights, as a baseline")
     stack: str | None = option(None, "a task network over the encoder", choices=("lstm", "gru", "cnn"))
     units: int = option(256, "width of the task network, in each direction", above=0, metavar="N")
     beside: str | Path | None = option(
-        None, "static vectors that the task network reads too, beside an ELMo", metavar="FOLDER"
+        None, "extra embeddings of the task network, beside an ELMo: a folder of static vectors", metavar="FOLDER"
     )
-    both_ends: bool = option(False, "a second mix beside the output of the task network")
-    top_only: bool = option(False, "the top layer instead of a mix, under a task network")
+    both_ends: bool = option(False, "output mix: a second scalar mix, concatenated to the output of the task network")
+    top_only: bool = option(False, "the task network reads the top layer instead of a mix")
 
     def __post_init__(self):
         super().__post_init__()
@@ -283,8 +280,8 @@ class Embedding(Options):
         "which vectors: all layers, their scalar mix, the top layer, or the mean of the mix over the tokens",
         choices=("all", "mix", "top", "mean"),
     )
-    words: bool = option(False, "the input is split into words already, at spaces")
-    carry_state: bool = option(False, "ELMo: go on from batch to batch in each row, as bilm-tf does")
+    words: bool = option(False, "the input is already split into words, at spaces")
+    carry_state: bool = option(False, "ELMo: carry the state from batch to batch, as bilm-tf does")
     batch_size: int = option(32, "sentences computed together", above=0, metavar="N")
     cache: str | Path | None = option(
         None, "ELMo: words, one a line, whose token vectors are computed once and kept", metavar="VOCAB.txt"

@@ -1,4 +1,4 @@
-"""What a model has learned, to look at: its scalar mix, its attention, a word's neighbours and a word's senses."""
+"""Plots of what a model has learned: its scalar mix, its attention, a word's neighbours and a word's senses."""
 
 import base64
 import heapq
@@ -9,7 +9,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -23,7 +23,7 @@ from keras_ctxrep.recipes.embedding import learned_mixes, vectors
 from keras_ctxrep.text.bundle import written_whole
 from keras_ctxrep.text.tokens import Word, words
 
-# Told apart by colour-blind people too: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/
+# A palette for colour-blind readers: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 MARKERS = "osD^vPX*"
 DRAWN = (".png", ".svg", ".pdf")
@@ -33,7 +33,7 @@ DRAWN = (".png", ".svg", ".pdf")
 
 
 def mix(folders: Sequence[str | Path], out: str | Path) -> list[dict]:
-    """Draws how much of each layer the scalar mixes of models take, a group of bars for each mix.
+    """Draws the weights of the layers in the scalar mixes of models, a group of bars for each mix.
 
     As figure 2 of Peters et al. 2018, section 5.5, https://arxiv.org/abs/1802.05365.
 
@@ -41,54 +41,55 @@ def mix(folders: Sequence[str | Path], out: str | Path) -> list[dict]:
         folders: models that were trained with a mix.
         out: FILE.png (.svg, .pdf).
 
-    Returns: {"folder", "mix": the layer's name, "gamma", "weights": a share of each layer, from 0 on} of each mix.
+    Returns: {"folder", "mix": the layer's name, "gamma", "weights": of each layer, from 0 on} of each mix.
 
     Raises:
         ValueError: a model without a mix, or another file suffix.
     """
     _drawable(out)
-    found = []
+    entries = []
     for folder in folders:
         mixes = learned_mixes(train.load(folder)[0])
         if not mixes:
             raise ValueError(f"{folder}: no scalar mix in it; train it with one: `ctxrep train --mix`")
         for name, (weights, gamma) in mixes.items():
-            found.append({"folder": str(folder), "mix": name, "gamma": gamma, "weights": weights.tolist()})
+            entries.append({"folder": str(folder), "mix": name, "gamma": gamma, "weights": weights.tolist()})
     with _drawing(out, map(str, folders)) as figure:
-        _bars(figure, found)
-    return found
+        _bars(figure, entries)
+    return entries
 
 
-def _bars(figure, found: list[dict]) -> None:
+def _bars(figure, entries: list[dict]) -> None:
     import matplotlib
 
-    deepest = max(len(one["weights"]) for one in found)
-    names = {one["folder"]: Path(one["folder"]).resolve().name for one in found}
+    deepest = max(len(entry["weights"]) for entry in entries)
+    names = {entry["folder"]: Path(entry["folder"]).resolve().name for entry in entries}
     bar = 0.8 / deepest
-    figure.set_size_inches(min(16, max(5.0, 1.5 + len(found) * (0.6 + 0.28 * deepest))), 4)
+    figure.set_size_inches(min(16, max(5.0, 1.5 + len(entries) * (0.6 + 0.28 * deepest))), 4)
     axes, colours = figure.subplots(), matplotlib.colormaps["viridis"]
     for layer in range(deepest):
-        having = [(at, one["weights"]) for at, one in enumerate(found) if layer < len(one["weights"])]
+        groups = [(at, entry["weights"]) for at, entry in enumerate(entries) if layer < len(entry["weights"])]
         drawn = axes.bar(
-            [at + (layer - (len(weights) - 1) / 2) * bar for at, weights in having],
-            [weights[layer] for _, weights in having],
+            [at + (layer - (len(weights) - 1) / 2) * bar for at, weights in groups],
+            [weights[layer] for _, weights in groups],
             0.92 * bar,
             color=colours(0.93 * layer / max(1, deepest - 1)),
             label="0 (tokens)" if layer == 0 else str(layer),
         )
-        if len(found) * deepest <= 24:
+        if len(entries) * deepest <= 24:
             axes.bar_label(drawn, fmt="{:.2f}", padding=2, fontsize=8)
     titles = []
-    for at, one in enumerate(found):
-        even, half = 1 / len(one["weights"]), len(one["weights"]) / 2 * bar
+    for at, entry in enumerate(entries):
+        even, half = 1 / len(entry["weights"]), len(entry["weights"]) / 2 * bar
         label = None if at else "untrained"
         axes.plot([at - half, at + half], [even, even], color="#444444", linestyle=":", linewidth=1.2, label=label)
-        alone = list(names.values()).count(names[one["folder"]]) == 1
-        lines = [names[one["folder"]] if alone else one["folder"]]
-        if sum(other["folder"] == one["folder"] for other in found) > 1:
-            lines.append(one["mix"])
-        titles.append("\n".join([*lines, f"γ = {one['gamma']:.2f}"]))
-    axes.set_xticks(range(len(found)), titles)
+        folder = entry["folder"]
+        unique = list(names.values()).count(names[folder]) == 1
+        lines = [names[folder] if unique else folder]
+        if [each["folder"] for each in entries].count(folder) > 1:
+            lines.append(entry["mix"])
+        titles.append("\n".join([*lines, f"γ = {entry['gamma']:.2f}"]))
+    axes.set_xticks(range(len(entries)), titles)
     axes.tick_params(axis="x", length=0)
     axes.set_ylabel("weight after the softmax")
     axes.set_title("Scalar mix of the layers")
@@ -107,7 +108,7 @@ def attention(
     layer: int | str | None = None,
     head: int | None = None,
 ) -> dict[str, Any]:
-    """Draws what the word pieces of a text attend to.
+    """Draws the attention between the word pieces of a text.
 
     A piece is shown as it stands in the text. Layers are counted from 1, as layer 0 of an encoder is its embeddings;
     heads from 1 too.
@@ -115,9 +116,9 @@ def attention(
     Args:
         folder: a BERT of any task.
         text: a sentence.
-        out: FILE.png (.svg, .pdf), or FILE.html: one page with all layers and heads, which needs no network.
+        out: FILE.png (.svg, .pdf), or FILE.html: one page with all layers and heads, without external files.
         pair: a second text.
-        layer: of the picture, or "all" for an overview of small maps (default: the last layer). A page begins there.
+        layer: of the picture, or "all" for an overview of small maps (default: the last layer). A page opens at it.
         head: of the picture (default: all heads of the layer, side by side).
 
     Returns: {"pieces": T texts, "attention": float32 (N, H, T, T), of each query a row with a sum of 1}.
@@ -141,12 +142,12 @@ def attention(
         raise ValueError(f"longer than the {bundle.max_length} pieces this model reads: {text[:60]!r} ...")
     encoder = bert.encoder(config, attention=True)
     train.copy_weights(model, encoder)
-    found = encoder(bundle.features.collate([row]), training=False)["attention"]
-    weights = np.stack([np.asarray(keras.ops.convert_to_numpy(one))[0] for one in found])  # (N, H, T, T)
+    maps = encoder(bundle.features.collate([row]), training=False)["attention"]
+    weights = np.stack([np.asarray(keras.ops.convert_to_numpy(array))[0] for array in maps])  # (N, H, T, T)
     pieces = []
-    for place, (start, end) in enumerate(row.offsets or []):
-        marker = "[CLS]" if place == 0 else "[SEP]" if place in (row.first - 1, len(row) - 1) else None
-        pieces.append(marker or (text if place < row.first else pair or "")[start:end])
+    for position, (start, end) in enumerate(row.offsets or []):
+        marker = "[CLS]" if position == 0 else "[SEP]" if position in (row.first - 1, len(row) - 1) else None
+        pieces.append(marker or (text if position < row.first else pair or "")[start:end])
     if page:
         with written_whole(out) as path:
             path.write_text(_page(text, pieces, weights, layer, head), encoding="utf-8")
@@ -158,12 +159,13 @@ def attention(
 
 def _maps(figure, pieces: list[str], weights: np.ndarray, layer: int | str | None, head: int | None) -> None:
     layers, heads, length, _ = weights.shape
-    shown = [range(1, layers + 1) if layer == "all" else [layer or layers], [head] if head else range(1, heads + 1)]
+    layer_numbers = range(1, layers + 1) if layer == "all" else [layer or layers]
+    head_numbers = [head] if head else range(1, heads + 1)
     if layer == "all":
-        rows, columns = len(shown[0]), len(shown[1])
+        rows, columns = len(layer_numbers), len(head_numbers)
     else:
-        columns = min(4, len(shown[1]))
-        rows = -(-len(shown[1]) // columns)
+        columns = min(4, len(head_numbers))
+        rows = -(-len(head_numbers) // columns)
     labelled = layer != "all" and length <= 64
     side = max(2.4, 0.17 * length) if labelled else 1.1
     side = min(side if rows * columns > 1 else max(4.0, side), 24 / columns)
@@ -172,23 +174,25 @@ def _maps(figure, pieces: list[str], weights: np.ndarray, layer: int | str | Non
     grid = figure.subplots(rows, columns, squeeze=False, sharex=labelled, sharey=labelled).flat
     names = [piece if len(piece) <= 16 else f"{piece[:15]}…" for piece in pieces] if labelled else []
     image = None
-    for axes, (number, which) in zip(grid, ((n, h) for n in shown[0] for h in shown[1]), strict=False):
-        image = axes.imshow(weights[number - 1, which - 1], cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    for axes, (layer_number, head_number) in zip(grid, product(layer_numbers, head_numbers), strict=False):
+        image = axes.imshow(
+            weights[layer_number - 1, head_number - 1], cmap="Blues", vmin=0, vmax=1, interpolation="nearest"
+        )
         axes.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
         axes.set_yticks(range(len(names)), names, fontsize=8)
         axes.tick_params(length=0)
         axes.spines[:].set_color("#bbbbbb")
         if layer != "all":
-            axes.set_title(f"head {which}", fontsize=10)
+            axes.set_title(f"head {head_number}", fontsize=10)
         else:
-            if which == shown[1][0]:
-                axes.set_ylabel(f"layer {number}", fontsize=9)
-            if number == 1:
-                axes.set_title(f"head {which}", fontsize=9)
-    for axes in grid:  # what is left over
+            if head_number == head_numbers[0]:
+                axes.set_ylabel(f"layer {layer_number}", fontsize=9)
+            if layer_number == 1:
+                axes.set_title(f"head {head_number}", fontsize=9)
+    for axes in grid:  # unused cells
         axes.set_visible(False)
-    where = "" if layer == "all" else f" in layer {shown[0][0]}"
-    figure.suptitle(f"Attention{where}: each row shares out a weight of 1 among the columns", fontsize=11)
+    where = "" if layer == "all" else f" in layer {layer_numbers[0]}"
+    figure.suptitle(f"Attention{where}: the weights of each row sum to 1", fontsize=11)
     figure.colorbar(image, ax=figure.axes, shrink=min(1, 4 / (rows * side)), aspect=30, label="weight")
 
 
@@ -316,21 +320,21 @@ def neighbours(
     layer: str | None = None,
     batch_size: int = 32,
 ) -> list[dict]:
-    """The words whose vectors in their sentences are nearest to that of a word in its own, by cosine similarity.
+    """The words in context whose vectors are nearest to that of a word in its sentence, by cosine similarity.
 
-    Every word of every sentence is compared, the word itself in other sentences among them, and of a BERT by the
-    vector of its first piece. The sentences are read once; no more than `k` words are kept.
+    Every word of every sentence is compared, including the same word in other sentences; of a BERT by the vector of its
+    first piece. The sentences are read once, and only `k` words are in memory.
 
     Args:
         folder: a model of any task.
         word: one word, in lower or upper case.
-        sentences: where to look.
-        k: how many.
-        sentence: where the word stands, the first time (default: the first sentence that has it).
+        sentences: searched for neighbours.
+        k: number of neighbours.
+        sentence: context of the word, which is its first occurrence in it (default: the first sentence that has it).
         layer: "top"; "mix", the trained one; "mean" of all layers (default: the mix if there is one, else the top).
         batch_size: sentences computed together.
 
-    Returns: the nearest first, {"score": cosine, "sentence", "word", "start", "end": where it stands in the sentence,
+    Returns: the nearest first, {"score": cosine, "sentence", "word", "start", "end": its span in the sentence,
         in characters, "line": the number of the sentence, from 1 on}.
 
     Raises:
@@ -343,43 +347,44 @@ def neighbours(
     if sentence is None:
         for candidate in sentences:
             before.append(candidate)
-            if _find(word, words(candidate)) is not None:
+            if _first_occurrence(word, words(candidate)) is not None:
                 sentence = candidate
                 break
         else:
             raise ValueError(f"the word {word!r} does not occur in the sentences; give one that has it")
-    own = _place(word, sentence)
+    own = _word_in(word, sentence)
     nearest: list[tuple[float, int, int, dict]] = []  # a heap: the worst first, of equals the last in the text
     query = None
-    found = _word_vectors(folder, chain([sentence], before, sentences), layer, batch_size)
-    for line, (text, standing, array) in enumerate(found):
+    contexts = _word_vectors(folder, chain([sentence], before, sentences), layer, batch_size)
+    for line, (text, context_words, array) in enumerate(contexts):
         unit = array / np.maximum(np.linalg.norm(array, axis=-1, keepdims=True), 1e-12)  # (T, D)
         if query is None:
-            query = next((one for one, place in zip(unit, standing, strict=True) if place == own), None)
+            query = next((vector for vector, word_at in zip(unit, context_words, strict=True) if word_at == own), None)
             if query is None:
                 raise ValueError(f"the model finds no piece in the word {word!r}")
             continue
-        for score, place in zip((unit @ query).tolist(), standing, strict=True):
-            if (len(nearest) == k and score < nearest[0][0]) or (place == own and text == sentence):
+        for score, neighbour in zip((unit @ query).tolist(), context_words, strict=True):
+            if (len(nearest) == k and score < nearest[0][0]) or (neighbour == own and text == sentence):
                 continue
-            entry = {"sentence": text, "word": place.text, "start": place.start, "end": place.end, "line": line}
+            span = {"word": neighbour.text, "start": neighbour.start, "end": neighbour.end}
+            entry = {"score": score, "sentence": text, **span, "line": line}
             add = heapq.heappush if len(nearest) < k else heapq.heappushpop
-            add(nearest, (score, -line, -place.start, {"score": score} | entry))
-    return [entry for *_, entry in sorted(nearest, key=lambda one: one[:3], reverse=True)]
+            add(nearest, (score, -line, -neighbour.start, entry))
+    return [entry for *_, entry in sorted(nearest, key=lambda item: item[:3], reverse=True)]
 
 
-def concordance(found: Sequence[dict], width: int = 80) -> str:
-    """The words that `neighbours` found as a table: score, line, and the sentence around «word», which stands in a row.
+def concordance(entries: Sequence[dict], width: int = 80) -> str:
+    """The words of `neighbours` as a table: score, line, and the sentence with «word» aligned in a column.
 
-    >>> one = {"score": 0.75, "sentence": "They sat on the bank of the river.", "start": 16, "end": 20, "line": 3}
-    >>> print(concordance([one], width=40))
+    >>> entry = {"score": 0.75, "sentence": "They sat on the bank of the river.", "start": 16, "end": 20, "line": 3}
+    >>> print(concordance([entry], width=40))
      score  line
      0.750     3  sat on the «bank» of the r
     """
     lines = [f"{'score':>6}  {'line':>4}"]
-    for one in found:
-        sentence, start, end = " ".join(one["sentence"].splitlines()), one["start"], one["end"]
-        head = f"{one['score']:6.3f}  {one['line']:>4}  "
+    for entry in entries:
+        sentence, start, end = " ".join(entry["sentence"].splitlines()), entry["start"], entry["end"]
+        head = f"{entry['score']:6.3f}  {entry['line']:>4}  "
         room = max(20, width - len(head))
         left = _cut(sentence[:start][::-1], room // 2 - 2)[::-1]
         left = " " * (room // 2 - 2 - _columns(left)) + left
@@ -393,19 +398,19 @@ def senses(
 ) -> dict[str, Any]:
     """Draws the vectors of one word in labelled sentences, projected on two axes, each in the colour of its sense.
 
-    The axes are the first two principal components. How well the vectors tell the senses apart is measured in the full
-    space: how often a vector's nearest neighbour among the others, by cosine, has the same sense.
+    The axes are the first two principal components. How well the vectors separate the senses is measured in the full
+    space: the fraction of vectors whose nearest neighbour among the others, by cosine, has the same sense.
 
     Args:
         folder: a model of any task.
-        word: stands in each sentence; the first occurrence counts.
+        word: its first occurrence in each sentence is taken.
         data: labelled sentences, as for classification; a label is a sense.
         out: FILE.png (.svg, .pdf).
         layer: as of `neighbours`.
 
-    Returns: {"coordinates": float (K, 2), "labels": K senses, "variance": shares of the two axes, "accuracy": share of
-        the nearest neighbours with the same sense, "recall": that share of each sense, "majority": share of the most
-        frequent sense}.
+    Returns: {"coordinates": float (K, 2), "labels": K senses, "variance": fractions on the two axes, "accuracy": fraction
+        of nearest neighbours with the same sense, "recall": that fraction for each sense, "majority": fraction of the
+        most frequent sense}.
 
     Raises:
         ValueError: a sentence without the word or without a label, fewer than two senses, or another file suffix.
@@ -438,17 +443,18 @@ def senses(
 def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tuple[list[str], np.ndarray]:
     """The sense of the word in each sentence, K of them, and its vectors, float64 (K, D)."""
     examples = [*tasks.get("classify").read(data)]
-    labels, places, vectors = [], [], []
+    labels, occurrences, vectors = [], [], []
     for example in examples:
         if example.label is None:
             raise ValueError(f"{example.place}: no label; each sentence needs the sense of {word!r}")
         labels.append(str(example.label))
-        places.append(_place(word, example.text, f"{example.place}: "))
+        occurrences.append(_word_in(word, example.text, f"{example.place}: "))
     texts = (example.text for example in examples)
-    for example, place, (_, standing, array) in zip(examples, places, _word_vectors(folder, texts, layer), strict=True):
-        if place not in standing:
+    contexts = _word_vectors(folder, texts, layer)
+    for example, occurrence, (_, context_words, array) in zip(examples, occurrences, contexts, strict=True):
+        if occurrence not in context_words:
             raise ValueError(f"{example.place}: the model finds no piece in the word {word!r}")
-        vectors.append(array[standing.index(place)])
+        vectors.append(array[context_words.index(occurrence)])
     return labels, np.asarray(vectors, np.float64)
 
 
@@ -481,23 +487,23 @@ def _draw_senses(out: str | Path, word: str, names: list[str], result: dict[str,
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.08), fontsize=9, ncols=2)
 
 
-def _find(word: str, standing: Sequence[Word]) -> Word | None:
-    return next((one for one in standing if one.text.casefold() == word.casefold()), None)
+def _first_occurrence(word: str, candidates: Sequence[Word]) -> Word | None:
+    return next((each for each in candidates if each.text.casefold() == word.casefold()), None)
 
 
-def _place(word: str, sentence: str, where: str = "") -> Word:
-    place = _find(word, words(sentence))
-    if place is None:
-        parts = [one.text for one in words(word)]
+def _word_in(word: str, sentence: str, where: str = "") -> Word:
+    occurrence = _first_occurrence(word, words(sentence))
+    if occurrence is None:
+        parts = [part.text for part in words(word)]
         why = f"; as words it is {' '.join(parts)}: choose one of them" if len(parts) > 1 else ""
         raise ValueError(f"{where}the word {word!r} does not occur in {sentence[:60]!r}{why}")
-    return place
+    return occurrence
 
 
 def _word_vectors(
     folder: str | Path, sentences: Iterable[str], layer: str | None, batch_size: int = 32
 ) -> Iterator[tuple[str, list[Word], np.ndarray]]:
-    """Of each sentence itself, its words that have a vector, and their vectors, (T, D)."""
+    """Each sentence, its words that have a vector, and their vectors, (T, D)."""
     if layer not in (None, "top", "mix", "mean"):
         raise ValueError(f"layer={layer}: choose top, mix or mean")
     model, bundle = train.load(folder)
@@ -509,18 +515,18 @@ def _word_vectors(
     def split(text: str) -> list[str]:
         return [word.text for word in words(text)]
 
-    for text, kept, layers in vectors(model, bundle, sentences, split, batch_size=batch_size):
+    for text, numbers, layers in vectors(model, bundle, sentences, split, batch_size=batch_size):
         if layer == "mix":
             weights, gamma = next(iter(mixes.values()))
             array = gamma * np.tensordot(weights, layers, 1)
         else:
             array = layers[-1] if layer == "top" else layers.mean(0)
-        standing = words(text)
-        yield text, [standing[number] for number in kept], array
+        context_words = words(text)
+        yield text, [context_words[number] for number in numbers], array
 
 
 def _columns(text: str) -> int:
-    """How wide a terminal shows it."""
+    """The width of a text in a terminal, in columns."""
     return sum(
         0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )
@@ -536,7 +542,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def _drawable(out: str | Path, *others: str) -> None:
-    """Looks at the name of a picture, and for matplotlib, before there is work to lose."""
+    """Checks the suffix of a picture and that matplotlib is installed, before any computation."""
     if Path(out).suffix not in DRAWN:
         raise ValueError(f"{out}: the name must end in {', '.join([*DRAWN, *others])}")
     if importlib.util.find_spec("matplotlib") is None:
@@ -558,8 +564,8 @@ def _drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
         if not lacking:
             break
         font = font_manager.get_font(path)
-        if there := {char for char in lacking if font.get_char_index(ord(char))}:
-            lacking -= there
+        if covered := {char for char in lacking if font.get_char_index(ord(char))}:
+            lacking -= covered
             fonts.append(name)
     if lacking:
         page = "; install one, or look at it as .html in a browser"

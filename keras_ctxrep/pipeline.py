@@ -36,7 +36,7 @@ def dataset(
     repeat: bool = False,
     start: int = 0,
 ) -> tf.data.Dataset:
-    """Batches of like length, so that little padding is computed.
+    """Batches bucketed by length, to keep padding small.
 
     Examples are drawn into a pool of 64 batches, shuffled, sorted by length and cut into batches, whose order is
     shuffled again. The same seed gives the same batches in the same order, and the nth batch does not depend on whether
@@ -44,13 +44,13 @@ def dataset(
 
     Args:
         examples: the examples, or a function from the number of the epoch to them.
-        collate: a list of examples and a random generator -> whatever `model.fit` takes: nested arrays whose first two
+        collate: a list of examples and a random generator -> the input of `model.fit`: nested arrays whose first two
             axes may vary from batch to batch.
-        batch_size: examples per batch, over all replicas; with `repeat` the incomplete last one of a pool goes on into
+        batch_size: examples per batch, over all replicas; with `repeat` the incomplete last one of a pool moves to
             the next, so that all batches have this size.
         length: of an example, to sort by.
         seed: shuffle with this seed; None: keep the order of the examples.
-        repeat: go on for ever, epoch after epoch.
+        repeat: endless, epoch after epoch.
         start: batches left out at the beginning.
 
     Raises:
@@ -101,8 +101,8 @@ def _cut(
     """The pool's batches, and what is left over unless this is the last pool."""
     if rng is not None:
         pool = [pool[i] for i in rng.permutation(len(pool))]
-    kept = 0 if last else len(pool) % batch_size
-    pool, rest = pool[: len(pool) - kept], pool[len(pool) - kept :]
+    full = len(pool) - (0 if last else len(pool) % batch_size)
+    pool, rest = pool[:full], pool[full:]
     if rng is not None:
         pool.sort(key=length)
     batches = [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
@@ -171,8 +171,8 @@ def sentences(
     Args:
         features: text to ids.
         vocabulary: words that are predicted.
-        documents: a function from the number of the epoch to documents, lists of sentences; they are read as they are
-            needed, so that the text may be of any size.
+        documents: a function from the number of the epoch to documents, lists of sentences; they are read
+            lazily, so that the text may be of any size.
         batch_size: sentences per batch.
         sampled: for a model with `samples`.
         seed: of their order.
@@ -203,7 +203,7 @@ def running_text(
 
     Args:
         features, vocabulary, documents, sampled, start: as of `sentences`; nothing is cut.
-        streams: rows of a batch, over all replicas; row k goes on where row k of the batch before ended.
+        streams: rows of a batch, over all replicas; row k continues row k of the previous batch.
         steps: words per row, 20 in the published model.
         epochs: passes over the text, to its last word; None: endless.
 
@@ -217,10 +217,10 @@ def running_text(
 
     def text() -> Iterator[list[str]]:
         for number in itertools.count() if epochs is None else range(epochs):
-            found = False
-            for found in documents(number):
-                yield found
-            if not found:
+            document: list[str] = []
+            for document in documents(number):
+                yield document
+            if not document:
                 raise ValueError("no text to train or evaluate on")
 
     def batches() -> Iterator[list[Stretch]]:
@@ -235,14 +235,14 @@ def running_text(
 
 
 def stretches_of(documents: Iterable[list[str]], streams: int, steps: int) -> Iterator[list[Stretch]]:
-    """The `stretches` of raw text, of which a stream takes up to 100 sentences at a time.
+    """The BPTT segments (`stretches`) of raw text, of which a stream takes up to 100 sentences at a time.
 
     >>> [stretch.words for stretch in next(stretches_of([["a b"], ["c"]], streams=2, steps=2))]
     [['<S>', 'a'], ['<S>', 'c']]
     """
 
     def split(document: list[str]) -> Iterator[list[str]]:
-        return (found for sentence in document if (found := [word.text for word in words(sentence)]))
+        return filter(None, ([word.text for word in words(sentence)] for sentence in document))
 
     return stretches((split(document) for document in pieces(documents)), streams, steps)
 
@@ -254,8 +254,8 @@ def whole_sentences(
     batch_size: int,
 ) -> tf.data.Dataset:
     """One pass over sentences, uncut, to evaluate `elmo.language_model` by its full softmax."""
-    found = (sentence for document in documents for sentence in document)
-    batches = list(like_lengths(found, batch_size, len(vocabulary)))
+    texts = (sentence for document in documents for sentence in document)
+    batches = list(like_lengths(texts, batch_size, len(vocabulary)))
 
     def collate(batch, rng):
         return language_model_batch(features, vocabulary, [row for _, row in batch])
@@ -264,7 +264,7 @@ def whole_sentences(
 
 
 def like_lengths(sentences: Iterable[str], batch_size: int, logits: int = 1) -> Iterator[list[tuple[int, Row]]]:
-    """Batches of (number of the sentence, its words), uncut; those of long sentences are smaller.
+    """Batches of (number of the sentence, its words), uncut, bucketed by length; those of long sentences are smaller.
 
     64 batches are sorted together; sentences without a word are left out.
 
@@ -306,17 +306,17 @@ def segments(
 
     Args:
         features: gives padding.
-        examples: pairs that are masked already, or with `masking` pairs that are masked anew whenever they come; or a
+        examples: pairs that are masked already, or with `masking` pairs that get new masks in every pass; or a
             function from the number of the epoch to them.
         batch_size: pairs per batch.
         masking: of pairs that are not masked yet.
         next_sentence: whether the model predicts it.
-        seed: endless batches in an order of their own; None: one pass in the order of the examples.
+        seed: endless batches, shuffled with this seed; None: one pass in the order of the examples.
         start: batches left out at the beginning.
     """
 
-    def collate(found, rng):
-        masked = found if masking is None else [masking(pair, rng) for pair in found]
+    def collate(pairs, rng):
+        masked = pairs if masking is None else [masking(pair, rng) for pair in pairs]
         inputs, targets, weights = pretrainer_batch(features, masked)
         if not next_sentence:
             del targets["nsp_logits"], weights["nsp_logits"]

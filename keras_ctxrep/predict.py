@@ -1,4 +1,4 @@
-"""From text to answers through any engine: the one place where text is prepared for a model that answers."""
+"""Predictions through any engine: the only module that prepares text for a model with answers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -16,7 +16,7 @@ Run = Callable[[dict[str, np.ndarray]], Mapping[str, Any]]  # arrays, or lists o
 
 
 class Predictor:
-    """Texts to answers; the same code around a Keras model, a SavedModel or a .tflite file.
+    """Predicts answers to texts; the same code around a Keras model, a SavedModel or a .tflite file.
 
     Args:
         bundle: of the model.
@@ -39,6 +39,8 @@ class Predictor:
           the labels mark spans "entities": [{"type", "text", "start", "end"}]; of a sentence that came split, the
           offsets are those in its words joined by spaces, and a word that was cut off has the label None;
         * answer: {"answer", "start", "end", "score", "null_score", "n_best"}; a question without an answer has "";
+        * semantic_roles: {"words", as of tag, "arguments", as the "entities" of tag};
+        * coreference: {"label", "name", "score", "probabilities"};
         * embed: {"vector"};
 
         with "truncated": True where the text was longer than the model reads; {"error"} where nothing can be read.
@@ -63,7 +65,7 @@ class Predictor:
         self.task.check(bundle)
         self.bundle, self.run, self.batch_size, self.raw = bundle, run, batch_size, raw
         pair = [""] if bundle.pairs else None
-        # tokens where there are no words; a question is asked whatever stands in it
+        # tokens of a text without words, which gets no answer; with windows every query gets one
         self._empty = 0 if bundle.reads.windows else len(bundle.features.encode([""], pair)[0])
 
     def __call__(
@@ -91,8 +93,8 @@ class Predictor:
         """A query of one string: a SavedModel splits text into words itself."""
         if isinstance(query.text, str):
             return query
-        text, places = joined(query.text)
-        return Query(text, query.pair, tuple((places[a][0], places[b - 1][1]) for a, b in query.marks))
+        text, offsets = joined(query.text)
+        return Query(text, query.pair, tuple((offsets[a][0], offsets[b - 1][1]) for a, b in query.marks))
 
     def _answers(self, queries: Sequence[Query]) -> list[dict]:
         if self.raw and not all(isinstance(query.text, str) for query in queries):
@@ -113,10 +115,10 @@ class Predictor:
     def _outputs(
         self, queries: Sequence[Query], rows: Sequence[tuple[int, Row]]
     ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """(number of a query, the outputs of its rows); what is run are the rows, or, raw, the queries' texts."""
+        """(number of a query, the outputs of its rows); runs the rows, or if `raw` the queries' texts."""
         if self.raw:  # one output for all rows of a query
             rows = list(dict(rows).items())
-        # Rows of like length share a batch, so that little padding is computed.
+        # Rows are bucketed by length, to keep padding small.
         order = sorted(range(len(rows)), key=lambda i: len(rows[i][1]))
         outputs: list[dict] = [{} for _ in rows]
         for begin in range(0, len(order), self.batch_size):
@@ -155,14 +157,13 @@ class Predictor:
         return np.array([list(answer["probabilities"].values()) for answer in answers])
 
     def lines(self, stream: IO[bytes]) -> Iterator[dict]:
-        """One answer for each line of a byte stream, as soon as the line is there; a bad line gives an answer too.
+        """One answer for each line of a byte stream, as soon as it is read; a bad line gives an answer too.
 
-        Of a pair, a tab stands between the two texts.
-
+        A tab separates the two texts of a pair.
         Bytes that are not UTF-8 become U+FFFD, which no tokenizer reads, and the answer carries a "warning".
         """
         rest = b""
-        read = getattr(stream, "read1", stream.read)  # what is there, without waiting for more
+        read = getattr(stream, "read1", stream.read)  # the bytes available, without waiting for more
         while chunk := read(1 << 20):
             *complete, rest = (rest + chunk).split(b"\n")
             yield from self._answer_lines(complete)
@@ -188,7 +189,7 @@ class Predictor:
 
 
 def _valid(query: Query) -> Query:
-    """Half a surrogate pair is no text."""
+    """The query without lone surrogates, which cannot be encoded."""
 
     def valid(text: str) -> str:
         return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""The record of a run, run.json in a model folder: what the model was made of, how, and how it went."""
+"""The record of a run, run.json in its model folder: command, arguments, options, files, versions, evaluations."""
 
 import hashlib
 import json
@@ -24,8 +24,8 @@ class Run:
 
     Attributes:
         command: "pretrain", for example.
-        options: how.
-        arguments: of what, by name: numbers, strings, lists of them, and files and folders as `Path`.
+        options: of the command.
+        arguments: of the command, by name: numbers, strings, lists of them, and files and folders as `Path`.
         files: path -> SHA-256 of every file that the arguments and options name, of a model folder or a prepared
             corpus the files that belong to it.
     """
@@ -45,7 +45,7 @@ class Run:
 
     @property
     def identity(self) -> str:
-        """Changes with all that the result depends on; files count by what is in them, not by their names."""
+        """A hash of everything the result depends on; files count by their contents, not their names."""
 
         def content(value: Any) -> Any:
             if isinstance(value, Path):
@@ -59,7 +59,7 @@ class Run:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def save(self, folder: str | Path, history: list[dict]) -> None:
-        """Writes run.json, from which `load` gives what the run can be repeated with."""
+        """Writes run.json, which `options_from_run` reads."""
         record = {
             "command": self.command,
             "arguments": {name: _plain(value) for name, value in self.arguments.items()},
@@ -74,7 +74,7 @@ class Run:
 
 
 class Recorded(NamedTuple):
-    """What a run can be repeated with: `recipes.pretrain(**arguments, out=..., **options)` if that was the command."""
+    """What is needed to repeat a run: `recipes.pretrain(**arguments, out=..., **options)` if that was the command."""
 
     command: str
     arguments: dict[str, Any]
@@ -127,7 +127,7 @@ def _paths(value: Any) -> Iterator[Path]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; a path is absolute, so that the run can be repeated from another folder."""
+    """A JSON value; paths become absolute, so that the run can be repeated from another folder."""
     if isinstance(value, Path):
         return os.path.abspath(value)
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value

@@ -1,6 +1,6 @@
-"""Training: what `model.fit` needs around it, and model folders. Plain `compile` and `fit` do as well without it.
+"""Training with `model.fit`, and model folders. Plain `compile` and `fit` work without this module.
 
-with train.scope():                       # all GPUs, or what there is
+with train.scope():                       # all GPUs, or the CPU
     model = elmo.language_model(config, vocabulary_size)
 history = train.fit(model, data, validation, steps=10_000, folder="run")
 train.save("run", model, bundle)
@@ -51,9 +51,9 @@ def build(bundle: Bundle) -> keras.Model:
 def finish(encoder: keras.Model, bundle: Bundle) -> keras.Model:
     """The task network and the head that a bundle describes, with fresh weights, over an encoder."""
     if bundle.stack:
-        beside = {"beside": static.encoder(static.Config(**bundle.beside))} if bundle.beside else {}
+        extra = {"beside": static.encoder(static.Config(**bundle.beside))} if bundle.beside else {}
         marks = bundle.reads.marks if bundle.reads.indicate and not bundle.features.indicate else 0
-        encoder = stack.by_name(encoder, **bundle.stack, **beside, marks=marks)
+        encoder = stack.by_name(encoder, **bundle.stack, **extra, marks=marks)
     return tasks.get(bundle.task).head(encoder, bundle)
 
 
@@ -68,7 +68,7 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     with written_whole(Path(folder) / bundles.WEIGHTS) as path, model.distribute_strategy.scope():
         keras.Model(model.input, model.output, name=model.name).save_weights(path)  # without the optimizer
     bundles.save(replace(bundle, versions=versions()), folder)
-    checkpoints.remove(folder)  # of the run that ends here
+    checkpoints.remove(folder)  # of the run that ended with these weights
 
 
 def versions() -> dict[str, str]:
@@ -132,7 +132,7 @@ def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
 
 
 def load_served(folder: str | Path) -> tuple[keras.Model, Bundle]:
-    """What of a model folder answers: a task model or an encoder as it is, of a pretraining model its encoder."""
+    """The model of a folder that can be served: a task model or an encoder itself, a pretraining model's encoder."""
     model, bundle = load(folder)
     return (model, bundle) if bundle.task in tasks.SERVED else _encoder_of(model, bundle)
 
@@ -159,7 +159,7 @@ def copy_weights(source: keras.Model, target: keras.Model, skip: Sequence[str] =
 def reset_streams(model: keras.Model) -> None:
     """Sets the state that a biLM keeps of its streams to zero, as at the beginning of a text.
 
-    Not only `fit` carries it on, `predict` and `evaluate` do as well.
+    `fit`, `predict` and `evaluate` all carry this state on.
     """
     for layer in model.layers:
         if getattr(layer, "streams", None):
@@ -171,7 +171,7 @@ def _without_state(layer: keras.layers.Layer) -> list:
 
 
 def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
-    """The answers of a model folder, by Keras.
+    """A `Predictor` that runs a model folder with Keras.
 
     Raises:
         ValueError: no model folder, or a pretraining model, which has no answers.
@@ -237,7 +237,7 @@ def scope(precision: str = "float32", devices: Sequence[str] | None = None) -> I
 
 @cache
 def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """One strategy per process and set of devices: the collectives of two would get into each other's way."""
+    """One strategy per process and set of devices: the collectives of two would interfere."""
     return tf.distribute.MirroredStrategy(devices)
 
 
@@ -249,7 +249,7 @@ def compile(
     """Compiles a model of this package.
 
     Without an optimizer and a loss it is compiled for `evaluate` alone, and then with metrics: perplexity for a biLM,
-    else accuracy. Training goes without, since a metric over a vocabulary costs as much as the loss.
+    else accuracy. Training has no metrics, since one over a vocabulary costs as much as the loss.
 
     Args:
         model: of this package.
@@ -287,20 +287,20 @@ def fit(
 ) -> list[dict]:
     """Trains with AdamW, a linear warm-up and a linear decay to zero, and keeps the weights that validated best.
 
-    It only arranges `model.fit`: schedule, deadline, validation, checkpoints and progress are callbacks. Interrupted at
-    any point (KeyboardInterrupt) it writes a checkpoint into `folder`, and the same call ends with the same weights as
-    an undisturbed run of as many `steps`.
+    It calls `model.fit`: schedule, deadline, validation, checkpoints and progress are callbacks. When interrupted
+    (KeyboardInterrupt) it writes a checkpoint into `folder`; the same call then resumes, and gives the same weights as
+    an uninterrupted run of the same `steps`.
 
     Args:
         model: of this package; compiled here.
         data: endless batches, or a function from a number of batches to those after them.
-        validation: one pass of it is an evaluation, and the smallest loss the best; or a function from the model to
-            figures, of which the first one is the larger the better.
-        eval_model: the model that is evaluated, if it is another one than `model`: it is given the weights of the
-            layers that have its layers' names. A biLM with a sampled softmax or with streams needs one.
+        validation: a data set, one pass of which is an evaluation, and the smallest loss is the best; or a function
+            from the model to metrics, of which the largest value of the first is the best.
+        eval_model: the model to evaluate, if not `model` itself: it gets the weights of the layers with the same
+            names. A biLM with a sampled softmax or with streams needs one.
         loss: as of `compile`.
-        optimizer: makes another one than AdamW, which keeps its own learning rate all the way.
-        report: called with each evaluation's metrics, as they come.
+        optimizer: makes the optimizer in place of AdamW; its learning rate is left as it is.
+        report: called with each evaluation's metrics.
         options: fields of `keras_ctxrep.options.Fit`: `steps` or `minutes`, learning_rate, warmup, weight_decay, clip,
             evaluations, patience, folder, identity, checkpoint_minutes, tensorboard. As long as no figure of a
             `validation` function was above 0, as a tagger's F1 at first, evaluations do not count for `patience`.
@@ -318,7 +318,7 @@ def fit(
     make = partial(AdamW, settings.learning_rate, settings.weight_decay, settings.clip)
     with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
         compile(model, (optimizer or make)(), loss)
-        model.optimizer.build(model.trainable_variables)  # the first step would be traced twice, to make them
+        model.optimizer.build(model.trainable_variables)  # else the first step is traced twice, to make its variables
     progress = _Progress(model, settings, None if optimizer else settings.learning_rate, report)
     if validation is not None:
         progress.validation = _Validation(model, validation, eval_model, loss)
@@ -332,7 +332,7 @@ def fit(
 
 
 def _run(model, data, progress: "_Progress", checkpoint: Checkpoint | None, callbacks: list) -> None:
-    """Trains from where the run is to its end; an interrupt leaves a checkpoint behind."""
+    """Trains to the end of the run; an interrupt writes a checkpoint."""
     callbacks = [progress, *([checkpoint] if checkpoint else []), *callbacks]
     write = checkpoint.write if checkpoint else lambda: None
     progress.start()
@@ -344,7 +344,7 @@ def _run(model, data, progress: "_Progress", checkpoint: Checkpoint | None, call
             model.fit(
                 data(progress.state.step) if callable(data) else data.skip(progress.state.step),
                 initial_epoch=epoch,
-                epochs=epoch + 1 if begun else 1_000_000_000,  # the progress ends it
+                epochs=epoch + 1 if begun else 1_000_000_000,  # ended by _Progress
                 steps_per_epoch=progress.steps_per_epoch - begun,
                 callbacks=callbacks,
                 shuffle=False,
@@ -370,18 +370,18 @@ def _tensorboard(folder: str | Path | None) -> list[keras.callbacks.Callback]:
 
 
 class _Validation:
-    """Figures of a model by a data set, or by a function from a model to them."""
+    """Metrics of a model on a data set, or by a function from a model to them."""
 
     def __init__(self, model, data, eval_model, loss):
         self.model, self.data = model, data
-        # on one device: any number of examples will do
+        # on one device, where any number of examples works
         self.eval_model = eval_model or keras.Model(model.input, model.output)
         self.by_loss = isinstance(data, tf.data.Dataset)
         if self.by_loss:
             compile(self.eval_model, loss=loss)
 
     def __call__(self) -> tuple[dict[str, float], float]:
-        """The figures, and what is the smaller the better."""
+        """The metrics, and the value to minimise."""
         if self.eval_model.layers[0] is not self.model.layers[0]:
             copy_weights(self.model, self.eval_model)
         reset_streams(self.eval_model)
@@ -393,7 +393,7 @@ class _Validation:
 
 
 class _Progress(keras.callbacks.Callback):
-    """Sets the learning rate, counts the steps, ends the run, validates, keeps the best weights, shows progress.
+    """Sets the learning rate, counts the steps, ends the run, validates, keeps the best weights, shows a progress bar.
 
     Epochs begin at the multiples of `steps_per_epoch`, whether the run was interrupted or not.
     """
@@ -411,7 +411,7 @@ class _Progress(keras.callbacks.Callback):
 
     @property
     def fraction(self) -> float:
-        """Of the run, that is over."""
+        """Completed fraction of the run."""
         steps, minutes = self.settings.steps, self.settings.minutes
         return self.state.step / steps if steps else self.state.seconds / (60 * (minutes or 1))
 
@@ -430,8 +430,8 @@ class _Progress(keras.callbacks.Callback):
         """The learning rate now: linear warm-up, linear decay."""
         assert self.peak is not None
         fraction, warmup = max(self.fraction, 1e-3), self.settings.warmup
-        share = fraction / warmup if fraction < warmup else (1 - fraction) / (1 - warmup)
-        return self.peak * max(share, 1e-3)
+        scale = fraction / warmup if fraction < warmup else (1 - fraction) / (1 - warmup)
+        return self.peak * max(scale, 1e-3)
 
     def start(self) -> None:
         """Starts the clock and shows the bar."""
@@ -475,10 +475,10 @@ class _Progress(keras.callbacks.Callback):
         self.end_epoch(logs)
 
     def end_epoch(self, logs: dict) -> None:
-        """Validates if it is time, and notes it.
+        """Validates if an evaluation is due, and records it.
 
         Args:
-            logs: means over the epoch; the figures are added, for TensorBoard.
+            logs: means over the epoch; the metrics are added, for TensorBoard.
         """
         state = self.state
         due = self.done or len(state.history) + 1 <= self.fraction * self.settings.evaluations
@@ -501,7 +501,7 @@ class _Progress(keras.callbacks.Callback):
             self.report(state.history[-1])
 
     def interrupted(self) -> None:
-        """Counts the step that was taken, but not counted, when the interrupt came."""
+        """Counts the step that had been taken, but not yet counted, at the interrupt."""
         iterations, step = self._begun
         if step == self.state.step and int(self.trained.optimizer.iterations.numpy()) > iterations:
             self.logs = {name: float(value) for name, value in self.trained.get_metrics_result().items()}

@@ -16,7 +16,7 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import text_ops
 
-EXTRA = "assets.extra"  # the folder TF Serving leaves to others
+EXTRA = "assets.extra"  # the folder TF Serving reserves for other files
 
 
 def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
@@ -87,7 +87,7 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
         return tf.constant(column)
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        serve = loaded.signatures["serving_default"]  # a function lives only as long as what it was loaded with
+        serve = loaded.signatures["serving_default"]  # a function lives only as long as the object it was loaded with
         outputs = serve(**{name: tensor(column) for name, column in batch.items()})
         return {name: value.numpy() for name, value in outputs.items()}
 
@@ -102,20 +102,20 @@ def latest(path: str | Path) -> Path:
     """
     path = Path(path)
     versions = [int(child.name) for child in path.iterdir() if child.name.isdecimal()] if path.is_dir() else []
-    found = path if (path / "saved_model.pb").is_file() else path / str(max(versions, default=0))
-    if not (found / "saved_model.pb").is_file():
+    version_folder = path if (path / "saved_model.pb").is_file() else path / str(max(versions, default=0))
+    if not (version_folder / "saved_model.pb").is_file():
         raise ValueError(f"{path}: no SavedModel in it; write one with `ctxrep export`")
-    return found
+    return version_folder
 
 
 class Signatures(tf.Module):
-    """Text preparation, model and answers as two functions of tensors, with what has to be saved along."""
+    """Text preparation, model and answers as two functions of tensors, with the variables to save."""
 
     def __init__(self, model: keras.Model, bundle: Bundle):
         super().__init__()
         task = tasks.get(bundle.task)
         self.features: Any = text_ops.features(bundle)
-        self.weights = [weight.value for weight in model.weights]  # what is tracked is saved
+        self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
         spec = {name: tf.TensorSpec(tensor.shape, tf.int32, name) for name, tensor in model.input.items()}
 
         @tf.function(input_signature=[spec])

@@ -16,8 +16,8 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
 
-# What is found of one code point holds up to the next in here. Surrogates are no characters, planes 4 to 13 are empty,
-# and a private-use plane is all alike but for its last two code points.
+# The rule of each of these code points also holds up to the next one in the list. Surrogates are not characters, planes
+# 4 to 13 are empty, and a private-use plane is uniform but for its last two code points.
 _PROBED = (
     range(0xD800),
     range(0xE000, 0x40000),
@@ -34,7 +34,7 @@ _INSIDE, _SPACE, _APART = range(3)
 def features(bundle: Bundle) -> "WordOps | PieceOps":
     """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
 
-    tensorflow-text's own BERT tokenizers are something else: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten)
+    tensorflow-text's own BERT tokenizers differ: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten)
     and split words at characters that BERT removes. Here the rules are those of `tokenizers`, read from it character by
     character when a graph is traced, so that offsets into the original text come with the words. Bytes that are not
     UTF-8 are U+FFFD, which is removed.
@@ -46,8 +46,8 @@ def features(bundle: Bundle) -> "WordOps | PieceOps":
 
     Returns: a function from string (B,), and a second one where the bundle reads pairs, to the dict of
         `bundle.features(texts)` or `bundle.features(texts, pairs)`, each int32, padded to the longest row.
-        It works in a `tf.function` and in a SavedModel; all it needs are constants of the graph, and for a model of
-        word ids a table, which is why it is a `tf.Module`, to be tracked by what is saved.
+        It works in a `tf.function` and in a SavedModel; all its data are constants of the graph, and for a model of
+        word ids a table: a `tf.Module`, so that a SavedModel tracks it.
 
     Raises:
         ValueError: word vectors with character n-grams.
@@ -104,7 +104,7 @@ def split(texts: tf.Tensor, lowercase: bool = False, strip_accents: bool = False
     original = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
     code, text = original.flat_values, original.value_rowids()
     rule = tf.cast(tf.searchsorted(rules.first, code, side="right"), tf.int64) - 1
-    if strip_accents:  # marks are put in canonical order, since some of them stay
+    if strip_accents:  # marks are put in canonical order, since some of them are kept
         rank = tf.gather(rules.rank, rule)
         marks = tf.where(rank > 0)[:, 0]
         between = tf.gather(tf.cumsum(tf.cast(rank == 0, tf.int64)) + text, marks)
@@ -115,8 +115,8 @@ def split(texts: tf.Tensor, lowercase: bool = False, strip_accents: bool = False
     kind = tf.gather(rules.kind, rule)
     word = tf.cumsum(kind) - tf.cast(kind == _APART, tf.int64) + text  # grows from one word to the next
     becomes = tf.reshape(code[:, None] + tf.gather(rules.shifts, rule), [-1])
-    place = tf.where(becomes >= 0)[:, 0]
-    codes, parent = tf.gather(becomes, place), place // rules.shifts.shape[1]
+    index = tf.where(becomes >= 0)[:, 0]
+    codes, parent = tf.gather(becomes, index), index // rules.shifts.shape[1]
     word = tf.gather(word, parent)
     first = tf.where(word != tf.concat([[-1], word[:-1]], 0))[:, 0]
     row = tf.gather(text, parent)
@@ -176,9 +176,9 @@ class WordOps(tf.Module):
         flat, most = words.flat_values, self.width - 2
         data = tf.cast(tf.io.decode_raw(flat, tf.uint8, fixed_length=most), tf.int32)
         end = tf.minimum(tf.strings.length(flat), most)[:, None]
-        place = tf.range(most + 1)
-        ids = tf.where(place < end, tf.pad(data + 1, [[0, 0], [0, 1]]), Characters.PADDING)
-        ids = tf.where(place == end, Characters.END_WORD, ids)
+        position = tf.range(most + 1)
+        ids = tf.where(position < end, tf.pad(data + 1, [[0, 0], [0, 1]]), Characters.PADDING)
+        ids = tf.where(position == end, Characters.END_WORD, ids)
         return words.with_flat_values(tf.pad(ids, [[0, 0], [1, 0]], constant_values=Characters.BEGIN_WORD))
 
 
@@ -232,7 +232,7 @@ class PieceOps(tf.Module):
     ) -> dict[str, tf.Tensor]:
         if self.starts:
             return self.tagging(text, marks)[0]
-        # Each word has a piece or more.
+        # Each word has at least one piece.
         cut = self._cut(self._split(text), self.max_length if pair is None and marks is None else None)
         first, second = cut[0].merge_dims(1, 2), None
         if pair is None:
@@ -243,18 +243,18 @@ class PieceOps(tf.Module):
         return self._with_marks(self._rows(first, second), cut, first.row_lengths(), marks)
 
     def _with_marks(
-        self, inputs: dict[str, tf.Tensor], cut: tuple, kept: tf.Tensor, marks: tf.Tensor | None
+        self, inputs: dict[str, tf.Tensor], cut: tuple, lengths: tf.Tensor, marks: tf.Tensor | None
     ) -> dict[str, tf.Tensor]:
         """The model's input with the marked spans of the first text, as "marks" or in the second segment."""
         if marks is None:
             return inputs
         ids, start, end = cut
         pieces = ids.merge_dims(1, 2)
-        places = _marked(pieces.with_values(start), pieces.with_values(end), marks, kept, 1)
+        spans = _marked(pieces.with_values(start), pieces.with_values(end), marks, lengths, 1)
         if not self.indicate:
-            return inputs | {"marks": places}
+            return inputs | {"marks": spans}
         position = tf.range(tf.shape(inputs["mask"])[1])
-        begin, end = tf.split(places, 2, -1)  # each (B, M, 1)
+        begin, end = tf.split(spans, 2, -1)  # each (B, M, 1)
         inside = (begin <= position) & (position < end)  # (B, M, T)
         segments = tf.where(tf.reduce_any(inside, 1), 1, inputs["segment_ids"])
         return inputs | {"segment_ids": segments}
@@ -267,8 +267,8 @@ class PieceOps(tf.Module):
         cut = self._cut(words)
         ids = cut[0]  # (B, ragged W, ragged)
         begin = ids.values.row_starts()
-        place = 1 + begin - tf.gather(begin, tf.gather(ids.row_starts(), ids.value_rowids()))
-        starts = ids.with_values(tf.cast(tf.where(place < self.max_length - 1, place, 0), tf.int32))
+        position = 1 + begin - tf.gather(begin, tf.gather(ids.row_starts(), ids.value_rowids()))
+        starts = ids.with_values(tf.cast(tf.where(position < self.max_length - 1, position, 0), tf.int32))
         pieces = ids.merge_dims(1, 2)[:, : self.max_length - 2]
         inputs = self._with_marks(self._rows(pieces), cut, pieces.row_lengths(), marks)
         return inputs | {"starts": _padded(starts)}, words.dense()
@@ -290,10 +290,10 @@ class PieceOps(tf.Module):
         begin = numbers.values * tf.gather(step, example)
         size = tf.minimum(tf.gather(room, example), tf.gather(sizes, example) - begin)
         piece = tf.gather(context.row_starts(), example) + begin
-        one = tf.gather(question, example)
+        asked = tf.gather(question, example)
         part = tf.gather(context.values, tf.ragged.range(piece, piece + size))
-        first = one.row_lengths() + 2
-        return Windows(self._rows(one, part), example, first, size, piece, start, end, words.original)
+        first = asked.row_lengths() + 2
+        return Windows(self._rows(asked, part), example, first, size, piece, start, end, words.original)
 
     def _split(self, texts: tf.Tensor) -> Words:
         return split(texts, self.pieces.lowercase, self.pieces.strip_accents, self.pieces.split_cjk)
@@ -315,15 +315,15 @@ class PieceOps(tf.Module):
         last = tf.where(tf.gather(long, word), tf.cast(tf.gather(words.codes.row_limits(), word), tf.int32) - 1, last)
         return ids, tf.gather(words.origin, first), tf.gather(words.origin, last) + 1
 
-    def _rows(self, one: tf.RaggedTensor, two: tf.RaggedTensor | None = None) -> dict[str, tf.Tensor]:
+    def _rows(self, first: tf.RaggedTensor, second: tf.RaggedTensor | None = None) -> dict[str, tf.Tensor]:
         """The model's input from pieces that fit."""
-        marker = tf.ones([one.nrows(), 1], tf.int32)
+        marker = tf.ones([first.nrows(), 1], tf.int32)
         cls, sep = self.pieces.cls * marker, self.pieces.sep * marker
-        rows = _joined(cls, one, sep)
+        rows = _joined(cls, first, sep)
         segments = tf.zeros_like(rows)
-        if two is not None:
-            second = _joined(two, sep)
-            rows, segments = _joined(rows, second), _joined(segments, tf.ones_like(second))
+        if second is not None:
+            added = _joined(second, sep)
+            rows, segments = _joined(rows, added), _joined(segments, tf.ones_like(added))
         mask = tf.ones_like(rows)
         return {"token_ids": _padded(rows, self.pieces.pad), "segment_ids": _padded(segments), "mask": _padded(mask)}
 
@@ -335,8 +335,8 @@ def substrings(texts: tf.RaggedTensor, rows: tf.Tensor, start: tf.Tensor, end: t
     array([b'tw'], dtype=object)
     """
     begin = tf.gather(texts.row_starts(), rows)
-    places = tf.ragged.range(begin + tf.cast(start, tf.int64), begin + tf.cast(end, tf.int64))
-    return tf.strings.unicode_encode(tf.gather(texts.values, places), "UTF-8")
+    characters = tf.ragged.range(begin + tf.cast(start, tf.int64), begin + tf.cast(end, tf.int64))
+    return tf.strings.unicode_encode(tf.gather(texts.values, characters), "UTF-8")
 
 
 def _joined(*rows: Any) -> Any:
@@ -344,27 +344,27 @@ def _joined(*rows: Any) -> Any:
     return tf.concat(rows, 1)
 
 
-def _truncated_pair(one: tf.RaggedTensor, two: tf.RaggedTensor, room: int) -> list[tf.RaggedTensor]:
+def _truncated_pair(first: tf.RaggedTensor, second: tf.RaggedTensor, room: int) -> list[tf.RaggedTensor]:
     """`keras_ctxrep.text.features.truncate_pair` for a batch."""
-    sizes = one.row_lengths(), two.row_lengths()
+    sizes = first.row_lengths(), second.row_lengths()
     shorter = tf.minimum(tf.minimum(*sizes), room // 2)
-    keep_one = tf.where(sizes[0] <= sizes[1], shorter, room - shorter)
+    keep_first = tf.where(sizes[0] <= sizes[1], shorter, room - shorter)
     fits = tf.reduce_sum(sizes, 0) <= room
     return [
         tf.ragged.boolean_mask(part, fits[:, None] | (tf.ragged.range(part.row_lengths()) < keep[:, None]))
-        for part, keep in ((one, keep_one), (two, room - keep_one))
+        for part, keep in ((first, keep_first), (second, room - keep_first))
     ]
 
 
 def _marked(
-    start: tf.RaggedTensor, end: tf.RaggedTensor, marks: tf.Tensor, kept: tf.Tensor, first: int = 0
+    start: tf.RaggedTensor, end: tf.RaggedTensor, marks: tf.Tensor, lengths: tf.Tensor, first: int = 0
 ) -> tf.Tensor:
     """`features.covered` for a batch.
 
     Args:
         start, end: where each token stands, in characters, int32 (B, ragged).
         marks: spans of characters, int32 (B, M, 2).
-        kept: tokens of each text that were not cut off, int64 (B,).
+        lengths: number of tokens of each text, after truncation, int64 (B,).
         first: position of a text's first token.
 
     Returns: int32 (B, M, 2), the first token of each span and the one after its last, (0, 0) if it is not all there.
@@ -374,7 +374,7 @@ def _marked(
     inside = tf.cast((begin < right) & (stop > left) & (begin < stop), tf.int32)  # (B, M, T)
     before = tf.argmax(inside, -1, tf.int32)
     after = tf.shape(inside)[-1] - tf.argmax(tf.reverse(inside, [-1]), -1, tf.int32)
-    complete = tf.reduce_any(inside > 0, -1) & (after <= tf.cast(kept, tf.int32)[:, None])
+    complete = tf.reduce_any(inside > 0, -1) & (after <= tf.cast(lengths, tf.int32)[:, None])
     return tf.where(complete[..., None], first + tf.stack([before, after], -1), 0)
 
 
@@ -390,7 +390,7 @@ FAMILIES: dict[str, Callable[[Bundle], WordOps | PieceOps]] = {"elmo": WordOps, 
 
 
 class _Rules(NamedTuple):
-    """What becomes of each character, in one line for each range of code points."""
+    """The normalization of each character, one row for each range of code points."""
 
     first: np.ndarray  # int32 (ranges,), ascending
     kind: np.ndarray  # int64 (ranges,), _INSIDE a word, _SPACE, or _APART: a word of its own
@@ -400,7 +400,7 @@ class _Rules(NamedTuple):
 
 @cache
 def _rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> _Rules:
-    """The rules of `tokenizers`, found by asking it about every character."""
+    """The rules of `tokenizers`, read from its output for every character."""
     chars = [*map(chr, chain(*_PROBED))]
 
     rules = BertNormalizer(
@@ -410,14 +410,14 @@ def _rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> _Rules:
     def normalized(template: str) -> list[str]:
         return rules.normalize_str(_BETWEEN.join(map(template.format, chars))).split(_BETWEEN)
 
-    found = normalized("x{}y")
-    inside = [becomes[1:-1].strip(" ") for becomes in found]
+    results = normalized("x{}y")
+    inside = [becomes[1:-1].strip(" ") for becomes in results]
     single = {piece for piece, _ in BertPreTokenizer().pre_tokenize_str("x".join(inside)) if len(piece) == 1} - {"x"}
-    # Behind a mark, or what is removed, a mark of a low class passes an earlier one.
-    ordered = normalized("x\u302e{}\u1b44y") if strip_accents else found
+    # Canonical order: U+1B44 (class 9) moves before U+302E (class 224), unless a character between them is a base.
+    ordered = normalized("x\u302e{}\u1b44y") if strip_accents else results
     lines: list[tuple] = []
     firsts = []
-    for char, becomes, inner, order in zip(chars, found, inside, ordered, strict=True):
+    for char, becomes, inner, order in zip(chars, results, inside, ordered, strict=True):
         kind = _SPACE if becomes == "x y" else _APART if inner in single or becomes[1] == " " else _INSIDE
         passes = order.find("\u1b44") < order.find("\u302e")
         rank = (unicodedata.combining(char) or -1) if passes else 0

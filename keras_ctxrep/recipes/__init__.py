@@ -18,12 +18,12 @@ def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | Non
     Args:
         run: run.json, or the model folder it is in.
         out: the model folder to write.
-        report: called with each evaluation, as it comes.
+        report: called with each evaluation.
 
     Returns: the evaluations.
 
     Raises:
-        ValueError: it is no run.json, or the run read examples in memory.
+        ValueError: it is not a run.json, or the run read examples in memory.
 
     Warns:
         UserWarning: a file of the run is missing or has changed since.

@@ -32,7 +32,7 @@ def embed(
 
     Args:
         folder: a model of any task.
-        sentences: one string each; read as they are needed.
+        sentences: one string each; read lazily.
         out: FILE.npz or FILE.hdf5, the layout of the published ELMo dumps.
         progress: called with the number of sentences written.
         given: fields of `options.Embedding`. `layers` is "all": (N, T, D); "mix": their scalar mix (trained, in a model
@@ -62,10 +62,10 @@ def embed(
     split = str.split if chosen.words else None
     count = 0
     with written_whole(out) as path, _array_writer(path) as write:
-        for sentence, kept, layers in vectors(
+        for sentence, numbers, layers in vectors(
             model, bundle, sentences, split, chosen.carry_state, chosen.batch_size, chosen.cache
         ):
-            if split and len(kept) < len(split(sentence)):
+            if split and len(numbers) < len(split(sentence)):
                 raise ValueError(f"a word without pieces: {sentence[:60]!r}")
             write(str(count), _selected(layers, chosen.layers, weights, gamma).astype(np.float32))
             count += 1
@@ -74,7 +74,7 @@ def embed(
 
 
 def _selected(vectors: np.ndarray, layers: str, weights: np.ndarray | None, gamma: float) -> np.ndarray:
-    """Of a sentence's layers (N, T, D) what `embed` writes."""
+    """The array that `embed` writes of a sentence's layers (N, T, D)."""
     if layers == "all":
         return vectors
     if layers == "top":
@@ -98,7 +98,7 @@ def vectors(
 
     Args:
         model, bundle: of any task.
-        sentences: read as they are needed, `batch_size` at a time.
+        sentences: read lazily, `batch_size` at a time.
         split: from a sentence to its words; BERT then gives one vector per word, that of its first piece, and otherwise
             one per piece, without [CLS] and [SEP].
         carry_state, batch_size, cache: as of `embed`.
@@ -116,21 +116,21 @@ def vectors(
         for sentence, row in zip(batch, rows, strict=True):
             if row.truncated:
                 raise ValueError(f"longer than the {bundle.max_length} tokens this model reads: {sentence[:60]!r} ...")
-        found = run(rows)  # (N, B, T, D)
+        layers = run(rows)  # (N, B, T, D)
         for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):
-            kept = {number: place for number, place in enumerate(features.places(row)) if place is not None}
-            yield sentence, [*kept], found[:, index, [*kept.values()]]
+            positions = {number: at for number, at in enumerate(features.places(row)) if at is not None}
+            yield sentence, [*positions], layers[:, index, [*positions.values()]]
 
 
 def learned_mixes(model: keras.Model) -> dict[str, tuple[np.ndarray, float]]:
     """The weights of each scalar mix in a model, float32 (N,) with a sum of 1, and its gamma, by the layer's name."""
-    found = {}
+    mixes = {}
     for layer in model.layers:
         if isinstance(layer, ScalarMix):
             *w, gamma = layer.get_weights()
-            shares = keras.ops.convert_to_numpy(keras.ops.softmax(w[0])) if w else np.eye(len(layer.input))[-1]
-            found[layer.name] = (shares.astype(np.float32), float(gamma))
-    return found
+            weights = keras.ops.convert_to_numpy(keras.ops.softmax(w[0])) if w else np.eye(len(layer.input))[-1]
+            mixes[layer.name] = (weights.astype(np.float32), float(gamma))
+    return mixes
 
 
 def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None):
@@ -169,16 +169,16 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
         if carry_state:
             state = np.pad(state, ((0, max(0, size - len(state))), (0, 0)))  # more rows begin with zeros
             batch["state"] = state[:size].copy()
-        found = call(batch)
+        outputs = call(batch)
         if carry_state:
-            state[:size] = found["state"]  # the other rows wait
-        return np.moveaxis(found["layers"], 1, 0)
+            state[:size] = outputs["state"]  # the other rows keep theirs
+        return np.moveaxis(outputs["layers"], 1, 0)
 
     return features, run
 
 
 class _array_writer:
-    """Writes arrays one by one into a .npz or an hdf5 file, whichever the name says."""
+    """Writes arrays one by one into a .npz or an hdf5 file, chosen by the suffix."""
 
     def __init__(self, path: Path):
         if path.suffix == ".npz":

@@ -27,7 +27,7 @@ from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.files import skipped_rows
 
 WORDS = "words"  # in place of an encoder: word embeddings learned from the training data
-_BESIDE = "word_embedding"
+_EXTRA_EMBEDDINGS = "word_embedding"
 
 
 def finetune(
@@ -37,15 +37,16 @@ def finetune(
 
     The defaults are those of the papers. BERT (Devlin et al. 2018, appendix A.3): all of it is trained, with AdamW,
     warm-up over 10% of the steps, 3 epochs. ELMo (Peters et al. 2018): the biLM is frozen, its layers are mixed with an
-    L2 penalty of 0.001 on the weights, dropout 0.5. The weights that are best by the task's metric on `dev` are kept,
-    and if questions have no answer, the threshold that is best there too.
-    The examples of `data` are read anew in every epoch and may be more than fit into memory; those of `dev` are kept.
+    L2 penalty of 0.001 on the weights, dropout 0.5. The weights with the best task metric on `dev` are kept; if some
+    questions have no answer, the threshold is chosen on `dev` too.
+    The examples of `data` are read again in every epoch and need not fit into memory; those of `dev` are kept
+    in memory.
 
     Args:
         data, dev: examples, files of them (`tasks.Task.read`), or "tfds:NAME:SPLIT"; labels are those of `data`.
         encoder: a model folder of any task; or "words", for word embeddings learned from `data` alone.
-        out: the model folder to write; run.json in it has all that it was trained with.
-        report: called with each evaluation, as it comes.
+        out: the model folder to write; its run.json records data, options and versions.
+        report: called with each evaluation.
         given: fields of `options.Finetuning`, and of the task's own `Options`.
 
     Returns: the evaluations on `dev`.
@@ -91,7 +92,7 @@ def finetune(
 
 @dataclass
 class _Survey:
-    """What one pass over the examples has counted."""
+    """Statistics of the training examples, from one pass over them."""
 
     skipped: list[str] | None
     count: int = 0
@@ -104,7 +105,7 @@ class _Survey:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is fine-tuned, and how."""
+    """A fine-tuning run: task, options and data."""
 
     task: Task
     options: options.Finetuning
@@ -121,10 +122,10 @@ class _Job:
             raise ValueError(f"task {name!r}: one of {', '.join(tasks.TASKS)}")
         task = tasks.get(name)
         known = {entry.name for entry in fields(task.Options)}
-        for other in tasks.TASKS.values():
-            foreign = {entry.name for entry in fields(other.Options)} - known
+        for owner in tasks.TASKS.values():
+            foreign = {entry.name for entry in fields(owner.Options)} - known
             if wrong := sorted(foreign & set(given)):
-                raise ValueError(f"{wrong[0]} is an option of the task {other.name!r}, and the task is {name!r}")
+                raise ValueError(f"{wrong[0]} is an option of the task {owner.name!r}, and the task is {name!r}")
         own = task.Options(**{key: value for key, value in given.items() if key in known})
         rest = options.Finetuning.of({key: value for key, value in given.items() if key not in known}, "finetune")
         if Path(out).resolve() == Path(encoder).resolve():
@@ -137,7 +138,7 @@ class _Job:
         return str(self.data) if isinstance(self.data, str | Path) else f"{len(self.data)} examples"
 
     def survey(self) -> _Survey:
-        """Every example is read once before anything is trained, so that what is malformed is known at once."""
+        """Reads every example once before training, so that malformed ones are reported at once."""
         if self.encoder == WORDS and self.task.reads.windows:
             raise ValueError(f"{self.name}: pairs of texts, and word embeddings read one text; a BERT reads pairs")
         survey = _Survey([] if self.options.skip_bad else None)
@@ -165,11 +166,11 @@ class _Job:
             raise ValueError(f"{self.name}: pairs of texts, and {self.encoder} reads one text; a BERT reads pairs")
         family = FAMILIES[bundle.family]
         frozen = family.frozen and not chosen.from_scratch if chosen.freeze is None else chosen.freeze
-        inner = family.encoder_dropout if chosen.dropout is None else chosen.dropout
-        inner = 0.0 if frozen or family.encoder_dropout is None else inner
+        encoder_dropout = family.encoder_dropout if chosen.dropout is None else chosen.dropout
+        encoder_dropout = 0.0 if frozen or family.encoder_dropout is None else encoder_dropout
         bundle = replace(
             bundle,
-            config=bundle.config | {key: inner for key in bundle.config if key.endswith("dropout")},
+            config=bundle.config | {key: encoder_dropout for key in bundle.config if key.endswith("dropout")},
             max_length=self._length(bundle),
         )
         model = train.build(bundle)
@@ -180,30 +181,30 @@ class _Job:
         bundle = replace(bundle, stack=self._stack(bundle))
         weights = None
         if chosen.beside is not None:
-            weights, other = _beside(chosen.beside, bundle)
-            bundle = replace(bundle, beside=other.config, vocab=other.vocab)
+            weights, extra = _extra_embeddings(chosen.beside, bundle)
+            bundle = replace(bundle, beside=extra.config, vocab=extra.vocab)
         settings = self.task.settings(self.own, survey.traits)
         head = self._head(bundle) | self.task.head_options(self.own)
         bundle = replace(bundle, task=self.task.name, labels=survey.labels, head=head, settings=settings)
         model = train.finish(model, bundle)
         if weights is not None:
-            model.get_layer(_BESIDE).set_weights(weights)
+            model.get_layer(_EXTRA_EMBEDDINGS).set_weights(weights)
         return model, bundle
 
     def _length(self, bundle: Bundle) -> int:
-        wanted, most = self.options.max_length, bundle.config.get("max_positions", math.inf)
-        if (wanted or 0) > most:
-            raise ValueError(f"max_length={wanted}: this encoder has {most} positions")
-        if wanted is None and self.task.max_length is not None:
-            return int(max(bundle.max_length, min(self.task.max_length, most)))
-        return wanted or bundle.max_length
+        max_length, positions = self.options.max_length, bundle.config.get("max_positions", math.inf)
+        if (max_length or 0) > positions:
+            raise ValueError(f"max_length={max_length}: this encoder has {positions} positions")
+        if max_length is None and self.task.max_length is not None:
+            return int(max(bundle.max_length, min(self.task.max_length, positions)))
+        return max_length or bundle.max_length
 
     def _stack(self, bundle: Bundle) -> dict:
         """Keyword arguments of the task network, {} if there is none."""
         chosen, family = self.options, FAMILIES[bundle.family]
-        # an encoder that cannot be told which tokens are marked needs a network that can
-        untold = bundle.reads.indicate and not bundle.features.indicate
-        kind = chosen.stack or ("lstm" if untold else None)
+        # an encoder without an input for marked tokens needs a task network that has one
+        needs_indicator = bundle.reads.indicate and not bundle.features.indicate
+        kind = chosen.stack or ("lstm" if needs_indicator else None)
         if kind is None:
             return {}
         dropout = family.dropout if chosen.dropout is None else chosen.dropout
@@ -220,7 +221,7 @@ class _Job:
         return {"dropout": dropout, "mix": family.mix if chosen.mix is None else chosen.mix, "l2": family.mix_l2}
 
     def examples(self, bundle: Bundle) -> Iterator:
-        """The training examples, as they stand in the data."""
+        """The training examples, in the order of the data."""
         return fitting(bundle, self.data, self.options.columns, [] if self.options.skip_bad else None)
 
     def batch_rows(self, count: int, replicas: int) -> int:
@@ -259,30 +260,30 @@ class _Job:
 
 
 def _source(data: Data) -> Any:
-    """What stands for examples in the record of a run: a file, a name, or the hash of those in memory."""
+    """How run.json refers to a data set: a file, a name, or the hash of examples in memory."""
     if isinstance(data, str | Path):
         return Path(data) if Path(data).exists() else data
     return f"{len(data)} examples in memory, SHA-256 {hashlib.sha256(repr(data).encode()).hexdigest()}"
 
 
 def _fresh(counts: Counter) -> tuple[keras.Model, Bundle]:
-    """Word embeddings to be learned, of the words that occur twice: so the vector of unseen ones is learned too."""
+    """Untrained embeddings of the words that occur at least twice; the rarer ones train the unknown word's vector."""
     vocab = ("<UNK>", *sorted((word for word, count in counts.items() if count > 1), key=lambda w: (-counts[w], w)))
     config = static.Config(words=len(vocab), width=100, lowercase=True)
     return static.encoder(config), Bundle("static", "embed", asdict(config), 128, vocab=vocab)
 
 
-def _beside(folder: str | Path, bundle: Bundle) -> tuple[list, Bundle]:
-    """The weights of static vectors, and their bundle; they stay as they are."""
-    model, other = train.load_encoder(folder)
+def _extra_embeddings(folder: str | Path, bundle: Bundle) -> tuple[list, Bundle]:
+    """The weights of frozen static vectors, and their bundle."""
+    model, extra = train.load_encoder(folder)
     reads_characters = "max_characters" in bundle.config and not bundle.config.get("words")
-    if not isinstance(other.features, StaticFeatures) or not reads_characters:
+    if not isinstance(extra.features, StaticFeatures) or not reads_characters:
         raise ValueError(f"{folder}: static vectors are read beside an ELMo over characters")
-    return model.get_layer(_BESIDE).get_weights(), replace(other, config=other.config | {"trainable": False})
+    return model.get_layer(_EXTRA_EMBEDDINGS).get_weights(), replace(extra, config=extra.config | {"trainable": False})
 
 
 def _evaluation(bundle: Bundle, examples: list, batch_size: int) -> Callable[[keras.Model], dict[str, float]]:
-    """A function from a model to its figures on some examples, the task's metric first."""
+    """A function from a model to its metrics on some examples, the main one first."""
     predictors: dict[int, Predictor] = {}
 
     def evaluate(model: keras.Model) -> dict[str, float]:

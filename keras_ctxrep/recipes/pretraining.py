@@ -46,10 +46,10 @@ def pretrain(
 ) -> list[dict]:
     """Pretrains a biLM or a BERT encoder from text files and writes a model folder.
 
-    A biLM learns from whole sentences, each by itself, or with `unroll` from running text, as published: then a batch
-    begins with the state that the one before it left behind. A BERT learns from pairs of segments, masked anew in every
-    epoch, or from what `prepare` masked once. The corpus may be of any size: it is read anew in every epoch, and only a
-    part of it is in memory.
+    A biLM learns from whole sentences, each by itself, or with `unroll` from running text, as published: then each
+    batch starts from the final state of the previous one. A BERT learns from pairs of segments, masked anew in every
+    epoch, or from what `prepare` masked once. The corpus may be of any size: it is read again in every epoch, and only
+    a part of it is in memory.
 
     BERT as published learns from short texts first: `max_length=128`, and then 512 for a tenth of the steps, with
     `init` the folder of the first run.
@@ -59,13 +59,13 @@ def pretrain(
         corpus: text files, one sentence or document a line, an empty line between documents; or, for BERT, a folder
             that `prepare` wrote.
         out: the model folder; a run that was interrupted goes on from the checkpoint in it.
-        report: called with each evaluation, as it comes.
+        report: called with each evaluation.
         options: fields of `keras_ctxrep.options.Pretraining`; `steps` or `minutes` is needed. `init` gives size, heads
             and, for BERT, the vocabulary, of ELMo the softmax if it has one over the same vocabulary. `learning_rate`
             is 0.001, or 0.2 for Adagrad, whose rate stays at its peak, unless it is given.
 
-    Returns: the evaluations, as of `train.fit`; they are also in OUT/run.json, with all that the run can be repeated
-        from. Each has loss and accuracy of both of BERT's tasks, or the perplexity of both directions.
+    Returns: the evaluations, as of `train.fit`; they are also in OUT/run.json, with all that is needed to
+        repeat the run. Each has loss and accuracy of both of BERT's tasks, or the perplexity of both directions.
 
     Raises:
         TypeError: no such option.
@@ -76,20 +76,20 @@ def pretrain(
     """
     settings = Pretraining.of(options, "pretrain")
     _check(family, corpus, out, settings)
-    source, before, config = _start(family, settings)
+    source, initial, config = _start(family, settings)
     with train.scope(settings.precision) as strategy:
         check_batch_size(settings.batch_size, strategy)
-    plan = _PLANS[family](corpus, settings, before, config)
+    plan = _PLANS[family](corpus, settings, initial, config)
     run = Run.of("pretrain", settings, family=family, corpus=[Path(path) for path in corpus])
     Path(out).mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(settings.seed)
     with train.scope(settings.precision):
         model = plan.model()
         if source is not None:
-            _take_over(source, before, model, plan.bundle, settings.init)
+            _copy_common_layers(source, initial, model, plan.bundle, settings.init)
     eval_model = None if plan.eval_model is None else plan.eval_model()
     history = _fit(model, plan, eval_model, settings, folder=out, identity=run.identity, report=report)
-    if eval_model is not None:  # what is kept reads whole sentences
+    if eval_model is not None:  # the saved model reads whole sentences
         plain = train.build(plan.bundle)
         train.copy_weights(model, plain)
         model = plain
@@ -99,7 +99,7 @@ def pretrain(
 
 
 def _check(family: str, corpus: Sequence[str | Path], out: str | Path, settings: Pretraining) -> None:
-    """Raises what `pretrain` raises for arguments that do not go together."""
+    """Raises an error for arguments that contradict each other."""
     if family not in _PLANS:
         raise ValueError(f"family={family!r}: elmo or bert")
     if isinstance(corpus, str | Path):
@@ -123,7 +123,7 @@ def _fit(model: keras.Model, plan: "_Plan", eval_model, settings: Pretraining, *
 
 
 def prepare(corpus: Sequence[str | Path], out: str | Path, **options) -> dict:
-    """Masks a text for BERT once and for all, and writes the examples to a folder that `pretrain` reads.
+    """Masks a text for BERT once, and writes the examples to a folder that `pretrain` reads.
 
     As the reference implementation does it: https://github.com/google-research/bert, create_pretraining_data.py, and
     `copies` is its dupe_factor. Pretraining reads the arrays and needs no tokenizer then.
@@ -133,7 +133,7 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, **options) -> dict:
         out: the folder: train-*.npz, valid.npz, vocab.txt and prepared.json, which is written last.
         options: fields of `keras_ctxrep.options.Preparation`.
 
-    Returns: what prepared.json says: the settings, the numbers of examples and of pieces.
+    Returns: the contents of prepared.json: the settings, the numbers of examples and of pieces.
 
     Raises:
         TypeError: no such option.
@@ -142,9 +142,9 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, **options) -> dict:
     out, settings = Path(out), Preparation.of(options, "prepare")
     if (out / NAME).exists():
         raise ValueError(f"{out}: a model folder; choose another one to write to")
-    before = None if settings.init is None else bundles.load(settings.init)
+    initial = None if settings.init is None else bundles.load(settings.init)
     held, read = _held_out(corpus, settings.valid, settings.seed)
-    wordpiece = _wordpiece(before, settings, read(corpus))
+    wordpiece = _wordpiece(initial, settings, read(corpus))
     features = WordPieceFeatures(wordpiece, settings.max_length)
     masking = Masking(wordpiece, whole_words=settings.whole_words)
     valid_examples = masked_once(held, features, masking, settings.seed)
@@ -200,7 +200,7 @@ def _write_shards(out: Path, examples: Iterator[Masked]) -> tuple[dict[str, int]
 
 
 class _Plan(NamedTuple):
-    """What a run is made of: text as batches from the nth on, and functions that make the models."""
+    """The parts of a run: a function to the batches from the nth on, validation data, and functions to the models."""
 
     bundle: Bundle
     data: Callable[[int], Any]
@@ -224,18 +224,18 @@ def _start(family: str, settings: Pretraining):
         raise ValueError(
             f"size={settings.size!r} and init={settings.init}: the size is that of the model to start from; give one"
         )
-    source, before = train.load(settings.init)
-    if FAMILIES[before.family] is not own:
-        raise ValueError(f"{settings.init}: a model of the family {before.family!r}; {family!r} starts from its own")
-    return source, before, replace(own.config(**before.config), **rates)
+    source, initial = train.load(settings.init)
+    if FAMILIES[initial.family] is not own:
+        raise ValueError(f"{settings.init}: a model of the family {initial.family!r}; {family!r} starts from its own")
+    return source, initial, replace(own.config(**initial.config), **rates)
 
 
-def _take_over(source: keras.Model, before: Any, model: keras.Model, bundle: Bundle, init) -> None:
-    """Copies the weights of the layers that both have; says which head starts at random."""
-    there = {layer.name for layer in source.layers}
-    if before.vocab != bundle.vocab:
-        there.discard("softmax")  # over other words
-    fresh = [layer.name for layer in model.layers if layer.weights and layer.name not in there]
+def _copy_common_layers(source: keras.Model, initial: Any, model: keras.Model, bundle: Bundle, init) -> None:
+    """Copies the weights of the layers that both have; warns which heads start at random."""
+    common = {layer.name for layer in source.layers}
+    if initial.vocab != bundle.vocab:
+        common.discard("softmax")  # over other words
+    fresh = [layer.name for layer in model.layers if layer.weights and layer.name not in common]
     train.copy_weights(source, model, skip=fresh)
     if fresh:
         warnings.warn(f"{init} has no {', '.join(fresh)} that fits: trained from random weights", stacklevel=3)
@@ -255,12 +255,12 @@ def _held_out(corpus: Sequence[str | Path], valid: str | Path | None, seed: int)
     return held, read
 
 
-def _language_modelling(corpus: Sequence[str | Path], settings: Pretraining, before: Any, config: Any) -> _Plan:
+def _language_modelling(corpus: Sequence[str | Path], settings: Pretraining, initial: Any, config: Any) -> _Plan:
     held, read = _held_out(corpus, settings.valid, settings.seed)
-    given = list(before.vocab) or None if before is not None else None
-    vocabulary = _vocabulary(read_vocab(settings.vocab) if settings.vocab else given, read(corpus), settings)
+    initial_vocab = list(initial.vocab) or None if initial is not None else None
+    vocabulary = _vocabulary(read_vocab(settings.vocab) if settings.vocab else initial_vocab, read(corpus), settings)
     if settings.read_words or config.words:
-        if before is not None and (not config.words or list(before.vocab) != vocabulary.vocab):
+        if initial is not None and (not config.words or list(initial.vocab) != vocabulary.vocab):
             raise ValueError("the model to start from reads characters or other words; it keeps what it reads")
         config = replace(config, words=len(vocabulary))
     bundle = Bundle("elmo", "language_model", asdict(config), settings.max_length, vocab=tuple(vocabulary.vocab))
@@ -289,14 +289,14 @@ def _language_modelling(corpus: Sequence[str | Path], settings: Pretraining, bef
     return _Plan(bundle, batches, validation, model, eval_model)
 
 
-def _vocabulary(given, documents: Iterable[list[str]], settings: Pretraining) -> Vocabulary:
+def _vocabulary(vocab, documents: Iterable[list[str]], settings: Pretraining) -> Vocabulary:
     """The given one, or one counted on all documents; refused where the softmax cannot draw from it."""
     sentences = ([word.text for word in words(sentence)] for document in watched(documents) for sentence in document)
     samples = settings.samples
-    if given is None:
+    if vocab is None:
         vocabulary = Vocabulary.count(sentences, settings.min_count, settings.vocab_size)
     else:
-        vocabulary = Vocabulary(given)
+        vocabulary = Vocabulary(vocab)
         if samples:
             vocabulary.check_order(itertools.islice(sentences, 10_000))
     if samples and samples > len(vocabulary):
@@ -307,7 +307,7 @@ def _vocabulary(given, documents: Iterable[list[str]], settings: Pretraining) ->
 
 
 class _PairText(NamedTuple):
-    """BERT's text: how it is split, pairs by epoch, masked already if there is no masking, and held-out pairs."""
+    """BERT's text: its tokenizer, pairs by epoch (already masked if `masking` is None), and held-out pairs."""
 
     wordpiece: WordPiece
     examples: Callable[[int], Iterable]
@@ -315,16 +315,16 @@ class _PairText(NamedTuple):
     held: list[Masked]
 
 
-def _masked_modelling(corpus: Sequence[str | Path], settings: Pretraining, before: Any, config: Any) -> _Plan:
+def _masked_modelling(corpus: Sequence[str | Path], settings: Pretraining, initial: Any, config: Any) -> _Plan:
     if settings.max_length > config.max_positions:
         raise ValueError(f"max_length={settings.max_length}: this size has {config.max_positions} positions")
     prepared = len(corpus) == 1 and Path(corpus[0]).is_dir()
-    text = _prepared_text(Path(corpus[0]), settings, before) if prepared else _raw_text(corpus, settings, before)
+    text = _prepared_text(Path(corpus[0]), settings, initial) if prepared else _raw_text(corpus, settings, initial)
     if not text.held:
         raise ValueError(NO_PAIRS)
     wordpiece = text.wordpiece
     config = replace(config, vocabulary_size=len(wordpiece.vocab))
-    # of a model to start from nothing but the encoder: neither a task network nor what the task was
+    # only the encoder of an initial model is used: no task network, no task settings
     bundle = Bundle(
         "bert",
         "pretrainer",
@@ -340,14 +340,14 @@ def _masked_modelling(corpus: Sequence[str | Path], settings: Pretraining, befor
     return _Plan(bundle, data, validation, partial(train.build, bundle))
 
 
-def _prepared_text(folder: Path, settings: Pretraining, before: Any) -> _PairText:
+def _prepared_text(folder: Path, settings: Pretraining, initial: Any) -> _PairText:
     if settings.valid is not None or settings.vocab is not None or settings.cased or settings.whole_words:
         raise ValueError(f"{folder}: vocabulary, casing, masks and held-out text were chosen by `ctxrep prepare`")
     prepared = _prepared(folder, settings.max_length)
     casing = {name: prepared[name] for name in ("lowercase", "strip_accents", "split_cjk")}
     wordpiece = WordPiece(read_vocab(folder / VOCAB), **casing)
-    if before is not None:
-        own = before.features.wordpiece
+    if initial is not None:
+        own = initial.features.wordpiece
         if (own.vocab, _casing(own)) != (wordpiece.vocab, casing):
             raise ValueError(
                 f"{folder}: prepared with another vocabulary or casing than that of the model to start from; "
@@ -362,9 +362,9 @@ def _prepared_text(folder: Path, settings: Pretraining, before: Any) -> _PairTex
     return _PairText(wordpiece, examples, None, list(read_masked(folder / "valid.npz")))
 
 
-def _raw_text(corpus: Sequence[str | Path], settings: Pretraining, before: Any) -> _PairText:
+def _raw_text(corpus: Sequence[str | Path], settings: Pretraining, initial: Any) -> _PairText:
     held, read = _held_out(corpus, settings.valid, settings.seed)
-    wordpiece = _wordpiece(before, settings, read(corpus))
+    wordpiece = _wordpiece(initial, settings, read(corpus))
     features = WordPieceFeatures(wordpiece, settings.max_length)
     masking = Masking(wordpiece, whole_words=settings.whole_words)
 
@@ -379,14 +379,14 @@ def _casing(wordpiece: WordPiece) -> dict[str, Any]:
     return {name: getattr(wordpiece, name) for name in ("lowercase", "strip_accents", "split_cjk")}
 
 
-def _wordpiece(before: Any, settings: Text, text: Iterable[list[str]]) -> WordPiece:
-    """That of the model to start from, the given vocabulary, or one learned from the text."""
-    if before is not None:
+def _wordpiece(initial: Any, settings: Text, text: Iterable[list[str]]) -> WordPiece:
+    """The tokenizer of the initial model, of the given vocabulary, or one learned from the text."""
+    if initial is not None:
         if settings.vocab is not None or settings.cased:
             raise ValueError("the model to start from keeps its vocabulary and casing: leave out vocab and cased")
-        if not isinstance(before.features, WordPieceFeatures):
-            raise ValueError(f"a model of the family {before.family!r} has no word pieces")
-        return before.features.wordpiece
+        if not isinstance(initial.features, WordPieceFeatures):
+            raise ValueError(f"a model of the family {initial.family!r} has no word pieces")
+        return initial.features.wordpiece
     lowercase = not settings.cased
     if settings.vocab is not None:
         return WordPiece(read_vocab(settings.vocab), lowercase)
@@ -397,13 +397,13 @@ def _wordpiece(before: Any, settings: Text, text: Iterable[list[str]]) -> WordPi
 def masked_once(
     held: Iterable[list[str]], features: WordPieceFeatures, masking: Masking, seed: int = 0
 ) -> list[Masked]:
-    """Held-out text, masked once, so that figures depend neither on batches nor on how often it is read."""
+    """Held-out text, masked once, so that the metrics depend neither on batches nor on the number of passes."""
     rng = np.random.default_rng(seed)
     return [masking(pair, rng) for pair in segment_pairs(held, features, rng)]
 
 
 def _prepared(folder: Path, max_length: int) -> dict:
-    """What prepared.json says, once its files are found to be what they were."""
+    """The contents of prepared.json, after a check of its files' hashes."""
     try:
         settings = json.loads((folder / PREPARED).read_text())
         longest, files = settings["max_length"], settings["files"]
@@ -418,16 +418,16 @@ def _prepared(folder: Path, max_length: int) -> dict:
     return settings
 
 
-def watched(items: Iterable[list[str]], what: str = "reading") -> Iterator[list[str]]:
-    """Documents, with a bar on the screen that counts their sentences while they are read."""
-    with tqdm(desc=what, unit=" sentences", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
+def watched(items: Iterable[list[str]], label: str = "reading") -> Iterator[list[str]]:
+    """Passes documents on and shows a progress bar over their sentences."""
+    with tqdm(desc=label, unit=" sentences", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
         for item in items:
             yield item
             bar.update(len(item))
 
 
 def run_identity(*parts) -> str:
-    """A short name of a run's text and settings, to tell whether a checkpoint belongs to it."""
+    """A hash of a run's text and settings, by which a checkpoint is matched to its run."""
     return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:16]
 
 
@@ -437,7 +437,7 @@ def check_batch_size(batch_size: int, strategy) -> None:
 
 
 _PLANS = {"elmo": _language_modelling, "bert": _masked_modelling}
-# family -> options of the other one, and what is said where they are given
+# family -> options of the other family, and the error where one of them is given
 _FOREIGN = {
     "bert": (
         ("read_words", "unroll", "samples", "optimizer"),

@@ -1,4 +1,4 @@
-"""Examples from wherever they are: a list, a file, or a prepared data set of TensorFlow Datasets."""
+"""Reads examples from a list, a file, or a prepared data set of TensorFlow Datasets."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -21,14 +21,14 @@ def read(
 
     Args:
         task: what they are examples of.
-        data: examples, which are given as they are; a file, for `Task.read`; or "tfds:NAME" or
+        data: examples, which are returned unchanged; a file, for `Task.read`; or "tfds:NAME" or
             "tfds:NAME:SPLIT", e.g. "tfds:glue/sst2:validation" or "tfds:conll2003:train[:100]", which must be prepared.
-        columns: what a text or a label is called in a file or data set.
-        skipped: takes what is wrong with malformed rows, which are then left out.
+        columns: names of the columns in a file or data set.
+        skipped: collects a message for each malformed row, which is then left out.
         split: of a data set that names none.
 
     Raises:
-        ValueError: a row is malformed, or the data set is not there, not prepared or has no such split.
+        ValueError: a row is malformed, or the data set does not exist, is not prepared or has no such split.
         ImportError: TensorFlow Datasets is not installed.
 
     >>> from keras_ctxrep import tasks
@@ -75,9 +75,9 @@ def _plain(value: Any, feature: Any) -> Any:
     """A NumPy row as strings, numbers, lists and dicts; a class number as its name, -1, which is unknown, as None."""
     feature = getattr(feature, "feature", feature)  # of a sequence
     if isinstance(value, dict):
-        return {name: _plain(one, feature[name]) for name, one in value.items()}
+        return {name: _plain(item, feature[name]) for name, item in value.items()}
     if isinstance(value, np.ndarray) and value.ndim:
-        return [_plain(one, feature) for one in value]
+        return [_plain(item, feature) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8")
     if hasattr(feature, "int2str"):

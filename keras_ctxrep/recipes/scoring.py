@@ -1,4 +1,4 @@
-"""How good a model folder is on held-out data."""
+"""Metrics of a model folder on held-out data."""
 
 import itertools
 import json
@@ -38,14 +38,14 @@ def score(
         folder: the model.
         data: examples, a file of them or "tfds:NAME:SPLIT", for a task model; a text file for a language model.
         batch_size: texts computed together; no figure depends on it, but with `carry_state`.
-        carry_state: a biLM: read the text on and on in `batch_size` streams, as a biLM trained with `unroll` has, and
-            as bilm-tf scores; else every sentence is scored by itself.
+        carry_state: a biLM: carry the state through the text in `batch_size` streams, as in training with `unroll` and
+            in bilm-tf; else every sentence is scored by itself.
         columns: names of columns, as of `tasks.Task.read`.
         skip_bad: leave malformed examples out, and count them under "skipped", instead of ending with an error.
-        predictions: FILE.jsonl for the answers, one object a line, in the order of the examples.
+        predictions: FILE.jsonl to write the predictions to, one object a line, in the order of the examples.
 
-    Returns: of a task model {"examples": how many, "metric": the name of the figure that stands for the task, the
-        figures by name, "interval": its 95% bootstrap interval, "table": rows of text or None, "worst": the examples
+    Returns: of a task model {"examples": how many, "metric": the name of the main metric, all metrics
+        by name, "interval": its 95% bootstrap interval, "table": rows of text or None, "worst": the examples
         that were answered worst, each {"place", "input", "expected", "answer"}}.
 
     Raises:
@@ -114,7 +114,7 @@ def _score_task(predictor: Predictor, data: Data, columns, skip_bad: bool, predi
 
 
 def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -> Iterator[tuple]:
-    """(sentences, words, forward, backward) of one stretch of running text after the other."""
+    """(sentences, words, forward, backward) of each BPTT segment of running text."""
     features, vocabulary = bundle.features, Vocabulary(bundle.vocab)
     batch_size = max(1, min(batch_size, pipeline.LOGITS // (20 * len(vocabulary))))
     streams = elmo.language_model(elmo.Config(**bundle.config), len(vocabulary), streams=batch_size)
@@ -149,11 +149,11 @@ def score_sentences(
     sentences: Iterable[str],
     batch_size: int = 32,
 ) -> Iterator[dict]:
-    """What a biLM makes of each sentence, by the full softmax, whole and by itself.
+    """Log-probability of each sentence under a biLM, by the full softmax, each sentence by itself.
 
     Args:
         folder: a language model.
-        sentences: read as they are needed; those without a word are left out.
+        sentences: read lazily; those without a word are left out.
         batch_size: sentences computed together; no figure depends on it.
 
     Returns: for each, in order, {"text", "words": n, "forward" and "backward": the log-probability of w1 .. wn, </S>
@@ -173,22 +173,22 @@ def _sentence_scores(model, bundle, sentences, batch_size) -> Iterator[dict]:
     run = train.scorer(model)
     source = iter(sentences)
     while pool := list(itertools.islice(source, pipeline.POOL * batch_size)):
-        found: dict[int, dict] = {}
+        scores: dict[int, dict] = {}
         for batch in pipeline.like_lengths(pool, batch_size, len(vocabulary)):
             inputs, targets, weights = language_model_batch(features, vocabulary, [row for _, row in batch])
             sums = run(inputs, targets, {name: weight > 0 for name, weight in weights.items()})
             for index, (number, row) in enumerate(batch):
                 forward, backward = (-float(sums[f"{way}_logits"][index]) for way in ("forward", "backward"))
-                found[number] = {
+                scores[number] = {
                     "text": pool[number],
                     "words": len(row),
                     "forward": forward,
                     "backward": backward,
                     "perplexity": float(np.exp(-(forward + backward) / (2 * len(row) + 2))),
                 }
-        yield from (found[number] for number in sorted(found))
+        yield from (scores[number] for number in sorted(scores))
 
 
-# task of pretraining -> how it is scored on text; and with the state carried on
+# pretraining task -> its scoring function on text; and the one that carries the state
 _PRETRAINING = {"language_model": _score_language_model, "pretrainer": _score_pretrainer}
 _CARRYING = {"language_model": _score_carrying}

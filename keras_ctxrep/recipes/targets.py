@@ -1,4 +1,4 @@
-"""A task's examples as a model learns from them and is asked about them: checked, encoded, with their targets."""
+"""Examples of a task, checked and encoded, with their targets."""
 
 import itertools
 import random
@@ -15,12 +15,12 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 
 Data = str | Path | Sequence[Any]
-SHUFFLED = 20_000  # examples in memory, whose order is drawn
+SHUFFLED = 20_000  # examples in the shuffle buffer
 ENCODED = 500  # examples that are encoded together
 
 
 class Reader:
-    """The examples of a task, one by one, each with a label that is known.
+    """Reads the examples of a task one by one and checks their labels.
 
     Args:
         task: what they are examples of.
@@ -34,7 +34,7 @@ class Reader:
 
     Raises:
         ValueError: an example has no label, an unknown one, or is a pair where the others are not, or nothing can be
-            computed of it; the message names its place.
+            computed of it; the message names its source.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Reader:
             if message is None:
                 yield example
                 continue
-            place = example.place or repr(str(self.task.query(example).text))[:60]
+            source = example.place or repr(str(self.task.query(example).text))[:60]
             if self.skipped is None:
-                raise ValueError(f"{place}: {message}")
-            self.skipped.append(f"{place}: {message}")
+                raise ValueError(f"{source}: {message}")
+            self.skipped.append(f"{source}: {message}")
 
     def _problem(self, example: Any, pair: bool, pairs: bool) -> str | None:
         labels = self.task.labels_of(example)
@@ -88,7 +88,7 @@ def fitting(
 
 
 def in_random_order(source: Callable[[], Iterable], seed: int) -> Callable[[int], Iterator]:
-    """A function from the number of an epoch to its examples: 20,000 at a time are drawn into an order of their own."""
+    """A function from the number of an epoch to its examples: shuffled within buffers of 20,000."""
 
     def epoch(number: int) -> Iterator:
         rng = random.Random(f"{seed} {number}")
@@ -113,7 +113,7 @@ def encoded(bundle: Bundle, examples: Iterable) -> Iterator[tuple[Row, Any]]:
 def batches(
     bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int, seed: int, start: int = 0
 ) -> tf.data.Dataset:
-    """Endless batches of like length to train a task model on.
+    """Endless batches, bucketed by length, to train a task model on.
 
     Args:
         bundle: of the model.

@@ -1,4 +1,4 @@
-"""What a model is fine-tuned for: one file a task, found here by its name."""
+"""The tasks that models are fine-tuned for, by name: one file a task."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from keras_ctxrep.tasks.task import Query, Report, Task
 
 __all__ = ["SERVED", "TASKS", "Query", "Report", "Task", "bundle_fields", "get"]
 
-# what `ctxrep train` learns
+# the tasks of `ctxrep train`
 TASKS: Mapping[str, Task] = {
     task.name: task
     for task in (
@@ -29,7 +29,7 @@ TASKS: Mapping[str, Task] = {
         Coreference(),
     )
 }
-SERVED: Mapping[str, Task] = TASKS | {"embed": Embed()}  # what gives answers
+SERVED: Mapping[str, Task] = TASKS | {"embed": Embed()}  # those with answers
 
 
 def get(name: str) -> Task:

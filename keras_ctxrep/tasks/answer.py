@@ -34,7 +34,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Options(options.Options):
-    """Options of answerers."""
+    """Options of question answering."""
 
     stride: int = option(128, "pieces from one window of a long text to the next", above=0, metavar="N")
     max_answer: int = option(30, "pieces of the longest answer that is given", above=0, metavar="N")
@@ -116,9 +116,9 @@ class Answer(Task):
         return top | {"null_score": null, "n_best": best}
 
     def served(self, bundle, query, output):
-        places = {name: int(output[name]) for name in ("start", "end")}
+        offsets = {name: int(output[name]) for name in ("start", "end")}
         figures = {name: float(output[name]) for name in ("score", "null_score")}
-        return {"answer": bytes(output["answer"]).decode("utf-8")} | places | figures
+        return {"answer": bytes(output["answer"]).decode("utf-8")} | offsets | figures
 
     def figures(self, expected, answers, labels) -> Figures:
         truths = [[text for text, _ in example.answers] for example in expected]
@@ -161,9 +161,9 @@ def _answers(answers: Any, context: str) -> tuple[tuple[str, int], ...] | None:
     for text, start in pairs:
         if not isinstance(text, str) or not isinstance(start, int) or not text.strip():
             raise ValueError(f"answer {text!r} at {start!r}: a text and a whole number are needed")
-        stands = context[start : start + len(text)] if start >= 0 else ""
-        if stands != text:
-            raise ValueError(f"answer {text!r} does not stand at character {start} of its context; found {stands!r}")
+        excerpt = context[start : start + len(text)] if start >= 0 else ""
+        if excerpt != text:
+            raise ValueError(f"answer {text!r} does not stand at character {start} of its context; found {excerpt!r}")
     return pairs
 
 
@@ -179,7 +179,7 @@ def answer_place(row: Row, question: Question) -> tuple[int, int]:
         held = [i for i in inside if row.offsets[i][1] > begin and row.offsets[i][0] < begin + len(text)]
         if held:
             first, last = row.offsets[held[0]][0], row.offsets[held[-1]][1]
-            # at its ends a window may cut the answer; elsewhere what no piece holds, like an accent, is in no piece
+            # the ends of a window may cut the answer; elsewhere a character of no piece, like an accent, is allowed
             begins, ends = first <= begin, begin + len(text.rstrip()) <= last
             if (begins or held[0] > inside[0]) and (ends or held[-1] < inside[-1]):
                 return held[0], held[-1]
@@ -187,7 +187,7 @@ def answer_place(row: Row, question: Question) -> tuple[int, int]:
 
 
 def null_threshold(expected: Sequence[Question], answers: Sequence[dict]) -> float:
-    """By how much no answer must be better than the best one to be given, for the best F1 on some questions.
+    """The margin over the best answer from which no answer is given, for the largest F1 on some questions.
 
     Devlin et al. 2018, section 4.3. It lies halfway between the questions it tells apart; of equally good ones it is
     the nearest to 0.
@@ -204,7 +204,7 @@ def null_threshold(expected: Sequence[Question], answers: Sequence[dict]) -> flo
     rows = []
     for question, answer in zip(expected, answers, strict=True):
         truths = [text for text, _ in question.answers or ()]
-        if answer["n_best"]:  # else there is nothing to choose
+        if answer["n_best"]:  # else there is no choice
             best = answer["n_best"][0]
             gain = scores.answer_f1(best["answer"], truths) - scores.answer_f1("", truths)
             rows.append((answer["null_score"] - best["score"], gain))
@@ -227,7 +227,7 @@ def answers_in_graph(outputs: dict, windows: Any, settings: dict) -> dict:
 
     Args:
         outputs: the model's "start_logits" and "end_logits", float32 (R, T).
-        windows: what it was given, `keras_ctxrep_export.text_ops.Windows`.
+        windows: the model's input, `keras_ctxrep_export.text_ops.Windows`.
         settings: as of `Answer.settings`.
 
     Returns: "answer" string (B,), "start" and "end" int32 (B,) in characters, "score" and "null_score" float32 (B,).
@@ -238,8 +238,8 @@ def answers_in_graph(outputs: dict, windows: Any, settings: dict) -> dict:
     starts, ends = (tf.cast(outputs[f"{edge}_logits"], tf.float32) for edge in ("start", "end"))
     rows, length = tf.unstack(tf.shape(starts, tf.int64))
     null = tf.math.segment_min(starts[:, 0] + ends[:, 0], windows.example)
-    place = tf.range(length) - windows.first[:, None]
-    inside = (place >= 0) & (place < windows.size[:, None])
+    position = tf.range(length) - windows.first[:, None]
+    inside = (position >= 0) & (position < windows.size[:, None])
     starts, ends = (tf.where(inside, logits, -np.inf) for logits in (starts, ends))
     ends = tf.pad(ends, [[0, 0], [0, max_answer]], constant_values=-np.inf)
     shifted = tf.gather(ends, tf.range(length)[:, None] + tf.range(max_answer, dtype=tf.int64), axis=1)

@@ -18,7 +18,7 @@ class Example:
     """A text or a pair of texts, and where it was read: "FILE:LINE".
 
     Attributes:
-        text: what is read.
+        text: the text, or the first one.
         label: a class (classify), a number (regress), some classes or none (multilabel); None if it is unknown.
         pair: the second text.
     """
@@ -30,7 +30,7 @@ class Example:
 
 
 class TextTask(Task):
-    """What the tasks that label a text or a pair of texts have in common."""
+    """Base of the tasks that label a text or a pair of texts."""
 
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "text": ("text", "sentence", "sentence1", "premise", "question1"),

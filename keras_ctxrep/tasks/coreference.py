@@ -68,9 +68,9 @@ class Coreference(Classify):
         if isinstance(offset, bool) or not str(offset).isdecimal():
             raise ValueError(f"{name}_offset {offset!r}: the character of the text where {mention!r} begins is needed")
         begin = int(offset)
-        stands = text[begin : begin + len(mention)]
-        if stands != mention:
-            raise ValueError(f"{name} {mention!r} does not stand at character {begin} of its text; found {stands!r}")
+        excerpt = text[begin : begin + len(mention)]
+        if excerpt != mention:
+            raise ValueError(f"{name} {mention!r} does not stand at character {begin} of its text; found {excerpt!r}")
         return begin, begin + len(mention)
 
     def _meant(self, value: Any, name: str) -> bool | None:

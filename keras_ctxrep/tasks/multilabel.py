@@ -8,7 +8,7 @@ from keras_ctxrep.tasks.task import Figures, f1_of
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.decode import sigmoid
 
-THRESHOLD = 0.5  # probability from which on a label is given
+THRESHOLD = 0.5  # smallest probability of a predicted label
 
 
 class Multilabel(TextTask):

@@ -11,7 +11,7 @@ from keras_ctxrep.tasks.task import Figures
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.tokens import words
 
-TOLERANCE = 0.01  # by how much of a number, or of 1 if it is smaller, two engines' may differ and agree
+TOLERANCE = 0.01  # largest difference of two engines that agree, relative to the number, or to 1 if it is smaller
 
 
 class Regress(TextTask):
@@ -56,8 +56,8 @@ class Regress(TextTask):
     def figures(self, expected, answers, labels) -> Figures:
         for example, answer in zip(expected, answers, strict=True):
             if "error" in answer:
-                place = example.place or repr(example.text[:60])
-                raise ValueError(f"{place}: {answer['error']}, so no number to compare")
+                source = example.place or repr(example.text[:60])
+                raise ValueError(f"{source}: {answer['error']}, so no number to compare")
         gold = np.array([example.label for example in expected])
         predicted = np.array([answer["value"] for answer in answers])
         names = ("pearson", "spearman", "mean_squared_error")

@@ -13,8 +13,8 @@ from keras_ctxrep.text import files
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.files import checked_text
 
-PREDICATE = "V"  # the type of the predicate's own words, which no metric counts
-NONE = "-"  # in the predicate's column: this word is none
+PREDICATE = "V"  # the type of the predicate's own words, ignored by the metrics
+NONE = "-"  # in the predicate's column: not a predicate
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class SemanticRoles(Tag):
     """The arguments of a predicate, as tags of words.
 
     He et al. 2017, https://aclanthology.org/P17-1044/, and Shi and Lin 2019, https://arxiv.org/abs/1904.05255: a
-    sentence is read once for each of its predicates. A BERT is told the predicate by its second segment, as in
-    AllenNLP's form of the latter; where the source predicts over [CLS] sentence [SEP] predicate [SEP], the predicate's
-    own pieces are in the second segment here, so that of two equal words the one that is meant is known. Other encoders
-    leave it to the task network. Tags are predicted one by one, without constraints.
+    sentence is read once for each of its predicates. In a BERT the predicate is marked by segment id 1, as in
+    AllenNLP's version of the latter: where the paper appends the predicate, [CLS] sentence [SEP] predicate [SEP], the predicate's
+    own pieces have segment id 1 here, which distinguishes repeated words. Over other encoders the task network has an
+    indicator embedding. Tags are predicted one by one, without constraints.
     """
 
     name = "semantic_roles"
@@ -88,13 +88,14 @@ class SemanticRoles(Tag):
     def figures(self, expected, answers, labels) -> Figures:
         gold = [example.tags for example in expected]
         predicted = [predicted_tags(example, answer) for example, answer in zip(expected, answers, strict=True)]
-        right = [a == b for tags, other in zip(gold, predicted, strict=True) for a, b in zip(tags, other, strict=True)]
+        pairs = [pair for both in zip(gold, predicted, strict=True) for pair in zip(*both, strict=True)]
+        right = [tag == answer for tag, answer in pairs]
         return span_figures(gold, predicted, {"token_accuracy": float(np.mean(right))}, ignored=PREDICATE)
 
     def shown(self, example, answer):
-        shown = super().shown(example, answer)
+        columns = super().shown(example, answer)
         words = [f"[{word}]" if i == example.predicate else word for i, word in enumerate(example.words)]
-        return shown | {"input": " ".join(words)}
+        return columns | {"input": " ".join(words)}
 
 
 def is_span(span: Any, length: int) -> TypeGuard[list[int]]:
@@ -110,11 +111,11 @@ def _predicates(sentence, text: int, predicate: int) -> dict[str, Any]:
     """Of a CoNLL sentence its words, and the number and the tags of each predicate: a column of tags for each."""
     tokens = sentence()["tokens"]
     frames = files.column(tokens, predicate)
-    places = [number for number, frame in enumerate(frames) if frame != NONE]
-    if len(places) != len(tokens[0]) - predicate - 1:
+    predicates = [number for number, frame in enumerate(frames) if frame != NONE]
+    if len(predicates) != len(tokens[0]) - predicate - 1:
         raise ValueError(
-            f"{len(places)} predicates in column {predicate + 1} (a word that is none has {NONE!r}) and "
+            f"{len(predicates)} predicates in column {predicate + 1} (a word that is none has {NONE!r}) and "
             f"{len(tokens[0]) - predicate - 1} columns of tags behind it"
         )
-    tags = [files.column(tokens, predicate + 1 + order) for order in range(len(places))]
-    return {"words": files.column(tokens, text), "predicates": list(zip(places, tags, strict=True))}
+    tags = [files.column(tokens, predicate + 1 + order) for order in range(len(predicates))]
+    return {"words": files.column(tokens, text), "predicates": list(zip(predicates, tags, strict=True))}

@@ -32,7 +32,7 @@ class Tagged:
 class Options(options.Options):
     """Options of taggers."""
 
-    crf: bool = option(False, "choose a sentence's labels together, by a CRF")
+    crf: bool = option(False, "predict a sentence's labels jointly, with a CRF")
 
 
 class Tag(Task):
@@ -111,11 +111,11 @@ class Tag(Task):
         probabilities = softmax(output["logits"])  # (W, C), W or more
         tags = output["tags"] if "tags" in output else probabilities.argmax(-1)
         if isinstance(text, str):
-            sentence, places = text, rows[0].words or []
+            sentence, offsets = text, rows[0].words or []
         else:
-            sentence, places = joined(text)
+            sentence, offsets = joined(text)
         words, number = [], 0
-        for start, (begin, end) in zip(starts, places, strict=False):
+        for start, (begin, end) in zip(starts, offsets, strict=False):
             word = {"word": sentence[begin:end], "start": begin, "end": end, "label": None, "score": 0.0}
             if start is not None:
                 tag = int(tags[number])
@@ -243,9 +243,9 @@ def predicted_tags(example: Any, answer: dict) -> list[str]:
         return [""] * len(example.words)
     tags = [word["label"] or "O" for word in answer["words"]]
     if len(tags) != len(example.words):
-        place = example.place or " ".join(example.words)[:60]
+        source = example.place or " ".join(example.words)[:60]
         raise ValueError(
-            f"{place}: {len(example.words)} words, {len(tags)} in the answer; predict the words as they are"
+            f"{source}: {len(example.words)} words, {len(tags)} in the answer; predict the words as they are"
         )
     return tags
 
@@ -270,5 +270,5 @@ def span_figures(gold: Sequence, predicted: Sequence, more: dict[str, float], ig
 
 
 def _marked(words: Sequence[str], tags: Sequence[str]) -> str:
-    """Only the words that have a tag of their own."""
+    """The words with a tag other than O, each with its tag."""
     return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True) if tag != "O")

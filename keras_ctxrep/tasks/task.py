@@ -1,4 +1,4 @@
-"""What a task is: everything that the rest of the library asks of one, with what most of them answer alike."""
+"""The interface of a task: everything that the rest of the library asks of one, with common defaults."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """How good a model's answers are.
+    """The quality of a model's answers.
 
     Attributes:
-        metric: name of the figure that stands for the task.
-        value: that figure; fractions are from 0 to 1.
+        metric: name of the main metric.
+        value: of the main metric; fractions are from 0 to 1.
         interval: its 95% interval over examples.
-        scores: all figures, this one included, by name.
-        table: rows of text, the first a header: what was taken for what (classify), or each type's figures (tag).
+        scores: all metrics by name, the main one included.
+        table: rows of text, the first a header: the confusion table (classify), or the metrics of each type (tag).
         worst: indices of up to 10 examples, the worst first.
     """
 
@@ -53,10 +53,10 @@ class Report:
 
 @dataclass
 class Figures:
-    """What a task computes of answers.
+    """The metrics of a task on some answers.
 
     Attributes:
-        scores: figures by name, the one that stands for the task first.
+        scores: metrics by name, the main one first.
         errors: float (examples,), how bad each answer is; 0 is right.
         statistic: indices of examples -> the first figure of these alone, for its interval.
         table: as of `Report`.
@@ -77,8 +77,8 @@ class Task:
     Attributes:
         name: as in bundles and on the command line.
         help: one line for the command line: what it is, and its columns.
-        columns: what is read of a row -> the names of columns or keys that may hold it; the first that is there does.
-        gold: the attribute of an example that holds what is right.
+        columns: field of an example -> names of the columns or keys it is read from; the first one present is taken.
+        gold: the attribute of an example that holds the expected answer.
         reads: the inputs it asks of a family.
         Options: a frozen dataclass of its own training options, made with `options.option`.
         max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
@@ -114,7 +114,7 @@ class Task:
             path: the file.
             columns: a key of the task's `columns` -> the column's or key's name in this file, or its number from "1"
                 on; a tab-separated file with numbers has no header, and may have columns not used.
-            skipped: malformed rows are left out, and what is wrong with each is appended here, instead of raised.
+            skipped: malformed rows are left out, and a message for each is appended here, instead of raised.
 
         Raises:
             ValueError: a row is malformed, the file cannot be decompressed, or there is no example in it; the message
@@ -142,8 +142,8 @@ class Task:
         """The examples of rows, those that are malformed raised or left out, as `read` does it.
 
         Args:
-            source: what the rows are of, for messages.
-            rows: (number, what gives a row's values by name), see `text.files.Rows`.
+            source: of the rows, for messages.
+            rows: (number, function to a row's values by name), see `text.files.Rows`.
             columns, skipped: as of `read`.
         """
         count, first = 0, ""
@@ -160,8 +160,8 @@ class Task:
                 count += len(examples)
                 yield from examples
         if not count:
-            what = f"no row of it can be read; the first: {first}" if first else "no examples in it"
-            raise ValueError(f"{source}: {what}")
+            reason = f"no row of it can be read; the first: {first}" if first else "no examples in it"
+            raise ValueError(f"{source}: {reason}")
 
     def examples(
         self, row: Mapping[str, Any], place: str = "", columns: Mapping[str, str] | None = None
@@ -179,7 +179,7 @@ class Task:
         raise NotImplementedError
 
     def value(self, row: Mapping[str, Any], name: str, columns: Mapping[str, str] | None) -> Any:
-        """What a row has under the first name of a column that is there, or None."""
+        """The value of the first column or key present, or None."""
         names = (columns[name],) if columns and name in columns else self.columns[name]
         return next((row[key] for key in names if row.get(key) is not None), None)
 
@@ -219,11 +219,11 @@ class Task:
         return ()
 
     def traits(self, example: Any) -> Iterable[str]:
-        """What `settings` has to know of the training data."""
+        """Properties of the training data that `settings` depends on."""
         return ()
 
     def settings(self, options: Any, traits: set[str]) -> dict:
-        """What a bundle keeps to give answers with.
+        """Settings of the answers, kept in the bundle.
 
         Args:
             options: of the class `Options`.
@@ -244,11 +244,11 @@ class Task:
     # -------------------------------------------------------------------------------------------------- training
 
     def targets(self, bundle: Bundle, example: Any, rows: Sequence[Row]) -> list:
-        """What a model learns of each row of an example."""
+        """The target of each row of an example."""
         raise NotImplementedError
 
     def batch(self, bundle: Bundle, targets: list, inputs: Mapping[str, np.ndarray]) -> tuple[dict, ...]:
-        """The targets of a batch by output name, and their weights where they have some."""
+        """The targets of a batch by output name, and their weights if there are any."""
         return ({"logits": np.array(targets, np.float32)},)
 
     def head(self, encoder, bundle: Bundle):
@@ -269,11 +269,11 @@ class Task:
         """Raises a ValueError if this model has no answers to give."""
 
     def query(self, example: Any) -> Query:
-        """What is asked about an example."""
+        """The query about an example."""
         return Query(example.text, getattr(example, "pair", None))
 
     def query_of_line(self, line: str, pairs: bool) -> Query:
-        """What is asked by a line of text: of marked spans, a JSON object with the keys of an example.
+        """The query of a line of text; for marked spans, a JSON object with the keys of an example.
 
         Raises:
             ValueError: the line has not the form that is needed.
@@ -304,7 +304,7 @@ class Task:
     # --------------------------------------------------------------------------------------------------- metrics
 
     def figures(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Figures:
-        """The task's figures; examples that have their labels, and an answer for each, {"error"} being wrong."""
+        """The task's metrics on labelled examples, with an answer for each; {"error"} is wrong."""
         raise NotImplementedError
 
     def evaluate(
@@ -320,7 +320,7 @@ class Task:
 
         Raises:
             ValueError: nothing to compare, an example has no label, a sentence has other words than its answer, or a
-                number could not be computed; the message names the example's place.
+                number could not be computed; the message names the example's source.
         """
         if len(expected) != len(answers) or not expected:
             raise ValueError(f"cannot compare {len(expected)} examples with {len(answers)} answers")
@@ -340,16 +340,16 @@ class Task:
         )
 
     def shown(self, example: Any, answer: dict) -> dict[str, Any]:
-        """An example and its answer as a person compares them: {"input", "expected", "answer"}."""
+        """An example and its answer in readable form: {"input", "expected", "answer"}."""
         text = example.text if example.pair is None else f"{example.text} | {example.pair}"
         return {"input": text, "expected": example.label, "answer": self.summary(answer)}
 
     def summary(self, answer: dict) -> Any:
-        """The gist of an answer."""
+        """An answer in short."""
         raise NotImplementedError
 
     def agreement(self, reference: dict, answer: dict) -> list[tuple[bool, float]]:
-        """(Is it the same, by how much do its figures differ), of each decision in an answer of two engines."""
+        """(same decision, difference of the scores) for each decision in the answers of two engines."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------ SavedModel
@@ -372,7 +372,7 @@ class Task:
         return outputs | self.answers_in_graph(bundle, outputs)
 
     def answers_in_graph(self, bundle: Bundle, outputs: dict) -> dict:
-        """The answers beside the model's own outputs."""
+        """The answers, added to the model's own outputs."""
         return {}
 
 
@@ -380,7 +380,7 @@ def f1_table(kinds: Sequence[str], counts: np.ndarray) -> list[list[str]]:
     """Precision, recall and F1 of each kind as rows of text; int (C, 3) as of `scores.counts`."""
     rows = zip(kinds, scores.precision_recall_f1(counts), counts[:, 2], strict=True)
     return [["", "precision", "recall", "f1", "support"]] + [
-        [kind, *(f"{share:.3f}" for share in shares), str(support)] for kind, shares, support in rows
+        [kind, *(f"{value:.3f}" for value in values), str(support)] for kind, values, support in rows
     ]
 
 

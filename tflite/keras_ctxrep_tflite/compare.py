@@ -1,4 +1,4 @@
-"""One model in several engines: do they agree, how good, how large, how fast."""
+"""Compares one model in several engines: agreement, quality, size and latency."""
 
 import contextlib
 import os
@@ -54,29 +54,29 @@ def _open(path: Path) -> Engine:
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Sends standard error nowhere while TensorFlow or LiteRT starts: both log before their log level is read."""
+    """Silences standard error while TensorFlow or LiteRT starts: both log before their log level is read."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     with open(os.devnull, "w") as null:
         os.dup2(null.fileno(), 2)
         try:
             yield
         finally:
             sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
     """Runs the same examples through every engine, the first being the reference.
 
-    Latencies are of single examples, from string to answer, in turns over the engines, after one pass to warm up.
+    Latencies are of single examples, from string to answer, alternating between the engines, after a warm-up pass.
 
     Args:
         engines: of models of the same task and labels.
         examples: of that task, as `keras_ctxrep.tasks.Task.read` gives them, each with at least one word.
 
-    Returns: for each engine {"engine", "bytes", "milliseconds" (median), "agreement" (share of texts, of a tagger's
+    Returns: for each engine {"engine", "bytes", "milliseconds" (median), "agreement" (fraction of texts, of a tagger's
         words, with the reference's answer), "difference" (largest of a probability, or of a value or score), "metric"
         and "quality" (the task's figure; None without labels)}.
 
@@ -91,9 +91,9 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
             f"{engines[0].path}: its task is {bundle.task!r}; compare models that were fine-tuned for a task"
         )
     for engine in engines:
-        other = engine.predictor.bundle
-        if (engine.predictor.task, other.labels) != (task, bundle.labels):
-            raise ValueError(f"{engine.path}: its labels are {list(other.labels)}, not the reference's")
+        labels = engine.predictor.bundle.labels
+        if (engine.predictor.task, labels) != (task, bundle.labels):
+            raise ValueError(f"{engine.path}: its labels are {list(labels)}, not the reference's")
     results = [engine.predictor.ask(examples) for engine in engines]
     for example, answer in zip(examples, results[0], strict=True):
         if "error" in answer:

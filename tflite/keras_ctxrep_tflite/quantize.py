@@ -20,13 +20,13 @@ def convert(folder: str | Path, out: str | Path, quantize: str = "none", lengths
 
     The file has one signature per length, "length_16", "length_32", ..., which share the weights: {"char_ids"} or
     {"token_ids", "segment_ids"} and "mask", int32 (1, length), to the model's outputs. Longer texts are cut. The bundle
-    and the vocabulary lie in a zip archive at the file's end, which LiteRT does not read and `runtime` does, so that
-    one file is all that an app ships.
+    and the vocabulary lie in a zip archive at the file's end, which LiteRT ignores and `runtime` reads, so that
+    an app ships a single file.
 
     "int8" stores the weights of products, convolutions and embeddings as 8-bit integers with one scale per channel (or
-    per table) and computes with 8-bit activations quantized as they come; there is nothing to calibrate.
+    per table) and computes with 8-bit activations, quantized dynamically, without calibration.
 
-    The conversion runs in a process of its own, since the converter ends the process on an internal error.
+    The conversion runs in a subprocess, since the converter aborts the process on an internal error.
 
     Args:
         folder: a task model or an encoder; of a pretraining model the encoder is taken.
@@ -38,7 +38,7 @@ def convert(folder: str | Path, out: str | Path, quantize: str = "none", lengths
 
     Raises:
         ValueError: an unknown quantization, a length below 4, or a file name that does not end in .tflite.
-        RuntimeError: the converter failed; the message holds the end of what it printed.
+        RuntimeError: the converter failed; the message holds the end of its output.
     """
     bundle = bundles.load(folder)
     if quantize not in QUANTIZATIONS:
@@ -47,18 +47,18 @@ def convert(folder: str | Path, out: str | Path, quantize: str = "none", lengths
         raise ValueError(f"{out}: the name must end in .tflite")
     if not lengths or min(lengths) < 4:
         raise ValueError(f"lengths={list(lengths)}: each must be at least 4")
-    kept = sorted({min(length, bundle.max_length) for length in lengths})
+    signature_lengths = sorted({min(length, bundle.max_length) for length in lengths})
     with written_whole(out) as path:
         command = [sys.executable, "-m", "keras_ctxrep_tflite.quantize", str(folder), str(path), quantize]
-        found = subprocess.run([*command, *map(str, kept)], capture_output=True, text=True)
-        if found.returncode:
-            tail = "\n".join(found.stderr.strip().splitlines()[-12:])
-            raise RuntimeError(f"{folder}: the TFLite converter failed (exit {found.returncode}):\n{tail}")
+        process = subprocess.run([*command, *map(str, signature_lengths)], capture_output=True, text=True)
+        if process.returncode:
+            tail = "\n".join(process.stderr.strip().splitlines()[-12:])
+            raise RuntimeError(f"{folder}: the TFLite converter failed (exit {process.returncode}):\n{tail}")
     return Path(out)
 
 
 def _convert(folder: str, out: str, quantize: str, lengths: list[int]) -> None:
-    """What the process of its own does."""
+    """The conversion, run in the subprocess."""
     from dataclasses import replace
 
     import tensorflow as tf
@@ -72,7 +72,7 @@ def _convert(folder: str, out: str, quantize: str, lengths: list[int]) -> None:
     class Signatures(tf.Module):
         def __init__(self):
             super().__init__()
-            self.weights = [weight.value for weight in model.weights]  # what is tracked is saved
+            self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
             self.outputs = tf.function(lambda inputs: heads.flat(model(inputs, training=False)))
 
     module = Signatures()

@@ -38,10 +38,12 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
     ready: dict = {}
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
-        answers = [one({name: array[i : i + 1] for name, array in batch.items()}) for i in range(len(batch["mask"]))]
-        return {name: [answer[name][0] for answer in answers] for name in answers[0]}  # each as long as its signature
+        answers = [
+            run_single({name: array[i : i + 1] for name, array in batch.items()}) for i in range(len(batch["mask"]))
+        ]
+        return {name: [answer[name][0] for answer in answers] for name in answers[0]}  # each of its signature's length
 
-    def one(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run_single(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         tokens = int(inputs["mask"].sum())
         length = min(length for length in runners if length >= tokens)
         if length not in ready:
