@@ -123,7 +123,7 @@ def load(path: str | Path) -> Bundle:
     """
     path = Path(path)
     if path.is_dir():
-        folder = next((place for place in (path, path / "assets.extra") if (place / NAME).is_file()), None)
+        folder = next((candidate for candidate in (path, path / "assets.extra") if (candidate / NAME).is_file()), None)
         if folder is None:
             raise ValueError(f"{path}: no {NAME} in it; a model folder is made by `ctxrep pretrain` or `ctxrep train`")
         bundle = _parse(folder, lambda name: (folder / name).read_bytes())
@@ -148,22 +148,22 @@ def load(path: str | Path) -> Bundle:
     return bundle
 
 
-def _parse(place: Path, read: Callable[[str], bytes]) -> Bundle:
+def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
     """The bundle in a folder or an archive, whose files `read` gives."""
     try:
         content: dict[str, Any] = _upgraded(json.loads(read(NAME)))
         content["labels"]  # every one has them
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{place}: {NAME} is damaged or of another version: {error}") from None
+        raise ValueError(f"{source}: {NAME} is damaged or of another version: {error}") from None
     except KeyError as error:
-        raise ValueError(f"{place}: {NAME} is damaged or missing: {error.args[0]}") from None
+        raise ValueError(f"{source}: {NAME} is damaged or missing: {error.args[0]}") from None
     try:
         fields.check_names(Bundle, content)
         content["reads"] = fields.make(Reads, content["reads"], "reads")
         hints = fields.annotations(Bundle) | {"max_length": Rows}
         fields.check_values({name: hint for name, hint in hints.items() if name != "reads"}, content)
-        for name, own in _CHECKED.items():
-            fields.check_values(own, content.get(name, {}), f"{name}.")
+        for name, allowed in _CHECKED.items():
+            fields.check_values(allowed, content.get(name, {}), f"{name}.")
         fields.check_values(dict.fromkeys(content.get("files", ()), str), content.get("files", {}), "files.")
         content["labels"] = tuple(content["labels"])
         bundle = Bundle(**content)
@@ -175,11 +175,11 @@ def _parse(place: Path, read: Callable[[str], bytes]) -> Bundle:
             bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
         return bundle
     except ValueError as error:
-        raise ValueError(f"{place / NAME}: {error}") from None
+        raise ValueError(f"{source / NAME}: {error}") from None
     except KeyError:
-        raise ValueError(f"{place}: {VOCAB} is missing; copy the file again") from None
+        raise ValueError(f"{source}: {VOCAB} is missing; copy the file again") from None
     except FileNotFoundError:
-        raise ValueError(f"{place}: {VOCAB} is missing; copy the whole folder again, or train again") from None
+        raise ValueError(f"{source}: {VOCAB} is missing; copy the whole folder again, or train again") from None
 
 
 def _upgraded(fields: dict) -> dict:
@@ -249,10 +249,10 @@ def temporary_folder(path: str | Path) -> Iterator[Path]:
 
     Its name tells machine and process. Another machine's folder on a shared disk is left alone.
 
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     with temporary_folder(f"{place}/model") as folder:
-    ...         print(folder.name.startswith(".model."), folder.parent == Path(place))
-    ...     print(list(Path(place).iterdir()))
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     with temporary_folder(f"{parent}/model") as folder:
+    ...         print(folder.name.startswith(".model."), folder.parent == Path(parent))
+    ...     print(list(Path(parent).iterdir()))
     True True
     []
     """

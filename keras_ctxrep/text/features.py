@@ -107,16 +107,16 @@ class _WordRows:
         rows = []
         for number, text in enumerate(texts):
             split = words(text) if isinstance(text, str) else [Word(word, 0, len(word)) for word in text]
-            kept = split[: self.max_length]
-            starts = [*range(len(kept)), *[None] * (len(split) - len(kept))]
-            spans = [(word.start, word.end) for word in kept] if offsets else None
-            places = None
+            used = split[: self.max_length]
+            starts = [*range(len(used)), *[None] * (len(split) - len(used))]
+            spans = [(word.start, word.end) for word in used] if offsets else None
+            positions = None
             if marks is not None:
-                places = marks[number]
+                positions = marks[number]
                 if isinstance(text, str):
-                    places = [covered([(word.start, word.end) for word in split], span) for span in places]
-                places = [(begin, end) if begin < end <= len(kept) else (0, 0) for begin, end in places]
-            rows.append(Row([word.text for word in kept], len(kept) < len(split), 0, starts, spans, spans, places))
+                    positions = [covered([(word.start, word.end) for word in split], span) for span in positions]
+                positions = [(begin, end) if begin < end <= len(used) else (0, 0) for begin, end in positions]
+            rows.append(Row([word.text for word in used], len(used) < len(split), 0, starts, spans, spans, positions))
         return rows
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
@@ -254,10 +254,10 @@ class StaticFeatures(_WordRows):
             if word not in self._rows:
                 self._rows[word] = self._subwords(word, *self.ngrams)
         rows = [self._rows[word] for word in words]
-        found = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
-        for filled, row in zip(found, rows, strict=True):
+        ids = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
+        for filled, row in zip(ids, rows, strict=True):
             filled[: len(row)] = row
-        return found
+        return ids
 
     def _subwords(self, word: str, shortest: int, longest: int, buckets: int) -> list[int]:
         rows = [self._ids[word]] if word in self._ids else []
@@ -457,15 +457,15 @@ class WordPieceFeatures:
             raise ValueError(f"stride={stride}: at least 1")
         windows = []
         for question, context in zip(*map(self.wordpiece.encode_batch, (questions, contexts)), strict=True):
-            kept = question[: self.max_question]
-            room = self.max_length - len(kept) - 3
+            asked = question[: self.max_question]
+            room = self.max_length - len(asked) - 3
             step = window_step(room, stride)
             rows, begin = [], 0
             while not rows or begin - step + room < len(context):
-                pieces = [cls, *kept, sep, *context[begin : begin + room], sep]
+                pieces = [cls, *asked, sep, *context[begin : begin + room], sep]
                 spans = [(piece.start, piece.end) for piece in pieces]
-                truncated = len(kept) < len(question)
-                rows.append(Row([piece.id for piece in pieces], truncated, first=len(kept) + 2, offsets=spans))
+                truncated = len(asked) < len(question)
+                rows.append(Row([piece.id for piece in pieces], truncated, first=len(asked) + 2, offsets=spans))
                 begin += step
             windows.append(rows)
         return windows
@@ -478,21 +478,27 @@ class WordPieceFeatures:
         words = [(pieces[a].start, pieces[b - 1].end) for a, b in pairwise([*begins, len(pieces)])]
         return _Split(pieces, [1 + i for i in begins], words)
 
-    def _row(self, first: _Split, two: list | None, offsets: bool) -> Row:
-        one, starts, words = first
+    def _row(self, first: _Split, second: list | None, offsets: bool) -> Row:
+        first_pieces, starts, words = first
         cls, sep = self.wordpiece.cls, self.wordpiece.sep
-        room = self.max_length - (2 if two is None else 3)
-        before = len(one) + len(two or [])
-        one, two = truncate_pair(one, two, room)
+        room = self.max_length - (2 if second is None else 3)
+        before = len(first_pieces) + len(second or [])
+        first_pieces, second = truncate_pair(first_pieces, second, room)
         if starts is not None:
-            starts = [start if start is not None and start <= len(one) else None for start in starts]
+            starts = [start if start is not None and start <= len(first_pieces) else None for start in starts]
         spans = None
         if offsets:
             edge = Piece(cls, 0, 0, 0)
-            spans = [(piece.start, piece.end) for piece in [edge, *one, edge, *([] if two is None else [*two, edge])]]
-            one, two = [piece.id for piece in one], None if two is None else [piece.id for piece in two]
-        tokens = [cls, *one, sep] if two is None else [cls, *one, sep, *two, sep]
-        return Row(tokens, before > len(one) + len(two or []), len(one) + 2, starts, spans, words)
+            spans = [
+                (piece.start, piece.end)
+                for piece in [edge, *first_pieces, edge, *([] if second is None else [*second, edge])]
+            ]
+            first_pieces, second = (
+                [piece.id for piece in first_pieces],
+                None if second is None else [piece.id for piece in second],
+            )
+        tokens = [cls, *first_pieces, sep] if second is None else [cls, *first_pieces, sep, *second, sep]
+        return Row(tokens, before > len(first_pieces) + len(second or []), len(first_pieces) + 2, starts, spans, words)
 
 
 def _joined(words: Sequence[list]) -> _Split:
@@ -528,15 +534,15 @@ def _pieces_of(split: _Split, raw: bool, spans: Sequence[Span], row: Row) -> lis
     last = row.first - 1  # [SEP]
     if raw:
         inside = [covered([(piece.start, piece.end) for piece in split.pieces], span) for span in spans]
-        places = [(1 + begin, 1 + end) for begin, end in inside]
+        positions = [(1 + begin, 1 + end) for begin, end in inside]
     else:
         starts = split.starts or []
         # where the next word that has pieces begins, and behind all words the end of their pieces
         begins = [*starts, 1 + len(split.pieces)]
         for i in reversed(range(len(starts))):
             begins[i] = begins[i + 1] if begins[i] is None else begins[i]
-        places = [(begins[begin], begins[end]) for begin, end in spans]
-    return [(begin, end) if begin < end <= last else (0, 0) for begin, end in places]
+        positions = [(begins[begin], begins[end]) for begin, end in spans]
+    return [(begin, end) if begin < end <= last else (0, 0) for begin, end in positions]
 
 
 def _marks(rows: Sequence[Row]) -> dict[str, np.ndarray]:
@@ -546,17 +552,17 @@ def _marks(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     return {"marks": np.array([row.marks for row in rows], np.int32).reshape(len(rows), -1, 2)}
 
 
-def truncate_pair(one: list, two: list | None, room: int) -> tuple[list, list | None]:
+def truncate_pair(first: list, second: list | None, room: int) -> tuple[list, list | None]:
     """Cuts the end of both to `room` items together: the shorter keeps up to half of it, rounded down.
 
     >>> truncate_pair(["a", "b", "c", "d"], ["e", "f"], 5)
     (['a', 'b', 'c'], ['e', 'f'])
     """
-    if two is None or len(one) + len(two) <= room:
-        return one[:room], two
-    shorter = min(len(one), len(two), room // 2)
-    keep_one = shorter if len(one) <= len(two) else room - shorter
-    return one[:keep_one], two[: room - keep_one]
+    if second is None or len(first) + len(second) <= room:
+        return first[:room], second
+    shorter = min(len(first), len(second), room // 2)
+    keep_first = shorter if len(first) <= len(second) else room - shorter
+    return first[:keep_first], second[: room - keep_first]
 
 
 def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:

@@ -86,15 +86,15 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
         yield from ((number, partial(_fields, raw, header)) for number, raw in lines if raw)
 
 
-def _check_header(place: str, header: list[str], names: Mapping[str, Sequence[str]], columns, known: set[str]) -> None:
+def _check_header(where: str, header: list[str], names: Mapping[str, Sequence[str]], columns, known: set[str]) -> None:
     if missing := [name for name in columns.values() if name not in header]:
-        raise ValueError(f"{place}: the header has no column {missing[0]!r}; found {header}")
+        raise ValueError(f"{where}: the header has no column {missing[0]!r}; found {header}")
     used = {*columns.values(), *(alias for aliases in names.values() for alias in aliases)}
     if twice := [name for name in header if name in used and header.count(name) > 1]:
-        raise ValueError(f"{place}: the header has {twice[0]!r} twice")
+        raise ValueError(f"{where}: the header has {twice[0]!r} twice")
     if not known & set(header):
         hint = "; fields are separated by tabs" if len(header) == 1 and "," in header[0] else ""
-        raise ValueError(f"{place}: the header must name a column {next(iter(names))!r}; found {header}{hint}")
+        raise ValueError(f"{where}: the header must name a column {next(iter(names))!r}; found {header}{hint}")
 
 
 def _line(raw: bytes, name: str) -> dict[str, str]:
@@ -133,11 +133,11 @@ def conll(path: Path) -> Rows:
     def sentence() -> Rows:
         nonlocal shape
         lines = [(number, fields, (len(fields), b"\t" in raw)) for number, raw in block for fields in [_split(raw)]]
-        shape = next((own for _, fields, own in lines if fields[0][:1] != b"#"), shape)
+        shape = next((own_shape for _, fields, own_shape in lines if fields[0][:1] != b"#"), shape)
         words = [
             (number, fields)
-            for number, fields, own in lines
-            if fields[0] != b"-DOCSTART-" and (fields[0] != b"#" or own == shape)
+            for number, fields, own_shape in lines
+            if fields[0] != b"-DOCSTART-" and (fields[0] != b"#" or own_shape == shape)
         ]
         if words:
             yield words[0][0], partial(_tokens, words)
@@ -217,26 +217,26 @@ def squad(path: Path, keys: Sequence[str]) -> Rows:
     if first_key is not None and first_key[1] in keys:
         yield from objects(path)
         return
-    found = re.search(r'"data"\s*:\s*\[\s*', text)
-    if found is None:
+    data_key = re.search(r'"data"\s*:\s*\[\s*', text)
+    if data_key is None:
         raise ValueError(f'{path}:1: neither the JSON of SQuAD, {{"data": [...]}}, nor an object a line')
-    line, counted, place = 1, 0, found.end()
-    while text[place : place + 1] != "]":
+    line, counted, position = 1, 0, data_key.end()
+    while text[position : position + 1] != "]":
         try:
-            article, end = json.JSONDecoder().raw_decode(text, place)
+            article, end = json.JSONDecoder().raw_decode(text, position)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: not JSON: {error}") from None
         for row in _article(article):
-            place = max(place, text.find(json.dumps(row.get("id"), ensure_ascii=False), place, end))
-            line, counted = line + text.count("\n", counted, place), place
+            position = max(position, text.find(json.dumps(row.get("id"), ensure_ascii=False), position, end))
+            line, counted = line + text.count("\n", counted, position), position
             yield line, partial(_given, row)
         gap = re.compile(r"\s*(,\s*|(?=\]))").match(text, end)
         if gap is None:
             line += text.count("\n", counted, end)
             raise ValueError(f"{path}:{line}: not JSON: after an article stands {text[end : end + 20]!r}")
-        place = gap.end()
+        position = gap.end()
 
 
 def _article(article: Any) -> Iterator[dict]:

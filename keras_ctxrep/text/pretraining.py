@@ -265,14 +265,16 @@ def _end(document: Sequence, begin: int, target: int) -> int:
     return end
 
 
-def _cut(one: list[int], two: list[int], room: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+def _cut(first: list[int], second: list[int], room: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
     """`truncate_seq_pair` of the reference: the longer loses a piece, the first or the last, until both fit."""
-    excess = max(0, len(one) + len(two) - room)
-    most = min(max(0, len(one) - len(two)), excess), min(max(0, len(two) - len(one)), excess)
+    excess = max(0, len(first) + len(second) - room)
+    most = min(max(0, len(first) - len(second)), excess), min(max(0, len(second) - len(first)), excess)
     rest = excess - sum(most)
-    cut_one, cut_two = most[0] + rest // 2, most[1] + (rest + 1) // 2
-    begin_one, begin_two = rng.binomial(cut_one, 0.5), rng.binomial(cut_two, 0.5)
-    return one[begin_one : begin_one + len(one) - cut_one], two[begin_two : begin_two + len(two) - cut_two]
+    cut_first, cut_second = most[0] + rest // 2, most[1] + (rest + 1) // 2
+    begin_first, begin_second = rng.binomial(cut_first, 0.5), rng.binomial(cut_second, 0.5)
+    return first[begin_first : begin_first + len(first) - cut_first], second[
+        begin_second : begin_second + len(second) - cut_second
+    ]
 
 
 def _joined(sentences: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
@@ -287,14 +289,14 @@ def _elsewhere(documents, number: int, taken: range, size: int, rng: np.random.G
         stop = len(document)
     else:
         document = documents[number]
-        places = [place for place in range(len(document)) if place not in taken]
-        if not places:
+        starts = [index for index in range(len(document)) if index not in taken]
+        if not starts:
             return []
-        start = places[rng.integers(len(places))]
+        start = starts[rng.integers(len(starts))]
         stop = taken.start if start < taken.start else len(document)
-    end, found = start, 0
-    while end < stop and (found < size or end == start):
-        found += len(document[end])
+    end, pieces = start, 0
+    while end < stop and (pieces < size or end == start):
+        pieces += len(document[end])
         end += 1
     return _joined(document[start:end])
 
@@ -318,13 +320,13 @@ def segment_pairs(
 
 def _first(documents: Iterator[list[str]], sentences: int) -> list[list[str]]:
     """So many documents that they have the number of sentences, or what is left of them."""
-    found, size = [], 0
+    pool, size = [], 0
     for document in documents:
-        found.append(document)
+        pool.append(document)
         size += len(document)
         if size >= sentences:
             break
-    return found
+    return pool
 
 
 class Masking:

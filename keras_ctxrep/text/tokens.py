@@ -228,13 +228,16 @@ class WordPiece:
     def encode_batch(self, texts: Sequence[str]) -> list[list[Piece]]:
         """Pieces of several texts; on all cores unless TOKENIZERS_PARALLELISM=false."""
         return [
-            [Piece(id, *span, word or 0) for id, span, word in zip(one.ids, one.offsets, one.word_ids, strict=True)]
-            for one in self._encoded(texts, self._tokenizer.encode_batch)
+            [
+                Piece(id, *span, word or 0)
+                for id, span, word in zip(encoding.ids, encoding.offsets, encoding.word_ids, strict=True)
+            ]
+            for encoding in self._encoded(texts, self._tokenizer.encode_batch)
         ]
 
     def ids_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Only the ids of `encode_batch`, faster."""
-        return [one.ids for one in self._encoded(texts, self._tokenizer.encode_batch_fast)]
+        return [encoding.ids for encoding in self._encoded(texts, self._tokenizer.encode_batch_fast)]
 
     def _encoded(self, texts: Sequence[str], encode: Callable[..., list[Encoding]]) -> list[Encoding]:
         texts = list(texts)
