@@ -416,9 +416,9 @@ def get(
     >>> from keras_ctxrep.models import elmo
     >>> from keras_ctxrep.text.bundle import Bundle
     >>> config = elmo.SIZES["elmo_2x1024_128_2048cnn_1xhighway"]
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     allennlp.write(place, elmo.encoder(config), Bundle("elmo", "embed", asdict(config), 128))
-    ...     folder = get("elmo_2x1024_128_2048cnn_1xhighway", source=place, cache=place, report=lambda line: None)
+    >>> with tempfile.TemporaryDirectory() as tmp:
+    ...     allennlp.write(tmp, elmo.encoder(config), Bundle("elmo", "embed", asdict(config), 128))
+    ...     folder = get("elmo_2x1024_128_2048cnn_1xhighway", source=tmp, cache=tmp, report=lambda line: None)
     ...     sorted(path.name for path in folder.iterdir())
     ['bundle.json', 'model.weights.h5', 'source.json']
     """
@@ -480,13 +480,13 @@ def _make(
     with temporary_folder(folder) as work:
         verified = False
         try:
-            place, hashes, verified = _checked(entry, downloads if source is None else Path(source), work)
+            files, hashes, verified = _checked(entry, downloads if source is None else Path(source), work)
             if source is None and entry.sha256 and not verified:  # whoever renames a file evades its hash
                 absent = ", ".join(sorted(set(entry.sha256) - set(hashes))) or f"weights of {entry.format}"
                 raise ValueError(f"{entry.name}: not what is published, for there is no {absent}; try another --mirror")
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
-                model, bundle = _read(entry, place)
+                model, bundle = _read(entry, files)
         except (ValueError, RuntimeError):
             if source is None and not verified:  # what was downloaded is of no use
                 shutil.rmtree(downloads, ignore_errors=True)
@@ -529,40 +529,42 @@ def _mirrored(url: str, mirror: str | None) -> str:
 # ----------------------------------------------------------------------------------------------- check and convert
 
 
-def _checked(entry: Entry, place: Path, work: Path) -> tuple[Path, dict[str, str], bool]:
+def _checked(entry: Entry, source: Path, work: Path) -> tuple[Path, dict[str, str], bool]:
     """What a converter reads, the hashes of the published files in it, and whether all are as published."""
-    if not place.exists():
-        place = place.with_name(f"{place.name}.index")  # a checkpoint is called by the beginning of its files' names
-        if not place.is_file():
-            raise ValueError(f"{place.with_suffix('')}: no such file or folder")
+    if not source.exists():
+        source = source.with_name(f"{source.name}.index")  # a checkpoint is called by the beginning of its files' names
+        if not source.is_file():
+            raise ValueError(f"{source.with_suffix('')}: no such file or folder")
     names = [_file_name(url) for url in entry.urls]
-    if place.is_dir() and len(names) == 1 and (place / names[0]).is_file():
-        place = place / names[0]
+    if source.is_dir() and len(names) == 1 and (source / names[0]).is_file():
+        source = source / names[0]
     hashes: dict[str, str] = {}
-    if place.is_file() and _format(place) is None:
-        hashes[place.name] = sha256(place)
+    if source.is_file() and _format(source) is None:
+        hashes[source.name] = sha256(source)
         _compare(entry, hashes)
-        unpack(place, work / "files", limit=16 * entry.parameters + (100 << 20))  # with an optimizer's two moments
-        place = work / "files"
-    if place.is_dir() and _format(place) is None:
-        inside = [folder for folder in _shown(place.iterdir()) if folder.name != "__MACOSX" and _format(folder)]
+        unpack(source, work / "files", limit=16 * entry.parameters + (100 << 20))  # with an optimizer's two moments
+        source = work / "files"
+    if source.is_dir() and _format(source) is None:
+        inside = [folder for folder in _shown(source.iterdir()) if folder.name != "__MACOSX" and _format(folder)]
         if len(inside) != 1:
             state = f"; in several folders: {', '.join(folder.name for folder in inside)}" if inside else ""
             wanted = ", ".join(pattern for patterns in PATTERNS.values() for pattern in patterns)
-            raise ValueError(f"{place}: no weights of {entry.name} in it; looked for {wanted}{state}")
-        place = inside[0]
-    form, folder = _format(place) or "", place if place.is_dir() else place.parent
+            raise ValueError(f"{source}: no weights of {entry.name} in it; looked for {wanted}{state}")
+        source = inside[0]
+    form, folder = _format(source) or "", source if source.is_dir() else source.parent
     if form == entry.format:
         files = [folder / name for name in {*names, *entry.sha256}]
         hashes |= {path.name: sha256(path) for path in files if path.is_file()}
         _compare(entry, hashes)
     if not hashes:  # at least of the weights, to be told
         files = (
-            [path for pattern in PATTERNS[form] for path in _shown(folder.glob(pattern))] if place.is_dir() else [place]
+            [path for pattern in PATTERNS[form] for path in _shown(folder.glob(pattern))]
+            if source.is_dir()
+            else [source]
         )
         hashes = {path.name: sha256(path) for path in files}
     verified = bool(entry.sha256) and form == entry.format and entry.sha256.items() <= hashes.items()
-    return place, hashes, verified
+    return source, hashes, verified
 
 
 def _compare(entry: Entry, hashes: dict[str, str]) -> None:
@@ -580,25 +582,25 @@ def _shown(paths: Iterable[Path]) -> list[Path]:
     return sorted(path for path in paths if not path.name.startswith("."))
 
 
-def _format(place: Path) -> str | None:
+def _format(path: Path) -> str | None:
     """The format of a weight file, or of the weights in a folder."""
     for name, patterns in PATTERNS.items():
-        if any(place.match(pattern) if place.is_file() else _shown(place.glob(pattern)) for pattern in patterns):
+        if any(path.match(pattern) if path.is_file() else _shown(path.glob(pattern)) for pattern in patterns):
             return name
     return None
 
 
-def _read(entry: Entry, place: Path):
+def _read(entry: Entry, source: Path):
     """(model, bundle) of published files, which must be of the entry's sizes."""
-    name = _format(place)
+    name = _format(source)
     read = importlib.import_module(f"keras_ctxrep.convert.{name}").read
     if name == "google":  # whose files do not say it
-        model, bundle = read(place, lowercase=entry.lowercase)
+        model, bundle = read(source, lowercase=entry.lowercase)
     else:
-        model, bundle = read(place.parent if name == "huggingface" and place.is_file() else place)
+        model, bundle = read(source.parent if name == "huggingface" and source.is_file() else source)
     wanted = {key: value for key, value in entry.config.items() if key != "filters"}
     sizes = {key: bundle.config.get(key) for key in wanted}
     if sizes != wanted:
         shown = "; ".join(f"{key} {sizes[key]}, not {wanted[key]}" for key in wanted if sizes[key] != wanted[key])
-        raise ValueError(f"{place}: not {entry.name}: {shown}")
+        raise ValueError(f"{source}: not {entry.name}: {shown}")
     return model, bundle

@@ -192,11 +192,13 @@ def _elsewhere(name: str, item: Any) -> str | None:
 def _options(weights: Path) -> Options:
     """What the options file says that belongs to a weight file."""
     folder = weights.parent
-    places = [folder / f"{weights.stem.removesuffix('weights')}{OPTIONS}", folder / OPTIONS]
-    others = visible(folder.glob(f"*{OPTIONS}"))
-    path = next((place for place in places if place.is_file()), others[0] if len(others) == 1 else None)
+    preferred = [folder / f"{weights.stem.removesuffix('weights')}{OPTIONS}", folder / OPTIONS]
+    all_options = visible(folder.glob(f"*{OPTIONS}"))
+    path = next(
+        (candidate for candidate in preferred if candidate.is_file()), all_options[0] if len(all_options) == 1 else None
+    )
     if path is None:
-        state = ", ".join(other.name for other in others) or "none"
+        state = ", ".join(file.name for file in all_options) or "none"
         raise ValueError(f"{weights}: {OPTIONS} is needed beside it; found {state}")
     return Options(path)
 
@@ -222,7 +224,7 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
 
 
 def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
-    get, place = options.get, options.place
+    get, source = options.get, options.place
     number = (float, int)
     clip = {name: get(f"lstm.{name}", number, 1e-6, None) for name in ("cell_clip", "proj_clip")}
     fields: dict[str, Any] = {
@@ -236,7 +238,7 @@ def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
     }
     if "char_cnn" in options.values:
         fields |= {
-            "filters": _filters(get("char_cnn.filters", list), place),
+            "filters": _filters(get("char_cnn.filters", list), source),
             "embedding_dim": get("char_cnn.embedding.dim", int, 1),
             "highways": get("char_cnn.n_highway", int, 0, 0, most(elmo.Config, "highways")),
             "activation": get("char_cnn.activation", str),
@@ -245,26 +247,26 @@ def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
         characters = get("char_cnn.n_characters", int)
         if characters not in (CHARACTERS, CHARACTERS + 1):
             raise ValueError(
-                f"{place}: the option char_cnn.n_characters is {characters}; {CHARACTERS} (of training) or "
+                f"{source}: the option char_cnn.n_characters is {characters}; {CHARACTERS} (of training) or "
                 f"{CHARACTERS + 1} is needed"
             )
         if fields["activation"] not in ("relu", "tanh"):
-            raise ValueError(f"{place}: the option char_cnn.activation is {fields['activation']!r}; relu or tanh")
+            raise ValueError(f"{source}: the option char_cnn.activation is {fields['activation']!r}; relu or tanh")
         widest = max(width for width, _ in fields["filters"])
         if widest > fields["max_characters"]:
             raise ValueError(
-                f"{place}: a filter {widest} characters wide; char_cnn.max_characters_per_token is "
+                f"{source}: a filter {widest} characters wide; char_cnn.max_characters_per_token is "
                 f"{fields['max_characters']}"
             )
     elif "embedding" in stored:
         rows = stored["embedding"].shape[0] if stored["embedding"].shape else 0
         fields["words"] = get("n_tokens_vocab", int, 1, rows)
     else:
-        raise ValueError(f"{place}: the option char_cnn is missing, and there is no tensor embedding of words")
+        raise ValueError(f"{source}: the option char_cnn is missing, and there is no tensor embedding of words")
     try:
         return elmo.Config(**fields)
     except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
+        raise ValueError(f"{source}: {error}") from None
 
 
 def _written_options(config: elmo.Config) -> dict[str, Any]:
@@ -288,8 +290,8 @@ def _written_options(config: elmo.Config) -> dict[str, Any]:
     return {"lstm": lstm, "dropout": config.dropout, "bidirectional": True} | tokens
 
 
-def _filters(pairs: Sequence, place: object) -> tuple[tuple[int, int], ...]:
+def _filters(pairs: Sequence, source: object) -> tuple[tuple[int, int], ...]:
     fine = [isinstance(pair, list) and [type(x) for x in pair] == [int, int] and min(pair) > 0 for pair in pairs]
     if not pairs or not all(fine):
-        raise ValueError(f"{place}: the option char_cnn.filters is {pairs!r}; [characters, filters] pairs are needed")
+        raise ValueError(f"{source}: the option char_cnn.filters is {pairs!r}; [characters, filters] pairs are needed")
     return tuple((width, number) for width, number in pairs)

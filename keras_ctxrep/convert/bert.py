@@ -85,7 +85,7 @@ class Rows(list[Tensor]):
         self.add(f"{name}/beta", (width,), f"{ours}/beta")
 
 
-def architecture(parts: Collection[str], classifier: str | None, place: object) -> tuple[str, tuple[str, ...]]:
+def architecture(parts: Collection[str], classifier: str | None, source: object) -> tuple[str, tuple[str, ...]]:
     """The model whose parts a checkpoint has: the name that `transformers` gives it, and its parts.
 
     A pooler is found in many checkpoints in which no head reads it; then it is not among the parts.
@@ -93,7 +93,7 @@ def architecture(parts: Collection[str], classifier: str | None, place: object) 
     Args:
         parts: names of those that the checkpoint has.
         classifier: the architecture that a part "classifier" belongs to, if that is known.
-        place: of the file, for messages.
+        source: name of the file, for messages.
 
     Raises:
         ValueError: no model has these parts.
@@ -106,14 +106,14 @@ def architecture(parts: Collection[str], classifier: str | None, place: object) 
         if classifier in ARCHITECTURES and "classifier" in ARCHITECTURES[classifier].parts:
             return classifier, ARCHITECTURES[classifier].parts
         raise ValueError(
-            f"{place}: it has a classifier, and its architecture is {classifier}; BertForSequenceClassification (of "
+            f"{source}: it has a classifier, and its architecture is {classifier}; BertForSequenceClassification (of "
             "texts) and BertForTokenClassification (of tokens) are read: name one in the option architectures"
         )
     for name, known in ARCHITECTURES.items():
         if set(known.parts) - {"pooler"} == above:
             return name, known.parts if above or "pooler" in parts else ()
     listed = ", ".join(PARTS[name] for name in PARTS if name in parts)
-    raise ValueError(f"{place}: no model has these parts together: {listed}; leave out those of other models")
+    raise ValueError(f"{source}: no model has these parts together: {listed}; leave out those of other models")
 
 
 def config(options: Options, pooler: bool) -> bert.Config:
@@ -175,7 +175,7 @@ def _build(config: bert.Config, bundle: Bundle) -> keras.Model:
 
 
 def restored(
-    place: object,
+    source: object,
     stored: Mapping[str, Any],
     table: Sequence[Tensor],
     known: Collection[str],
@@ -187,7 +187,7 @@ def restored(
     """The model of a checkpoint, with its weights, and its bundle.
 
     Args:
-        place: of the file, for messages.
+        source: name of the file, for messages.
         stored: name -> tensor, as of `weights.check`.
         table: the tensors that are to be there.
         known: names of others that are no weights of the model.
@@ -199,40 +199,40 @@ def restored(
     Raises:
         ValueError: the tensors are not those of the table, or can not be read.
     """
-    check(table, stored, place, known, KINDS)
+    check(table, stored, source, known, KINDS)
     fields = {"max_length": config.max_positions} | fields
     own = {"task": task} if task in bert.FAMILY.pretraining else tasks.bundle_fields(task, pairs)
     bundle = Bundle("bert", config=asdict(config), **own, **fields)
     model = _build(config, bundle)
-    fill(model, table, stored, place)
+    fill(model, table, stored, source)
     return model, bundle
 
 
-def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, place: object) -> set[str]:
+def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, source: object) -> set[str]:
     """Names of the tensors of a pooler that no head reads; a warning reports them.
 
     Args:
         stored: names of tensors.
         prefix: of those of a pooler.
         config: sizes of the model.
-        place: of the file, for messages.
+        source: name of the file, for messages.
 
     >>> unread_pooler(["pooler.bias"], "pooler.", bert.Config(), "model.safetensors")
     set()
     """
     names = set() if config.pooler else {name for name in stored if name.startswith(prefix)}
     if names:
-        left_out(place, "the pooler, which no head reads")
+        left_out(source, "the pooler, which no head reads")
     return names
 
 
-def vocabulary(pieces: Sequence[str], rows: int, place: object) -> tuple[str, ...]:
+def vocabulary(pieces: Sequence[str], rows: int, source: object) -> tuple[str, ...]:
     """Word pieces, one for each row of the embedding at most; what has no row is left out with a warning.
 
     Args:
         pieces: in the order of their ids.
         rows: of the embedding.
-        place: of the file, for messages.
+        source: name of the file, for messages.
 
     Raises:
         ValueError: a special piece is missing, a piece occurs twice, or one has a line end in it.
@@ -242,14 +242,14 @@ def vocabulary(pieces: Sequence[str], rows: int, place: object) -> tuple[str, ..
     7
     """
     if len(pieces) > rows:
-        left_out(place, f"of {len(pieces)} pieces those from {pieces[rows]!r} on, for the embedding has {rows} rows")
+        left_out(source, f"of {len(pieces)} pieces those from {pieces[rows]!r} on, for the embedding has {rows} rows")
     broken = next((piece for piece in pieces[:rows] if "\n" in piece or piece.endswith("\r")), None)
     if broken is not None:
-        raise ValueError(f"{place}: the piece {broken!r} has a line end in it, which no {VOCAB} can hold")
+        raise ValueError(f"{source}: the piece {broken!r} has a line end in it, which no {VOCAB} can hold")
     try:
         WordPiece(pieces[:rows])
     except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
+        raise ValueError(f"{source}: {error}") from None
     return tuple(pieces[:rows])
 
 
@@ -272,7 +272,7 @@ def next_sentence(bundle: Bundle) -> bool:
     return (bundle.task, bundle.pairs, tuple(bundle.labels)) == ("classify", True, NEXT_SENTENCE)
 
 
-def left_out(place: object, what: str) -> None:
+def left_out(source: object, what: str) -> None:
     """Warns that something of a checkpoint is not in the model.
 
     >>> with warnings.catch_warnings(record=True) as caught:
@@ -281,7 +281,7 @@ def left_out(place: object, what: str) -> None:
     >>> str(caught[0].message)
     'model.safetensors: left out: the pooler, which no head reads'
     """
-    warnings.warn(f"{place}: left out: {what}", stacklevel=3)
+    warnings.warn(f"{source}: left out: {what}", stacklevel=3)
 
 
 def summary(model: keras.Model, bundle: Bundle) -> str:

@@ -53,8 +53,8 @@ def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model
     config = common.config(options, "pooler" in parts)
     known = {f"{weight}/{slot}" for weight in stored for slot in SLOTS} | {STEP}
     known |= common.unread_pooler(stored, PREFIXES["pooler"], config, prefix)
-    place = _beside(prefix, VOCAB)
-    vocab = common.vocabulary(read_vocab(place), config.vocabulary_size, place)
+    vocab_file = _beside(prefix, VOCAB)
+    vocab = common.vocabulary(read_vocab(vocab_file), config.vocabulary_size, vocab_file)
     lowercase = common.looks_uncased(vocab) if lowercase is None else lowercase
     task, tensors = common.ARCHITECTURES[name].task, table(config, parts)
     return common.restored(prefix, stored, tensors, known, config, task, vocab=vocab, lowercase=lowercase)

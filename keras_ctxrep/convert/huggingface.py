@@ -101,22 +101,22 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
         )
     options = Options(folder / OPTIONS)
     _refuse(options)
-    place, stored = _tensors(folder)
+    weights, stored = _tensors(folder)
     prefix = "bert." if any(name.startswith("bert.") for name in stored) else ""
-    name, parts = _architecture(options, stored, prefix, place)
+    name, parts = _architecture(options, stored, prefix, weights)
     config = common.config(options, "pooler" in parts)
     classes = _classes(stored, parts)
     tensors = table(config, name, classes, prefix, any(name.endswith(".LayerNorm.gamma") for name in stored))
-    known = _known(stored, prefix, config, options, place)
-    known |= common.unread_pooler(stored, f"{prefix}pooler.", config, place)
+    known = _known(stored, prefix, config, options, weights)
+    known |= common.unread_pooler(stored, f"{prefix}pooler.", config, weights)
     task, fields = _head(options, name, classes, config)
     kind = ARCHITECTURES[name]
     if pairs and not (kind.problems or kind.labels):
-        raise ValueError(f"{place}: read as {name}; pairs are for a classifier of texts")
+        raise ValueError(f"{weights}: read as {name}; pairs are for a classifier of texts")
     fields["pairs"] = options.get(PAIRS, bool, default=kind.pairs) if pairs is None else pairs
     fields |= _preparation(folder, config)
     _modules(folder)
-    return common.restored(place, stored, tensors, known, config, task, **fields)
+    return common.restored(weights, stored, tensors, known, config, task, **fields)
 
 
 def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: str | None = None) -> None:
@@ -240,18 +240,18 @@ def _refuse(options: Options) -> None:
             raise ValueError(f"{options.place}: the option {name} is {value!r}; only {fine[0]!r} is read")
 
 
-def _architecture(options: Options, stored: Collection[str], prefix: str, place: Path) -> tuple[str, tuple[str, ...]]:
+def _architecture(options: Options, stored: Collection[str], prefix: str, source: Path) -> tuple[str, tuple[str, ...]]:
     """The name and the parts of the model, by its tensors; a warning where config.json names another one."""
     starts = HEADS | {"pooler": f"{prefix}pooler."}
     present = {part for part, start in starts.items() if any(name.startswith(start) for name in stored)}
     named = [str(name) for name in options.get("architectures", list, default=[])]
     claimed, stated = next((name for name in named if name in ARCHITECTURES), None), ", ".join(named) or None
-    name, parts = common.architecture(present, claimed or stated, place)
+    name, parts = common.architecture(present, claimed or stated, source)
     missing = set(ARCHITECTURES[claimed].parts) - present if claimed else ()
     if missing:
         names = ", ".join(words for part, words in PARTS.items() if part in missing)
         warnings.warn(
-            f"{place}: {OPTIONS} says {claimed}, but there are no weights for: {names}; read as {name}",
+            f"{source}: {OPTIONS} says {claimed}, but there are no weights for: {names}; read as {name}",
             stacklevel=3,
         )
     return name, parts
@@ -370,24 +370,24 @@ def _tensors(folder: Path) -> tuple[Path, dict[str, Stored]]:
 
 
 def _sharded(index: Path, opened) -> dict[str, Stored]:
-    places = {name: str(file) for name, file in Options(index).get("weight_map", dict).items()}
-    files = sorted(set(places.values()))
+    shard_of = {name: str(file) for name, file in Options(index).get("weight_map", dict).items()}
+    files = sorted(set(shard_of.values()))
     for file in files:
         if file != Path(file).name or "\\" in file or file in ("", ".", ".."):
             raise ValueError(f"{index}: {file!r} is no name of a file beside it")
         if not (index.parent / file).is_file():
             raise ValueError(f"{index.parent / file}: missing; {index.name} names it")
-    found, shards = {}, {file: opened(index.parent / file) for file in files}
-    for name, file in places.items():
+    stored, shards = {}, {file: opened(index.parent / file) for file in files}
+    for name, file in shard_of.items():
         if name not in shards[file]:
             raise ValueError(f"{index.parent / file}: {name} is not in it, though {index.name} says so")
-        found[name] = shards[file].pop(name)
+        stored[name] = shards[file].pop(name)
     for file, rest in shards.items():
         if rest:
             raise ValueError(
                 f"{index.parent / file}: left over, for {index.name} does not name them: {', '.join(sorted(rest)[:6])}"
             )
-    return found
+    return stored
 
 
 def _safetensors(path: Path) -> dict[str, Stored]:
@@ -436,26 +436,26 @@ def _pickled(path: Path) -> dict[str, Stored]:
     return {str(name): stored(tensor) for name, tensor in tensors.items()}
 
 
-def _known(found: dict[str, Stored], prefix: str, config: bert.Config, options: Options, place: Path) -> set[str]:
+def _known(stored: dict[str, Stored], prefix: str, config: bert.Config, options: Options, source: Path) -> set[str]:
     """Names of tensors that repeat others, which is checked here, or that are no weights."""
     known = set()
-    if f"{prefix}{POSITIONS}" in found:
-        value = found[f"{prefix}{POSITIONS}"][()]
+    if f"{prefix}{POSITIONS}" in stored:
+        value = stored[f"{prefix}{POSITIONS}"][()]
         if not np.array_equal(value.ravel(), np.arange(config.max_positions)):
             raise ValueError(
-                f"{place}: {prefix}{POSITIONS} is not 0 to {config.max_positions - 1}, the order of positions"
+                f"{source}: {prefix}{POSITIONS} is not 0 to {config.max_positions - 1}, the order of positions"
             )
         known.add(f"{prefix}{POSITIONS}")
-    if TIED_BIAS in found and BIAS not in found:
-        found[BIAS] = found.pop(TIED_BIAS)
+    if TIED_BIAS in stored and BIAS not in stored:
+        stored[BIAS] = stored.pop(TIED_BIAS)
     tied = options.get("tie_word_embeddings", bool, default=True)
     for copy, original in ((TIED_BIAS, BIAS), (TIED_WORDS, f"{prefix}{WORDS}")):
-        if copy in found and original in found:
-            if not np.array_equal(found[copy][()], found[original][()]):
-                raise ValueError(f"{place}: {copy} is not {original}; our model has one for both")
+        if copy in stored and original in stored:
+            if not np.array_equal(stored[copy][()], stored[original][()]):
+                raise ValueError(f"{source}: {copy} is not {original}; our model has one for both")
             known.add(copy)
-        elif copy == TIED_WORDS and BIAS in found and not tied:
-            raise ValueError(f"{place}: missing: {copy}; {options.place} says tie_word_embeddings: false")
+        elif copy == TIED_WORDS and BIAS in stored and not tied:
+            raise ValueError(f"{source}: missing: {copy}; {options.place} says tie_word_embeddings: false")
     return known
 
 
@@ -483,33 +483,33 @@ def _write_safetensors(path: Path, tensors: Sequence[Tensor], values: Iterable[t
 def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
     """The fields of the bundle that say how text is prepared."""
     paths = {name: folder / name for name in (VOCAB, TOKENIZER, TOKENIZER_OPTIONS)}
-    there = {name: path.is_file() for name, path in paths.items()}
-    options = Options(paths[TOKENIZER_OPTIONS], None if there[TOKENIZER_OPTIONS] else {})
+    exists = {name: path.is_file() for name, path in paths.items()}
+    options = Options(paths[TOKENIZER_OPTIONS], None if exists[TOKENIZER_OPTIONS] else {})
     kind = options.get("tokenizer_class", str, default=TOKENIZERS[0])
     if kind not in TOKENIZERS:
         raise ValueError(f"{options.place}: the option tokenizer_class is {kind!r}; one of {', '.join(TOKENIZERS)}")
-    whole = Options(paths[TOKENIZER], None if there[TOKENIZER] else {})
-    if there[VOCAB]:
-        place, pieces = paths[VOCAB], read_vocab(paths[VOCAB])
-    elif there[TOKENIZER]:
-        place, pieces = paths[TOKENIZER], _pieces(whole)
+    whole = Options(paths[TOKENIZER], None if exists[TOKENIZER] else {})
+    if exists[VOCAB]:
+        source, pieces = paths[VOCAB], read_vocab(paths[VOCAB])
+    elif exists[TOKENIZER]:
+        source, pieces = paths[TOKENIZER], _pieces(whole)
     else:
         raise ValueError(f"{folder}: no {VOCAB} in it, and no {TOKENIZER}")
-    vocab = common.vocabulary(pieces, config.vocabulary_size, place)
+    vocab = common.vocabulary(pieces, config.vocabulary_size, source)
     stated = kind in TOKENIZERS[:2] and options.get("tokenizer_class", str, default=None) is not None
-    if there[TOKENIZER] and not (stated and options.get("do_lower_case", bool, default=None) is not None):
+    if exists[TOKENIZER] and not (stated and options.get("do_lower_case", bool, default=None) is not None):
         for part, needed in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
-            found = whole.get(f"{part}.type", str, default=None)
-            if found != needed:
+            actual = whole.get(f"{part}.type", str, default=None)
+            if actual != needed:
                 raise ValueError(
-                    f"{whole.place}: its {part} is {found or 'missing'}; {needed} is needed, or a "
+                    f"{whole.place}: its {part} is {actual or 'missing'}; {needed} is needed, or a "
                     f"{TOKENIZER_OPTIONS} with tokenizer_class {TOKENIZERS[0]} and do_lower_case"
                 )
     normalizer = Options(paths[TOKENIZER], whole.get("normalizer", dict, default={}))
     _added(folder, whole, options)
 
-    def setting(name: str, other: str, default: bool | None) -> Any:
-        return options.get(name, bool, default=normalizer.get(other, bool, default=default))
+    def setting(name: str, fallback: str, default: bool | None) -> Any:
+        return options.get(name, bool, default=normalizer.get(fallback, bool, default=default))
 
     lowercase = setting("do_lower_case", "lowercase", None)
     lowercase = common.looks_uncased(vocab) if lowercase is None else lowercase
@@ -528,12 +528,12 @@ def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
 
 def _added(folder: Path, whole: Options, options: Options) -> None:
     """Reports tokens that `transformers` finds in texts as a whole, and our word pieces do not."""
-    found = [entry.get("content") for entry in whole.get("added_tokens", list, default=[]) if isinstance(entry, dict)]
+    tokens = [entry.get("content") for entry in whole.get("added_tokens", list, default=[]) if isinstance(entry, dict)]
     decoder = options.get("added_tokens_decoder", dict, default={})
-    found += [entry.get("content") for entry in decoder.values() if isinstance(entry, dict)]
+    tokens += [entry.get("content") for entry in decoder.values() if isinstance(entry, dict)]
     if (folder / ADDED).is_file():
-        found += Options(folder / ADDED).values
-    names = [str(name) for name in dict.fromkeys(map(str, found)) if name not in SPECIAL_PIECES]
+        tokens += Options(folder / ADDED).values
+    names = [str(name) for name in dict.fromkeys(map(str, tokens)) if name not in SPECIAL_PIECES]
     if names:
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         common.left_out(folder, f"added tokens, which are not looked for in texts: {', '.join(names[:SHOWN])}{more}")

@@ -60,7 +60,7 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     ValueError: a Sequential: a BertBackbone, BertMaskedLM or BertTextClassifier is needed
     """
     hub = package("keras_hub", "hub").models
-    place = str(source) if isinstance(source, str | Path) else f"the {type(source).__name__}"
+    where = str(source) if isinstance(source, str | Path) else f"the {type(source).__name__}"
     if isinstance(source, str | Path):
         source, tokenizer = _preset(hub, str(source), tokenizer)
     kinds = {
@@ -73,20 +73,20 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
         raise ValueError(f"a {type(source).__name__}: a BertBackbone, BertMaskedLM or BertTextClassifier is needed")
     task, parts = common.ARCHITECTURES[name][:2]
     config = _config(getattr(source, "backbone", source), "pooler" in parts)
-    fields = _preparation(source, tokenizer, config, place)
+    fields = _preparation(source, tokenizer, config, where)
     if "classifier" in parts:
         if source.activation is not keras.activations.linear:
             raise ValueError(
-                f"{place}: its logits pass through {source.activation.__name__}; activation=None is needed"
+                f"{where}: its logits pass through {source.activation.__name__}; activation=None is needed"
             )
         labels = tuple(f"LABEL_{index}" for index in range(source.num_classes))  # it does not name them
         fields |= {"labels": labels, "head": {"dropout": source.dropout}}
     stored = {weight.path: _stored(weight) for weight in source.weights}
     if "mlm" in parts:
-        warnings.warn(f"{place}: its head computes the exact gelu, ours the approximation of its layers", stacklevel=2)
-    known = common.unread_pooler(stored, "pooled_dense/", config, place)
+        warnings.warn(f"{where}: its head computes the exact gelu, ours the approximation of its layers", stacklevel=2)
+    known = common.unread_pooler(stored, "pooled_dense/", config, where)
     return common.restored(
-        place, stored, table(config, name, len(fields.get("labels", ()))), known, config, task, **fields
+        where, stored, table(config, name, len(fields.get("labels", ()))), known, config, task, **fields
     )
 
 
@@ -142,19 +142,19 @@ def _config(backbone: Any, pooler: bool) -> bert.Config:
     )
 
 
-def _preparation(source: Any, tokenizer: Any, config: bert.Config, place: str) -> dict[str, Any]:
+def _preparation(source: Any, tokenizer: Any, config: bert.Config, where: str) -> dict[str, Any]:
     """The fields of the bundle that say how text is prepared."""
     if tokenizer is None:
         tokenizer = getattr(getattr(source, "preprocessor", None), "tokenizer", None)
     if tokenizer is None:
-        raise ValueError(f"{place}: it has no vocabulary; give tokenizer=, a BertTokenizer")
+        raise ValueError(f"{where}: it has no vocabulary; give tokenizer=, a BertTokenizer")
     if not tokenizer.split or tokenizer.suffix_indicator != "##":
         raise ValueError(
-            f"{place}: its tokenizer has split={tokenizer.split} and {tokenizer.suffix_indicator!r}; True, '##'"
+            f"{where}: its tokenizer has split={tokenizer.split} and {tokenizer.suffix_indicator!r}; True, '##'"
         )
     accents = tokenizer.strip_accents
     return {
-        "vocab": common.vocabulary(tokenizer.get_vocabulary(), config.vocabulary_size, f"{place}, its vocabulary"),
+        "vocab": common.vocabulary(tokenizer.get_vocabulary(), config.vocabulary_size, f"{where}, its vocabulary"),
         "lowercase": tokenizer.lowercase,
         "strip_accents": None if accents == tokenizer.lowercase else accents,
         "split_cjk": tokenizer.split_on_cjk,

@@ -11,7 +11,7 @@ class Options:
     """A JSON object in a file.
 
     Args:
-        place: the file, or its name for messages.
+        place: path of the file, or its name for messages.
         values: what it says; None: the file is read.
 
     Raises:

@@ -174,11 +174,11 @@ class _Stream:
     """A binary file in pieces of known size or end; an error names what the file ends within."""
 
     def __init__(self, path: Path, file: IO[bytes]):
-        self.path, self._file, self._buffer, self._place = path, file, b"", 0
+        self.path, self._file, self._buffer, self._position = path, file, b"", 0
 
     def peek(self, size: int) -> bytes:
         """The next bytes, fewer where the file ends; they stay."""
-        missing = size - (len(self._buffer) - self._place)
+        missing = size - (len(self._buffer) - self._position)
         if missing > 0:
             try:
                 block = self._file.read(max(missing, _BLOCK))
@@ -186,14 +186,14 @@ class _Stream:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise  # the file cannot be read at all
                 raise ValueError(f"{self.path}: damaged compressed file ({error})") from None
-            self._buffer, self._place = self._buffer[self._place :] + block, 0
-        return self._buffer[self._place : self._place + size]
+            self._buffer, self._position = self._buffer[self._position :] + block, 0
+        return self._buffer[self._position : self._position + size]
 
     def take(self, size: int, what: str) -> bytes:
         data = self.peek(size)
         if len(data) < size:
             raise ValueError(f"{self.path}: ends within {what}; copy the file again")
-        self._place += size
+        self._position += size
         return data
 
     def until(self, end: bytes, what: str) -> bytes:

@@ -61,7 +61,7 @@ class Stored:
 def check(
     table: Sequence[Tensor],
     stored: Mapping[str, Any],
-    place: object,
+    source: object,
     known: Collection[str] = (),
     kinds: Sequence[str] = ("float32",),
 ) -> None:
@@ -70,7 +70,7 @@ def check(
     Args:
         table: the tensors that are to be there.
         stored: name -> what has a shape and a dtype.
-        place: of the file, for messages.
+        source: name of the file, for messages.
         known: names of others that are no weights of the model.
         kinds: dtypes that are read.
 
@@ -83,23 +83,23 @@ def check(
     names = {tensor.name for tensor in table} | set(known)
     surplus = [f"{name} {stored[name].shape}" for name in sorted(set(stored) - names)]
     if missing or surplus:
-        raise ValueError(f"{place}: its options call for other tensors: {_difference(missing, surplus)}")
+        raise ValueError(f"{source}: its options call for other tensors: {_difference(missing, surplus)}")
     for tensor in table:
         shape, dtype = stored[tensor.name].shape, stored[tensor.name].dtype
         if shape != tensor.shape:
-            raise ValueError(f"{place}: {tensor.name} has the shape {shape}; its options call for {tensor.shape}")
+            raise ValueError(f"{source}: {tensor.name} has the shape {shape}; its options call for {tensor.shape}")
         if str(dtype) not in kinds:
-            raise ValueError(f"{place}: {tensor.name} is {dtype}; write it as {kinds[0]}")
+            raise ValueError(f"{source}: {tensor.name} is {dtype}; write it as {kinds[0]}")
 
 
-def fill(model: keras.Model, table: Sequence[Tensor], stored: Mapping[str, Any], place: object) -> None:
+def fill(model: keras.Model, table: Sequence[Tensor], stored: Mapping[str, Any], source: object) -> None:
     """Gives every weight of a model its value, reading a few megabytes at a time where rows are rows.
 
     Args:
         model: with the weights that the table names, and no others.
         table: checked against `stored`.
         stored: name -> what gives an array when indexed.
-        place: of the file, for messages.
+        source: name of the file, for messages.
 
     Raises:
         ValueError: a tensor can not be read or has numbers that are not finite, or a weight of the model is not in the
@@ -108,11 +108,11 @@ def fill(model: keras.Model, table: Sequence[Tensor], stored: Mapping[str, Any],
     weights = {weight.path: weight for weight in model.weights}
     parts: list[np.ndarray] = []
     for tensor in table:
-        source, row = _Finite(stored[tensor.name], f"{place}: {tensor.name}"), 0
+        values, row = _Finite(stored[tensor.name], f"{source}: {tensor.name}"), 0
         try:
             if tensor.columns is not None:
                 (path,) = tensor.ours
-                parts.append(source[()] if tensor.forth is None else tensor.forth(source[()]))
+                parts.append(values[()] if tensor.forth is None else tensor.forth(values[()]))
                 if tensor.columns[1] == weights[path].shape[-1]:
                     weights.pop(path).assign(np.concatenate(parts, axis=-1))
                     parts.clear()
@@ -120,14 +120,14 @@ def fill(model: keras.Model, table: Sequence[Tensor], stored: Mapping[str, Any],
             for path in tensor.ours:
                 weight = weights.pop(path)
                 if tensor.forth is not None:
-                    weight.assign(tensor.forth(source[()]))
+                    weight.assign(tensor.forth(values[()]))
                 else:
-                    _copy_rows(weight, tensor.skip, source, row)
+                    _copy_rows(weight, tensor.skip, values, row)
                     row += weight.shape[0] - tensor.skip
         except OSError as error:
-            raise ValueError(f"{place}: {tensor.name} can not be read; copy the file again: {error}") from None
+            raise ValueError(f"{source}: {tensor.name} can not be read; copy the file again: {error}") from None
     if weights:
-        raise ValueError(f"{place}: nothing for {_listed(sorted(weights))}; this format can not hold such a model")
+        raise ValueError(f"{source}: nothing for {_listed(sorted(weights))}; this format can not hold such a model")
 
 
 @dataclass(frozen=True)
@@ -135,19 +135,19 @@ class _Finite:
     """A tensor whose numbers are checked as they are read."""
 
     stored: Any
-    place: str
+    source: str
 
     def __getitem__(self, index: Any) -> np.ndarray:
         values = self.stored[index]
-        check_finite(values, self.place)
+        check_finite(values, self.source)
         return values
 
 
-def check_finite(values: np.ndarray, place: str) -> None:
+def check_finite(values: np.ndarray, source: str) -> None:
     """Checks that there is neither an infinite number nor NaN.
 
     Raises:
-        ValueError: there is; the message begins with `place`.
+        ValueError: there is; the message begins with `source`.
 
     >>> check_finite(np.array([1.0, np.nan]), "weights.hdf5: RNN_0/B")
     Traceback (most recent call last):
@@ -155,7 +155,7 @@ def check_finite(values: np.ndarray, place: str) -> None:
     ValueError: weights.hdf5: RNN_0/B: a number that is not finite
     """
     if not np.isfinite(values).all():
-        raise ValueError(f"{place}: a number that is not finite")
+        raise ValueError(f"{source}: a number that is not finite")
 
 
 def _copy_rows(weight: keras.Variable, skip: int, source: Any, row: int) -> None:

@@ -110,11 +110,11 @@ class CharCNN(keras.layers.Layer):
         x = ops.take(self.char_embed, ops.maximum(words - 1, 0), axis=0)  # (words, W, embedding_dim)
         activation = keras.activations.get(self.activation)
         # bias and activation are monotonic: after the max they cost a fiftieth
-        found = [
+        pooled = [
             activation(ops.max(ops.conv(x, kernel, padding="valid"), axis=1) + bias)
             for kernel, bias in self.convolutions
         ]
-        x = ops.concatenate(found, axis=-1)  # (words, sum of filters)
+        x = ops.concatenate(pooled, axis=-1)  # (words, sum of filters)
         for (carry_kernel, carry_bias), (transform_kernel, transform_bias) in self.highway:
             gate = ops.sigmoid(ops.matmul(x, carry_kernel) + carry_bias)
             x = gate * ops.relu(ops.matmul(x, transform_kernel) + transform_bias) + (1 - gate) * x

@@ -115,20 +115,20 @@ def _scan(step, states, inputs, reverse=False):
             states = step(states, inputs)
             return states, states
 
-        states, (kept, *_) = ops.scan(both, states, inputs, reverse=reverse)
-        return states, kept
+        states, (outputs, *_) = ops.scan(both, states, inputs, reverse=reverse)
+        return states, outputs
     import tensorflow as tf  # Keras' own scan wants to know the number of steps
 
     steps, fixed = tf.shape(inputs[0])[0], inputs[0].shape[0]
-    kept = tf.TensorArray(states[0].dtype, size=steps if fixed is None else fixed, element_shape=states[0].shape)
+    outputs = tf.TensorArray(states[0].dtype, size=steps if fixed is None else fixed, element_shape=states[0].shape)
 
-    def body(index, states, kept):
-        place = steps - 1 - index if reverse else index
-        states = step(states, [tensor[place] for tensor in inputs])
-        return index + 1, tuple(states), kept.write(place, states[0])
+    def body(index, states, outputs):
+        position = steps - 1 - index if reverse else index
+        states = step(states, [tensor[position] for tensor in inputs])
+        return index + 1, tuple(states), outputs.write(position, states[0])
 
-    _, states, kept = tf.while_loop(lambda index, *_: index < steps, body, (tf.constant(0), tuple(states), kept))
-    return states, kept.stack()
+    _, states, outputs = tf.while_loop(lambda index, *_: index < steps, body, (tf.constant(0), tuple(states), outputs))
+    return states, outputs.stack()
 
 
 def _first_best(x):

@@ -199,8 +199,8 @@ class ProjectedLSTM(keras.layers.Layer):
         z = z + tf.cast(self.bias, z.dtype)[:, None]
         recurrent = tf.cast(self.recurrent_kernel, z.dtype)
         projection = [] if self.projection is None else [tf.cast(self.projection_kernel, z.dtype)]
-        found: Any = _lstm(self.cell_clip, self.projection_clip)(z, mask, recurrent, *start, *projection)
-        out, h, c = found
+        outputs: Any = _lstm(self.cell_clip, self.projection_clip)(z, mask, recurrent, *start, *projection)
+        out, h, c = outputs
         if self.go_backwards:
             out = tf.reverse(out, [0])
         return ops.transpose(out, (2, 0, 1)), tf.transpose(h), tf.transpose(c)
@@ -238,15 +238,15 @@ def _lstm(cell_clip, projection_clip):
     @tf.custom_gradient
     def run(z, mask, recurrent, start_h, start_c, *projection):
         inputs = mask, recurrent, start_h, start_c, projection
-        (end_h, end_c), kept = _forward_loop(z, *inputs, clips)
+        (end_h, end_c), saved = _forward_loop(z, *inputs, clips)
 
         def gradient(d_out, d_end_h, d_end_c):
             d_z, d_recurrent, d_start_h, d_start_c, d_projection = _backward_loop(
-                (d_out, d_end_h, d_end_c), kept, *inputs, clips
+                (d_out, d_end_h, d_end_c), saved, *inputs, clips
             )
             return (d_z, None, d_recurrent, d_start_h, d_start_c, *d_projection)
 
-        return (kept[2] * mask, end_h, end_c), gradient
+        return (saved[2] * mask, end_h, end_c), gradient
 
     return run
 
@@ -264,7 +264,7 @@ def _forward_loop(z, mask, recurrent, start_h, start_c, projection, clips):
     across = tf.transpose(recurrent)  # (4 units, P), once
     down = [tf.transpose(kernel) for kernel in projection]  # (P, units)
 
-    def body(t, h, c, kept_gates, kept_c, kept_h):
+    def body(t, h, c, saved_gates, saved_c, saved_h):
         m = mask[t]
         i, j, f, o = tf.split(z[t] + tf.matmul(across, h), 4, axis=0)
         i, j, f, o = tf.sigmoid(i), tf.tanh(j), tf.sigmoid(f + 1.0), tf.sigmoid(o)
@@ -273,32 +273,32 @@ def _forward_loop(z, mask, recurrent, start_h, start_c, projection, clips):
         for kernel in down:
             new_h = tf.matmul(kernel, new_h)
         h, c = m * clip(new_h, projection_clip) + (1 - m) * h, m * new_c + (1 - m) * c
-        kept_gates = kept_gates.write(t, tf.concat([i, j, f, o], axis=0))
-        return t + 1, h, c, kept_gates, kept_c.write(t, c), kept_h.write(t, h)
+        saved_gates = saved_gates.write(t, tf.concat([i, j, f, o], axis=0))
+        return t + 1, h, c, saved_gates, saved_c.write(t, c), saved_h.write(t, h)
 
     loop = (tf.constant(0), start_h, start_c, *(_array(z, steps) for _ in range(3)))
-    _, end_h, end_c, *kept = tf.while_loop(lambda t, *_: t < steps, body, loop)
+    _, end_h, end_c, *saved = tf.while_loop(lambda t, *_: t < steps, body, loop)
     sizes = (z.shape[1], units, width)
-    kept = [
-        tf.ensure_shape(array.stack(), (z.shape[0], size, z.shape[2])) for array, size in zip(kept, sizes, strict=True)
+    saved = [
+        tf.ensure_shape(array.stack(), (z.shape[0], size, z.shape[2])) for array, size in zip(saved, sizes, strict=True)
     ]
-    return (end_h, end_c), kept
+    return (end_h, end_c), saved
 
 
-def _backward_loop(d_ends, kept, mask, recurrent, start_h, start_c, projection, clips):
+def _backward_loop(d_ends, saved, mask, recurrent, start_h, start_c, projection, clips):
     """Gradients of the input gates, recurrent kernel, first state and cell, and of the projection kernel, if any."""
     import tensorflow as tf
 
     def unclipped(gradient, x, limit):
         return gradient if limit is None else tf.where(tf.abs(x) < limit, gradient, tf.zeros_like(gradient))
 
-    (d_out, d_end_h, d_end_c), (all_gates, all_c, all_h) = d_ends, kept
+    (d_out, d_end_h, d_end_c), (all_gates, all_c, all_h) = d_ends, saved
     cell_clip, projection_clip = clips
     steps = tf.shape(all_gates)[0]
     before_c = tf.concat([start_c[None], all_c[:-1]], axis=0)
     before_h = tf.concat([start_h[None], all_h[:-1]], axis=0)
 
-    def back(t, d_h, d_c, kept_z, kept_p):
+    def back(t, d_h, d_c, saved_z, saved_p):
         m = mask[t]
         i, j, f, o = tf.split(all_gates[t], 4, axis=0)
         tanh_c = tf.tanh(all_c[t])
@@ -316,11 +316,11 @@ def _backward_loop(d_ends, kept, mask, recurrent, start_h, start_c, projection, 
         d_z = tf.concat(d_gates, axis=0)
         d_h = tf.matmul(recurrent, d_z) + (1 - m) * d_h
         d_c = d_new_c * f + (1 - m) * d_c
-        return t - 1, d_h, d_c, kept_z.write(t, d_z), kept_p.write(t, d_new_h)
+        return t - 1, d_h, d_c, saved_z.write(t, d_z), saved_p.write(t, d_new_h)
 
     loop = (steps - 1, d_end_h, d_end_c, _array(all_gates, steps), _array(all_gates, steps))
-    _, d_start_h, d_start_c, kept_z, kept_p = tf.while_loop(lambda t, *_: t >= 0, back, loop)
-    d_z, d_p = tf.ensure_shape(kept_z.stack(), all_gates.shape), tf.ensure_shape(kept_p.stack(), all_h.shape)
+    _, d_start_h, d_start_c, saved_z, saved_p = tf.while_loop(lambda t, *_: t >= 0, back, loop)
+    d_z, d_p = tf.ensure_shape(saved_z.stack(), all_gates.shape), tf.ensure_shape(saved_p.stack(), all_h.shape)
     d_recurrent = _sum_of_products(before_h, d_z)  # (P, 4 units)
     o = tf.split(all_gates, 4, axis=1)[3]
     d_projection = [_sum_of_products(o * tf.tanh(all_c), d_p) for _ in projection]
@@ -333,9 +333,9 @@ def _array(like, size):
     return tf.TensorArray(like.dtype, size=size, element_shape=(None, like.shape[-1]))
 
 
-def _sum_of_products(one, two):
-    """(T, M, B), (T, N, B) -> (M, N): the sum over T of one[t] two[t]^T, as one product with the wide axis first."""
+def _sum_of_products(a, b):
+    """(T, M, B), (T, N, B) -> (M, N): the sum over t of a[t] b[t]^T, as one matrix product with the wide axis first."""
     import tensorflow as tf
 
-    flat = [tf.reshape(tf.transpose(x, (1, 0, 2)), (x.shape[1], -1)) for x in (one, two)]  # (M, T*B), (N, T*B)
+    flat = [tf.reshape(tf.transpose(x, (1, 0, 2)), (x.shape[1], -1)) for x in (a, b)]  # (M, T*B), (N, T*B)
     return tf.transpose(tf.matmul(flat[1], flat[0], transpose_b=True))

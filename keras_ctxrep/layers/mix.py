@@ -59,16 +59,16 @@ class ScalarMix(keras.layers.Layer):
 
     def call(self, layers, mask=None):
         if self.top_only:
-            layers, shares = layers[-1:], [1.0]
+            layers, weights = layers[-1:], [1.0]
         else:
-            shares = ops.softmax(self.w)
+            weights = ops.softmax(self.w)
         if self.layer_norm:
             if mask is None or isinstance(mask, list | tuple):  # Keras fills in those of the layers, which are none
                 raise ValueError(f"{self.name}: layer_norm=True needs the mask: mix(layers, mask=mask)")
             layers = [self._normalise(layer, mask) for layer in layers]
-        mixed = layers[0] * shares[0]
+        mixed = layers[0] * weights[0]
         for index, layer in enumerate(layers[1:], 1):
-            mixed = mixed + layer * shares[index]
+            mixed = mixed + layer * weights[index]
         return self.gamma * mixed
 
     def _normalise(self, layer, mask):

@@ -88,8 +88,8 @@ class VocabularySoftmax(keras.layers.Layer):
         order = ops.argsort(drawn)  # stable: among equal words the first draw comes first
         by_word = ops.take(drawn, order)
         first = ops.concatenate([ops.ones((1,), "bool"), ops.not_equal(by_word[1:], by_word[:-1])])
-        places = ops.sort(ops.where(first, ops.cast(order, "int32"), count - 1))[: self.samples]
-        return ops.take(drawn, places), ops.cast(places[-1] + 1, "float32")
+        positions = ops.sort(ops.where(first, ops.cast(order, "int32"), count - 1))[: self.samples]
+        return ops.take(drawn, positions), ops.cast(positions[-1] + 1, "float32")
 
     def _expected_count(self, ids, draws):
         ids = ops.cast(ids, "float32")

@@ -159,8 +159,8 @@ def _encoder(config: Config, attention: bool = False):
             name=f"layer_{index}",
         )(x, mask=inputs["mask"])
         if attention:
-            x, found = x
-            weights.append(found)
+            x, attention_weights = x
+            weights.append(attention_weights)
         layers.append(x)
     zeroed = ZeroPadding(name="zero_padding")
     layers = [zeroed(layer, mask=inputs["mask"]) for layer in layers]

@@ -220,7 +220,7 @@ def mixes(
     outputs, mask = encoder.output, encoder.input["mask"]
     marked = outputs.get("mask")
     epsilon = 1e-12 if marked is None else 1e-13
-    found = {}
+    mixed = {}
     for index in range(count):
         name = f"mix_{index}"
         mix = ScalarMix(l2, layer_norm, top_only, weights, epsilon, name=f"scalar_{name}")
@@ -228,8 +228,8 @@ def mixes(
         if marked is not None:
             x = klayers.Cropping1D(1, name=f"words_{name}")(x)
         x = ZeroPadding(name=f"padded_{name}")(x, mask=mask)
-        found[name] = klayers.Dropout(dropout, name=name)(x)
-    return keras.Model(encoder.input, found, name="mixes")
+        mixed[name] = klayers.Dropout(dropout, name=name)(x)
+    return keras.Model(encoder.input, mixed, name="mixes")
 
 
 def flat(outputs: dict) -> dict:

@@ -62,14 +62,14 @@ def recurrent(
         raise ValueError(f"cell={cell!r}: choose 'lstm' or 'gru'")
     _check(layers, units, mix)
     inputs, vectors, mask = _vectors(encoder, dropout, beside, mix, l2, marks)
-    found = [vectors]
+    outputs = [vectors]
     for index in range(layers):
-        x = klayers.Dropout(dropout, name=f"rnn_dropout_{index}")(found[-1]) if index else found[-1]
-        found.append(_both_ways(cell, x, units, mask, f"rnn_{index}"))
+        x = klayers.Dropout(dropout, name=f"rnn_dropout_{index}")(outputs[-1]) if index else outputs[-1]
+        outputs.append(_both_ways(cell, x, units, mask, f"rnn_{index}"))
     if both_ends:
         again = _mixed(encoder, dropout, mix, l2, "mix_out")
-        found[-1] = klayers.Concatenate(name="both_ends")([found[-1], again])
-    return _encoder(inputs, found, mask, f"{cell}_stack")
+        outputs[-1] = klayers.Concatenate(name="both_ends")([outputs[-1], again])
+    return _encoder(inputs, outputs, mask, f"{cell}_stack")
 
 
 def convolutional(
@@ -118,7 +118,7 @@ def convolutional(
     inputs, vectors, mask = _vectors(encoder, dropout, beside, mix, l2, marks)
     x = klayers.Dense(units, name="cnn_input")(vectors)
     x = ZeroPadding(name="cnn_input_padding")(x, mask=mask)
-    found = [vectors]
+    outputs = [vectors]
     for index in range(layers):
         name = f"cnn_{index}"
         more = klayers.Conv1D(units, window, padding="same", activation="relu", name=name)(x)
@@ -126,8 +126,8 @@ def convolutional(
         x = klayers.Add(name=f"{name}_residual")([x, more])
         x = klayers.LayerNormalization(epsilon=1e-6, name=f"{name}_norm")(x)
         x = ZeroPadding(name=f"{name}_padding")(x, mask=mask)
-        found.append(x)
-    return _encoder(inputs, found, mask, "cnn_stack")
+        outputs.append(x)
+    return _encoder(inputs, outputs, mask, "cnn_stack")
 
 
 def by_name(encoder: keras.Model, kind: str | None = None, **kwargs) -> keras.Model:

@@ -1,4 +1,4 @@
-"""The bundle: all that a model needs beside its weights, in one JSON file that travels with every artifact."""
+"""The bundle: everything a model needs besides its weights, in one JSON file that is part of every artifact."""
 
 import glob
 import hashlib
@@ -23,10 +23,10 @@ from keras_ctxrep.text.tokens import vocab_text
 NAME, VOCAB, WEIGHTS = "bundle.json", "vocab.txt", "model.weights.h5"
 TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 FORMAT = 2
-# of format 1, the tasks that read something of their own
+# format 1: what `reads` is for tasks with other inputs than plain texts
 _READS = {"tag": {"words": True}, "answer": {"windows": True}}
 _ANSWERING = {"stride": 128, "max_answer": 30, "null_threshold": None}  # fields of format 1, and their defaults
-_CHECKED = {  # what the preparation of text reads of a config, and what answers are made with
+_CHECKED = {  # values of a config that text preparation reads, and the settings of predictions
     "config": {
         "max_characters": Annotated[int, Range(3, 1000)],
         "words": Annotated[int, Range(0, 1 << 31)],
@@ -38,30 +38,30 @@ _CHECKED = {  # what the preparation of text reads of a config, and what answers
     "settings": {"stride": Rows, "max_answer": Rows, "null_threshold": float | None},
 }
 _CHECKED["beside"] = _CHECKED["config"]
-_REPLACED = "replaced"  # in a temporary folder: the folder whose place a new one takes
+_REPLACED = "replaced"  # in a temporary folder: the old folder that is being replaced
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a model is and how its text is prepared; written once, read by Keras, TF Serving and the edge alike.
+    """What a model is and how its text is prepared; read by Keras, TF Serving and the edge runtime alike.
 
     Attributes:
         family: "elmo", "bert" or "static".
         task: the name of one of `keras_ctxrep.tasks`, or of a family's pretraining: "language_model" (ELMo),
             "pretrainer" (BERT).
         config: the fields of the family's Config.
-        stack: keyword arguments of `models.stack.by_name`, of a task network over the encoder.
-        beside: fields of `models.static.Config`, of static vectors that the task network reads too.
-        max_length: tokens a text is cut to (words for ELMo, pieces with markers for BERT).
+        stack: keyword arguments of `models.stack.by_name`, for a task network over the encoder.
+        beside: fields of `models.static.Config`, for extra embeddings that the task network reads too.
+        max_length: maximum number of tokens per text (words for ELMo, pieces with markers for BERT).
         labels: class names in the order of the logits.
-        vocab: BERT's pieces, or the words of static vectors or those that an ELMo language model predicts or reads;
-            kept in vocab.txt.
+        vocab: BERT's pieces, the words of static vectors, or the words that an ELMo language model predicts or reads;
+            stored in vocab.txt.
         lowercase: whether word pieces are lower-cased and lose their accents.
-        strip_accents: whether they lose their accents, only where it differs from `lowercase`.
+        strip_accents: whether accents are removed, if that differs from `lowercase`; else None.
         split_cjk: whether each Chinese character is a word of its own, as published.
         reads: what the task reads of a text.
         head: keyword arguments of the head.
-        settings: what the task needs to know of its own to give answers.
+        settings: the task's own settings for predictions.
         versions: of the packages that wrote it.
         files: SHA-256 of the files beside it.
     """
@@ -94,7 +94,7 @@ class Bundle:
         return bool(self.reads.pair)
 
     def files_as_bytes(self, files: dict[str, str] | None = None) -> dict[str, bytes]:
-        """The bundle as files, name -> contents: vocab.txt where there is a vocabulary, and bundle.json.
+        """The bundle as files, name -> contents: vocab.txt if there is a vocabulary, and bundle.json.
 
         Args:
             files: SHA-256 of further files beside it.
@@ -119,11 +119,11 @@ def load(path: str | Path) -> Bundle:
     """The bundle of a model folder, a SavedModel folder (in its assets.extra) or a .tflite file (zipped at its end).
 
     Raises:
-        ValueError: there is none, it is not readable, or a file beside it is not the one it was written with.
+        ValueError: there is no bundle, it is damaged, or the hash of a file beside it does not match.
     """
     path = Path(path)
     if path.is_dir():
-        folder = next((place for place in (path, path / "assets.extra") if (place / NAME).is_file()), None)
+        folder = next((candidate for candidate in (path, path / "assets.extra") if (candidate / NAME).is_file()), None)
         if folder is None:
             raise ValueError(f"{path}: no {NAME} in it; a model folder is made by `ctxrep pretrain` or `ctxrep train`")
         bundle = _parse(folder, lambda name: (folder / name).read_bytes())
@@ -148,22 +148,22 @@ def load(path: str | Path) -> Bundle:
     return bundle
 
 
-def _parse(place: Path, read: Callable[[str], bytes]) -> Bundle:
-    """The bundle in a folder or an archive, whose files `read` gives."""
+def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
+    """The bundle in a folder or an archive whose files `read` returns."""
     try:
         content: dict[str, Any] = _upgraded(json.loads(read(NAME)))
         content["labels"]  # every one has them
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{place}: {NAME} is damaged or of another version: {error}") from None
+        raise ValueError(f"{source}: {NAME} is damaged or of another version: {error}") from None
     except KeyError as error:
-        raise ValueError(f"{place}: {NAME} is damaged or missing: {error.args[0]}") from None
+        raise ValueError(f"{source}: {NAME} is damaged or missing: {error.args[0]}") from None
     try:
         fields.check_names(Bundle, content)
         content["reads"] = fields.make(Reads, content["reads"], "reads")
         hints = fields.annotations(Bundle) | {"max_length": Rows}
         fields.check_values({name: hint for name, hint in hints.items() if name != "reads"}, content)
-        for name, own in _CHECKED.items():
-            fields.check_values(own, content.get(name, {}), f"{name}.")
+        for name, allowed in _CHECKED.items():
+            fields.check_values(allowed, content.get(name, {}), f"{name}.")
         fields.check_values(dict.fromkeys(content.get("files", ()), str), content.get("files", {}), "files.")
         content["labels"] = tuple(content["labels"])
         bundle = Bundle(**content)
@@ -175,15 +175,15 @@ def _parse(place: Path, read: Callable[[str], bytes]) -> Bundle:
             bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
         return bundle
     except ValueError as error:
-        raise ValueError(f"{place / NAME}: {error}") from None
+        raise ValueError(f"{source / NAME}: {error}") from None
     except KeyError:
-        raise ValueError(f"{place}: {VOCAB} is missing; copy the file again") from None
+        raise ValueError(f"{source}: {VOCAB} is missing; copy the file again") from None
     except FileNotFoundError:
-        raise ValueError(f"{place}: {VOCAB} is missing; copy the whole folder again, or train again") from None
+        raise ValueError(f"{source}: {VOCAB} is missing; copy the whole folder again, or train again") from None
 
 
 def _upgraded(fields: dict) -> dict:
-    """The fields of a bundle of any format as those of the present one."""
+    """Converts the fields of a bundle of any format to the current format."""
     version = fields.pop("format")
     if version not in (1, FORMAT):
         raise ValueError(f"format is not 1 to {FORMAT}")
@@ -214,14 +214,14 @@ def written_whole(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def written_whole_folder(path: str | Path, without: Collection[str] = ()) -> Iterator[Path]:
-    """A new folder that takes the place of the folder `path` at the end; after an error that one is as it was.
+    """A temporary folder that replaces the folder `path` at the end; after an error that folder is unchanged.
 
-    A reader sees the old folder, the new one or, for the moment between two renames, none. A process that is killed in
-    that moment leaves none; the next write to the same place brings the old one back first.
+    A reader sees the old folder, the new one or, between two renames, none. If the process is killed between them, the
+    next write to the same path first restores the old folder.
 
     Args:
         path: the folder, which need not exist.
-        without: names in the old folder that go with it; every other entry that the new one lacks is moved into it.
+        without: entries of the old folder to delete; all others that the new folder lacks are moved into it.
 
     Raises:
         ValueError: `path` is a file or a mount point.
@@ -245,14 +245,14 @@ def written_whole_folder(path: str | Path, without: Collection[str] = ()) -> Ite
 
 @contextmanager
 def temporary_folder(path: str | Path) -> Iterator[Path]:
-    """A new folder beside `path`, removed at the end; so are those that killed processes have left for the same path.
+    """A new folder beside `path`, removed at the end, as are the folders that killed processes left for the same path.
 
-    Its name tells machine and process. Another machine's folder on a shared disk is left alone.
+    Its name contains the machine and the process. Folders of other machines on a shared disk are not touched.
 
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     with temporary_folder(f"{place}/model") as folder:
-    ...         print(folder.name.startswith(".model."), folder.parent == Path(place))
-    ...     print(list(Path(place).iterdir()))
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     with temporary_folder(f"{parent}/model") as folder:
+    ...         print(folder.name.startswith(".model."), folder.parent == Path(parent))
+    ...     print(list(Path(parent).iterdir()))
     True True
     []
     """
@@ -271,7 +271,7 @@ def temporary_folder(path: str | Path) -> Iterator[Path]:
 
 
 def _lives(process: int) -> bool:
-    if os.name != "posix":  # where signal 0 is no question
+    if os.name != "posix":  # elsewhere signal 0 does not just test for the process
         return True
     try:
         os.kill(process, 0)
@@ -283,7 +283,7 @@ def _lives(process: int) -> bool:
 
 
 def _remove(temporary: Path, path: Path) -> None:
-    """Removes a temporary folder of `path`; what a swap has replaced and its new folder lacks goes back first."""
+    """Removes a temporary folder of `path`, after moving back entries of the replaced folder that `path` lacks."""
     old = temporary / _REPLACED
     if old.is_dir() and not path.exists():
         os.replace(old, path)

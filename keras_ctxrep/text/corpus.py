@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-BLOCK = 10  # sentences that are held out together
-LONGEST = 10_000  # sentences of a document that are kept together
+BLOCK = 10  # sentences in a block of held-out text
+LONGEST = 10_000  # longer documents are split into parts of so many sentences
 OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -58,44 +58,47 @@ def lines(path: str | Path) -> Iterator[tuple[int, str]]:
 def documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
     """Documents of a corpus, each a list of sentences: one sentence a line, an empty line between documents.
 
-    A document of more than 10,000 sentences comes in parts, so that memory does not grow with the files.
+    A document of more than 10,000 sentences is split, so that memory use does not depend on the size of the files.
 
     Raises:
         ValueError: a file holds no text.
     """
     for path in paths:
         document: list[str] = []
-        found = False
+        has_text = False
         for _, line in lines(path):
             line = line.strip()
             if line:
                 document.append(line)
-                found = True
+                has_text = True
             if document and (not line or len(document) == LONGEST):
                 yield document
                 document = []
         if document:
             yield document
-        if not found:
+        if not has_text:
             raise ValueError(f"{path}: no text in it")
 
 
 def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0, limit: int = 2000) -> list[list[str]]:
     """Blocks of up to 10 sentences that are held out, in the order of the corpus; `without` gives the rest.
 
-    Whole blocks, so that a corpus of a single document can be split, and what follows what stays true within a block.
-    Which ones depends on the seed and on the text alone. A sentence that occurs twice is held out once.
+    Blocks rather than documents, so that a corpus of a single document can be split; blocks rather than sentences, so
+    that sentences still follow each other. The choice depends only on the seed and the text, not on the order of the
+    documents. A sentence that occurs twice is held out once.
 
     Args:
-        documents: read once, and not kept.
-        share: of the blocks.
-        seed: of the choice.
-        limit: blocks held out, at most.
+        documents: read once, and not kept in memory.
+        share: fraction of the blocks.
+        seed: seed of the choice.
+        limit: maximum number of blocks.
 
     Raises:
         ValueError: too little text to hold any out.
     """
-    chosen: list[tuple[int, int, list[str]]] = []  # a heap of the `limit` smallest keys, as (-key, -place, block)
+    chosen: list[
+        tuple[int, int, list[str]]
+    ] = []  # a heap of the `limit` smallest keys, as (-key, -index of the block, block)
     count = 0
     for document in documents:
         for i in range(0, len(document), BLOCK):
@@ -117,7 +120,7 @@ def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0, 
 
 
 def without(documents: Iterable[list[str]], held: Iterable[list[str]]) -> Iterator[list[str]]:
-    """The documents, cut where they have a sentence that is held out.
+    """The documents without the held-out sentences, split where these stood.
 
     >>> list(without([["a", "b", "c", "d"]], [["b"]]))
     [['a'], ['c', 'd']]
@@ -130,7 +133,7 @@ def without(documents: Iterable[list[str]], held: Iterable[list[str]]) -> Iterat
 
 
 def pieces(documents: Iterable[list[str]], size: int = 100) -> Iterator[list[str]]:
-    """The documents, the long ones in pieces of `size` sentences.
+    """The documents, split into pieces of at most `size` sentences.
 
     >>> list(pieces([["a", "b", "c"]], size=2))
     [['a', 'b'], ['c']]
@@ -146,17 +149,17 @@ def shuffled(
     buffer: int = 20_000,
     piece: int = 100,
 ) -> Iterator[list[str]]:
-    """Documents in an order of their own in every epoch: files, and within them stretches of `buffer` sentences.
+    """Documents in random order, another in every epoch: files are shuffled, then the documents in a buffer.
 
-    Long documents come in pieces of `piece` sentences.
+    Long documents are split into pieces of `piece` sentences.
 
     Args:
         paths: files; many small ones are shuffled better than one large one.
-        read: gives the documents of some paths, e.g. `documents`.
-        seed: of the order.
-        epoch: number of the pass.
-        buffer: sentences that are kept in memory.
-        piece: sentences of a document that stay together.
+        read: function from a list of paths to their documents, e.g. `documents`.
+        seed: seed of the order.
+        epoch: number of the epoch.
+        buffer: number of sentences in memory.
+        piece: number of sentences of a document that stay together.
     """
     rng = random.Random(f"{seed} {epoch}")
     pool: list[list[str]] = []

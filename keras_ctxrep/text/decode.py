@@ -1,4 +1,4 @@
-"""A model's outputs to answers: probabilities, labels of words, spans of text."""
+"""Converts model outputs to predictions: probabilities, labels of words, spans of text."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.text.tags import spans, to_iob2
 
-N_BEST = 20  # answers that are kept, of every window and in the end
+N_BEST = 20  # answers kept for each window, and returned
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -19,19 +19,19 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """float64 probabilities, each by itself."""
+    """Independent float64 probabilities."""
     return 0.5 * (1 + np.tanh(0.5 * np.asarray(logits, np.float64)))
 
 
 def viterbi(logits: np.ndarray, transitions: np.ndarray, begin: np.ndarray, end: np.ndarray) -> list[int]:
     """The best labels of one sequence under a linear-chain CRF.
 
-    Lafferty et al. 2001; the recursion of Rabiner 1989, section III.B, in sums of scores.
+    Lafferty et al. 2001; the recursion of Rabiner 1989, section III.B, with sums of scores instead of products.
 
     Args:
         logits: float (T, C), the score of each label at each word.
-        transitions: float (C, C), of a label (row) being followed by another one (column).
-        begin, end: float (C,), of a label being the first and the last.
+        transitions: float (C, C), the score of a label (row) being followed by another (column).
+        begin, end: float (C,), the score of a label being the first and the last.
 
     >>> viterbi(np.array([[1.0, 0.0], [0.0, 0.5]]), np.array([[0.0, -9.0], [0.0, 0.0]]), np.zeros(2), np.zeros(2))
     [0, 0]
@@ -50,7 +50,7 @@ def viterbi(logits: np.ndarray, transitions: np.ndarray, begin: np.ndarray, end:
 
 
 def entities(labels: Sequence[str | None]) -> list[tuple[str, int, int]]:
-    """(type, first word, word after the last) of what tags in any span scheme mark; a word without a label is outside.
+    """(type, first word, word after the last) of each span that tags of any scheme mark; None counts as "O".
 
     >>> entities(["B-PER", "I-PER", None, "B-LOC"])
     [('PER', 0, 2), ('LOC', 3, 4)]
@@ -61,40 +61,42 @@ def entities(labels: Sequence[str | None]) -> list[tuple[str, int, int]]:
 def best_answers(
     windows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]], context: str, max_answer: int
 ) -> tuple[list[dict], float]:
-    """The best spans of a context, and the score of there being none.
+    """The best answer spans in a context, and the score of "no answer".
 
-    Devlin et al. 2018, sections 4.2 and 4.3: a span's score is the sum of its start's and its end's logit, that of no
-    answer the same sum at [CLS], the smallest over all windows. Of equals the first window's and the first of it win.
+    Devlin et al. 2018, sections 4.2 and 4.3: a span's score is the sum of its start logit and its end logit; the score
+    of "no answer" is that sum at [CLS], the minimum over all windows. Ties go to the earlier window and position.
 
     Args:
-        windows: of one question, from `WordPieceFeatures.windows`.
-        outputs: {"start_logits", "end_logits": float (T,)} of each.
+        windows: the windows of one question, from `WordPieceFeatures.windows`.
+        outputs: {"start_logits", "end_logits": float (T,)} for each window.
         context: the whole text.
-        max_answer: pieces of an answer, at most.
+        max_answer: maximum number of pieces in an answer.
 
     Returns: up to 20 spans, the best first, each {"answer", "start", "end", "score", "probability"}: character
-        offsets into `context`, the end exclusive, and the softmax over these scores; and the score of no answer.
+        offsets into `context`, the end exclusive, and the softmax over these scores; and the score of "no answer".
     """
-    found: dict[tuple[int, int], float] = {}
+    scores: dict[tuple[int, int], float] = {}
     null = np.inf
     for row, output in zip(windows, outputs, strict=True):
         assert row.offsets is not None
         start_logits, end_logits = (np.asarray(output[f"{edge}_logits"], np.float64) for edge in ("start", "end"))
         null = min(null, float(start_logits[0] + end_logits[0]))
         inside = np.arange(row.first, len(row) - 1)
+        # band[i, j] is the score of the answer from piece i to piece i + j. With the end logits e0, e1, e2 and
+        # max_answer 2, `ends` is [[e0, e1], [e1, e2], [e2, -inf], [-inf, -inf]].
         ends = sliding_window_view(np.append(end_logits[inside], np.full(max_answer, -np.inf)), max_answer)
         band = start_logits[inside][:, None] + ends[:-1]  # (starts, pieces after the first)
-        for place in np.argsort(-band, axis=None, kind="stable")[:N_BEST]:
-            first, more = divmod(int(place), max_answer)
+        for position in np.argsort(-band, axis=None, kind="stable")[:N_BEST]:
+            first, more = divmod(int(position), max_answer)
             score = float(band[first, more])
             if np.isfinite(score):
                 span = (row.offsets[inside[first]][0], row.offsets[inside[first + more]][1])
-                if score > found.get(span, -np.inf):
-                    found[span] = score
-    best = sorted(found.items(), key=lambda item: -item[1])[:N_BEST]
-    shares = softmax(np.array([score for _, score in best])) if best else []
+                if score > scores.get(span, -np.inf):
+                    scores[span] = score
+    best = sorted(scores.items(), key=lambda item: -item[1])[:N_BEST]
+    probabilities = softmax(np.array([score for _, score in best])) if best else []
     answers = [
-        {"answer": context[begin:end], "start": begin, "end": end, "score": score, "probability": float(share)}
-        for ((begin, end), score), share in zip(best, shares, strict=True)
+        {"answer": context[begin:end], "start": begin, "end": end, "score": score, "probability": float(probability)}
+        for ((begin, end), score), probability in zip(best, probabilities, strict=True)
     ]
     return answers, null

@@ -1,9 +1,9 @@
-"""Texts to the models' input dict: {"char_ids", "mask"} for ELMo, {"word_ids", "mask"} for an ELMo over words or a
-table of word vectors, {"subword_ids", "mask"} for one of character n-grams too, {"token_ids", "segment_ids", "mask"}
-for BERT.
+"""Converts texts to the models' input dict: {"char_ids", "mask"} for ELMo, {"word_ids", "mask"} for an ELMo over words
+or static word vectors, {"subword_ids", "mask"} for word vectors with character n-grams, {"token_ids", "segment_ids",
+"mask"} for BERT.
 
-The classes work in two steps, so that a pipeline can sort by length in between: `encode` cuts each text into a `Row`
-of at most `max_length` tokens, `collate` pads some rows into one batch. Calling the object does both.
+The classes work in two steps, so that a pipeline can bucket by length in between: `encode` tokenizes each text into a
+`Row` of at most `max_length` tokens, `collate` pads rows to a batch. Calling the object does both.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,16 +20,16 @@ from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
 
 @dataclass(frozen=True)
 class Reads:
-    """The inputs that a task asks of a family of encoders.
+    """The inputs that a task needs from the encoders' features.
 
     Attributes:
-        words: one vector for each word, so input that may be split already ("starts" over word pieces).
-        pair: pairs of texts; None: as the data has it.
-        marks: spans of the text that are given with it ("marks", int32 (B, M, 2), the first token of each and the one
-            after its last; (0, 0) where it was cut off).
-        indicate: the network below the head is told which tokens are marked: a BERT by its second segment, others by an
-            indicator embedding in the task network. Else the marks are for the head alone.
-        windows: a long second text in overlapping windows.
+        words: one vector per word; the input may already be split ("starts" over word pieces).
+        pair: pairs of texts; None: whatever the data has.
+        marks: number of marked spans per text ("marks", int32 (B, M, 2), the first token of each and the one after its
+            last; (0, 0) where it was cut off).
+        indicate: the encoder or the task network reads which tokens are marked: BERT as the second segment, others by
+            an indicator embedding in the task network. Otherwise only the head reads the marks.
+        windows: long second texts are split into overlapping windows.
     """
 
     words: bool = False
@@ -49,11 +49,11 @@ class Row:
         truncated: whether tokens were cut off.
         first: length of the first segment (BERT), [CLS] and [SEP] included.
         starts: index of each word's first token, for input that was already split and for features with starts; None
-            where cut off or empty.
-        offsets: where each token stands in its own text, or in its word where the input was already split: (start, end)
-            in characters, (0, 0) for [CLS] and [SEP]; only if asked for.
-        words: where each word of a text stands, (start, end) in characters; those of BERT only with starts.
-        marks: of each marked span its first token and the one after its last; (0, 0) where it was cut off.
+            where the word was cut off or is empty.
+        offsets: (start, end) of each token in its text, or in its word if the input was already split, in characters;
+            (0, 0) for [CLS] and [SEP]; only if requested.
+        words: (start, end) of each word in its text, in characters; for BERT only with starts.
+        marks: the first token of each marked span and the one after its last; (0, 0) where it was cut off.
     """
 
     tokens: list
@@ -69,11 +69,11 @@ class Row:
 
 
 Span = tuple[int, int]
-Marks = Sequence[Sequence[Span]]  # of each text its marked spans: characters, or words where it was split already
+Marks = Sequence[Sequence[Span]]  # the marked spans of each text: in characters, or in words if it was already split
 
 
 def check_texts(texts: Sequence[str | Sequence[str]]) -> None:
-    """Raises a TypeError unless these are texts in memory."""
+    """Raises a TypeError unless the argument is a sequence of texts in memory."""
     if isinstance(texts, str) or not isinstance(texts, Sequence | np.ndarray):
         what = (
             f"one string, {texts[:60]!r}" if isinstance(texts, str) else f"{type(texts).__name__}, not texts in memory"
@@ -83,12 +83,12 @@ def check_texts(texts: Sequence[str | Sequence[str]]) -> None:
 
 
 class _WordRows:
-    """How text becomes rows of words, and a batch of them, whatever stands for a word then."""
+    """Features of words: rows of words and batches of them; subclasses define the ids of a word."""
 
     keys: tuple[str, ...]
     max_length: int
-    pairs = False  # reads pairs of texts
-    indicate = False  # tells the encoder which tokens are marked
+    pairs = False  # whether pairs of texts are read
+    indicate = False  # whether the encoder's inputs say which tokens are marked
 
     def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts), length)
@@ -100,23 +100,23 @@ class _WordRows:
         offsets: bool = False,
         marks: Marks | None = None,
     ) -> list[Row]:
-        """Rows of words, with the offsets of each if they are asked for, and the words of the marked spans."""
+        """Rows of words, with their offsets if requested, and the word positions of the marked spans."""
         check_texts(texts)
         if pairs is not None and any(pair is not None for pair in pairs):
             raise ValueError("a model of words reads one text, not a pair")
         rows = []
         for number, text in enumerate(texts):
             split = words(text) if isinstance(text, str) else [Word(word, 0, len(word)) for word in text]
-            kept = split[: self.max_length]
-            starts = [*range(len(kept)), *[None] * (len(split) - len(kept))]
-            spans = [(word.start, word.end) for word in kept] if offsets else None
-            places = None
+            used = split[: self.max_length]
+            starts = [*range(len(used)), *[None] * (len(split) - len(used))]
+            spans = [(word.start, word.end) for word in used] if offsets else None
+            positions = None
             if marks is not None:
-                places = marks[number]
+                positions = marks[number]
                 if isinstance(text, str):
-                    places = [covered([(word.start, word.end) for word in split], span) for span in places]
-                places = [(begin, end) if begin < end <= len(kept) else (0, 0) for begin, end in places]
-            rows.append(Row([word.text for word in kept], len(kept) < len(split), 0, starts, spans, spans, places))
+                    positions = [covered([(word.start, word.end) for word in split], span) for span in positions]
+                positions = [(begin, end) if begin < end <= len(used) else (0, 0) for begin, end in positions]
+            rows.append(Row([word.text for word in used], len(used) < len(split), 0, starts, spans, spans, positions))
         return rows
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
@@ -128,7 +128,7 @@ class _WordRows:
         return {self.keys[0]: ids, "mask": mask} | _marks(rows)
 
     def numbers(self, words: Sequence[str]) -> np.ndarray:
-        """What stands for each word, int32 (words,) or (words, W)."""
+        """The ids of each word, int32 (words,) or (words, W)."""
         raise NotImplementedError
 
     def places(self, row: Row) -> list[int | None]:
@@ -140,7 +140,7 @@ class CharacterFeatures(_WordRows):
     """ELMo's input from texts, or from sentences already split into words.
 
     Args:
-        max_length: words kept per text.
+        max_length: maximum number of words per text.
         max_characters: ids per word (50 in every published model).
 
     Returns: {"char_ids": int32 (B, T, W), "mask": int32 (B, T)}; sentence markers are added by the encoder, not here.
@@ -167,7 +167,7 @@ class WordFeatures(_WordRows):
 
     Args:
         vocab: <S>, </S>, <UNK>, then the words.
-        max_length: words kept per text.
+        max_length: maximum number of words per text.
 
     Returns: {"word_ids": int32 (B, T), "mask": int32 (B, T)}; sentence markers are added by the encoder, not here.
 
@@ -191,21 +191,21 @@ class WordFeatures(_WordRows):
 class StaticFeatures(_WordRows):
     """The input of a table of word vectors from texts, or from sentences already split into words.
 
-    A word's id is the number of its line in the vocabulary, from 1 on; an unseen word has that of <UNK>, 1.
+    A word's id is the number of its line in the vocabulary, from 1 on; unknown words have the id of <UNK>, 1.
 
-    With character n-grams a word has several rows of the table: its own if it is known, and those of its n-grams, as
-    fastText counts and hashes them (Bojanowski et al. 2017, https://arxiv.org/abs/1607.04606;
-    https://github.com/facebookresearch/fastText, dictionary.cc). A word with neither has that of <UNK>.
+    With character n-grams a word has several rows of the table: its own if it is in the vocabulary, and those of its
+    n-grams, enumerated and hashed as in fastText (Bojanowski et al. 2017, https://arxiv.org/abs/1607.04606;
+    https://github.com/facebookresearch/fastText, dictionary.cc). A word with neither has the row of <UNK>.
 
     Args:
         vocab: <UNK>, then the words.
-        max_length: words kept per text.
+        max_length: maximum number of words per text.
         lowercase: look the words up in lower case (accents stay).
-        ngrams: characters of the shortest n-gram and of the longest, and the rows that all of them share, which come
-            after the words'; None: words alone.
+        ngrams: minimum and maximum length of the n-grams in characters, and the number of rows that they are hashed
+            to, which follow those of the words; None: no n-grams.
 
     Returns: {"word_ids": int32 (B, T), "mask": int32 (B, T)}, or with n-grams {"subword_ids": int32 (B, T, G), "mask"},
-        G being the most rows that a word of the batch has; 0 where there is none.
+        where G is the maximum number of rows of a word in the batch, padded with 0.
 
     Raises:
         ValueError: the vocabulary does not begin with <UNK>, a word occurs twice, or `ngrams` is out of range.
@@ -236,7 +236,7 @@ class StaticFeatures(_WordRows):
             self._normalizer = normalizers.BertNormalizer(
                 clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=True
             )
-        self._rows: dict[str, list[int]] = {}  # of words seen before, up to 100,000 of them
+        self._rows: dict[str, list[int]] = {}  # cache of up to 100,000 words
 
     def normalized(self, words: Sequence[str]) -> Sequence[str]:
         """The words as they are looked up."""
@@ -254,20 +254,20 @@ class StaticFeatures(_WordRows):
             if word not in self._rows:
                 self._rows[word] = self._subwords(word, *self.ngrams)
         rows = [self._rows[word] for word in words]
-        found = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
-        for filled, row in zip(found, rows, strict=True):
+        ids = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
+        for filled, row in zip(ids, rows, strict=True):
             filled[: len(row)] = row
-        return found
+        return ids
 
     def _subwords(self, word: str, shortest: int, longest: int, buckets: int) -> list[int]:
         rows = [self._ids[word]] if word in self._ids else []
-        if word != "</s>":  # fastText's end of a line has no n-grams
+        if word != "</s>":  # fastText's end-of-line token has no n-grams
             rows += [len(self._ids) + 1 + value % buckets for value in _ngram_hashes(word, shortest, longest)]
         return rows or [1]
 
 
 def _ngram_hashes(word: str, shortest: int, longest: int) -> Iterator[int]:
-    """FNV-1a, 32 bits, of the n-grams of "<word>", in fastText's order; its bytes are signed, so they carry a sign."""
+    """32-bit FNV-1a hashes of the n-grams of "<word>", in fastText's order; as there, bytes are sign-extended."""
     letters = [letter.encode("utf-8", "ignore") for letter in f"<{word}>"]
     for begin in range(len(letters)):
         value = 2166136261
@@ -280,13 +280,13 @@ def _ngram_hashes(word: str, shortest: int, longest: int) -> Iterator[int]:
 
 
 class CharacterAndWordFeatures(_WordRows):
-    """The input of an ELMo and of a table of word vectors beside it, of the same words.
+    """The input of an ELMo encoder with extra static embeddings of the same words.
 
     Args:
-        characters: gives "char_ids", and the words kept per text.
-        words: gives "word_ids" or "subword_ids".
+        characters: makes "char_ids"; its `max_length` applies.
+        words: makes "word_ids" or "subword_ids".
 
-    Returns: {"char_ids", "word_ids" or "subword_ids", "mask"}, each as of its own class.
+    Returns: {"char_ids", "word_ids" or "subword_ids", "mask"}, each as from its own class.
 
     >>> both = CharacterAndWordFeatures(CharacterFeatures(max_characters=6), StaticFeatures(["<UNK>", "one"]))
     >>> {key: array.shape for key, array in both(["one two"]).items()}
@@ -304,11 +304,11 @@ class CharacterAndWordFeatures(_WordRows):
 
 
 def line_numbers(vocab: Sequence[str], markers: Sequence[str]) -> dict[str, int]:
-    """Word -> the number of its line, from 1 on.
+    """Word -> line number in the vocabulary, from 1 on.
 
     Args:
         vocab: the words.
-        markers: how it must begin.
+        markers: the entries that it must begin with.
 
     Raises:
         ValueError: it does not begin with the markers, or a word occurs twice.
@@ -328,7 +328,7 @@ def line_numbers(vocab: Sequence[str], markers: Sequence[str]) -> dict[str, int]
 
 
 class _Split(NamedTuple):
-    """A text's pieces, where its words begin behind [CLS], and where each stands."""
+    """A text's pieces, the positions of its words' first pieces after [CLS], and the words' character spans."""
 
     pieces: list
     starts: list[int | None] | None = None
@@ -338,20 +338,19 @@ class _Split(NamedTuple):
 class WordPieceFeatures:
     """BERT's input from texts, pairs of texts, or sentences already split into words.
 
-    [CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; what is too long loses pieces from the longer of the two, last
-    piece first (Devlin et al. 2018, https://arxiv.org/abs/1810.04805, and its `_truncate_seq_pair`). Where both lose
-    pieces and an odd number is kept, the one that was longer keeps one more, and the pair if neither was, as in Hugging
-    Face's `BertTokenizerFast`; Google's code leaves it to the text.
+    [CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; if this is too long, the longer of text and pair is truncated at
+    its end, piece by piece (Devlin et al. 2018, https://arxiv.org/abs/1810.04805, and its `_truncate_seq_pair`). If
+    both are truncated and the room is odd, the longer one gets the odd piece, or the pair if both are equal, as in
+    Hugging Face's `BertTokenizerFast`; in Google's code it depends on the lengths.
 
     Args:
         wordpiece: the vocabulary.
-        max_length: pieces kept, markers included.
-        starts: say where each word begins, for a tagger; rows then carry offsets.
-        indicate: marked spans are in the second segment; else the batch has "marks", where there are any.
+        max_length: maximum number of pieces, markers included.
+        starts: add the position of each word's first piece, for a tagger; rows then have offsets.
+        indicate: marked spans get segment id 1; otherwise the batch has "marks" if there are any.
 
     Returns: {"token_ids", "segment_ids", "mask"}, each int32 (B, T); with `starts` also "starts", int32 (B, words): the
-        positions of the words' first pieces, one after the other, 0 for padding; words that were cut off or have no
-        piece have none.
+        positions of the words' first pieces, padded with 0, without the words that were cut off or have no piece.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
     >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "good", "day"]))
@@ -383,7 +382,7 @@ class WordPieceFeatures:
         offsets: bool = False,
         marks: Marks | None = None,
     ) -> list[Row]:
-        """Rows of piece ids, with the offsets of each if they are asked for, and the pieces of the marked spans.
+        """Rows of piece ids, with their offsets if requested, and the piece positions of the marked spans.
 
         Raises:
             ValueError: there are more or fewer pairs than texts.
@@ -428,21 +427,21 @@ class WordPieceFeatures:
         return batch if self.indicate else batch | _marks(rows)
 
     def places(self, row: Row) -> list[int | None]:
-        """The position of each word's first piece in a row, None where there is none; of unsplit text of each piece."""
+        """The position of each word's first piece in a row, None if it has none; without starts, of each piece."""
         return row.starts or [*range(1, len(row) - 1)]
 
     def windows(self, questions: Sequence[str], contexts: Sequence[str], stride: int = 128) -> list[list[Row]]:
-        """Each question beside every part of its context: [CLS] question [SEP] part [SEP], with offsets.
+        """Each question with overlapping windows of its context: [CLS] question [SEP] window [SEP], with offsets.
 
-        As in https://github.com/google-research/bert, run_squad.py: a part begins `stride` pieces after the one before,
-        or, where a part has no more pieces than that, half a part after it, so that parts always overlap; a question
-        keeps its first 64 pieces, but no more than half of the row, and its rows say that it was truncated.
+        As in https://github.com/google-research/bert, run_squad.py: a window begins `stride` pieces after the previous
+        one, or half a window after it if windows are not longer than `stride`, so that they always overlap. Questions
+        are truncated to 64 pieces and at most half of the row; `truncated` of the rows says so.
 
         Args:
-            questions, contexts: as many of both.
+            questions, contexts: sequences of the same length.
             stride: pieces, at least 1.
 
-        Returns: for each question its rows, one or more; positions `row.first` to `len(row) - 1` are the context's.
+        Returns: for each question one or more rows; the context is at positions `row.first` to `len(row) - 2`.
 
         Raises:
             ValueError: `stride` is below 1.
@@ -457,46 +456,52 @@ class WordPieceFeatures:
             raise ValueError(f"stride={stride}: at least 1")
         windows = []
         for question, context in zip(*map(self.wordpiece.encode_batch, (questions, contexts)), strict=True):
-            kept = question[: self.max_question]
-            room = self.max_length - len(kept) - 3
+            asked = question[: self.max_question]
+            room = self.max_length - len(asked) - 3
             step = window_step(room, stride)
             rows, begin = [], 0
             while not rows or begin - step + room < len(context):
-                pieces = [cls, *kept, sep, *context[begin : begin + room], sep]
+                pieces = [cls, *asked, sep, *context[begin : begin + room], sep]
                 spans = [(piece.start, piece.end) for piece in pieces]
-                truncated = len(kept) < len(question)
-                rows.append(Row([piece.id for piece in pieces], truncated, first=len(kept) + 2, offsets=spans))
+                truncated = len(asked) < len(question)
+                rows.append(Row([piece.id for piece in pieces], truncated, first=len(asked) + 2, offsets=spans))
                 begin += step
             windows.append(rows)
         return windows
 
     def _raw(self, pieces: list) -> _Split:
-        """The pieces of a text, and if they are wanted where its words begin behind [CLS] and where each stands."""
+        """The pieces of a text; with `starts` also its words' first positions after [CLS], and their spans."""
         if not self.starts:
             return _Split(pieces)
         begins = [i for i, piece in enumerate(pieces) if not i or piece.word != pieces[i - 1].word]
         words = [(pieces[a].start, pieces[b - 1].end) for a, b in pairwise([*begins, len(pieces)])]
         return _Split(pieces, [1 + i for i in begins], words)
 
-    def _row(self, first: _Split, two: list | None, offsets: bool) -> Row:
-        one, starts, words = first
+    def _row(self, first: _Split, second: list | None, offsets: bool) -> Row:
+        first_pieces, starts, words = first
         cls, sep = self.wordpiece.cls, self.wordpiece.sep
-        room = self.max_length - (2 if two is None else 3)
-        before = len(one) + len(two or [])
-        one, two = truncate_pair(one, two, room)
+        room = self.max_length - (2 if second is None else 3)
+        before = len(first_pieces) + len(second or [])
+        first_pieces, second = truncate_pair(first_pieces, second, room)
         if starts is not None:
-            starts = [start if start is not None and start <= len(one) else None for start in starts]
+            starts = [start if start is not None and start <= len(first_pieces) else None for start in starts]
         spans = None
         if offsets:
             edge = Piece(cls, 0, 0, 0)
-            spans = [(piece.start, piece.end) for piece in [edge, *one, edge, *([] if two is None else [*two, edge])]]
-            one, two = [piece.id for piece in one], None if two is None else [piece.id for piece in two]
-        tokens = [cls, *one, sep] if two is None else [cls, *one, sep, *two, sep]
-        return Row(tokens, before > len(one) + len(two or []), len(one) + 2, starts, spans, words)
+            spans = [
+                (piece.start, piece.end)
+                for piece in [edge, *first_pieces, edge, *([] if second is None else [*second, edge])]
+            ]
+            first_pieces, second = (
+                [piece.id for piece in first_pieces],
+                None if second is None else [piece.id for piece in second],
+            )
+        tokens = [cls, *first_pieces, sep] if second is None else [cls, *first_pieces, sep, *second, sep]
+        return Row(tokens, before > len(first_pieces) + len(second or []), len(first_pieces) + 2, starts, spans, words)
 
 
 def _joined(words: Sequence[list]) -> _Split:
-    """The pieces of a sentence's words, and where each word begins behind [CLS]; None for a word without pieces."""
+    """The pieces of a sentence's words, and each word's first position after [CLS]; None for a word without pieces."""
     pieces, starts = [], []
     for word in words:
         starts.append(1 + len(pieces) if word else None)
@@ -505,7 +510,7 @@ def _joined(words: Sequence[list]) -> _Split:
 
 
 def window_step(room: int, stride: int) -> int:
-    """Pieces from one window of a long text to the next: `stride`, or half a window where that holds no more.
+    """Pieces from the start of one window to the next: `stride`, or half of `room` if `stride` is not below it.
 
     >>> window_step(300, 128), window_step(110, 128), window_step(1, 128)
     (128, 55, 1)
@@ -514,7 +519,7 @@ def window_step(room: int, stride: int) -> int:
 
 
 def covered(tokens: Sequence[Span], span: Span) -> Span:
-    """The first of the tokens that a span of characters touches, and the one after the last of them; (0, 0) for none.
+    """The first token that overlaps a span of characters, and the one after the last; (0, 0) if there is none.
 
     >>> covered([(0, 3), (4, 7), (8, 9)], (4, 9))
     (1, 3)
@@ -524,19 +529,19 @@ def covered(tokens: Sequence[Span], span: Span) -> Span:
 
 
 def _pieces_of(split: _Split, raw: bool, spans: Sequence[Span], row: Row) -> list[Span]:
-    """The positions in a row of the pieces of marked spans, of characters if the text came `raw`, else of words."""
+    """The piece positions of marked spans, which are in characters if the text was `raw`, else in words."""
     last = row.first - 1  # [SEP]
     if raw:
         inside = [covered([(piece.start, piece.end) for piece in split.pieces], span) for span in spans]
-        places = [(1 + begin, 1 + end) for begin, end in inside]
+        positions = [(1 + begin, 1 + end) for begin, end in inside]
     else:
         starts = split.starts or []
-        # where the next word that has pieces begins, and behind all words the end of their pieces
+        # a word without pieces begins where the next word does: [1, None, 3] with 4 pieces becomes [1, 3, 3, 5]
         begins = [*starts, 1 + len(split.pieces)]
         for i in reversed(range(len(starts))):
             begins[i] = begins[i + 1] if begins[i] is None else begins[i]
-        places = [(begins[begin], begins[end]) for begin, end in spans]
-    return [(begin, end) if begin < end <= last else (0, 0) for begin, end in places]
+        positions = [(begins[begin], begins[end]) for begin, end in spans]
+    return [(begin, end) if begin < end <= last else (0, 0) for begin, end in positions]
 
 
 def _marks(rows: Sequence[Row]) -> dict[str, np.ndarray]:
@@ -546,17 +551,17 @@ def _marks(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     return {"marks": np.array([row.marks for row in rows], np.int32).reshape(len(rows), -1, 2)}
 
 
-def truncate_pair(one: list, two: list | None, room: int) -> tuple[list, list | None]:
-    """Cuts the end of both to `room` items together: the shorter keeps up to half of it, rounded down.
+def truncate_pair(first: list, second: list | None, room: int) -> tuple[list, list | None]:
+    """Truncates both at the end to `room` items in total; the shorter keeps up to half of it, rounded down.
 
     >>> truncate_pair(["a", "b", "c", "d"], ["e", "f"], 5)
     (['a', 'b', 'c'], ['e', 'f'])
     """
-    if two is None or len(one) + len(two) <= room:
-        return one[:room], two
-    shorter = min(len(one), len(two), room // 2)
-    keep_one = shorter if len(one) <= len(two) else room - shorter
-    return one[:keep_one], two[: room - keep_one]
+    if second is None or len(first) + len(second) <= room:
+        return first[:room], second
+    shorter = min(len(first), len(second), room // 2)
+    keep_first = shorter if len(first) <= len(second) else room - shorter
+    return first[:keep_first], second[: room - keep_first]
 
 
 def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:
@@ -591,7 +596,7 @@ def _static(bundle: Any) -> StaticFeatures:
 
 
 class TextSide(NamedTuple):
-    """What a family makes of text: the function that prepares it for a bundle, and whether it needs a vocabulary."""
+    """How a family reads text: a function from a bundle to its features, and whether it needs a vocabulary."""
 
     features: Callable[[Any], Features]
     vocabulary: bool

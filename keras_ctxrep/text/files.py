@@ -1,7 +1,7 @@
-"""Rows of .jsonl, tab-separated, CoNLL and SQuAD files, plain or compressed, with the line of each.
+"""Readers of .jsonl, tab-separated, CoNLL and SQuAD files, plain or compressed, with line numbers.
 
-Nothing here knows a task: a row is a number for messages and a function that gives its values by name, which raises a
-ValueError if the row is malformed.
+The readers do not depend on a task: a row is a line number for messages and a function that returns its values by name,
+or raises a ValueError if the row is malformed.
 """
 
 import json
@@ -13,12 +13,12 @@ from typing import Any
 
 from keras_ctxrep.text.corpus import OPENERS, byte_lines
 
-# (line number, what gives the row's values by name when it is called, and may then find it malformed)
+# (line number, function that returns the row's values by name or raises a ValueError)
 Rows = Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]
 
 
 def skipped_rows(messages: Sequence[str]) -> str:
-    """How many rows were left out, and what is wrong with the first 20 of them.
+    """A message with the number of skipped rows and the errors of the first 20.
 
     >>> print(skipped_rows(["a.tsv:3: no label"]))
     malformed rows left out: 1
@@ -29,7 +29,7 @@ def skipped_rows(messages: Sequence[str]) -> str:
 
 
 class MalformedRow(ValueError):
-    """What is wrong with a row, if it is on a line other than its first."""
+    """An error in a row, on a line other than its first."""
 
     def __init__(self, message: str, line: int):
         super().__init__(message)
@@ -37,7 +37,7 @@ class MalformedRow(ValueError):
 
 
 def suffix(path: Path) -> str:
-    """The suffix before that of a compression.
+    """The suffix of a file, without that of its compression.
 
     >>> suffix(Path("train.tsv.gz"))
     '.tsv'
@@ -46,19 +46,20 @@ def suffix(path: Path) -> str:
 
 
 def objects(path: Path) -> Rows:
-    """The objects of a file with one JSON object a line."""
+    """The objects of a file with one JSON object per line."""
     return ((number, partial(json_object, raw)) for number, raw in byte_lines(path) if raw.strip())
 
 
 def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, str]) -> Rows:
     """The rows of a tab-separated file with a header; quotes are text.
 
-    A .txt file without `columns` and without a header with tabs has one text a line, under the first of `names`.
+    A .txt file without `columns` and without a header with tabs is read as one text per line, under the first of
+    `names`.
 
     Args:
         path: the file.
-        names: what is read -> the columns that may hold it; the first of them is needed.
-        columns: what is read -> its column's name in this file, or its number from "1" on; a file with numbers has no
+        names: field -> the column names it may have; the first field is required.
+        columns: field -> its column's name in this file, or its number from "1" on; with numbers the file has no
             header, and may have more columns.
 
     Raises:
@@ -86,15 +87,15 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
         yield from ((number, partial(_fields, raw, header)) for number, raw in lines if raw)
 
 
-def _check_header(place: str, header: list[str], names: Mapping[str, Sequence[str]], columns, known: set[str]) -> None:
+def _check_header(where: str, header: list[str], names: Mapping[str, Sequence[str]], columns, known: set[str]) -> None:
     if missing := [name for name in columns.values() if name not in header]:
-        raise ValueError(f"{place}: the header has no column {missing[0]!r}; found {header}")
+        raise ValueError(f"{where}: the header has no column {missing[0]!r}; found {header}")
     used = {*columns.values(), *(alias for aliases in names.values() for alias in aliases)}
     if twice := [name for name in header if name in used and header.count(name) > 1]:
-        raise ValueError(f"{place}: the header has {twice[0]!r} twice")
+        raise ValueError(f"{where}: the header has {twice[0]!r} twice")
     if not known & set(header):
         hint = "; fields are separated by tabs" if len(header) == 1 and "," in header[0] else ""
-        raise ValueError(f"{place}: the header must name a column {next(iter(names))!r}; found {header}{hint}")
+        raise ValueError(f"{where}: the header must name a column {next(iter(names))!r}; found {header}{hint}")
 
 
 def _line(raw: bytes, name: str) -> dict[str, str]:
@@ -123,21 +124,21 @@ class Token(tuple[str, ...]):
 def conll(path: Path) -> Rows:
     """The sentences of a CoNLL file, each as {"tokens": a list of `Token`}.
 
-    A word a line, its columns split by tabs where there are any, so that a word may hold a space, else by spaces; an
-    empty line between sentences. Lines "-DOCSTART- ..." are left out, and those "# ..." that have not the columns of a
-    word. All words of a sentence have as many columns.
+    One word per line; its columns are separated by tabs if the line has any, so that a word may hold a space, else by
+    spaces; an empty line between sentences. Lines "-DOCSTART- ..." are skipped, and so are comments: "# ..." whose
+    number of columns or separator is not that of the words. All words of a sentence have the same number of columns.
     """
-    shape = (0, True)  # how many columns the sentence before has, and whether tabs part them
+    shape = (0, True)  # of the last sentence: the number of columns, and whether tabs separate them
     block: list[tuple[int, bytes]] = []
 
     def sentence() -> Rows:
         nonlocal shape
         lines = [(number, fields, (len(fields), b"\t" in raw)) for number, raw in block for fields in [_split(raw)]]
-        shape = next((own for _, fields, own in lines if fields[0][:1] != b"#"), shape)
+        shape = next((own_shape for _, fields, own_shape in lines if fields[0][:1] != b"#"), shape)
         words = [
             (number, fields)
-            for number, fields, own in lines
-            if fields[0] != b"-DOCSTART-" and (fields[0] != b"#" or own == shape)
+            for number, fields, own_shape in lines
+            if fields[0] != b"-DOCSTART-" and (fields[0] != b"#" or own_shape == shape)
         ]
         if words:
             yield words[0][0], partial(_tokens, words)
@@ -152,10 +153,10 @@ def conll(path: Path) -> Rows:
 
 
 def conll_columns(path: Path, columns: Mapping[str, str]) -> dict[str, int]:
-    """The numbers, from 0 on, that `columns` gives to what is read from a CoNLL file.
+    """The column indices, from 0 on, of the fields of a CoNLL file.
 
     Raises:
-        ValueError: one of them is no number.
+        ValueError: a column is not a number.
     """
     numbers = _numbers(path, columns)
     if columns and numbers is None:
@@ -180,7 +181,7 @@ def column(tokens: Sequence[Token], number: int) -> list[str]:
     """One column of a sentence.
 
     Raises:
-        ValueError: there are fewer columns, or a word has nothing in it.
+        ValueError: there are fewer columns, or the column of a word is empty.
     """
     for token in tokens:
         if number >= len(token):
@@ -191,7 +192,7 @@ def column(tokens: Sequence[Token], number: int) -> list[str]:
 
 
 def _split(raw: bytes) -> list[bytes]:
-    """Split by tabs where there are any, so that a word may hold a space, else by spaces."""
+    """Splits a line at tabs if there are any, so that a word may hold a space, else at spaces."""
     raw = raw.rstrip(b" \t")
     return raw.split(b"\t") if b"\t" in raw else re.split(b" +", raw.lstrip(b" "))
 
@@ -206,37 +207,37 @@ def _whole_text(path: Path) -> str:
 
 
 def squad(path: Path, keys: Sequence[str]) -> Rows:
-    """The questions of an official SQuAD file, of which one article at a time is parsed; or a JSON object a line.
+    """The questions of an official SQuAD file, parsed one article at a time, or of a file with one object per line.
 
     Args:
         path: FILE.json.
-        keys: an object a line begins with one of these.
+        keys: if the first object of the file begins with one of these keys, there is one object per line.
     """
     text = _whole_text(path)
     first_key = re.match(r'\s*\{\s*"([^"]*)"', text)
     if first_key is not None and first_key[1] in keys:
         yield from objects(path)
         return
-    found = re.search(r'"data"\s*:\s*\[\s*', text)
-    if found is None:
+    data_key = re.search(r'"data"\s*:\s*\[\s*', text)
+    if data_key is None:
         raise ValueError(f'{path}:1: neither the JSON of SQuAD, {{"data": [...]}}, nor an object a line')
-    line, counted, place = 1, 0, found.end()
-    while text[place : place + 1] != "]":
+    line, counted, position = 1, 0, data_key.end()
+    while text[position : position + 1] != "]":
         try:
-            article, end = json.JSONDecoder().raw_decode(text, place)
+            article, end = json.JSONDecoder().raw_decode(text, position)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: not JSON: {error}") from None
         for row in _article(article):
-            place = max(place, text.find(json.dumps(row.get("id"), ensure_ascii=False), place, end))
-            line, counted = line + text.count("\n", counted, place), place
+            position = max(position, text.find(json.dumps(row.get("id"), ensure_ascii=False), position, end))
+            line, counted = line + text.count("\n", counted, position), position
             yield line, partial(_given, row)
         gap = re.compile(r"\s*(,\s*|(?=\]))").match(text, end)
         if gap is None:
             line += text.count("\n", counted, end)
             raise ValueError(f"{path}:{line}: not JSON: after an article stands {text[end : end + 20]!r}")
-        place = gap.end()
+        position = gap.end()
 
 
 def _article(article: Any) -> Iterator[dict]:
@@ -255,14 +256,14 @@ def _given(row: dict) -> dict:
 
 
 def checked_text(text: str) -> str:
-    """The text itself; half a surrogate pair, which is no character, is an error."""
+    """Returns the text; raises if it contains half a surrogate pair, which is not a character."""
     if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
         raise ValueError(f"half a surrogate pair, which is no character, in {text[:60]!a}")
     return text
 
 
 def decoded(raw: bytes) -> str:
-    """UTF-8 as text."""
+    """Decodes UTF-8; raises a ValueError that says where it is invalid."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -270,13 +271,13 @@ def decoded(raw: bytes) -> str:
 
 
 def json_object(raw: bytes) -> dict:
-    """One JSON object of a line."""
+    """Parses the JSON object of a line."""
     text = decoded(raw)
     try:
         row = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
-    except (ValueError, RecursionError) as error:  # too long a number, too deep a nesting
+    except (ValueError, RecursionError) as error:  # a number too long, nesting too deep
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(row, dict):
         raise ValueError(f'{type(row).__name__}; each line is an object such as {{"text": ..., "label": ...}}')
@@ -284,7 +285,7 @@ def json_object(raw: bytes) -> dict:
 
 
 def _numbers(path: Path, columns: Mapping[str, str]) -> dict[str, int] | None:
-    """Columns that are numbers, from 0 on; None if they are names."""
+    """The column indices, from 0 on, if the columns are given as numbers; None if they are names."""
     if not columns or not any(str(column).isdecimal() for column in columns.values()):
         return None
     if not all(str(column).isdecimal() and int(column) > 0 for column in columns.values()):

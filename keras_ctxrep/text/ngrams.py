@@ -1,4 +1,4 @@
-"""Counted language models, the baselines that a neural one must beat."""
+"""Count-based language models, the baselines for the neural ones."""
 
 import math
 from collections import Counter
@@ -34,7 +34,7 @@ class KneserNey:
         for sentence in sentences:
             padded = self._padded(sentence)
             counts.update(zip(*(padded[i:] for i in range(order)), strict=False))
-        self._levels = []  # from the longest n-gram to the unigram: (discounted counts, mass left over per context)
+        self._levels = []  # from the longest n-gram to the unigram: (discounted probabilities, back-off weights)
         while True:
             ones, twos = (sum(1 for n in counts.values() if n == k) for k in (1, 2))
             discount = ones / (ones + 2 * twos) if ones and twos else 0.5
@@ -42,27 +42,30 @@ class KneserNey:
             for gram, n in counts.items():
                 totals[gram[:-1]] += n
                 kinds[gram[:-1]] += 1
-            shares = {gram: (n - discount) / totals[gram[:-1]] for gram, n in counts.items()}
-            self._levels.append((shares, {context: discount * kinds[context] / totals[context] for context in totals}))
+            discounted = {gram: (n - discount) / totals[gram[:-1]] for gram, n in counts.items()}
+            backoff = {context: discount * kinds[context] / totals[context] for context in totals}
+            self._levels.append((discounted, backoff))
             if len(self._levels) == order:
                 break
-            counts = Counter(gram[1:] for gram in counts)  # in how many contexts the shorter gram occurs
+            counts = Counter(
+                gram[1:] for gram in counts
+            )  # continuation counts: distinct words before the shorter n-gram
 
     def _padded(self, sentence: Sequence[int]) -> list[int]:
         return [self.begin] * (self.order - 1) + [*sentence, self.end]
 
     def probability(self, context: tuple[int, ...], word: int) -> float:
-        """P(word | context), the context being the `order - 1` words before."""
-        found, share = 0.0, 1.0
-        for k, (shares, left_over) in enumerate(self._levels):
+        """P(word | context), where the context is the `order - 1` preceding words."""
+        probability, weight = 0.0, 1.0
+        for k, (discounted, backoff) in enumerate(self._levels):
             tail = context[k:]
-            if tail in left_over:
-                found += share * shares.get((*tail, word), 0.0)
-                share *= left_over[tail]
-        return found + share / self.vocabulary_size
+            if tail in backoff:
+                probability += weight * discounted.get((*tail, word), 0.0)
+                weight *= backoff[tail]
+        return probability + weight / self.vocabulary_size
 
     def perplexity(self, sentences: Iterable[Sequence[int]]) -> float:
-        """exp of the mean negative log-likelihood of every word and sentence end."""
+        """exp of the mean negative log-likelihood over all words and sentence ends."""
         total, count = 0.0, 0
         for sentence in sentences:
             padded = self._padded(sentence)

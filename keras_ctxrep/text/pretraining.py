@@ -13,18 +13,18 @@ from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, Wor
 from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
 
 UNKNOWN = "<UNK>"
-PREPARED = "prepared.json"  # in a folder of examples that were masked once
+PREPARED = "prepared.json"  # in a folder of examples that were masked in advance
 MARKERS = (*Characters.MARKERS, UNKNOWN)
 
 
 class Vocabulary:
     """The words a language model predicts: <S>, </S>, <UNK>, then the corpus' words, most frequent first.
 
-    The order is that of the published vocabularies, which sampled softmax relies on. Characters of unknown words are
-    read all the same: <UNK> is a target only.
+    The order is that of the published vocabularies, which sampled softmax relies on. <UNK> is only a target: in the
+    input, unknown words are read by their characters.
 
     Args:
-        vocab: the words in order; a line !!!MAXTERMID, which some published files have, is left out.
+        vocab: the words in order; the entry !!!MAXTERMID of some published files is dropped.
 
     Raises:
         ValueError: the markers do not come first, or a word occurs twice.
@@ -47,13 +47,13 @@ class Vocabulary:
         return len(self.vocab)
 
     def check_order(self, sentences: Iterable[Sequence[str]]) -> None:
-        """Refuses a vocabulary that is not sorted by count, which sampled softmax would draw its words wrongly from.
+        """Raises unless the vocabulary is sorted by count, which the distribution of sampled softmax assumes.
 
         Args:
-            sentences: of the text to train on, a few thousand of them.
+            sentences: a few thousand sentences of the training text.
 
         Raises:
-            ValueError: the words of the first half are hardly more frequent than those of the second.
+            ValueError: the words of the first half are less than twice as frequent as those of the second.
         """
         counts = Counter(id for sentence in sentences for id in self.ids(sentence).tolist())
         middle = (len(self.vocab) + 3) // 2
@@ -74,12 +74,12 @@ class Vocabulary:
 def language_model_batch(
     features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, rows: Sequence[Row]
 ) -> tuple[dict, dict, dict]:
-    """(inputs, targets, weights) of the bidirectional language model for some sentences.
+    """(inputs, targets, weights) of the bidirectional language model, from rows of sentences.
 
     Peters et al. 2018, eq. 1 of section 3.1: the forward direction predicts w1 .. wn, </S> and the backward direction
     <S>, w1 .. wn, each from the words on its other side.
 
-    Returns: inputs as of `features`; targets {"forward_logits", "backward_logits"}, int32 (B, T+1); weights with the
+    Returns: inputs as from `features`; targets {"forward_logits", "backward_logits"}, int32 (B, T+1); weights with the
         same keys, float32 (B, T+1), scaled so that the mean over all positions is the mean over the real ones: the loss
         and its gradient are then exact on any number of replicas.
     """
@@ -95,12 +95,12 @@ def language_model_batch(
     weights = (np.arange(length + 1) <= sizes[:, None]).astype(np.float32)
     weights *= weights.size / weights.sum()
     targets = {"forward_logits": forward, "backward_logits": backward}
-    # An array for each: TensorFlow takes over their memory and may write into it.
+    # a copy for each output: TensorFlow takes over the memory and may write into it
     return inputs, targets, {name: weights.copy() for name in targets}
 
 
 class Stretch(NamedTuple):
-    """Running text of one stream, and its words one step on, in both directions; lists of the same length."""
+    """A BPTT segment of one stream: the words and the words to predict, in both directions; lists of equal length."""
 
     words: list[str]
     following: list[str]
@@ -109,20 +109,20 @@ class Stretch(NamedTuple):
 
 
 def stretches(documents: Iterable[Iterable[Sequence[str]]], streams: int, steps: int) -> Iterator[list[Stretch]]:
-    """Batches for truncated back-propagation through time: row k of each goes on where row k of the one before ended.
+    """Batches of BPTT segments: row k of each batch continues row k of the previous one.
 
-    https://github.com/allenai/bilm-tf, data.py: each stream takes a sentence, <S> w1 .. wn </S>, whenever it needs one;
-    n+1 words of it are read and n+1 predicted, in either direction, and the sentences of a stream follow each other
-    without padding. Here a stream takes a whole document before the next one, so that its sentences stay together.
+    https://github.com/allenai/bilm-tf, data.py: whenever a stream runs out of words, it takes the next sentence,
+    <S> w1 .. wn </S>, of which n+1 words are read and n+1 predicted in each direction; there is no padding between
+    sentences. Here a stream takes whole documents, so that the sentences of a document stay together.
 
     Args:
-        documents: sentences, split into words; read as they are needed.
+        documents: documents of sentences, split into words; read lazily.
         streams: rows per batch.
-        steps: words per row; only at the end of the text there are fewer, and rows may be empty.
+        steps: words per row; at the end of the text rows may be shorter or empty.
     """
     source = iter(documents)
-    rest: list[Iterator] = [iter(()) for _ in range(streams)]  # of each stream's document
-    waiting: list[list[tuple[str, ...]]] = [[] for _ in range(streams)]  # words that were taken and not yet read
+    rest: list[Iterator] = [iter(()) for _ in range(streams)]  # the rest of each stream's document
+    waiting: list[list[tuple[str, ...]]] = [[] for _ in range(streams)]  # words not yet returned
     while True:
         batch = []
         for row in range(streams):
@@ -149,7 +149,7 @@ def stretches(documents: Iterable[Iterable[Sequence[str]]], streams: int, steps:
 def stream_batch(
     features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, batch: Sequence[Stretch]
 ) -> tuple[dict, dict, dict]:
-    """(inputs, targets, weights) of a biLM with `streams`, from a batch of `stretches`.
+    """(inputs, targets, weights) of a biLM with `streams`, from a batch that `stretches` yields.
 
     Returns: inputs {"char_ids", "char_ids_reverse": int32 (B, T, W), "mask": int32 (B, T)}; targets
         {"forward_logits", "backward_logits"}, int32 (B, T); weights with the same keys, scaled as in
@@ -173,19 +173,19 @@ def stream_batch(
 
 
 def for_sampling(inputs: dict, targets: dict, weights: dict) -> tuple[dict, dict, dict]:
-    """A batch of a biLM with `samples`: the true words become inputs, and every position's label is 0."""
+    """Converts a batch for a biLM with `samples`: the targets become inputs, and every label is 0."""
     given = {name.replace("_logits", "_targets"): ids for name, ids in targets.items()}
     return inputs | given, {name: np.zeros_like(ids) for name, ids in targets.items()}, weights
 
 
 class Masked(NamedTuple):
-    """A pair of segments with its masks: what BERT learns from.
+    """A training example of BERT: a masked pair of segments.
 
     Attributes:
         tokens: piece ids with [CLS] and [SEP], some of them replaced.
         first: length of the first segment, [CLS] and [SEP] included.
-        positions: which pieces are to be predicted, in order.
-        labels: what stood there.
+        positions: positions of the pieces to predict, ascending.
+        labels: the original piece ids at these positions.
         follows: whether the second segment follows the first.
     """
 
@@ -202,21 +202,21 @@ def next_sentence_rows(
     rng: np.random.Generator,
     short: float = 0.1,
 ) -> Iterator[tuple[Row, bool]]:
-    """(pair of segments, whether the second follows the first) from documents of piece ids.
+    """Yields (pair of segments, whether the second follows the first) from documents of piece ids.
 
     Devlin et al. 2018, appendix A.2, and `create_instances_from_document` of https://github.com/google-research/bert:
-    sentences are joined up to `max_length`, cut in two at a random sentence, and half of the time the second part is
-    taken from another document instead. With a single document a part of it that lies elsewhere is taken.
+    sentences are joined up to `max_length` and split at a random sentence; in half of the pairs the second segment is
+    replaced by text of another document, or of another part of the document if there is only one.
 
-    After the last sentence of a document nothing can follow. For every two such pairs one that was drawn to be torn
-    apart is left together, so that half of all pairs follow (the reference implementation gives fewer). A corpus of
-    documents of one sentence has no next sentences at all.
+    The last sentence of a document has no next sentence, so its pair is always a negative one. To keep half of all
+    pairs positive (the reference implementation gives fewer), for every two such pairs one pair that was drawn as
+    negative is made positive. A corpus of single-sentence documents has no positive pairs at all.
 
     Args:
         documents: piece ids of each sentence of each document.
         features: gives `max_length` and the markers.
         rng: source of randomness.
-        short: share of pairs made shorter at random.
+        short: fraction of pairs that get a random shorter length.
 
     Raises:
         ValueError: `max_length` leaves no room for a pair.
@@ -227,7 +227,7 @@ def next_sentence_rows(
         raise ValueError(f"max_length={features.max_length}: a pair and its markers need at least 5")
     documents = [[sentence for sentence in document if len(sentence)] for document in documents]
     documents = [document for document in documents if document]
-    surplus = 0  # of pairs torn apart because nothing could follow
+    surplus = 0  # negative pairs of last sentences that are not yet compensated
 
     def draw_target() -> int:
         return int(rng.integers(2, room + 1)) if rng.random() < short else room
@@ -243,21 +243,21 @@ def next_sentence_rows(
             if alone:
                 surplus += 1
             elif not follows and surplus > 0:
-                follows, surplus = True, surplus - 2  # one fewer on that side, one more on this
+                follows, surplus = True, surplus - 2  # one negative pair fewer, one positive pair more
             if follows:
                 second, begin = _joined(document[cut:end]), end
             else:
-                # not what the first segment holds, nor what follows it
+                # neither from the first segment nor the sentence after it
                 second = _elsewhere(documents, number, range(begin, cut + 1), target - len(first), rng)
                 begin = cut
             target = draw_target()
             first, second = _cut(first, second, room, rng)
-            if second:  # nothing lies elsewhere in a text of one sentence
+            if second:  # empty if the whole text is one sentence
                 yield Row([cls, *first, sep, *second, sep], first=len(first) + 2), follows
 
 
 def _end(document: Sequence, begin: int, target: int) -> int:
-    """Behind the sentences from `begin` on that have `target` pieces, two at least: one alone has no next one."""
+    """The end of the sentences from `begin` that together have `target` pieces; two sentences at least, if possible."""
     end, size = begin, 0
     while end < len(document) and (size < target or end - begin < 2):
         size += len(document[end])
@@ -265,14 +265,20 @@ def _end(document: Sequence, begin: int, target: int) -> int:
     return end
 
 
-def _cut(one: list[int], two: list[int], room: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
-    """`truncate_seq_pair` of the reference: the longer loses a piece, the first or the last, until both fit."""
-    excess = max(0, len(one) + len(two) - room)
-    most = min(max(0, len(one) - len(two)), excess), min(max(0, len(two) - len(one)), excess)
+def _cut(first: list[int], second: list[int], room: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    """`truncate_seq_pair` of the reference: the longer segment loses its first or last piece until both fit.
+
+    Not piece by piece: with lengths 6 and 3 and room for 7, `most` is (2, 0): the longer one loses both. With lengths
+    5 and 4 and room for 6, `most` is (1, 0), which makes them equal, and the remaining 2 are split evenly.
+    """
+    excess = max(0, len(first) + len(second) - room)
+    most = min(max(0, len(first) - len(second)), excess), min(max(0, len(second) - len(first)), excess)
     rest = excess - sum(most)
-    cut_one, cut_two = most[0] + rest // 2, most[1] + (rest + 1) // 2
-    begin_one, begin_two = rng.binomial(cut_one, 0.5), rng.binomial(cut_two, 0.5)
-    return one[begin_one : begin_one + len(one) - cut_one], two[begin_two : begin_two + len(two) - cut_two]
+    cut_first, cut_second = most[0] + rest // 2, most[1] + (rest + 1) // 2
+    begin_first, begin_second = rng.binomial(cut_first, 0.5), rng.binomial(cut_second, 0.5)
+    return first[begin_first : begin_first + len(first) - cut_first], second[
+        begin_second : begin_second + len(second) - cut_second
+    ]
 
 
 def _joined(sentences: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
@@ -280,21 +286,21 @@ def _joined(sentences: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
 
 
 def _elsewhere(documents, number: int, taken: range, size: int, rng: np.random.Generator) -> list[int]:
-    """Some sentences, about `size` pieces, from another document, or of the only one not from the places `taken`."""
+    """About `size` pieces of another document; of the only document, from outside of the sentences `taken`."""
     if len(documents) > 1:
         document = documents[(number + 1 + int(rng.integers(len(documents) - 1))) % len(documents)]
         start = int(rng.integers(len(document)))
         stop = len(document)
     else:
         document = documents[number]
-        places = [place for place in range(len(document)) if place not in taken]
-        if not places:
+        starts = [index for index in range(len(document)) if index not in taken]
+        if not starts:
             return []
-        start = places[rng.integers(len(places))]
+        start = starts[rng.integers(len(starts))]
         stop = taken.start if start < taken.start else len(document)
-    end, found = start, 0
-    while end < stop and (found < size or end == start):
-        found += len(document[end])
+    end, pieces = start, 0
+    while end < stop and (pieces < size or end == start):
+        pieces += len(document[end])
         end += 1
     return _joined(document[start:end])
 
@@ -302,7 +308,7 @@ def _elsewhere(documents, number: int, taken: range, size: int, rng: np.random.G
 def segment_pairs(
     documents: Iterable[list[str]], features: WordPieceFeatures, rng: np.random.Generator, buffer: int = 200_000
 ) -> Iterator[tuple[Row, bool]]:
-    """The `next_sentence_rows` of a text of any size, `buffer` of its sentences after the other.
+    """The `next_sentence_rows` of a text of any size, with about `buffer` sentences in memory at a time.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
     >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b"]), max_length=8)
@@ -317,38 +323,38 @@ def segment_pairs(
 
 
 def _first(documents: Iterator[list[str]], sentences: int) -> list[list[str]]:
-    """So many documents that they have the number of sentences, or what is left of them."""
-    found, size = [], 0
+    """The next documents, up to the given number of sentences or the end of the corpus."""
+    pool, size = [], 0
     for document in documents:
-        found.append(document)
+        pool.append(document)
         size += len(document)
         if size >= sentences:
             break
-    return found
+    return pool
 
 
 class Masking:
-    """Chooses the pieces that are to be predicted, and what stands in their place.
+    """Chooses the pieces to predict and masks them.
 
-    Devlin et al. 2018, section 3.1: of the pieces to be predicted 80% become [MASK], 10% a random piece and 10% stay;
-    random pieces are drawn from the vocabulary without its special pieces. Special pieces are never chosen, and so
-    `share` is that of the others; a fraction of a piece is rounded up or down at random. With `whole_words` a word's
-    pieces, "##" and what stands before, are chosen together, as in the reference implementation since May 2019; a word
-    that has more pieces than are left to choose is passed over, and where most words are long, fewer are chosen.
+    Devlin et al. 2018, section 3.1: of the pieces to predict 80% become [MASK], 10% a random piece and 10% stay; random
+    pieces are drawn from the vocabulary without its special pieces. Special pieces are never chosen and do not count
+    for `share`; a fractional number of pieces is rounded up or down at random. With `whole_words` all pieces of a word
+    (a piece and the "##" pieces after it) are chosen together, as in the reference implementation since May 2019; a
+    word with more pieces than are still to be chosen is skipped, so that fewer may be chosen where most words are long.
 
     Args:
         wordpiece: the vocabulary.
-        share: of the pieces, to be predicted.
+        share: fraction of the pieces to predict.
         whole_words: choose words instead of pieces.
 
     Call:
-        pair: as of `next_sentence_rows`.
+        pair: an item of `next_sentence_rows`.
         rng: source of randomness.
 
     Returns: a Masked.
 
     Raises:
-        ValueError: `share` is no share, or the vocabulary has special pieces only.
+        ValueError: `share` is not between 0 and 1, or the vocabulary has special pieces only.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
     >>> masking = Masking(WordPiece([*SPECIAL_PIECES, "play", "##ing"]), share=0.5, whole_words=True)
@@ -383,9 +389,11 @@ class Masking:
         return Masked(tokens.tolist(), row.first, positions.tolist(), labels.tolist(), follows)
 
     def _words(self, tokens, candidates, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Positions of whole words, chosen at random, `count` of them or a few less."""
+        """Positions of the pieces of randomly chosen whole words: `count` positions or a few less."""
         begins = ~self._inner[tokens[candidates]]
-        begins |= np.diff(candidates, prepend=-1) > 1  # after a marker a word begins, even if it lost its first piece
+        begins |= (
+            np.diff(candidates, prepend=-1) > 1
+        )  # a word begins after a marker, even one that lost its first piece
         words = np.split(candidates, np.flatnonzero(begins)[1:]) if len(candidates) else []
         chosen: list[int] = []
         for index in rng.permutation(len(words)):
@@ -399,9 +407,9 @@ class Masking:
 def pretrainer_batch(features: WordPieceFeatures, examples: Sequence[Masked]) -> tuple[dict, dict, dict]:
     """(inputs, targets, weights) of BERT's pretraining.
 
-    Returns: inputs with "mlm_positions", int32 (B, P), filled up with 0; targets {"mlm_logits": int32 (B, P),
+    Returns: inputs with "mlm_positions", int32 (B, P), padded with 0; targets {"mlm_logits": int32 (B, P),
         "nsp_logits": int32 (B,)}, 0 = the second segment follows, as published; weights with the same keys, those of
-        the MLM scaled so that the mean over all P is the mean over the real ones.
+        the MLM scaled so that the mean over all positions is the mean over the real ones.
     """
     inputs = features.collate([Row(example.tokens, first=example.first) for example in examples])
     sizes = np.array([len(example.positions) for example in examples])
@@ -446,10 +454,10 @@ def read_masked(path: str | Path, order: Callable[[int], np.ndarray] = np.arange
 
     Args:
         path: the file.
-        order: a function from their number to the order they come in.
+        order: function from the number of examples to the indices in the order to yield them.
 
     Raises:
-        ValueError: it is not such a file.
+        ValueError: the file was not written by `write_masked`, or is damaged.
     """
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:

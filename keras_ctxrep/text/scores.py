@@ -12,7 +12,7 @@ from keras_ctxrep.text.tags import spans
 
 
 def accuracy(expected: Sequence, predicted: Sequence) -> float:
-    """Share of positions where both agree; of two models' labels it is their agreement.
+    """Fraction of positions where the labels are equal; for the labels of two models, their agreement.
 
     Raises:
         ValueError: the lengths differ or there is nothing to compare.
@@ -21,80 +21,80 @@ def accuracy(expected: Sequence, predicted: Sequence) -> float:
     0.5
     """
     _check(expected, predicted)
-    return float(np.mean([one == two for one, two in zip(expected, predicted, strict=True)]))
+    return float(np.mean([gold == label for gold, label in zip(expected, predicted, strict=True)]))
 
 
-def standard_error(share: float, count: int) -> float:
-    """Standard error of a share measured on `count` examples."""
-    return float(np.sqrt(share * (1 - share) / count))
+def standard_error(fraction: float, count: int) -> float:
+    """Standard error of a fraction measured on `count` examples."""
+    return float(np.sqrt(fraction * (1 - fraction) / count))
 
 
 def bootstrap(
     statistic: Callable[[np.ndarray], float], count: int, samples: int = 1000, seed: int = 0, level: float = 0.95
 ) -> tuple[float, float]:
-    """A confidence interval: the middle of what a statistic is on examples drawn anew with replacement.
+    """Bootstrap confidence interval of a statistic, by resampling the examples with replacement.
 
     The percentile method of Efron 1979, https://doi.org/10.1214/aos/1176344552.
 
     Args:
-        statistic: indices of examples, int64 (count,) -> a figure.
-        count: of the examples.
-        samples: times that they are drawn.
-        seed: of the draws.
-        level: share of the figures within the interval.
+        statistic: function from the indices of examples, int64 (count,), to a number.
+        count: number of examples.
+        samples: number of resamples.
+        seed: seed of the resampling.
+        level: confidence level.
 
     >>> right = np.arange(100) < 80
     >>> bootstrap(lambda drawn: right[drawn].mean(), len(right))
     (0.72, 0.88)
     """
     rng = np.random.default_rng(seed)
-    found = [statistic(rng.integers(count, size=count)) for _ in range(samples)]
-    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
+    statistics = [statistic(rng.integers(count, size=count)) for _ in range(samples)]
+    low, high = np.quantile(statistics, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 def confusion(expected: Sequence, predicted: Sequence, labels: Sequence) -> np.ndarray:
-    """int64 (C, C): how often a label, by row, was taken for another, by column; those not in `labels` do not count.
+    """Confusion matrix, int64 (C, C): expected labels by row, predicted ones by column; others are ignored.
 
     >>> confusion(["a", "a", "b"], ["a", "b", "b"], ["a", "b"]).tolist()
     [[1, 1], [0, 1]]
     """
     _check(expected, predicted)
-    place = {label: index for index, label in enumerate(labels)}
+    index = {label: number for number, label in enumerate(labels)}
     table = np.zeros((len(labels), len(labels)), np.int64)
-    for one, two in zip(expected, predicted, strict=True):
-        if one in place and two in place:
-            table[place[one], place[two]] += 1
+    for gold, label in zip(expected, predicted, strict=True):
+        if gold in index and label in index:
+            table[index[gold], index[label]] += 1
     return table
 
 
 def matthews(expected: Sequence, predicted: Sequence) -> float:
-    """Matthews' correlation coefficient, of any number of classes; 0 where one side has a single one.
+    """Matthews' correlation coefficient for any number of classes; 0 if all expected or all predicted labels are equal.
 
     Gorodkin 2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006.
     """
     table = confusion(expected, predicted, list({*expected, *predicted})).astype(np.float64)
-    is_, said = table.sum(1), table.sum(0)
-    spread = (table.sum() ** 2 - is_ @ is_) * (table.sum() ** 2 - said @ said)
-    return float((np.trace(table) * table.sum() - is_ @ said) / np.sqrt(spread)) if spread else 0.0
+    by_gold, by_prediction = table.sum(1), table.sum(0)
+    variances = (table.sum() ** 2 - by_gold @ by_gold) * (table.sum() ** 2 - by_prediction @ by_prediction)
+    return float((np.trace(table) * table.sum() - by_gold @ by_prediction) / np.sqrt(variances)) if variances else 0.0
 
 
 def pearson(expected: Sequence[float] | np.ndarray, predicted: Sequence[float] | np.ndarray) -> float:
-    """Pearson's correlation coefficient; 0 where one side is constant, so that it is not defined."""
+    """Pearson's correlation coefficient; 0 where it is undefined because one side is constant."""
     _check(expected, predicted)
-    one, two = (np.asarray(side, np.float64) for side in (expected, predicted))
-    if one.min() == one.max() or two.min() == two.max():
+    x, y = (np.asarray(side, np.float64) for side in (expected, predicted))
+    if x.min() == x.max() or y.min() == y.max():
         return 0.0
-    one, two = one - one.mean(), two - two.mean()
-    return float(np.clip(one @ two / np.sqrt((one @ one) * (two @ two)), -1, 1))
+    x, y = x - x.mean(), y - y.mean()
+    return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
 
 
 def spearman(expected: Sequence[float] | np.ndarray, predicted: Sequence[float] | np.ndarray) -> float:
-    """Spearman's rank correlation; equal values have the mean of their ranks."""
+    """Spearman's rank correlation; tied values get the mean of their ranks."""
 
     def ranks(side: Any) -> np.ndarray:
-        _, place, counts = np.unique(np.asarray(side, np.float64), return_inverse=True, return_counts=True)
-        return (np.cumsum(counts) - (counts - 1) / 2)[place]
+        _, inverse, counts = np.unique(np.asarray(side, np.float64), return_inverse=True, return_counts=True)
+        return (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # [5, 7, 7]: ranks 1, 2.5, 2.5
 
     return pearson(ranks(expected), ranks(predicted))
 
@@ -111,13 +111,13 @@ def counts(
     kinds: Sequence[Hashable],
     kind: Callable[[Any], Hashable] = lambda item: item,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How many items of an example are found, predicted and expected: of each example, and of each kind.
+    """Numbers of correct, predicted and expected items, for each example and for each kind.
 
     Args:
         expected: the items of each example: its labels, or its spans.
-        predicted: the same of a model.
-        kinds: those that count.
-        kind: of an item.
+        predicted: a model's items of each example.
+        kinds: the kinds to count; other items are ignored.
+        kind: function from an item to its kind.
 
     Returns: int64 (B, 3) and int64 (C, 3), for `precision_recall_f1`.
 
@@ -125,37 +125,39 @@ def counts(
     [[1, 1, 2], [0, 1, 1]]
     """
     _check(expected, predicted)
-    place = {one: index for index, one in enumerate(kinds)}
+    kind_index = {name: number for number, name in enumerate(kinds)}
     by_example, by_kind = np.zeros((len(expected), 3), np.int64), np.zeros((len(kinds), 3), np.int64)
     for row, pair in enumerate(zip(expected, predicted, strict=True)):
-        gold, found = map(set, pair)
-        for column, items in enumerate((gold & found, found, gold)):
+        gold, predictions = map(set, pair)
+        for column, items in enumerate((gold & predictions, predictions, gold)):
             for item in items:
-                if (index := place.get(kind(item))) is not None:
+                if (index := kind_index.get(kind(item))) is not None:
                     by_example[row, column] += 1
                     by_kind[index, column] += 1
     return by_example, by_kind
 
 
 def precision_recall_f1(counts: np.ndarray) -> np.ndarray:
-    """float64 (..., 3) of counts (..., 3) found, predicted and expected; 0 where nothing is predicted or expected.
+    """Precision, recall and F1, float64 (..., 3); 0 where nothing is predicted or expected.
 
+    Args:
+        counts: (..., 3), numbers of correct, predicted and expected items, from `counts`.
     >>> precision_recall_f1(np.array([1, 2, 1])).round(3).tolist()
     [0.5, 1.0, 0.667]
     """
-    found, predicted, expected = np.moveaxis(np.asarray(counts, np.float64), -1, 0)
-    shares = (found / np.maximum(predicted, 1), found / np.maximum(expected, 1))
-    return np.stack([*shares, 2 * found / np.maximum(predicted + expected, 1)], -1)
+    correct, predicted, expected = np.moveaxis(np.asarray(counts, np.float64), -1, 0)
+    precision_recall = (correct / np.maximum(predicted, 1), correct / np.maximum(expected, 1))
+    return np.stack([*precision_recall, 2 * correct / np.maximum(predicted + expected, 1)], -1)
 
 
 def f1(expected: Sequence, predicted: Sequence, labels: Sequence[str], average: str = "macro") -> float:
-    """F1 of labels; of a single one, the positive, it is the binary F1.
+    """F1 of labels; with a single label, the positive class, the binary F1.
 
     Args:
         expected: a label, or a collection of labels, for each example; None for no label.
-        predicted: the same of a model.
-        labels: those that count.
-        average: "macro", the mean of the labels' F1, or "micro", of all of them counted together.
+        predicted: a model's labels, in the same form.
+        labels: the labels to count; others are ignored.
+        average: "macro", the mean of the labels' F1, or "micro", the F1 of their summed counts.
 
     >>> f1(["no", "yes", "yes"], ["no", "no", "yes"], ["yes"])
     0.6666666666666666
@@ -164,33 +166,35 @@ def f1(expected: Sequence, predicted: Sequence, labels: Sequence[str], average: 
     """
     if average not in ("macro", "micro"):
         raise ValueError(f"average {average!r}; one of macro, micro")
-    one, two = ([[] if x is None else [x] if isinstance(x, str) else x for x in side] for side in (expected, predicted))
-    _, by_label = counts(one, two, labels)
+    gold, predictions = (
+        [[] if x is None else [x] if isinstance(x, str) else x for x in side] for side in (expected, predicted)
+    )
+    _, by_label = counts(gold, predictions, labels)
     return float(np.mean(precision_recall_f1(by_label if average == "macro" else by_label.sum(0))[..., 2]))
 
 
 def span_scores(expected: Sequence[Sequence[str | None]], predicted: Sequence[Sequence[str | None]]) -> dict[str, dict]:
-    """Precision, recall and F1 of the spans that sentences' tags mark, each whole or wrong, as conlleval counts them.
+    """Precision, recall and F1 of the spans that tags mark; only exact matches count, as in conlleval.
 
     Tjong Kim Sang and De Meulder 2003, https://aclanthology.org/W03-0419/.
 
-    Returns: {"": of all together, type: of one, ...}, each {"precision", "recall", "f1", "support"}.
+    Returns: {"": scores over all types, type: scores of that type, ...}, each {"precision", "recall", "f1", "support"}.
 
     >>> span_scores([["B-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "B-LOC"]])[""]
     {'precision': 0.5, 'recall': 0.5, 'f1': 0.5, 'support': 2}
     """
-    gold, found = ([spans(tags) for tags in side] for side in (expected, predicted))
-    kinds = sorted({kind for side in (gold, found) for sentence in side for kind, _, _ in sentence})
-    _, by_kind = counts(gold, found, kinds, lambda span: span[0])
+    gold, predictions = ([spans(tags) for tags in side] for side in (expected, predicted))
+    kinds = sorted({kind for side in (gold, predictions) for sentence in side for kind, _, _ in sentence})
+    _, by_kind = counts(gold, predictions, kinds, lambda span: span[0])
     by_kind = np.concatenate([by_kind.sum(0, keepdims=True), by_kind])
     return {
-        kind: dict(zip(("precision", "recall", "f1"), map(float, shares), strict=True)) | {"support": int(support)}
-        for kind, shares, support in zip(["", *kinds], precision_recall_f1(by_kind), by_kind[:, 2], strict=True)
+        kind: dict(zip(("precision", "recall", "f1"), map(float, scores), strict=True)) | {"support": int(support)}
+        for kind, scores, support in zip(["", *kinds], precision_recall_f1(by_kind), by_kind[:, 2], strict=True)
     }
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation and articles, single spaces: as SQuAD's evaluation compares answers.
+    """Lower-cases an answer, removes ASCII punctuation and articles, and collapses white space, as SQuAD's evaluation.
 
     Rajpurkar et al. 2016, section 6.1, https://arxiv.org/abs/1606.05250.
 
@@ -202,25 +206,27 @@ def normalize_answer(text: str) -> str:
 
 
 def exact_match(prediction: str, truths: Sequence[str]) -> float:
-    """1 if an answer is one of some, normalized; of a question without an answer, if it is none either."""
+    """1 if the normalized prediction equals one of the true answers; for a question without answers, if it is empty."""
     return float(normalize_answer(prediction) in _answers(truths))
 
 
 def answer_f1(prediction: str, truths: Sequence[str]) -> float:
-    """F1 of an answer's words against the answer that it fits best; no answer fits only no answer.
+    """F1 over the words of a prediction and of the best matching true answer; an empty one matches only an empty one.
 
-    The rules of SQuAD 2.0, https://arxiv.org/abs/1806.03822, which differ from those of 1.1 only where nothing is left
-    of an answer.
+    The rules of SQuAD 2.0, https://arxiv.org/abs/1806.03822, which differ from those of 1.1 only where normalization
+    leaves an answer empty.
 
     >>> answer_f1("in the Denver hills", ["Denver Broncos", "Denver hills"])
     0.8
     """
-    found = normalize_answer(prediction).split()
+    predicted = normalize_answer(prediction).split()
     best = 0.0
     for truth in _answers(truths):
         words = truth.split()
-        common = sum((Counter(found) & Counter(words)).values())
-        best = max(best, 2 * common / (len(found) + len(words)) if found and words else float(found == words))
+        common = sum((Counter(predicted) & Counter(words)).values())
+        best = max(
+            best, 2 * common / (len(predicted) + len(words)) if predicted and words else float(predicted == words)
+        )
     return best
 
 

@@ -1,6 +1,6 @@
 """Words, ELMo character ids and BERT word pieces, with offsets into the original text.
 
-Half a surrogate pair, which is no character, is removed like a control character wherever text is split.
+Unpaired surrogates are removed like control characters wherever text is split.
 """
 
 import re
@@ -16,7 +16,7 @@ SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 class Word(NamedTuple):
-    """A word as the models see it, and where it stands: `text[start:end]`, in characters."""
+    """A word as the models see it, and its character span, `text[start:end]`."""
 
     text: str
     start: int
@@ -26,15 +26,15 @@ class Word(NamedTuple):
 _CASED = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False)
 _SPLIT = pre_tokenizers.BertPreTokenizer()
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_REMOVED = "\ufffd"  # what stands for half a surrogate pair, so that offsets stay
-_AT_ONCE = 10_000_000  # characters of a corpus that may lie in memory, whether there are spaces in them or not
+_REMOVED = "\ufffd"  # replaces an unpaired surrogate, so that offsets stay valid
+_AT_ONCE = 10_000_000  # characters of a corpus that are held in memory at a time
 
 
 def words(text: str) -> list[Word]:
-    """Splits raw text into words: BERT's basic split (white space, punctuation, CJK) without lower-casing.
+    """Splits raw text into words at white space, punctuation and CJK characters, as BERT does, without lower-casing.
 
     Control, format and private-use characters are removed, as in BERT's `BasicTokenizer`
-    (https://github.com/google-research/bert, tokenization.py). A word's span leaves out removed characters at its ends.
+    (https://github.com/google-research/bert, tokenization.py). A word's span excludes removed characters at its ends.
 
     Args:
         text: any string.
@@ -56,9 +56,9 @@ class Characters:
     """ELMo character ids of words: int32, `width` per word.
 
     Peters et al. 2018, https://arxiv.org/abs/1802.05365; ids as in https://github.com/allenai/bilm-tf at inference:
-    a byte b of the word's UTF-8 form is b + 1; 257 / 258 begin and end a sentence, 259 / 260 begin and end a word,
-    261 fills up the word, and 0 is a position without a word. A word keeps its first `width - 2` bytes, which may cut
-    a character in two. The rows of seen words are kept, up to 100,000 of them.
+    a byte b of the word in UTF-8 is b + 1; 257 / 258 begin and end a sentence, 259 / 260 begin and end a word, 261 pads
+    the word, and 0 is a position without a word. A word is truncated to `width - 2` bytes, possibly within a character.
+    The rows of up to 100,000 words are cached.
 
     Args:
         width: ids per word (50 in every published model).
@@ -71,7 +71,7 @@ class Characters:
     """
 
     BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = 257, 258, 259, 260, 261
-    MARKERS = ("<S>", "</S>")  # the words that stand for a sentence's begin and end
+    MARKERS = ("<S>", "</S>")  # the words that mark the begin and end of a sentence
 
     def __init__(self, width: int = 50):
         if width < 3:
@@ -102,7 +102,7 @@ class Characters:
 
 
 class Piece(NamedTuple):
-    """A word piece: its id, where it stands (`text[start:end]`, in characters) and the number of its word."""
+    """A word piece: its id, its character span, `text[start:end]`, and the index of its word."""
 
     id: int
     start: int
@@ -111,22 +111,22 @@ class Piece(NamedTuple):
 
 
 class WordPiece:
-    """BERT's WordPiece, by the `tokenizers` library, from a `vocab.txt` (one piece a line, the line number is the id).
+    """BERT's WordPiece tokenizer, from a `vocab.txt` with one piece per line, by the `tokenizers` library.
 
-    Devlin et al. 2018, https://arxiv.org/abs/1810.04805. Special pieces are never found in text: "[SEP]" typed by a
-    user is three words, as in Google's own tokenizer, so no input can forge a marker.
+    Devlin et al. 2018, https://arxiv.org/abs/1810.04805. Special pieces are never recognised in text: "[SEP]" typed by
+    a user is three words, as in Google's own tokenizer, so no input can forge a marker.
 
-    Pieces and offsets are those of Hugging Face's `BertTokenizerFast`. Where that differs from Google's tokenization.py
-    (https://github.com/google-research/bert), so does this: "Σ" at the end of a word becomes "σ", not "ς"; private-use
-    characters are removed; U+2B820 to U+2B91F are no words of their own; a word of over 100 characters is [UNK], where
-    Google's limit is 200; and a few hundred signs that Unicode has named or moved since 2015 are no punctuation and no
-    accents.
+    Pieces and offsets are those of Hugging Face's `BertTokenizerFast`, which differs from Google's tokenization.py
+    (https://github.com/google-research/bert): "Σ" at the end of a word becomes "σ", not "ς"; private-use characters are
+    removed; U+2B820 to U+2B91F are not split into words of one character; a word of over 100 characters is [UNK] (200
+    in Google's code); and a few hundred characters that Unicode has added or reclassified since 2015 are treated
+    neither as punctuation nor as accents.
 
     Args:
-        vocab: the pieces in order, `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]` among them.
-        lowercase: lower-case (uncased vocabularies).
-        strip_accents: take accents off; None: as `lowercase`.
-        split_cjk: each Chinese character is a word of its own, as published.
+        vocab: the pieces in the order of their ids, including `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]`.
+        lowercase: lower-case the text (uncased vocabularies).
+        strip_accents: remove accents; None: as `lowercase`.
+        split_cjk: make each Chinese character a word, as published.
 
     Raises:
         ValueError: a special piece is missing or a piece occurs twice; the message names piece and line.
@@ -172,20 +172,21 @@ class WordPiece:
         min_count: int = 1,
         special: Sequence[str] = SPECIAL_PIECES,
     ) -> "WordPiece":
-        """A vocabulary learned from a corpus, the same whenever it is learned from the same words.
+        """Learns a vocabulary from a corpus; the result depends only on the word counts.
 
-        The texts are read once and only their distinct words are kept. First come the special pieces, then letters
-        inside a word, letters, and pieces of several letters, each made of the two that most often stand together.
+        The texts are read once, and only their distinct words are kept in memory. The vocabulary has the special
+        pieces, then letters inside a word ("##a"), letters, and merged pieces, each of the pair of pieces that is most
+        frequent at that point.
 
         Args:
             texts: the corpus.
-            size: pieces at most.
-            lowercase, strip_accents, split_cjk: as of the class.
-            alphabet: how many letters are kept, the most frequent ones (default: 1,000, or a quarter of `size` if that
-                is less), or which. A word with another letter is [UNK].
-            min_count: how often a piece of several letters occurs in the corpus at least.
-            special: how the vocabulary begins: BERT's five in any order and place, with others between them as needed
-                ("[unused1]", "[ENT]"), which like the five are never found in text.
+            size: maximum number of pieces.
+            lowercase, strip_accents, split_cjk: see the class.
+            alphabet: the letters to keep, or their number, by frequency (default: 1,000, or a quarter of `size` if that
+                is less). A word with any other letter is [UNK].
+            min_count: minimum count of a merged piece in the corpus.
+            special: the first pieces of the vocabulary: BERT's five special pieces in any order, and others such as
+                "[unused1]" or "[ENT]", which are not recognised in text either.
 
         Raises:
             ValueError: `size` has no room for the special pieces and letters, a special piece is missing or occurs
@@ -196,10 +197,10 @@ class WordPiece:
         """
         if size <= len(special):
             raise ValueError(f"vocabulary size {size}: must be larger than the {len(special)} special pieces")
-        cls(special)  # raises if one is missing or there twice
+        cls(special)  # raises if a special piece is missing or occurs twice
         accents = lowercase if strip_accents is None else strip_accents
         counts = _counted(texts, _normalizer(lowercase, accents, split_cjk))
-        # the trainer numbers inner letters at random unless they are given, and the numbers decide ties
+        # unless inner letters are given, the trainer numbers them at random, and these numbers break ties
         letters, inner = _letters(counts, min(1000, size // 4) if alphabet is None else alphabet)
         given = [*special, *(f"##{letter}" for letter in inner)]
         if (count := len({*given, *letters})) > size:
@@ -226,21 +227,24 @@ class WordPiece:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[Piece]]:
-        """Pieces of several texts; on all cores unless TOKENIZERS_PARALLELISM=false."""
+        """Pieces of several texts, on all CPU cores unless TOKENIZERS_PARALLELISM=false."""
         return [
-            [Piece(id, *span, word or 0) for id, span, word in zip(one.ids, one.offsets, one.word_ids, strict=True)]
-            for one in self._encoded(texts, self._tokenizer.encode_batch)
+            [
+                Piece(id, *span, word or 0)
+                for id, span, word in zip(encoding.ids, encoding.offsets, encoding.word_ids, strict=True)
+            ]
+            for encoding in self._encoded(texts, self._tokenizer.encode_batch)
         ]
 
     def ids_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Only the ids of `encode_batch`, faster."""
-        return [one.ids for one in self._encoded(texts, self._tokenizer.encode_batch_fast)]
+        """The ids of `encode_batch`, faster."""
+        return [encoding.ids for encoding in self._encoded(texts, self._tokenizer.encode_batch_fast)]
 
     def _encoded(self, texts: Sequence[str], encode: Callable[..., list[Encoding]]) -> list[Encoding]:
         texts = list(texts)
         try:
             return encode(texts, add_special_tokens=False)
-        except TypeError:  # not a string, or half a surrogate pair in it
+        except TypeError:  # not a string, or an unpaired surrogate in it
             for index, text in enumerate(texts):
                 if not isinstance(text, str):
                     raise TypeError(f"text {index} is {text!r}: give a string") from None
@@ -254,9 +258,11 @@ def _normalizer(lowercase: bool, strip_accents: bool, split_cjk: bool) -> normal
 
 
 def _counted(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Counter[str]:
-    """Every word that can have pieces, and how often it occurs."""
+    """Counts of all words that are not too long to have pieces."""
     counts: Counter[str] = Counter()
-    chunks: Counter[str] = Counter()  # between spaces; no rule looks beyond a space, so each needs splitting once only
+    chunks: Counter[str] = (
+        Counter()
+    )  # text between spaces: no rule looks beyond a space, so each chunk is split only once
 
     def split() -> None:
         for chunk, count in chunks.items():
@@ -279,7 +285,7 @@ def _counted(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Counte
 
 
 def _letters(counts: Mapping[str, int], alphabet: int | Iterable[str]) -> tuple[list[str], list[str]]:
-    """The letters that are kept, a number of the most frequent or the given ones, and those inside words, sorted."""
+    """The letters to keep, the most frequent or the given ones, and those of them that occur inside words."""
     if not isinstance(alphabet, int):
         letters = sorted(set(alphabet))
         return letters, letters
@@ -294,14 +300,14 @@ def _letters(counts: Mapping[str, int], alphabet: int | Iterable[str]) -> tuple[
 
 
 def _repeated(counts: Counter[str]) -> Iterator[str]:
-    """The counted words as text, in parts of at most 10,000 words: the trainer counts again."""
+    """The counted words as text for the trainer, which counts them again, at most 10,000 words at a time."""
     for word, count in counts.items():
         for begin in range(0, count, 10_000):
             yield f"{word} " * min(10_000, count - begin)
 
 
 def vocab_text(vocab: Iterable[str]) -> str:
-    """A vocabulary as the text of its file, which `read_vocab` reads.
+    """A vocabulary as the contents of a file that `read_vocab` reads.
 
     >>> vocab_text(["[PAD]", "a"])
     '[PAD]\\na\\n'
