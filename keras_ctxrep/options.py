@@ -241,6 +241,9 @@ class Rows(Options):
 class Finetuning(Rows, Training):
     """Options of `recipes.finetune`, beside those of the task itself."""
 
+    evaluations: int | None = option(
+        None, "number of evaluations, evenly spaced (default: one per epoch, or 10)", above=0, metavar="N"
+    )
     task: str = option("classify", "the task", metavar="NAME")
     max_length: int | None = option(
         None, "tokens per text (default: as the encoder was trained, or as the task needs)", above=0, metavar="N"

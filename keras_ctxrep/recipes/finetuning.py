@@ -31,7 +31,13 @@ _EXTRA_EMBEDDINGS = "word_embedding"
 
 
 def finetune(
-    data: Data, dev: Data, encoder: str | Path, out: str | Path, report: Report | None = None, **given: Any
+    data: Data,
+    dev: Data,
+    encoder: str | Path,
+    out: str | Path,
+    task: str = options.Finetuning.task,
+    report: Report | None = None,
+    **given: Any,
 ) -> list[dict]:
     """Fine-tunes an encoder for a task and writes a model folder.
 
@@ -46,6 +52,7 @@ def finetune(
         data, dev: examples, files of them (`tasks.Task.read`), or "tfds:NAME:SPLIT"; labels are those of `data`.
         encoder: a model folder of any task; or "words", for word embeddings learned from `data` alone.
         out: the model folder to write; its run.json records data, options and versions.
+        task: name of one of `tasks.TASKS`.
         report: called with each evaluation.
         given: fields of `options.Finetuning`, and of the task's own `Options`.
 
@@ -59,7 +66,7 @@ def finetune(
     Warns:
         UserWarning: rows were skipped.
     """
-    job = _Job.of(given, data, dev, encoder, out)
+    job = _Job.of(task, given, data=data, dev=dev, encoder=encoder, out=out)
     keras.utils.set_random_seed(job.options.seed)
     survey = job.survey()
     skipped: list[str] | None = [] if job.options.skip_bad else None
@@ -116,8 +123,7 @@ class _Job:
     out: str | Path
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], data: Data, dev: Data, encoder: str | Path, out: str | Path) -> "_Job":
-        name = given.get("task", options.Finetuning.task)
+    def of(cls, name: str, given: Mapping[str, Any], data: Data, dev: Data, encoder: str | Path, out) -> "_Job":
         if name not in tasks.TASKS:
             raise ValueError(f"task {name!r}: one of {', '.join(tasks.TASKS)}")
         task = tasks.get(name)
@@ -127,11 +133,12 @@ class _Job:
             if wrong := sorted(foreign & set(given)):
                 raise ValueError(f"{wrong[0]} is an option of the task {owner.name!r}, and the task is {name!r}")
         own = task.Options(**{key: value for key, value in given.items() if key in known})
-        rest = options.Finetuning.of({key: value for key, value in given.items() if key not in known}, "finetune")
+        rest = {key: value for key, value in given.items() if key not in known} | {"task": name}
+        chosen = options.Finetuning.of(rest, "finetune")
         if Path(out).resolve() == Path(encoder).resolve():
             raise ValueError(f"{out}: the encoder's own folder; choose another one to write to")
         data, dev = (part if isinstance(part, str | Path) else list(part) for part in (data, dev))
-        return cls(task, rest, own, data, dev, encoder, out)
+        return cls(task, chosen, own, data, dev, encoder, out)
 
     @property
     def name(self) -> str:
@@ -236,7 +243,7 @@ class _Job:
             "steps": chosen.steps,
             "minutes": chosen.minutes,
             "learning_rate": rate,
-            "evaluations": chosen.evaluations,
+            "evaluations": chosen.evaluations or 10,
             "patience": chosen.patience,
             "checkpoint_minutes": chosen.checkpoint_minutes,
             "tensorboard": chosen.tensorboard,
@@ -248,7 +255,7 @@ class _Job:
             rows = sum(1 for _ in encoded(bundle, self.examples(bundle)))
         return plan | {
             "steps": max(1, round(epochs * rows / chosen.batch_size)),
-            "evaluations": max(1, math.ceil(epochs)),
+            "evaluations": chosen.evaluations or max(1, math.ceil(epochs)),
             "patience": chosen.patience or 3,
         }
 
