@@ -159,7 +159,7 @@ def attention(
 
 def _maps(figure, pieces: list[str], weights: np.ndarray, layer: int | str | None, head: int | None) -> None:
     layers, heads, length, _ = weights.shape
-    layer_numbers = range(1, layers + 1) if layer == "all" else [layer or layers]
+    layer_numbers: Sequence[Any] = range(1, layers + 1) if layer == "all" else [layer or layers]
     head_numbers = [head] if head else range(1, heads + 1)
     if layer == "all":
         rows, columns = len(layer_numbers), len(head_numbers)
@@ -408,9 +408,9 @@ def senses(
         out: FILE.png (.svg, .pdf).
         layer: as of `neighbours`.
 
-    Returns: {"coordinates": float (K, 2), "labels": K senses, "variance": fractions on the two axes, "accuracy": fraction
-        of nearest neighbours with the same sense, "recall": that fraction for each sense, "majority": fraction of the
-        most frequent sense}.
+    Returns: {"coordinates": float (K, 2), "labels": K senses, "variance": fractions on the two axes, "accuracy":
+        fraction of nearest neighbours with the same sense, "recall": that fraction for each sense, "majority": fraction
+        of the most frequent sense}.
 
     Raises:
         ValueError: a sentence without the word or without a label, fewer than two senses, or another file suffix.
