@@ -239,7 +239,7 @@ class Rows(Options):
 
 @dataclass(frozen=True)
 class Finetuning(Rows, Training):
-    """Options of `recipes.finetune`, beside those of the task itself."""
+    """Options of `recipes.finetune`, apart from those of the task itself."""
 
     task: str = option("classify", "the task", metavar="NAME")
     max_length: int | None = option(
