@@ -589,7 +589,7 @@ COMMANDS = {
         _demo,
         _demo_flags,
         "the whole pipeline, in a few minutes",
-        "Pretrains a small biLM and a small BERT, fine-tunes both beside baselines, exports them as SavedModel\n"
+        "Pretrains a small biLM and a small BERT, fine-tunes both and baselines, exports them as SavedModel\n"
         "and TFLite, predicts without TensorFlow, and writes a report. Without --corpus the text is the language\n"
         "reference that comes with Python.",
     ),

@@ -108,7 +108,7 @@ def run(
     for child in ("corpus", "elmo", "bert", "plots"):
         shutil.rmtree(out / child, ignore_errors=True)
     (out / "plots").mkdir(parents=True)
-    (out / MARKER).write_text("This folder is written anew by each `ctxrep demo`.\n")
+    (out / MARKER).write_text("Each `ctxrep demo` replaces the contents of this folder.\n")
     figures: dict = {"source": source, "seed": seed}
 
     _title(f"Text: {source}")

@@ -239,7 +239,7 @@ class Rows(Options):
 
 @dataclass(frozen=True)
 class Finetuning(Rows, Training):
-    """Options of `recipes.finetune`, beside those of the task itself."""
+    """Options of `recipes.finetune`, apart from those of the task itself."""
 
     evaluations: int | None = option(
         None, "number of evaluations, evenly spaced (default: one per epoch, or 10)", above=0, metavar="N"

@@ -408,9 +408,9 @@ def senses(
         out: FILE.png (.svg, .pdf).
         layer: as of `neighbours`.
 
-    Returns: {"coordinates": float (K, 2), "labels": K senses, "variance": fractions on the two axes, "accuracy": the
-        fraction of nearest neighbours with the same sense, "recall": that fraction for each sense, "majority": fraction of the
-        most frequent sense}.
+    Returns: {"coordinates": float (K, 2), "labels": K senses, "variance": fractions on the two axes, "accuracy":
+        fraction of nearest neighbours with the same sense, "recall": that fraction for each sense, "majority": fraction
+        of the most frequent sense}.
 
     Raises:
         ValueError: a sentence without the word or without a label, fewer than two senses, or another file suffix.

@@ -111,7 +111,7 @@ def _first_line(error: Exception) -> str:
 
 
 def load_encoder(folder: str | Path) -> tuple[keras.Model, Bundle]:
-    """The encoder of any model folder, whatever its task, and the bundle with the task "embed"."""
+    """The encoder of a model folder of any task, and the bundle with the task "embed"."""
     return _encoder_of(*load(folder))
 
 
@@ -270,7 +270,7 @@ def compile(
             loss={name: default if loss is None else loss for name in names},
             loss_weights={name: 0.5 if name in directions else 1.0 for name in names},
             weighted_metrics=metrics if optimizer is None and loss is None else None,
-            jit_compile=False,  # lengths vary from batch to batch, and XLA compiles anew for each
+            jit_compile=False,  # lengths vary from batch to batch, and XLA compiles again for each
         )
     return model
 

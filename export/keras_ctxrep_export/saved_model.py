@@ -25,13 +25,13 @@ def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
     Two signatures: `serving_default` takes raw strings and gives answers, `ids` takes and gives the model's own dict of
     int32 and float32 tensors. The strings are {"text": string (B,)}, with {"pair": string (B,)} where the model reads
     pairs, and {"marks": int32 (B, M, 2)}, in characters of the text, the end exclusive, where it reads marked spans; or
-    {"question", "context"}; the answers, by the model's task, beside the model's outputs:
+    {"question", "context"}; the answers, by the model's task, added to the model's outputs:
 
-    * classify: "label" string (B,), "score" float32 (B,), "probabilities" float32 (B, C);
+    * classify, coreference: "label" string (B,), "score" float32 (B,), "probabilities" float32 (B, C);
     * multilabel: "probabilities", and "labels" string (B, C): each where its probability is 0.5 or more, else "";
     * regress: "value" float32 (B,);
-    * tag: "words" and "labels" string (B, W), "starts" and "ends" int32 (B, W), in characters of the text, the end
-      exclusive, and "scores" float32 (B, W); in padding and for words that were cut off the label is "";
+    * tag, semantic_roles: "words" and "labels" string (B, W), "starts" and "ends" int32 (B, W), in characters of the
+      text, the end exclusive, and "scores" float32 (B, W); in padding and for words that were cut off the label is "";
     * answer: "answer" string (B,), "start" and "end" int32 (B,), in characters of the context, "score" and "null_score"
       float32 (B,), over all windows of the context, and nothing else;
     * embed: an encoder's layers are one tensor "layers", (B, N, T, D).

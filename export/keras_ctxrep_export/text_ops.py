@@ -183,7 +183,7 @@ class WordOps(tf.Module):
 
 
 class Windows(NamedTuple):
-    """Questions, each beside every part of its context.
+    """Questions, each with every window of its context.
 
     Attributes:
         inputs: of the model, a row for each window (R).

@@ -47,7 +47,7 @@ def pretrain(
     """Pretrains a biLM or a BERT encoder from text files and writes a model folder.
 
     A biLM learns from whole sentences, each by itself, or with `unroll` from running text, as published: then each
-    batch starts from the final state of the previous one. A BERT learns from pairs of segments, masked anew in every
+    batch starts from the final state of the previous one. A BERT learns from pairs of segments, with new masks in every
     epoch, or from what `prepare` masked once. The corpus may be of any size: it is read again in every epoch, and only
     a part of it is in memory.
 
@@ -58,7 +58,7 @@ def pretrain(
         family: "elmo" or "bert".
         corpus: text files, one sentence or document a line, an empty line between documents; or, for BERT, a folder
             that `prepare` wrote.
-        out: the model folder; a run that was interrupted goes on from the checkpoint in it.
+        out: the model folder; an interrupted run resumes from the checkpoint in it.
         report: called with each evaluation.
         options: fields of `keras_ctxrep.options.Pretraining`; `steps` or `minutes` is needed. `init` gives size, heads
             and, for BERT, the vocabulary, of ELMo the softmax if it has one over the same vocabulary. `learning_rate`

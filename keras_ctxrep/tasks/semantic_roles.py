@@ -36,8 +36,8 @@ class SemanticRoles(Tag):
 
     He et al. 2017, https://aclanthology.org/P17-1044/, and Shi and Lin 2019, https://arxiv.org/abs/1904.05255: a
     sentence is read once for each of its predicates. In a BERT the predicate is marked by segment id 1, as in
-    AllenNLP's version of the latter: where the paper appends the predicate, [CLS] sentence [SEP] predicate [SEP], the
-    predicate's own pieces have segment id 1 here, which distinguishes repeated words. Over other encoders the task network has an
+    AllenNLP's version of the latter: the paper appends the predicate, [CLS] sentence [SEP] predicate [SEP]; here its
+    own pieces have segment id 1, which distinguishes repeated words. Over other encoders the task network has an
     indicator embedding. Tags are predicted one by one, without constraints.
     """
 
