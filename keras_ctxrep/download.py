@@ -1,4 +1,4 @@
-"""Files from the network and out of archives: what breaks off goes on, and nothing lands where it should not."""
+"""Downloads with resumption, and unpacking of archives that does not write outside its folder."""
 
 import bz2
 import errno
@@ -21,22 +21,22 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from keras_ctxrep import __version__
 
-TIMEOUT = 60  # seconds without a byte
-BLOCK = 1 << 20  # bytes read at once
-MEMBERS = 1000  # of an archive
+TIMEOUT = 60  # seconds without data
+BLOCK = 1 << 20  # bytes read at a time
+MEMBERS = 1000  # maximum number of files in an archive
 FULL = (errno.ENOSPC, errno.EDQUOT)
 COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 
 def fetch(url: str, path: Path) -> None:
-    """Downloads a file unless it is there; what an interrupted download left is gone on with.
+    """Downloads a file unless it exists; an interrupted download is resumed.
 
     Args:
-        url: https:// or http://; from the first nothing leads to the second.
+        url: https:// or http://; redirects from https:// to http:// are refused.
         path: the file.
 
     Raises:
-        OSError: no network, no such file there, no room on the disk; the message says what to do.
+        OSError: no network, no such file on the server, or no room on the disk; the message says what to do.
     """
     if path.is_file():
         return
@@ -51,7 +51,7 @@ def fetch(url: str, path: Path) -> None:
         if isinstance(error, OSError) and error.errno in FULL:
             remedy = "free some, or choose another disk with --cache FOLDER; the same command goes on from there"
             raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {remedy}") from None
-        if getattr(error, "filename", None) is not None:  # of this machine
+        if getattr(error, "filename", None) is not None:  # a local file
             raise
         reason = error.reason if isinstance(error, URLError) else error
         size = part.stat().st_size if part.exists() else 0
@@ -63,7 +63,7 @@ def fetch(url: str, path: Path) -> None:
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows every redirect but those that leave encryption, even if the next one came back to it."""
+    """Follows redirects except those from https:// to another scheme."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):
         if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
@@ -73,10 +73,10 @@ class _Redirects(HTTPRedirectHandler):
 
 
 def _download(url: str, path: Path, part: Path) -> None:
-    """Into `part`, from its end on if it holds the beginning of the same file, and then under its name."""
+    """Downloads to `part`, resuming if it is the beginning of the same file, and renames it to `path`."""
     from tqdm import tqdm
 
-    state = part.with_name(f"{part.name}.of")  # what file it is the beginning of: bytes, validator
+    state = part.with_name(f"{part.name}.of")  # identifies the file being downloaded: size, validator
     known = state.read_text(errors="replace") if part.exists() and state.exists() else ""
     have = part.stat().st_size if known.partition(" ")[2] else 0
     if not have or known.partition(" ")[0] != str(have):
@@ -87,7 +87,7 @@ def _download(url: str, path: Path, part: Path) -> None:
         except HTTPError as error:
             if error.code != 416 or not have:
                 raise
-            part.unlink()  # the file there is shorter than what is here: another one
+            part.unlink()  # the file on the server is shorter than the part: it has changed
             return _download(url, path, part)
         with response:
             begin, total = 0, int(response.headers.get("Content-Length") or 0) or None
@@ -96,7 +96,7 @@ def _download(url: str, path: Path, part: Path) -> None:
                 begin, total = (int(part_of[1]), int(part_of[2])) if part_of else (-1, None)
             fresh = f"{total} {response.headers.get('ETag') or response.headers.get('Last-Modified') or ''}"
             if response.status == 206 and (begin != have or fresh != known):
-                part.unlink()  # it has changed since
+                part.unlink()  # the file on the server has changed
                 return _download(url, path, part)
             if total and (free := shutil.disk_usage(part.parent).free) < total - begin:
                 raise OSError(errno.ENOSPC, f"{(total - begin) / 1e6:.0f} MB to come, {free / 1e6:.0f} MB free")
@@ -113,7 +113,7 @@ def _download(url: str, path: Path, part: Path) -> None:
 
 
 class _Bounded:
-    """What `tarfile` reads of an archive: in small parts only, for it keeps a member's long name, and not for ever.
+    """Limits what `tarfile` reads: the size of one read, since it keeps long names in memory, and the total.
 
     >>> with open(__file__, "rb") as file:
     ...     len(_Bounded(file, 9).read(5))
@@ -135,15 +135,15 @@ class _Bounded:
 
 
 def unpack(archive: Path, folder: Path, limit: int) -> None:
-    """Unpacks a zip or tar archive that holds plain files and folders only, none outside `folder`.
+    """Unpacks a zip or tar archive of plain files and folders, none of them outside `folder`.
 
     Args:
         archive: the file.
-        folder: to unpack into.
-        limit: bytes of all files together.
+        folder: the folder to unpack into, which must not exist.
+        limit: maximum total size of the files in bytes.
 
     Raises:
-        ValueError: the archive is none, damaged, or holds what it should not.
+        ValueError: not an archive, damaged, or with members other than plain files and folders.
         OSError: no room on the disk.
     """
     folder.mkdir(parents=True)
@@ -157,7 +157,7 @@ def unpack(archive: Path, folder: Path, limit: int) -> None:
 
 
 class _Members:
-    """The members of an archive, checked one by one before they are unpacked."""
+    """Checks the members of an archive, each before it is unpacked."""
 
     def __init__(self, archive: Path, limit: int):
         self.archive, self.limit, self._count, self._size = archive, limit, 0, 0
@@ -201,5 +201,5 @@ def _unpack_tar(archive: Path, folder: Path, members: _Members) -> None:
                 kind = "" if member.isreg() or member.isdir() else "a link or a device"
                 members.check(member.name, kind, member.size)
                 tarred.extract(member, folder, filter="data")
-        while bounded.read(BLOCK):  # to the end, where the sum of all bytes stands
+        while bounded.read(BLOCK):  # to the end, where the checksum of the compressed stream is checked
             pass

@@ -1,4 +1,4 @@
-"""Values of configs, checked against the types and bounds that the annotations of a dataclass state."""
+"""Checks the values of configs against the types and bounds in the annotations of a dataclass."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
@@ -6,7 +6,7 @@ from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
-_KINDS: dict[type, tuple[tuple[type, ...], str]] = {  # annotation: (types of a value, what it is called)
+_KINDS: dict[type, tuple[tuple[type, ...], str]] = {  # annotation -> (allowed types, name in messages)
     bool: ((bool,), "true or false"),
     int: ((int,), "a whole number"),
     float: ((int, float), "a number"),
@@ -17,7 +17,7 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {  # annotation: (types of a 
 
 
 class Range(NamedTuple):
-    """What a number may be: from `least` to `most`, or below `most` where that is `excluded`."""
+    """The range of a number: from `least` to `most`, or to below `most` if it is `excluded`."""
 
     least: float
     most: float
@@ -27,9 +27,9 @@ class Range(NamedTuple):
         return f"at least {self.least:,} and {'below' if self.excluded else 'at most'} {self.most:,}"
 
 
-Depth = Annotated[int, Range(1, 256)]  # layers of a model
+Depth = Annotated[int, Range(1, 256)]  # number of layers
 Size = Annotated[int, Range(1, 1 << 16)]  # width of a vector
-Rows = Annotated[int, Range(1, 1 << 31)]  # of a table
+Rows = Annotated[int, Range(1, 1 << 31)]  # rows of a table
 Fraction = Annotated[float, Range(0, 1, excluded=True)]
 
 
@@ -56,12 +56,12 @@ def check_values(hints: Mapping[str, Any], values: Mapping[str, Any], prefix: st
     """Checks the values that have an annotation.
 
     Args:
-        hints: name -> annotation, with a `Range` where it has one.
-        values: name -> value; lists stand for tuples, as in JSON.
-        prefix: of the names in messages.
+        hints: name -> annotation, possibly with a `Range`.
+        values: name -> value; tuples may be lists, as in JSON.
+        prefix: prefix of the names in messages.
 
     Raises:
-        ValueError: as `check`.
+        ValueError: see `check`.
 
     >>> check_values({"width": Size}, {"width": "2", "other": None}, "config.")
     Traceback (most recent call last):
@@ -75,10 +75,10 @@ def check_values(hints: Mapping[str, Any], values: Mapping[str, Any], prefix: st
 
 
 def check_names(kind: type, values: Any, prefix: str = "") -> None:
-    """Checks that an object of JSON has the fields of a dataclass, and no others.
+    """Checks that a JSON object has the fields of a dataclass, and no others.
 
     Raises:
-        ValueError: it is no object, lacks a field, or has an unknown one.
+        ValueError: it is not an object, lacks a field, or has an unknown one.
     """
     if not isinstance(values, dict):
         raise ValueError(f"{prefix.removesuffix('.') or kind.__name__}={values!r:.60}: an object is needed")
@@ -92,12 +92,12 @@ def check_names(kind: type, values: Any, prefix: str = "") -> None:
 
 
 def make(kind: type[T], values: Any, name: str) -> T:
-    """A dataclass that checks its fields, of an object of JSON.
+    """An instance of a dataclass that checks its fields, from a JSON object.
 
     Args:
         kind: the dataclass.
         values: the object.
-        name: of the object, for messages.
+        name: name of the object, for messages.
 
     Raises:
         ValueError: the message begins with NAME.FIELD.
@@ -111,7 +111,7 @@ def make(kind: type[T], values: Any, name: str) -> T:
 
 @cache
 def annotations(kind: type) -> dict[str, Any]:
-    """The annotations of a dataclass, with what is said of them."""
+    """The annotations of a dataclass, with their metadata."""
     return get_type_hints(kind, include_extras=True)
 
 
@@ -121,7 +121,7 @@ def most(kind: type, name: str) -> float:
 
 
 def _needed(hint: Any, value: Any) -> str | None:
-    """What an annotation calls for, if the value is not that."""
+    """The requirement of an annotation that a value violates, or None."""
     if get_origin(hint) is Annotated:
         kind, bounds = get_args(hint)
         needed = _needed(kind, value)

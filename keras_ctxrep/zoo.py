@@ -1,7 +1,7 @@
-"""The published models by their names: what each is, where it comes from, and how it gets here as a model folder.
+"""The published models: their properties and sources, and how to get them as model folders.
 
-A name is SIZE/DATASET, of GluonNLP's model zoo where it has one. Addresses are those that the authors publish; a
-SHA-256 stands here only if somebody has published it, and is checked. Downloads happen in `get` and nowhere else.
+A name is SIZE/DATASET, as in GluonNLP's model zoo where that has the model. URLs are those of the authors; SHA-256
+hashes are included, and checked, only where they were published. Only `get` downloads.
 """
 
 import difflib
@@ -21,8 +21,8 @@ from keras_ctxrep.download import fetch, unpack
 from keras_ctxrep.text.bundle import NAME, load, sha256, temporary_folder, written_whole_folder
 
 CACHE = "CTXREP_CACHE"  # environment variable: the folder of downloaded models
-SOURCE = "source.json"  # in a cached model folder: where it came from, with the hashes that were found
-PATTERNS = {  # of weights, the better one first
+SOURCE = "source.json"  # in a cached model folder: its source, and the hashes of the files
+PATTERNS = {  # file names of weights, the preferred one first
     "huggingface": ("model*.safetensors", "pytorch_model*.bin"),
     "allennlp": ("*.hdf5",),
     "google": ("*.index", "*.data-*"),
@@ -37,15 +37,15 @@ class Entry:
 
     Attributes:
         name: SIZE/DATASET.
-        format: of the published files: "google", "huggingface" or "allennlp"; "" if there is none that can be read.
-        urls: what is downloaded; () if there is no source, and `note` says why.
-        licence: of the weights.
+        format: format of the published files: "google", "huggingface" or "allennlp"; "" if it is not supported.
+        urls: files to download; () if there is no source, and `note` says why.
+        licence: licence of the weights.
         citation: URL of the paper.
         lowercase: whether texts are lower-cased and lose their accents; None: the model reads characters.
-        vocabulary_size: word pieces; 0: characters.
+        vocabulary_size: number of word pieces; 0: characters.
         sha256: file name -> SHA-256 in hexadecimal, of the downloaded files or of those in the archive.
-        positions: tokens of a BERT's longest input.
-        note: what else one should know.
+        positions: maximum input length of a BERT.
+        note: other remarks.
 
     >>> entry = lookup("bert_2_128_2/book_corpus_wiki_en_uncased")
     >>> entry.family, entry.casing, entry.parameters
@@ -75,14 +75,14 @@ class Entry:
 
     @property
     def config(self) -> dict[str, int]:
-        """The fields of our config that the name and the vocabulary state."""
+        """The fields of our config that follow from the name and the vocabulary."""
         sizes = [int(number) for number in re.findall(r"\d+", self.name.partition("/")[0])]
         config = dict(zip(_SIZES.get(self.family, _SIZES["bert"]), sizes, strict=True))
         return config | ({"vocabulary_size": self.vocabulary_size} if self.vocabulary_size else {})
 
     @property
     def parameters(self) -> int:
-        """Weights of the encoder, a BERT's with its pooler."""
+        """Number of weights of the encoder, with the pooler of a BERT."""
         return _PARAMETERS.get(self.family, _bert_parameters)(self)
 
     def as_dict(self) -> dict:
@@ -325,13 +325,13 @@ ENTRIES: tuple[Entry, ...] = (
 
 
 def lookup(name: str) -> Entry:
-    """The entry of a name.
+    """The entry with a name.
 
     Args:
-        name: SIZE/DATASET, or one of the two where only one entry has it.
+        name: SIZE/DATASET, or one of the two if only one entry has it.
 
     Raises:
-        ValueError: no entry has it, or several.
+        ValueError: no entry matches, or several.
 
     >>> lookup("scibert_scivocab_uncased").name
     'bert_12_768_12/scibert_scivocab_uncased'
@@ -362,7 +362,7 @@ def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
 
 
 def find(name: str | Path, cache: str | Path | None = None) -> Path:
-    """A model folder: a folder as it is, or that of a published model in the cache. Nothing is downloaded.
+    """The model folder of a path or of a published model in the cache. Nothing is downloaded.
 
     Args:
         name: a folder, or a name of the list.
@@ -393,22 +393,21 @@ def get(
     cache: str | Path | None = None,
     report: Callable[[str], None] = print,
 ) -> Path:
-    """The model folder of a published model: from the cache, or downloaded, checked, converted and kept there.
+    """The model folder of a published model: from the cache, or downloaded, checked, converted and cached.
 
-    An interrupted download goes on where it was when called again; a damaged folder in the cache is made again. Of
-    two processes that want the same model the second waits, and takes what the first has made.
+    Calling it again resumes an interrupted download and replaces a damaged folder in the cache. If two processes get
+    the same model, the second waits for the first and uses its result.
 
     Args:
         name: of the list.
         source: the published files, already here: a folder, an archive or a weight file. Nothing is downloaded.
-        mirror: address that takes the place of the publisher's, "https://host" or "https://host/path"; what follows
-            the host in the published address follows it here.
+        mirror: URL that replaces scheme and host of the published URLs, "https://host" or "https://host/path".
         cache: see `cached`.
-        report: called with what a user should know, in one line.
+        report: called with messages for the user, of one line each.
 
     Raises:
         ValueError: no such name; no source for it; files that are not those published, damaged, or of another model.
-        OSError: no network, no such file there, no room on the disk.
+        OSError: no network, no such file on the server, or no room on the disk.
 
     >>> import tempfile
     >>> from dataclasses import asdict
@@ -449,7 +448,7 @@ def get(
 
 @contextmanager
 def _locked(path: Path, entry: Entry, report: Callable[[str], None]) -> Iterator[None]:
-    """While one process makes a model, others wait. The lock ends with its process, the file stays."""
+    """A lock on the making of a model. It ends with its process; the file stays."""
     from filelock import FileLock, Timeout  # of the extra "tf", as what follows
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -476,7 +475,7 @@ def _is_whole(folder: Path) -> bool:
 def _make(
     entry: Entry, folder: Path, source: str | Path | None, downloads: Path, mirror: str, report: Callable[[str], None]
 ) -> None:
-    """Writes the model folder of published files: of `source`, or of what is in `downloads`."""
+    """Writes the model folder from published files: those of `source`, or else those in `downloads`."""
     with temporary_folder(folder) as work:
         verified = False
         try:
@@ -488,7 +487,7 @@ def _make(
                 warnings.simplefilter("always", UserWarning)
                 model, bundle = _read(entry, files)
         except (ValueError, RuntimeError):
-            if source is None and not verified:  # what was downloaded is of no use
+            if source is None and not verified:  # the downloaded files are unusable
                 shutil.rmtree(downloads, ignore_errors=True)
             raise
         for warning in caught:
@@ -530,9 +529,9 @@ def _mirrored(url: str, mirror: str | None) -> str:
 
 
 def _checked(entry: Entry, source: Path, work: Path) -> tuple[Path, dict[str, str], bool]:
-    """What a converter reads, the hashes of the published files in it, and whether all are as published."""
+    """The path for the converter, the hashes of the files, and whether all published hashes match."""
     if not source.exists():
-        source = source.with_name(f"{source.name}.index")  # a checkpoint is called by the beginning of its files' names
+        source = source.with_name(f"{source.name}.index")  # a checkpoint is named by the prefix of its files
         if not source.is_file():
             raise ValueError(f"{source.with_suffix('')}: no such file or folder")
     names = [_file_name(url) for url in entry.urls]
@@ -556,7 +555,7 @@ def _checked(entry: Entry, source: Path, work: Path) -> tuple[Path, dict[str, st
         files = [folder / name for name in {*names, *entry.sha256}]
         hashes |= {path.name: sha256(path) for path in files if path.is_file()}
         _compare(entry, hashes)
-    if not hashes:  # at least of the weights, to be told
+    if not hashes:  # at least the weights, for the report
         files = (
             [path for pattern in PATTERNS[form] for path in _shown(folder.glob(pattern))]
             if source.is_dir()
@@ -591,10 +590,10 @@ def _format(path: Path) -> str | None:
 
 
 def _read(entry: Entry, source: Path):
-    """(model, bundle) of published files, which must be of the entry's sizes."""
+    """(model, bundle) of published files; raises if their sizes are not those of the entry."""
     name = _format(source)
     read = importlib.import_module(f"keras_ctxrep.convert.{name}").read
-    if name == "google":  # whose files do not say it
+    if name == "google":  # its files do not have the casing
         model, bundle = read(source, lowercase=entry.lowercase)
     else:
         model, bundle = read(source.parent if name == "huggingface" and source.is_file() else source)

@@ -23,17 +23,19 @@ from keras_ctxrep.text.tokens import read_vocab, vocab_text
 
 WEIGHTS, OPTIONS = "weights.hdf5", "options.json"
 SUFFIXES = (".hdf5", ".h5")
-CHARACTERS = 261  # rows of the table: bytes, begin and end of sentence and word, padding; "no word" is not in the file
+CHARACTERS = (
+    261  # rows of the table: bytes, begin and end of sentence and word, padding; the file has no row for "no word"
+)
 _CELLS = "MultiRNNCell/Cell{}/LSTMCell"
-_ONLY_CELL = "LSTMCell"  # what `dump_weights` calls that of a single layer
+_ONLY_CELL = "LSTMCell"  # the name in `dump_weights` if there is only one layer
 
 
 def read(source: str | Path) -> tuple[keras.Model, Bundle]:
     """The encoder of a biLM, and its bundle.
 
     Args:
-        source: the weight file, options.json beside it, or the folder of both. Beside NAME_weights.hdf5
-            NAME_options.json is taken first. A biLM over words takes its vocabulary from a vocab*.txt beside it.
+        source: the weight file with options.json beside it, or the folder of both. For NAME_weights.hdf5
+            NAME_options.json is preferred. A biLM over words reads its vocabulary from a vocab*.txt beside it.
 
     Raises:
         ValueError: a file is missing or damaged, an option is missing or out of range, or the tensors are not those
@@ -57,7 +59,7 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
         names = table(config, _ONLY_CELL if only else _CELLS)
         check(names, stored, path)
         vocab = _vocabulary(path.parent, config.words) if config.words else ()
-        # random numbers for the largest weights would cost a second and 100 MB, to be overwritten
+        # zeros, since random initial values of the largest weights would take a second and 100 MB
         with keras.saving.custom_object_scope({"glorot_uniform": keras.initializers.Zeros}):
             model = elmo.encoder(config, config.dropout)
         fill(model, names, stored, path)
@@ -65,18 +67,18 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
 
 
 def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
-    """Writes options.json and weights.hdf5, and vocab.txt where the bundle has a vocabulary.
+    """Writes options.json and weights.hdf5, and vocab.txt if the bundle has a vocabulary.
 
-    bilm-tf reads all of them; AllenNLP reads biLMs over words of 50 characters that have highways, both projections
-    and residual sums.
+    bilm-tf reads all biLMs; AllenNLP only those with 50 characters per word, highways, both projections and residual
+    sums.
 
     Args:
-        folder: to write into.
-        model: a biLM's encoder, language model or classifier; what stands above the biLM is left out.
-        bundle: its config is that of the model.
+        folder: the folder to write.
+        model: an encoder, a language model or a model of a task; only the weights of its biLM are written.
+        bundle: the bundle of the model.
 
     Raises:
-        ValueError: the model is no biLM, or not that of the bundle.
+        ValueError: the model is not a biLM, or does not match the bundle.
 
     >>> import tempfile
     >>> config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
@@ -99,16 +101,16 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
 
 
 def table(config: elmo.Config, cells: str = _CELLS) -> list[Tensor]:
-    """The tensors of a biLM, and the weights of ours that each holds.
+    """The weight map of a biLM: its tensors, and our weights that each contains.
 
     Args:
         config: sizes.
-        cells: what a direction's layers are called in the file.
+        cells: format of the names of a direction's layers in the file.
 
     >>> [tensor.name for tensor in table(elmo.Config(words=9, layers=1))]  # doctest: +ELLIPSIS
     ['embedding', 'RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0', ...]
     """
-    if config.words:  # their table begins with the first word, ours with a row for no word
+    if config.words:  # our table has a row for "no word" before those of the words
         rows = [Tensor("embedding", (config.words, config.width), ("word_embedding/embeddings",), skip=1)]
     else:
         rows = _char_cnn(config)
@@ -128,7 +130,7 @@ def _char_cnn(config: elmo.Config) -> list[Tensor]:
     total = sum(number for _, number in config.filters)
     rows = [Tensor("char_embed", (CHARACTERS, config.embedding_dim), ("char_cnn/char_embed",))]
     for index, (width, number) in enumerate(config.filters):
-        name, shape = f"W_cnn_{index}", (1, width, config.embedding_dim, number)  # theirs is a convolution of images
+        name, shape = f"W_cnn_{index}", (1, width, config.embedding_dim, number)  # a 2D convolution in the file
         rows.append(Tensor(f"CNN/{name}", shape, (f"char_cnn/{name}",), forth=lambda x: x[0], back=lambda x: x[None]))
         rows.append(Tensor(f"CNN/b_cnn_{index}", (number,), (f"char_cnn/b_cnn_{index}",)))
     for index in range(config.highways):
@@ -181,7 +183,7 @@ def _opened(path: Path):
 
 
 def _elsewhere(name: str, item: Any) -> str | None:
-    """What of a file is not in it under its own name: links, and values that lie in other files."""
+    """Describes an item whose values are not in the file itself, a link or external storage; None for others."""
     if isinstance(item, h5py.SoftLink | h5py.ExternalLink):
         return f"{name} is a link to {getattr(item, 'filename', item.path)}"
     if isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
@@ -190,7 +192,7 @@ def _elsewhere(name: str, item: Any) -> str | None:
 
 
 def _options(weights: Path) -> Options:
-    """What the options file says that belongs to a weight file."""
+    """The options of the file that belongs to a weight file."""
     folder = weights.parent
     preferred = [folder / f"{weights.stem.removesuffix('weights')}{OPTIONS}", folder / OPTIONS]
     all_options = visible(folder.glob(f"*{OPTIONS}"))
@@ -204,7 +206,7 @@ def _options(weights: Path) -> Options:
 
 
 def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
-    """The words of the only vocab*.txt, or none if there is no such file."""
+    """The words of the only vocab*.txt; empty if there is no such file."""
     files = sorted(folder.glob("vocab*.txt"))
     if len(files) > 1:
         raise ValueError(f"{folder}: several vocabularies: {', '.join(path.name for path in files)}; leave one")

@@ -1,4 +1,4 @@
-"""What the published formats of BERT have in common: options, heads, vocabulary, and what a checkpoint is."""
+"""The common parts of the published formats of BERT: options, heads, vocabulary, and the kind of a checkpoint."""
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -15,20 +15,20 @@ from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import WordPiece
 
-KINDS = ("float32", "float16", "bfloat16")  # dtypes that are read, as float32
+KINDS = ("float32", "float16", "bfloat16")  # supported dtypes, all converted to float32
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 NEXT_SENTENCE = ("next", "random")  # classes of next-sentence prediction
 
 
 class Architecture(NamedTuple):
-    """What a model of `transformers` holds.
+    """The contents of a model class of `transformers`.
 
     Attributes:
-        task: of ours.
-        parts: above the layers.
-        labels: of its classes, where they are always the same.
-        pairs: whether it reads pairs of texts; of a classifier of texts, what is taken if nobody says.
-        problems: `problem_type` of a classifier of texts -> task of ours; empty: it is none.
+        task: the corresponding task.
+        parts: pooler and heads above the layers.
+        labels: class names, if they are always the same.
+        pairs: whether it reads pairs of texts; for a text classifier only the default.
+        problems: `problem_type` of a text classifier -> task; empty for other models.
     """
 
     task: str
@@ -43,16 +43,16 @@ _PROBLEMS = {
     "regression": "regress",
     "multi_label_classification": "multilabel",
 }
-ARCHITECTURES = {  # the first two and BertModel are Google's too
+ARCHITECTURES = {  # Google's checkpoints have the first two and BertModel
     "BertForPreTraining": Architecture("pretrainer", ("pooler", "mlm", "nsp")),
     "BertForMaskedLM": Architecture("pretrainer", ("mlm",)),
     "BertForNextSentencePrediction": Architecture("classify", ("pooler", "nsp"), NEXT_SENTENCE, pairs=True),
     "BertForSequenceClassification": Architecture("classify", ("pooler", "classifier"), problems=_PROBLEMS),
     "BertForTokenClassification": Architecture("tag", ("classifier",)),
     "BertForQuestionAnswering": Architecture("answer", ("span",), pairs=True),
-    "BertModel": Architecture("embed", ("pooler",)),  # some have none
+    "BertModel": Architecture("embed", ("pooler",)),  # some have no pooler
 }
-PARTS = {  # in words
+PARTS = {  # part -> its name in messages
     "pooler": "pooled output",
     "mlm": "masked language model",
     "nsp": "next sentence",
@@ -62,7 +62,7 @@ PARTS = {  # in words
 
 
 class Rows(list[Tensor]):
-    """A table in the making.
+    """A weight map, built row by row.
 
     >>> rows = Rows()
     >>> rows.dense("cls/predictions/transform/dense", 4, 8, "mlm_transform")
@@ -71,28 +71,28 @@ class Rows(list[Tensor]):
     """
 
     def add(self, name: str, shape: tuple[int, ...], ours: str, **how) -> None:
-        """One weight; `how` are further fields of `Tensor`."""
+        """Adds one weight; `how` are further fields of `Tensor`."""
         self.append(Tensor(name, shape, (ours,), **how))
 
     def dense(self, name: str, inputs: int, units: int, ours: str) -> None:
-        """Kernel and bias."""
+        """Adds kernel and bias of a dense layer."""
         self.add(f"{name}/kernel", (inputs, units), f"{ours}/kernel")
         self.add(f"{name}/bias", (units,), f"{ours}/bias")
 
     def norm(self, name: str, ours: str, width: int) -> None:
-        """Gamma and beta of a layer norm."""
+        """Adds gamma and beta of a layer norm."""
         self.add(f"{name}/gamma", (width,), f"{ours}/gamma")
         self.add(f"{name}/beta", (width,), f"{ours}/beta")
 
 
 def architecture(parts: Collection[str], classifier: str | None, source: object) -> tuple[str, tuple[str, ...]]:
-    """The model whose parts a checkpoint has: the name that `transformers` gives it, and its parts.
+    """The model class of `transformers` that has the parts of a checkpoint, and its parts.
 
-    A pooler is found in many checkpoints in which no head reads it; then it is not among the parts.
+    Many checkpoints have a pooler that no head reads; the returned parts do not include it.
 
     Args:
-        parts: names of those that the checkpoint has.
-        classifier: the architecture that a part "classifier" belongs to, if that is known.
+        parts: the parts in the checkpoint.
+        classifier: the architecture that a part "classifier" belongs to, if it is known.
         source: name of the file, for messages.
 
     Raises:
@@ -117,14 +117,14 @@ def architecture(parts: Collection[str], classifier: str | None, source: object)
 
 
 def config(options: Options, pooler: bool) -> bert.Config:
-    """Sizes from a config.json or bert_config.json, whose keys are the same.
+    """Sizes from a config.json or bert_config.json, which have the same keys.
 
     Args:
         options: the file.
         pooler: whether the model has a pooler.
 
     Raises:
-        ValueError: an option is missing or out of range, or asks for what no model of ours does.
+        ValueError: an option is missing, out of range or not supported.
 
     >>> names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     >>> config(Options("config.json", dict.fromkeys((*names, "max_position_embeddings"), 8)), True).segments
@@ -154,12 +154,12 @@ def config(options: Options, pooler: bool) -> bert.Config:
 
 
 def build(config: bert.Config, task: str, classes: int = 0, **head) -> keras.Model:
-    """The model of a task, with fresh weights.
+    """The model of a task, with random weights.
 
     Args:
         config: sizes.
         task: "pretrainer", "embed", "classify", "tag" or "answer".
-        classes, head: of the task's head.
+        classes, head: number of classes and keyword arguments of the task's head.
 
     >>> build(bert.SIZES["bert_2_64_2"], "answer").name
     'answerer'
@@ -188,16 +188,16 @@ def restored(
 
     Args:
         source: name of the file, for messages.
-        stored: name -> tensor, as of `weights.check`.
-        table: the tensors that are to be there.
-        known: names of others that are no weights of the model.
+        stored: name -> tensor, see `weights.check`.
+        table: the weight map: the expected tensors.
+        known: names of other tensors, which are not weights of the model.
         config: sizes.
-        task: of ours.
-        pairs: it reads pairs of texts.
-        fields: others of the bundle.
+        task: name of the task.
+        pairs: whether it reads pairs of texts.
+        fields: other fields of the bundle.
 
     Raises:
-        ValueError: the tensors are not those of the table, or can not be read.
+        ValueError: the tensors are not those of the table, or cannot be read.
     """
     check(table, stored, source, known, KINDS)
     fields = {"max_length": config.max_positions} | fields
@@ -213,7 +213,7 @@ def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, sou
 
     Args:
         stored: names of tensors.
-        prefix: of those of a pooler.
+        prefix: prefix of the names of a pooler's tensors.
         config: sizes of the model.
         source: name of the file, for messages.
 
@@ -227,15 +227,15 @@ def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, sou
 
 
 def vocabulary(pieces: Sequence[str], rows: int, source: object) -> tuple[str, ...]:
-    """Word pieces, one for each row of the embedding at most; what has no row is left out with a warning.
+    """The word pieces that have a row in the embedding; the others are left out with a warning.
 
     Args:
-        pieces: in the order of their ids.
-        rows: of the embedding.
+        pieces: all pieces, in the order of their ids.
+        rows: number of rows of the embedding.
         source: name of the file, for messages.
 
     Raises:
-        ValueError: a special piece is missing, a piece occurs twice, or one has a line end in it.
+        ValueError: a special piece is missing, a piece occurs twice, or a piece contains a line end.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> len(vocabulary([*SPECIAL_PIECES, "a", "b"], 8, "vocab.txt"))
@@ -254,7 +254,7 @@ def vocabulary(pieces: Sequence[str], rows: int, source: object) -> tuple[str, .
 
 
 def looks_uncased(pieces: Sequence[str]) -> bool:
-    """Whether a vocabulary is of lower-cased text: no capital letter in it, outside of pieces like [CLS] and <S>.
+    """Whether a vocabulary is of lower-cased text: no upper-case letter except in pieces like [CLS] and <S>.
 
     >>> looks_uncased(["[CLS]", "<S>", "a"]), looks_uncased(["[CLS]", "A"])
     (True, False)
@@ -263,7 +263,7 @@ def looks_uncased(pieces: Sequence[str]) -> bool:
 
 
 def next_sentence(bundle: Bundle) -> bool:
-    """Whether a classifier is a pretrainer's head for next sentences.
+    """Whether a classifier is a next-sentence prediction head.
 
     >>> from keras_ctxrep.text.features import Reads
     >>> next_sentence(Bundle("bert", "classify", {}, 8, NEXT_SENTENCE, reads=Reads(pair=True)))
@@ -273,7 +273,7 @@ def next_sentence(bundle: Bundle) -> bool:
 
 
 def left_out(source: object, what: str) -> None:
-    """Warns that something of a checkpoint is not in the model.
+    """Warns that a part of a checkpoint is not in the model.
 
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
@@ -285,7 +285,7 @@ def left_out(source: object, what: str) -> None:
 
 
 def summary(model: keras.Model, bundle: Bundle) -> str:
-    """What a checkpoint turned out to be, in three lines.
+    """A summary of a converted checkpoint, in three or four lines.
 
     Args:
         model, bundle: as read.

@@ -18,25 +18,25 @@ from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import read_vocab
 
 OPTIONS = "bert_config.json"
-SLOTS = ("adam_m", "adam_v")  # of the optimizer, beside each weight
+SLOTS = ("adam_m", "adam_v")  # optimizer slots of each weight
 STEP = "global_step"
 PREFIXES = {"pooler": "bert/pooler/", "mlm": "cls/predictions/", "nsp": "cls/seq_relationship/"}
 
 
 def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model, Bundle]:
-    """The model of a checkpoint, and its bundle: a pretrainer if it has the heads, else an encoder.
+    """The model of a checkpoint, and its bundle: a pretrainer if the heads are in the checkpoint, else an encoder.
 
-    `hidden_act` "gelu" is read as the exact form with erf, which the models were published with, and which
-    `transformers` computes; the repository's later code computes the tanh approximation. Outputs differ by some 1e-3.
+    `hidden_act` "gelu" is read as the exact form with erf, which the models were published with and `transformers`
+    computes; later versions of the repository compute the tanh approximation. Outputs differ by about 1e-3.
 
     Args:
         source: the folder, or the checkpoint's path without ".index".
-        lowercase: whether text is lower-cased and loses its accents, which the files do not say; None: if there is no
-            capital letter in the vocabulary.
+        lowercase: whether text is lower-cased and accents are removed, which is not in the files; None: true if the
+            vocabulary has no upper-case letter.
 
     Raises:
-        ValueError: a file is missing or damaged, or the variables are not those that the options call for.
-        ImportError: TensorFlow, whose own format this is, is not installed.
+        ValueError: a file is missing or damaged, or the variables do not match the options.
+        ImportError: TensorFlow, which is needed to read the format, is not installed.
 
     >>> read("uncased_L-12_H-768_A-12")
     Traceback (most recent call last):
@@ -61,11 +61,11 @@ def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model
 
 
 def table(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp")) -> list[Tensor]:
-    """The variables of a checkpoint, and the weights of ours that each holds.
+    """The weight map of a checkpoint: its variables, and our weights that each contains.
 
     Args:
         config: sizes.
-        parts: what stands above the layers.
+        parts: the parts above the layers.
 
     >>> len(table(bert.Config())), table(bert.Config())[-2].name
     (206, 'cls/seq_relationship/output_weights')
@@ -92,7 +92,7 @@ def table(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp")
         rows.dense("cls/predictions/transform/dense", width, width, "mlm_transform")
         rows.norm("cls/predictions/transform/LayerNorm", "mlm_norm", width)
         rows.add("cls/predictions/output_bias", (config.vocabulary_size,), "mlm_bias/bias")
-    if "nsp" in parts:  # a kernel for products with a transposed matrix
+    if "nsp" in parts:  # the kernel is stored transposed
         name = "cls/seq_relationship/output_weights"
         rows.add(name, (2, width), "nsp_logits/kernel", forth=lambda x: x.T, back=lambda x: x.T)
         rows.add("cls/seq_relationship/output_bias", (2,), "nsp_logits/bias")
@@ -125,7 +125,7 @@ def _beside(prefix: Path, name: str) -> Path:
 
 
 def _variables(prefix: Path) -> dict[str, Any]:
-    """Shape, dtype and value of every variable, the last value kept for those who read it in parts."""
+    """Shape, dtype and value of every variable; the last value is cached, since it is read in parts."""
     try:
         import tensorflow as tf
     except ModuleNotFoundError:

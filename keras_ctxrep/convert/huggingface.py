@@ -29,7 +29,7 @@ from keras_ctxrep.text.tokens import SPECIAL_PIECES, read_vocab, vocab_text
 OPTIONS, TOKENIZER, TOKENIZER_OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"
 WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
 HEADS = {"mlm": "cls.predictions.", "nsp": "cls.seq_relationship.", "classifier": "classifier.", "span": "qa_outputs."}
-POSITIONS = "embeddings.position_ids"  # a buffer
+POSITIONS = "embeddings.position_ids"  # a buffer, not a weight
 BIAS, TIED_BIAS = "cls.predictions.bias", "cls.predictions.decoder.bias"
 WORDS, TIED_WORDS = "embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64"}
@@ -47,8 +47,8 @@ WRITTEN_AS = {  # task -> architectures that hold it, the preferred one first
     "tag": ("BertForTokenClassification", "BertModel"),
     "answer": ("BertForQuestionAnswering", "BertModel"),
 }
-PAIRS = "ctxrep_pairs"  # a key of our own in config.json: whether a classifier reads pairs of texts
-# beside another model; whoever reads the folder would take them for this one's
+PAIRS = "ctxrep_pairs"  # our own key in config.json: whether a classifier reads pairs of texts
+# files that `write` does not write; those of another model in the folder would be read with this one
 STALE = (
     ADDED,
     "special_tokens_map.json",
@@ -57,28 +57,30 @@ STALE = (
     MODULES,
     MODULE_OPTIONS,
 )
-TORCH = (2, 10)  # CVE-2025-32434 and CVE-2026-24747: before, weights_only=True may run what is in a file
+TORCH = (
+    2,
+    10,
+)  # CVE-2025-32434 and CVE-2026-24747: earlier versions may execute code in a file despite weights_only=True
 SPECIAL = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
 
 
 def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bundle]:
-    """The model whose weights a folder has, and its bundle.
+    """The model in a folder, and its bundle.
 
-    What the model is, the tensors say; config.json is asked where they are not enough. Heads that it names and that
-    have no weights, and a pooler that no head reads, are reported by a warning. Weights in float16 and bfloat16 are
-    read as float32. Nothing is unpickled but by `torch.load(weights_only=True)` of a PyTorch in which that is safe.
-    Tokens that were added to the vocabulary are reported, for they are not looked for in texts, and so is what
-    sentence-transformers puts on top of the model.
+    The architecture is determined by the tensors, and by config.json where they are ambiguous. Warnings report heads
+    in config.json without weights, a pooler that no head reads, tokens added to the vocabulary, which are not
+    recognised in texts, and modules of sentence-transformers on top of the model. Weights in float16 and bfloat16 are
+    converted to float32. The only unpickling is by `torch.load(weights_only=True)` in PyTorch versions in which that is
+    safe.
 
     Args:
-        folder: with config.json, model.safetensors or pytorch_model.bin (whole or in shards), vocab.txt or
+        folder: a folder with config.json, model.safetensors or pytorch_model.bin (whole or in shards), and vocab.txt or
             tokenizer.json.
-        pairs: whether a classifier reads pairs of texts, which the files do not say; None: if `write` has noted it, or
-            it tells next sentences.
+        pairs: whether a classifier reads pairs of texts, which is not in published files; None: what `write` noted in
+            config.json, or true for next-sentence prediction.
 
     Raises:
-        ValueError: a file is missing or damaged, the tensors are not those that config.json calls for, or it calls
-            for what no model of ours does.
+        ValueError: a file is missing or damaged, the tensors do not match config.json, or an option is not supported.
         ImportError: `safetensors`, or `torch` for a pytorch_model.bin, is not installed, or `torch` is too old.
 
     >>> import tempfile
@@ -122,19 +124,19 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
 def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: str | None = None) -> None:
     """Writes config.json, model.safetensors, vocab.txt, tokenizer.json and tokenizer_config.json.
 
-    `transformers` finds every tensor that its model has, and no other; but an encoder without a pooler is its
-    BertModel with add_pooling_layer=False, which the files can not say: a warning does.
+    The tensors are exactly those of the model class in `transformers`. An encoder without a pooler must be loaded as
+    BertModel with add_pooling_layer=False, which cannot be stored in the files; a warning says so.
 
     Args:
-        folder: to write into.
+        folder: the folder to write.
         model: a BERT of any task.
-        bundle: its config is that of the model.
-        architecture: what to write it as, e.g. "BertModel" for the encoder of a pretrainer; what stands above is left
-            out. None: the one that has the same heads.
+        bundle: the bundle of the model.
+        architecture: the model class to write, e.g. "BertModel" for the encoder of a pretrainer; its heads are then
+            left out. None: the class with the same heads.
 
     Raises:
-        ValueError: the model is no BERT or not that of the bundle, or is one that `transformers` does not have; the
-            folder has files of another model that are not written anew.
+        ValueError: the model is not a BERT, does not match the bundle, or has no equivalent in `transformers`; or the
+            folder has files of another model that would not be overwritten.
 
     >>> import tempfile
     >>> from dataclasses import asdict
@@ -181,14 +183,14 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
 def table(
     config: bert.Config, architecture: str, classes: int = 2, prefix: str | None = None, old_norms: bool = False
 ) -> list[Tensor]:
-    """The tensors of an architecture, and the weights of ours that each holds: Google's, under other names.
+    """The weight map of an architecture: Google's, with other names.
 
     Args:
         config: sizes.
         architecture: a name in `ARCHITECTURES`.
-        classes: of a classifier.
-        prefix: of the names of the encoder's tensors; None: as `transformers` writes them.
-        old_norms: layer norms have "gamma" and "beta".
+        classes: number of classes of a classifier.
+        prefix: prefix of the names of the encoder's tensors; None: as `transformers` writes them.
+        old_norms: whether the weights of layer norms are named "gamma" and "beta".
 
     >>> [tensor.name for tensor in table(bert.Config(layers=1), "BertForTokenClassification")][-1]
     'classifier.bias'
@@ -199,7 +201,7 @@ def table(
     if prefix is None:
         prefix = "" if architecture == "BertModel" else "bert."
     rows = [_renamed(tensor, prefix, old_norms) for tensor in google.table(config, parts)]
-    if architecture == "BertForNextSentencePrediction":  # ours is a classifier of two classes
+    if architecture == "BertForNextSentencePrediction":  # our model is a classifier of two classes
         ours = {"nsp_logits/kernel": "logits/kernel", "nsp_logits/bias": "logits/bias"}
         rows = [tensor._replace(ours=tuple(ours.get(path, path) for path in tensor.ours)) for tensor in rows]
     for part, units, ours in (("classifier", classes, "logits"), ("span", 2, "span_logits")):
@@ -226,7 +228,7 @@ def _renamed(tensor: Tensor, prefix: str, old_norms: bool) -> Tensor:
 
 
 def _refuse(options: Options) -> None:
-    """Raises where the file describes another model than ours."""
+    """Raises if the file describes a model that is not supported."""
     for name, kind, fine in (
         ("model_type", str, ("bert",)),
         ("position_embedding_type", str, ("absolute",)),
@@ -241,7 +243,7 @@ def _refuse(options: Options) -> None:
 
 
 def _architecture(options: Options, stored: Collection[str], prefix: str, source: Path) -> tuple[str, tuple[str, ...]]:
-    """The name and the parts of the model, by its tensors; a warning where config.json names another one."""
+    """The name and the parts of the model, by its tensors; warns if config.json names heads that have no weights."""
     starts = HEADS | {"pooler": f"{prefix}pooler."}
     present = {part for part, start in starts.items() if any(name.startswith(start) for name in stored)}
     named = [str(name) for name in options.get("architectures", list, default=[])]
@@ -263,7 +265,7 @@ def _classes(stored: Mapping[str, Any], parts: Collection[str]) -> int:
 
 
 def _head(options: Options, name: str, classes: int, config: bert.Config) -> tuple[str, dict[str, Any]]:
-    """Our task, and the fields of the bundle that tell of the head."""
+    """The task, and the fields of the bundle for its head."""
     kind = ARCHITECTURES[name]
     if not (kind.labels or "classifier" in kind.parts):
         return kind.task, {}
@@ -319,7 +321,7 @@ def _target(bundle: Bundle, architecture: str | None) -> str:
 
 
 def _written_options(bundle: Bundle, config: bert.Config, name: str) -> dict[str, Any]:
-    """What config.json says."""
+    """The contents of config.json."""
     kind = ARCHITECTURES[name]
     options: dict[str, Any] = {
         "architectures": [name],
@@ -359,7 +361,7 @@ def _written_options(bundle: Bundle, config: bert.Config, name: str) -> dict[str
 
 
 def _tensors(folder: Path) -> tuple[Path, dict[str, Stored]]:
-    """The file that tells where the tensors are, and what each is; none is read yet."""
+    """The weight file, or the index of its shards, and the tensors, whose values are not read yet."""
     for name, opened in ((WEIGHTS, _safetensors), (PICKLED, _pickled)):
         path, index = folder / name, folder / f"{name}.index.json"
         if path.is_file():
@@ -395,7 +397,9 @@ def _safetensors(path: Path) -> dict[str, Stored]:
 
     def stored(name: str, part: Any) -> Stored:
         def values(index: Any) -> np.ndarray:
-            with library.safe_open(str(path), "np") as file:  # anew, for what was read of an open file stays in memory
+            with library.safe_open(
+                str(path), "np"
+            ) as file:  # reopened, since an open file keeps what was read in memory
                 part = file.get_slice(name)
                 return part[:] if index == () else part[index]
 
@@ -410,7 +414,7 @@ def _safetensors(path: Path) -> dict[str, Stored]:
 
 
 def _pickled(path: Path) -> dict[str, Stored]:
-    """What `torch.load` reads without running what is in the file."""
+    """The tensors of a PyTorch file, read without executing code in it."""
     try:
         torch = package("torch", "torch")
     except ImportError as error:
@@ -437,7 +441,7 @@ def _pickled(path: Path) -> dict[str, Stored]:
 
 
 def _known(stored: dict[str, Stored], prefix: str, config: bert.Config, options: Options, source: Path) -> set[str]:
-    """Names of tensors that repeat others, which is checked here, or that are no weights."""
+    """Names of tensors that are no weights or copies of other tensors; checks that the copies are equal."""
     known = set()
     if f"{prefix}{POSITIONS}" in stored:
         value = stored[f"{prefix}{POSITIONS}"][()]
@@ -460,9 +464,9 @@ def _known(stored: dict[str, Stored], prefix: str, config: bert.Config, options:
 
 
 def _write_safetensors(path: Path, tensors: Sequence[Tensor], values: Iterable[tuple[str, np.ndarray]]) -> None:
-    """One tensor after the other; the library takes all at once, and transposed kernels are copies.
+    """Writes one tensor at a time; the library needs all at once, and transposed kernels are copies.
 
-    Above the model's own memory BERT-base, of 418 MB, is written with 180 MB, by safetensors 0.8 with 430 MB.
+    Besides the model itself, writing BERT-base (418 MB) takes 180 MB of memory; safetensors 0.8 takes 430 MB.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -481,7 +485,7 @@ def _write_safetensors(path: Path, tensors: Sequence[Tensor], values: Iterable[t
 
 
 def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
-    """The fields of the bundle that say how text is prepared."""
+    """The fields of the bundle for text preparation."""
     paths = {name: folder / name for name in (VOCAB, TOKENIZER, TOKENIZER_OPTIONS)}
     exists = {name: path.is_file() for name, path in paths.items()}
     options = Options(paths[TOKENIZER_OPTIONS], None if exists[TOKENIZER_OPTIONS] else {})
@@ -527,7 +531,7 @@ def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
 
 
 def _added(folder: Path, whole: Options, options: Options) -> None:
-    """Reports tokens that `transformers` finds in texts as a whole, and our word pieces do not."""
+    """Warns of added tokens, which `transformers` recognises in texts and our tokenizer does not."""
     tokens = [entry.get("content") for entry in whole.get("added_tokens", list, default=[]) if isinstance(entry, dict)]
     decoder = options.get("added_tokens_decoder", dict, default={})
     tokens += [entry.get("content") for entry in decoder.values() if isinstance(entry, dict)]
@@ -540,7 +544,7 @@ def _added(folder: Path, whole: Options, options: Options) -> None:
 
 
 def _modules(folder: Path) -> None:
-    """Reports what sentence-transformers puts on top of the model."""
+    """Warns of weights that sentence-transformers has on top of the model."""
     if not (folder / MODULES).is_file():
         return
     try:

@@ -19,7 +19,7 @@ from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 
 TASK = "task.json"  # of a preset with a head
-NAMES = {  # beginnings and parts of Google's names -> KerasHub's
+NAMES = {  # regular expressions in Google's names -> KerasHub's
     r"^bert/embeddings/word_embeddings$": "token_embedding/embeddings",
     r"^bert/embeddings/token_type_embeddings$": "segment_embedding/embeddings",
     r"^bert/embeddings/position_embeddings$": "position_embedding/embeddings",
@@ -39,19 +39,19 @@ NAMES = {  # beginnings and parts of Google's names -> KerasHub's
 
 
 def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
-    """The model of a preset, or of a model of KerasHub's, and its bundle.
+    """Converts a preset or a model of KerasHub; returns the model and its bundle.
 
     KerasHub computes the tanh approximation of gelu in the layers, whatever the weights were trained with, so the
-    config says "gelu_tanh". In the head of a `BertMaskedLM` it computes the exact form, which our model does not: a
-    warning says so, and the logits differ by some 1e-3.
+    config has "gelu_tanh". In the head of a `BertMaskedLM` it computes the exact form, which our model does not: the
+    logits differ by about 1e-3, and a warning says so.
 
     Args:
-        source: a preset's folder; any other name of one that `from_preset` knows, whose encoder is read; or a
+        source: a preset's folder; any other name that `from_preset` accepts, of which only the encoder is read; or a
             `BertBackbone`, `BertMaskedLM` or `BertTextClassifier`.
-        tokenizer: a `BertTokenizer`, where the model has none.
+        tokenizer: a `BertTokenizer`, if the model has none.
 
     Raises:
-        ValueError: no BERT of KerasHub's, a model without a tokenizer, or weights that the table does not know.
+        ValueError: not a BERT of KerasHub, no tokenizer, or weights that are not in the weight map.
         ImportError: `keras_hub` is not installed.
 
     >>> read(keras.Sequential())
@@ -91,12 +91,12 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
 
 
 def table(config: bert.Config, architecture: str = "BertModel", classes: int = 2) -> list[Tensor]:
-    """The weights of a model of KerasHub's by their paths, and the weights of ours that each is: Google's, renamed.
+    """The weight map of a KerasHub model, by the paths of its weights: Google's, renamed.
 
     Args:
         config: sizes.
         architecture: "BertModel", "BertForMaskedLM" or "BertForSequenceClassification".
-        classes: of a classifier.
+        classes: number of classes of a classifier.
 
     >>> table(bert.Config(layers=1))[5].name
     'transformer_layer_0/self_attention_layer/query/kernel'
@@ -109,7 +109,7 @@ def table(config: bert.Config, architecture: str = "BertModel", classes: int = 2
 
 
 def _renamed(tensor: Tensor, config: bert.Config) -> Tensor:
-    """A row of Google's table under KerasHub's path; attention has an axis of heads there."""
+    """A row of Google's weight map with KerasHub's path; attention kernels have an axis of heads there."""
     name = tensor.name
     for theirs, ours in NAMES.items():
         name = re.sub(theirs, ours, name)
@@ -143,7 +143,7 @@ def _config(backbone: Any, pooler: bool) -> bert.Config:
 
 
 def _preparation(source: Any, tokenizer: Any, config: bert.Config, where: str) -> dict[str, Any]:
-    """The fields of the bundle that say how text is prepared."""
+    """The fields of the bundle for text preparation."""
     if tokenizer is None:
         tokenizer = getattr(getattr(source, "preprocessor", None), "tokenizer", None)
     if tokenizer is None:
@@ -162,7 +162,7 @@ def _preparation(source: Any, tokenizer: Any, config: bert.Config, where: str) -
 
 
 def _preset(hub: Any, source: str, tokenizer: Any) -> tuple[Any, Any]:
-    """The model of a preset, with its head where the folder has one, and its tokenizer."""
+    """The model of a preset, with its head if the folder has one, and its tokenizer."""
     kind = hub.BertBackbone
     if (Path(source) / TASK).is_file():
         named = Options(Path(source) / TASK).get("class_name", str)

@@ -12,7 +12,7 @@ class Options:
 
     Args:
         place: path of the file, or its name for messages.
-        values: what it says; None: the file is read.
+        values: the object; None: read it from the file.
 
     Raises:
         ValueError: the file is not JSON, or not an object.
@@ -40,17 +40,17 @@ class Options:
         default: Any = _NEEDED,
         most: float = float("inf"),
     ) -> Any:
-        """One value.
+        """Returns a value of the object, checked.
 
         Args:
-            path: its keys with dots between them.
-            kind: types that it may have.
-            least: that it may be.
-            default: where it is missing or null; without one it is needed.
-            most: that it may be, where `least` is given.
+            path: its keys, separated by dots.
+            kind: allowed type or types.
+            least: minimum.
+            default: returned if the value is missing or null; without a default the value is required.
+            most: maximum, checked only if `least` is given.
 
         Raises:
-            ValueError: it is missing, of another type or out of range.
+            ValueError: the value is missing, of another type or out of range.
         """
         value: Any = self.values
         for key in path.split("."):

@@ -21,31 +21,31 @@ from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import lines, open_binary
 
-UNKNOWN = ("<UNK>", "<unk>")  # what a file may call the vector of unseen words
-MAGIC, VERSIONS = 793712314, (11, 12)  # of fastText; files older than the magic number have neither
-SUPERVISED = 3  # fastText's number of its classifiers
-_BLOCK = 1 << 20  # bytes that are read at once
-_LONGEST = 10_000  # bytes of a word, at most
-_WIDEST = 100_000  # numbers of a vector, at most
+UNKNOWN = ("<UNK>", "<unk>")  # names of the vector of unknown words in files
+MAGIC, VERSIONS = 793712314, (11, 12)  # of fastText; the oldest files have neither magic number nor version
+SUPERVISED = 3  # fastText's model type of classifiers
+_BLOCK = 1 << 20  # bytes read at a time
+_LONGEST = 10_000  # maximum bytes of a word
+_WIDEST = 100_000  # maximum width of a vector
 
 
 def read(source: str | Path) -> tuple[keras.Model, Bundle]:
-    """A table of published word vectors as an encoder, and its bundle.
+    """Converts a file of published word vectors; returns the encoder and its bundle.
 
-    A name that ends in .bin, or in .bin and .gz, .bz2 or .xz, is binary, of word2vec or fastText; any other is text,
-    whose first line may count words and dimensions. Words of text may hold spaces. What is binary may have words that
-    are not UTF-8, which no text can have: they are kept with their bytes written out.
+    Files named .bin (also with .gz, .bz2 or .xz after it) are read as binary files of word2vec or fastText, all others
+    as text, whose first line may have the numbers of words and dimensions. Words in text files may contain spaces.
+    Words in binary files that are not valid UTF-8 are kept with escaped bytes.
 
-    The vector of unseen words is the file's own if it has one for <unk>. Otherwise it is the mean of all, the vector at
-    the least squared distance from them; beside n-grams, which give unseen words vectors of their own, it is zero, as
-    in fastText. Words are looked up in lower case if the file has no others.
+    The vector of unknown words is that of <unk> if the file has one. Otherwise it is the mean of all vectors, which has
+    the least squared distance to them; with n-grams, from which unknown words get vectors, it is zero, as in fastText.
+    Words are looked up in lower case if all words of the file are lower-cased.
 
     Args:
         source: the file.
 
     Raises:
-        ValueError: a line is no word with as many numbers as the others have, the count in the header is another, or
-            the file is damaged or of another format; the message names file and line.
+        ValueError: a line has another number of values than the others, the header has another number of words than
+            the file, or the file is damaged or of another format; the message names file and line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +78,7 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
         config = static.Config(words=len(vocab), width=rows.shape[1], lowercase=lowercase, **ngrams)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    # random numbers for the whole table would cost seconds, to be overwritten
+    # zeros, since random initial values of the whole table would take seconds
     with keras.saving.custom_object_scope({"uniform": keras.initializers.Zeros}):
         model = static.encoder(config)
     model.get_layer("word_embedding").set_weights([rows])
@@ -86,17 +86,17 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
 
 
 class _Table:
-    """The words of a file and their rows, one float32 array that grows; its first two are for no word and <UNK>."""
+    """The words of a file and their rows in a growing float32 array, whose first rows are for no word and <UNK>."""
 
     def __init__(self, path: Path):
         self.path, self.words = path, {}
         self.seen = 0  # words of the file
         self.used = 2  # rows
         self.rows = np.zeros((0, 0), np.float32)
-        self.again: list[tuple[str, int]] = []  # words that occur again: word, number
+        self.again: list[tuple[str, int]] = []  # repeated words: (word, number)
 
     def add(self, word: str, row: np.ndarray) -> None:
-        """A word and its vector; the first vector of a word is kept."""
+        """Adds a word and its vector; repeated words are ignored."""
         self.seen += 1
         if word in self.words:
             self.again.append((word, self.seen))
@@ -105,7 +105,7 @@ class _Table:
         self.add_rows(row[None])
 
     def add_rows(self, rows: np.ndarray) -> None:
-        """Rows without words of their own."""
+        """Appends rows without adding words."""
         end = self.used + len(rows)
         if end > len(self.rows):
             if self.rows.size == 0:
@@ -171,13 +171,13 @@ def _is_number(field: str) -> bool:
 
 
 class _Stream:
-    """A binary file in pieces of known size or end; an error names what the file ends within."""
+    """Reads a binary file in parts of known size or terminator; errors name the part in which the file ends."""
 
     def __init__(self, path: Path, file: IO[bytes]):
         self.path, self._file, self._buffer, self._position = path, file, b"", 0
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, fewer where the file ends; they stay."""
+        """The next bytes, or fewer at the end of the file, without consuming them."""
         missing = size - (len(self._buffer) - self._position)
         if missing > 0:
             try:
@@ -197,18 +197,18 @@ class _Stream:
         return data
 
     def until(self, end: bytes, what: str) -> bytes:
-        """The bytes before `end`, which is taken too."""
+        """Consumes and returns the bytes before `end`, and consumes `end`."""
         length = self.peek(_LONGEST).find(end)
         if length < 0:
             raise ValueError(f"{self.path}: {what} does not end; the file is damaged, or of another format")
         return self.take(length + len(end), what)[:length]
 
     def numbers(self, form: str, what: str) -> tuple:
-        """By the letters of `struct`, little-endian."""
+        """Numbers in a format of `struct`, little-endian."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}"), what))
 
     def rows(self, count: int, width: int, what: str) -> Iterator[np.ndarray]:
-        """float32 (n, width) until there are `count` rows, a megabyte or a row at a time."""
+        """Yields `count` rows as float32 (n, width), a megabyte or one row at a time."""
         step = max(1, _BLOCK // (4 * width))
         for begin in range(0, count, step):
             size = min(step, count - begin)
@@ -238,7 +238,7 @@ def _word2vec(table: _Table, stream: _Stream) -> None:
 
 
 def _fasttext(table: _Table, stream: _Stream) -> dict[str, int]:
-    """Fills the table, with the n-grams' rows behind the words'; the fields of `static.Config` that tell of them."""
+    """Fills the table, the rows of n-grams after those of words; returns the fields of `static.Config` for n-grams."""
     path = table.path
     magic = stream.peek(4) == struct.pack("<i", MAGIC)
     version = stream.numbers("ii", "the header")[1] if magic else 0
@@ -265,7 +265,7 @@ def _fasttext(table: _Table, stream: _Stream) -> dict[str, int]:
     if shape != (words + buckets, width):
         raise ValueError(f"{path}: an input matrix of shape {shape}; its arguments call for {(words + buckets, width)}")
     if not longest or shortest > longest:
-        buckets = 0  # if there are any, they are of word n-grams
+        buckets = 0  # the remaining buckets are of word n-grams
     for rows in stream.rows(words + buckets, width, "the input matrix"):
         table.add_rows(rows)
     table.words, table.seen = names, words

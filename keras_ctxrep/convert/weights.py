@@ -1,4 +1,4 @@
-"""A table of names: which tensor of a published format holds which weights of ours, and how one becomes the other."""
+"""Weight maps: which tensor of a published format contains which weights of our model, and how to convert it."""
 
 import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-BLOCK = 1 << 18  # numbers that are read at once
+BLOCK = 1 << 18  # numbers read at a time
 SHOWN = 6  # names in a message
 
 
 class Tensor(NamedTuple):
-    """One row of the table.
+    """One row of a weight map.
 
     Attributes:
-        name: of the tensor in the published format.
-        shape: of the tensor there.
-        ours: the weights whose rows it holds, one below the other, as "layer/weight".
-        skip: first rows of ours that it lacks; they are zero.
-        columns: begin and end of the columns of ours that it holds, None: all; those of one weight stand in their
-            order in the table, one after the other.
-        forth: from the tensor to our array; None: they are the same.
-        back: from our array to the tensor.
+        name: name of the tensor in the published format.
+        shape: shape of the tensor in the published format.
+        ours: paths of our weights, "layer/weight", whose rows the tensor contains, concatenated in this order.
+        skip: number of first rows of our weight that the tensor lacks; they are zero.
+        columns: begin and end of the columns of our weight that the tensor contains; None: all. The tensors of the
+            columns of one weight follow each other in the weight map.
+        forth: function from the tensor to our array; None: they are equal.
+        back: function from our array to the tensor.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Stored:
     """A tensor in a file, read as float32 when it is indexed.
 
     Attributes:
-        shape: of the tensor.
-        dtype: that it has in the file.
-        read: from an index to an array.
+        shape: shape of the tensor.
+        dtype: dtype in the file.
+        read: function from an index to an array.
 
     >>> Stored((3,), "float16", np.arange(3, dtype="float16").__getitem__)[1:]
     array([1., 2.], dtype=float32)
@@ -65,17 +65,17 @@ def check(
     known: Collection[str] = (),
     kinds: Sequence[str] = ("float32",),
 ) -> None:
-    """Compares the table with what a file holds, without reading the values.
+    """Checks that a file has the tensors of a weight map, without reading their values.
 
     Args:
-        table: the tensors that are to be there.
-        stored: name -> what has a shape and a dtype.
+        table: the weight map: the expected tensors.
+        stored: name -> tensor, with a shape and a dtype.
         source: name of the file, for messages.
-        known: names of others that are no weights of the model.
-        kinds: dtypes that are read.
+        known: names of other tensors, which are not weights of the model.
+        kinds: allowed dtypes.
 
     Raises:
-        ValueError: a tensor is missing, left over, of another shape or dtype.
+        ValueError: a tensor is missing, unknown, or of another shape or dtype.
 
     >>> check([Tensor("B", (4,), ("forward_0/bias",))], {"B": np.zeros(4, "float32")}, "weights.hdf5")
     """
@@ -93,17 +93,17 @@ def check(
 
 
 def fill(model: keras.Model, table: Sequence[Tensor], stored: Mapping[str, Any], source: object) -> None:
-    """Gives every weight of a model its value, reading a few megabytes at a time where rows are rows.
+    """Assigns every weight of a model; tensors that need no conversion are read a few megabytes at a time.
 
     Args:
-        model: with the weights that the table names, and no others.
-        table: checked against `stored`.
-        stored: name -> what gives an array when indexed.
+        model: a model with the weights of the weight map, and no others.
+        table: the weight map, checked against `stored`.
+        stored: name -> tensor, which returns an array when indexed.
         source: name of the file, for messages.
 
     Raises:
-        ValueError: a tensor can not be read or has numbers that are not finite, or a weight of the model is not in the
-            table.
+        ValueError: a tensor cannot be read or has numbers that are not finite, or a weight of the model is not in the
+            weight map.
     """
     weights = {weight.path: weight for weight in model.weights}
     parts: list[np.ndarray] = []
@@ -144,10 +144,10 @@ class _Finite:
 
 
 def check_finite(values: np.ndarray, source: str) -> None:
-    """Checks that there is neither an infinite number nor NaN.
+    """Checks that all values are finite.
 
     Raises:
-        ValueError: there is; the message begins with `source`.
+        ValueError: a value is infinite or NaN; the message begins with `source`.
 
     >>> check_finite(np.array([1.0, np.nan]), "weights.hdf5: RNN_0/B")
     Traceback (most recent call last):
@@ -159,14 +159,14 @@ def check_finite(values: np.ndarray, source: str) -> None:
 
 
 def _copy_rows(weight: keras.Variable, skip: int, source: Any, row: int) -> None:
-    """Rows of a tensor from `row` on to those of a weight from `skip` on, whose first ones become zero."""
+    """Copies the rows of a tensor from `row` on to a weight's rows from `skip` on; the rows before become zero."""
     end = row + weight.shape[0] - skip
     if keras.backend.backend() != "tensorflow" or np.prod(weight.shape) <= BLOCK:
         rows = source[row:end]
         weight.assign(np.concatenate([np.zeros((skip, *rows.shape[1:]), rows.dtype), rows]) if skip else rows)
         return
     step = max(1, BLOCK // int(np.prod(weight.shape[1:])))
-    for replica in getattr(weight.value, "values", [weight.value]):  # an assignment to a part reaches only one
+    for replica in getattr(weight.value, "values", [weight.value]):  # a partial assignment changes only one replica
         replica[:skip].assign(keras.ops.zeros((skip, *weight.shape[1:]), weight.dtype))
         for begin in range(row, end, step):
             block = keras.ops.cast(source[begin : min(begin + step, end)], weight.dtype)
@@ -175,13 +175,12 @@ def _copy_rows(weight: keras.Variable, skip: int, source: Any, row: int) -> None
 
 
 def arrays(model: keras.Model, table: Sequence[Tensor]) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, float32 array) of every tensor of the table, from a model that has the layers it names.
+    """(name, float32 array) of every tensor of a weight map, from the weights of a model.
 
-    Other layers of the model are no part of the format, and neither is a state that a layer carries from batch to
-    batch.
+    Layers that are not in the weight map are ignored, and so is the state that a layer carries from batch to batch.
 
     Raises:
-        ValueError: these layers lack a weight, have one of another shape, or one that the table lacks.
+        ValueError: a layer lacks a weight, or has one of another shape or one that is not in the weight map.
     """
     ours = {path for tensor in table for path in tensor.ours}
     layers = {path.split("/")[0] for path in ours}
@@ -204,14 +203,14 @@ def arrays(model: keras.Model, table: Sequence[Tensor]) -> Iterator[tuple[str, n
 
 
 def package(name: str, extra: str) -> ModuleType:
-    """A package that only some formats need.
+    """Imports a package that only some formats need.
 
     Args:
-        name: to import.
-        extra: of ours that installs it.
+        name: name of the package.
+        extra: the extra of keras_ctxrep that installs it.
 
     Raises:
-        ImportError: it is not installed; the message says how to.
+        ImportError: it is not installed; the message says how to install it.
 
     >>> package("json", "convert").__name__
     'json'
@@ -227,7 +226,7 @@ def package(name: str, extra: str) -> ModuleType:
 
 
 def visible(paths: Iterable[Path]) -> list[Path]:
-    """Paths in order, without hidden ones, such as the ._NAME that macOS writes beside NAME.
+    """Sorted paths without hidden files, such as the ._NAME that macOS writes beside NAME.
 
     >>> [path.name for path in visible([Path("b.index"), Path("._b.index"), Path("a.index")])]
     ['a.index', 'b.index']
@@ -236,7 +235,7 @@ def visible(paths: Iterable[Path]) -> list[Path]:
 
 
 def first_line(error: Exception) -> str:
-    """Of what a library says, or the kind of error where it says nothing.
+    """The first line of an error's message, or the error's type if it has no message.
 
     >>> first_line(ValueError("not whole\\nbyte 7")), first_line(KeyError())
     ('not whole', 'KeyError')

@@ -1,4 +1,4 @@
-"""The layers: Keras only, on any backend. Importing this package registers every one of them for loading."""
+"""The layers: Keras only, on any backend. Importing this package registers all of them for loading."""
 
 from keras_ctxrep.layers.char_cnn import CharCNN
 from keras_ctxrep.layers.crf import CRF

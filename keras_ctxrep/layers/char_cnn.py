@@ -13,17 +13,17 @@ class CharCNN(keras.layers.Layer):
     g * relu(x Wt + bt) + (1 - g) * x with g = sigmoid(x Wc + bc); as in the published files the gate of the transformed
     part is called carry. Word padding (id 261) is convolved like any character, as published.
 
-    Differs from the source: ids are those of inference (0 = no word) in training too, so no row has to be inserted
-    between the two; positions without a word give zeros. In TensorFlow graphs of unknown batch size each distinct word
-    is computed once and columns that hold only padding are left out, which changes no result.
+    Differs from the source: training uses the ids of inference too (0 = no word), so no row has to be inserted into the
+    table after it; positions without a word give zeros. In TensorFlow graphs of unknown batch size each distinct word
+    is computed once and columns of padding alone are skipped, which does not change the result.
 
     Args:
         filters: (width in characters, number of filters) of each convolution.
         embedding_dim: width of a character vector (16 in every published model).
         highways: number of highway layers.
-        projection: width of the output; None leaves the sum of the filters.
+        projection: width of the output; None: no projection, the width is the sum of the filters.
         activation: after the max, "relu" or "tanh".
-        characters: rows of the character table, without the one of "no word".
+        characters: number of character ids, without 0 for "no word".
 
     Call:
         char_ids: int32 (B, T, W); a position whose ids are all 0 holds no word.
@@ -98,7 +98,7 @@ class CharCNN(keras.layers.Layer):
         return ops.reshape(x, (-1, shape[1], x.shape[-1]))  # (B, T, D)
 
     def _without_padding(self, words):
-        """The columns up to the longest word's end, and as many more as the widest filter sees of padding alone."""
+        """Drops columns of padding after the longest word, except as many as the widest filter needs."""
         import tensorflow as tf
 
         used = tf.reduce_any((words > 0) & (words < self.characters), axis=0)  # (W,), the last id is padding
@@ -109,7 +109,7 @@ class CharCNN(keras.layers.Layer):
         """int32 (words, W) -> float32 (words, D)."""
         x = ops.take(self.char_embed, ops.maximum(words - 1, 0), axis=0)  # (words, W, embedding_dim)
         activation = keras.activations.get(self.activation)
-        # bias and activation are monotonic: after the max they cost a fiftieth
+        # adding the bias and the activation are monotonic, so they can follow the max, at 1/50 of the cost
         pooled = [
             activation(ops.max(ops.conv(x, kernel, padding="valid"), axis=1) + bias)
             for kernel, bias in self.convolutions

@@ -13,7 +13,7 @@ class CRF(keras.layers.Layer):
 
         begin[y_1] + sum_t logits[t, y_t] + sum_t transitions[y_t-1, y_t] + end[y_n]
 
-    The best labels are Viterbi's. Words where the mask is 0 may stand anywhere: they are passed over.
+    The best labels are those of the Viterbi algorithm. Words where the mask is 0 may be anywhere and are skipped.
 
     Call:
         logits: float32 (B, T, C).
@@ -31,7 +31,7 @@ class CRF(keras.layers.Layer):
         self.supports_masking = True
 
     def compute_mask(self, inputs, previous_mask):
-        return None  # the mask is passed by hand, where it is needed
+        return None  # the mask is passed explicitly
 
     def build(self, input_shape):
         classes = input_shape[-1]
@@ -94,7 +94,9 @@ class CRF(keras.layers.Layer):
         return ops.transpose(logits, (1, 0, 2)), ops.transpose(ops.cast(mask, "float32"))[:, :, None]
 
     def _start(self, like):
-        return ops.zeros_like(like), ops.zeros_like(like[:, :1])  # scores (B, C), and whether a word has been (B, 1)
+        return ops.zeros_like(like), ops.zeros_like(
+            like[:, :1]
+        )  # scores (B, C), and whether a real word came before (B, 1)
 
     def _step(self, states, inputs, join):
         score, started = states
@@ -108,7 +110,7 @@ class CRF(keras.layers.Layer):
 
 
 def _scan(step, states, inputs, reverse=False):
-    """Steps over the first axis of `inputs`; the last states, and the first state after every step."""
+    """Scans over the first axis of `inputs`; returns the last states, and the first of the states at every step."""
     if keras.backend.backend() != "tensorflow":
 
         def both(states, inputs):
@@ -117,7 +119,7 @@ def _scan(step, states, inputs, reverse=False):
 
         states, (outputs, *_) = ops.scan(both, states, inputs, reverse=reverse)
         return states, outputs
-    import tensorflow as tf  # Keras' own scan wants to know the number of steps
+    import tensorflow as tf  # `ops.scan` needs a static number of steps
 
     steps, fixed = tf.shape(inputs[0])[0], inputs[0].shape[0]
     outputs = tf.TensorArray(states[0].dtype, size=steps if fixed is None else fixed, element_shape=states[0].shape)
@@ -132,6 +134,6 @@ def _scan(step, states, inputs, reverse=False):
 
 
 def _first_best(x):
-    """argmax over the last axis, int32; `ops.argmax` looks at signs of zeros bit by bit, which TFLite does not."""
+    """argmax over the last axis, int32; unlike in `ops.argmax`, -0.0 and 0.0 are equal, as in TFLite."""
     numbers = ops.arange(x.shape[-1], dtype="int32")
     return ops.min(ops.where(x >= ops.max(x, axis=-1, keepdims=True), numbers, x.shape[-1]), axis=-1)

@@ -1,12 +1,12 @@
-"""The embeddings of Keras, of which a step reads the rows it needs: one that reads a whole table that is updated row by
-row makes TensorFlow copy it. Their names are Keras' own, since those are in the names of saved weights."""
+"""Keras' embeddings, reading only the rows that a step needs: TensorFlow copies a table with sparse updates whenever it
+is read as a whole. The classes have Keras' names, since saved weights contain them."""
 
 import keras
 from keras import ops
 
 
 def take_rows(weight, ids):
-    """Rows of a weight, without reading the rest of it.
+    """Gathers rows of a weight without reading the other rows.
 
     >>> ops.convert_to_numpy(take_rows(keras.Variable([[1.0], [2.0]]), [1, 1])).tolist()
     [[2.0], [2.0]]
@@ -20,7 +20,7 @@ def take_rows(weight, ids):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class Embedding(keras.layers.Embedding):
-    """`keras.layers.Embedding`, at a cost that does not grow with the table.
+    """`keras.layers.Embedding` whose cost does not depend on the size of the table.
 
     Call:
         inputs: int32 (...), each at least 0.
@@ -37,11 +37,11 @@ class Embedding(keras.layers.Embedding):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class ReversibleEmbedding(keras.layers.ReversibleEmbedding):
-    """`keras.layers.ReversibleEmbedding`, at a cost that does not grow with the table unless it is reversed.
+    """`keras.layers.ReversibleEmbedding` whose cost, unless reversed, does not depend on the size of the table.
 
     Call:
         inputs: int32 (...), each at least 0; or with `reverse` float32 (..., D).
-        reverse: gives logits over the table.
+        reverse: compute logits over the rows of the table.
 
     Returns: float32 (..., D), or with `reverse` (..., V).
 

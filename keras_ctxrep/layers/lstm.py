@@ -11,33 +11,33 @@ class ProjectedLSTM(keras.layers.Layer):
     """LSTM whose state is projected to fewer dimensions, with both cell and projection clipped.
 
     Sak et al. 2014, https://arxiv.org/abs/1402.1128, section 3.1, without peepholes; clips, gate order (input, new
-    input, forget, output) and the forget bias of 1 that is added when running as in Peters et al. 2018 and
+    input, forget, output) and the forget bias of 1, which is not part of the weights, as in Peters et al. 2018 and
     https://github.com/allenai/bilm-tf:
 
         z = x W + h R + b;   c = clip(sigmoid(f + 1) c + sigmoid(i) tanh(j));   h = clip((sigmoid(o) tanh(c)) P)
 
-    The input projection of all steps is one matrix product outside the loop. Masked positions give zeros and leave the
-    state alone, so that a backward layer starts at the last real token. Under TensorFlow the loop ends at the batch's
-    last real token, and in training it has its own gradient: the loop back carries two states, every weight gradient is
-    one product after it.
+    The input projection of all steps is one matrix product outside the loop. Masked positions give zeros and do not
+    change the state, so that a backward layer starts at the last real token. On TensorFlow the loop ends at the batch's
+    last real token, and training uses a custom gradient: the backward loop carries only the gradients of the two
+    states, and each weight gradient is one matrix product after the loop.
 
     Args:
         units: width of the cell.
         projection: width of the output; None: no projection, the output is as wide as the cell.
-        cell_clip: the cell stays within +-`cell_clip`; None: unclipped (3 in every published model).
-        projection_clip: the output stays within +-`projection_clip`; None: unclipped (3 in every published model).
-        go_backwards: reads from the last token to the first; the output stays in the order of the input.
-        streams: keeps the state of so many streams from call to call, without its gradient (truncated back-propagation
-            through time): row k of a batch goes on where row k of the batch before ended, over all replicas of a
-            `tf.distribute.Strategy`. On one replica a smaller batch continues
-            the first rows, and leaves the others alone.
+        cell_clip: clip the cell to +-`cell_clip`; None: no clip (3 in every published model).
+        projection_clip: clip the output to +-`projection_clip`; None: no clip (3 in every published model).
+        go_backwards: read from the last token to the first; the output stays in the order of the input.
+        streams: number of streams whose state is carried from call to call, without its gradient (truncated
+            back-propagation through time): row k of a batch continues row k of the previous batch, over all replicas of
+            a `tf.distribute.Strategy`. On one replica a smaller batch continues the first rows; the others keep their
+            states.
 
     Call:
         x: float32 (B, T, D).
         mask: int32 (B, T), the real tokens first.
-        state: float32 (B, P + units), projected state and cell to begin with; None: zeros, or the streams'.
+        state: float32 (B, P + units), initial projected state and cell; None: zeros, or the states of the streams.
 
-    Returns: float32 (B, T, P), P = `projection` or `units`; with `state` also the one after the last real token.
+    Returns: float32 (B, T, P), P = `projection` or `units`; with `state` also the state after the last real token.
 
     >>> layer = ProjectedLSTM(8, projection=4, cell_clip=3.0, projection_clip=3.0)
     >>> layer(ops.ones((2, 5, 6)), mask=ops.ones((2, 5), "int32")).shape
@@ -61,7 +61,7 @@ class ProjectedLSTM(keras.layers.Layer):
         self.streams = streams
 
     def compute_mask(self, inputs, previous_mask):
-        return None  # the mask is passed by hand, where it is needed
+        return None  # the mask is passed explicitly
 
     @property
     def width(self):
@@ -103,7 +103,7 @@ class ProjectedLSTM(keras.layers.Layer):
         return out if state is None else (out, end)
 
     def _continued(self, rows):
-        """The streams' states of this replica's rows."""
+        """The states of the streams in this replica's rows."""
         replicas, number = _replica()
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
@@ -119,7 +119,7 @@ class ProjectedLSTM(keras.layers.Layer):
         return self.state[number * rows : (number + 1) * rows]
 
     def _keep(self, end, rows):
-        """Stores this replica's rows: assigning to the weight adds up what the replicas give."""
+        """Stores this replica's rows; the assignment sums over the replicas, so rows of the others are zero."""
         replicas, number = _replica()
         if replicas == 1:
             self.state.assign(ops.concatenate([end, self.state[rows:]], axis=0))
@@ -146,12 +146,12 @@ class ProjectedLSTM(keras.layers.Layer):
         return mask * new_h + (1 - mask) * h, mask * new_c + (1 - mask) * c
 
     def _zeros(self, x):
-        """The state to begin with where none is given; TFLite needs the sizes that are known."""
+        """The initial state if none is given, with static sizes where they are known, as TFLite needs."""
         batch = ops.shape(x)[0] if x.shape[0] is None else x.shape[0]
         return ops.zeros((batch, self.width), x.dtype), ops.zeros((batch, self.units), x.dtype)
 
     def _scan(self, x, mask, begin=None):
-        """Every backend, differentiated by the backend."""
+        """For any backend, differentiated by the backend."""
         z = self._input_gates(x)
         start = tuple(self._zeros(x) if begin is None else begin)
 
@@ -185,7 +185,7 @@ class ProjectedLSTM(keras.layers.Layer):
         return tf.transpose(out.stack(), (1, 0, 2)), h, c
 
     def _train_on_tensorflow(self, x, mask, begin=None):
-        """With its own gradient; states are feature-major, (width, B), so that products have the wide axis first."""
+        """With a custom gradient; states are feature-major, (width, B), so that products have the wide axis first."""
         import tensorflow as tf
 
         start = [tf.transpose(part) for part in (self._zeros(x) if begin is None else begin)]
@@ -215,7 +215,7 @@ class ProjectedLSTM(keras.layers.Layer):
 
 
 def _replica():
-    """(number of replicas, number of this one)."""
+    """(number of replicas, index of the current one)."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -226,9 +226,9 @@ def _replica():
 
 
 def _lstm(cell_clip, projection_clip):
-    """The loop, with its own gradient.
+    """The loop over time, with a custom gradient.
 
-    (T, 4 units, B) input gates, (T, 1, B) mask, recurrent kernel, state (P, B) and cell (units, B) to begin with,
+    (T, 4 units, B) input gates, (T, 1, B) mask, recurrent kernel, initial state (P, B) and cell (units, B),
     projection kernel if any -> (T, P, B) and the last state and cell.
     """
     import tensorflow as tf
@@ -252,7 +252,7 @@ def _lstm(cell_clip, projection_clip):
 
 
 def _forward_loop(z, mask, recurrent, start_h, start_c, projection, clips):
-    """The last (state, cell), and of all steps the gates, (T, 4 units, B), cells and states."""
+    """The last (state, cell), and the gates, (T, 4 units, B), cells and states of all steps."""
     import tensorflow as tf
 
     def clip(x, limit):
@@ -286,7 +286,7 @@ def _forward_loop(z, mask, recurrent, start_h, start_c, projection, clips):
 
 
 def _backward_loop(d_ends, saved, mask, recurrent, start_h, start_c, projection, clips):
-    """Gradients of the input gates, recurrent kernel, first state and cell, and of the projection kernel, if any."""
+    """Gradients of the input gates, recurrent kernel, initial state and cell, and of the projection kernel, if any."""
     import tensorflow as tf
 
     def unclipped(gradient, x, limit):

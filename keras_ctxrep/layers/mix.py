@@ -11,13 +11,13 @@ class ScalarMix(keras.layers.Layer):
     Peters et al. 2018, eq. 1, https://arxiv.org/abs/1802.05365. Weights start at zero: a fresh mix is the mean.
 
     Args:
-        l2: coefficient of the L2 penalty on the weights before the softmax, which pulls towards the mean.
+        l2: coefficient of the L2 penalty on the weights before the softmax, which pulls the mix towards the mean.
         layer_norm: normalise each layer first, by one mean and one variance over all its real positions and
-            dimensions, without affine weights. Fed with words, as our encoder gives them, this is the definition of
-            https://github.com/allenai/bilm-tf; AllenNLP counts the sentence markers too, which `heads.mixes` does over
-            an encoder with `keep_markers=True`. A sentence's vectors then depend on its batch, in both.
+            dimensions, without affine weights. Without sentence markers, as from our encoders, this is the definition
+            of https://github.com/allenai/bilm-tf; AllenNLP includes the markers, as `heads.mixes` does over an encoder
+            with `keep_markers=True`. In both a sentence's vectors depend on the other sentences of its batch.
         top_only: gamma times the last layer, without weights.
-        weights: one per layer, before the softmax: these weights, and gamma 1, are kept as they are.
+        weights: fixed weights, one per layer, before the softmax; gamma is then fixed to 1.
         epsilon: added to the variance (1e-12 in bilm-tf, 1e-13 in AllenNLP).
 
     Call:
@@ -27,7 +27,7 @@ class ScalarMix(keras.layers.Layer):
     Returns: float32 (B, T, D).
 
     Raises:
-        ValueError: as many `weights` as layers are needed, and `layer_norm` needs a mask.
+        ValueError: the number of `weights` is not that of the layers, or `layer_norm` without a mask.
 
     >>> float(ScalarMix()([ops.ones((1, 2, 3)), 3 * ops.ones((1, 2, 3))])[0, 0, 0])
     2.0
@@ -40,7 +40,7 @@ class ScalarMix(keras.layers.Layer):
         self.fixed = None if weights is None else [float(weight) for weight in weights]
 
     def compute_mask(self, inputs, previous_mask):
-        return None  # the mask is passed by hand, where it is needed
+        return None  # the mask is passed explicitly
 
     def build(self, input_shape):
         layers, fixed = len(input_shape), self.fixed
@@ -63,7 +63,7 @@ class ScalarMix(keras.layers.Layer):
         else:
             weights = ops.softmax(self.w)
         if self.layer_norm:
-            if mask is None or isinstance(mask, list | tuple):  # Keras fills in those of the layers, which are none
+            if mask is None or isinstance(mask, list | tuple):  # Keras fills in a list of the inputs' masks, all None
                 raise ValueError(f"{self.name}: layer_norm=True needs the mask: mix(layers, mask=mask)")
             layers = [self._normalise(layer, mask) for layer in layers]
         mixed = layers[0] * weights[0]

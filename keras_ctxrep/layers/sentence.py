@@ -1,4 +1,4 @@
-"""What happens at the ends of a sentence: markers put on and taken off, tokens pooled into one vector."""
+"""Sentence markers, padding, and pooling of tokens into one vector."""
 
 import keras
 from keras import ops
@@ -6,7 +6,7 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class SentenceMarkers(keras.layers.Layer):
-    """Puts ELMo's <S> before the first word and </S> after the last real one.
+    """Inserts ELMo's <S> before the first word and </S> after the last real one.
 
     https://github.com/allenai/bilm-tf, `Batcher`; the ids are those of `keras_ctxrep.text.tokens.Characters`, or word
     ids, of which <S> is 1 and </S> is 2.
@@ -57,7 +57,7 @@ class SentenceMarkers(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class ZeroPadding(keras.layers.Layer):
-    """Zeroes what stands at masked positions.
+    """Sets masked positions to zero.
 
     Call:
         x: float32 (B, T, D).
@@ -85,9 +85,9 @@ class ZeroPadding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class MaskedPooling(keras.layers.Layer):
-    """Mean, maximum, or both side by side, over a text's real tokens; zero where there are none.
+    """Mean, maximum, or both concatenated, over the real tokens; zero if there are none.
 
-    There may be more axes before the tokens', as where each word has sub-words.
+    There may be more axes before that of the tokens, e.g. for the n-grams of each word.
 
     Args:
         how: "mean", "max" or "mean_max".
@@ -114,7 +114,7 @@ class MaskedPooling(keras.layers.Layer):
         self.how = how
 
     def compute_mask(self, inputs, previous_mask):
-        return None  # the mask is passed by hand, where it is needed
+        return None  # the mask is passed explicitly
 
     def call(self, sequence, mask):
         weights = ops.cast(mask, sequence.dtype)[..., None]  # (B, T, 1)

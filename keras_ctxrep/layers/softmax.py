@@ -1,4 +1,4 @@
-"""The output softmax over a vocabulary of words: full, or sampled while training."""
+"""The output softmax over a vocabulary of words: full, or sampled in training."""
 
 import keras
 import numpy as np
@@ -9,23 +9,23 @@ from keras_ctxrep.layers.embedding import take_rows
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class VocabularySoftmax(keras.layers.Layer):
-    """Logits of the words of a vocabulary, or, given the true words, of those and of some sampled ones.
+    """Logits of all words of a vocabulary, or, given the true words, of these and of sampled ones.
 
-    Sampled softmax of Jean et al. 2015, https://arxiv.org/abs/1412.2007, section 3, as
-    https://github.com/allenai/bilm-tf trains with: words are drawn without repetition from the log-uniform
-    distribution P(id) = (log(id + 2) - log(id + 1)) / log(V + 1), so the vocabulary must be sorted by count; the log of
-    the expected count -expm1(n log1p(-P)), n being the draws that were needed, is subtracted from each logit; a sampled
-    word that is the true one is taken out. A call draws one set for the whole batch, the same on every replica. Kernel
-    and bias are read row by row, so that a step's cost does not depend on V; the gradients are rows too.
+    Sampled softmax of Jean et al. 2015, https://arxiv.org/abs/1412.2007, section 3, as in
+    https://github.com/allenai/bilm-tf: words are drawn without replacement from the log-uniform distribution
+    P(id) = (log(id + 2) - log(id + 1)) / log(V + 1), so the vocabulary must be sorted by count; the log of the expected
+    count -expm1(n log1p(-P)), where n is the number of draws, is subtracted from each logit; a sampled word that is the
+    true word is masked. A call draws one set for the whole batch, the same on every replica. Only the needed rows of
+    kernel and bias are read, and their gradients are sparse, so that a step's cost does not depend on V.
 
     Args:
         vocabulary_size: V.
         samples: words drawn per call; None: the full softmax.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Call:
         x: float32 (B, T, D).
-        targets: int32 (B, T), the true words; None: the full softmax, whatever `samples`.
+        targets: int32 (B, T), the true words; None: the full softmax, whatever `samples` is.
 
     Returns: float32 (B, T, V); with `targets` (B, T, 1 + `samples`), the true word's logit first.
 
@@ -63,7 +63,7 @@ class VocabularySoftmax(keras.layers.Layer):
         if targets is None or not self.samples:
             return ops.matmul(x, ops.transpose(ops.cast(self.kernel, x.dtype))) + ops.cast(self.bias, x.dtype)
         sampled, draws = self.sample()
-        rows = ops.concatenate([ops.reshape(targets, (-1,)), sampled])  # (B*T + S,), read at once
+        rows = ops.concatenate([ops.reshape(targets, (-1,)), sampled])  # (B*T + S,), one read for both
         kernel = ops.cast(take_rows(self.kernel, rows), x.dtype)
         bias = take_rows(self.bias, rows) - ops.log(self._expected_count(rows, draws))
         width = x.shape[-1]
@@ -77,8 +77,9 @@ class VocabularySoftmax(keras.layers.Layer):
         return ops.reshape(ops.concatenate([true, others], axis=-1), (shape[0], shape[1], 1 + self.samples))
 
     def sample(self):
-        """int32 (S,) distinct words, and how many draws it took to find them, float32."""
-        # All draws are made at once, enough of them; a word counts where it is drawn first.
+        """Distinct words, int32 (S,), and the number of draws until there were as many, float32."""
+        # Enough words are drawn at once, and the first S distinct ones taken. With S = 2 and the draws [3, 3, 0, 1],
+        # order is [2, 3, 0, 1], by_word [0, 1, 3, 3], first [T, T, T, F] and positions [0, 2]: words 3 and 0, 3 draws.
         count = _draws(self.vocabulary_size, self.samples or 1)
         # in float32 some rare words of a large vocabulary would never be drawn
         dtype = "float64" if keras.backend.backend() == "tensorflow" else "float32"
@@ -106,9 +107,11 @@ class VocabularySoftmax(keras.layers.Layer):
 
 
 def _draws(vocabulary_size: int, samples: int) -> int:
-    """So many log-uniform draws hold `samples` distinct words, but for once in 10^9 times."""
+    """A number of log-uniform draws with at least `samples` distinct words, except with probability 10^-9."""
     ids = np.arange(vocabulary_size)
-    never = np.log1p(-np.log1p(1 / (ids + 1)) / np.log(vocabulary_size + 1))  # log of the chance to miss it in a draw
+    never = np.log1p(
+        -np.log1p(1 / (ids + 1)) / np.log(vocabulary_size + 1)
+    )  # log probability that a draw is not this word
     draws = samples
     while True:
         missed = np.exp(draws * never)

@@ -1,4 +1,4 @@
-"""Marked spans of a text: which token lies in one, and a vector of each."""
+"""Marked spans of a text: an indicator for each token, and a vector for each span."""
 
 import keras
 from keras import ops
@@ -6,13 +6,13 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class MarkIndicator(keras.layers.Layer):
-    """The number of the marked span that each token lies in.
+    """The number of the marked span that contains each token.
 
     Call:
         mask: int32 (B, T).
         marks: int32 (B, M, 2), the first token of each span and the one after its last; (0, 0) for none.
 
-    Returns: int32 (B, T), from 1 on, the last one where spans overlap; 0 outside of all.
+    Returns: int32 (B, T), from 1 on, the largest where spans overlap; 0 outside of all spans.
 
     >>> marked = MarkIndicator()(ops.ones((1, 4), "int32"), ops.array([[[0, 1], [2, 4]]]))
     >>> ops.convert_to_numpy(marked).tolist()
@@ -33,10 +33,11 @@ class MarkIndicator(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class SpanPooling(keras.layers.Layer):
-    """A vector of each marked span: its first token, its last one, and the mean of all that attention weighs.
+    """A vector for each marked span: its first token, its last token, and an attention-weighted mean of its tokens.
 
     Lee et al. 2017, section 4, https://arxiv.org/abs/1707.07045: [x_start, x_end, sum a_t x_t], where a is the softmax
-    over the span's tokens of a score of each. There the score is a feed-forward network's, here a single dense layer's.
+    over the span's tokens of a score per token. The source computes the score by a feed-forward network, this layer by
+    a dot product with a vector.
 
     Call:
         sequence: float32 (B, T, D).

@@ -11,7 +11,7 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 def gelu_tanh(x):
-    """The approximation of GELU by tanh, Hendrycks & Gimpel 2016, section 2, https://arxiv.org/abs/1606.08415.
+    """The tanh approximation of GELU, Hendrycks & Gimpel 2016, section 2, https://arxiv.org/abs/1606.08415.
 
     >>> round(float(gelu_tanh(ops.ones(()))), 4)
     0.8412
@@ -19,12 +19,12 @@ def gelu_tanh(x):
     return ops.gelu(x, approximate=True)
 
 
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": gelu_tanh, "relu": "relu"}  # name in a config: what Keras takes
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": gelu_tanh, "relu": "relu"}  # name in a config -> Keras activation
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class TransformerBlock(keras.layers.Layer):
-    """Multi-head self-attention and a feed-forward layer, each followed by dropout, the residual sum and layer norm.
+    """Multi-head self-attention and a feed-forward layer, each followed by dropout, residual sum and layer norm.
 
     Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, in the post-norm form of Devlin et al. 2018,
     https://arxiv.org/abs/1810.04805. Queries, keys and values come from one matrix product.
@@ -32,21 +32,21 @@ class TransformerBlock(keras.layers.Layer):
     Args:
         heads: number of attention heads; divides the width.
         intermediate: width of the feed-forward layer (4 D in every published model).
-        dropout: of both sub-layers' outputs.
-        attention_dropout: of attention weights.
-        activation: of the feed-forward layer: "gelu" is the exact form with erf, as published, "gelu_tanh" its
-            approximation; or "relu".
-        epsilon: of the layer norms (1e-12 as published).
-        initializer_range: standard deviation of the truncated normal that kernels start from.
-        return_attention: gives the attention weights too.
+        dropout: dropout rate of both sub-layers' outputs.
+        attention_dropout: dropout rate of the attention weights.
+        activation: activation of the feed-forward layer: "gelu" is the exact form with erf, as published, "gelu_tanh"
+            its approximation; or "relu".
+        epsilon: epsilon of the layer norms (1e-12 as published).
+        initializer_range: standard deviation of the truncated normal that initializes the kernels.
+        return_attention: return the attention weights too.
 
     Call:
         x: float32 (B, T, D).
         mask: int32 (B, T); masked positions are not attended to.
 
-    Returns: float32 (B, T, D); what stands at masked positions is unspecified. With `return_attention` also the
-        attention weights, float32 (B, H, T, T), before dropout: those of a query are a row, and sum to 1; zero where
-        the key or the query is masked.
+    Returns: float32 (B, T, D); values at masked positions are unspecified. With `return_attention` also the attention
+        weights before dropout, float32 (B, H, T, T): one row per query, which sums to 1; zero where the key or the
+        query is masked.
 
     Raises:
         ValueError: `heads` does not divide D, or an unknown activation.
@@ -78,7 +78,7 @@ class TransformerBlock(keras.layers.Layer):
         self.return_attention = return_attention
 
     def compute_mask(self, inputs, previous_mask):
-        return None  # the mask is passed by hand, where it is needed
+        return None  # the mask is passed explicitly
 
     def build(self, input_shape):
         width = input_shape[-1]
@@ -110,7 +110,7 @@ class TransformerBlock(keras.layers.Layer):
 
     def call(self, x, mask, training=None):
         length, width = ops.shape(x)[1], x.shape[-1]
-        x = ops.reshape(x, (-1, width))  # (B*T, D): TensorFlow joins a product of matrices, its bias and GELU in one
+        x = ops.reshape(x, (-1, width))  # (B*T, D): in 2D, TensorFlow fuses the matrix product, bias and GELU
         mixed, weights = self._attention(x, mask, length, training)
         x = _norm(self.attention_norm, x + self.drop_output(self.attention_output(mixed), training=training), training)
         fed = self.feed_forward_output(self.feed_forward(x))
@@ -122,7 +122,7 @@ class TransformerBlock(keras.layers.Layer):
         return x, weights * real[:, None, None, :] * real[:, None, :, None]
 
     def _attention(self, x, mask, length, training):
-        """What the output's dense layer reads, (B*T, D), and the weights, (B, H, T, T)."""
+        """The attended values of all heads, (B*T, D), and the weights, (B, H, T, T)."""
         width = x.shape[-1]
         head = width // self.heads
         parts = ops.reshape(self.qkv(x), (-1, length, 3 * self.heads, head))
@@ -147,9 +147,9 @@ _here = ContextVar("here", default=False)
 
 @contextmanager
 def on_this_machine():
-    """What is traced inside may use operations that are fast here and elsewhere are not, or are not exact.
+    """Within this context, traced graphs may use kernels that are fast, or exact, only on this machine's CPU.
 
-    Training always does. An inference graph may be exported, and so it does only inside of this.
+    Training always uses them. An inference graph may be exported, so it uses them only within this context.
 
     >>> with on_this_machine():
     ...     x = TransformerBlock(heads=2, intermediate=8)(ops.ones((1, 3, 4)), mask=ops.ones((1, 3), "int32"))
@@ -162,7 +162,7 @@ def on_this_machine():
 
 
 def _norm(layer, x, training):
-    """A layer norm of (rows, D). Where oneDNN is, it is a batch norm of the rows: one operation each way, not ten."""
+    """Layer norm of (rows, D). With oneDNN it is a batch norm over the rows: one fused kernel instead of ten."""
     if keras.backend.backend() == "tensorflow" and (training or _here.get()) and x.dtype in ("float32", "bfloat16"):
         import tensorflow as tf
 
@@ -185,7 +185,7 @@ def _norm(layer, x, training):
 
 @cache
 def _one_dnn():
-    """Whether TensorFlow computes on a CPU by oneDNN, which it decides by the CPU and TF_ENABLE_ONEDNN_OPTS."""
+    """Whether TensorFlow runs on a CPU with oneDNN, which depends on the CPU and on TF_ENABLE_ONEDNN_OPTS."""
     import tensorflow as tf
 
     try:
@@ -197,7 +197,7 @@ def _one_dnn():
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class Bias(keras.layers.Layer):
-    """Adds a trained bias, for logits whose kernel belongs to another layer.
+    """Adds a trained bias, for logits whose kernel is a weight of another layer.
 
     Call:
         x: float32 (..., V).
@@ -222,8 +222,8 @@ class PositionEmbedding(keras.layers.Layer):
     Devlin et al. 2018, figure 2.
 
     Args:
-        positions: rows of the table, the longest input.
-        initializer_range: standard deviation of the truncated normal the table starts from.
+        positions: rows of the table, the maximum length of the input.
+        initializer_range: standard deviation of the truncated normal that initializes the table.
 
     Call:
         x: float32 (B, T, D).
@@ -231,8 +231,7 @@ class PositionEmbedding(keras.layers.Layer):
     Returns: float32 (B, T, D).
 
     Raises:
-        ValueError: the input is longer than the table; where its length is not known before it runs, TensorFlow's
-            InvalidArgumentError.
+        ValueError: the input is longer than the table; if its length is not static, TensorFlow's InvalidArgumentError.
 
     >>> PositionEmbedding(4)(ops.ones((1, 3, 2))).shape
     TensorShape([1, 3, 2])
@@ -269,9 +268,9 @@ class PositionEmbedding(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class SinusoidalPositions(keras.layers.Layer):
-    """Adds a fixed vector for each position: sine and cosine in turn, of falling frequency; for any length.
+    """Adds a fixed vector of sines and cosines for each position; for any length.
 
-    Vaswani et al. 2017, section 3.5: PE(t, 2i) = sin(t / 10000^(2i/D)), PE(t, 2i+1) = cos of the same.
+    Vaswani et al. 2017, section 3.5: PE(t, 2i) = sin(t / 10000^(2i/D)), PE(t, 2i+1) = cos(t / 10000^(2i/D)).
 
     Call:
         x: float32 (B, T, D).
@@ -285,7 +284,7 @@ class SinusoidalPositions(keras.layers.Layer):
     def call(self, x):
         width = x.shape[-1]
         frequencies = 10000.0 ** (-np.arange(0, width, 2, dtype="float32") / width)
-        # in float32 under any policy: bfloat16 counts to 256
+        # in float32 under any policy: bfloat16 cannot represent all integers above 256
         angles = ops.arange(ops.shape(x)[1], dtype="float32")[:, None] * frequencies  # (T, D/2)
         table = ops.reshape(ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1), (-1, 2 * len(frequencies)))
         return x + ops.cast(table[:, :width], x.dtype)
@@ -296,7 +295,7 @@ class SinusoidalPositions(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class TakePositions(keras.layers.Layer):
-    """The vectors at some positions of each row, so that a vocabulary's logits are computed only there.
+    """Gathers the vectors at some positions of each row, e.g. to compute logits only there.
 
     Call:
         x: float32 (B, T, D).

@@ -1,5 +1,5 @@
 """The models: functions from a config to a plain `keras.Model`.
 
-Encoders take {"char_ids", "mask"} or {"token_ids", "segment_ids", "mask"} and give {"layers", "sequence", "pooled"};
-a head from `heads` fits every encoder.
+Encoders take {"char_ids", "mask"} or {"token_ids", "segment_ids", "mask"} and return {"layers", "sequence", "pooled"};
+the heads in `heads` work with every encoder.
 """

@@ -1,4 +1,4 @@
-"""BERT: the Transformer encoder, and its pretraining on masked words and next sentences.
+"""BERT: the Transformer encoder, and its pretraining by masked language modelling and next-sentence prediction.
 
 Devlin et al. 2018, https://arxiv.org/abs/1810.04805; reference implementation https://github.com/google-research/bert.
 """
@@ -28,7 +28,7 @@ class Config:
     """Sizes of a BERT encoder; the defaults are those of BERT-base.
 
     Raises:
-        ValueError: a value that no encoder can have.
+        ValueError: a value is of the wrong type or out of range.
     """
 
     vocabulary_size: Rows = 30522
@@ -36,15 +36,15 @@ class Config:
     width: Size = 768
     heads: Size = 12
     intermediate: Size = 3072  # width of the feed-forward layer
-    max_positions: Rows = 512  # tokens of the longest input, where positions are learned
+    max_positions: Rows = 512  # maximum input length, if positions are learned
     segments: Size = 2
     dropout: Fraction = 0.1  # of the embeddings and of the sub-layers' outputs
     attention_dropout: Fraction = 0.1  # of the attention weights
     activation: str = "gelu"  # "gelu" is the exact form with erf, as published; "gelu_tanh" its approximation; "relu"
     positions: str = "learned"  # or "sinusoidal"
-    pooler: bool = True  # some checkpoints have none, and then there is no next-sentence prediction
+    pooler: bool = True  # False: no pooled output and no next-sentence prediction
     epsilon: float = 1e-12  # of every layer norm
-    initializer_range: float = 0.02  # standard deviation of the truncated normal that kernels start from
+    initializer_range: float = 0.02  # standard deviation of the truncated normal that initializes kernels
 
     def __post_init__(self):
         fields.check(self)
@@ -56,8 +56,9 @@ class Config:
 
 
 # bert_LAYERS_WIDTH_HEADS: the published sizes (Devlin et al. 2018; the small ones of Turc et al. 2019,
-# https://arxiv.org/abs/1908.08962), and a first one for little text. Below BERT-base's width kernels start larger than
-# published, so that a layer's outputs start as large as they do there: narrow models learn much sooner.
+# https://arxiv.org/abs/1908.08962), and first a tiny one for small corpora. Models narrower than BERT-base get larger
+# initial kernels than published, so that the initial outputs of a layer are as large as in BERT-base: they learn much
+# faster.
 SIZES = {
     f"bert_{layers}_{width}_{heads}": Config(
         layers=layers,
@@ -75,11 +76,11 @@ SIZES = {
 
 
 def encoder(config: Config, attention: bool = False) -> keras.Model:
-    """Contextual vectors of word pieces, and one of the whole text.
+    """Contextual vectors of word pieces, and a pooled vector of the text.
 
     Args:
         config: sizes.
-        attention: gives the attention weights too.
+        attention: return the attention weights too.
 
     Call: {"token_ids", "segment_ids", "mask"}, each int32 (B, T).
 
@@ -100,8 +101,8 @@ def encoder(config: Config, attention: bool = False) -> keras.Model:
 def pretrainer(config: Config) -> keras.Model:
     """The encoder with both pretraining heads: masked language model and next-sentence prediction.
 
-    Devlin et al. 2018, section 3.1; the MLM's kernel is the token embedding, behind a dense layer with layer norm.
-    Trained on what `keras_ctxrep.text.pretraining.pretrainer_batch` makes.
+    Devlin et al. 2018, section 3.1; the MLM head is a dense layer with layer norm and the tied token embedding. Trained
+    on batches of `keras_ctxrep.text.pretraining.pretrainer_batch`.
 
     Args:
         config: sizes.
@@ -174,11 +175,11 @@ def _dense(config: Config, units: int, name: str, activation=None, dtype=None) -
 
 
 def _encoder_config(model: keras.Model, config: dict) -> dict:
-    """Without a pooler where the model's head reads none."""
+    """The config with `pooler` set to whether the model has one."""
     return config | {"pooler": "pooler" in {layer.name for layer in model.layers}}
 
 
-# Devlin et al. 2018, appendix A.3; narrower models take a larger rate.
+# Devlin et al. 2018, appendix A.3; narrower models use a larger learning rate.
 FAMILY = Family(
     Config,
     SIZES,

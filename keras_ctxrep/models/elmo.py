@@ -32,7 +32,7 @@ class Config:
     """Sizes of a biLM; the defaults are those of the original model.
 
     Raises:
-        ValueError: a value that no biLM can have.
+        ValueError: a value is of the wrong type or out of range.
     """
 
     cells: Size = 4096  # width of each LSTM cell
@@ -56,7 +56,7 @@ class Config:
     max_characters: Annotated[int, Range(3, 1000)] = 50  # ids per word: begin, up to 48 bytes, end
     dropout: Fraction = 0.1  # on the input of every LSTM layer and before the softmax, while training
     words: Annotated[int, Range(0, 1 << 31)] = (
-        0  # entries of a word table that is read instead of characters; 0: characters
+        0  # rows of a word embedding that is used instead of characters; 0: characters
     )
 
     def __post_init__(self):
@@ -75,7 +75,7 @@ class Config:
 _ORIGINAL = Config()
 _SMALL_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 64), (5, 64))
 
-# Published sizes under their published names, and two small ones for little text.
+# Published sizes under their published names, and two small ones for small corpora.
 SIZES = {
     "elmo_2x128_64_256cnn_1xhighway": replace(
         _ORIGINAL, cells=128, projection=64, filters=_SMALL_FILTERS, highways=1, max_characters=32
@@ -94,19 +94,18 @@ def encoder(
 ) -> keras.Model:
     """Contextual word vectors from characters, or from words.
 
-    Stateless: the same sentence gives the same vectors, alone or in any batch. The sentence markers are added and taken
-    off inside.
+    Stateless: a sentence has the same vectors in any batch. The sentence markers are added and removed internally.
 
     Args:
         config: sizes.
         dropout: on the input of every LSTM layer while training (the published encoder has none).
-        carry_state: begin where the text before ended, as the reference does. The state is a further input and
-            output, "state", float32 (B, S), zeros at first; a row of it belongs to a row of the batch.
-        keep_markers: leave the vectors of <S> and </S> in their places; then T+2 for T below, and the mask of these
-            positions is a further output, "mask".
-        cache: rows of a table of token vectors, made by `token_vectors`: the layer "token_cache", whose row 0 is zero,
-            1 and 2 are <S> and </S>, and the others words. A further input, "word_ids", int32 (B, T), has their
-            numbers; where it is 0 the characters are read.
+        carry_state: continue from the state of the previous batch, as the reference does. The state is an additional
+            input and output, "state", float32 (B, S), initially zeros.
+        keep_markers: keep the vectors of <S> and </S>; the outputs then have T+2 positions instead of T, and their mask
+            is an additional output, "mask".
+        cache: rows of a table of token vectors from `token_vectors`: the layer "token_cache", whose row 0 is zero, rows
+            1 and 2 are <S> and </S>, and the others words. An additional input, "word_ids", int32 (B, T), has the row
+            of each word, or 0 to compute the vector from the characters.
 
     Call: {"char_ids": int32 (B, T, W), "mask": int32 (B, T)}; of a model over words {"word_ids": int32 (B, T), "mask"}.
 
@@ -114,7 +113,7 @@ def encoder(
         "sequence": the top layer; "pooled": float32 (B, 2 P), the mean of the top layer over the real words}.
 
     Raises:
-        ValueError: a cache for a model over words, which has no characters to save.
+        ValueError: `cache` for a model over words, which has no character encoder.
 
     >>> model = encoder(SIZES["elmo_2x128_64_256cnn_1xhighway"])
     >>> from keras_ctxrep.text.features import CharacterFeatures
@@ -148,7 +147,7 @@ def _cached_tokens(config: Config, ids, inputs: dict, cache: int):
         raise ValueError(f"cache={cache}: a model over words reads a table already")
     inputs["word_ids"] = keras.Input((None,), dtype="int32", name="word_ids")
     known, _ = SentenceMarkers(name="cached_markers")(inputs["word_ids"], mask=inputs["mask"])
-    others = ids * ops.cast(ops.equal(known, 0), "int32")[:, :, None]  # no word where the table has one
+    others = ids * ops.cast(ops.equal(known, 0), "int32")[:, :, None]  # 0, no word, where the table has the word
     table = klayers.Embedding(
         cache + 1, config.width, embeddings_initializer="zeros", trainable=False, name="token_cache"
     )
@@ -156,7 +155,7 @@ def _cached_tokens(config: Config, ids, inputs: dict, cache: int):
 
 
 def _outputs(pairs, crop: dict, mask, marked):
-    """The layers that are given out, with the markers if `marked` is their mask, and the layers of the words alone."""
+    """The output layers, with the markers if their mask `marked` is given, and the layers of the words alone."""
     layers, words = [], []
     for index, pair in enumerate(pairs):
         ways = zip(crop, pair, strict=True)
@@ -174,13 +173,13 @@ def _outputs(pairs, crop: dict, mask, marked):
 def token_vectors(
     model: keras.Model, features: CharacterFeatures, words: Iterable[str], batch_size: int = 256
 ) -> np.ndarray:
-    """The context-free vectors of words, for the table of `encoder` with a `cache`.
+    """The context-free vectors of words, for the table of an `encoder` with `cache`.
 
     Args:
         model: any biLM over characters.
-        features: gives the words' characters.
-        words: any; "<S>" and "</S>" are the sentence markers.
-        batch_size: words computed together.
+        features: the features of the model.
+        words: any words; "<S>" and "</S>" are the sentence markers.
+        batch_size: words per batch.
 
     Returns: float32 (words, P).
 
@@ -201,7 +200,7 @@ def token_vectors(
 
 
 def state_width(config: Config) -> int:
-    """Numbers in the carried state of one row: for each layer and direction the output and the cell.
+    """Size of the carried state of one row: the output and the cell of each layer and direction.
 
     >>> state_width(SIZES["elmo_2x4096_512_2048cnn_2xhighway"])
     18432
@@ -214,14 +213,14 @@ def language_model(
 ) -> keras.Model:
     """The bidirectional language model, with one softmax for both directions.
 
-    Peters et al. 2018, section 3.1. Without `streams` it reads whole sentences, made by
-    `keras_ctxrep.text.pretraining.language_model_batch`, and is stateless. With `streams` it reads stretches of running
-    text, made by `keras_ctxrep.text.pretraining.stream_batch`, and begins each where the last one ended: the published
-    training, by truncated back-propagation through time. All these models have layers of the same names.
+    Peters et al. 2018, section 3.1. Without `streams` it is stateless and reads whole sentences, batches of
+    `keras_ctxrep.text.pretraining.language_model_batch`. With `streams` it reads BPTT segments, batches of
+    `keras_ctxrep.text.pretraining.stream_batch`, and each continues the previous one: the published training, by
+    truncated back-propagation through time. The layers have the same names in all cases.
 
     Args:
         config: sizes and dropout.
-        vocabulary_size: words that can be predicted.
+        vocabulary_size: number of words that can be predicted.
         samples: words the softmax draws per step, 8192 in the published model; the true words are then inputs too,
             "forward_targets" and "backward_targets", and the label of every position is 0. None: the full softmax.
         streams: rows of each batch, over all replicas.
@@ -244,7 +243,7 @@ def language_model(
     else:
         mask = inputs["mask"]
         inputs[f"{ids}_reverse"] = keras.Input(inputs[ids].shape[1:], dtype="int32", name=f"{ids}_reverse")
-        # one call for both, since each distinct word is computed once
+        # one call for both directions, since each distinct word is computed once per call
         both = klayers.Concatenate(axis=1, name="both_directions")([inputs[ids], inputs[f"{ids}_reverse"]])
         tokens = ops.split(token_layer(both), 2, axis=1)
     tops, _ = _stack(config, config.dropout, tokens, mask, streams=streams)
@@ -289,9 +288,9 @@ def _token_layer(config: Config) -> keras.layers.Layer:
 
 
 def _needed(tokens, mask):
-    """(What forward reads, what backward reads), float32 (B, T+1, P), and the mask of both, from marked sentences.
+    """The (forward, backward) inputs, float32 (B, T+1, P), and the mask of both, from sentences with markers.
 
-    Nothing that is given out depends on a step of the forward LSTM on </S>, or of the backward one on <S>.
+    No output depends on the forward LSTM's step on </S> or the backward LSTM's step on <S>, so these are cropped.
     """
     forward = klayers.Cropping1D((0, 1), name="forward_tokens")(tokens)
     backward = klayers.Cropping1D((1, 0), name="backward_tokens")(tokens)
@@ -299,9 +298,9 @@ def _needed(tokens, mask):
 
 
 def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=None):
-    """For each layer the (forward, backward) pair of float32 (B, T, P), token layer first, and the state at the end.
+    """The (forward, backward) pair of float32 (B, T, P) of each layer, token layer first, and the final state.
 
-    With `streams` the backward text comes reversed, and both directions read from left to right.
+    With `streams` the backward input is already reversed, and both directions read from left to right.
     """
     projected = config.width < config.cells
     pairs, ends = [tuple(tokens)], []
@@ -331,7 +330,7 @@ def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=Non
     return pairs, klayers.Concatenate(name="end_state")(ends) if ends else None
 
 
-# Peters et al. 2018, sections 3.2 and 3.3: the biLM is frozen, and its layers are mixed with a penalty on the weights.
+# Peters et al. 2018, sections 3.2 and 3.3: a frozen biLM, and a scalar mix of its layers with an L2 penalty.
 FAMILY = Family(
     Config,
     SIZES,

@@ -1,4 +1,4 @@
-"""The families of encoders by name, as bundles have them."""
+"""The families of encoders by the names that bundles use."""
 
 from keras_ctxrep.models import bert, elmo, static
 from keras_ctxrep.models.family import Family

@@ -1,4 +1,4 @@
-"""What the rest of the library asks of a family of encoders; each says it in its own file, as `FAMILY`."""
+"""The interface of a family of encoders to the rest of the library; each family's module defines `FAMILY`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ def _same(model: keras.Model, config: dict) -> dict:
 
 @dataclass(frozen=True)
 class Family:
-    """A family's models and the defaults of fine-tuning them.
+    """A family's models and the defaults for fine-tuning them.
 
     Attributes:
-        config: its dataclass of sizes.
-        sizes: the published ones and others, by name.
-        encoder: config -> encoder.
-        pretraining: name of the pretraining task -> (config, words of the vocabulary) -> model.
-        reads_vocabulary: fields of the config -> whether the encoder needs the bundle's vocabulary.
-        encoder_config: a model, fields of its config -> the fields of its encoder alone.
-        frozen: fine-tuning leaves the encoder's weights as they are, unless they are random.
+        config: dataclass of sizes.
+        sizes: name -> config, of published and other sizes.
+        encoder: function from a config to an encoder.
+        pretraining: name of the pretraining task -> function from (config, vocabulary size) to a model.
+        reads_vocabulary: function from the fields of a config to whether the encoder needs the bundle's vocabulary.
+        encoder_config: function from (model, fields of its config) to the fields of its encoder's config.
+        frozen: fine-tuning does not train the encoder, unless its weights are random.
         mix: heads read a scalar mix of all layers instead of the top one.
-        mix_l2: penalty on the weights of the mix.
-        dropout: on what the head or the task network reads.
-        encoder_dropout: inside an encoder that is trained; None: it has none.
+        mix_l2: L2 penalty on the weights of the mix.
+        dropout: dropout rate on the input of the head or the task network.
+        encoder_dropout: dropout rate inside an encoder that is trained; None: it has no dropout.
         epochs: passes over the data.
-        learning_rate: width -> its peak.
+        learning_rate: function from the width to the peak learning rate.
 
     >>> from keras_ctxrep.models.families import FAMILIES
     >>> FAMILIES["elmo"].frozen, FAMILIES["bert"].epochs

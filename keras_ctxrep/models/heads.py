@@ -1,4 +1,4 @@
-"""Task heads: functions that put a task on top of any encoder, and what a signature gives out."""
+"""Task heads: functions that add the output layers of a task to any encoder, and the outputs of a signature."""
 
 import keras
 from keras import layers as klayers
@@ -13,10 +13,10 @@ def classify(
     """Text classification: one logit for each class.
 
     Devlin et al. 2018, section 4.1, for `mix=False`: a dense layer over the pooled output. For `mix=True`, as Peters et
-    al. 2018 use a biLM: a trained scalar mix of all layers, here with its mean and maximum over the tokens. Trained
-    with softmax cross-entropy for one label, or with a sigmoid for each class for any number of them.
+    al. 2018 use a biLM: a trained scalar mix of all layers, pooled by its mean and maximum over the tokens. Trained
+    with softmax cross-entropy for a single label, or with a sigmoid per class for any number of labels.
 
-    The head is laid over the encoder's own tensors: training it trains `encoder` unless `encoder.trainable = False`.
+    The model shares the encoder's layers: training it trains `encoder` unless `encoder.trainable = False`.
 
     Args:
         encoder: a model with the encoders' outputs.
@@ -51,7 +51,7 @@ def classify(
 
 
 def regress(encoder: keras.Model, **kwargs) -> keras.Model:
-    """One number for a text or a pair, as similarity is scored: `classify` with a single output, without a softmax.
+    """Regression: a number for a text or a pair, e.g. their similarity; `classify` with one output and no softmax.
 
     Devlin et al. 2018, section 4.1 (STS-B); trained with squared error.
 
@@ -78,12 +78,12 @@ def tag(
 ) -> keras.Model:
     """One label for each word.
 
-    Devlin et al. 2018, section 5.3: a dense layer over the top layer at the first piece of each word. Over an encoder
-    of whole words every token is one. With `crf` the labels of a sentence are chosen together (Lample et al. 2016,
+    Devlin et al. 2018, section 5.3: a dense layer over the top layer at the first piece of each word, or at each word
+    for encoders over words. With `crf` the labels of a sentence are predicted jointly (Lample et al. 2016,
     https://arxiv.org/abs/1603.01360): train with `model.get_layer("crf").loss` on "logits".
 
     Args:
-        encoder: a model with the encoders' outputs; a pooler in it is no part of the tagger.
+        encoder: a model with the encoders' outputs; its pooler, if any, is not part of the tagger.
         classes: number of labels, at least 2.
         mix: read a scalar mix of all layers instead of the top one.
         crf: a linear-chain CRF over the logits.
@@ -119,13 +119,13 @@ def tag(
 
 
 def answer(encoder: keras.Model, mix: bool = False, dropout: float = 0.0, l2: float = 0.0) -> keras.Model:
-    """The span of the text that answers a question: how well each token begins and ends it.
+    """Extractive question answering: logits of each token for the start and the end of the answer.
 
-    Devlin et al. 2018, section 4.2: two vectors, of start and end, whose products with the top layer are the logits;
-    with a bias, as in https://github.com/google-research/bert, run_squad.py.
+    Devlin et al. 2018, section 4.2: the logits are dot products of the top layer with a start and an end vector; with a
+    bias, as in https://github.com/google-research/bert, run_squad.py.
 
     Args:
-        encoder: a model with the encoders' outputs; a pooler in it is no part of the result.
+        encoder: a model with the encoders' outputs; its pooler, if any, is not part of the result.
         mix: read a scalar mix of all layers instead of the top one.
         dropout: before the dense layer (none in the source).
         l2: on the weights of the mix.
@@ -153,16 +153,16 @@ def answer(encoder: keras.Model, mix: bool = False, dropout: float = 0.0, l2: fl
 def coreference(
     encoder: keras.Model, units: int = 150, mix: bool = False, dropout: float = 0.1, l2: float = 0.0
 ) -> keras.Model:
-    """Which of two marked names a marked pronoun means.
+    """Pronoun resolution: which of two marked names a marked pronoun refers to.
 
-    Lee et al. 2017, https://arxiv.org/abs/1707.07045, reduced to one mention and two candidates that are known: a span
-    is its first token, its last one and an attended mean (section 4); a pair's score is a feed-forward network of two
-    layers over [g_i, g_j, g_i * g_j], and that of no antecedent is 0 (section 3). The candidates' own scores, the
-    features of distance and of speakers are left out.
+    Lee et al. 2017, https://arxiv.org/abs/1707.07045, reduced to one mention and two given candidates: a span is
+    represented by its first token, its last token and an attention-weighted mean (section 4); a pair is scored by a
+    feed-forward network of two layers over [g_i, g_j, g_i * g_j], and "no antecedent" has the score 0 (section 3). The
+    mention scores and the distance and speaker features are left out.
 
     Args:
-        encoder: a model with the encoders' outputs; a pooler in it is no part of the result.
-        units: of the feed-forward network's layers (150 in the source).
+        encoder: a model with the encoders' outputs; its pooler, if any, is not part of the result.
+        units: width of the feed-forward network's layers (150 in the source).
         mix: read a scalar mix of all layers instead of the top one.
         dropout: on the tokens' vectors and in the feed-forward network.
         l2: on the weights of the mix.
@@ -198,10 +198,10 @@ def mixes(
     top_only: bool = False,
     weights: list[float] | None = None,
 ) -> keras.Model:
-    """Several scalar mixes from one pass of an encoder, as AllenNLP's `Elmo` gives for a model's input and its output.
+    """Several scalar mixes of one encoder, as AllenNLP's `Elmo` has for a model's input and its output.
 
-    Over an ELMo encoder with `keep_markers=True` the statistics of `layer_norm` count the sentence markers, as
-    AllenNLP's do, and the markers are taken off afterwards; else they are those of bilm-tf, over words alone.
+    Over an ELMo encoder with `keep_markers=True` the statistics of `layer_norm` include the sentence markers, as in
+    AllenNLP, and the markers are removed afterwards; otherwise they are over words alone, as in bilm-tf.
 
     Args:
         encoder: a model with the encoders' outputs; `encoder.trainable = False` trains the mixes alone.
@@ -233,7 +233,7 @@ def mixes(
 
 
 def flat(outputs: dict) -> dict:
-    """A model's outputs as a signature gives them: an encoder's layers as one tensor, float32 (B, N, T, D).
+    """A model's outputs in the form of a signature: an encoder's layers as one tensor, float32 (B, N, T, D).
 
     >>> flat({"layers": [ops.ones((2, 3, 4))] * 5})["layers"].shape
     TensorShape([2, 5, 3, 4])
@@ -254,5 +254,5 @@ def _tokens(encoder: keras.Model, mix: bool, l2: float):
 
 
 def _mask(encoder: keras.Model):
-    """Of the positions in the encoder's outputs, which have more than its inputs where markers are kept."""
+    """The mask of the encoder's outputs, which with `keep_markers` have more positions than its inputs."""
     return encoder.output.get("mask", encoder.input["mask"])

@@ -1,4 +1,4 @@
-"""The network of a task over any encoder: recurrent or convolutional, and an encoder again, so that any head fits."""
+"""Task networks over any encoder: recurrent or convolutional, with an encoder's outputs, so that any head fits."""
 
 import keras
 from keras import layers as klayers
@@ -24,31 +24,31 @@ def recurrent(
 ) -> keras.Model:
     """Bidirectional LSTMs or GRUs over an encoder's vectors.
 
-    The task networks of Peters et al. 2018, section 3.3, https://arxiv.org/abs/1802.05365: a scalar mix of the
-    encoder's layers, with dropout, beside static word vectors, goes into a biRNN, and a second one may be put beside
-    its output. The LSTM is `layers.ProjectedLSTM` without projection and clips; the GRU is Keras' (Cho et al. 2014,
-    https://arxiv.org/abs/1406.1078, with the reset gate applied after the product, as cuDNN does). "pooled" is the
-    maximum over the tokens, the best for sentences in Conneau et al. 2017, https://arxiv.org/abs/1705.02364.
+    The task networks of Peters et al. 2018, section 3.3, https://arxiv.org/abs/1802.05365: a biRNN over a scalar mix of
+    the encoder's layers, with dropout, concatenated with static word vectors; optionally a second mix is concatenated
+    with the biRNN's output. The LSTM is `layers.ProjectedLSTM` without projection and clips; the GRU is Keras' (Cho et
+    al. 2014, https://arxiv.org/abs/1406.1078, with the reset gate applied after the product, as in cuDNN). "pooled" is
+    the maximum over the tokens, the best for sentences in Conneau et al. 2017, https://arxiv.org/abs/1705.02364.
 
-    The network is laid over the encoder's own tensors: training it trains `encoder` unless `encoder.trainable = False`.
+    The model shares the encoder's layers: training it trains `encoder` unless `encoder.trainable = False`.
 
     Args:
         encoder: a model with the encoders' outputs.
         units: width of each direction (half of the output's).
-        layers: biRNNs, one over the other.
+        layers: number of stacked biRNNs.
         cell: "lstm" or "gru".
         dropout: on the mixes, and between the layers (0.5 on ELMo's vectors in AllenNLP).
-        beside: a static encoder of the same tokens, whose vectors are put beside the mix.
-        mix: "all": a scalar mix of all layers; "top": the last layer, scaled. An encoder of one layer is read as it is.
-        both_ends: a mix beside the output too, with weights of its own (section 3.3).
-        l2: on the weights of the mixes.
-        marks: marked spans of each text, which an embedding of 100 values (He et al. 2017, section 3.1,
-            https://aclanthology.org/P17-1044/) tells the network beside the vectors; 0: none.
+        beside: extra embeddings: a static encoder of the same tokens, whose vectors are concatenated with the mix.
+        mix: "all": a scalar mix of all layers; "top": the last layer, scaled. An encoder of one layer is not mixed.
+        both_ends: output mix: concatenate a mix with weights of its own with the output too (section 3.3).
+        l2: L2 penalty on the weights of the mixes.
+        marks: number of marked spans per text; an indicator embedding of 100 values (He et al. 2017, section 3.1,
+            https://aclanthology.org/P17-1044/) is concatenated with the vectors; 0: none.
 
-    Call: as `encoder`, the ids of `beside`, and with `marks` {"marks": int32 (B, M, 2)}, as of `layers.MarkIndicator`.
+    Call: as `encoder`, the ids of `beside`, and with `marks` {"marks": int32 (B, M, 2)}, see `layers.MarkIndicator`.
 
-    Returns: {"layers": [float32 (B, T, D'), what the first layer reads; float32 (B, T, 2 units), ...], "sequence": the
-        last of them; "pooled": float32 (B, 2 units)}, the last and the pooled D wider if `both_ends`.
+    Returns: {"layers": [float32 (B, T, D'), the input of the first biRNN; float32 (B, T, 2 units), ...], "sequence":
+        the last of them; "pooled": float32 (B, 2 units)}; with `both_ends` the last layer and "pooled" are D wider.
 
     Raises:
         ValueError: an unknown cell or mix, no layer, or both encoders read the same ids.
@@ -87,22 +87,22 @@ def convolutional(
 
     A dense layer to `units`, then residual layers, x = LayerNorm(x + Dropout(ReLU(Conv(x)))): the convolutions of Kim
     2014, https://arxiv.org/abs/1408.5882, with its maximum over the tokens as "pooled", in the residual form of
-    Transformer layers (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762) so that several can be stacked. Padding
-    is zero before every convolution, as what lies beyond the text's ends is.
+    Transformer layers (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762) so that several can be stacked. Masked
+    positions are zero before every convolution, as the zero padding beyond the ends of the batch is.
 
-    The network is laid over the encoder's own tensors: training it trains `encoder` unless `encoder.trainable = False`.
+    The model shares the encoder's layers: training it trains `encoder` unless `encoder.trainable = False`.
 
     Args:
         encoder: a model with the encoders' outputs.
         units: width of all layers.
-        layers: convolutions, one over the other.
-        window: tokens that a convolution sees; odd, so that as many stand before a token as after it.
-        dropout: on the mix, and on what each convolution adds.
-        beside, mix, l2, marks: as of `recurrent`.
+        layers: number of stacked convolutions.
+        window: width of the convolutions in tokens; odd, so that it is centred.
+        dropout: on the mix, and on the output of each convolution.
+        beside, mix, l2, marks: see `recurrent`.
 
     Call: as `encoder`, the ids of `beside`, and with `marks` {"marks": int32 (B, M, 2)}.
 
-    Returns: {"layers": [float32 (B, T, D'), what the dense layer reads; float32 (B, T, units), ...], "sequence": the
+    Returns: {"layers": [float32 (B, T, D'), the input of the dense layer; float32 (B, T, units), ...], "sequence": the
         last of them; "pooled": float32 (B, units)}.
 
     Raises:
@@ -131,7 +131,7 @@ def convolutional(
 
 
 def by_name(encoder: keras.Model, kind: str | None = None, **kwargs) -> keras.Model:
-    """The task network that a name stands for, or the encoder itself for None.
+    """The task network with a given name, or the encoder itself for None.
 
     Args:
         encoder: a model with the encoders' outputs.
@@ -169,7 +169,7 @@ def _mixed(encoder: keras.Model, dropout: float, mix: str, l2: float, name: str)
 
 
 def _vectors(encoder: keras.Model, dropout: float, beside: keras.Model | None, mix: str, l2: float, marks: int):
-    """The inputs of the whole, what the first layer reads, float32 (B, T, D'), and the mask."""
+    """The inputs of the model, the input of the first layer, float32 (B, T, D'), and the mask."""
     inputs, x = dict(encoder.input), _mixed(encoder, dropout, mix, l2, "mix")
     if beside is not None:
         ids = {name: tensor for name, tensor in beside.input.items() if name != "mask"}
@@ -192,16 +192,16 @@ def _vectors(encoder: keras.Model, dropout: float, beside: keras.Model | None, m
 
 
 def _both_ways(cell: str, x, units: int, mask, name: str):
-    """A layer in each direction, side by side, float32 (B, T, 2 units)."""
+    """A bidirectional layer, float32 (B, T, 2 units)."""
     pair = []
     for way, back in (("forward", False), ("backward", True)):
         if cell == "lstm":
             pair.append(ProjectedLSTM(units, go_backwards=back, name=f"{name}_{way}")(x, mask=mask))
             continue
-        # cuDNN refuses a text without words, and its operator would be in a graph exported from a machine with a GPU
+        # cuDNN does not accept a text without words, and graphs exported on a GPU machine would contain its operator
         layer = klayers.GRU(units, return_sequences=True, go_backwards=back, use_cudnn=False, name=f"{name}_{way}")
         y = layer(x, mask=ops.cast(mask, "bool"))
-        pair.append(ops.flip(y, axis=1) if back else y)  # it gives its steps in the order in which it takes them
+        pair.append(ops.flip(y, axis=1) if back else y)  # the output is in the order of processing
     both = klayers.Concatenate(name=f"{name}_both_ways")(pair)
     return ZeroPadding(name=name)(both, mask=mask)
 

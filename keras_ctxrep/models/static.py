@@ -1,4 +1,4 @@
-"""Static word vectors: one vector a word, whatever stands around it; what contextual encoders are measured against."""
+"""Static word vectors: one vector per word, independent of context; the baseline for contextual encoders."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -21,17 +21,17 @@ class Config:
         ValueError: no word, no width, or n-grams that are out of range.
     """
 
-    words: Rows  # rows of words, the first of them <UNK>; before them lies row 0, which is no word
-    width: Size  # of a vector
+    words: Rows  # number of words, the first of them <UNK>; row 0 of the table is for no word
+    width: Size  # width of a vector
     buckets: Annotated[int, Range(0, 1 << 31)] = (
-        0  # rows after the words', which character n-grams share (2,000,000 in fastText); 0: words alone
+        0  # rows after those of the words, for hashed character n-grams (2,000,000 in fastText); 0: no n-grams
     )
     min_n: Annotated[int, Range(1, 100)] = (
         3  # characters of the shortest n-gram, "<" and ">" around the word among them (fastText)
     )
     max_n: Annotated[int, Range(1, 100)] = 6  # characters of the longest n-gram (fastText)
     lowercase: bool = False  # words are looked up in lower case
-    trainable: bool = True  # the table learns; False: it stays as it is
+    trainable: bool = True  # whether the table is trained
     dropout: Fraction = 0.0  # on the vectors, while training
 
     def __post_init__(self):
@@ -41,7 +41,7 @@ class Config:
 
     @property
     def ngrams(self) -> tuple[int, int, int] | None:
-        """What `keras_ctxrep.text.features.StaticFeatures` has to know of the n-grams; None: there are none."""
+        """The argument `ngrams` of `keras_ctxrep.text.features.StaticFeatures`."""
         return (self.min_n, self.max_n, self.buckets) if self.buckets else None
 
 
