@@ -612,6 +612,7 @@ def parser(name: str | None = None) -> tuple[argparse.ArgumentParser, Flags | No
             help=command.help,
             description=command.description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         sub.set_defaults(run=command.run)
         sub.add_argument("--debug", action="store_true", help="print the whole traceback of an error")
@@ -634,7 +635,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         path = config.parse_known_args(argv)[0].config
         if path is not None:
             try:
-                flags.configure(path, given=("family",))
+                flags.configure(path, argv)
             except (OSError, ValueError) as error:
                 main.error(str(error))
     return main.parse_args(argv)
@@ -651,10 +652,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not _without_tensorflow(args):
             _start_tensorflow()
         _published(args)
-        if os.path.basename(getattr(args, "config", None) or "") == "run.json":
+        config = getattr(args, "config", None) or ""
+        if os.path.isdir(config) or os.path.basename(config) == "run.json":
             from keras_ctxrep.runs import options_from_run
 
-            options_from_run(args.config)  # which warns of files that have changed
+            options_from_run(config)  # which warns of files that have changed
         args.run(args)
         return 0
     except _Usage as error:

@@ -4,7 +4,7 @@ import argparse
 import difflib
 import json
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,11 @@ class Flags:
             details = entry.metadata
             arguments: dict[str, Any] = {"default": None}
             help = prefix + details["help"]
-            if entry.default not in (None, False) and "(default" not in help:
+            if entry.default is not None and entry.default is not False and "(default" not in help:
                 help += f" (default: {entry.default})"
             kinds = [kind for kind in typing.get_args(entry.type) or (entry.type,) if kind is not type(None)]
             if bool in kinds:
-                optional = type(None) in typing.get_args(entry.type)
-                arguments["action"] = argparse.BooleanOptionalAction if optional else "store_true"
+                arguments["action"] = argparse.BooleanOptionalAction  # so that a flag overrides a configuration file
             elif "choices" in details:
                 arguments["choices"] = details["choices"]
             else:
@@ -59,17 +58,19 @@ class Flags:
             self.add(f"--{entry.name.replace('_', '-')}", **arguments)
             self._fields[entry.name] = entry
 
-    def configure(self, path: str | Path, given: Collection[str] = ()) -> None:
+    def configure(self, path: str | Path, argv: Sequence[str] = ()) -> None:
         """Takes defaults from a configuration file.
 
         Args:
             path: FILE.yaml or FILE.json, flags without the dashes and their values; or the run.json of a model folder.
-            given: arguments that are given on the command line.
+            argv: the command line; one of --steps, --minutes and --epochs there takes the place of all three.
 
         Raises:
             ValueError: the file is no mapping, or has a name that is no flag of this command, or a value that is not
                 one of its option.
         """
+        lengths = {"steps", "minutes", "epochs"}
+        given = lengths if lengths & {word.partition("=")[0].removeprefix("--") for word in argv} else set()
         for key, value in read_config(path).items():
             name = key.replace("-", "_")
             if name not in self._actions:
@@ -78,9 +79,18 @@ class Flags:
             if name in given or value is None:
                 continue
             action = self._actions[name]
+            if not action.option_strings:  # `family`, which stands on the command line
+                if value not in argv:
+                    raise ValueError(
+                        f"{path}: {name} is {value!r}; give it: ctxrep COMMAND {value} --config {path} ..."
+                    )
+                continue
             if isinstance(value, str) and action.nargs == "+" and action.type is None:
                 value = [value]
             parsed = isinstance(value, str) and action.nargs is None and action.type not in (None, str)  # by argparse
+            parts = value if isinstance(value, list) and action.nargs == "+" else [value]
+            if name not in self._fields and not all(isinstance(part, str) for part in parts):
+                raise ValueError(f"{path}: {name}={value!r}: a file or folder is needed")
             if name in self._fields and not parsed:
                 try:
                     check_type(name, value, self._fields[name].type)
@@ -93,6 +103,7 @@ class Flags:
 
 def read_config(path: str | Path) -> dict[str, Any]:
     """The options of a configuration file, see `Flags.configure`."""
+    path = Path(path) / "run.json" if Path(path).is_dir() else path
     text = Path(path).read_text(encoding="utf-8")
     if Path(path).suffix == ".json":
         try:

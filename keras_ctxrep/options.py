@@ -121,7 +121,7 @@ class Schedule(Options):
 
     steps: int | None = option(None, "length of the run in steps", above=0, metavar="N")
     minutes: float | None = option(None, "length of the run in minutes, evaluations included", above=0, metavar="N")
-    evaluations: int = option(10, "number of evaluations, evenly spaced over the run", above=0, metavar="N")
+    evaluations: int | None = option(10, "number of evaluations, evenly spaced over the run", above=0, metavar="N")
     checkpoint_minutes: float = option(5.0, "time between two checkpoints", least=0, metavar="N", neutral=True)
     tensorboard: str | Path | None = option(
         None, "write TensorBoard logs into this folder", metavar="FOLDER", neutral=True
@@ -270,8 +270,8 @@ class Finetuning(Rows, Training):
 
     def __post_init__(self):
         super().__post_init__()
-        if (self.both_ends or self.top_only or self.beside) and not self.stack:
-            raise ValueError("both_ends, top_only and beside are of a task network: choose one, stack='lstm'")
+        if self.steps is not None and self.minutes is not None:
+            raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
 
 
 @dataclass(frozen=True)

@@ -75,14 +75,25 @@ class Predictor:
         if len(texts) and self.bundle.pairs != any(pair is not None for pair in pairs or []):
             needed = "pairs of texts" if self.bundle.pairs else "one text at a time"
             raise ValueError(f"this model reads {needed}")
-        count = self.bundle.reads.marks
-        wrong = next((spans for spans in marks or [()] * len(texts) if len(spans) != count), None)
-        if wrong is not None:
-            raise ValueError(f"marks {wrong!r}: this model reads {count} marked spans of each text")
         pairs = [pair or "" for pair in pairs or []] if self.bundle.pairs else [None] * len(texts)
-        marks = marks or [()] * len(texts)
+        marks = [()] * len(texts) if marks is None else [tuple(map(tuple, np.asarray(m).tolist())) for m in marks]
+        if not len(texts) == len(pairs) == len(marks):
+            raise ValueError(
+                f"{len(texts)} texts, {len(pairs)} pairs and marks of {len(marks)}; give one for each text"
+            )
+        for number, (text, spans) in enumerate(zip(texts, marks, strict=True)):
+            self._check_marks(number, text, spans)
         texts = [text if isinstance(text, str) else tuple(text) for text in texts]
-        return self._answers([Query(*parts) for parts in zip(texts, pairs, map(tuple, marks), strict=True)])
+        return self._answers([Query(*parts) for parts in zip(texts, pairs, marks, strict=True)])
+
+    def _check_marks(self, number: int, text: Text, spans: Sequence) -> None:
+        count = self.bundle.reads.marks
+        if len(spans) != count:
+            raise ValueError(f"marks {spans!r} of text {number}: this model reads {count} marked spans of each text")
+        unit = "characters" if isinstance(text, str) else "words"
+        for span in spans:
+            if len(span) != 2 or not 0 <= span[0] < span[1] <= len(text):
+                raise ValueError(f"marks {span!r} of text {number}: not [begin, end) within its {len(text)} {unit}")
 
     def ask(self, examples: Sequence[Any]) -> list[dict]:
         """The answers to examples of the model's task."""

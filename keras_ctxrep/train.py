@@ -407,7 +407,8 @@ class _Progress(keras.callbacks.Callback):
         self.metrics: list = []  # the state of these means, of an epoch that was interrupted
         self._begun = (0, 0)  # the optimizer's iterations and the run's step when the last batch began
         steps = settings.steps
-        self.steps_per_epoch = 20 if steps is None else max(1, min(20, steps // settings.evaluations))
+        self.evaluations = settings.evaluations or 1  # None: at the end alone
+        self.steps_per_epoch = 20 if steps is None else max(1, min(20, steps // self.evaluations))
 
     @property
     def fraction(self) -> float:
@@ -481,7 +482,7 @@ class _Progress(keras.callbacks.Callback):
             logs: means over the epoch; the metrics are added, for TensorBoard.
         """
         state = self.state
-        due = self.done or len(state.history) + 1 <= self.fraction * self.settings.evaluations
+        due = self.done or len(state.history) + 1 <= self.fraction * self.evaluations
         if due and self.validation is not None:
             figures, loss = self.validation()
             logs.update({f"val_{name}": value for name, value in figures.items()})

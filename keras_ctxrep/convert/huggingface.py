@@ -302,13 +302,14 @@ def _target(bundle: Bundle, architecture: str | None) -> str:
     if positions != "learned":
         raise ValueError(f"positions={positions!r}: `transformers`' BERT has learned ones only")
     absent = set() if common.next_sentence(bundle) else {"BertForNextSentencePrediction"}
-    fitting = [name for name in WRITTEN_AS[bundle.task] if name not in absent]
+    fitting = [name for name in WRITTEN_AS.get(bundle.task, ("BertModel",)) if name not in absent]
     if architecture is None:
         own = "a mix of all layers" if bundle.head.get("mix") else "a CRF" if bundle.head.get("crf") else ""
         own = "a task network" if bundle.stack else own
+        own = own if bundle.task in WRITTEN_AS else f"the head of {bundle.task}"
         if own:
             raise ValueError(
-                f"this model reads {own}, which `transformers`' does not; its encoder alone is "
+                f"this model has {own}, which `transformers`' does not; its encoder alone is "
                 'written with architecture="BertModel"'
             )
         return next(name for name in fitting if pooler or name != "BertForPreTraining")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keras_ctxrep.recipes.embedding import embed
-from keras_ctxrep.recipes.finetuning import finetune
+from keras_ctxrep.recipes.finetuning import IN_MEMORY, finetune
 from keras_ctxrep.recipes.pretraining import prepare, pretrain
 from keras_ctxrep.recipes.scoring import score, score_sentences
 from keras_ctxrep.runs import options_from_run
@@ -29,5 +29,11 @@ def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | Non
         UserWarning: a file of the run is missing or has changed since.
     """
     command, arguments, options = options_from_run(run)
-    recipe: Callable[..., list[dict]] = {"pretrain": pretrain, "finetune": finetune}[command]
+    recipes: dict[str, Callable[..., list[dict]]] = {"pretrain": pretrain, "finetune": finetune}
+    if command not in recipes:
+        raise ValueError(f"{run}: its command is {command!r}; one of {', '.join(recipes)}")
+    for name, value in arguments.items():
+        if isinstance(value, str) and IN_MEMORY in value:
+            raise ValueError(f"{run}: its {name} were {value}; call `finetune` with them")
+    recipe = recipes[command]
     return recipe(**arguments, out=out, report=report, **options)

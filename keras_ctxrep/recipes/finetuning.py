@@ -26,6 +26,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.files import skipped_rows
 
+IN_MEMORY = "examples in memory"  # in the record of a run
 WORDS = "words"  # in place of an encoder: word embeddings learned from the training data
 _EXTRA_EMBEDDINGS = "word_embedding"
 
@@ -213,6 +214,8 @@ class _Job:
         needs_indicator = bundle.reads.indicate and not bundle.features.indicate
         kind = chosen.stack or ("lstm" if needs_indicator else None)
         if kind is None:
+            if chosen.both_ends or chosen.top_only or chosen.beside:
+                raise ValueError("both_ends, top_only and beside are of a task network: choose one, stack='lstm'")
             return {}
         dropout = family.dropout if chosen.dropout is None else chosen.dropout
         mix = "top" if chosen.top_only else "all"
@@ -256,7 +259,8 @@ class _Job:
         return plan | {
             "steps": max(1, round(epochs * rows / chosen.batch_size)),
             "evaluations": chosen.evaluations or max(1, math.ceil(epochs)),
-            "patience": chosen.patience or 3,
+            # with one evaluation per epoch
+            "patience": chosen.patience or (None if chosen.evaluations else 3),
         }
 
     def run(self) -> Run:
@@ -270,7 +274,7 @@ def _source(data: Data) -> Any:
     """How run.json refers to a data set: a file, a name, or the hash of examples in memory."""
     if isinstance(data, str | Path):
         return Path(data) if Path(data).exists() else data
-    return f"{len(data)} examples in memory, SHA-256 {hashlib.sha256(repr(data).encode()).hexdigest()}"
+    return f"{len(data)} {IN_MEMORY}, SHA-256 {hashlib.sha256(repr(data).encode()).hexdigest()}"
 
 
 def _fresh(counts: Counter) -> tuple[keras.Model, Bundle]:

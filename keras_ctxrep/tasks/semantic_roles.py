@@ -38,7 +38,7 @@ class SemanticRoles(Tag):
     sentence is read once for each of its predicates. In a BERT the predicate is marked by segment id 1, as in
     AllenNLP's version of the latter: the paper appends the predicate, [CLS] sentence [SEP] predicate [SEP]; here its
     own pieces have segment id 1, which distinguishes repeated words. Over other encoders the task network has an
-    indicator embedding. Tags are predicted one by one, without constraints.
+    indicator embedding. Tags are predicted one by one, or together by a CRF.
     """
 
     name = "semantic_roles"
@@ -56,7 +56,7 @@ class SemanticRoles(Tag):
             yield number, partial(_predicates, sentence, numbers.get("text", 0), numbers.get("predicate", 2))
 
     def examples(self, row, place="", columns=None) -> Iterator[Roles]:
-        if "predicates" in row:  # a sentence of a CoNLL file
+        if isinstance(row, _Sentence):
             words = checked_words(row["words"])
             for predicate, tags in row["predicates"]:
                 yield Roles(words, predicate, checked_tags(words, tags), place)
@@ -107,7 +107,11 @@ def is_span(span: Any, length: int) -> TypeGuard[list[int]]:
     return isinstance(span, list) and [type(edge) for edge in span] == [int, int] and 0 <= span[0] < span[1] <= length
 
 
-def _predicates(sentence, text: int, predicate: int) -> dict[str, Any]:
+class _Sentence(dict[str, Any]):
+    """The row of a CoNLL sentence: {"words", "predicates": (number of the word, tags) of each}."""
+
+
+def _predicates(sentence, text: int, predicate: int) -> _Sentence:
     """Of a CoNLL sentence its words, and the number and the tags of each predicate: a column of tags for each."""
     tokens = sentence()["tokens"]
     frames = files.column(tokens, predicate)
@@ -118,4 +122,4 @@ def _predicates(sentence, text: int, predicate: int) -> dict[str, Any]:
             f"{len(tokens[0]) - predicate - 1} columns of tags behind it"
         )
     tags = [files.column(tokens, predicate + 1 + order) for order in range(len(predicates))]
-    return {"words": files.column(tokens, text), "predicates": list(zip(predicates, tags, strict=True))}
+    return _Sentence(words=files.column(tokens, text), predicates=list(zip(predicates, tags, strict=True)))

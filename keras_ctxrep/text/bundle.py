@@ -152,7 +152,8 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
     """The bundle in a folder or an archive whose files `read` returns."""
     try:
         content: dict[str, Any] = _upgraded(json.loads(read(NAME)))
-        content["labels"]  # every one has them
+        for name in ("labels", "reads"):  # every one has them
+            content[name]
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{source}: {NAME} is damaged or of another version: {error}") from None
     except KeyError as error:

@@ -34,7 +34,9 @@ def files(tmp_path):
 
 
 def identity(files, **given):
-    job = _Job.of(given, files / "a.tsv", files / "a.tsv", files / "vectors", files / "out")
+    job = _Job.of(
+        given.pop("task", "classify"), given, files / "a.tsv", files / "a.tsv", files / "vectors", files / "out"
+    )
     return job.run().identity
 
 
