@@ -28,7 +28,7 @@ class Predictor:
         texts: strings; for a task over words also sentences already split into words.
         pairs: the second text of each, for a model that reads pairs; of a question its context.
         marks: the marked spans of each, for a model that reads some: (begin, end) in characters, the end exclusive, or
-            in words where the text is split already.
+            in words where the text is split already; (0, 0) for none.
 
     Returns: one dict per text, by the model's task:
 
@@ -92,7 +92,7 @@ class Predictor:
             raise ValueError(f"marks {spans!r} of text {number}: this model reads {count} marked spans of each text")
         unit = "characters" if isinstance(text, str) else "words"
         for span in spans:
-            if len(span) != 2 or not 0 <= span[0] < span[1] <= len(text):
+            if span != (0, 0) and (len(span) != 2 or not 0 <= span[0] < span[1] <= len(text)):
                 raise ValueError(f"marks {span!r} of text {number}: not [begin, end) within its {len(text)} {unit}")
 
     def ask(self, examples: Sequence[Any]) -> list[dict]:

@@ -142,3 +142,29 @@ def test_debug_prints_the_traceback(tmp_path):
     assert plain.returncode == debug.returncode == 1 and "Traceback" not in plain.stderr
     assert plain.stderr.startswith("ctxrep: ") and plain.stderr.count("\n") == 1
     assert debug.stderr.startswith("Traceback") and plain.stderr.removeprefix("ctxrep: ").strip() in debug.stderr
+
+
+def test_a_length_on_the_command_line_replaces_those_of_the_file(tmp_path):
+    (tmp_path / "a.yaml").write_text("steps: 5\nepochs: 2\ncrf: true\n")
+    argv = ["train", "--data", "a", "--dev", "a", "--encoder", "e", "--out", "o", "--config", str(tmp_path / "a.yaml")]
+    args = cli._parse([*argv, "--minutes", "3", "--no-crf"])
+    assert (args.steps, args.epochs, args.minutes, args.crf) == (None, None, 3.0, False)
+    assert cli._parse(argv).steps == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("out: 2024", "out=2024: a file or folder is needed"), ("data: [c.tsv]", "a file or folder is needed")],
+)
+def test_files_of_a_configuration_file_are_texts(text, message, tmp_path, capsys):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(SystemExit):
+        cli._parse(["train", "--config", str(tmp_path / "a.yaml")])
+    assert message in capsys.readouterr().err
+
+
+def test_another_family_than_that_of_the_run(tmp_path, capsys):
+    (tmp_path / "run.json").write_text('{"command": "pretrain", "arguments": {"family": "elmo"}, "options": {}}')
+    with pytest.raises(SystemExit):
+        cli._parse(["pretrain", "bert", "--config", str(tmp_path)])
+    assert "family is 'elmo'" in capsys.readouterr().err

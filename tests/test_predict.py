@@ -510,7 +510,13 @@ def test_marked_spans_reach_the_model(family, monkeypatch):
     begin, end, last = (3, 5, 8) if family == "bert" else (1, 2, 4)
     assert answers[0] == answers[1] == {"marks": [[begin, end], [begin, last]]}
     assert answers[2] == {"marks": [[1, 2] if family == "bert" else [0, 1], [0, 0]]}
+    for wrong in ([(0, 1), (0, 2)], [(0, 1), (-1, 1)], [(0, 1), (1, 1)]):
+        with pytest.raises(ValueError, match=r"of text 0: not \[begin, end\) within its 1 characters"):
+            predictor(["x"], marks=[wrong])
+    with pytest.raises(ValueError, match="2 texts, 2 pairs and marks of 1"):
+        predictor(["x", "y"], marks=[[(0, 1), (0, 1)]])
+    assert predictor(["x"], marks=np.array([[[0, 1], [0, 0]]])) == answers[2:]
     with pytest.raises(ValueError, match=r"this model reads 2 marked spans of each text"):
         predictor(["x"], marks=[[(0, 1)]])
-    with pytest.raises(ValueError, match=r"marks \(\): this model reads 2 marked spans"):
+    with pytest.raises(ValueError, match=r"marks \(\) of text 0: this model reads 2 marked spans"):
         predictor(["x"])

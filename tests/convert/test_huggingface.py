@@ -897,3 +897,12 @@ print(model.count_params(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_m
         assert done.returncode == 0, done.stderr
         parameters, peak, before = map(int, done.stdout.split())
         assert 335e6 < parameters < 336e6 and peak < max(8 * parameters, before + 0.3e9), (step, peak / 1e9)
+
+
+def test_a_head_that_transformers_lacks_is_not_written(tmp_path, folder):
+    _, bundle = huggingface.read(folder)
+    encoder = bert.encoder(bert.Config(**bundle.config))
+    bundle = replace(bundle, head={}, **tasks.bundle_fields("coreference"))
+    model = tasks.get("coreference").head(encoder, bundle)
+    with pytest.raises(ValueError, match=r'the head of coreference, .* architecture="BertModel"'):
+        huggingface.write(tmp_path / "out", model, bundle)

@@ -86,6 +86,11 @@ def test_malformed(name, text, message, tmp_path):
     assert message in str(error.value)
 
 
+def test_a_key_of_the_user_is_no_conll_sentence():
+    row = {"words": ["it", "ran"], "predicate": 1, "predicates": [[0, ["O"]]]}
+    assert list(TASK.examples(row)) == [Roles(("it", "ran"), 1)]
+
+
 def test_the_predicates_own_span_does_not_count():
     gold = [Roles(("it", "ran", "home"), 1, ("B-ARG0", "B-V", "B-ARG4"))]
 
