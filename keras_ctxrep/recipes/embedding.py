@@ -150,7 +150,7 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
     encoder = model
     if carry_state or known:
         encoder = elmo.encoder(elmo.Config(**bundle.config), carry_state=carry_state, cache=len(known))
-    elif bundle.task != "embed":
+    elif "layers" not in model.output:  # it has a head
         encoder = train.build(train.encoder_bundle(model, bundle))
     if encoder is not model:
         train.copy_weights(model, encoder, skip=["token_cache"])

@@ -44,10 +44,8 @@ def finetune(
 
     The defaults are those of the papers. BERT (Devlin et al. 2018, appendix A.3): all of it is trained, with AdamW,
     warm-up over 10% of the steps, 3 epochs. ELMo (Peters et al. 2018): the biLM is frozen, its layers are mixed with an
-    L2 penalty of 0.001 on the weights, dropout 0.5. The weights with the best task metric on `dev` are kept; if some
-    questions have no answer, the threshold is chosen on `dev` too.
-    The examples of `data` are read again in every epoch and need not fit into memory; those of `dev` are kept
-    in memory.
+    L2 penalty of 0.001 on the weights, dropout 0.5. The weights with the best task metric on `dev` are kept, and a
+    threshold of no answer is chosen there. `data` is read again in every epoch and need not fit into memory.
 
     Args:
         data, dev: examples, files of them (`tasks.Task.read`), or "tfds:NAME:SPLIT"; labels are those of `data`.
@@ -61,11 +59,8 @@ def finetune(
 
     Raises:
         TypeError: there is no such option.
-        ValueError: a row is malformed, a label of `dev` is unknown, there are fewer than two labels, or an option does
-            not fit the task or the encoder.
-
-    Warns:
-        UserWarning: rows were skipped.
+        ValueError: a row is malformed or has an unknown label, there are fewer than two labels, or an option does not
+            fit the task or the encoder. Rows that were skipped are warned of.
     """
     job = _Job.of(task, given, data=data, dev=dev, encoder=encoder, out=out)
     keras.utils.set_random_seed(job.options.seed)
