@@ -61,7 +61,7 @@ def place(models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     sources = {"corpus.txt": ("text.txt", "heldout.txt"), "test.tsv": ("train.tsv", "dev.tsv", "test.tsv")}
     for source, names in sources.items():
-        lines = (models / source).read_text(encoding="utf-8").splitlines(keepends=True)[:60]
+        lines = (models / source).read_text(encoding="utf-8").splitlines(keepends=True)[:400]
         for name in names:
             (folder / name).write_text("".join(lines), encoding="utf-8")
     (folder / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\n")

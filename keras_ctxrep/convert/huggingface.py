@@ -306,10 +306,10 @@ def _target(bundle: Bundle, architecture: str | None) -> str:
     if architecture is None:
         own = "a mix of all layers" if bundle.head.get("mix") else "a CRF" if bundle.head.get("crf") else ""
         own = "a task network" if bundle.stack else own
-        own = own if bundle.task in WRITTEN_AS else f"the head of {bundle.task}"
+        own = own if bundle.task in WRITTEN_AS else f"what the task {bundle.task!r} needs"
         if own:
             raise ValueError(
-                f"this model has {own}, which `transformers`' does not; its encoder alone is "
+                f"this model reads {own}, which `transformers`' does not; its encoder alone is "
                 'written with architecture="BertModel"'
             )
         return next(name for name in fitting if pooler or name != "BertForPreTraining")
