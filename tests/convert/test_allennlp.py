@@ -654,11 +654,13 @@ def test_memory_at_the_original_size(tmp_path):
         for tensor in allennlp.table(elmo.Config()):
             file[tensor.name] = np.ones(tensor.shape, np.float32)
     (tmp_path / "options.json").write_text(json.dumps(options))
+    # not ru_maxrss, which begins with the memory of the process that started this one
     code = (
-        "import sys; from keras_ctxrep.convert import allennlp; model, _ = allennlp.read(sys.argv[1])\n"
-        # not ru_maxrss, which begins with the memory of the process that started this one
-        "peak = open('/proc/self/status').read().split('VmHWM:')[1].split()[0]\n"
-        "print(model.count_params(), 1024 * int(peak))"
+        "import sys, tensorflow\n"
+        "peak = lambda: 1024 * int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])\n"
+        "imported = peak()\n"
+        "from keras_ctxrep.convert import allennlp; model, _ = allennlp.read(sys.argv[1])\n"
+        "print(model.count_params(), peak() - imported)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
@@ -668,4 +670,5 @@ def test_memory_at_the_original_size(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     parameters, peak = map(int, done.stdout.split())
-    assert 93.5e6 < parameters < 93.7e6 and peak < 1.2e9, peak / 1e9
+    # 1.2 GB in all, of which TensorFlow's import is 0.7 GB or more, by the machine
+    assert 93.5e6 < parameters < 93.7e6 and peak < 0.5e9, peak / 1e9
