@@ -145,3 +145,15 @@ def train_models(root: Path) -> None:
             dropout=0.1,
             freeze=False,
         )
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a file of some name and returns its path."""
+
+    def write(name, content):
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
