@@ -78,7 +78,7 @@ class Classify(TextTask):
         return enough_labels(used, source, "classifier")
 
     def targets(self, bundle, example, rows):
-        return [bundle.labels.index(example.label)]
+        return [bundle.label_numbers[example.label]]
 
     def batch(self, bundle, targets, inputs):
         return ({"logits": np.array(targets, np.int32)},)

@@ -81,7 +81,7 @@ class Tag(Task):
         return enough_labels(used, source, "tagger")
 
     def targets(self, bundle, example, rows):
-        numbers = {label: number for number, label in enumerate(bundle.labels)}
+        numbers = bundle.label_numbers
         starts = rows[0].starts or []
         return [[numbers[tag] for start, tag in zip(starts, example.tags, strict=True) if start is not None]]
 

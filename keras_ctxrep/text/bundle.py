@@ -88,6 +88,11 @@ class Bundle:
         """The function from texts to the model's input dict."""
         return FAMILIES[self.family].features(self)
 
+    @cached_property
+    def label_numbers(self) -> dict[str, int]:
+        """Label -> its position in the logits."""
+        return {label: number for number, label in enumerate(self.labels)}
+
     @property
     def pairs(self) -> bool:
         """Whether it reads pairs of texts."""
