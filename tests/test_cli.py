@@ -371,6 +371,7 @@ def test_every_task_from_a_file_to_answers(task, encoders, tmp_path, capsys):
         assert answer[name] == value
 
 
+@pytest.mark.slow  # two processes that import TensorFlow
 def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
     """An interrupted run writes where it is, and the same command goes on from there."""
     import signal

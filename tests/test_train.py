@@ -53,6 +53,7 @@ def test_fit_learns_and_reports(rng, tmp_path):
     assert history[-1]["val_loss"] < 0.7
 
 
+@pytest.mark.slow  # two trainings
 def test_plain_keras_does_as_well(rng):
     """The README says so: nothing but compile and fit."""
     model = train.build(BUNDLE)
@@ -679,6 +680,7 @@ print(json.dumps(results))
 """
 
 
+@pytest.mark.slow  # a process of its own, and five trainings
 def test_two_replicas_train_as_one(tmp_path):
     """Losses with unequal lengths, states of streams, the clipped norm; a process of its own, as strategies need."""
     config = asdict(ONE_LAYER)

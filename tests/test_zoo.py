@@ -675,6 +675,7 @@ def test_two_at_once(server, published, entry, cache, monkeypatch):
     assert lines == [f"{NAME}: another process is making it; waiting for that one"]
 
 
+@pytest.mark.slow  # a process that is killed
 def test_a_killed_conversion_leaves_nothing_for_ever(published, entry, cache, monkeypatch):
     entry()
     code = """

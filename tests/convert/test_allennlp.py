@@ -617,6 +617,7 @@ def test_the_command(published, tmp_path, capsys):
 # ------------------------------------------------------------------------------------------------------------- cache
 
 
+@pytest.mark.slow  # traces a dozen encoders
 def test_embed_with_a_cache(published, tmp_path):
     """The same vectors, of which those of the cache's words are looked up."""
     train.save(tmp_path / "m", *allennlp.read(published))

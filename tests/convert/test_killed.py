@@ -42,6 +42,7 @@ def pieces(width, tiny):
     return bert.encoder(config), Bundle("bert", "embed", asdict(config), 8, vocab=tuple(tiny.PIECES))
 
 
+@pytest.mark.slow  # a process for each
 @pytest.mark.parametrize(
     ("direction", "file"),
     [("--to allennlp", "options.json"), ("--to huggingface", "config.json"), ("--from allennlp", "bundle.json")],

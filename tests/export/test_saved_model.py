@@ -193,6 +193,7 @@ print(json.dumps([plain(words), plain(spans)]))
 """
 
 
+@pytest.mark.slow  # a process that imports TensorFlow
 def test_moved_to_a_process_of_its_own(tmp_path):
     folders, expected = [], []
     for task in ("tag", "answer"):

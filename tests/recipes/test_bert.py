@@ -191,6 +191,7 @@ def test_pretraining_that_is_refused(folder, corpus, tmp_path, options, message)
         pretrain(corpus, tmp_path / "out", **options)
 
 
+@pytest.mark.slow  # three trainings
 def test_an_interrupted_run_ends_as_an_undisturbed_one(corpus, tmp_path, monkeypatch):
     """With dropout and dynamic masks: the weights are those of an undisturbed run, to the last bit."""
     options = {"steps": 12, "dropout": 0.3, "learning_rate": 1e-3, "evaluations": 2, "checkpoint_minutes": 1e-9}
@@ -360,6 +361,7 @@ def train_encoder(folder, out):
     return out / "encoder"
 
 
+@pytest.mark.slow  # two trainings
 def test_a_checkpoint_of_another_dev_set(folder, pairs, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "save", lambda *_: None)  # as if the run had been killed at its end
     options = {"steps": 2, "batch_size": 8, "seed": 0}

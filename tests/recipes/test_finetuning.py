@@ -279,6 +279,7 @@ class Counted(Example):
         Counted.held -= 1
 
 
+@pytest.mark.slow  # 900 steps
 def test_the_examples_are_never_held_all_together(vectors, tmp_path, monkeypatch):
     passes = []
 

@@ -157,6 +157,7 @@ print(json.dumps(results))
 """
 
 
+@pytest.mark.slow  # a process of its own, and four trainings
 def test_two_replicas_learn_tags_as_one():
     """Though they have unequal numbers of words; in a process of its own, as strategies need."""
     config = {"words": 7, "width": 4}

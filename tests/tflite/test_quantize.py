@@ -47,6 +47,7 @@ def test_the_bundle_is_inside(file):
     assert load(file).max_length == 32
 
 
+@pytest.mark.slow  # two conversions of a biLM
 def test_the_answer_does_not_depend_on_the_signature(models, tmp_path):
     texts = ["the violin", "snow"]
     found = []
