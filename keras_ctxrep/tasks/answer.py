@@ -98,6 +98,12 @@ class Answer(Task):
 
         return heads.answer(encoder, **bundle.head)
 
+    def check(self, bundle):
+        if missing := self.settings(Options(), set()).keys() - bundle.settings.keys():
+            raise ValueError(
+                f"the settings {', '.join(sorted(missing))} are missing in the bundle: train the model again"
+            )
+
     def query(self, example):
         return Query(example.question, example.context)
 

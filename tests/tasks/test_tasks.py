@@ -4,6 +4,8 @@ import pytest
 
 from keras_ctxrep import tasks
 from keras_ctxrep.models.families import FAMILIES
+from keras_ctxrep.predict import Predictor
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads
 
 
@@ -32,3 +34,11 @@ def test_labels_of_tags():
     assert labels({"O", "NN"}, "a.conll") == ("O", "NN")
     with pytest.raises(ValueError, match=r"a\.conll: only the label 'O'; a tagger needs at least two"):
         labels({"O"}, "a.conll")
+
+
+def test_a_model_without_the_settings_of_its_answers():
+    bundle = Bundle(
+        "bert", config={}, max_length=8, **tasks.bundle_fields("answer", True) | {"settings": {"stride": 2}}
+    )
+    with pytest.raises(ValueError, match="settings max_answer, null_threshold are missing"):
+        Predictor(bundle, lambda inputs: inputs)
