@@ -151,6 +151,9 @@ class Text(Seeded):
         None, "a vocabulary file, one entry a line (default: learned from the corpus, or that of init)", metavar="FILE"
     )
     vocab_size: int = option(8000, "entries of a learned vocabulary, at most", above=0, metavar="N")
+    vocab_sample: int = option(
+        200_000, "sentences, drawn from the whole corpus, that a vocabulary is learned from", above=0, metavar="N"
+    )
     cased: bool = option(False, "BERT: keep case and accents")
     init: str | Path | None = option(
         None,

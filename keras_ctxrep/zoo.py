@@ -357,7 +357,7 @@ def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
     >>> cached(lookup("elmo_2x2048_256_2048cnn_1xhighway"), "/nowhere") is None
     True
     """
-    folder = _cache(cache) / entry.name
+    folder = cache_folder(cache) / entry.name
     return folder if (folder / NAME).is_file() else None
 
 
@@ -422,7 +422,7 @@ def get(
     ['bundle.json', 'model.weights.h5', 'source.json']
     """
     entry = lookup(name)
-    folder = _cache(cache) / entry.name
+    folder = cache_folder(cache) / entry.name
     if cached(entry, cache) is not None:
         try:
             load(folder)
@@ -434,7 +434,7 @@ def get(
             return folder
     if source is None and not entry.urls:
         raise ValueError(f"{entry.name}: no source: {entry.note}")
-    downloads = _cache(cache) / "downloads" / entry.name
+    downloads = cache_folder(cache) / "downloads" / entry.name
     with _locked(downloads.with_name(f"{downloads.name}.lock"), entry, report):
         if _is_whole(folder):  # another process has made it meanwhile
             return folder
@@ -505,7 +505,8 @@ def _make(
         (new / SOURCE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
 
 
-def _cache(cache: str | Path | None) -> Path:
+def cache_folder(cache: str | Path | None = None) -> Path:
+    """The folder of downloaded models: the given one, $CTXREP_CACHE or ~/.cache/keras_ctxrep."""
     return Path(cache or os.environ.get(CACHE) or Path.home() / ".cache" / "keras_ctxrep").expanduser()
 
 

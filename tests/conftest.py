@@ -30,6 +30,12 @@ tf.config.set_logical_device_configuration(
 )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_the_session(tmp_path_factory) -> None:
+    """Downloads and learned vocabularies of the tests are not kept in the home folder."""
+    os.environ["CTXREP_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     """A random generator with a fixed seed; Keras' initializers are seeded too."""

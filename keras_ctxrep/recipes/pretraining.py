@@ -15,14 +15,14 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import optimizers, pipeline, train
+from keras_ctxrep import __version__, optimizers, pipeline, train, zoo
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.options import Preparation, Pretraining, Schedule, Text
 from keras_ctxrep.runs import Run
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import NAME, VOCAB, Bundle, sha256, written_whole
-from keras_ctxrep.text.corpus import LONGEST, documents, hold_out, shuffled, without
+from keras_ctxrep.text.corpus import LONGEST, documents, hold_out, sample, shuffled, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import (
     PREPARED,
@@ -36,7 +36,8 @@ from keras_ctxrep.text.pretraining import (
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, vocab_text, words
 
 Report = Callable[[dict], None]
-BUFFER = 200_000  # sentences of BERT's text that are in memory at once
+BUFFER = 200_000  # sentences of BERT's text that are shuffled in memory
+ENCODED = 20_000  # of which so many are turned into pieces at once
 SHARD = 20_000  # examples of a prepared file
 NO_PAIRS = "the held-out text has no pair of segments: one sentence a line, an empty line between documents"
 
@@ -144,7 +145,7 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, **options) -> dict:
         raise ValueError(f"{out}: a model folder; choose another one to write to")
     initial = None if settings.init is None else bundles.load(settings.init)
     held, read = _held_out(corpus, settings.valid, settings.seed)
-    wordpiece = _wordpiece(initial, settings, read(corpus))
+    wordpiece = _wordpiece(initial, settings, corpus, read)
     features = WordPieceFeatures(wordpiece, settings.max_length)
     masking = Masking(wordpiece, whole_words=settings.whole_words)
     valid_examples = masked_once(held, features, masking, settings.seed)
@@ -179,7 +180,7 @@ def _copies(corpus, read, features: WordPieceFeatures, masking: Masking, setting
     for number in range(settings.copies):
         rng = np.random.default_rng((settings.seed, number))
         text = shuffled(corpus, read, settings.seed, number, BUFFER, LONGEST)
-        for pair in segment_pairs(text, features, rng, BUFFER):
+        for pair in segment_pairs(text, features, rng, ENCODED):
             yield masking(pair, rng)
 
 
@@ -258,7 +259,7 @@ def _held_out(corpus: Sequence[str | Path], valid: str | Path | None, seed: int)
 def _language_modelling(corpus: Sequence[str | Path], settings: Pretraining, initial: Any, config: Any) -> _Plan:
     held, read = _held_out(corpus, settings.valid, settings.seed)
     initial_vocab = list(initial.vocab) or None if initial is not None else None
-    vocabulary = _vocabulary(read_vocab(settings.vocab) if settings.vocab else initial_vocab, read(corpus), settings)
+    vocabulary = _vocabulary(read_vocab(settings.vocab) if settings.vocab else initial_vocab, corpus, read, settings)
     if settings.read_words or config.words:
         if initial is not None and (not config.words or list(initial.vocab) != vocabulary.vocab):
             raise ValueError("the model to start from reads characters or other words; it keeps what it reads")
@@ -289,16 +290,26 @@ def _language_modelling(corpus: Sequence[str | Path], settings: Pretraining, ini
     return _Plan(bundle, batches, validation, model, eval_model)
 
 
-def _vocabulary(vocab, documents: Iterable[list[str]], settings: Pretraining) -> Vocabulary:
-    """The given one, or one counted on all documents; refused where the softmax cannot draw from it."""
-    sentences = ([word.text for word in words(sentence)] for document in watched(documents) for sentence in document)
+Read = Callable[[Sequence[str | Path]], Iterator[list[str]]]  # files -> the documents to train on
+
+
+def _vocabulary(vocab, corpus: Sequence[str | Path], read: Read, settings: Pretraining) -> Vocabulary:
+    """The given one, or one counted on the text; refused where the softmax cannot draw from it."""
+
+    def split(sentences: Iterable[str]) -> Iterator[list[str]]:
+        return ([word.text for word in words(sentence)] for sentence in sentences)
+
+    def count(sentences: list[str]) -> list[str]:
+        return Vocabulary.count(split(sentences), settings.min_count, settings.vocab_size).vocab
+
     samples = settings.samples
     if vocab is None:
-        vocabulary = Vocabulary.count(sentences, settings.min_count, settings.vocab_size)
+        vocabulary = Vocabulary(_learned(count, corpus, read, settings))
     else:
         vocabulary = Vocabulary(vocab)
         if samples:
-            vocabulary.check_order(itertools.islice(sentences, 10_000))
+            sentences = itertools.chain.from_iterable(read(corpus))
+            vocabulary.check_order(split(itertools.islice(sentences, 10_000)))
     if samples and samples > len(vocabulary):
         raise ValueError(
             f"samples={samples}: the vocabulary has {len(vocabulary)} words; sample fewer, or none for the full softmax"
@@ -364,13 +375,13 @@ def _prepared_text(folder: Path, settings: Pretraining, initial: Any) -> _PairTe
 
 def _raw_text(corpus: Sequence[str | Path], settings: Pretraining, initial: Any) -> _PairText:
     held, read = _held_out(corpus, settings.valid, settings.seed)
-    wordpiece = _wordpiece(initial, settings, read(corpus))
+    wordpiece = _wordpiece(initial, settings, corpus, read)
     features = WordPieceFeatures(wordpiece, settings.max_length)
     masking = Masking(wordpiece, whole_words=settings.whole_words)
 
     def examples(epoch: int) -> Iterator:
         rng = np.random.default_rng((settings.seed, epoch))
-        return segment_pairs(shuffled(corpus, read, settings.seed, epoch, BUFFER, LONGEST), features, rng, BUFFER)
+        return segment_pairs(shuffled(corpus, read, settings.seed, epoch, BUFFER, LONGEST), features, rng, ENCODED)
 
     return _PairText(wordpiece, examples, masking, masked_once(held, features, masking, settings.seed))
 
@@ -379,7 +390,24 @@ def _casing(wordpiece: WordPiece) -> dict[str, Any]:
     return {name: getattr(wordpiece, name) for name in ("lowercase", "strip_accents", "split_cjk")}
 
 
-def _wordpiece(initial: Any, settings: Text, text: Iterable[list[str]]) -> WordPiece:
+def _learned(
+    learn: Callable[[list[str]], list[str]], corpus: Sequence[str | Path], read: Read, settings: Text
+) -> list[str]:
+    """A vocabulary learned from `settings.vocab_sample` sentences, once for each corpus: it is kept in the cache."""
+    names = ("seed", "vocab_size", "vocab_sample", "min_count", "cased")
+    options = {name: getattr(settings, name, None) for name in names} | {"held_out": settings.valid is None}
+    key = json.dumps([learn.__qualname__, options, [sha256(path) for path in corpus], __version__])
+    path = zoo.cache_folder() / "vocabularies" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.txt"
+    if path.exists():
+        return read_vocab(path)
+    vocab = learn(sample(watched(read(corpus)), settings.vocab_sample, settings.seed))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(path) as temporary:
+        temporary.write_text(vocab_text(vocab), encoding="utf-8")
+    return vocab
+
+
+def _wordpiece(initial: Any, settings: Text, corpus: Sequence[str | Path], read: Read) -> WordPiece:
     """The tokenizer of the initial model, of the given vocabulary, or one learned from the text."""
     if initial is not None:
         if settings.vocab is not None or settings.cased:
@@ -390,8 +418,11 @@ def _wordpiece(initial: Any, settings: Text, text: Iterable[list[str]]) -> WordP
     lowercase = not settings.cased
     if settings.vocab is not None:
         return WordPiece(read_vocab(settings.vocab), lowercase)
-    sentences = (sentence for document in watched(text) for sentence in document)
-    return WordPiece.train(sentences, settings.vocab_size, lowercase)
+
+    def learn(sentences: list[str]) -> list[str]:
+        return WordPiece.train(sentences, settings.vocab_size, lowercase).vocab
+
+    return WordPiece(_learned(learn, corpus, read, settings), lowercase)
 
 
 def masked_once(

@@ -132,6 +132,22 @@ def without(documents: Iterable[list[str]], held: Iterable[list[str]]) -> Iterat
                 yield list(part)
 
 
+def sample(documents: Iterable[list[str]], size: int, seed: int = 0) -> list[str]:
+    """Up to `size` sentences, each of the corpus with the same probability (reservoir sampling, one pass).
+
+    >>> len(sample([["a", "b"], ["c", "d"]], 3))
+    3
+    """
+    rng = random.Random(seed)
+    chosen: list[str] = []
+    for count, sentence in enumerate(itertools.chain.from_iterable(documents)):
+        if count < size:
+            chosen.append(sentence)
+        elif (index := int(rng.random() * (count + 1))) < size:
+            chosen[index] = sentence
+    return chosen
+
+
 def pieces(documents: Iterable[list[str]], size: int = 100) -> Iterator[list[str]]:
     """The documents, split into pieces of at most `size` sentences.
 

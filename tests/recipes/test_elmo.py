@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -300,3 +301,21 @@ def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path):
     assert int(out.split()[1]) > at  # it goes on: the first line is "step N"
     one, other = (train.load(tmp_path / name)[0].get_weights() for name in ("undisturbed", "killed"))
     assert all(np.array_equal(left, right) for left, right in zip(one, other, strict=True))
+
+
+def test_a_vocabulary_is_learned_once(corpus, tmp_path, monkeypatch):
+    """From a sample of the sentences; kept under a hash of the text and of the options it depends on."""
+    changed = tmp_path / "changed.txt"
+    changed.write_text(corpus.read_text() + "\nw1 new new new\n")
+    sizes, count = [], Vocabulary.count
+
+    def counting(sentences, *options):
+        sentences = list(sentences)
+        sizes.append(len(sentences))
+        return count(sentences, *options)
+
+    monkeypatch.setattr(Vocabulary, "count", counting)
+    for path, options in ((corpus, {}), (corpus, {"learning_rate": 0.1}), (corpus, {"vocab_size": 20}), (changed, {})):
+        pretrain(path, tmp_path / "model", vocab_sample=100, **options)
+        shutil.rmtree(tmp_path / "model")
+    assert sizes == [100] * 3

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import lzma
+from collections import Counter
 
 import pytest
 
@@ -12,6 +13,7 @@ from keras_ctxrep.text.corpus import (
     documents,
     hold_out,
     lines,
+    sample,
     shuffled,
     without,
 )
@@ -171,3 +173,12 @@ def test_files_are_read_in_another_order_too(files):
 
     orders = [numbers(epoch) for epoch in range(6)]
     assert all(sorted(order) == ["0.txt", "1.txt", "2.txt"] for order in orders) and len(set(map(tuple, orders))) > 1
+
+
+def test_a_sample_has_every_sentence_with_the_same_probability():
+    documents = [[str(number) for number in range(start, start + 10)] for start in range(0, 50, 10)]
+    counts = Counter(sentence for seed in range(2000) for sentence in sample(documents, 10, seed))
+    assert len(counts) == 50 and sum(counts.values()) == 20_000
+    assert max(abs(count - 400) for count in counts.values()) < 4.5 * 18  # the standard deviation is 18
+    assert sample(documents, 100) == [sentence for document in documents for sentence in document]
+    assert sample(documents, 10, seed=1) == sample(documents, 10, seed=1) != sample(documents, 10, seed=2)
