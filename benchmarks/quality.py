@@ -412,7 +412,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
         "GloVe": lambda: {"encoder": glove(), "stack": "lstm", "units": 128},
         "biLM, top layer": lambda: {"encoder": args.elmo, "top_only": True} | biLM,
         "biLM, mix": lambda: {"encoder": args.elmo} | biLM,
-        "biLM, mix, and GloVe": lambda: {"encoder": args.elmo, "beside": glove()} | biLM,
+        "biLM, mix, and GloVe": lambda: {"encoder": args.elmo, "extra_embeddings": glove()} | biLM,
     }
 
     def run(engine: str, part: str, name: str, files: dict[str, Path], seed: int) -> dict:

@@ -579,9 +579,9 @@ def _elmo(bundle: Any) -> Features:
     if bundle.config.get("words"):
         return WordFeatures(bundle.vocab, bundle.max_length)
     characters = CharacterFeatures(bundle.max_length, bundle.config["max_characters"])
-    if not bundle.beside:
+    if not bundle.extra_embeddings:
         return characters
-    return CharacterAndWordFeatures(characters, _static(replace(bundle, config=bundle.beside)))
+    return CharacterAndWordFeatures(characters, _static(replace(bundle, config=bundle.extra_embeddings)))
 
 
 def _bert(bundle: Any) -> Features:

@@ -152,12 +152,12 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
         pytest.param("classify", {"stack": "gru", "both_ends": True}, marks=pytest.mark.slow),
         pytest.param("tag", {"stack": "cnn", "top_only": True}, marks=pytest.mark.slow),
         ("classify", {}),
-        ("tag", {"stack": "lstm", "crf": True, "beside": True}),
+        ("tag", {"stack": "lstm", "crf": True, "extra_embeddings": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)) or "alone",
 )
 def test_a_network_over_an_elmo_that_stays_as_it_is(task, options, data, models, vectors, tmp_path):
-    options = options | ({"beside": vectors} if "beside" in options else {})
+    options = options | ({"extra_embeddings": vectors} if "extra_embeddings" in options else {})
     encoder = models / "elmo" / "pretrained"
     options |= {"units": 32, "learning_rate": 0.02, "steps": 200, "batch_size": 32, "dropout": 0.0}
     found = learn(data, task, encoder, tmp_path, **options)
@@ -172,7 +172,7 @@ def test_a_network_over_an_elmo_that_stays_as_it_is(task, options, data, models,
     assert "scalar_mix" in names
     if "top_only" in options:
         assert bundle.stack["mix"] == "top"
-    if "beside" in options:
+    if "extra_embeddings" in options:
         assert "word_ids" in model.input
         kept = train.load(vectors)[0].get_layer("word_embedding").get_weights()
         np.testing.assert_array_equal(model.get_layer("word_embedding").get_weights()[0], kept[0])
@@ -311,10 +311,13 @@ def test_the_examples_are_never_held_all_together(vectors, tmp_path, monkeypatch
     ("options", "message"),
     [
         ({"crf": True}, "crf is an option of the task 'tag', and the task is 'classify'"),
-        ({"both_ends": True}, "both_ends, top_only and beside are of a task network: choose one, stack='lstm'"),
-        ({"beside": "vectors"}, "both_ends, top_only and beside are of a task network"),
+        ({"both_ends": True}, "both_ends, top_only and extra_embeddings need a task network, such as stack='lstm'"),
+        ({"extra_embeddings": "vectors"}, "both_ends, top_only and extra_embeddings need a task network"),
         ({"stack": "rnn"}, "stack='rnn': choose lstm, gru or cnn"),
-        ({"stack": "lstm", "beside": "vectors"}, "static vectors are read beside an ELMo over characters"),
+        (
+            {"stack": "lstm", "extra_embeddings": "vectors"},
+            "extra embeddings are static vectors, with an ELMo over characters",
+        ),
         ({"task": "rank"}, "task 'rank'"),
         ({"columns": {"texts": "x"}}, r"columns \['texts'\]"),
         ({"max_length": 1000}, "max_length=1000: this encoder has"),
@@ -323,7 +326,7 @@ def test_the_examples_are_never_held_all_together(vectors, tmp_path, monkeypatch
 )
 def test_options_that_do_not_fit(options, message, data, models, vectors, tmp_path):
     learned, dev, _ = data("classify")
-    options = {name: vectors if name == "beside" else value for name, value in options.items()}
+    options = {name: vectors if name == "extra_embeddings" else value for name, value in options.items()}
     with pytest.raises(ValueError, match=message) as found:
         recipes.finetune(learned, dev, models / "bert" / "pretrained", tmp_path / "out", **{"steps": 1} | options)
     assert "\n" not in str(found.value) and not (tmp_path / "out").exists()

@@ -29,7 +29,7 @@ def files(tmp_path):
     """Labelled rows, and two folders of static vectors."""
     (tmp_path / "a.tsv").write_text(ROWS)
     save_vectors(tmp_path / "vectors", 1.0)
-    save_vectors(tmp_path / "beside", 1.0)
+    save_vectors(tmp_path / "extra", 1.0)
     return tmp_path
 
 
@@ -41,7 +41,7 @@ def identity(files, **given):
 
 
 def test_the_identity_changes_with_all_that_the_result_depends_on(files):
-    options = {"steps": 3, "stack": "lstm", "beside": str(files / "beside")}
+    options = {"steps": 3, "stack": "lstm", "extra_embeddings": str(files / "extra")}
     first = identity(files, **options)
     assert first == identity(files, **options) == identity(files, **options, checkpoint_minutes=1.0, tensorboard="x")
     others = {
@@ -54,7 +54,7 @@ def test_the_identity_changes_with_all_that_the_result_depends_on(files):
     }
     save_vectors(files / "vectors", 2.0)
     others.add(identity(files, **options))
-    save_vectors(files / "beside", 2.0)
+    save_vectors(files / "extra", 2.0)
     others.add(identity(files, **options))
     (files / "a.tsv").write_text(ROWS + "red\tred\ta\n")
     others.add(identity(files, **options))

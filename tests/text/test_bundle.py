@@ -42,7 +42,7 @@ ANSWER = replace(
     reads=Reads(pair=True, windows=True),
     settings={"stride": 7, "max_answer": 5, "null_threshold": -1.5},
 )
-BESIDE = Bundle(
+WITH_EXTRA_EMBEDDINGS = Bundle(
     "elmo",
     "tag",
     {"max_characters": 12},
@@ -51,7 +51,7 @@ BESIDE = Bundle(
     vocab=("<UNK>", "a"),
     head={"crf": True},
     stack={"kind": "lstm", "units": 3},
-    beside={"words": 2, "width": 4, "min_n": 0, "max_n": 0, "buckets": 0, "lowercase": True},
+    extra_embeddings={"words": 2, "width": 4, "min_n": 0, "max_n": 0, "buckets": 0, "lowercase": True},
 )
 
 
@@ -76,7 +76,7 @@ def fields_of(bundle):
     return {name: getattr(bundle, name) for name in bundle.__dataclass_fields__ if name != "files"}
 
 
-@pytest.mark.parametrize("bundle", [BERT, ELMO, ANSWER, BESIDE])
+@pytest.mark.parametrize("bundle", [BERT, ELMO, ANSWER, WITH_EXTRA_EMBEDDINGS])
 def test_round_trip(tmp_path, bundle):
     bundles.save(bundle, tmp_path / "new" / "folder")
     found = bundles.load(tmp_path / "new" / "folder")
@@ -203,9 +203,9 @@ def test_a_tagger_of_word_pieces_reads_where_words_begin():
 
 
 def test_features_of_static_vectors():
-    beside = BESIDE.features
-    assert isinstance(beside, CharacterAndWordFeatures) and beside.max_length == 5
-    assert beside([["A", "b"]])["word_ids"].tolist() == [[2, 1]]
+    features = WITH_EXTRA_EMBEDDINGS.features
+    assert isinstance(features, CharacterAndWordFeatures) and features.max_length == 5
+    assert features([["A", "b"]])["word_ids"].tolist() == [[2, 1]]
     ngrams = {"min_n": 3, "max_n": 6, "buckets": 20, "lowercase": False}
     static = Bundle("static", "embed", ngrams, 5, vocab=("<UNK>", "a")).features
     assert isinstance(static, StaticFeatures) and static.ngrams == (3, 6, 20) and static.keys[0] == "subword_ids"
@@ -231,11 +231,11 @@ ASKING = {"stride": 128, "max_answer": 30, "null_threshold": None}
 
 
 def test_bundles_written_before_there_were_more_fields(folder):
-    later = ("strip_accents", "split_cjk", "stack", "beside", "stride", "max_answer", "null_threshold")
+    later = ("strip_accents", "split_cjk", "stack", "extra_embeddings", "stride", "max_answer", "null_threshold")
     for task, settings in (("classify", {}), ("answer", ASKING)):
         rewrite(folder, **dict.fromkeys(later), **FORMAT_1, task=task)
         found = bundles.load(folder)
-        assert found.strip_accents is None and found.split_cjk is True and found.stack == found.beside == {}
+        assert found.strip_accents is None and found.split_cjk is True and found.stack == found.extra_embeddings == {}
         assert found.settings == settings
         bundles.save(BERT, folder)
 
@@ -263,6 +263,15 @@ def test_bundles_of_format_1(folder, task, pairs, reads):
     bundles.save(found, folder / "again")
     assert json.loads((folder / "again" / bundles.NAME).read_text(encoding="utf-8"))["format"] == 2
     assert fields_of(bundles.load(folder / "again")) == fields_of(found)
+
+
+def test_names_of_format_1(tmp_path):
+    bundles.save(WITH_EXTRA_EMBEDDINGS, tmp_path)
+    rewrite(tmp_path, **FORMAT_1, beside=WITH_EXTRA_EMBEDDINGS.extra_embeddings, extra_embeddings=None)
+    assert fields_of(bundles.load(tmp_path)) == fields_of(replace(WITH_EXTRA_EMBEDDINGS, reads=Reads(words=True)))
+    rewrite(tmp_path, format=2, reads={}, settings={})
+    with pytest.raises(ValueError, match="beside: no such key"):
+        bundles.load(tmp_path)
 
 
 def test_nothing_is_left_behind_when_writing_fails(tmp_path):
