@@ -265,7 +265,7 @@ class Finetuning(Rows, Training):
     extra_embeddings: str | Path | None = option(
         None, "static vectors that the task network reads too, with an ELMo: a folder", metavar="FOLDER"
     )
-    both_ends: bool = option(False, "output mix: a second scalar mix, concatenated to the output of the task network")
+    output_mix: bool = option(False, "concatenate a second scalar mix with the output of the task network")
     top_only: bool = option(False, "the task network reads the top layer instead of a mix")
 
     def __post_init__(self):

@@ -18,7 +18,7 @@ def recurrent(
     dropout: float = 0.5,
     extra_embeddings: keras.Model | None = None,
     mix: str = "all",
-    both_ends: bool = False,
+    output_mix: bool = False,
     l2: float = 0.0,
     marks: int = 0,
 ) -> keras.Model:
@@ -40,7 +40,7 @@ def recurrent(
         dropout: on the mixes, and between the layers (0.5 on ELMo's vectors in AllenNLP).
         extra_embeddings: a static encoder of the same tokens, whose vectors are concatenated with the mix.
         mix: "all": a scalar mix of all layers; "top": the last layer, scaled. An encoder of one layer is not mixed.
-        both_ends: output mix: concatenate a mix with weights of its own with the output too (section 3.3).
+        output_mix: concatenate a second mix, with weights of its own, with the output (section 3.3).
         l2: L2 penalty on the weights of the mixes.
         marks: number of marked spans per text; an indicator embedding of 100 values (He et al. 2017, section 3.1,
             https://aclanthology.org/P17-1044/) is concatenated with the vectors; 0: none.
@@ -49,7 +49,7 @@ def recurrent(
         `layers.MarkIndicator`.
 
     Returns: {"layers": [float32 (B, T, D'), the input of the first biRNN; float32 (B, T, 2 units), ...], "sequence":
-        the last of them; "pooled": float32 (B, 2 units)}; with `both_ends` the last layer and "pooled" are D wider.
+        the last of them; "pooled": float32 (B, 2 units)}; with `output_mix` the last layer and "pooled" are D wider.
 
     Raises:
         ValueError: an unknown cell or mix, no layer, or both encoders read the same ids.
@@ -67,9 +67,9 @@ def recurrent(
     for index in range(layers):
         x = klayers.Dropout(dropout, name=f"rnn_dropout_{index}")(outputs[-1]) if index else outputs[-1]
         outputs.append(_both_ways(cell, x, units, mask, f"rnn_{index}"))
-    if both_ends:
+    if output_mix:
         again = _mixed(encoder, dropout, mix, l2, "mix_out")
-        outputs[-1] = klayers.Concatenate(name="both_ends")([outputs[-1], again])
+        outputs[-1] = klayers.Concatenate(name="output_mix")([outputs[-1], again])
     return _encoder(inputs, outputs, mask, f"{cell}_stack")
 
 

@@ -209,13 +209,13 @@ class _Job:
         needs_indicator = bundle.reads.indicate and not bundle.features.indicate
         kind = chosen.stack or ("lstm" if needs_indicator else None)
         if kind is None:
-            if chosen.both_ends or chosen.top_only or chosen.extra_embeddings:
-                raise ValueError("both_ends, top_only and extra_embeddings need a task network, such as stack='lstm'")
+            if chosen.output_mix or chosen.top_only or chosen.extra_embeddings:
+                raise ValueError("output_mix, top_only and extra_embeddings need a task network, such as stack='lstm'")
             return {}
         dropout = family.dropout if chosen.dropout is None else chosen.dropout
         mix = "top" if chosen.top_only else "all"
         network = {"kind": kind, "units": chosen.units, "dropout": dropout, "mix": mix, "l2": family.mix_l2}
-        return network | ({"both_ends": True} if chosen.both_ends else {})
+        return network | ({"output_mix": True} if chosen.output_mix else {})
 
     def _head(self, bundle: Bundle) -> dict:
         chosen, family = self.options, FAMILIES[bundle.family]

@@ -25,7 +25,7 @@ TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 FORMAT = 2
 # format 1: what `reads` is for tasks with other inputs than plain texts
 _READS = {"tag": {"words": True}, "answer": {"windows": True}}
-_RENAMED = {"beside": "extra_embeddings"}  # names of format 1 -> of format 2
+_RENAMED = {"beside": "extra_embeddings", "both_ends": "output_mix"}  # names of format 1 -> of format 2
 _ANSWERING = {"stride": 128, "max_answer": 30, "null_threshold": None}  # fields of format 1, and their defaults
 _CHECKED = {  # values of a config that text preparation reads, and the settings of predictions
     "config": {
@@ -196,6 +196,8 @@ def _upgraded(fields: dict) -> dict:
         raise ValueError(f"format is not 1 to {FORMAT}")
     if version == 1:
         fields = {_RENAMED.get(name, name): value for name, value in fields.items()}
+        if "stack" in fields:
+            fields["stack"] = {_RENAMED.get(name, name): value for name, value in fields["stack"].items()}
         reads = fields["reads"] = {"pair": fields.pop("pairs", False)} | _READS.get(fields["task"], {})
         settings = {name: fields.pop(name, default) for name, default in _ANSWERING.items()}
         fields["settings"] = settings if "windows" in reads else {}

@@ -20,7 +20,7 @@ UNITS, D = 5, 4
 KINDS = {
     "lstm": {"kind": "lstm"},
     "gru": {"kind": "gru", "layers": 2},
-    "both ends": {"kind": "lstm", "both_ends": True, "mix": "top"},
+    "output mix": {"kind": "lstm", "output_mix": True, "mix": "top"},
     "cnn": {"kind": "cnn"},
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -69,8 +69,8 @@ def test_the_contract_of_encoders(kind, under, sentences, rng):
     assert set(out) == {"layers", "sequence", "pooled"} and np.array_equal(out["sequence"], out["layers"][-1])
     width = encoder.output["sequence"].shape[-1]
     read = width + (D if extra_embeddings else 0)
-    top = UNITS if kind == "cnn" else 2 * UNITS + (width if kind == "both ends" else 0)
-    assert [layer.shape[-1] for layer in out["layers"]] == [read, *[top] * (1 if kind in ("lstm", "both ends") else 2)]
+    top = UNITS if kind == "cnn" else 2 * UNITS + (width if kind == "output mix" else 0)
+    assert [layer.shape[-1] for layer in out["layers"]] == [read, *[top] * (1 if kind in ("lstm", "output mix") else 2)]
     assert [layer.shape[-1] for layer in model.output["layers"]] == [layer.shape[-1] for layer in out["layers"]]
     real = batch["mask"] == 1
     for layer in out["layers"]:
@@ -145,7 +145,7 @@ def test_what_the_first_layer_reads(elmo_config, characters, sentences, rng):
     features = CharacterAndWordFeatures(characters, StaticFeatures(VOCAB))
     batch = features(sentences)
     below, words = arrays(encoder(characters(sentences))), arrays(extra_embeddings(StaticFeatures(VOCAB)(sentences)))
-    model = make("both ends", encoder, extra_embeddings, mix="all")
+    model = make("output mix", encoder, extra_embeddings, mix="all")
     model.get_layer("scalar_mix_out").w.assign([5.0, -100.0, -100.0])
     out = arrays(model(batch))
     mean = np.mean(below["layers"], axis=0)

@@ -149,7 +149,7 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
     ("task", "options"),
     [
         pytest.param("tag", {"stack": "lstm"}, marks=pytest.mark.slow),  # the three together take a minute
-        pytest.param("classify", {"stack": "gru", "both_ends": True}, marks=pytest.mark.slow),
+        pytest.param("classify", {"stack": "gru", "output_mix": True}, marks=pytest.mark.slow),
         pytest.param("tag", {"stack": "cnn", "top_only": True}, marks=pytest.mark.slow),
         ("classify", {}),
         ("tag", {"stack": "lstm", "crf": True, "extra_embeddings": True}),
@@ -168,7 +168,7 @@ def test_a_network_over_an_elmo_that_stays_as_it_is(task, options, data, models,
     for name in ("char_cnn", "forward_1", "backward_1"):
         for one, two in zip(before.get_layer(name).get_weights(), model.get_layer(name).get_weights(), strict=True):
             np.testing.assert_array_equal(one, two)
-    assert ("both_ends" in names) == ("both_ends" in options)
+    assert ("output_mix" in names) == ("output_mix" in options)
     assert "scalar_mix" in names
     if "top_only" in options:
         assert bundle.stack["mix"] == "top"
@@ -311,8 +311,8 @@ def test_the_examples_are_never_held_all_together(vectors, tmp_path, monkeypatch
     ("options", "message"),
     [
         ({"crf": True}, "crf is an option of the task 'tag', and the task is 'classify'"),
-        ({"both_ends": True}, "both_ends, top_only and extra_embeddings need a task network, such as stack='lstm'"),
-        ({"extra_embeddings": "vectors"}, "both_ends, top_only and extra_embeddings need a task network"),
+        ({"output_mix": True}, "output_mix, top_only and extra_embeddings need a task network, such as stack='lstm'"),
+        ({"extra_embeddings": "vectors"}, "output_mix, top_only and extra_embeddings need a task network"),
         ({"stack": "rnn"}, "stack='rnn': choose lstm, gru or cnn"),
         (
             {"stack": "lstm", "extra_embeddings": "vectors"},

@@ -50,7 +50,7 @@ WITH_EXTRA_EMBEDDINGS = Bundle(
     labels=("O", "B-X"),
     vocab=("<UNK>", "a"),
     head={"crf": True},
-    stack={"kind": "lstm", "units": 3},
+    stack={"kind": "lstm", "units": 3, "output_mix": True},
     extra_embeddings={"words": 2, "width": 4, "min_n": 0, "max_n": 0, "buckets": 0, "lowercase": True},
 )
 
@@ -267,7 +267,8 @@ def test_bundles_of_format_1(folder, task, pairs, reads):
 
 def test_names_of_format_1(tmp_path):
     bundles.save(WITH_EXTRA_EMBEDDINGS, tmp_path)
-    rewrite(tmp_path, **FORMAT_1, beside=WITH_EXTRA_EMBEDDINGS.extra_embeddings, extra_embeddings=None)
+    stack = {"kind": "lstm", "units": 3, "both_ends": True}
+    rewrite(tmp_path, **FORMAT_1, stack=stack, beside=WITH_EXTRA_EMBEDDINGS.extra_embeddings, extra_embeddings=None)
     assert fields_of(bundles.load(tmp_path)) == fields_of(replace(WITH_EXTRA_EMBEDDINGS, reads=Reads(words=True)))
     rewrite(tmp_path, format=2, reads={}, settings={})
     with pytest.raises(ValueError, match="beside: no such key"):
