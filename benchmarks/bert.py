@@ -13,8 +13,8 @@ it is far from 1 the machine had other work. CPU seconds, of all threads, feel t
 
 All engines have the sizes of BERT-base and, but for KerasHub, the same random weights. Inference gives the top layer
 and the pooled output. A training step is AdamW's, with dropout 0.1, of a classifier. Sentences are SST-2's, 32 to a
-batch, padded as each engine does by itself: ours go in batches of like length, transformers pads to the longest of a
-batch in the order of the file, KerasHub to 512 pieces (16 at a time, 8 in training: 32 need more memory than there is),
+batch, padded as each engine does by itself: ours are bucketed by length, transformers pads to the longest of a batch in
+the order of the file, KerasHub to 512 pieces (16 at a time, 8 in training: 32 need more memory than there is),
 or to 128 if it is told to. bfloat16 is left out where the CPU has none.
 """
 
@@ -41,9 +41,9 @@ SHAPES = {  # kind: (sentences, pieces, calls in one round)
     "forward": ((1, 128, 5), (1, 256, 3), (8, 128, 1)),
     "step": ((8, 128, 1),),
 }
-PADDINGS = {  # how sentences are padded: to the longest of 32 of like length, of 32 in the file's order, or to a length
-    "keras_ctxrep": ["like"],
-    "keras_ctxrep bf16": ["like"],
+PADDINGS = {  # to the longest of 32 sentences bucketed by length, of 32 in the file's order, or to a fixed length
+    "keras_ctxrep": ["bucketed"],
+    "keras_ctxrep bf16": ["bucketed"],
     "KerasHub": [512, 128],
     "transformers": ["longest"],
     "transformers bf16": ["longest"],
@@ -487,10 +487,10 @@ def sst2(folder: Path, name: str) -> list[tuple[list[int], int]]:
 
 def batches(examples: list, padding, size: int = 32) -> list[dict]:
     """Batches as an engine makes them; `padding` as in PADDINGS."""
-    if padding == "like":
+    if padding == "bucketed":
         examples = sorted(examples, key=lambda example: len(example[0]))
     found = [examples[begin : begin + size] for begin in range(0, len(examples), size)]
-    if padding == "like":
+    if padding == "bucketed":
         random.Random(0).shuffle(found)
     return [
         {
@@ -508,7 +508,12 @@ def real(bench: Bench, kind: str, data: Path, rounds: int) -> None:
     examples = sst2(data, "dev.tsv" if kind == "forward" else "train.tsv")
     random.Random(0).shuffle(examples)
     # padding -> (sentences, in batches of); to 512 pieces training takes more memory than there is for 32
-    amounts = {"like": (512, 32), "longest": (512, 32), 128: (64, 32), 512: (16, 16) if kind == "forward" else (8, 8)}
+    amounts = {
+        "bucketed": (512, 32),
+        "longest": (512, 32),
+        128: (64, 32),
+        512: (16, 16) if kind == "forward" else (8, 8),
+    }
     jobs = {}
     for name in bench.workers:
         for padding in PADDINGS.get(name, []):
@@ -516,7 +521,7 @@ def real(bench: Bench, kind: str, data: Path, rounds: int) -> None:
             found = batches(examples[:count], padding, size)
             file = bench.file(f"{kind}-{padding}", found)
             amount = sum(arithmetic(len(b["rows"]), b["length"], layers, width) for b in found)
-            text = {"like": "like lengths", "longest": "longest"}.get(padding, f"to {padding}")
+            text = {"bucketed": "bucketed by length", "longest": "longest"}.get(padding, f"to {padding}")
             jobs[f"{name}, {text}"] = (name, file, count, amount * (3 if kind == "step" else 1))
     mean = statistics.mean(len(row) for row, _ in examples)
     title = "SST-2 dev, inference" if kind == "forward" else "SST-2 train, training"

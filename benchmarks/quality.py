@@ -6,7 +6,7 @@
 "finetuned": five tasks from one small BERT, of which `--minilm` is our model folder and `--original` the published one
 (config.json, model.safetensors, tokenizer), by `recipes.finetune` and by PyTorch and transformers in an environment of
 their own. Rows, epochs, batch sizes, rates, warm-up, decay, clipping, dropout, lengths and windows are the same, both
-group rows of like length, both take the weights at the end, and the figures are computed by the same code. "context":
+bucket rows by length, both take the weights at the end, and the figures are computed by the same code. "context":
 one biLSTM over learned word embeddings, over GloVe's, over the biLM `--elmo`, frozen, and over both. "spans": semantic
 roles and coreference of pronouns, with the first three of these and with the small BERT, fine-tuned.
 
@@ -311,7 +311,7 @@ def _windows(tokenizer, task: Task, example: Any) -> Iterator[dict]:
 
 
 def _batches(rows: list[dict], size: int, seed: int, steps: int) -> Iterator[list[dict]]:
-    """Batches of like length, of 64 batches' rows that are sorted together, in a random order."""
+    """Batches bucketed by length, of 64 batches' rows that are sorted together, in a random order."""
     rng, rest, given = random.Random(seed), [], 0
     while True:
         pool = rest + rng.sample(rows, len(rows))
@@ -343,7 +343,7 @@ def _collate(tokenizer, rows: list[dict]) -> dict:
 
 
 def _answers(tokenizer, model, task: Task, test: list, labels: list[str]) -> list[dict]:
-    """In batches of like length."""
+    """In batches bucketed by length."""
     owners, rows = [], []
     for number, example in enumerate(test):
         for row in _encoded(tokenizer, task, example, labels):

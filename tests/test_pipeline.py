@@ -139,7 +139,7 @@ def test_text_for_a_sampled_softmax(make):
 
 def test_long_sentences_come_in_smaller_batches():
     sentences = ["x " * size for size in (100, 1, 0, 30, 2, 45)]
-    batches = [[(number, len(row)) for number, row in batch] for batch in pipeline.like_lengths(sentences, 2)]
+    batches = [[(number, len(row)) for number, row in batch] for batch in pipeline.bucketed_by_length(sentences, 2)]
     assert batches == [[(1, 1), (4, 2)], [(3, 30)], [(5, 45)], [(0, 100)]]
 
 

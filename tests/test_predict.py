@@ -46,7 +46,7 @@ def test_answers_come_in_the_order_of_the_texts(predictor, rng):
     assert predictor(texts) == [vector(text) for text in texts]
     assert all(rows <= 4 for rows, _ in predictor.shapes)
     lengths = [length for _, length in predictor.shapes]
-    assert lengths == sorted(lengths)  # rows of like length share a batch
+    assert lengths == sorted(lengths)  # rows are bucketed by length
 
 
 def test_texts_without_words(predictor):

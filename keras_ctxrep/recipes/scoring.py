@@ -120,7 +120,7 @@ def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -
     streams = elmo.language_model(elmo.Config(**bundle.config), len(vocabulary), streams=batch_size)
     train.copy_weights(model, streams)
     run = train.scorer(streams)
-    for batch in pipeline.stretches_of(text, batch_size, 20):
+    for batch in pipeline.bptt_segments_of_text(text, batch_size, 20):
         inputs, targets, weights = stream_batch(features, vocabulary, batch)
         masks = {name: weight > 0 for name, weight in weights.items()}
         sums = run(inputs, targets, masks)
@@ -174,7 +174,7 @@ def _sentence_scores(model, bundle, sentences, batch_size) -> Iterator[dict]:
     source = iter(sentences)
     while pool := list(itertools.islice(source, pipeline.POOL * batch_size)):
         scores: dict[int, dict] = {}
-        for batch in pipeline.like_lengths(pool, batch_size, len(vocabulary)):
+        for batch in pipeline.bucketed_by_length(pool, batch_size, len(vocabulary)):
             inputs, targets, weights = language_model_batch(features, vocabulary, [row for _, row in batch])
             sums = run(inputs, targets, {name: weight > 0 for name, weight in weights.items()})
             for index, (number, row) in enumerate(batch):

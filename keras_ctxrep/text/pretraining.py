@@ -99,7 +99,7 @@ def language_model_batch(
     return inputs, targets, {name: weights.copy() for name in targets}
 
 
-class Stretch(NamedTuple):
+class BpttSegment(NamedTuple):
     """A BPTT segment of one stream: the words and the words to predict, in both directions; lists of equal length."""
 
     words: list[str]
@@ -108,7 +108,9 @@ class Stretch(NamedTuple):
     preceding: list[str]
 
 
-def stretches(documents: Iterable[Iterable[Sequence[str]]], streams: int, steps: int) -> Iterator[list[Stretch]]:
+def bptt_segments(
+    documents: Iterable[Iterable[Sequence[str]]], streams: int, steps: int
+) -> Iterator[list[BpttSegment]]:
     """Batches of BPTT segments: row k of each batch continues row k of the previous one.
 
     https://github.com/allenai/bilm-tf, data.py: whenever a stream runs out of words, it takes the next sentence,
@@ -138,18 +140,16 @@ def stretches(documents: Iterable[Iterable[Sequence[str]]], streams: int, steps:
                 back = marked[::-1]
                 waiting[row].extend(zip(marked, marked[1:], back, back[1:], strict=False))
             taken, waiting[row] = waiting[row][:steps], waiting[row][steps:]
-            batch.append(
-                Stretch(*(list(words) for words in zip(*taken, strict=True))) if taken else Stretch([], [], [], [])
-            )
-        if not any(stretch.words for stretch in batch):
+            batch.append(BpttSegment(*([words[field] for words in taken] for field in range(4))))
+        if not any(segment.words for segment in batch):
             return
         yield batch
 
 
 def stream_batch(
-    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, batch: Sequence[Stretch]
+    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, batch: Sequence[BpttSegment]
 ) -> tuple[dict, dict, dict]:
-    """(inputs, targets, weights) of a biLM with `streams`, from a batch that `stretches` yields.
+    """(inputs, targets, weights) of a biLM with `streams`, from a batch that `bptt_segments` yields.
 
     Returns: inputs {"char_ids", "char_ids_reverse": int32 (B, T, W), "mask": int32 (B, T)}; targets
         {"forward_logits", "backward_logits"}, int32 (B, T); weights with the same keys, scaled as in
@@ -157,13 +157,13 @@ def stream_batch(
     """
     inputs, reverse = (
         features.collate([Row(words) for words in rows])
-        for rows in ([stretch.words for stretch in batch], [stretch.reverse for stretch in batch])
+        for rows in ([segment.words for segment in batch], [segment.reverse for segment in batch])
     )
     real = inputs["mask"].astype(bool)
     targets = {}
     for name, words in (
-        ("forward_logits", [word for stretch in batch for word in stretch.following]),
-        ("backward_logits", [word for stretch in batch for word in stretch.preceding]),
+        ("forward_logits", [word for segment in batch for word in segment.following]),
+        ("backward_logits", [word for segment in batch for word in segment.preceding]),
     ):
         targets[name] = np.zeros(real.shape, np.int32)
         targets[name][real] = vocabulary.ids(words)

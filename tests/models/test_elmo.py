@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_ctxrep import optimizers, train
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.features import WordFeatures
-from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch, stream_batch, stretches
+from keras_ctxrep.text.pretraining import Vocabulary, bptt_segments, for_sampling, language_model_batch, stream_batch
 
 
 @pytest.mark.parametrize(
@@ -314,23 +314,23 @@ def test_all_language_models_have_the_same_layers(elmo_config, rng, samples):
 VOCABULARY = Vocabulary(["<S>", "</S>", "<UNK>", *"abcdef"])
 
 
-def test_a_stretch_of_one_sentence_is_that_sentence(elmo_config, characters, rng):
+def test_a_bptt_segment_of_one_sentence_equals_the_sentence(elmo_config, characters, rng):
     """From zero; the backward text comes reversed, and so do its logits."""
     config = replace(elmo_config, dropout=0.0)
     sentences = [list("abcd"), list("fe")]
-    by_sentence, by_stretch = elmo.language_model(config, 9), elmo.language_model(config, 9, streams=2)
-    train.copy_weights(by_sentence, by_stretch)
+    by_sentence, by_segment = elmo.language_model(config, 9), elmo.language_model(config, 9, streams=2)
+    train.copy_weights(by_sentence, by_segment)
     whole, labels, _ = language_model_batch(characters, VOCABULARY, characters.encode(sentences))
-    (batch,) = stretches([[sentence] for sentence in sentences], streams=2, steps=5)
+    (batch,) = bptt_segments([[sentence] for sentence in sentences], streams=2, steps=5)
     inputs, targets, _ = stream_batch(characters, VOCABULARY, batch)
-    one, two = by_sentence(whole), by_stretch(inputs)
+    one, two = by_sentence(whole), by_segment(inputs)
     for row, size in enumerate((5, 3)):  # words and one marker
         for key, step in (("forward_logits", 1), ("backward_logits", -1)):
             np.testing.assert_allclose(two[key][row, :size][::step], one[key][row, :size], atol=1e-6)
             assert targets[key][row, :size][::step].tolist() == labels[key][row, :size].tolist()
 
 
-def test_stretches_are_the_text_in_one_go(elmo_config, characters, rng):
+def test_bptt_segments_equal_the_whole_text(elmo_config, characters, rng):
     config = replace(elmo_config, dropout=0.0)
     text = [[list("abcd"), list("fe"), list("c")]]
     outputs = []
@@ -338,7 +338,7 @@ def test_stretches_are_the_text_in_one_go(elmo_config, characters, rng):
     for steps in (3, 20):
         model = elmo.language_model(config, 9, streams=1)
         train.copy_weights(source, model)
-        out = [model(stream_batch(characters, VOCABULARY, batch)[0]) for batch in stretches(text, 1, steps)]
+        out = [model(stream_batch(characters, VOCABULARY, batch)[0]) for batch in bptt_segments(text, 1, steps)]
         outputs.append({key: np.concatenate([part[key] for part in out], 1) for key in out[0]})
     for key, one in outputs[0].items():
         assert one.shape == (1, 10, 9)

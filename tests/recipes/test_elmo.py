@@ -14,7 +14,7 @@ from keras_ctxrep import cli, recipes, train
 from keras_ctxrep.models import elmo
 from keras_ctxrep.runs import options_from_run
 from keras_ctxrep.text.features import CharacterFeatures
-from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch, stream_batch, stretches
+from keras_ctxrep.text.pretraining import Vocabulary, bptt_segments, language_model_batch, stream_batch
 from keras_ctxrep.text.tokens import read_vocab
 
 WORDS = [f"w{number}" for number in range(40)]
@@ -115,7 +115,7 @@ def test_sentences_are_scored_whole_and_in_order(folder):
 
 
 def test_a_text_is_scored_as_it_runs_on(folder, tmp_path):
-    """One document, in stretches of 20 words, against all of it at once."""
+    """One document, in BPTT segments of 20 words, against the whole document."""
     draw = random.Random(2)
     sentences = [draw.choices(WORDS, k=draw.randint(1, 12)) for _ in range(15)]
     (tmp_path / "a.txt").write_text("\n".join(map(" ".join, sentences)))
@@ -123,7 +123,7 @@ def test_a_text_is_scored_as_it_runs_on(folder, tmp_path):
     whole = elmo.language_model(SIZE, len(bundle.vocab), streams=1)
     train.copy_weights(model, whole)
     count = sum(map(len, sentences)) + len(sentences)
-    (batch,) = stretches([sentences], 1, count)
+    (batch,) = bptt_segments([sentences], 1, count)
     inputs, targets, _ = stream_batch(bundle.features, Vocabulary(bundle.vocab), batch)
     logits = whole(inputs)
     found = recipes.score(folder, tmp_path / "a.txt", batch_size=2, carry_state=True)

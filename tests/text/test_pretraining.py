@@ -7,11 +7,12 @@ import pytest
 
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures
 from keras_ctxrep.text.pretraining import (
+    BpttSegment,
     Masked,
     Masking,
-    Stretch,
     Vocabulary,
     _cut,
+    bptt_segments,
     for_sampling,
     language_model_batch,
     next_sentence_rows,
@@ -19,7 +20,6 @@ from keras_ctxrep.text.pretraining import (
     read_masked,
     segment_pairs,
     stream_batch,
-    stretches,
     write_masked,
 )
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
@@ -85,28 +85,28 @@ def test_order_of_a_vocabulary():
 # more text first takes the next one.
 DOCUMENTS = [[["a", "b"], ["c"]], [["d", "e", "f", "g"]], [["h"]]]
 S, E = "<S>", "</S>"
-STRETCHES = [
+BPTT_BATCHES = [
     [
-        Stretch([S, "a", "b"], ["a", "b", E], [E, "b", "a"], ["b", "a", S]),
-        Stretch([S, "d", "e"], ["d", "e", "f"], [E, "g", "f"], ["g", "f", "e"]),
+        BpttSegment([S, "a", "b"], ["a", "b", E], [E, "b", "a"], ["b", "a", S]),
+        BpttSegment([S, "d", "e"], ["d", "e", "f"], [E, "g", "f"], ["g", "f", "e"]),
     ],
     [
-        Stretch([S, "c", S], ["c", E, "h"], [E, "c", E], ["c", S, "h"]),
-        Stretch(["f", "g"], ["g", E], ["e", "d"], ["d", S]),
+        BpttSegment([S, "c", S], ["c", E, "h"], [E, "c", E], ["c", S, "h"]),
+        BpttSegment(["f", "g"], ["g", E], ["e", "d"], ["d", S]),
     ],
-    [Stretch(["h"], [E], ["h"], [S]), Stretch([], [], [], [])],
+    [BpttSegment(["h"], [E], ["h"], [S]), BpttSegment([], [], [], [])],
 ]
 
 
-def test_stretches_by_hand():
-    assert list(stretches(DOCUMENTS, streams=2, steps=3)) == STRETCHES
+def test_bptt_segments_by_hand():
+    assert list(bptt_segments(DOCUMENTS, streams=2, steps=3)) == BPTT_BATCHES
 
 
 @pytest.mark.parametrize("steps", [1, 4, 50])
-def test_no_word_is_lost_between_stretches(rng, steps):
+def test_no_word_is_lost_between_bptt_segments(rng, steps):
     """n+1 pairs for each sentence, in order, of whole documents that lie in one stream."""
     texts = [[[f"{d}.{s}.{w}" for w in range(rng.integers(1, 9))] for s in range(rng.integers(1, 6))] for d in range(9)]
-    batches = list(stretches(iter(texts), 3, steps))
+    batches = list(bptt_segments(iter(texts), 3, steps))
     found = []
     for row in range(3):
         words, following, reverse, preceding = (
@@ -131,7 +131,7 @@ def test_no_word_is_lost_between_stretches(rng, steps):
         assert places == sorted(places)  # documents one after the other
     for text in texts:
         assert len({row for row, sentence in found if sentence in text}) == 1
-    full = [all(len(stretch.words) == steps for stretch in batch) for batch in batches]
+    full = [all(len(segment.words) == steps for segment in batch) for batch in batches]
     assert full == sorted(full, reverse=True)  # only the last ones are shorter
 
 
@@ -140,19 +140,19 @@ def test_documents_are_read_as_they_are_needed():
         while True:
             yield iter([["a"] * 5] * 100)
 
-    source = stretches(endless(), 4, 7)
-    assert [len(stretch.words) for stretch in next(source)] == [7] * 4
+    source = bptt_segments(endless(), 4, 7)
+    assert [len(segment.words) for segment in next(source)] == [7] * 4
 
 
 def test_text_without_sentences():
-    assert list(stretches([], 2, 3)) == list(stretches([[], []], 2, 3)) == []
+    assert list(bptt_segments([], 2, 3)) == list(bptt_segments([[], []], 2, 3)) == []
 
 
 @pytest.mark.parametrize("read_words", [False, True])
 def test_stream_batch_by_hand(read_words):
     vocabulary = Vocabulary([S, E, "<UNK>", *"abcdefg"])  # h is unknown
     features = WordFeatures(vocabulary.vocab) if read_words else CharacterFeatures(max_characters=6)
-    inputs, targets, weights = stream_batch(features, vocabulary, STRETCHES[1])
+    inputs, targets, weights = stream_batch(features, vocabulary, BPTT_BATCHES[1])
     assert inputs["mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     key = features.keys[0]
     assert set(inputs) == {key, f"{key}_reverse", "mask"}
@@ -168,7 +168,7 @@ def test_stream_batch_by_hand(read_words):
 
 def test_batches_for_sampling():
     features, vocabulary = CharacterFeatures(max_characters=6), Vocabulary([S, E, "<UNK>", *"abcdefg"])
-    batch = stream_batch(features, vocabulary, STRETCHES[0])
+    batch = stream_batch(features, vocabulary, BPTT_BATCHES[0])
     inputs, targets, weights = for_sampling(*batch)
     assert set(inputs) == {*batch[0], "forward_targets", "backward_targets"}
     for direction in ("forward", "backward"):
