@@ -26,7 +26,7 @@ SELECT = 400  # examples of a task's training set, by which the best weights are
 def mrpc(path: Path) -> list[Example]:
     """The paraphrase corpus as it was released: quality, two numbers, two texts."""
     rows = [(f"{path}:{number}", line.split("\t")) for number, line in lines(path)][1:]
-    return [Example(row[3], row[0], row[4], place) for place, row in rows]
+    return [Example(row[3], row[0], row[4], source) for source, row in rows]
 
 
 def main() -> None:

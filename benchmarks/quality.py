@@ -109,7 +109,7 @@ def write_rows(data: Path, folder: Path) -> None:
     _write(folder, "pronouns", train_set[DEV:], train_set[:DEV], test_set)
     train_set, test_set = (list(_senses(data / "coarsewsd20" / "bank", part)) for part in ("train", "test"))
     held = train_set[::6]
-    _write(folder, "bank", [one for place, one in enumerate(train_set) if place % 6], held, test_set)
+    _write(folder, "bank", [example for number, example in enumerate(train_set) if number % 6], held, test_set)
 
 
 def _senses(folder: Path, part: str) -> Iterator[Example]:
@@ -140,7 +140,7 @@ def _with_all_tags_first(rows: list) -> list:
 
 
 def _as_row(example: Any) -> dict:
-    row = {key: value for key, value in asdict(example).items() if key != "place" and value is not None}
+    row = {key: value for key, value in asdict(example).items() if key != "source" and value is not None}
     if "answers" in row:
         row["answers"] = [{"text": text, "start": start} for text, start in example.answers]
     if "pronoun" in row:
@@ -358,8 +358,8 @@ def _answers(tokenizer, model, task: Task, test: list, labels: list[str]) -> lis
             name: value for name, value in batch.items() if name not in ("labels", "start_positions", "end_positions")
         }
         found = {name: value.numpy() for name, value in model(**batch).items() if name.endswith("logits")}
-        for place, index in enumerate(part):
-            one = {name: value[place][: len(rows[index]["input_ids"])] for name, value in found.items()}
+        for row, index in enumerate(part):
+            one = {name: value[row][: len(rows[index]["input_ids"])] for name, value in found.items()}
             outputs[owners[index]].append((index, rows[index], one))
     return [
         _answer(task, example, sorted(found, key=lambda one: one[0]), labels)

@@ -133,7 +133,7 @@ def config(options: Options, pooler: bool) -> bert.Config:
     get, number = options.get, (float, int)
     activation = get("hidden_act", str, default="gelu")
     if activation not in ACTIVATIONS:
-        raise ValueError(f"{options.place}: the option hidden_act is {activation!r}; one of {', '.join(ACTIVATIONS)}")
+        raise ValueError(f"{options.source}: the option hidden_act is {activation!r}; one of {', '.join(ACTIVATIONS)}")
     fields = {
         "vocabulary_size": get("vocab_size", int, 1),
         "layers": get("num_hidden_layers", int, 1, most=most(bert.Config, "layers")),
@@ -150,7 +150,7 @@ def config(options: Options, pooler: bool) -> bert.Config:
     try:
         return bert.Config(**fields, activation=ACTIVATIONS[activation], pooler=pooler)
     except ValueError as error:
-        raise ValueError(f"{options.place}: {error}") from None
+        raise ValueError(f"{options.source}: {error}") from None
 
 
 def build(config: bert.Config, task: str, classes: int = 0, **head) -> keras.Model:

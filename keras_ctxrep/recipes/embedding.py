@@ -118,7 +118,7 @@ def vectors(
                 raise ValueError(f"longer than the {bundle.max_length} tokens this model reads: {sentence[:60]!r} ...")
         layers = run(rows)  # (N, B, T, D)
         for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):
-            positions = {number: at for number, at in enumerate(features.places(row)) if at is not None}
+            positions = {number: at for number, at in enumerate(features.positions(row)) if at is not None}
             yield sentence, [*positions], layers[:, index, [*positions.values()]]
 
 

@@ -46,7 +46,7 @@ def score(
 
     Returns: of a task model {"examples": how many, "metric": the name of the main metric, all metrics
         by name, "interval": its 95% bootstrap interval, "table": rows of text or None, "worst": the examples
-        that were answered worst, each {"place", "input", "expected", "answer"}}.
+        that were answered worst, each {"source", "input", "expected", "answer"}}.
 
     Raises:
         ValueError: the data is malformed or does not fit the model's task.
@@ -104,7 +104,7 @@ def _score_task(predictor: Predictor, data: Data, columns, skip_bad: bool, predi
         with written_whole(predictions) as path:
             path.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers), "utf-8")
     report = task.evaluate(examples, answers, bundle.labels)
-    worst = [{"place": examples[i].place} | task.shown(examples[i], answers[i]) for i in report.worst]
+    worst = [{"source": examples[i].source} | task.shown(examples[i], answers[i]) for i in report.worst]
     return (
         {"examples": len(examples), "metric": report.metric}
         | report.scores

@@ -131,7 +131,7 @@ class _WordRows:
         """The ids of each word, int32 (words,) or (words, W)."""
         raise NotImplementedError
 
-    def places(self, row: Row) -> list[int | None]:
+    def positions(self, row: Row) -> list[int | None]:
         """The position of each token of the text in its row."""
         return [*range(len(row))]
 
@@ -426,7 +426,7 @@ class WordPieceFeatures:
                 batch["starts"][index, : len(starts)] = starts
         return batch if self.indicate else batch | _marks(rows)
 
-    def places(self, row: Row) -> list[int | None]:
+    def positions(self, row: Row) -> list[int | None]:
         """The position of each word's first piece in a row, None if it has none; without starts, of each piece."""
         return row.starts or [*range(1, len(row) - 1)]
 

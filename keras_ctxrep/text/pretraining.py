@@ -337,14 +337,15 @@ class Masking:
     """Chooses the pieces to predict and masks them.
 
     Devlin et al. 2018, section 3.1: of the pieces to predict 80% become [MASK], 10% a random piece and 10% stay; random
-    pieces are drawn from the vocabulary without its special pieces. Special pieces are never chosen and do not count
-    for `share`; a fractional number of pieces is rounded up or down at random. With `whole_words` all pieces of a word
-    (a piece and the "##" pieces after it) are chosen together, as in the reference implementation since May 2019; a
-    word with more pieces than are still to be chosen is skipped, so that fewer may be chosen where most words are long.
+    pieces are drawn from the vocabulary without its special pieces. Special pieces are never chosen, and
+    `fraction` is of the others; a fractional number of pieces is rounded up or down at random. With `whole_words` all
+    pieces of a word (a piece and the "##" pieces after it) are chosen together, as in the reference implementation
+    since May 2019; a word with more pieces than are still to be chosen is skipped, so that fewer may be chosen where
+    most words are long.
 
     Args:
         wordpiece: the vocabulary.
-        share: fraction of the pieces to predict.
+        fraction: of the pieces, to predict.
         whole_words: choose words instead of pieces.
 
     Call:
@@ -354,18 +355,18 @@ class Masking:
     Returns: a Masked.
 
     Raises:
-        ValueError: `share` is not between 0 and 1, or the vocabulary has special pieces only.
+        ValueError: `fraction` is not between 0 and 1, or the vocabulary has special pieces only.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
-    >>> masking = Masking(WordPiece([*SPECIAL_PIECES, "play", "##ing"]), share=0.5, whole_words=True)
+    >>> masking = Masking(WordPiece([*SPECIAL_PIECES, "play", "##ing"]), fraction=0.5, whole_words=True)
     >>> masking((Row([2, 5, 6, 3, 5, 6, 3], first=4), True), np.random.default_rng(0)).positions
     [1, 2]
     """
 
-    def __init__(self, wordpiece: WordPiece, share: float = 0.15, whole_words: bool = False):
-        if not 0 < share < 1:
-            raise ValueError(f"share={share}: a share of the pieces, between 0 and 1")
-        self.mask, self.share, self.whole_words = wordpiece.mask, share, whole_words
+    def __init__(self, wordpiece: WordPiece, fraction: float = 0.15, whole_words: bool = False):
+        if not 0 < fraction < 1:
+            raise ValueError(f"fraction={fraction}: of the pieces, between 0 and 1")
+        self.mask, self.fraction, self.whole_words = wordpiece.mask, fraction, whole_words
         self._special = np.zeros(len(wordpiece.vocab), bool)
         self._special[[wordpiece.pad, wordpiece.unk, wordpiece.cls, wordpiece.sep, wordpiece.mask]] = True
         self._ordinary = np.flatnonzero(~self._special)
@@ -377,7 +378,7 @@ class Masking:
         row, follows = pair
         tokens = np.array(row.tokens, np.int64)
         candidates = np.flatnonzero(~self._special[tokens])
-        count = int(self.share * len(candidates) + rng.random())
+        count = int(self.fraction * len(candidates) + rng.random())
         if self.whole_words:
             positions = self._words(tokens, candidates, count, rng)
         else:

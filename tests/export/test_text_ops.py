@@ -125,7 +125,7 @@ TABLE = {"width": 8, "words": len(UNKNOWN), "buckets": 0, "min_n": 3, "max_n": 6
         Bundle("static", "embed", TABLE, 8, vocab=UNKNOWN),
         Bundle("static", "embed", TABLE | {"lowercase": False}, 8, vocab=UNKNOWN),
         Bundle("elmo", "embed", {"words": 6, "max_characters": 9}, 8, vocab=("<S>", "</S>", *UNKNOWN)),
-        Bundle("elmo", "embed", {"max_characters": 9}, 8, vocab=UNKNOWN, beside=TABLE),
+        Bundle("elmo", "embed", {"max_characters": 9}, 8, vocab=UNKNOWN, extra_embeddings=TABLE),
     ],
     ids=["static lower-case", "static", "biLM over words", "characters and words"],
 )

@@ -129,8 +129,8 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
     low, high = found["interval"]
     assert low <= found[found["metric"]] <= high
     assert (found["table"] is not None) == (task in ("classify", "pair", "tag"))
-    assert all(set(one) == {"place", "input", "expected", "answer"} for one in found["worst"])
-    assert all(f"{task}.test.jsonl:" in one["place"] for one in found["worst"])
+    assert all(set(one) == {"source", "input", "expected", "answer"} for one in found["worst"])
+    assert all(f"{task}.test.jsonl:" in one["source"] for one in found["worst"])
     bundle = train.load(tmp_path)[1]
     assert bundle.task == ("classify" if task == "pair" else task) and bundle.pairs == (task in ("pair", "answer"))
     examples = list(tasks.get(bundle.task).read(data(task)[2]))

@@ -69,7 +69,7 @@ def test_classes_of_a_prepared_set(tfds, prepare, name, pair):
     prepare(*name.split("/")[:1], info.features, name.split("/")[1], str(info.version), train=rows, test=[unknown])
     found = list(read("classify", f"tfds:{name}"))
     assert found == [Example(f"è {i}", names[i % 2], f"è {i}" if pair else None) for i in range(5)]
-    assert found[4].place == f"tfds:{name}:train:5"
+    assert found[4].source == f"tfds:{name}:train:5"
     assert [one.text for one in read("classify", f"tfds:{name}:train[1:3]")] == ["è 1", "è 2"]
     assert list(read("classify", f"tfds:{name}", split="test")) == [Example("?", None, "?" if pair else None)]
     with pytest.raises(ValueError, match=rf"tfds:{name}: no split 'validation'; it has train, test"):

@@ -92,15 +92,15 @@ def test_figures_and_answers(task, batch_size, folders, tmp_path):
             assert one.get(name) == two.get(name)
         for name in ("probabilities", "value", "score"):
             assert one.get(name) == pytest.approx(two.get(name), abs=1e-6)
-    places = [one["place"] for one in found["worst"]]
-    assert len(set(places)) == len(places) <= 3 and all(place.startswith(f"{path}:") for place in places)
+    sources = [one["source"] for one in found["worst"]]
+    assert len(set(sources)) == len(sources) <= 3 and all(source.startswith(f"{path}:") for source in sources)
 
 
 def test_the_worst_examples_as_a_person_reads_them(folders, tmp_path):
     shown = {}
     for task in GOOD:
         worst = recipes.score(folders / task, put(tmp_path, *GOOD[task]))["worst"]
-        shown[task] = {one["place"].rpartition(":")[2]: one for one in worst}
+        shown[task] = {one["source"].rpartition(":")[2]: one for one in worst}
     for one in shown["pair"].values():
         assert " | " in one["input"] and {one["expected"], one["answer"]} == {"a", "b"}
     for one in shown["classify"].values():
@@ -283,6 +283,6 @@ def test_a_sentence_without_pieces_among_the_worst(folders, tmp_path):
     found = recipes.score(
         folders / "tag", put(tmp_path, "a.conll", "\u200b B-X\n\u200b I-X\n\nx B-X\n\u200b I-X\ny O\n")
     )
-    shown = {one["place"].rpartition(":")[2]: one for one in found["worst"]}
+    shown = {one["source"].rpartition(":")[2]: one for one in found["worst"]}
     assert found["examples"] == 2 and shown["1"]["answer"] == "no words in this text"
     assert shown["1"]["expected"] == "\u200b/B-X \u200b/I-X"

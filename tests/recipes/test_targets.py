@@ -12,7 +12,7 @@ import pytest
 from keras_ctxrep import tasks
 from keras_ctxrep.recipes import targets
 from keras_ctxrep.recipes.targets import Reader
-from keras_ctxrep.tasks.answer import Question, answer_place
+from keras_ctxrep.tasks.answer import Question, answer_positions
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
@@ -48,7 +48,7 @@ def test_the_target_of_an_answer_gives_it_back(context, answer, lowercase):
     features = WordPieceFeatures(letters(lowercase, "q", context), 40)
     question = Question("q", context, ((answer, context.index(answer)),))
     (row,) = features.windows(["q"], [context])[0]
-    first, last = answer_place(row, question)
+    first, last = answer_positions(row, question)
     assert row.first <= first <= last < len(row) - 1
     assert context[row.offsets[first][0] : row.offsets[last][1]] == answer
 
@@ -58,7 +58,7 @@ def test_an_answer_whose_end_is_in_no_piece(answer):
     """A combining accent or a variation selector is stripped with the accents."""
     context = f"un {answer} noir"
     (row,) = WordPieceFeatures(letters(True, "q", context), 40).windows(["q"], [context])[0]
-    first, last = answer_place(row, Question("q", context, ((answer, 3),)))
+    first, last = answer_positions(row, Question("q", context, ((answer, 3),)))
     assert row.offsets[first][0] == 3 and row.offsets[last][1] == 3 + len(answer) - 1
 
 
@@ -70,8 +70,8 @@ def test_windows_without_the_answer_point_to_cls():
     question = Question("q", context, (("d e", 6),))
     held = [context[row.offsets[row.first][0] : row.offsets[len(row) - 2][1]] for row in rows]
     assert held == ["a b c", "b c d", "c d e", "d e f", "e f g", "f g h"]
-    assert [answer_place(row, question) for row in rows] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0)]
-    assert {answer_place(row, Question("q", context, ())) for row in rows} == {(0, 0)}
+    assert [answer_positions(row, question) for row in rows] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0)]
+    assert {answer_positions(row, Question("q", context, ())) for row in rows} == {(0, 0)}
     bundle = Bundle(
         "bert", config={}, max_length=7, vocab=features.wordpiece.vocab, **tasks.bundle_fields("answer", stride=1)
     )

@@ -64,7 +64,7 @@ def test_regress():
     assert report.scores["spearman"] == 1 and report.scores["mean_squared_error"] == pytest.approx(1.25 / 3)
     assert report.worst == [2, 1]
     with pytest.raises(ValueError, match=r"a\.tsv:7: no words in this text, so no number"):
-        evaluate("regress", [Example("a", 1.0, place="a.tsv:7")], [{"error": "no words in this text"}])
+        evaluate("regress", [Example("a", 1.0, source="a.tsv:7")], [{"error": "no words in this text"}])
 
 
 def test_tag():
@@ -118,7 +118,7 @@ def test_answer():
         ("classify", [Example("a", "x"), Example("a")], [said("x")] * 2, "example 2: no label to compare"),
         ("tag", [Tagged(("a",), None, "a.conll:3")], [words("O")], "a.conll:3: no tags to compare"),
         ("tag", [Tagged(("a", "b"), ("O", "O"), "a.conll:3")], [words("O")], "a.conll:3: 2 words, 1 in the answer"),
-        ("answer", [Question("", "", None, place="a.json:1")], [{"answer": ""}], "a.json:1: no answers to compare"),
+        ("answer", [Question("", "", None, source="a.json:1")], [{"answer": ""}], "a.json:1: no answers to compare"),
     ],
 )
 def test_what_cannot_be_compared(task, gold, answers, message):

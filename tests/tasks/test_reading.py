@@ -83,7 +83,7 @@ def test_tables_refuses(write, name, content, message):
 
 def test_places_are_not_compared_but_kept(write):
     path = write("a.tsv", TSV)
-    assert [found.place for found in read("classify", path)] == [f"{path}:2", f"{path}:3"]
+    assert [found.source for found in read("classify", path)] == [f"{path}:2", f"{path}:3"]
 
 
 NAMED = {"text": "#1 String", "pair": "#2 String", "label": "Quality"}
@@ -139,7 +139,7 @@ def test_read_tagged(write, name, content, columns, expected, suffix):
 
 def test_a_sentence_stands_where_its_first_word_does(write):
     path = write("a.conll", "# id\na\tO\nb\tO\n\n-DOCSTART-\tO\nc\tO\n")
-    assert [one.place for one in read("tag", path)] == [f"{path}:2", f"{path}:6"]
+    assert [one.source for one in read("tag", path)] == [f"{path}:2", f"{path}:6"]
 
 
 CONTEXT = "Élan 🎈 rises in Rome and in Roma."
@@ -169,7 +169,7 @@ def test_squad(write, layout):
     found = list(read("answer", path))
     assert found == QUESTIONS
     at = [1 + text[: text.index(f'"{one.id}"')].count("\n") for one in found]
-    assert [one.place for one in found] == [f"{path}:{line}" for line in at]
+    assert [one.source for one in found] == [f"{path}:{line}" for line in at]
     assert (len(set(at)) == 3) == ("indent" in layout)
 
 

@@ -46,7 +46,7 @@ def test_one_example_for_each_predicate_of_a_conll_sentence(tmp_path):
         Roles(words, 2, ("B-ARG0", "I-ARG0", "B-V", "O", "O")),
         Roles(words, 4, ("O", "O", "O", "O", "B-V")),
     ]
-    assert [example.place for example in TASK.read(tmp_path / "a.conll")] == [f"{tmp_path}/a.conll:3"] * 2
+    assert [example.source for example in TASK.read(tmp_path / "a.conll")] == [f"{tmp_path}/a.conll:3"] * 2
     moved = "".join(f"x\t{line}\n" if line else "\n" for line in CONLL.splitlines())
     (tmp_path / "b.conll").write_text(moved)
     assert next(TASK.read(tmp_path / "b.conll", {"text": "2", "predicate": "4"})).words == words

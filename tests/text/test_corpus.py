@@ -84,30 +84,30 @@ CORPUS = [[f"{document} {sentence}" for sentence in range(SIZE)] for document in
 
 def test_hold_out():
     """Documents of three whole blocks."""
-    held = hold_out(iter(CORPUS), share=0.25, seed=3)
+    held = hold_out(iter(CORPUS), fraction=0.25, seed=3)
     assert len(held) == 30 and {len(block) for block in held} == {BLOCK}
     order = [sentence for document in CORPUS for sentence in document]
     places = [order.index(block[0]) for block in held]
     assert places == sorted(places) and not any(place % BLOCK for place in places)
     assert all(block == order[place : place + BLOCK] for place, block in zip(places, held, strict=True))
-    assert held == hold_out(CORPUS, share=0.25, seed=3) != hold_out(CORPUS, share=0.25, seed=4)
+    assert held == hold_out(CORPUS, fraction=0.25, seed=3) != hold_out(CORPUS, fraction=0.25, seed=4)
 
 
 def test_what_is_held_out_depends_on_the_text_alone():
     """Not on the order of the files, and little on how many blocks are wanted."""
-    held = {tuple(block) for block in hold_out(CORPUS, share=0.25)}
-    assert {tuple(block) for block in hold_out(CORPUS[::-1], share=0.25)} == held
-    assert {tuple(block) for block in hold_out(CORPUS, share=0.1)} < held
+    held = {tuple(block) for block in hold_out(CORPUS, fraction=0.25)}
+    assert {tuple(block) for block in hold_out(CORPUS[::-1], fraction=0.25)} == held
+    assert {tuple(block) for block in hold_out(CORPUS, fraction=0.1)} < held
 
 
 def test_hold_out_has_a_limit():
-    held = hold_out(CORPUS, share=0.25)
-    some = hold_out(CORPUS, share=0.25, limit=7)
+    held = hold_out(CORPUS, fraction=0.25)
+    some = hold_out(CORPUS, fraction=0.25, limit=7)
     assert len(some) == 7 and all(block in held for block in some)
 
 
 def test_a_sentence_is_held_out_once():
-    held = hold_out([*CORPUS, *CORPUS], share=0.25)
+    held = hold_out([*CORPUS, *CORPUS], fraction=0.25)
     sentences = [sentence for block in held for sentence in block]
     assert len(sentences) == len(set(sentences)) and all(held)
 
@@ -120,7 +120,7 @@ def test_too_little_to_hold_out():
 
 
 def test_what_is_not_held_out():
-    held = hold_out(CORPUS, share=0.25)
+    held = hold_out(CORPUS, fraction=0.25)
     rest = list(without(iter(CORPUS), held))
     assert {len(part) for part in rest} <= {BLOCK, 2 * BLOCK, SIZE}  # neighbours of one document stay together
     out = {sentence for block in held for sentence in block}

@@ -401,12 +401,12 @@ def test_masked_pieces(wordpiece, rows, rng, whole_words):
 
     random = (after != labels) & (after != wordpiece.mask)
     chance = 1 / (ORDINARY)  # that a random piece is the same as before
-    for found, share in (
+    for found, fraction in (
         (after == wordpiece.mask, 0.8),
         (random, 0.1 * (1 - chance)),
         (after == labels, 0.1 * (1 + chance)),
     ):
-        assert abs(found.mean() - share) < 3 * (share * (1 - share) / total) ** 0.5
+        assert abs(found.mean() - fraction) < 3 * (fraction * (1 - fraction) / total) ** 0.5
     assert not np.isin(after[random], SPECIALS).any()
     expected, deviation = (len(SPECIAL_PIECES) + ORDINARY / 2 - 0.5), ORDINARY / 12**0.5
     assert abs(after[random].mean() - expected) < 3 * deviation / random.sum() ** 0.5  # from the whole vocabulary
@@ -422,7 +422,7 @@ def test_whole_words_are_masked_whole(wordpiece, rows, rng):
 
 
 def test_a_word_larger_than_the_share_is_passed_over(rng):
-    masking = Masking(WordPiece([*SPECIAL_PIECES, "a", "##b", "c"]), share=0.2, whole_words=True)
+    masking = Masking(WordPiece([*SPECIAL_PIECES, "a", "##b", "c"]), fraction=0.2, whole_words=True)
     row = Row([2, 5, *[6] * 7, 7, 3, 7, 3], first=11)  # one word of eight pieces, and two of one
     found = [masking((row, True), rng).positions for _ in range(50)]
     assert {tuple(positions) for positions in found} == {(9, 11)}
@@ -443,9 +443,9 @@ def test_masking_is_drawn_anew_and_repeats_with_the_seed(wordpiece, rows):
 
 
 def test_masking_errors(wordpiece):
-    for share in (0.0, 1.0):
-        with pytest.raises(ValueError, match=f"share={share}: a share of the pieces"):
-            Masking(wordpiece, share)
+    for fraction in (0.0, 1.0):
+        with pytest.raises(ValueError, match=f"fraction={fraction}: of the pieces"):
+            Masking(wordpiece, fraction)
     with pytest.raises(ValueError, match="only special pieces"):
         Masking(WordPiece(SPECIAL_PIECES))
 
