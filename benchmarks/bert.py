@@ -161,8 +161,8 @@ def transformers(size: str, precision: str) -> dict:
         def run(ids, mask, labels):
             ids, mask = tensors(ids, mask)
             with torch.inference_mode():
-                found = model(input_ids=ids, attention_mask=mask)
-                return found.pooler_output.float().numpy()
+                outputs = model(input_ids=ids, attention_mask=mask)
+                return outputs.pooler_output.float().numpy()
 
         return run
 
@@ -232,8 +232,8 @@ def export_onnx(size: str, file: str) -> None:
             self.model = model
 
         def forward(self, ids, mask):
-            found = self.model(input_ids=ids, attention_mask=mask)
-            return found.last_hidden_state, found.pooler_output
+            outputs = self.model(input_ids=ids, attention_mask=mask)
+            return outputs.last_hidden_state, outputs.pooler_output
 
     model = Outputs(_torch_bert("BertModel", size, attn_implementation="eager").eval())
     ids = torch.ones(2, 16, dtype=torch.int64)
@@ -350,9 +350,9 @@ class Worker:
 
 def flags() -> set[str]:
     path = Path("/proc/cpuinfo")  # Linux
-    found = re.search(r"^flags\s*: (.*)$", path.read_text(), re.M) if path.exists() else None
+    result = re.search(r"^flags\s*: (.*)$", path.read_text(), re.M) if path.exists() else None
     known = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"}
-    return known & set(found[1].split()) if found else set()
+    return known & set(result[1].split()) if result else set()
 
 
 def has_bfloat16() -> bool:
@@ -398,26 +398,26 @@ class Bench:
 
         jobs: line -> (engine, file of batches, sentences in it, operations in it).
         """
-        found = defaultdict(list)
+        times = defaultdict(list)
         for index in range(rounds + 1):  # the first one warms up
             for line, (name, file, _, _) in jobs.items():
                 reply = self.workers[name](kind, file, calls)
                 if reply["seconds"] and index:
-                    found[line].append(reply)
+                    times[line].append(reply)
         peak = self.peak()
         print(f"\n{title}")
         print(
             f"{'':28}{'ms':>9}{'sentences/s':>13}{'ours is':>9}{'bf16 is':>9}{'GFLOP/s':>9}{'of peak':>9}"
             f"{'spread':>8}{'CPU s':>8}{'memory':>11}"
         )
-        medians = {line: statistics.median(reply["seconds"] for reply in replies) for line, replies in found.items()}
+        medians = {line: statistics.median(reply["seconds"] for reply in replies) for line, replies in times.items()}
         rates = {line: jobs[line][2] / seconds for line, seconds in medians.items()}
 
         def ratio(ours, line):
             own = next((rate for other, rate in rates.items() if jobs[other][0] == ours), None)
             return f"{own / rates[line]:.2f}x" if own else ""
 
-        for line, replies in found.items():
+        for line, replies in times.items():
             seconds = [reply["seconds"] for reply in replies]
             gflops = jobs[line][3] / medians[line] / 1e9
             print(
@@ -458,17 +458,17 @@ def fixed(bench: Bench, kind: str, rounds: int) -> None:
 def agreement(bench: Bench) -> None:
     """How far the pooled outputs of the same weights are from transformers' in float32."""
     batch = {"rows": [[101, *range(2000, 2000 + length), 102] for length in (30, 7, 1)], "labels": [0] * 3}
-    file, found = bench.file("agreement", [batch | {"length": 32}]), {}
+    file, outputs = bench.file("agreement", [batch | {"length": 32}]), {}
     for name, worker in bench.workers.items():
         if not name.startswith("KerasHub"):
             keep = str(bench.folder / f"{name}.npz")
             if worker("forward", file, keep=keep)["seconds"]:
-                found[name] = np.load(keep)["arr_0"].astype("float64")
-    best = found.get("transformers", found.get("keras_ctxrep"))
+                outputs[name] = np.load(keep)["arr_0"].astype("float64")
+    best = outputs.get("transformers", outputs.get("keras_ctxrep"))
     if best is None:
         return
-    print("\npooled outputs, same weights, against transformers in float32:" if "transformers" in found else "")
-    for name, value in found.items():
+    print("\npooled outputs, same weights, against transformers in float32:" if "transformers" in outputs else "")
+    for name, value in outputs.items():
         cosine = (value * best).sum(1) / np.linalg.norm(value, axis=1) / np.linalg.norm(best, axis=1)
         print(f"{name:28}largest difference {np.abs(value - best).max():.1e}, least cosine {cosine.min():.6f}")
 
@@ -489,16 +489,16 @@ def batches(examples: list, padding, size: int = 32) -> list[dict]:
     """Batches as an engine makes them; `padding` as in PADDINGS."""
     if padding == "bucketed":
         examples = sorted(examples, key=lambda example: len(example[0]))
-    found = [examples[begin : begin + size] for begin in range(0, len(examples), size)]
+    chunks = [examples[begin : begin + size] for begin in range(0, len(examples), size)]
     if padding == "bucketed":
-        random.Random(0).shuffle(found)
+        random.Random(0).shuffle(chunks)
     return [
         {
             "rows": [row for row, _ in batch],
             "labels": [label for _, label in batch],
             "length": padding if isinstance(padding, int) else max(len(row) for row, _ in batch),
         }
-        for batch in found
+        for batch in chunks
     ]
 
 
@@ -518,9 +518,9 @@ def real(bench: Bench, kind: str, data: Path, rounds: int) -> None:
     for name in bench.workers:
         for padding in PADDINGS.get(name, []):
             count, size = amounts[padding]
-            found = batches(examples[:count], padding, size)
-            file = bench.file(f"{kind}-{padding}", found)
-            amount = sum(arithmetic(len(b["rows"]), b["length"], layers, width) for b in found)
+            batched = batches(examples[:count], padding, size)
+            file = bench.file(f"{kind}-{padding}", batched)
+            amount = sum(arithmetic(len(b["rows"]), b["length"], layers, width) for b in batched)
             text = {"bucketed": "bucketed by length", "longest": "longest"}.get(padding, f"to {padding}")
             jobs[f"{name}, {text}"] = (name, file, count, amount * (3 if kind == "step" else 1))
     mean = statistics.mean(len(row) for row, _ in examples)

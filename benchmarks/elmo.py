@@ -147,8 +147,8 @@ class _Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Empty modules in place of the unused ones that are not installed."""
 
     def find_spec(self, fullname, path, target=None):
-        found = fullname.split(".")[0] in UNUSED
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if found else None
+        unused = fullname.split(".")[0] in UNUSED
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if unused else None
 
     def create_module(self, spec):
         class Stub(types.ModuleType):

@@ -152,8 +152,8 @@ def hidden_states(work: Path, said: dict, pairs: list) -> list[str]:
         ours = np.stack(run(batch)["layers"])[:, real].astype(np.float64)
         single, double = (theirs[name][:, real].astype(np.float64) for name in ("float32", "float64"))
         error.append([(np.abs(a - b).max(), np.abs(b).max()) for a, b in zip(ours, single, strict=True)])
-        for name, found in (("ours", ours), ("theirs", single)):
-            away[name].append([(np.abs(a - b).max(), np.abs(b).max()) for a, b in zip(found, double, strict=True)])
+        for name, result in (("ours", ours), ("theirs", single)):
+            away[name].append([(np.abs(a - b).max(), np.abs(b).max()) for a, b in zip(result, double, strict=True)])
         close.append((np.abs(ours - single) <= 1e-5 + 1e-5 * np.abs(single)).mean((1, 2)) * real.sum())
     error, ours, theirs = (np.max(x, 0) for x in (error, away["ours"], away["theirs"]))
     close = np.sum(close, 0) / count
@@ -181,13 +181,13 @@ def spearman(work: Path, said: dict, scored: dict) -> list[str]:
 
     def vectors(texts):
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-        found = np.zeros((len(texts), bundle.config["width"]), np.float32)
+        result = np.zeros((len(texts), bundle.config["width"]), np.float32)
         for begin in range(0, len(order), 64):
             rows = order[begin : begin + 64]
             batch = features([texts[index] for index in rows])
             mean = run(batch)["sequence"].sum(1) / batch["mask"].sum(1, keepdims=True)
-            found[rows] = mean / np.linalg.norm(mean, axis=1, keepdims=True)
-        return found
+            result[rows] = mean / np.linalg.norm(mean, axis=1, keepdims=True)
+        return result
 
     lines = ["| STS-B | pairs | Spearman ours | theirs | difference | largest difference of a cosine |"]
     lines += ["|---|---|---|---|---|---|"]
@@ -231,7 +231,7 @@ def write_ours(work: Path) -> dict[str, list[list[int]]]:
         {"split_cjk": False},
         {"lowercase": False, "strip_accents": True},
     ]
-    found = {}
+    result = {}
     for index, task in enumerate(TASKS):
         config = replace(
             size, pooler=task not in ("masked", "tag", "answer"), activation=("gelu", "gelu_tanh", "relu")[index % 3]
@@ -250,8 +250,8 @@ def write_ours(work: Path) -> dict[str, list[list[int]]]:
         outputs = model({name: given[name] for name in model.input})
         outputs = {name: np.asarray(value) for name, value in outputs.items() if name != "layers"}
         np.savez(work / task / "ours.npz", **batch, **only_real(outputs, batch["mask"]))
-        found[task] = [bundle.features([text])["token_ids"][0].tolist() for text in TEXTS]
-    return found
+        result[task] = [bundle.features([text])["token_ids"][0].tolist() for text in TEXTS]
+    return result
 
 
 def only_real(outputs: dict, mask: np.ndarray) -> dict:
@@ -300,11 +300,11 @@ def peer(data: Path, work: Path) -> None:
         batch = tokenizer(
             *map(list, zip(*rows, strict=True)), padding="longest", truncation=True, max_length=512, return_tensors="pt"
         )
-        found = {
+        vectors = {
             name: torch.stack(model(**batch, output_hidden_states=True).hidden_states).numpy()
             for name, model in (("float32", single), ("float64", double))
         }
-        np.savez(work / f"hidden_{number}.npz", **found, **{name: value.numpy() for name, value in batch.items()})
+        np.savez(work / f"hidden_{number}.npz", **vectors, **{name: value.numpy() for name, value in batch.items()})
     encoder = sentence_transformers.SentenceTransformer(place, device="cpu")
     for split, rows in json.loads((work / "scored.json").read_text()).items():
         _, ones, twos = map(list, zip(*rows, strict=True))
@@ -343,10 +343,10 @@ def pickled_toy(data: Path, torch) -> dict:
     from keras_ctxrep.convert import bert, huggingface
 
     folder = data / "bert_checkpoints" / "camphr_tiny_hf_ner"
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model, bundle = huggingface.read(folder)
-    said = [str(warning.message).partition(": ")[2] for warning in found if warning.category is UserWarning]
+    said = [str(warning.message).partition(": ")[2] for warning in caught if warning.category is UserWarning]
     tensors = torch.load(folder / "pytorch_model.bin", weights_only=True)
     return {
         "name": folder.name,

@@ -113,7 +113,7 @@ def finetune(args: argparse.Namespace, encoder: Path) -> None:
     for task, (train_set, test_set, epochs, length) in learned.items():
         random_order.Random(0).shuffle(train_set)
         for seed in range(args.seeds):
-            found = []
+            figures = []
             for random in (False, True):
                 folder = out / f"{task}-{seed}-{'random' if random else 'pretrained'}"
                 if not (folder / "bundle.json").exists():
@@ -130,8 +130,8 @@ def finetune(args: argparse.Namespace, encoder: Path) -> None:
                     )
                 answers = train.predictor(folder)([one.text for one in test_set], [one.pair for one in test_set])
                 share = accuracy([one.label for one in test_set], [answer.get("label") for answer in answers])
-                found.append(f"{share:.1%} +- {standard_error(share, len(test_set)):.1%}")
-            print(f"| {task} | {len(train_set):,} | {epochs} | {seed} | {found[0]} | {found[1]} |", flush=True)
+                figures.append(f"{share:.1%} +- {standard_error(share, len(test_set)):.1%}")
+            print(f"| {task} | {len(train_set):,} | {epochs} | {seed} | {figures[0]} | {figures[1]} |", flush=True)
 
 
 if __name__ == "__main__":

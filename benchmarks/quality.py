@@ -178,10 +178,10 @@ def ours(task: Task, rows: Path, dev: Path, test: Path, encoder: str, out: Path,
         **kwargs,
     )
     seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
-    found = recipes.score(out, test)
+    scores = recipes.score(out, test)
     shutil.rmtree(out)
     return {
-        "figures": {name: found[name] for name in task.figures},
+        "figures": {name: scores[name] for name in task.figures},
         "seconds": seconds,
         "cpu": cpu,
         "training": 60 * history[-1]["minutes"],
@@ -195,11 +195,11 @@ def theirs(worker: subprocess.Popen, task: Task, rows: Path, test: Path, folder:
     order = {"task": asdict(task), "rows": rows, "test": test, "folder": folder, "out": out, "seed": seed}
     worker.stdin.write(json.dumps(order, default=str) + "\n")
     worker.stdin.flush()
-    found = json.loads(worker.stdout.readline())
+    reply = json.loads(worker.stdout.readline())
     answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     judge = tasks.get(task.kind)
     report = judge.evaluate(list(judge.read(test)), answers, interval=False)
-    return {"figures": {name: report.scores[name] for name in task.figures}} | found
+    return {"figures": {name: report.scores[name] for name in task.figures}} | reply
 
 
 def serve() -> None:
@@ -211,9 +211,9 @@ def serve() -> None:
         order = json.loads(line)
         task = Task(**order["task"])
         rows, test = (list(tasks.get(task.kind).read(order[name])) for name in ("rows", "test"))
-        answers, found = torch_run(task, rows, test, order["folder"], order["seed"])
+        answers, figures = torch_run(task, rows, test, order["folder"], order["seed"])
         Path(order["out"]).write_text("".join(json.dumps(answer) + "\n" for answer in answers), "utf-8")
-        print(json.dumps(found), flush=True)
+        print(json.dumps(figures), flush=True)
 
 
 def torch_run(task: Task, rows: list, test: list, folder: str, seed: int) -> tuple[list[dict], dict]:
@@ -259,8 +259,8 @@ def torch_run(task: Task, rows: list, test: list, folder: str, seed: int) -> tup
     with torch.inference_mode():
         answers = _answers(tokenizer, model, task, test, labels)
     curve = [round(statistics.fmean(losses[i : i + 20]), 4) for i in range(0, len(losses), 20)]
-    found = {"seconds": end - begin, "cpu": cpu, "training": end - since, "loss": curve[-1], "curve": curve}
-    return answers, found
+    figures = {"seconds": end - begin, "cpu": cpu, "training": end - since, "loss": curve[-1], "curve": curve}
+    return answers, figures
 
 
 def _is_plain(name: str) -> bool:
@@ -273,14 +273,14 @@ def _encoded(tokenizer, task: Task, example: Any, labels: Sequence[str] = ()) ->
         yield from _windows(tokenizer, task, example)
         return
     if task.kind == "tag":
-        found = tokenizer(list(example.words), is_split_into_words=True, truncation=True, max_length=task.max_length)
-        places = found.word_ids()
+        encoding = tokenizer(list(example.words), is_split_into_words=True, truncation=True, max_length=task.max_length)
+        places = encoding.word_ids()
         first = [None if i == j else i for i, j in zip(places, [None, *places], strict=False)]
         targets = [-100 if i is None else labels.index(example.tags[i]) for i in first]
-        yield dict(found) | {"labels": targets, "row": first}
+        yield dict(encoding) | {"labels": targets, "row": first}
         return
-    found = tokenizer(example.text, example.pair, truncation=True, max_length=task.max_length)
-    yield dict(found) | {"labels": example.label if task.kind == "regress" else labels.index(example.label)}
+    encoding = tokenizer(example.text, example.pair, truncation=True, max_length=task.max_length)
+    yield dict(encoding) | {"labels": example.label if task.kind == "regress" else labels.index(example.label)}
 
 
 def _windows(tokenizer, task: Task, example: Any) -> Iterator[dict]:
@@ -333,13 +333,13 @@ def _collate(tokenizer, rows: list[dict]) -> dict:
 
     longest = max(len(row["input_ids"]) for row in rows)
     empty = {"input_ids": tokenizer.pad_token_id, "labels": -100}
-    found = {}
+    batch = {}
     for name in rows[0].keys() - {"row"}:
         values = [row[name] for row in rows]
         if isinstance(values[0], list):
             values = [value + [empty.get(name, 0)] * (longest - len(value)) for value in values]
-        found[name] = torch.tensor(values)
-    return found
+        batch[name] = torch.tensor(values)
+    return batch
 
 
 def _answers(tokenizer, model, task: Task, test: list, labels: list[str]) -> list[dict]:
@@ -357,22 +357,22 @@ def _answers(tokenizer, model, task: Task, test: list, labels: list[str]) -> lis
         batch = {
             name: value for name, value in batch.items() if name not in ("labels", "start_positions", "end_positions")
         }
-        found = {name: value.numpy() for name, value in model(**batch).items() if name.endswith("logits")}
+        logits = {name: value.numpy() for name, value in model(**batch).items() if name.endswith("logits")}
         for row, index in enumerate(part):
-            one = {name: value[row][: len(rows[index]["input_ids"])] for name, value in found.items()}
+            one = {name: value[row][: len(rows[index]["input_ids"])] for name, value in logits.items()}
             outputs[owners[index]].append((index, rows[index], one))
     return [
-        _answer(task, example, sorted(found, key=lambda one: one[0]), labels)
-        for example, found in zip(test, outputs, strict=True)
+        _answer(task, example, sorted(windows, key=lambda window: window[0]), labels)
+        for example, windows in zip(test, outputs, strict=True)
     ]
 
 
-def _answer(task: Task, example: Any, found: list, labels: list[str]) -> dict:
+def _answer(task: Task, example: Any, outputs: list, labels: list[str]) -> dict:
     if task.kind == "answer":
-        windows, logits = [row["row"] for _, row, _ in found], [one for _, _, one in found]
+        windows, logits = [row["row"] for _, row, _ in outputs], [one for _, _, one in outputs]
         best, _ = best_answers(windows, logits, example.context, MAX_ANSWER)
         return {"answer": best[0]["answer"] if best else ""}
-    ((_, row, logits),) = found
+    ((_, row, logits),) = outputs
     if task.kind == "regress":
         return {"value": float(logits["logits"][0])}
     if task.kind == "classify":
@@ -440,7 +440,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                     yield about, partial(run, engine, part, name, files, seed)
 
 
-def table(part: str, found: list[dict]) -> Iterator[str]:
+def table(part: str, result: list[dict]) -> Iterator[str]:
     """Rows of Markdown: mean and standard deviation over the seeds that all engines have run."""
     tasks, engines = SETTINGS[part], ENGINES[part]
     timed = ["seconds", "CPU seconds", "examples/s", "ratio"] if part == "finetuned" else []
@@ -450,7 +450,7 @@ def table(part: str, found: list[dict]) -> Iterator[str]:
     for name, task in tasks.items():
         runs = {
             engine: {
-                one["seed"]: one for one in found if [one["part"], one["task"], one["engine"]] == [part, name, engine]
+                one["seed"]: one for one in result if [one["part"], one["task"], one["engine"]] == [part, name, engine]
             }
             for engine in engines
         }

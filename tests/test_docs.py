@@ -32,8 +32,8 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples(name):
-    found = doctest.testmod(importlib.import_module(name))
-    assert found.failed == 0
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
 
 
 def test_there_are_examples():
@@ -117,8 +117,8 @@ def test_commands(page, place, monkeypatch, capsys):
 @every_page
 def test_python(page, place, monkeypatch):
     monkeypatch.chdir(place)
-    found = blocks(page, "python")
-    assert len(found) >= 2
+    examples = blocks(page, "python")
+    assert len(examples) >= 2
     namespace: dict = {}
-    for block in found:
+    for block in examples:
         exec(compile(block, page, "exec"), namespace)

@@ -108,33 +108,33 @@ def imports(tree):
 
 def offences(root):
     """Every import that the house does not allow, as "file:line: what is wrong"."""
-    found = []
+    messages = []
     for name, path in modules(root):
         room = within(name, FLOORS)
         if room == "keras_ctxrep" and not name.endswith("__init__"):
-            found.append(f"{path.relative_to(root)}: has no floor yet; give it one in {Path(__file__).name}")
+            messages.append(f"{path.relative_to(root)}: has no floor yet; give it one in {Path(__file__).name}")
             continue
         for target, line, inside, relative in imports(ast.parse(path.read_text(encoding="utf-8"))):
             place = f"{path.relative_to(root)}:{line}: {target}"
             other = within(target, FLOORS)
             if relative:
-                found.append(f"{place} is relative")
+                messages.append(f"{place} is relative")
                 continue
             if other and FLOORS[other] > FLOORS[room]:
-                found.append(f"{place} lies on floor {FLOORS[other]}, above floor {FLOORS[room]}")
+                messages.append(f"{place} lies on floor {FLOORS[other]}, above floor {FLOORS[room]}")
             if other in STRANGERS and room in STRANGERS and other != room:
-                found.append(f"{place} is a stranger to {room}")
+                messages.append(f"{place} is a stranger to {room}")
             place_of_tensorflow = within(name, WITHOUT_TENSORFLOW)
             allowed = inside and place_of_tensorflow and WITHOUT_TENSORFLOW[place_of_tensorflow] == "functions"
             if place_of_tensorflow and not allowed and within(target, TENSORFLOW):
-                found.append(f"{place} in a file without TensorFlow")
+                messages.append(f"{place} in a file without TensorFlow")
             room_of_few = within(name, AT_IMPORT)
             standard = target.partition(".")[0] in sys.stdlib_module_names
             if room_of_few and not (inside or standard or within(target, AT_IMPORT[room_of_few])):
-                found.append(f"{place} is imported with {room_of_few}, which takes no more than it has to")
+                messages.append(f"{place} is imported with {room_of_few}, which takes no more than it has to")
             elif within(name, WITHOUT_KERAS) and within(target, ["keras"]):
-                found.append(f"{place} in a file without Keras")
-    return found
+                messages.append(f"{place} in a file without Keras")
+    return messages
 
 
 def test_imports_run_downward():
@@ -196,11 +196,11 @@ def test_every_room_is_found():
 def test_a_bad_import_is_seen(tmp_path, path, source, expected):
     (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / path).write_text(source)
-    found = offences(tmp_path)
+    messages = offences(tmp_path)
     if expected is None:
-        assert not found
+        assert not messages
     else:
-        (message,) = found
+        (message,) = messages
         assert message.startswith(path) and re.search(expected, message)
 
 

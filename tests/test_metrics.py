@@ -29,16 +29,16 @@ def tags(classes, weights):
 def test_span_f1_is_that_of_seqeval(rng):
     metric = SpanF1(LABELS)
     assert float(metric.result()) == 0
-    right, found = [], []
+    right, predicted = [], []
     for length in (1, 7, 12, 4):
         true, said, weights = draw(rng, 20, length)
         logits = np.eye(len(LABELS), dtype=np.float32)[said] + rng.uniform(0, 0.5, (20, length, len(LABELS)))
         metric.update_state(true, logits if length % 2 else said.astype(np.int32), weights * length)
-        right, found = right + tags(true, weights), found + tags(said, weights)
-        assert float(metric.result()) == pytest.approx(seqeval.metrics.f1_score(right, found, zero_division=0))
+        right, predicted = right + tags(true, weights), predicted + tags(said, weights)
+        assert float(metric.result()) == pytest.approx(seqeval.metrics.f1_score(right, predicted, zero_division=0))
     assert 0.3 < float(metric.result()) < 0.9
     gold = [Tagged(("w",) * len(row), tuple(row)) for row in right]
-    said = [{"words": [{"word": "w", "label": label} for label in row]} for row in found]
+    said = [{"words": [{"word": "w", "label": label} for label in row]} for row in predicted]
     answers = [one if one["words"] else {"error": "no words in this text"} for one in said]
     assert tasks.get("tag").evaluate(gold, answers, LABELS).scores["span_f1"] == pytest.approx(float(metric.result()))
     metric.reset_state()

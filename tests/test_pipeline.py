@@ -115,8 +115,8 @@ def test_one_pass_over_running_text():
 
 def test_sentences_are_cut_and_shuffled():
     data = pipeline.sentences(FEATURES, VOCABULARY, text, batch_size=3, seed=1)
-    found = [sorted(map(tuple, rows)) for rows in targets(data, 2)]
-    assert found == [[(3, 4, 1, 0), (4, 4, 3, 1), (5, 1, 0, 0)]] * 2  # the longest without its last word
+    batches = [sorted(map(tuple, rows)) for rows in targets(data, 2)]
+    assert batches == [[(3, 4, 1, 0), (4, 4, 3, 1), (5, 1, 0, 0)]] * 2  # the longest without its last word
     assert targets(pipeline.sentences(FEATURES, VOCABULARY, text, 3, seed=1, start=3), 2) == targets(data, 5)[3:]
 
 

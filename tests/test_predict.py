@@ -250,12 +250,12 @@ def tagger(family, run=None, max_length=60, labels=LABELS, **kwargs):
 @pytest.mark.parametrize("text", AWKWARD)
 def test_words_and_where_they_stand(family, text):
     (answer,) = tagger(family)([text])
-    found = answer["words"]
-    assert [word["word"] for word in found] == AWKWARD[text]
-    assert [text[word["start"] : word["end"]] for word in found] == AWKWARD[text]
-    assert all(one["end"] <= two["start"] for one, two in pairwise(found))
-    assert [word["label"] for word in found] == [LABELS[number % 4] for number in range(len(found))]
-    assert all(word["score"] == pytest.approx(0.5) for word in found)
+    words = answer["words"]
+    assert [word["word"] for word in words] == AWKWARD[text]
+    assert [text[word["start"] : word["end"]] for word in words] == AWKWARD[text]
+    assert all(one["end"] <= two["start"] for one, two in pairwise(words))
+    assert [word["label"] for word in words] == [LABELS[number % 4] for number in range(len(words))]
+    assert all(word["score"] == pytest.approx(0.5) for word in words)
     for entity in answer["entities"]:
         assert entity["text"] == text[entity["start"] : entity["end"]]
     assert "truncated" not in answer

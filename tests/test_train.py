@@ -92,8 +92,8 @@ def test_the_best_weights_are_kept(rng):
     history = train.fit(model, data, other.take(1), steps=200, learning_rate=0.05, evaluations=10)
     best = min(entry["val_loss"] for entry in history)
     assert best < history[-1]["val_loss"]
-    found = train.compile(model).evaluate(other.take(1), verbose=0, return_dict=True)
-    np.testing.assert_allclose(found["loss"], best, rtol=1e-5)
+    metrics = train.compile(model).evaluate(other.take(1), verbose=0, return_dict=True)
+    np.testing.assert_allclose(metrics["loss"], best, rtol=1e-5)
 
 
 class Killed(Exception):
@@ -266,8 +266,8 @@ def test_a_killed_run_goes_on_to_the_same_weights(points, tmp_path):
         with pytest.raises(Killed):
             train.fit(killed_after(make(), step), points, steps=20, folder=tmp_path, checkpoint_minutes=0)
     train.fit(last, points, steps=20, folder=tmp_path)
-    for expected, found in zip(undisturbed.get_weights(), last.get_weights(), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for expected, actual in zip(undisturbed.get_weights(), last.get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     assert (tmp_path / "checkpoint" / "state.json").exists()
     train.save(tmp_path, last, BUNDLE)
     assert not (tmp_path / "checkpoint").exists()
@@ -455,9 +455,9 @@ def test_model_folders(family, rng, tmp_path):
     model = train.build(language_model)
     train.compile(model, train.AdamW())
     train.save(tmp_path, model, language_model)
-    found, bundle = train.load(tmp_path)
+    loaded, bundle = train.load(tmp_path)
     expected = model(inputs)
-    for name, tensor in found(inputs).items():
+    for name, tensor in loaded(inputs).items():
         np.testing.assert_array_equal(tensor, expected[name])
     assert bundle.vocab == language_model.vocab and bundle.versions["keras"] == keras.__version__
     with h5py.File(tmp_path / "model.weights.h5") as file:
@@ -547,16 +547,16 @@ def test_adamw_is_the_one_of_keras(rng, amsgrad):
     values = {"kernel": rng.normal(size=(3, 4)).astype(np.float32), "bias": rng.normal(size=4).astype(np.float32)}
     theirs = keras.optimizers.AdamW(0.01, weight_decay=0.1, amsgrad=amsgrad)
     theirs.exclude_from_weight_decay(var_names=["bias"])
-    found = []
+    result = []
     for optimizer in (train.AdamW(0.01, weight_decay=0.1, clip=1e9, amsgrad=amsgrad), theirs):
         variables = [keras.Variable(value, name=name) for name, value in values.items()]
         draw = np.random.default_rng(1)
         for _ in range(20):
             optimizer.apply([tf.constant(draw.normal(size=v.shape), tf.float32) for v in variables], variables)
-        found.append([variable.numpy() for variable in [*variables, *optimizer.variables[2:]]])
-    for one, two in zip(*found, strict=True):
+        result.append([variable.numpy() for variable in [*variables, *optimizer.variables[2:]]])
+    for one, two in zip(*result, strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
-    assert all(np.abs(one - start).max() > 0.01 for one, start in zip(found[0], values.values(), strict=False))
+    assert all(np.abs(one - start).max() > 0.01 for one, start in zip(result[0], values.values(), strict=False))
 
 
 def test_repeated_rows_count_once_in_the_norm():
@@ -596,8 +596,8 @@ def test_an_eval_model_is_given_the_weights_of_the_model(rng):
     assert history[-1]["val_loss"] < history[0]["val_loss"] < np.log(9)
     again = elmo.language_model(ONE_LAYER, 9)
     train.copy_weights(model, again)
-    found = train.compile(again).evaluate(valid, verbose=0, return_dict=True)
-    np.testing.assert_allclose(found["loss"], min(entry["val_loss"] for entry in history), rtol=1e-5)
+    metrics = train.compile(again).evaluate(valid, verbose=0, return_dict=True)
+    np.testing.assert_allclose(metrics["loss"], min(entry["val_loss"] for entry in history), rtol=1e-5)
 
 
 def test_another_optimizer_keeps_its_rate(points):
@@ -685,9 +685,9 @@ def test_two_replicas_train_as_one(tmp_path):
     """Losses with unequal lengths, states of streams, the clipped norm; a process of its own, as strategies need."""
     config = asdict(ONE_LAYER)
     argument = json.dumps({"family": "elmo", "task": "language_model", "config": config, "max_length": 8})
-    found = subprocess.run([sys.executable, "-c", MIRRORED, argument], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr[-3000:]
-    (one, single), (two, mirrored), *streams, norm = json.loads(found.stdout.splitlines()[-1])
+    process = subprocess.run([sys.executable, "-c", MIRRORED, argument], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-3000:]
+    (one, single), (two, mirrored), *streams, norm = json.loads(process.stdout.splitlines()[-1])
     assert (one, two) == (1, 2)
     assert len(single) == 4 and single[-1] < single[0] - 0.05
     np.testing.assert_allclose(mirrored, single, atol=1e-4)

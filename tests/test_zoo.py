@@ -175,18 +175,18 @@ def test_every_entry_is_whole():
 
 @pytest.mark.parametrize("name", ["bert_2_128_2", "bert_4_256_4", "bert_8_128_2", "elmo_2x1024_128_2048cnn_1xhighway"])
 def test_parameters_are_those_of_our_models(name):
-    found = zoo.lookup(name)
-    model = (elmo if found.family == "elmo" else bert).encoder
-    config = (elmo if found.family == "elmo" else bert).SIZES[name]
-    assert found.parameters == model(config).count_params()
-    assert found.config.items() <= asdict(config).items() | {("filters", 2048)}
+    result = zoo.lookup(name)
+    model = (elmo if result.family == "elmo" else bert).encoder
+    config = (elmo if result.family == "elmo" else bert).SIZES[name]
+    assert result.parameters == model(config).count_params()
+    assert result.config.items() <= asdict(config).items() | {("filters", 2048)}
 
 
 def test_parameters_are_those_published():
     """Millions, of https://allennlp.org/elmo and https://arxiv.org/abs/1908.08962, table 1."""
-    found = {entry.name.partition("/")[0]: round(entry.parameters / 1e6, 1) for entry in zoo.ENTRIES}
-    assert [found[name] for name in elmo.SIZES if name in found] == [13.6, 28.0, 93.6]
-    assert [found[name] for name in ("bert_2_128_2", "bert_4_256_4", "bert_4_512_8", "bert_8_512_8")] == [
+    sizes = {entry.name.partition("/")[0]: round(entry.parameters / 1e6, 1) for entry in zoo.ENTRIES}
+    assert [sizes[name] for name in elmo.SIZES if name in sizes] == [13.6, 28.0, 93.6]
+    assert [sizes[name] for name in ("bert_2_128_2", "bert_4_256_4", "bert_4_512_8", "bert_8_512_8")] == [
         4.4,
         11.2,
         28.8,
@@ -730,10 +730,10 @@ def test_command(server, published, entry, cache, capsys):
     printed = capsys.readouterr()
     assert printed.out == f"{cache / NAME}\n" and "could not be verified" in printed.err
     assert cli.main(["zoo", "list", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert found["name"] == NAME and found["cached"] == str(cache / NAME)
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["name"] == NAME and row["cached"] == str(cache / NAME)
     assert cli.main(["zoo", "show", "test", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == found
+    assert json.loads(capsys.readouterr().out) == row
     arguments = ["zoo", "get", "test", "--from", str(published), "--cache", str(cache / "other")]
     assert cli.main(arguments) == 0 and (cache / "other" / NAME / "bundle.json").is_file()
 

@@ -140,10 +140,10 @@ def test_the_command(published, tmp_path, capsys):
 def test_the_toy_checkpoint(tiny, rng):
     """All of its 139 variables, and the numbers."""
     model, bundle = google.read(TOY)
-    found = variables(TOY / "bert_model.ckpt")
+    result = variables(TOY / "bert_model.ckpt")
     kinds = ("adam_m", "adam_v", "global_step")
-    tensors = {name: array for name, array in found.items() if name.split("/")[-1] not in kinds}
-    assert len(found) == 139 and len(found) == 3 * len(tensors) + 1
+    tensors = {name: array for name, array in result.items() if name.split("/")[-1] not in kinds}
+    assert len(result) == 139 and len(result) == 3 * len(tensors) + 1
     assert bundle.vocab[-1] == "boy"
     config = bert.Config(**bundle.config)
     back = dict(weights.arrays(model, google.table(config)))
@@ -158,8 +158,8 @@ def test_the_variables_of_a_real_checkpoint():
     """Its index alone is there: 206 names and shapes, none left over on either side."""
     options = google.Options(REAL / "bert_config.json")
     expected = {name: tuple(shape) for name, shape in tf.train.list_variables(str(REAL / "bert_model.ckpt"))}
-    found = {tensor.name: tensor.shape for tensor in google.table(google.common.config(options, pooler=True))}
-    assert len(expected) == 206 and found == expected
+    shapes = {tensor.name: tensor.shape for tensor in google.table(google.common.config(options, pooler=True))}
+    assert len(expected) == 206 and shapes == expected
     with pytest.raises(ValueError, match=r"bert_model\.ckpt: bert/embeddings/word_embeddings can not be read"):
         google.read(REAL)
 
@@ -188,9 +188,9 @@ def test_variables_that_are_refused(published, name, array, message):
     else:
         tensors[name] = array
     write_variables(published / "bert_model.ckpt", tensors)
-    with pytest.raises(ValueError, match=message) as found:
+    with pytest.raises(ValueError, match=message) as raised:
         google.read(published)
-    assert str(found.value).startswith(f"{published / 'bert_model.ckpt'}: ") and "\n" not in str(found.value)
+    assert str(raised.value).startswith(f"{published / 'bert_model.ckpt'}: ") and "\n" not in str(raised.value)
 
 
 def test_heads_that_do_not_belong_together(tmp_path, tiny, rng):
@@ -224,9 +224,9 @@ def test_options_that_are_refused(published, option, value, message):
     if value is None:
         del options[option]
     (published / "bert_config.json").write_text(json.dumps(options))
-    with pytest.raises(ValueError, match=message) as found:
+    with pytest.raises(ValueError, match=message) as raised:
         google.read(published)
-    assert str(published) in str(found.value) and "\n" not in str(found.value)
+    assert str(published) in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_files_that_are_damaged(published):
@@ -235,9 +235,9 @@ def test_files_that_are_damaged(published):
     def refused(name, content, message):
         path = published / name
         path.unlink() if content is None else path.write_bytes(content)
-        with pytest.raises(ValueError, match=message) as found:
+        with pytest.raises(ValueError, match=message) as raised:
             google.read(published)
-        assert str(published) in str(found.value)
+        assert str(published) in str(raised.value)
         for path, data in whole.items():
             path.write_bytes(data)
 

@@ -84,30 +84,30 @@ def outputs_of(model, name):
 def test_numbers_of_transformers(tmp_path, tiny, name):
     model, bundle = huggingface.read(write_folder(tmp_path, name, tiny.PIECES))
     expected = record(name, "output")
-    found, mask = outputs_of(model, name)
-    found = {key: np.asarray(value) for key, value in found.items() if key != "layers"}
+    outputs, mask = outputs_of(model, name)
+    outputs = {key: np.asarray(value) for key, value in outputs.items() if key != "layers"}
     real = mask.astype(bool)
     if name == "BertModel":
         layers = np.stack([np.asarray(layer) for layer in outputs_of(model, name)[0]["layers"]])
         np.testing.assert_allclose(layers[:, real], expected["hidden_states"][:, real], **CLOSE)
-        assert not layers[:, ~real].any() and np.array_equal(found["sequence"], layers[-1])
-        np.testing.assert_allclose(found["pooled"], expected["pooler_output"], **CLOSE)
+        assert not layers[:, ~real].any() and np.array_equal(outputs["sequence"], layers[-1])
+        np.testing.assert_allclose(outputs["pooled"], expected["pooler_output"], **CLOSE)
     elif name in ("BertForPreTraining", "BertForMaskedLM"):
         right = expected["prediction_logits" if "Pre" in name else "logits"]
-        np.testing.assert_allclose(found["mlm_logits"][real], right[real], **CLOSE)
-        assert ("nsp_logits" in found) == ("Pre" in name)
+        np.testing.assert_allclose(outputs["mlm_logits"][real], right[real], **CLOSE)
+        assert ("nsp_logits" in outputs) == ("Pre" in name)
         if "Pre" in name:
-            np.testing.assert_allclose(found["nsp_logits"], expected["seq_relationship_logits"], **CLOSE)
+            np.testing.assert_allclose(outputs["nsp_logits"], expected["seq_relationship_logits"], **CLOSE)
     elif name == "BertForTokenClassification":
         at_starts = np.take_along_axis(expected["logits"], STARTS[:, :, None], 1)
-        np.testing.assert_allclose(found["logits"][STARTS > 0], at_starts[STARTS > 0], **CLOSE)
-        assert not found["logits"][STARTS == 0].any()
+        np.testing.assert_allclose(outputs["logits"][STARTS > 0], at_starts[STARTS > 0], **CLOSE)
+        assert not outputs["logits"][STARTS == 0].any()
     elif name == "BertForQuestionAnswering":
         for key in ("start_logits", "end_logits"):
-            np.testing.assert_allclose(found[key][real], expected[key][real], **CLOSE)
-            assert (found[key][~real] == -1e4).all()
+            np.testing.assert_allclose(outputs[key][real], expected[key][real], **CLOSE)
+            assert (outputs[key][~real] == -1e4).all()
     else:
-        np.testing.assert_allclose(found["logits"], expected["logits"], **CLOSE)
+        np.testing.assert_allclose(outputs["logits"], expected["logits"], **CLOSE)
     tasks = ("embed", "pretrainer", "pretrainer", "classify", "classify", "tag", "answer")
     assert bundle.task == dict(zip(ARCHITECTURES, tasks, strict=True))[name]
     labels = {
@@ -127,7 +127,7 @@ def test_numbers_of_transformers(tmp_path, tiny, name):
 
 def in_their_names(tensors, old_norms=False):
     """Google's names and layout as those of PyTorch's port, spelled out without our table."""
-    found = {}
+    result = {}
     for name, array in tensors.items():
         if name == "cls/predictions/output_bias":
             name = "cls.predictions.bias"
@@ -139,8 +139,8 @@ def in_their_names(tensors, old_norms=False):
             name += ".weight"
         elif not old_norms:
             name = name.replace("/gamma", "/weight").replace("/beta", "/bias")
-        found[name.replace("/layer_", "/layer/").replace("/", ".")] = array
-    return found
+        result[name.replace("/layer_", "/layer/").replace("/", ".")] = array
+    return result
 
 
 @pytest.mark.parametrize("variant", ["new", "old_norms", "no_prefix", "tied", "positions", "half", "brain", "sharded"])
@@ -215,10 +215,10 @@ def test_heads_without_weights_are_reported(tmp_path, tiny, claimed, missing, ta
     write_folder(tmp_path, "BertModel", tiny.PIECES, architectures=[claimed])
     model, bundle = huggingface.read(tmp_path)
     assert bundle.task == task and model.name == "bert_encoder"
-    found = [str(warning.message) for warning in recwarn if warning.category is UserWarning]
-    assert len(found) == (missing is not None)
+    messages = [str(warning.message) for warning in recwarn if warning.category is UserWarning]
+    assert len(messages) == (missing is not None)
     if missing:
-        assert f"config.json says {claimed}, but there are no weights for: {missing}" in found[0]
+        assert f"config.json says {claimed}, but there are no weights for: {missing}" in messages[0]
 
 
 def test_the_tensors_say_what_the_model_is(tmp_path, tiny):
@@ -338,8 +338,8 @@ def test_a_folder_of_each_task_is_saved_and_loaded(tmp_path, tiny):
         model, bundle = huggingface.read(write_folder(tmp_path / name, name, tiny.PIECES))
         train.save(tmp_path / "m", model, bundle)
         again, _ = train.load(tmp_path / "m")
-        found, expected = outputs_of(again, name)[0], outputs_of(model, name)[0]
-        assert all(np.array_equal(found[key], expected[key]) for key in expected)
+        actual, expected = outputs_of(again, name)[0], outputs_of(model, name)[0]
+        assert all(np.array_equal(actual[key], expected[key]) for key in expected)
         predictor = Predictor(bundle, lambda batch, model=model: model({key: batch[key] for key in model.input}))
         (answer,) = predictor(["unable"], ["a é a"]) if bundle.task == "answer" else predictor(["a é a"])
         assert len(answer["words" if bundle.task == "tag" else "n_best"]) > 1
@@ -459,9 +459,9 @@ def test_what_sentence_transformers_adds(tmp_path, tiny):
         (tmp_path / path).mkdir()
     assert huggingface.read(tmp_path)[1].max_length == 7
     (tmp_path / "2_Dense" / "model.safetensors").write_bytes(b"")
-    with pytest.warns(UserWarning, match="left out: 2_Dense, weights of sentence-transformers on top") as found:
+    with pytest.warns(UserWarning, match="left out: 2_Dense, weights of sentence-transformers on top") as caught:
         huggingface.read(tmp_path)
-    assert len(found) == 1
+    assert len(caught) == 1
     for content in ("{}]", "[1]", '[{"path": 1}, {}]', "1"):
         (tmp_path / "modules.json").write_text(content)
         with pytest.raises(ValueError, match=r"modules\.json: a list of objects that have a path is needed"):
@@ -503,8 +503,8 @@ def test_pickled_weights_are_read_by_a_safe_torch_only(folder, monkeypatch, vers
 
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version, load=load, Tensor=np.ndarray))
     if version in ("2.10.0+cpu", "3.0.0a0"):
-        found = huggingface.read(folder)[0].get_weights()
-        assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+        weights = huggingface.read(folder)[0].get_weights()
+        assert all(np.array_equal(one, other) for one, other in zip(weights, expected, strict=True))
         assert asked == [(folder / "pytorch_model.bin", {"map_location": "cpu", "weights_only": True})]
     else:
         message = (
@@ -545,8 +545,8 @@ def test_pickled_weights(folder, shards):
         (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
     else:
         torch.save(tensors, folder / "pytorch_model.bin")
-    found = huggingface.read(folder)[0].get_weights()
-    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+    weights = huggingface.read(folder)[0].get_weights()
+    assert all(np.array_equal(one, other) for one, other in zip(weights, expected, strict=True))
 
 
 class Malicious:
@@ -611,9 +611,9 @@ def test_the_toy_tagger():
 def test_options_that_are_refused(folder, option, value, message):
     options = json.loads((folder / "config.json").read_text()) | {option: value}
     (folder / "config.json").write_text(json.dumps(options))
-    with pytest.raises(ValueError, match=message) as found:
+    with pytest.raises(ValueError, match=message) as raised:
         huggingface.read(folder)
-    assert str(folder) in str(found.value) and "\n" not in str(found.value)
+    assert str(folder) in str(raised.value) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100000])
@@ -649,9 +649,9 @@ def test_tensors_that_are_refused(folder, name, array, message):
     else:
         tensors[name] = array
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(ValueError, match=message) as found:
+    with pytest.raises(ValueError, match=message) as raised:
         huggingface.read(folder)
-    assert str(found.value).startswith(f"{folder / 'model.safetensors'}: ") and "\n" not in str(found.value)
+    assert str(raised.value).startswith(f"{folder / 'model.safetensors'}: ") and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])

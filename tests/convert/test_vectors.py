@@ -143,9 +143,9 @@ def test_fasttext(version, width, written, rng):
 
     def vector(word, *own):
         letters = f"<{word}>"
-        found = [letters[i : i + n] for i in range(len(letters)) for n in (3, 4) if i + n <= len(letters)]
+        grams = [letters[i : i + n] for i in range(len(letters)) for n in (3, 4) if i + n <= len(letters)]
         rows = []
-        for ngram in found:
+        for ngram in grams:
             value = 2166136261
             for byte in np.frombuffer(ngram.encode(), np.int8).tolist():  # with its sign
                 value = (value ^ byte % 2**32) * 16777619 % 2**32

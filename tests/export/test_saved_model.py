@@ -101,9 +101,9 @@ def test_same_answers_as_keras(served):
     predictor = Predictor(
         bundle, lambda batch: {name: np.array(value) for name, value in heads.flat(model(batch)).items()}
     )
-    expected, found = predictor(TEXTS, pairs), saved_model.load(version, batch_size=2)(TEXTS, pairs)
-    assert len(found) == len(TEXTS)
-    for one, wanted in zip(found, expected, strict=True):
+    expected, actual = predictor(TEXTS, pairs), saved_model.load(version, batch_size=2)(TEXTS, pairs)
+    assert len(actual) == len(TEXTS)
+    for one, wanted in zip(actual, expected, strict=True):
         wanted.pop("n_best", None)
         assert_close({name: value for name, value in one.items() if name != "n_best"}, wanted)
     if bundle.task == "answer":
@@ -143,7 +143,7 @@ def test_what_a_client_gets(served):
     loaded = tf.saved_model.load(version)
     names = {"answer": ("question", "context")}.get(bundle.task, ("text", "pair")[: 1 + bundle.pairs])
     texts = {name: tf.constant([b"\xff the cats.", b"", "中 é".encode()]) for name in names}
-    found = loaded.signatures["serving_default"](**texts)
+    outputs = loaded.signatures["serving_default"](**texts)
     words, classes, strings = 3, len(LABELS), tf.string
     shapes = {
         "classify": {"logits": [3, classes], "label": [3], "score": [3], "probabilities": [3, classes]},
@@ -154,8 +154,8 @@ def test_what_a_client_gets(served):
         "answer": {name: [3] for name in ("answer", "start", "end", "score", "null_score")},
         "embed": {"layers": [3, 2, None, 8], "sequence": [3, None, 8], "pooled": [3, 8]},
     }[bundle.task]
-    assert found.keys() == shapes.keys()
-    for name, tensor in found.items():
+    assert outputs.keys() == shapes.keys()
+    for name, tensor in outputs.items():
         tensor.shape.assert_is_compatible_with(shapes[name])
         text, whole = name in ("label", "labels", "words", "answer"), name in ("starts", "ends", "start", "end", "tags")
         assert tensor.dtype == (strings if text else tf.int32 if whole else tf.float32), name
@@ -168,8 +168,8 @@ TAGGED = ("words", "starts", "ends", "labels", "scores")
 
 def test_words_that_are_not_read_have_no_label():
     model, bundle = fresh("tag", max_length=5)  # three pieces
-    found = saved_model.Signatures(model, bundle).text(tf.constant(["a  the cats b", "é c", ""]))
-    rows = {name: found[name].numpy() for name in TAGGED}
+    outputs = saved_model.Signatures(model, bundle).text(tf.constant(["a  the cats b", "é c", ""]))
+    rows = {name: outputs[name].numpy() for name in TAGGED}
     assert rows["words"].tolist() == [[b"a", b"the", b"cats", b"b"], ["é".encode(), b"c", b"", b""], [b""] * 4]
     assert rows["starts"].tolist() == [[0, 3, 7, 12], [0, 2, 0, 0], [0] * 4]
     assert rows["ends"].tolist() == [[1, 6, 11, 13], [1, 3, 0, 0], [0] * 4]
@@ -215,8 +215,8 @@ def test_moved_to_a_process_of_its_own(tmp_path):
 
 def test_empty_batch(exported):
     loaded = tf.saved_model.load(exported)
-    found = loaded.signatures["serving_default"](tf.constant([], tf.string))
-    assert found["probabilities"].shape == (0, 3)
+    outputs = loaded.signatures["serving_default"](tf.constant([], tf.string))
+    assert outputs["probabilities"].shape == (0, 3)
 
 
 def test_what_cannot_be_served(models, tmp_path):
@@ -253,7 +253,7 @@ def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path, monkeypatch)
 def test_predictor_answers_in_order(exported, models):
     texts = ["the violin " * 8, "snow", "the soup and the bread"]
     expected = train.predictor(models / "bert" / "classifier")(texts)
-    found = saved_model.load(exported, batch_size=2)(texts)
-    assert [answer["label"] for answer in found] == [answer["label"] for answer in expected]
-    assert [answer.get("truncated") for answer in found] == [answer.get("truncated") for answer in expected]
-    assert np.isfinite([answer["score"] for answer in found]).all()
+    answers = saved_model.load(exported, batch_size=2)(texts)
+    assert [answer["label"] for answer in answers] == [answer["label"] for answer in expected]
+    assert [answer.get("truncated") for answer in answers] == [answer.get("truncated") for answer in expected]
+    assert np.isfinite([answer["score"] for answer in answers]).all()

@@ -202,8 +202,8 @@ def test_saved_and_loaded(case, rng, tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert loaded.get_layer("layer").get_config() == layer.get_config()
     assert [weight.path for weight in loaded.weights] == [weight.path for weight in model.weights]
-    expected, found = model(arrays), loaded(arrays)
-    for one, two in zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True):
+    expected, actual = model(arrays), loaded(arrays)
+    for one, two in zip(tf.nest.flatten(expected), tf.nest.flatten(actual), strict=True):
         assert np.array_equal(ops.convert_to_numpy(one), ops.convert_to_numpy(two))
 
 

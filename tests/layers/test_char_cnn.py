@@ -21,15 +21,15 @@ def restated(layer, char_ids):
         if not char_ids[place].any():
             continue
         letters = table[char_ids[place]]
-        found = []
+        maxima = []
         for index, (width, number) in enumerate(layer.filters):
             kernel, bias = weights[f"W_cnn_{index}"], weights[f"b_cnn_{index}"]
             at = [
                 [(letters[i : i + width] * kernel[:, :, n]).sum() + bias[n] for n in range(number)]
                 for i in range(len(letters) - width + 1)
             ]
-            found.append(activation(np.max(at, axis=0)))
-        x = np.concatenate(found)
+            maxima.append(activation(np.max(at, axis=0)))
+        x = np.concatenate(maxima)
         for index in range(layer.highways):
             carry, transform = (
                 x @ weights[f"high_{index}_W_{name}"] + weights[f"high_{index}_b_{name}"]

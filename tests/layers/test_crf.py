@@ -51,18 +51,18 @@ def targets(rng):
 def test_best_labels_of_all(layer, logits):
     tags = np.asarray(layer(logits, mask=MASK))
     assert tags.dtype == np.int32 and not tags[MASK == 0].any()
-    for row, real, found in zip(logits, MASK.astype(bool), tags, strict=True):
+    for row, real, decoded in zip(logits, MASK.astype(bool), tags, strict=True):
         scores = every(row[real], layer) if real.any() else {(): 0.0}
         best = max(scores, key=scores.__getitem__)
-        assert tuple(found[real]) == best == tuple(viterbi(row[real], *layer.get_weights()))
+        assert tuple(decoded[real]) == best == tuple(viterbi(row[real], *layer.get_weights()))
     assert not np.array_equal(tags, logits.argmax(-1) * MASK)  # the transitions matter
 
 
 def test_many_sequences_as_text_decode_has_them(layer, rng):
     logits = rng.normal(size=(50, 20, C)).astype(np.float32)
     mask = (rng.random((50, 20)) < 0.7).astype(np.int32)
-    for row, real, found in zip(logits, mask.astype(bool), np.asarray(layer(logits, mask=mask)), strict=True):
-        assert found[real].tolist() == viterbi(row[real], *layer.get_weights())
+    for row, real, decoded in zip(logits, mask.astype(bool), np.asarray(layer(logits, mask=mask)), strict=True):
+        assert decoded[real].tolist() == viterbi(row[real], *layer.get_weights())
 
 
 def test_the_first_of_equals(layer):
@@ -74,9 +74,9 @@ def test_the_first_of_equals(layer):
 
 def test_loss_over_all(layer, logits, rng):
     y = targets(rng)
-    found = np.asarray(layer.loss(y, logits))
-    assert found.shape == (B,) and found[3] == 0
-    for row, real, labels, loss in zip(logits, MASK.astype(bool), y, found, strict=True):
+    losses = np.asarray(layer.loss(y, logits))
+    assert losses.shape == (B,) and losses[3] == 0
+    for row, real, labels, loss in zip(logits, MASK.astype(bool), y, losses, strict=True):
         if real.any():
             scores = every(row[real], layer)
             expected = np.logaddexp.reduce(list(scores.values())) - scores[tuple(labels[real])]
@@ -148,8 +148,8 @@ def test_tflite_gives_the_same_tags(layer, logits, tmp_path):
     run = Interpreter(model_content=converter.convert()).get_signature_runner("ids")
     expected = np.asarray(layer(logits, mask=MASK))
     for row in range(B):
-        found = run(logits=logits[row : row + 1], mask=MASK[row : row + 1])["tags"]
-        assert found.dtype == np.int32 and np.array_equal(found[0], expected[row])
+        actual = run(logits=logits[row : row + 1], mask=MASK[row : row + 1])["tags"]
+        assert actual.dtype == np.int32 and np.array_equal(actual[0], expected[row])
 
 
 def test_learns_what_follows_what(rng):

@@ -52,14 +52,14 @@ def test_sampled_logits(rng, monkeypatch):
     z = logits(layer, x) - np.log(expected_count)
     true = np.take_along_axis(z, targets[:, :, None], -1)
     hit = ids == targets[:, :, None]
-    found = ops.convert_to_numpy(layer(x, targets=targets))
-    np.testing.assert_allclose(found[..., :1], true, atol=1e-4)
-    np.testing.assert_allclose(found[..., 1:][~hit], z[..., ids][~hit], atol=1e-4)
-    assert hit.sum() >= 3 and (found[..., 1:][hit] < -1e4).all()
+    result = ops.convert_to_numpy(layer(x, targets=targets))
+    np.testing.assert_allclose(result[..., :1], true, atol=1e-4)
+    np.testing.assert_allclose(result[..., 1:][~hit], z[..., ids][~hit], atol=1e-4)
+    assert hit.sum() >= 3 and (result[..., 1:][hit] < -1e4).all()
     given = ids.astype(np.int64), expected_count[targets].reshape(-1, 1), expected_count[ids]
     given = [tf.constant(array, array.dtype if array.dtype == np.int64 else tf.float32) for array in given]
     loss = tensorflows(layer, x, targets, S, sampled_values=given)
-    np.testing.assert_allclose(cross_entropy(found, np.zeros((B, T), np.int32)), loss, rtol=1e-5)
+    np.testing.assert_allclose(cross_entropy(result, np.zeros((B, T), np.int32)), loss, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +86,14 @@ def test_words_are_drawn_as_often_as_tensorflow_draws_them(many_draws):
     tf.random.set_seed(0)
     for _ in range(4000):
         reference[sampler().numpy()] += 1 / 4000
-    found, _ = many_draws
-    assert (abs(found - reference) < 4 * standard_error(reference, 800)).all()  # 1 / 800 = 1 / 1000 + 1 / 4000
+    estimates, _ = many_draws
+    assert (abs(estimates - reference) < 4 * standard_error(reference, 800)).all()  # 1 / 800 = 1 / 1000 + 1 / 4000
 
 
 def test_words_are_drawn_as_often_as_expected(many_draws):
-    found, expected = many_draws
-    assert found.sum() == pytest.approx(S)
-    assert (abs(found - expected) < 4 * standard_error(expected, 1000)).all()
+    estimates, expected = many_draws
+    assert estimates.sum() == pytest.approx(S)
+    assert (abs(estimates - expected) < 4 * standard_error(expected, 1000)).all()
 
 
 def test_as_many_samples_as_words_are_all_of_them():

@@ -122,15 +122,15 @@ def test_norm_by_one_operation_is_the_general_one(block, rng, monkeypatch, polic
             loss = tf.reduce_sum(tf.cast(out, tf.float32) * np.arange(B * T * D, dtype="float32").reshape(B, T, D) / 9)
         return [out, *tape.gradient(loss, [x, *(weight.value for weight in layer.trainable_variables)])]
 
-    found = []
+    outputs = []
     for there in (True, False):
         monkeypatch.setattr(transformer, "_one_dnn", lambda there=there: there)
         traced = tf.function(run, input_signature=[tf.TensorSpec((None, None, D), x.dtype)])
         with transformer.on_this_machine():
             kinds = {operation.type for operation in traced.get_concrete_function().graph.get_operations()}
         assert ("FusedBatchNormV3" in kinds) == (there and policy != "float16")
-        found.append([tf.cast(tensor, tf.float32).numpy() for tensor in traced(x)])
-    for one, two in zip(*found, strict=True):
+        outputs.append([tf.cast(tensor, tf.float32).numpy() for tensor in traced(x)])
+    for one, two in zip(*outputs, strict=True):
         scale = np.abs(two).max()
         np.testing.assert_allclose(one, two, atol=scale * (2e-5 if policy == "float32" else 0.04))
 

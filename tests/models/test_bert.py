@@ -122,8 +122,8 @@ def test_activation_and_dropouts_reach_every_place(bert_config, pieces, sentence
     assert model.get_layer("mlm_transform").activation is gelu_tanh
     assert model.get_layer("embedding_dropout").rate == 0.2
     for index in range(config.layers):
-        found = model.get_layer(f"layer_{index}").get_config()
-        assert (found["activation"], found["dropout"], found["attention_dropout"]) == ("gelu_tanh", 0.2, 0.3)
+        result = model.get_layer(f"layer_{index}").get_config()
+        assert (result["activation"], result["dropout"], result["attention_dropout"]) == ("gelu_tanh", 0.2, 0.3)
     exact = bert.pretrainer(bert_config)
     train.copy_weights(model, exact)
     batch = pretraining_batch(pieces, sentences, [[1], [2], [1], [0]])

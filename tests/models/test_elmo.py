@@ -45,9 +45,9 @@ def streams(model, batch):
 def test_layers(elmo_config, characters, sentences, rng, residual):
     model = elmo.encoder(replace(elmo_config, residual=residual))
     batch = characters(sentences)
-    found = streams(model, batch)
-    f0, b0, f1, b1 = (found[f"{way}_{index}"] for index in (0, 1) for way in ("forward", "backward"))
-    tokens = found["char_cnn"]
+    outputs = streams(model, batch)
+    f0, b0, f1, b1 = (outputs[f"{way}_{index}"] for index in (0, 1) for way in ("forward", "backward"))
+    tokens = outputs["char_cnn"]
     expected = [(tokens[:, :-1], tokens[:, 1:]), (f0, b0), (f1 + f0, b1 + b0) if residual else (f1, b1)]
     out = model(batch)
     for layer, (forward, backward) in zip(out["layers"], expected, strict=True):
@@ -148,8 +148,8 @@ def test_a_cache_of_token_vectors(elmo_config, characters, sentences, rng):
     unread = np.where(word_ids[:, :, None] > 0, rng.integers(0, 261, batch["char_ids"].shape), batch["char_ids"])
     expected = plain(batch)
     for char_ids in (batch["char_ids"], unread):
-        found = cached(batch | {"char_ids": char_ids, "word_ids": word_ids})
-        for one, other in zip(found["layers"], expected["layers"], strict=True):
+        outputs = cached(batch | {"char_ids": char_ids, "word_ids": word_ids})
+        for one, other in zip(outputs["layers"], expected["layers"], strict=True):
             np.testing.assert_allclose(one, other, atol=1e-6)
     for one, other in zip(cached(batch | {"word_ids": 0 * word_ids})["layers"], expected["layers"], strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)  # nothing is looked up but the sentence markers
@@ -212,26 +212,26 @@ def test_without_a_state_an_encoder_begins_at_zero(elmo_config, characters, sent
     model = elmo.encoder(elmo_config, carry_state=True)
     batch = characters(sentences)
     zeros = np.zeros((4, elmo.state_width(elmo_config)), np.float32)
-    found, expected = model(batch | {"state": zeros}), stateless(model, elmo_config)(batch)
-    for one, two in zip(found["layers"], expected["layers"], strict=True):
+    actual, expected = model(batch | {"state": zeros}), stateless(model, elmo_config)(batch)
+    for one, two in zip(actual["layers"], expected["layers"], strict=True):
         np.testing.assert_allclose(one, two, atol=1e-6)
-    assert found["state"].shape == zeros.shape == (4, 2 * 2 * (6 + 8))
-    again = model(batch | {"state": found["state"].numpy()})
-    assert np.abs(again["sequence"] - found["sequence"]).max() > 1e-3
-    assert np.array_equal(again["layers"][0], found["layers"][0])  # the token layer has no context
+    assert actual["state"].shape == zeros.shape == (4, 2 * 2 * (6 + 8))
+    again = model(batch | {"state": actual["state"].numpy()})
+    assert np.abs(again["sequence"] - actual["sequence"]).max() > 1e-3
+    assert np.array_equal(again["layers"][0], actual["layers"][0])  # the token layer has no context
 
 
 def test_markers_that_are_kept(elmo_config, characters, sentences, rng):
     model = elmo.encoder(elmo_config, keep_markers=True)
     batch = characters(sentences)
-    found, expected = model(batch), stateless(model, elmo_config)(batch)
-    assert found["mask"].numpy().tolist() == [[1] * (n + 2) + [0] * (6 - n) for n in (6, 2, 4, 2)]
-    for kept, words in zip(found["layers"], expected["layers"], strict=True):
+    actual, expected = model(batch), stateless(model, elmo_config)(batch)
+    assert actual["mask"].numpy().tolist() == [[1] * (n + 2) + [0] * (6 - n) for n in (6, 2, 4, 2)]
+    for kept, words in zip(actual["layers"], expected["layers"], strict=True):
         assert kept.shape == (4, 8, 12)
         np.testing.assert_allclose(kept[:, 1:-1] * batch["mask"][:, :, None], words, atol=1e-6)
-        assert np.array_equal(np.abs(kept).max(-1) > 0, found["mask"])
-    np.testing.assert_allclose(found["pooled"], expected["pooled"], atol=1e-6)  # of the words alone
-    assert np.array_equal(found["sequence"], found["layers"][-1])
+        assert np.array_equal(np.abs(kept).max(-1) > 0, actual["mask"])
+    np.testing.assert_allclose(actual["pooled"], expected["pooled"], atol=1e-6)  # of the words alone
+    assert np.array_equal(actual["sequence"], actual["layers"][-1])
 
 
 def test_markers_and_state_together(elmo_config, characters, sentences, rng):
@@ -358,5 +358,5 @@ def test_a_sampled_loss_of_all_words_is_near_the_full_one(elmo_config, character
     inputs, labels, weights = for_sampling(*batch)
     assert set(inputs) == {"char_ids", "mask", "forward_targets", "backward_targets"} == set(sampled.input)
     assert sampled(inputs)["forward_logits"].shape == (4, 7, 1 + size)
-    found = np.mean([sampled.test_on_batch(inputs, labels, weights, return_dict=True)["loss"] for _ in range(20)])
-    assert found == pytest.approx(expected["loss"], rel=0.03)
+    estimate = np.mean([sampled.test_on_batch(inputs, labels, weights, return_dict=True)["loss"] for _ in range(20)])
+    assert estimate == pytest.approx(expected["loss"], rel=0.03)

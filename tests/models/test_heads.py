@@ -251,9 +251,9 @@ def test_answerer(family, sentences):
     expected = np.asarray(encoder(batch)["sequence"]) @ kernel + bias
     assert set(outputs) == {"start_logits", "end_logits"}
     for column, name in enumerate(("start_logits", "end_logits")):
-        found = np.asarray(outputs[name])
-        np.testing.assert_allclose(found[real], expected[real][:, column], atol=1e-5)
-        assert found.dtype == np.float32 and (found[~real] == -1e4).all()
+        logits = np.asarray(outputs[name])
+        np.testing.assert_allclose(logits[real], expected[real][:, column], atol=1e-5)
+        assert logits.dtype == np.float32 and (logits[~real] == -1e4).all()
 
 
 @pytest.mark.parametrize("task", ["tag", "answer"])

@@ -225,9 +225,9 @@ def test_tflite(kind, rng, tmp_path):
         for length in (16, 9, 1, 0):
             mask = (np.arange(16) < length).astype(np.int32)[None]
             batch = {"word_ids": rng.integers(0, 51, (1, 16)).astype(np.int32), "mask": mask}
-            found, expected = run(**batch)["sequence"], np.asarray(model(batch)["sequence"])
-            np.testing.assert_allclose(found, expected, atol=0.2 if int8 else 1e-4)
-            assert not found[mask == 0].any()
+            actual, expected = run(**batch)["sequence"], np.asarray(model(batch)["sequence"])
+            np.testing.assert_allclose(actual, expected, atol=0.2 if int8 else 1e-4)
+            assert not actual[mask == 0].any()
 
 
 # Runs in a process of its own: reads weights and a batch, writes the outputs.
@@ -266,9 +266,9 @@ def test_jax_gives_what_tensorflow_gives(tmp_path, sentences, rng):
     )
     assert done.returncode == 0, done.stderr
     for kind, arrays_of in expected.items():
-        found = np.load(tmp_path / f"{kind}.npz")
+        actual = np.load(tmp_path / f"{kind}.npz")
         for key in ("sequence", "pooled"):
-            np.testing.assert_allclose(found[key], arrays_of[key], atol=1e-5, err_msg=f"{kind} {key}")
+            np.testing.assert_allclose(actual[key], arrays_of[key], atol=1e-5, err_msg=f"{kind} {key}")
 
 
 def test_by_name(elmo_config):

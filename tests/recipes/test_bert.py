@@ -74,18 +74,18 @@ def test_both_tasks_are_learned_and_measured(folder, corpus):
         last
     )
     assert last["val_mlm_logits_loss"] < history[0]["val_mlm_logits_loss"] < np.log(30) + 0.5
-    found = recipes.score(folder, corpus)
-    assert found["mlm_accuracy"] > 0.2  # a guess is right once in thirty times
+    scores = recipes.score(folder, corpus)
+    assert scores["mlm_accuracy"] > 0.2  # a guess is right once in thirty times
     again = recipes.score(folder, corpus, batch_size=7)
-    assert found == pytest.approx(again)  # no figure depends on the batch
+    assert scores == pytest.approx(again)  # no figure depends on the batch
 
 
 def test_prepared_examples(prepared, corpus):
-    found = json.loads((prepared / PREPARED).read_text())
+    manifest = json.loads((prepared / PREPARED).read_text())
     text = {line for document in documents([corpus]) for line in document}
-    names = [name for name in found["files"] if name.startswith("train-")]
+    names = [name for name in manifest["files"] if name.startswith("train-")]
     examples = [example for name in names for example in read_masked(prepared / name)]
-    assert len(examples) == found["examples"] and sum(len(one.tokens) for one in examples) == found["pieces"]
+    assert len(examples) == manifest["examples"] and sum(len(one.tokens) for one in examples) == manifest["pieces"]
     pieces = WordPiece([*SPECIAL_PIECES, *WORDS])
     for example in examples:
         tokens = list(example.tokens)
@@ -237,8 +237,8 @@ def classifier(folder, pairs):
 
 
 def test_pairs_are_classified(classifier, pairs, capsys, monkeypatch):
-    found = recipes.score(classifier, pairs)
-    assert found["examples"] == 64 and found["accuracy"] > 0.7
+    scores = recipes.score(classifier, pairs)
+    assert scores["examples"] == 64 and scores["accuracy"] > 0.7
     assert train.load(classifier)[1].pairs
     predictor = train.predictor(classifier)
     one, two = predictor(["w1 w2", "w1 w2"], ["w1", "w5"])
@@ -269,8 +269,8 @@ def test_every_engine_classifies_pairs_alike(classifier, pairs, tmp_path, capsys
         capsys.readouterr()
         assert cli.main(["predict", str(artifact), "--input", str(tmp_path / "lines.txt")]) == 0
         answers.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
-    for found in answers[1:]:
-        for one, other in zip(answers[0], found, strict=True):
+    for result in answers[1:]:
+        for one, other in zip(answers[0], result, strict=True):
             assert one["label"] == other["label"]
             assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
     files = [str(classifier), str(tmp_path / "serving"), str(tmp_path / "a.tflite")]
@@ -293,8 +293,8 @@ def test_the_encoder_of_a_model_whose_head_reads_no_pooler(folder, tmp_path):
     encoder, bundle = train.load_encoder(folder)
     tagger = replace(bundle, **tasks.bundle_fields("tag"), labels=("a", "b"), head={"dropout": 0.1})
     train.save(tmp_path / "tagger", heads.tag(encoder, 2), tagger)
-    found, bundle = train.load_encoder(tmp_path / "tagger")
-    assert bundle.config["pooler"] is False and "pooled" not in found.output
+    result, bundle = train.load_encoder(tmp_path / "tagger")
+    assert bundle.config["pooler"] is False and "pooled" not in result.output
     assert recipes.embed(tmp_path / "tagger", ["w1 w2"], tmp_path / "a.npz") == 1
     assert [one["word"] for one in train.predictor(tmp_path / "tagger")(["w1 w2"])[0]["words"]] == ["w1", "w2"]
 

@@ -70,15 +70,15 @@ def same(one, other):
 
 def test_scores_of_sentences_make_up_the_perplexity(folder, corpus, capsys):
     assert cli.main(["score", str(folder), "--data", str(corpus), "--lm"]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["text"] for one in found] == corpus.read_text().split("\n\n")[0].split("\n") + [
+    scores = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["text"] for one in scores] == corpus.read_text().split("\n\n")[0].split("\n") + [
         line for document in corpus.read_text().rstrip("\n").split("\n\n")[1:] for line in document.split("\n")
     ]
     assert cli.main(["score", str(folder), "--data", str(corpus), "--json"]) == 0
     total = json.loads(capsys.readouterr().out)
-    words = sum(one["words"] + 1 for one in found)
-    assert (total["sentences"], total["words"]) == (len(found), words) == (300, words)
-    sums = {way: sum(one[way] for one in found) for way in ("forward", "backward")}
+    words = sum(one["words"] + 1 for one in scores)
+    assert (total["sentences"], total["words"]) == (len(scores), words) == (300, words)
+    sums = {way: sum(one[way] for one in scores) for way in ("forward", "backward")}
     for way, value in sums.items():
         assert total[f"{way}_perplexity"] == pytest.approx(np.exp(-value / words), rel=1e-5)
     assert total["perplexity"] == pytest.approx(np.exp(-sum(sums.values()) / (2 * words)), rel=1e-5)
@@ -90,12 +90,12 @@ def log_probabilities(folder, sentence):
     model, bundle = train.load(folder)
     features = CharacterFeatures(1000, SIZE.max_characters)
     inputs, targets, _ = language_model_batch(features, Vocabulary(bundle.vocab), features.encode([sentence]))
-    found = []
+    scores = []
     for way in ("forward", "backward"):
         z = np.asarray(model(inputs)[f"{way}_logits"], np.float64)[0]
         z -= np.log(np.exp(z).sum(-1, keepdims=True))
-        found.append(z[np.arange(len(z)), targets[f"{way}_logits"][0]].sum())
-    return found
+        scores.append(z[np.arange(len(z)), targets[f"{way}_logits"][0]].sum())
+    return scores
 
 
 def test_sentences_are_scored_whole_and_in_order(folder):
@@ -103,11 +103,11 @@ def test_sentences_are_scored_whole_and_in_order(folder):
     draw = random.Random(1)
     sentences = [" ".join(draw.choices([*WORDS, "unknown"], k=draw.randint(1, 30))) for _ in range(150)]
     sentences[70], sentences[140] = "\u200b", " ".join(["w1"] * 300)
-    found = list(recipes.score_sentences(folder, iter(sentences), batch_size=2))
-    assert [one["text"] for one in found] == [text for text in sentences if text != "\u200b"]
-    assert [one["words"] for one in found] == [len(text.split()) for text in sentences if text != "\u200b"]
+    scores = list(recipes.score_sentences(folder, iter(sentences), batch_size=2))
+    assert [one["text"] for one in scores] == [text for text in sentences if text != "\u200b"]
+    assert [one["words"] for one in scores] == [len(text.split()) for text in sentences if text != "\u200b"]
     for number in (0, 100, 139):
-        one = found[number]
+        one = scores[number]
         forward, backward = log_probabilities(folder, one["text"])
         assert one["forward"] == pytest.approx(forward, rel=1e-5)
         assert one["backward"] == pytest.approx(backward, rel=1e-5)
@@ -126,15 +126,15 @@ def test_a_text_is_scored_as_it_runs_on(folder, tmp_path):
     (batch,) = bptt_segments([sentences], 1, count)
     inputs, targets, _ = stream_batch(bundle.features, Vocabulary(bundle.vocab), batch)
     logits = whole(inputs)
-    found = recipes.score(folder, tmp_path / "a.txt", batch_size=2, carry_state=True)
-    assert (found["sentences"], found["words"]) == (15, count)
+    scores = recipes.score(folder, tmp_path / "a.txt", batch_size=2, carry_state=True)
+    assert (scores["sentences"], scores["words"]) == (15, count)
     for way in ("forward", "backward"):
         z = np.asarray(logits[f"{way}_logits"], np.float64)[0]
         z -= np.log(np.exp(z).sum(-1, keepdims=True))
         mean = z[np.arange(count), targets[f"{way}_logits"][0]].mean()
-        assert found[f"{way}_perplexity"] == pytest.approx(np.exp(-mean), rel=1e-5)
+        assert scores[f"{way}_perplexity"] == pytest.approx(np.exp(-mean), rel=1e-5)
     alone = recipes.score(folder, tmp_path / "a.txt")
-    assert alone["words"] == count and alone["perplexity"] != pytest.approx(found["perplexity"], rel=1e-4)
+    assert alone["words"] == count and alone["perplexity"] != pytest.approx(scores["perplexity"], rel=1e-4)
 
 
 def test_only_a_language_model_scores_sentences(folder, tmp_path):
@@ -224,8 +224,8 @@ def test_to_start_from_an_encoder(folder, corpus, tmp_path):
 def test_a_model_over_words(corpus, tmp_path):
     history = pretrain(corpus, tmp_path, read_words=True, steps=30, learning_rate=0.03)
     assert json.loads((tmp_path / "run.json").read_text())["history"] == history
-    found = recipes.score(tmp_path, corpus)
-    assert found["perplexity"] < 25
+    scores = recipes.score(tmp_path, corpus)
+    assert scores["perplexity"] < 25
     one, two = recipes.score_sentences(tmp_path, ["w1 w2 neverseen", "w1 w2 norseen"])
     assert one["forward"] == two["forward"] and one["words"] == 3
     recipes.embed(tmp_path, ["w1 w2", "neverseen"], tmp_path / "x.npz")

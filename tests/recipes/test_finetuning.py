@@ -27,9 +27,9 @@ TOPICS = {
 
 def text_of(draw, *topics, most=3):
     """A few words of each topic, mixed."""
-    found = [draw.choice(TOPICS[topic]) for topic in topics for _ in range(draw.randint(1, most))]
-    draw.shuffle(found)
-    return " ".join(found)
+    words = [draw.choice(TOPICS[topic]) for topic in topics for _ in range(draw.randint(1, most))]
+    draw.shuffle(words)
+    return " ".join(words)
 
 
 def an_example(task, draw):
@@ -40,8 +40,8 @@ def an_example(task, draw):
     if task == "pair":  # what it asks for is in the second text alone
         return Example(text_of(draw, draw.choice(sorted(TOPICS))), topic, text_of(draw, topic))
     if task == "multilabel":
-        found = tuple(name for name in sorted(TOPICS) if draw.random() < 0.5)
-        return Example(f"the {text_of(draw, *found)}", found)
+        labels = tuple(name for name in sorted(TOPICS) if draw.random() < 0.5)
+        return Example(f"the {text_of(draw, *labels)}", labels)
     if task == "regress":
         return Example(text_of(draw, topic), {"weather": -1.0, "kitchen": 0.0, "music": 1.0}[topic])
     if task == "tag":
@@ -123,14 +123,14 @@ METRICS = {
 @pytest.mark.parametrize("task", METRICS)
 def test_a_bert_learns_every_task(task, data, models, tmp_path):
     crf = {"crf": True} if task == "tag" else {}
-    found = learn(data, task, models / "bert" / "pretrained", tmp_path, **crf)
-    assert found["examples"] == 60 and found["metric"] == METRICS[task]
-    assert found[found["metric"]] > max(0.8, CHANCE[task] + 0.4)
-    low, high = found["interval"]
-    assert low <= found[found["metric"]] <= high
-    assert (found["table"] is not None) == (task in ("classify", "pair", "tag"))
-    assert all(set(one) == {"source", "input", "expected", "answer"} for one in found["worst"])
-    assert all(f"{task}.test.jsonl:" in one["source"] for one in found["worst"])
+    scores = learn(data, task, models / "bert" / "pretrained", tmp_path, **crf)
+    assert scores["examples"] == 60 and scores["metric"] == METRICS[task]
+    assert scores[scores["metric"]] > max(0.8, CHANCE[task] + 0.4)
+    low, high = scores["interval"]
+    assert low <= scores[scores["metric"]] <= high
+    assert (scores["table"] is not None) == (task in ("classify", "pair", "tag"))
+    assert all(set(one) == {"source", "input", "expected", "answer"} for one in scores["worst"])
+    assert all(f"{task}.test.jsonl:" in one["source"] for one in scores["worst"])
     bundle = train.load(tmp_path)[1]
     assert bundle.task == ("classify" if task == "pair" else task) and bundle.pairs == (task in ("pair", "answer"))
     examples = list(tasks.get(bundle.task).read(data(task)[2]))
@@ -160,8 +160,8 @@ def test_a_network_over_an_elmo_that_stays_as_it_is(task, options, data, models,
     options = options | ({"extra_embeddings": vectors} if "extra_embeddings" in options else {})
     encoder = models / "elmo" / "pretrained"
     options |= {"units": 32, "learning_rate": 0.02, "steps": 200, "batch_size": 32, "dropout": 0.0}
-    found = learn(data, task, encoder, tmp_path, **options)
-    assert found[found["metric"]] > 0.6  # of an encoder of 16 numbers
+    scores = learn(data, task, encoder, tmp_path, **options)
+    assert scores[scores["metric"]] > 0.6  # of an encoder of 16 numbers
     model, bundle = train.load(tmp_path)
     names = {layer.name for layer in model.layers}
     before = train.load_encoder(encoder)[0]
@@ -184,8 +184,8 @@ def test_words_without_a_context(kind, data, vectors, tmp_path):
     frozen = kind == "vectors"
     options = {"freeze": True} if frozen else {}
     encoder = vectors if frozen else "words"
-    found = learn(data, "tag", encoder, tmp_path, stack="cnn", units=16, learning_rate=0.02, steps=80, **options)
-    assert found["span_f1"] > 0.8
+    scores = learn(data, "tag", encoder, tmp_path, stack="cnn", units=16, learning_rate=0.02, steps=80, **options)
+    assert scores["span_f1"] > 0.8
     model, bundle = train.load(tmp_path)
     assert bundle.family == "static" and bundle.vocab[0] == "<UNK>" and len(bundle.vocab) == 22
     if frozen:
@@ -239,9 +239,9 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(data, vectors, tmp_path, 
         patch.setattr(train.Checkpoint, "write", cut)
         run(tmp_path / "two")
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["checkpoint"]
-    found = run(tmp_path / "two")
-    assert [entry["step"] for entry in found] == [entry["step"] for entry in expected] == [*range(4, 44, 4)]
-    assert [e["val_accuracy"] for e in found] == [e["val_accuracy"] for e in expected]
+    resumed = run(tmp_path / "two")
+    assert [entry["step"] for entry in resumed] == [entry["step"] for entry in expected] == [*range(4, 44, 4)]
+    assert [e["val_accuracy"] for e in resumed] == [e["val_accuracy"] for e in expected]
     for one, two in zip(*(train.load(tmp_path / name)[0].get_weights() for name in ("one", "two")), strict=True):
         np.testing.assert_array_equal(one, two)
     assert not (tmp_path / "two" / "checkpoint").exists()
@@ -327,9 +327,9 @@ def test_the_examples_are_never_held_all_together(vectors, tmp_path, monkeypatch
 def test_options_that_do_not_fit(options, message, data, models, vectors, tmp_path):
     learned, dev, _ = data("classify")
     options = {name: vectors if name == "extra_embeddings" else value for name, value in options.items()}
-    with pytest.raises(ValueError, match=message) as found:
+    with pytest.raises(ValueError, match=message) as raised:
         recipes.finetune(learned, dev, models / "bert" / "pretrained", tmp_path / "out", **{"steps": 1} | options)
-    assert "\n" not in str(found.value) and not (tmp_path / "out").exists()
+    assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("task", ["pair", "answer"])

@@ -78,10 +78,10 @@ def figures_of(folders, tmp_path_factory):
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_figures_and_answers(task, batch_size, folders, tmp_path):
     path = put(tmp_path, *GOOD[task])
-    found = recipes.score(folders / task, path, batch_size, predictions=tmp_path / "answers.jsonl")
-    assert found["examples"] == 3 and list(found)[:3] == ["examples", "metric", found["metric"]]
-    assert len(found["interval"]) == 2 and {"table", "worst"} < set(found) and "skipped" not in found
-    json.dumps(found)
+    scores = recipes.score(folders / task, path, batch_size, predictions=tmp_path / "answers.jsonl")
+    assert scores["examples"] == 3 and list(scores)[:3] == ["examples", "metric", scores["metric"]]
+    assert len(scores["interval"]) == 2 and {"table", "worst"} < set(scores) and "skipped" not in scores
+    json.dumps(scores)
     bundle = train.load(folders / task)[1]
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
     expected = train.predictor(folders / task).ask(list(tasks.get(bundle.task).read(path)))
@@ -92,7 +92,7 @@ def test_figures_and_answers(task, batch_size, folders, tmp_path):
             assert one.get(name) == two.get(name)
         for name in ("probabilities", "value", "score"):
             assert one.get(name) == pytest.approx(two.get(name), abs=1e-6)
-    sources = [one["source"] for one in found["worst"]]
+    sources = [one["source"] for one in scores["worst"]]
     assert len(set(sources)) == len(sources) <= 3 and all(source.startswith(f"{path}:") for source in sources)
 
 
@@ -116,14 +116,14 @@ def test_the_worst_examples_as_a_person_reads_them(folders, tmp_path):
 @pytest.mark.parametrize("task", GOOD)
 def test_a_byte_order_mark_and_windows_line_ends(task, folders, figures_of, tmp_path):
     name, content = GOOD[task]
-    found = recipes.score(folders / task, put(tmp_path, name, "\ufeff" + content.replace("\n", "\r\n")))
-    del found["worst"]
-    assert found == figures_of(task)
+    scores = recipes.score(folders / task, put(tmp_path, name, "\ufeff" + content.replace("\n", "\r\n")))
+    del scores["worst"]
+    assert scores == figures_of(task)
 
 
 def test_a_text_without_words_is_a_wrong_answer(folders, tmp_path):
-    found = recipes.score(folders / "classify", put(tmp_path, "a.tsv", "text\tlabel\n\u200b\ta\n\u200b\tb\n"))
-    assert found["accuracy"] == 0 and found["worst"][0]["answer"] == "no words in this text"
+    scores = recipes.score(folders / "classify", put(tmp_path, "a.tsv", "text\tlabel\n\u200b\ta\n\u200b\tb\n"))
+    assert scores["accuracy"] == 0 and scores["worst"][0]["answer"] == "no words in this text"
 
 
 # ------------------------------------------------------------------------------------------------------ malformed rows
@@ -236,12 +236,12 @@ def test_malformed_rows_are_left_out_of_a_score(task, folders, figures_of, tmp_p
     answers = tmp_path / "answers.jsonl"
     argv = ["score", str(folders / task), "--data", str(bad), "--skip-bad", "--predictions", str(answers)]
     assert cli.main([*argv, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    skipped = found.pop("skipped")
+    scores = json.loads(capsys.readouterr().out)
+    skipped = scores.pop("skipped")
     assert len(skipped) == 2 and all(message.startswith(f"{bad}:") for message in skipped)
-    assert len(answers.read_text(encoding="utf-8").splitlines()) == found["examples"] == 3
-    del found["worst"]
-    assert found == json.loads(json.dumps(figures_of(task)))
+    assert len(answers.read_text(encoding="utf-8").splitlines()) == scores["examples"] == 3
+    del scores["worst"]
+    assert scores == json.loads(json.dumps(figures_of(task)))
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
     assert "\nmalformed rows left out: 2\n" in out and all(f"\n  {message}\n" in out for message in skipped)
@@ -280,9 +280,9 @@ def test_options_of_task_models_alone(folders, models, tmp_path):
 
 
 def test_a_sentence_without_pieces_among_the_worst(folders, tmp_path):
-    found = recipes.score(
+    scores = recipes.score(
         folders / "tag", put(tmp_path, "a.conll", "\u200b B-X\n\u200b I-X\n\nx B-X\n\u200b I-X\ny O\n")
     )
-    shown = {one["source"].rpartition(":")[2]: one for one in found["worst"]}
-    assert found["examples"] == 2 and shown["1"]["answer"] == "no words in this text"
+    shown = {one["source"].rpartition(":")[2]: one for one in scores["worst"]}
+    assert scores["examples"] == 2 and shown["1"]["answer"] == "no words in this text"
     assert shown["1"]["expected"] == "\u200b/B-X \u200b/I-X"

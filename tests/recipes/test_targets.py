@@ -38,8 +38,8 @@ ANSWERS = [
 
 def letters(lowercase, *texts):
     """Features whose pieces are single characters."""
-    found = sorted({c for text in texts for c in unicodedata.normalize("NFD", text.lower()) + text if not c.isspace()})
-    return WordPiece([*SPECIAL_PIECES, *found, *(f"##{c}" for c in found)], lowercase)
+    chars = sorted({c for text in texts for c in unicodedata.normalize("NFD", text.lower()) + text if not c.isspace()})
+    return WordPiece([*SPECIAL_PIECES, *chars, *(f"##{c}" for c in chars)], lowercase)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
@@ -75,8 +75,8 @@ def test_windows_without_the_answer_point_to_cls():
     bundle = Bundle(
         "bert", config={}, max_length=7, vocab=features.wordpiece.vocab, **tasks.bundle_fields("answer", stride=1)
     )
-    found = list(targets.encoded(bundle, [question, Question("q", "a", (("a", 0),))]))
-    assert [target for _, target in found] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0), (3, 3)]
+    result = list(targets.encoded(bundle, [question, Question("q", "a", (("a", 0),))]))
+    assert [target for _, target in result] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0), (3, 3)]
 
 
 # ------------------------------------------------------------------------------------------------------- tagging
@@ -91,8 +91,8 @@ SENTENCES = [
 
 
 def test_targets_of_words():
-    found = [target for _, target in targets.encoded(TAGGER, SENTENCES)]
-    assert found == [[0, 2, 1], [1, 2, 0], [1]]
+    tags = [target for _, target in targets.encoded(TAGGER, SENTENCES)]
+    assert tags == [[0, 2, 1], [1, 2, 0], [1]]
     data = targets.batches(replace(TAGGER, head={"crf": True}), lambda epoch: SENTENCES, 3, 0)
     inputs, crf = next(data.as_numpy_iterator())
     assert sorted(crf["logits"].tolist()) == sorted([[0, 2, 1], [1, 2, 0], [1, -1, -1]])
@@ -163,9 +163,9 @@ def test_two_replicas_learn_tags_as_one():
     config = {"words": 7, "width": 4}
     bundle = {"family": "static", "task": "tag", "config": config, "max_length": 8, "labels": ["O", "X"]}
     bundle |= {"vocab": ["<UNK>", *"abcdef"], "head": {"dropout": 0.0}}
-    found = subprocess.run([sys.executable, "-c", MIRRORED, json.dumps(bundle)], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr[-3000:]
-    one, two, one_crf, two_crf = json.loads(found.stdout.splitlines()[-1])
+    process = subprocess.run([sys.executable, "-c", MIRRORED, json.dumps(bundle)], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-3000:]
+    one, two, one_crf, two_crf = json.loads(process.stdout.splitlines()[-1])
     assert len(one) == len(one_crf) == 12 and one[-1] < one[0] and one_crf[-1] < one_crf[0]
     np.testing.assert_allclose(two, one, atol=1e-4)
     np.testing.assert_allclose(two_crf, one_crf, atol=1e-4)
@@ -200,9 +200,9 @@ def test_two_replicas_learn_tags_as_one():
     ],
 )
 def test_examples_that_do_not_fit(task, example, options, message):
-    with pytest.raises(ValueError) as found:
+    with pytest.raises(ValueError) as raised:
         list(Reader(tasks.get(task), **options)([example]))
-    assert str(found.value) == message
+    assert str(raised.value) == message
     skipped = []
     assert list(Reader(tasks.get(task), **options, skipped=skipped)([example])) == [] and skipped == [message]
 

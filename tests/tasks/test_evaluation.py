@@ -161,5 +161,5 @@ def test_the_threshold_of_no_answer_is_the_best_of_all(seed):
             given.append({"answer": "" if none else best[0]["answer"]})
         return evaluate("answer", asked, given, interval=False).value
 
-    found = null_threshold(asked, answers)
-    assert f1(found) == pytest.approx(max(map(f1, [*np.arange(-8.0, 9.0) / 2, -100, 100])))
+    result = null_threshold(asked, answers)
+    assert f1(result) == pytest.approx(max(map(f1, [*np.arange(-8.0, 9.0) / 2, -100, 100])))

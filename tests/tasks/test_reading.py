@@ -26,8 +26,8 @@ def read(task, *args, **options):
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize(("name", "content"), [("a.tsv", TSV), ("a.jsonl", JSONL), ("a.txt", TSV)])
 def test_tables(write, name, content, suffix):
-    found = list(read("classify", write(name + suffix, COMPRESS[suffix](content.encode()))))
-    assert found == [Example("fine day", "good"), Example("rain", "3" if "json" in name else "bad")]
+    examples = list(read("classify", write(name + suffix, COMPRESS[suffix](content.encode()))))
+    assert examples == [Example("fine day", "good"), Example("rain", "3" if "json" in name else "bad")]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_tables_refuses(write, name, content, message):
 
 def test_places_are_not_compared_but_kept(write):
     path = write("a.tsv", TSV)
-    assert [found.source for found in read("classify", path)] == [f"{path}:2", f"{path}:3"]
+    assert [example.source for example in read("classify", path)] == [f"{path}:2", f"{path}:3"]
 
 
 NAMED = {"text": "#1 String", "pair": "#2 String", "label": "Quality"}
@@ -110,9 +110,9 @@ NUMBERED = {"text": "3", "pair": "4", "label": "2"}
     ],
 )  # fmt: skip
 def test_read(write, task, name, content, columns, expected):
-    found = list(read(task, write(name, content), columns))
-    assert (found if isinstance(expected[0], Example) else [one.label for one in found]) == expected
-    assert all(type(one.label) in (str, float, tuple, type(None)) for one in found)
+    examples = list(read(task, write(name, content), columns))
+    assert (examples if isinstance(expected[0], Example) else [one.label for one in examples]) == expected
+    assert all(type(one.label) in (str, float, tuple, type(None)) for one in examples)
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ QUESTIONS = [
 def test_squad(write, layout):
     text = json.dumps(SQUAD, **layout)
     path = write("a.json", "\ufeff" + text)
-    found = list(read("answer", path))
-    assert found == QUESTIONS
-    at = [1 + text[: text.index(f'"{one.id}"')].count("\n") for one in found]
-    assert [one.source for one in found] == [f"{path}:{line}" for line in at]
+    examples = list(read("answer", path))
+    assert examples == QUESTIONS
+    at = [1 + text[: text.index(f'"{one.id}"')].count("\n") for one in examples]
+    assert [one.source for one in examples] == [f"{path}:{line}" for line in at]
     assert (len(set(at)) == 3) == ("indent" in layout)
 
 
@@ -178,8 +178,8 @@ def test_questions_in_lines(write, name):
     rows = [row | {"context": CONTEXT} for row in ROWS]
     rows[0]["answers"] = {"text": ["Rome", "Roma"], "answer_start": [16, 28]}
     rows.append({"question": "Where?", "context": CONTEXT, "answers": [{"text": "Rome", "start": 16}], "id": 7})
-    found = list(read("answer", write(name, "\n".join(map(json.dumps, rows)))))
-    assert found == [*QUESTIONS, Question("Where?", CONTEXT, (("Rome", 16),), "7")]
+    examples = list(read("answer", write(name, "\n".join(map(json.dumps, rows)))))
+    assert examples == [*QUESTIONS, Question("Where?", CONTEXT, (("Rome", 16),), "7")]
 
 
 def squad(**changes):
@@ -271,8 +271,8 @@ def test_what_is_raised_all_the_same(write, name, content, message):
 
 
 def test_the_words_of_a_row():
-    (found,) = tasks.get("tag").examples({"tokens": ["a"], "ner": ["B-x"]}, "here")
-    assert found == Tagged(("a",), ("B-x",))
+    (example,) = tasks.get("tag").examples({"tokens": ["a"], "ner": ["B-x"]}, "here")
+    assert example == Tagged(("a",), ("B-x",))
     with pytest.raises(ValueError, match=r"^no text \(key or column 'body'\); found \['text'\]$"):
         list(tasks.get("classify").examples({"text": "a"}, "here", {"text": "body"}))
 

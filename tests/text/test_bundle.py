@@ -79,9 +79,9 @@ def fields_of(bundle):
 @pytest.mark.parametrize("bundle", [BERT, ELMO, ANSWER, WITH_EXTRA_EMBEDDINGS])
 def test_round_trip(tmp_path, bundle):
     bundles.save(bundle, tmp_path / "new" / "folder")
-    found = bundles.load(tmp_path / "new" / "folder")
-    assert fields_of(found) == fields_of(bundle)
-    assert bundles.load(str(tmp_path / "new" / "folder")) == found
+    loaded = bundles.load(tmp_path / "new" / "folder")
+    assert fields_of(loaded) == fields_of(bundle)
+    assert bundles.load(str(tmp_path / "new" / "folder")) == loaded
     names = {"bundle.json", "vocab.txt"} if bundle.vocab else {"bundle.json"}
     assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == names
 
@@ -220,10 +220,10 @@ def test_features_follow_the_rules_of_the_vocabulary(lowercase, strip_accents, s
     stripped = lowercase if strip_accents is None else strip_accents
     assert (pieces.lowercase, pieces.strip_accents, pieces.split_cjk) == (lowercase, stripped, split_cjk)
     accent = BERT.vocab.index("é")
-    found = {text: [piece.id for piece in pieces.encode(text)] for text in ("é", "É", "日本")}
-    assert (found["é"] == [accent]) == (not stripped)
-    assert (found["É"] == [accent]) == (lowercase and not stripped)
-    assert len(found["日本"]) == (2 if split_cjk else 1)
+    ids = {text: [piece.id for piece in pieces.encode(text)] for text in ("é", "É", "日本")}
+    assert (ids["é"] == [accent]) == (not stripped)
+    assert (ids["É"] == [accent]) == (lowercase and not stripped)
+    assert len(ids["日本"]) == (2 if split_cjk else 1)
 
 
 FORMAT_1 = {"format": 1, "reads": None, "settings": None}  # which format 1 does not have
@@ -234,9 +234,10 @@ def test_bundles_written_before_there_were_more_fields(folder):
     later = ("strip_accents", "split_cjk", "stack", "extra_embeddings", "stride", "max_answer", "null_threshold")
     for task, settings in (("classify", {}), ("answer", ASKING)):
         rewrite(folder, **dict.fromkeys(later), **FORMAT_1, task=task)
-        found = bundles.load(folder)
-        assert found.strip_accents is None and found.split_cjk is True and found.stack == found.extra_embeddings == {}
-        assert found.settings == settings
+        loaded = bundles.load(folder)
+        assert loaded.strip_accents is None and loaded.split_cjk is True
+        assert loaded.stack == loaded.extra_embeddings == {}
+        assert loaded.settings == settings
         bundles.save(BERT, folder)
 
 
@@ -257,12 +258,12 @@ def test_bundles_of_format_1(folder, task, pairs, reads):
     """All of it lay in fields of the bundle, which every task had."""
     answering = {"stride": 64, "max_answer": 9, "null_threshold": -0.5}
     rewrite(folder, **FORMAT_1, task=task, pairs=pairs, **answering)
-    found = bundles.load(folder)
-    assert found.reads == reads and found.pairs == pairs and found.features.starts == (task == "tag")
-    assert found.settings == (answering if task == "answer" else {})
-    bundles.save(found, folder / "again")
+    loaded = bundles.load(folder)
+    assert loaded.reads == reads and loaded.pairs == pairs and loaded.features.starts == (task == "tag")
+    assert loaded.settings == (answering if task == "answer" else {})
+    bundles.save(loaded, folder / "again")
     assert json.loads((folder / "again" / bundles.NAME).read_text(encoding="utf-8"))["format"] == 2
-    assert fields_of(bundles.load(folder / "again")) == fields_of(found)
+    assert fields_of(bundles.load(folder / "again")) == fields_of(loaded)
 
 
 def test_names_of_format_1(tmp_path):
@@ -281,7 +282,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path):
         assert path.name == "a.weights.h5" and path.parent != tmp_path
         path.write_text("half")
         raise RuntimeError
-    assert [found.name for found in tmp_path.iterdir()] == ["a.weights.h5"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.weights.h5"]
     assert (tmp_path / "a.weights.h5").read_text() == "old"
     with bundles.written_whole(tmp_path / "a.weights.h5") as path:
         path.write_text("new")

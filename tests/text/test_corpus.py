@@ -158,8 +158,8 @@ def test_a_small_buffer_keeps_little_and_shuffles_within_it(files):
             seen.append(document)
             yield document
 
-    found = shuffled(files, read, 0, 0, buffer=10)
-    next(found)
+    stream = shuffled(files, read, 0, 0, buffer=10)
+    next(stream)
     assert 10 <= sum(map(len, seen)) < 15 and sum(map(len, seen[:-1])) < 10
 
 

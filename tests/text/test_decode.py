@@ -58,15 +58,15 @@ def drawn(rng, windows):
 
 def every_span(windows, outputs, max_answer):
     """{(start, end) in characters: the best score}."""
-    found = {}
+    result = {}
     for row, output in zip(windows, outputs, strict=True):
         inside = range(row.first, len(row) - 1)
         for first, last in itertools.product(inside, inside):
             if first <= last < first + max_answer:
                 span = row.offsets[first][0], row.offsets[last][1]
                 score = output["start_logits"][first] + output["end_logits"][last]
-                found[span] = max(score, found.get(span, -np.inf))
-    return found
+                result[span] = max(score, result.get(span, -np.inf))
+    return result
 
 
 @pytest.mark.parametrize("max_answer", [1, 3, 30])

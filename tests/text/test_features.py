@@ -145,8 +145,8 @@ def test_ngrams_of_fasttext(sizes, buckets):
     known = {word: line for line, word in enumerate(vocab, 1)}
     expected = [rows_by_fasttext(word, known.get(word), 4, *ngrams) or [1] for word in texts[0]]
     assert batch["subword_ids"].shape == (1, len(expected), max(map(len, expected)))
-    for found, rows in zip(batch["subword_ids"][0].tolist(), expected, strict=True):
-        assert found == rows + [0] * (len(found) - len(rows))
+    for actual, rows in zip(batch["subword_ids"][0].tolist(), expected, strict=True):
+        assert actual == rows + [0] * (len(actual) - len(rows))
     assert StaticFeatures(vocab, ngrams=ngrams)(["", "ab"])["subword_ids"][0].max() == 0
 
 
@@ -279,13 +279,13 @@ def test_offsets_are_cut_as_the_pieces_are(pieces):
     for row, plain, text, pair in zip(rows, pieces.encode(texts, pairs), texts, pairs, strict=True):
         assert plain.offsets is None and row.tokens == plain.tokens and row.starts == plain.starts
         assert len(row.offsets) == len(row)
-        found = [
+        strings = [
             (pair if place >= row.first else text)[start:end]
             for place, (start, end) in enumerate(row.offsets)
             if isinstance(text, str) or place >= row.first
         ]
-        known = [VOCAB[id].removeprefix("##") if id > 4 else "" for id in row.tokens[len(row) - len(found) :]]
-        assert found == known
+        known = [VOCAB[id].removeprefix("##") if id > 4 else "" for id in row.tokens[len(row) - len(strings) :]]
+        assert strings == known
 
 
 def test_offsets_of_words():
@@ -397,9 +397,9 @@ def test_windows(stride, max_length):
 
 
 def test_windows_of_several_questions(pieces):
-    found = pieces.windows(["a", "", "b c"], ["d e f g h", "i j", ""], stride=2)
-    assert [[len(row) for row in rows] for rows in found] == [[8, 7], [5], [5]]
-    assert [[row.first for row in rows] for rows in found] == [[3, 3], [2], [4]] and pieces.windows([], []) == []
+    result = pieces.windows(["a", "", "b c"], ["d e f g h", "i j", ""], stride=2)
+    assert [[len(row) for row in rows] for rows in result] == [[8, 7], [5], [5]]
+    assert [[row.first for row in rows] for rows in result] == [[3, 3], [2], [4]] and pieces.windows([], []) == []
     with pytest.raises(ValueError, match="zip"):
         pieces.windows(["a"], ["a", "b"])
 

@@ -107,7 +107,7 @@ def test_no_word_is_lost_between_bptt_segments(rng, steps):
     """n+1 pairs for each sentence, in order, of whole documents that lie in one stream."""
     texts = [[[f"{d}.{s}.{w}" for w in range(rng.integers(1, 9))] for s in range(rng.integers(1, 6))] for d in range(9)]
     batches = list(bptt_segments(iter(texts), 3, steps))
-    found = []
+    read = []
     for row in range(3):
         words, following, reverse, preceding = (
             [word for batch in batches for word in batch[row][field]] for field in range(4)
@@ -120,17 +120,17 @@ def test_no_word_is_lost_between_bptt_segments(rng, steps):
             assert words[start] == S and following[start : start + size] == sentence
             assert reverse[start] == E and preceding[start : start + size + 1] == [*sentence[::-1], S]
             assert reverse[start + 1 : start + size + 1] == sentence[::-1]
-            found.append((row, sentence))
+            read.append((row, sentence))
             start += size + 1
-    assert sorted(s for _, s in found) == sorted(s for text in texts for s in text)
+    assert sorted(s for _, s in read) == sorted(s for text in texts for s in text)
     rows = {}
-    for row, sentence in found:
+    for row, sentence in read:
         rows.setdefault(row, []).append(sentence)
     for sentences in rows.values():
         places = [tuple(map(int, sentence[0].split(".")[:2])) for sentence in sentences]
         assert places == sorted(places)  # documents one after the other
     for text in texts:
-        assert len({row for row, sentence in found if sentence in text}) == 1
+        assert len({row for row, sentence in read if sentence in text}) == 1
     full = [all(len(segment.words) == steps for segment in batch) for batch in batches]
     assert full == sorted(full, reverse=True)  # only the last ones are shorter
 
@@ -278,12 +278,12 @@ def test_half_of_the_second_segments_follow(features, rng, sentences, max_length
     """Of all pairs of more than a million pieces, the last sentences of documents included."""
     features = WordPieceFeatures(features.wordpiece, max_length)
     documents = corpus(rng, 40_000 // sum(sentences), sentences)
-    found, size = [], 0
+    result, size = [], 0
     while size < 1_000_000:
         for row, follows in next_sentence_rows(documents, features, rng):
-            found.append(follows)
+            result.append(follows)
             size += len(row)
-    assert abs(np.mean(found) - 0.5) < 3 * 0.5 / len(found) ** 0.5
+    assert abs(np.mean(result) - 0.5) < 3 * 0.5 / len(result) ** 0.5
 
 
 def test_both_ends_of_what_is_too_long_are_cut(rng):
@@ -304,8 +304,8 @@ def test_both_ends_of_what_is_too_long_are_cut(rng):
 
 
 def test_documents_of_one_sentence_have_no_next_ones(features, rng):
-    found = [follows for _, follows in next_sentence_rows(corpus(rng, 50, (1, 2)), features, rng)]
-    assert found == [False] * 50
+    following = [follows for _, follows in next_sentence_rows(corpus(rng, 50, (1, 2)), features, rng)]
+    assert following == [False] * 50
     assert not list(next_sentence_rows([[[7]], [[]], []], features, rng))  # and a single one has no pair
 
 
@@ -315,8 +315,8 @@ def test_segment_pairs_of_a_text_in_parts():
     documents = [[letter] * 50 for letter in "abcdef"]
     rows = list(segment_pairs(iter(documents), features, np.random.default_rng(0), buffer=100))
     ids = [{*row.tokens[1 : row.first - 1], *row.tokens[row.first : -1]} for row, _ in rows]
-    assert all(len({(id - 5) // 2 for id in found}) == 1 for found in ids)
-    assert {frozenset(found) for found in ids} == {
+    assert all(len({(id - 5) // 2 for id in row}) == 1 for row in ids)
+    assert {frozenset(row) for row in ids} == {
         frozenset(pair) for a in (5, 7, 9) for pair in ({a}, {a + 1}, {a, a + 1})
     }
 
@@ -401,12 +401,12 @@ def test_masked_pieces(wordpiece, rows, rng, whole_words):
 
     random = (after != labels) & (after != wordpiece.mask)
     chance = 1 / (ORDINARY)  # that a random piece is the same as before
-    for found, fraction in (
+    for actual, fraction in (
         (after == wordpiece.mask, 0.8),
         (random, 0.1 * (1 - chance)),
         (after == labels, 0.1 * (1 + chance)),
     ):
-        assert abs(found.mean() - fraction) < 3 * (fraction * (1 - fraction) / total) ** 0.5
+        assert abs(actual.mean() - fraction) < 3 * (fraction * (1 - fraction) / total) ** 0.5
     assert not np.isin(after[random], SPECIALS).any()
     expected, deviation = (len(SPECIAL_PIECES) + ORDINARY / 2 - 0.5), ORDINARY / 12**0.5
     assert abs(after[random].mean() - expected) < 3 * deviation / random.sum() ** 0.5  # from the whole vocabulary
@@ -424,8 +424,8 @@ def test_whole_words_are_masked_whole(wordpiece, rows, rng):
 def test_a_word_larger_than_the_share_is_passed_over(rng):
     masking = Masking(WordPiece([*SPECIAL_PIECES, "a", "##b", "c"]), fraction=0.2, whole_words=True)
     row = Row([2, 5, *[6] * 7, 7, 3, 7, 3], first=11)  # one word of eight pieces, and two of one
-    found = [masking((row, True), rng).positions for _ in range(50)]
-    assert {tuple(positions) for positions in found} == {(9, 11)}
+    result = [masking((row, True), rng).positions for _ in range(50)]
+    assert {tuple(positions) for positions in result} == {(9, 11)}
 
 
 def test_every_position_is_masked_equally_often(wordpiece, rng):

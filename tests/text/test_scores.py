@@ -87,12 +87,12 @@ def test_span_scores_are_those_of_seqeval(rng):
     for _ in range(100):
         one = [rng.choice(tags, size=rng.integers(1, 12)).tolist() for _ in range(10)]
         two = [[tag if rng.random() < 0.8 else str(rng.choice(tags)) for tag in sentence] for sentence in one]
-        found = span_scores(one, two)
+        actual = span_scores(one, two)
         report = seqeval.metrics.classification_report(one, two, output_dict=True, zero_division=0)
         for ours, theirs in {"": "micro avg", "x": "x", "y": "y"}.items():
             expected = report.get(theirs, dict.fromkeys(("precision", "recall", "f1-score", "support"), 0))
             expected = {name.removesuffix("-score"): float(value) for name, value in expected.items()}
-            assert found.get(ours, dict.fromkeys(expected, 0)) == pytest.approx(expected)
+            assert actual.get(ours, dict.fromkeys(expected, 0)) == pytest.approx(expected)
 
 
 def test_a_sentence_without_spans():
@@ -138,11 +138,12 @@ def test_answers(prediction, truths, exact, f1):
 def test_bootstrap(rng):
     """Its width is that of the standard error, and it holds the truth as often as it says."""
     right = rng.random((200, 400)) < 0.7
-    found = np.array([scores.bootstrap(lambda drawn, row=row: row[drawn].mean(), 400, samples=200) for row in right])
-    assert np.mean(found[:, 1] - found[:, 0]) == pytest.approx(2 * 1.96 * standard_error(0.7, 400), rel=0.1)
-    assert 0.9 < np.mean((found[:, 0] <= 0.7) & (found[:, 1] >= 0.7)) <= 0.99
+    rates = (lambda drawn, row=row: row[drawn].mean() for row in right)
+    intervals = np.array([scores.bootstrap(rate, 400, samples=200) for rate in rates])
+    assert np.mean(intervals[:, 1] - intervals[:, 0]) == pytest.approx(2 * 1.96 * standard_error(0.7, 400), rel=0.1)
+    assert 0.9 < np.mean((intervals[:, 0] <= 0.7) & (intervals[:, 1] >= 0.7)) <= 0.99
     low, high = scores.bootstrap(lambda drawn: right[0][drawn].mean(), 400, level=0.5)
-    assert found[0][0] < low < high < found[0][1]
+    assert intervals[0][0] < low < high < intervals[0][1]
     assert (
         scores.bootstrap(np.mean, 10, seed=1) == scores.bootstrap(np.mean, 10, seed=1) != scores.bootstrap(np.mean, 10)
     )

@@ -49,9 +49,9 @@ def test_words(text, expected):
 )
 def test_spans_of_words_point_into_the_original_text(text):
     removed = dict.fromkeys([0xFEFF])
-    found = words(text)
-    assert [text[word.start : word.end].translate(removed) for word in found] == [word.text for word in found]
-    assert all(one.end <= two.start for one, two in itertools.pairwise(found))
+    split = words(text)
+    assert [text[word.start : word.end].translate(removed) for word in split] == [word.text for word in split]
+    assert all(one.end <= two.start for one, two in itertools.pairwise(split))
 
 
 def test_spans_with_removed_characters():
@@ -145,8 +145,8 @@ def test_accents_are_stripped_by_choice():
 
 @pytest.mark.parametrize("split_cjk", [True, False])
 def test_chinese_characters_are_words_by_choice(split_cjk):
-    found = WordPiece([*VOCAB, "##本"], split_cjk=split_cjk).encode("日本to")
-    assert [(piece.id, piece.word) for piece in found] == (
+    encoded = WordPiece([*VOCAB, "##本"], split_cjk=split_cjk).encode("日本to")
+    assert [(piece.id, piece.word) for piece in encoded] == (
         [(VOCAB.index("日"), 0), (VOCAB.index("本"), 1), (VOCAB.index("to"), 2)] if split_cjk else [(1, 0)]
     )
     assert len(WordPiece([*VOCAB, "##本"], split_cjk=split_cjk).encode("日本")) == 2
@@ -261,8 +261,8 @@ def test_where_pieces_are_not_those_of_google(text, google, ours):
 
 def test_spans_and_word_numbers_of_pieces():
     text = "  Unable José\u0301 日本"
-    found = WordPiece(VOCAB).encode(text)
-    assert [(text[piece.start : piece.end], piece.word) for piece in found] == [
+    encoded = WordPiece(VOCAB).encode(text)
+    assert [(text[piece.start : piece.end], piece.word) for piece in encoded] == [
         ("Un", 0),
         ("able", 0),
         ("José", 1),  # an accent that is stripped at the end of a word is left out
