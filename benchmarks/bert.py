@@ -350,9 +350,9 @@ class Worker:
 
 def flags() -> set[str]:
     path = Path("/proc/cpuinfo")  # Linux
-    result = re.search(r"^flags\s*: (.*)$", path.read_text(), re.M) if path.exists() else None
+    match = re.search(r"^flags\s*: (.*)$", path.read_text(), re.M) if path.exists() else None
     known = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"}
-    return known & set(result[1].split()) if result else set()
+    return known & set(match[1].split()) if match else set()
 
 
 def has_bfloat16() -> bool:

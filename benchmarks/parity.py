@@ -81,19 +81,19 @@ def report(data: Path, peers: str, work: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "TRANSFORMERS_VERBOSITY": "error"}
     command = [peers, str(Path(__file__).resolve()), "--data", str(data), "--peers", peers, "--peer", str(work)]
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-    said = json.loads((work / "said.json").read_text())
-    lines = [f"Against {said['versions']}", ""]
-    lines += hidden_states(work, said, pairs) + spearman(work, said, scored)
+    recorded = json.loads((work / "record.json").read_text())
+    lines = [f"Against {recorded['versions']}", ""]
+    lines += hidden_states(work, recorded, pairs) + spearman(work, recorded, scored)
     lines += ["| model written by us | loaded by | missing keys | unexpected keys | relative error | same ids |"]
     lines += ["|---|---|---|---|---|---|"]
     for task in written:
-        one = said["written"][task]
+        one = recorded["written"][task]
         theirs = np.load(work / task / "theirs.npz")
         ours = np.load(work / task / "ours.npz")
         worst = max(relative(ours[name], theirs[name]) for name in ours if name not in INPUTS)
         same = f"{sum(a == b for a, b in zip(one['ids'], written[task], strict=True))} of {len(TEXTS)}"
         lines += [f"| {task} | {TASKS[task]} | {one['missing']} | {one['unexpected']} | {worst:.1e} | {same} |"]
-    lines += ["", "| checkpoint | what was found |", "|---|---|", *checkpoints(data, said)]
+    lines += ["", "| checkpoint | what was found |", "|---|---|", *checkpoints(data, recorded)]
     print("\n".join(lines))
 
 
@@ -131,14 +131,14 @@ def rank_correlation(one, two) -> float:
 # -------------------------------------------------------------------------------------------------------------- ours
 
 
-def hidden_states(work: Path, said: dict, pairs: list) -> list[str]:
+def hidden_states(work: Path, recorded: dict, pairs: list) -> list[str]:
     """Every layer of the real model on real pairs, and its weights there and back."""
     from safetensors.numpy import load_file
 
     from keras_ctxrep import train
     from keras_ctxrep.convert import huggingface
 
-    model, bundle = huggingface.read(said["model"])
+    model, bundle = huggingface.read(recorded["model"])
     run: Any = train.runner(model)
     features: Any = bundle.features
     same_ids, error, away, close, count = 0, [], {"ours": [], "theirs": []}, [], 0
@@ -164,19 +164,20 @@ def hidden_states(work: Path, said: dict, pairs: list) -> list[str]:
         lines += [f"| {layer} | {' | '.join(three)} | {100 * close[layer]:.3f}% |"]
     train.save(work / "folder", model, bundle)
     huggingface.write(work / "back", *train.load(work / "folder"))
-    before, after = load_file(Path(said["model"]) / "model.safetensors"), load_file(work / "back" / "model.safetensors")
+    before = load_file(Path(recorded["model"]) / "model.safetensors")
+    after = load_file(work / "back" / "model.safetensors")
     equal = sum(name in before and before[name].tobytes() == after[name].tobytes() for name in after)
     rest = ", ".join(sorted(before.keys() - after.keys()))
     lines += ["", f"There and back: {equal} of {len(after)} tensors bit-identical; not written: {rest}", ""]
     return lines
 
 
-def spearman(work: Path, said: dict, scored: dict) -> list[str]:
+def spearman(work: Path, recorded: dict, scored: dict) -> list[str]:
     """Mean of the top layer over all pieces, cosine, rank correlation with people's scores."""
     from keras_ctxrep import train
     from keras_ctxrep.convert import huggingface
 
-    model, bundle = huggingface.read(said["model"])
+    model, bundle = huggingface.read(recorded["model"])
     run, features = train.runner(model), bundle.features
 
     def vectors(texts):
@@ -259,7 +260,7 @@ def only_real(outputs: dict, mask: np.ndarray) -> dict:
     return {name: x[mask.astype(bool)] if x.shape[1:2] == mask.shape[1:] else x for name, x in outputs.items()}
 
 
-def checkpoints(data: Path, said: dict) -> list[str]:
+def checkpoints(data: Path, recorded: dict) -> list[str]:
     """The public toys, and the names of a real checkpoint's variables."""
     import tensorflow as tf
 
@@ -268,7 +269,7 @@ def checkpoints(data: Path, said: dict) -> list[str]:
 
     place = data / "bert_checkpoints"
     toy, real = place / "keras_bert_tiny_tf1", place / "google_chinese_L-12_H-768_A-12_index_only"
-    other = said["toy"]
+    other = recorded["toy"]
     model, bundle = google.read(toy)
     count = len(tf.train.list_variables(str(toy / "bert_model.ckpt")))
     first = bert.summary(model, bundle).splitlines()[1]
@@ -314,8 +315,8 @@ def peer(data: Path, work: Path) -> None:
         f"{library.__name__} {library.__version__}" for library in (transformers, torch, sentence_transformers)
     )
     written = {task: loaded(transformers, torch, work / task, name) for task, name in TASKS.items()}
-    said = {"model": place, "versions": versions, "written": written, "toy": pickled_toy(data, torch)}
-    (work / "said.json").write_text(json.dumps(said))
+    record = {"model": place, "versions": versions, "written": written, "toy": pickled_toy(data, torch)}
+    (work / "record.json").write_text(json.dumps(record))
 
 
 def loaded(transformers, torch, folder: Path, name: str) -> dict:
@@ -346,12 +347,12 @@ def pickled_toy(data: Path, torch) -> dict:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model, bundle = huggingface.read(folder)
-    said = [str(warning.message).partition(": ")[2] for warning in caught if warning.category is UserWarning]
+    warned = [str(warning.message).partition(": ")[2] for warning in caught if warning.category is UserWarning]
     tensors = torch.load(folder / "pytorch_model.bin", weights_only=True)
     return {
         "name": folder.name,
         "tensors": len(tensors),
-        "summary": [bert.summary(model, bundle).splitlines()[1], *said],
+        "summary": [bert.summary(model, bundle).splitlines()[1], *warned],
     }
 
 

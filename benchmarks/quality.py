@@ -197,8 +197,8 @@ def theirs(worker: subprocess.Popen, task: Task, rows: Path, test: Path, folder:
     worker.stdin.flush()
     reply = json.loads(worker.stdout.readline())
     answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-    judge = tasks.get(task.kind)
-    report = judge.evaluate(list(judge.read(test)), answers, interval=False)
+    scored_task = tasks.get(task.kind)
+    report = scored_task.evaluate(list(scored_task.read(test)), answers, interval=False)
     return {"figures": {name: report.scores[name] for name in task.figures}} | reply
 
 
@@ -377,8 +377,8 @@ def _answer(task: Task, example: Any, outputs: list, labels: list[str]) -> dict:
         return {"value": float(logits["logits"][0])}
     if task.kind == "classify":
         return {"label": labels[int(logits["logits"].argmax())]}
-    said = {word: labels[int(one.argmax())] for word, one in zip(row["row"], logits["logits"], strict=True)}
-    return {"words": [{"label": said.get(word)} for word in range(len(example.words))]}
+    tags = {word: labels[int(one.argmax())] for word, one in zip(row["row"], logits["logits"], strict=True)}
+    return {"words": [{"label": tags.get(word)} for word in range(len(example.words))]}
 
 
 # ------------------------------------------------------------------------------------------------------------- runs

@@ -213,12 +213,12 @@ def test_lookup():
 def test_download_and_cache(server, published, entry, cache):
     entry()
     serve(server, published)
-    said = []
-    folder = zoo.get(NAME, mirror=server.address, report=said.append)
+    messages = []
+    folder = zoo.get(NAME, mirror=server.address, report=messages.append)
     assert folder == cache / NAME and same_weights(folder, published)
     assert [path for path, _ in server.log] == [f"/models/{name}" for name in FILES]
     assert left(cache) == MODEL
-    (line,) = said  # nobody has published a hash of it
+    (line,) = messages  # nobody has published a hash of it
     assert "could not be verified" in line and sha256(published / FILES[0]) in line
     origin = json.loads((folder / zoo.SOURCE).read_text())
     assert origin["found"] == {name: sha256(published / name) for name in FILES}
@@ -360,9 +360,9 @@ def test_hashes(server, published, entry, cache):
         zoo.get(NAME, mirror=server.address)
     assert left(cache) == []  # so that the next command loads it again
     serve(server, published)
-    said = []
-    folder = zoo.get(NAME, mirror=server.address, report=said.append)
-    assert said == [] and json.loads((folder / zoo.SOURCE).read_text())["verified"]
+    messages = []
+    folder = zoo.get(NAME, mirror=server.address, report=messages.append)
+    assert messages == [] and json.loads((folder / zoo.SOURCE).read_text())["verified"]
 
 
 def test_hashes_of_files_that_are_here(published, entry, cache, tmp_path):
@@ -390,9 +390,9 @@ def test_hashes_are_not_evaded(server, published, entry, cache, tmp_path, rename
         zoo.get(NAME, mirror=server.address)
     assert left(cache) == []
     if renamed == "weights":
-        said = []
-        assert same_weights(zoo.get(NAME, source=archive, report=said.append), published)
-        assert "not the published files, so not verified" in said[0]
+        messages = []
+        assert same_weights(zoo.get(NAME, source=archive, report=messages.append), published)
+        assert "not the published files, so not verified" in messages[0]
 
 
 def packed(kind, folder, path, inside="tiny/"):
@@ -432,9 +432,9 @@ def test_archives(server, published, entry, cache, tmp_path, suffix, inside):
     archive = packed(None, published, tmp_path / f"tiny{suffix}", inside)
     entry(urls=(f"{PUBLISHER}tiny{suffix}",), sha256={FILES[0]: sha256(published / FILES[0])})
     server.files = {f"/models/tiny{suffix}": archive.read_bytes()}
-    said = []
-    folder = zoo.get(NAME, mirror=server.address, report=said.append)
-    assert same_weights(folder, published) and left(cache) == MODEL and said == []
+    messages = []
+    folder = zoo.get(NAME, mirror=server.address, report=messages.append)
+    assert same_weights(folder, published) and left(cache) == MODEL and messages == []
     assert json.loads((folder / zoo.SOURCE).read_text())["found"][archive.name] == sha256(archive)
 
 
@@ -596,14 +596,14 @@ def test_hugging_face_folder(entry, cache, tmp_path, form):
     options["architectures"] = ["BertForTokenClassification"]
     (tmp_path / "hub" / "config.json").write_text(json.dumps(options))
     entry(name="bert_2_64_2/hub", format="google", lowercase=True, vocabulary_size=12, sha256={"vocab.txt": "0" * 64})
-    said, digest = [], sha256(tmp_path / "hub" / "model.safetensors")
+    messages, digest = [], sha256(tmp_path / "hub" / "model.safetensors")
     source = tmp_path / "hub" / "model.safetensors" if form == "file" else tmp_path / "hub"
-    read, bundle = train.load(zoo.get("hub", source=source, report=said.append))
+    read, bundle = train.load(zoo.get("hub", source=source, report=messages.append))
     assert bundle.vocab == pieces and bundle.lowercase is False  # the files say it
     for ours, theirs in zip(read.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert len(said) == 2 and "BertForTokenClassification" in said[0]
-    assert f"not the published files, so not verified; found: model.safetensors {digest}" in said[1]
+    assert len(messages) == 2 and "BertForTokenClassification" in messages[0]
+    assert f"not the published files, so not verified; found: model.safetensors {digest}" in messages[1]
 
 
 # ------------------------------------------------------------------------------------------------------------- cache
@@ -629,18 +629,18 @@ def test_nothing_is_left_of_a_conversion_that_failed(server, published, entry, c
 def test_a_damaged_folder_is_made_again(published, entry, cache, fault):
     entry()
     folder = zoo.get(NAME, source=published, report=lambda line: None)
-    weights, said = folder / "model.weights.h5", []
+    weights, messages = folder / "model.weights.h5", []
     if fault == "missing":
         weights.unlink()
     elif fault == "cut":
         weights.write_bytes(weights.read_bytes()[:-1])
     else:
         (folder / "bundle.json").write_text("{")
-    assert same_weights(zoo.get(NAME, source=published, report=said.append), published) and left(cache) == MODEL
-    assert said[0].startswith(f"{folder}: ") and said[0].endswith("; it is made again")
-    said.clear()
-    assert zoo.get(NAME, source=published, report=said.append) == folder
-    assert said == [f"{NAME}: it is cached already, so {published} is not read; to read it delete {folder}"]
+    assert same_weights(zoo.get(NAME, source=published, report=messages.append), published) and left(cache) == MODEL
+    assert messages[0].startswith(f"{folder}: ") and messages[0].endswith("; it is made again")
+    messages.clear()
+    assert zoo.get(NAME, source=published, report=messages.append) == folder
+    assert messages == [f"{NAME}: it is cached already, so {published} is not read; to read it delete {folder}"]
 
 
 def test_two_at_once(server, published, entry, cache, monkeypatch):

@@ -126,10 +126,10 @@ def test_case_is_told_by_the_vocabulary(tmp_path, published, tiny, pieces, lower
 
 def test_the_command(published, tmp_path, capsys):
     assert cli.main(["convert", str(published), "--from", "google", "--out", str(tmp_path / "m")]) == 0
-    said = capsys.readouterr()
-    assert "pretrainer: 3 layers of width 12, 4 heads, 23 pieces, positions for 11" in said.out
-    assert "heads there: pooled output, masked language model, next sentence\n" in said.out
-    assert "heads missing: classes, answer spans\n" in said.out
+    printed = capsys.readouterr()
+    assert "pretrainer: 3 layers of width 12, 4 heads, 23 pieces, positions for 11" in printed.out
+    assert "heads there: pooled output, masked language model, next sentence\n" in printed.out
+    assert "heads missing: classes, answer spans\n" in printed.out
     assert train.load(tmp_path / "m")[1].task == "pretrainer"
 
 

@@ -349,9 +349,9 @@ def test_a_folder_of_each_task_is_saved_and_loaded(tmp_path, tiny):
 
 def test_the_command(folder, tmp_path, capsys):
     assert cli.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
-    said = capsys.readouterr()
-    assert "heads there: pooled output, masked language model, next sentence\n" in said.out
-    assert "heads missing: classes, answer spans\n" in said.out
+    printed = capsys.readouterr()
+    assert "heads there: pooled output, masked language model, next sentence\n" in printed.out
+    assert "heads missing: classes, answer spans\n" in printed.out
     assert cli.main(["convert", str(tmp_path / "m"), "--to", "huggingface", "--out", str(tmp_path / "back")]) == 0
     one, other = load_file(folder / "model.safetensors"), load_file(tmp_path / "back" / "model.safetensors")
     assert one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
@@ -364,9 +364,9 @@ def test_the_command(folder, tmp_path, capsys):
 def test_the_command_says_what_is_missing(tmp_path, tiny, capsys):
     write_folder(tmp_path / "hub", "BertModel", tiny.PIECES, architectures=["BertForMaskedLM"])
     assert cli.main(["convert", str(tmp_path / "hub"), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
-    said = capsys.readouterr()
-    assert "no weights for: masked language model; read as BertModel" in said.err
-    assert "heads missing: masked language model, next sentence, classes, answer spans" in said.out
+    printed = capsys.readouterr()
+    assert "no weights for: masked language model; read as BertModel" in printed.err
+    assert "heads missing: masked language model, next sentence, classes, answer spans" in printed.out
 
 
 # -------------------------------------------------------------------------------------------------------- tokenizers
@@ -796,8 +796,9 @@ def test_pairs(tmp_path, tiny, capsys):
             cli.main([*command, *form])
         assert "--pairs is for --from huggingface" in capsys.readouterr().err
     write_folder(tmp_path / "nsp", "BertForNextSentencePrediction", tiny.PIECES)
-    said = common.summary(*huggingface.read(tmp_path / "nsp"))
-    assert "heads there: pooled output, next sentence\n" in said and "answer spans\nclasses: next, random" in said
+    text = common.summary(*huggingface.read(tmp_path / "nsp"))
+    assert "heads there: pooled output, next sentence\n" in text
+    assert "answer spans\nclasses: next, random" in text
 
 
 def test_a_folder_is_written_whole(folder, tmp_path, monkeypatch):

@@ -103,9 +103,9 @@ def test_the_masked_language_model(backbone, tokenizer, batch, rng):
     with warnings.catch_warnings(record=True) as caught:  # pytest.warns would pass on those of Keras
         warnings.simplefilter("always")
         model, bundle = kerashub.read(source, tokenizer)
-    said = [str(warning.message) for warning in caught if warning.category is UserWarning]
-    assert any("left out: the pooler, which no head reads" in text for text in said)
-    assert any("its head computes the exact gelu" in text for text in said)
+    messages = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    assert any("left out: the pooler, which no head reads" in text for text in messages)
+    assert any("its head computes the exact gelu" in text for text in messages)
     assert bundle.task == "pretrainer" and bundle.config["pooler"] is False
     expected = theirs(source, batch, mask_positions=batch["mlm_positions"])
     np.testing.assert_allclose(model(batch)["mlm_logits"], expected, atol=0.01)

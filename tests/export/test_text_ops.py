@@ -303,8 +303,8 @@ def test_starts_of_words(max_length):
     for i, (text, row, begins) in enumerate(zip(texts, rows, first, strict=True)):
         edges = [(row[a].start, row[b - 1].end) for a, b in itertools.pairwise([*begins, len(row)])]
         expected = [(text[start:end].encode(), start, end) for start, end in edges]
-        rows = [*zip(*(spans[name][i].numpy() for name in SPANS), strict=True)]
-        assert rows == expected + [(b"", 0, 0)] * (width - len(expected)), text
+        words_of_row = [*zip(*(spans[name][i].numpy() for name in SPANS), strict=True)]
+        assert words_of_row == expected + [(b"", 0, 0)] * (width - len(expected)), text
 
 
 SPANS = ("words", "starts", "ends")

@@ -123,12 +123,12 @@ def test_norm_by_one_operation_is_the_general_one(block, rng, monkeypatch, polic
         return [out, *tape.gradient(loss, [x, *(weight.value for weight in layer.trainable_variables)])]
 
     outputs = []
-    for there in (True, False):
-        monkeypatch.setattr(transformer, "_one_dnn", lambda there=there: there)
+    for available in (True, False):
+        monkeypatch.setattr(transformer, "_one_dnn", lambda available=available: available)
         traced = tf.function(run, input_signature=[tf.TensorSpec((None, None, D), x.dtype)])
         with transformer.on_this_machine():
             kinds = {operation.type for operation in traced.get_concrete_function().graph.get_operations()}
-        assert ("FusedBatchNormV3" in kinds) == (there and policy != "float16")
+        assert ("FusedBatchNormV3" in kinds) == (available and policy != "float16")
         outputs.append([tf.cast(tensor, tf.float32).numpy() for tensor in traced(x)])
     for one, two in zip(*outputs, strict=True):
         scale = np.abs(two).max()

@@ -64,8 +64,8 @@ def test_figures_are_those_of_the_gap_scorer():
         return Pronoun(f"{pronoun} Ada Bea", (0, len(pronoun)), (0, 1), (0, 1), label)
 
     gold = [row("He", "A"), row("his", "B"), row("him", "neither"), row("she", "A"), row("hers", "B"), row("Her", "B")]
-    said = ["A", "A", "A", "A", "neither", "B"]
-    figures = TASK.evaluate(gold, [{"label": label} for label in said], interval=False).scores
+    predictions = ["A", "A", "A", "A", "neither", "B"]
+    figures = TASK.evaluate(gold, [{"label": label} for label in predictions], interval=False).scores
     # masculine: tp 1, fp 2, fn 1; feminine: tp 2, fp 0, fn 1
     masculine, feminine = 2 / (2 + 2 + 1), 4 / (4 + 0 + 1)
     assert figures["masculine_f1"] == pytest.approx(masculine) and figures["feminine_f1"] == pytest.approx(feminine)
