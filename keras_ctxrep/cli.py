@@ -152,7 +152,7 @@ def _print_figures(figures: dict) -> None:
     if figures.get("worst"):
         print("\nworst")
     for entry in figures.get("worst", ()):
-        print(f"  {entry['place']}\n    {_short(entry['input'])}")
+        print(f"  {entry['source']}\n    {_short(entry['input'])}")
         print(f"    expected  {_short(entry['expected'])}\n    answered  {_short(entry['answer'])}")
     if figures.get("skipped"):
         from keras_ctxrep.text.files import skipped_rows
