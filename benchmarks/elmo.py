@@ -323,11 +323,11 @@ def main() -> None:
             files = {name: str(folder / f"{name}.npy") for name in ("keras_ctxrep", "AllenNLP")}
             for name, file in files.items():
                 present[name]("forward", lengths, keep=file)
-            one, two = map(np.load, files.values())
-            difference = np.abs(one - two)[sentences(lengths)[0].any(2)]
+            first, second = map(np.load, files.values())
+            difference = np.abs(first - second)[sentences(lengths)[0].any(2)]
             print(
                 f"mean of the layers, sentences of {lengths} words, same weights: largest difference to AllenNLP "
-                f"{difference.max():.1e}, values up to {np.abs(one).max():.1f}"
+                f"{difference.max():.1e}, values up to {np.abs(first).max():.1f}"
             )
         seconds, memory = measure(present, args.rounds)
         for worker in workers.values():

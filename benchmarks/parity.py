@@ -87,12 +87,12 @@ def report(data: Path, peers: str, work: Path) -> None:
     lines += ["| model written by us | loaded by | missing keys | unexpected keys | relative error | same ids |"]
     lines += ["|---|---|---|---|---|---|"]
     for task in written:
-        one = recorded["written"][task]
+        record = recorded["written"][task]
         theirs = np.load(work / task / "theirs.npz")
         ours = np.load(work / task / "ours.npz")
         worst = max(relative(ours[name], theirs[name]) for name in ours if name not in INPUTS)
-        same = f"{sum(a == b for a, b in zip(one['ids'], written[task], strict=True))} of {len(TEXTS)}"
-        lines += [f"| {task} | {TASKS[task]} | {one['missing']} | {one['unexpected']} | {worst:.1e} | {same} |"]
+        same = f"{sum(a == b for a, b in zip(record['ids'], written[task], strict=True))} of {len(TEXTS)}"
+        lines += [f"| {task} | {TASKS[task]} | {record['missing']} | {record['unexpected']} | {worst:.1e} | {same} |"]
     lines += ["", "| checkpoint | what was found |", "|---|---|", *checkpoints(data, recorded)]
     print("\n".join(lines))
 
@@ -105,7 +105,7 @@ def real_pairs(data: Path) -> list[tuple[str, str]]:
     with open(data / "mrpc" / "msr_paraphrase_test.txt", encoding="utf-8-sig") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[1 : 1 + PAIRS // 2]
     texts = [(row[3], row[4]) for row in rows]
-    return texts + [(one, two) for _, one, two in stsb(data / "stsb" / "sts-test.csv")[: PAIRS - len(texts)]]
+    return texts + [(first, second) for _, first, second in stsb(data / "stsb" / "sts-test.csv")[: PAIRS - len(texts)]]
 
 
 def stsb(path: Path) -> list[tuple[float, str, str]]:
@@ -118,14 +118,14 @@ def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
-def rank_correlation(one, two) -> float:
+def rank_correlation(first, second) -> float:
     """Spearman's, with the mean rank for equal values."""
 
     def ranks(values):
         _, place, count = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
         return (np.cumsum(count) - (count - 1) / 2)[place]
 
-    return float(np.corrcoef(ranks(one), ranks(two))[0, 1])
+    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
 
 
 # -------------------------------------------------------------------------------------------------------------- ours
@@ -146,7 +146,7 @@ def hidden_states(work: Path, recorded: dict, pairs: list) -> list[str]:
         theirs = np.load(work / f"hidden_{number}.npz")
         batch = features(*map(list, zip(*pairs[begin : begin + BATCH], strict=True)))
         names = (("token_ids", "input_ids"), ("segment_ids", "token_type_ids"), ("mask", "attention_mask"))
-        same_ids += int(np.all([(batch[one] == theirs[two]).all(-1) for one, two in names], axis=0).sum())
+        same_ids += int(np.all([(batch[first] == theirs[second]).all(-1) for first, second in names], axis=0).sum())
         real = batch["mask"].astype(bool)
         count += int(real.sum())
         ours = np.stack(run(batch)["layers"])[:, real].astype(np.float64)
@@ -160,8 +160,8 @@ def hidden_states(work: Path, recorded: dict, pairs: list) -> list[str]:
     lines = [f"{len(pairs)} pairs, {count} tokens; the same ids as theirs in {same_ids} pairs", ""]
     lines += ["| layer | relative error | float64: ours | float64: theirs | elements |", "|---|---|---|---|---|"]
     for layer in range(len(error)):
-        three = (f"{a / b:.1e}" for a, b in (error[layer], ours[layer], theirs[layer]))
-        lines += [f"| {layer} | {' | '.join(three)} | {100 * close[layer]:.3f}% |"]
+        errors = (f"{a / b:.1e}" for a, b in (error[layer], ours[layer], theirs[layer]))
+        lines += [f"| {layer} | {' | '.join(errors)} | {100 * close[layer]:.3f}% |"]
     train.save(work / "folder", model, bundle)
     huggingface.write(work / "back", *train.load(work / "folder"))
     before = load_file(Path(recorded["model"]) / "model.safetensors")
@@ -196,9 +196,9 @@ def spearman(work: Path, recorded: dict, scored: dict) -> list[str]:
         gold, ones, twos = zip(*rows, strict=True)
         ours = (vectors(ones) * vectors(twos)).sum(1)
         theirs = np.load(work / f"cosine_{split}.npy")
-        one, two = 100 * rank_correlation(gold, ours), 100 * rank_correlation(gold, theirs)
+        first, second = 100 * rank_correlation(gold, ours), 100 * rank_correlation(gold, theirs)
         most = np.abs(ours - theirs).max()
-        lines += [f"| {split} | {len(rows)} | {one:.3f} | {two:.3f} | {abs(one - two):.4f} | {most:.1e} |"]
+        lines += [f"| {split} | {len(rows)} | {first:.3f} | {second:.3f} | {abs(first - second):.4f} | {most:.1e} |"]
     return [*lines, ""]
 
 
@@ -223,7 +223,7 @@ def write_ours(work: Path) -> dict[str, list[list[int]]]:
         "a japanese tower, unbelievable things happen",
         "größe fine grosse café josé naïve istanbul 東京 タワー mask",
     ]
-    pieces = tuple(WordPiece.train([*text, *TEXTS, *(one.upper() for one in text)], 120, lowercase=False).vocab)
+    pieces = tuple(WordPiece.train([*text, *TEXTS, *(char.upper() for char in text)], 120, lowercase=False).vocab)
     size = bert.Config(len(pieces), 2, 24, 3, 40, 64, activation="gelu_tanh", epsilon=1e-6, initializer_range=0.3)
     ways = [
         {},
@@ -309,8 +309,8 @@ def peer(data: Path, work: Path) -> None:
     encoder = sentence_transformers.SentenceTransformer(place, device="cpu")
     for split, rows in json.loads((work / "scored.json").read_text()).items():
         _, ones, twos = map(list, zip(*rows, strict=True))
-        one, two = (encoder.encode(texts, batch_size=64, normalize_embeddings=True) for texts in (ones, twos))
-        np.save(work / f"cosine_{split}.npy", (one * two).sum(1))
+        first, second = (encoder.encode(texts, batch_size=64, normalize_embeddings=True) for texts in (ones, twos))
+        np.save(work / f"cosine_{split}.npy", (first * second).sum(1))
     versions = ", ".join(
         f"{library.__name__} {library.__version__}" for library in (transformers, torch, sentence_transformers)
     )
@@ -319,19 +319,19 @@ def peer(data: Path, work: Path) -> None:
     (work / "record.json").write_text(json.dumps(record))
 
 
-def loaded(transformers, torch, folder: Path, name: str) -> dict:
+def loaded(transformers, torch, folder: Path, architecture: str) -> dict:
     """One of our folders, by the automatic classes."""
-    model, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+    model, info = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ours = np.load(folder / "ours.npz")
     names = ("input_ids", "token_type_ids", "attention_mask")
-    batch = {two: torch.tensor(ours[one], dtype=torch.long) for one, two in zip(INPUTS, names, strict=True)}
+    batch = {second: torch.tensor(ours[first], dtype=torch.long) for first, second in zip(INPUTS, names, strict=True)}
     outputs = model.eval()(**batch)
     theirs = {}
-    for one, several in OUTPUTS.items():
-        two = next((two for two in several if two in outputs), None)
-        if one in ours and two is not None:
-            theirs[one] = outputs[two].numpy()
+    for name, candidates in OUTPUTS.items():
+        theirs_name = next((candidate for candidate in candidates if candidate in outputs), None)
+        if name in ours and theirs_name is not None:
+            theirs[name] = outputs[theirs_name].numpy()
     np.savez(folder / "theirs.npz", **only_real(theirs, ours["mask"]))
     wrong = [key for key in ("mismatched_keys", "error_msgs") if info.get(key)]
     assert not wrong, info

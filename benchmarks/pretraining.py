@@ -128,8 +128,10 @@ def finetune(args: argparse.Namespace, encoder: Path) -> None:
                         from_scratch=random,
                         seed=seed,
                     )
-                answers = train.predictor(folder)([one.text for one in test_set], [one.pair for one in test_set])
-                share = accuracy([one.label for one in test_set], [answer.get("label") for answer in answers])
+                answers = train.predictor(folder)(
+                    [example.text for example in test_set], [example.pair for example in test_set]
+                )
+                share = accuracy([example.label for example in test_set], [answer.get("label") for answer in answers])
                 figures.append(f"{share:.1%} +- {standard_error(share, len(test_set)):.1%}")
             print(f"| {task} | {len(train_set):,} | {epochs} | {seed} | {figures[0]} | {figures[1]} |", flush=True)
 

@@ -225,8 +225,8 @@ def torch_run(task: Task, rows: list, test: list, folder: str, seed: int) -> tup
     begin, cpu = time.monotonic(), time.process_time()
     torch.manual_seed(seed)
     names = {
-        "classify": lambda: {one.label for one in rows},
-        "tag": lambda: {tag for one in rows for tag in one.tags},
+        "classify": lambda: {row.label for row in rows},
+        "tag": lambda: {tag for row in rows for tag in row.tags},
     }
     labels = sorted(names.get(task.kind, set)(), key=lambda label: (label != "O", label))
     heads = {"tag": "TokenClassification", "answer": "QuestionAnswering"}
@@ -236,7 +236,7 @@ def torch_run(task: Task, rows: list, test: list, folder: str, seed: int) -> tup
         count["problem_type"] = "regression"
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = kind.from_pretrained(folder, dtype=torch.float32, **count)
-    encoded = [one for example in rows for one in _encoded(tokenizer, task, example, labels)]
+    encoded = [row for example in rows for row in _encoded(tokenizer, task, example, labels)]
     groups = [
         {"params": [p for name, p in model.named_parameters() if plain == _is_plain(name)], "weight_decay": decay}
         for plain, decay in ((False, 0.01), (True, 0.0))
@@ -359,8 +359,8 @@ def _answers(tokenizer, model, task: Task, test: list, labels: list[str]) -> lis
         }
         logits = {name: value.numpy() for name, value in model(**batch).items() if name.endswith("logits")}
         for row, index in enumerate(part):
-            one = {name: value[row][: len(rows[index]["input_ids"])] for name, value in logits.items()}
-            outputs[owners[index]].append((index, rows[index], one))
+            unpadded = {name: value[row][: len(rows[index]["input_ids"])] for name, value in logits.items()}
+            outputs[owners[index]].append((index, rows[index], unpadded))
     return [
         _answer(task, example, sorted(windows, key=lambda window: window[0]), labels)
         for example, windows in zip(test, outputs, strict=True)
@@ -369,7 +369,7 @@ def _answers(tokenizer, model, task: Task, test: list, labels: list[str]) -> lis
 
 def _answer(task: Task, example: Any, outputs: list, labels: list[str]) -> dict:
     if task.kind == "answer":
-        windows, logits = [row["row"] for _, row, _ in outputs], [one for _, _, one in outputs]
+        windows, logits = [row["row"] for _, row, _ in outputs], [output for _, _, output in outputs]
         best, _ = best_answers(windows, logits, example.context, MAX_ANSWER)
         return {"answer": best[0]["answer"] if best else ""}
     ((_, row, logits),) = outputs
@@ -377,7 +377,7 @@ def _answer(task: Task, example: Any, outputs: list, labels: list[str]) -> dict:
         return {"value": float(logits["logits"][0])}
     if task.kind == "classify":
         return {"label": labels[int(logits["logits"].argmax())]}
-    tags = {word: labels[int(one.argmax())] for word, one in zip(row["row"], logits["logits"], strict=True)}
+    tags = {word: labels[int(logit.argmax())] for word, logit in zip(row["row"], logits["logits"], strict=True)}
     return {"words": [{"label": tags.get(word)} for word in range(len(example.words))]}
 
 
@@ -450,11 +450,13 @@ def table(part: str, result: list[dict]) -> Iterator[str]:
     for name, task in tasks.items():
         runs = {
             engine: {
-                one["seed"]: one for one in result if [one["part"], one["task"], one["engine"]] == [part, name, engine]
+                entry["seed"]: entry
+                for entry in result
+                if [entry["part"], entry["task"], entry["engine"]] == [part, name, engine]
             }
             for engine in engines
         }
-        seeds = sorted(set.intersection(*(set(one) for one in runs.values())))
+        seeds = sorted(set.intersection(*(set(run) for run in runs.values())))
         if not seeds:
             continue
         for figure in task.figures:
@@ -476,12 +478,12 @@ def table(part: str, result: list[dict]) -> Iterator[str]:
 def _times(runs: list[list[dict]], task: Task) -> list[str]:
     """Of both engines: all seconds, those of all threads, the rate of training, and how many times ours is theirs."""
     wall, cpu, training = (
-        [statistics.fmean(one[name] for one in side) for side in runs] for name in ("seconds", "cpu", "training")
+        [statistics.fmean(run[name] for run in side) for side in runs] for name in ("seconds", "cpu", "training")
     )
-    if any(one.get("paused") for side in runs for one in side):
+    if any(run.get("paused") for side in runs for run in side):
         return ["", " / ".join(f"{x:.0f}" for x in cpu), "", ""]
     rates = [task.rows * task.epochs / x for x in training]
-    ratio = statistics.median(two["training"] / one["training"] for one, two in zip(*runs, strict=True))
+    ratio = statistics.median(second["training"] / first["training"] for first, second in zip(*runs, strict=True))
     shown = (" / ".join(f"{x:{form}}" for x in pair) for pair, form in ((wall, ".0f"), (cpu, ".0f"), (rates, ".1f")))
     return [*shown, f"{ratio:.2f}"]
 
@@ -514,7 +516,7 @@ def main() -> None:
                 continue
             if about["engine"] == "transformers" and not args.peers:
                 continue
-            if any(about == {key: one[key] for key in about} for one in done):
+            if any(about == {key: item[key] for key in about} for item in done):
                 continue
             entry = about | run()
             print(json.dumps(entry), file=sys.stderr, flush=True)
@@ -522,7 +524,7 @@ def main() -> None:
             with open(args.out, "a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
     for part in ENGINES:
-        if any(one["part"] == part for one in done):
+        if any(run["part"] == part for run in done):
             print("\n".join(["", *table(part, done)]))
 
 

@@ -301,7 +301,7 @@ def test_pretrain_and_train_from_files(models, tmp_path, capsys):
     assert cli.main([*arguments.split(), "--steps", "4", "--freeze"]) == 0
     assert "accuracy" in capsys.readouterr().out
     before, after = (train.load(tmp_path / name)[0].get_layer("forward_0").get_weights() for name in ("lm", "c"))
-    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))  # frozen
+    assert all(np.array_equal(first, other) for first, other in zip(before, after, strict=True))  # frozen
 
 
 @pytest.fixture(scope="module")

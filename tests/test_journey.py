@@ -126,24 +126,26 @@ def examples_of(task: str, count: int = 400) -> list:
     for _ in range(count):
         topic = draw.choice(sorted(TOPICS))
         other = draw.choice(sorted({*TOPICS} - {topic}))
-        (one, two), third = draw.sample(TOPICS[topic], 2), draw.choice(TOPICS[other])
+        (first, second), third = draw.sample(TOPICS[topic], 2), draw.choice(TOPICS[other])
         end = draw.choice([" is good.", " was bad!", ""])
         if task == "classify":
-            examples.append(Example(f"the {one} {two}{end}", topic))
+            examples.append(Example(f"the {first} {second}{end}", topic))
         elif task == "pair":
-            examples.append(Example(third, topic, f"the {one} {two}{end}"))
+            examples.append(Example(third, topic, f"the {first} {second}{end}"))
         elif task == "regress":
-            examples.append(Example(f"the {one} {two}{end}", float(sorted(TOPICS).index(topic))))
+            examples.append(Example(f"the {first} {second}{end}", float(sorted(TOPICS).index(topic))))
         elif task == "multilabel":
             both = draw.random() < 0.5
-            examples.append(Example(f"the {one} {third if both else two}{end}", (topic, other) if both else (topic,)))
+            examples.append(
+                Example(f"the {first} {third if both else second}{end}", (topic, other) if both else (topic,))
+            )
         elif task in ("tag", "crf"):
             tags = ("O", f"B-{topic}", f"I-{topic}", "O", "O", "O", f"B-{other}")
-            examples.append(Tagged(("The", one, two, "is", "good", ".", third), tags))
+            examples.append(Tagged(("The", first, second, "is", "good", ".", third), tags))
         else:
-            parts = [f"the  {one} is good.", f"the {third} was bad!"]
+            parts = [f"the  {first} is good.", f"the {third} was bad!"]
             context = " ".join(parts if draw.random() < 0.5 else parts[::-1])
-            examples.append(Question(f"{TOPICS[topic][0]} number?", context, ((one, context.index(one)),)))
+            examples.append(Question(f"{TOPICS[topic][0]} number?", context, ((first, context.index(first)),)))
     return examples
 
 
@@ -202,11 +204,11 @@ def test_every_head_goes_the_whole_way(name, trained, tmp_path):
     served = saved_model.load(saved_model.export(*train.load(folder), tmp_path / "served"))(texts, pairs)
     quantize.convert(folder, tmp_path / "float32.tflite", "none", (16, 32))
     edge = runtime.load(tmp_path / "float32.tflite")(texts, pairs)
-    for text, one, two, three in zip(texts, expected, served, edge, strict=True):
+    for text, wanted, *others in zip(texts, expected, served, edge, strict=True):
         if name == "regress":
-            np.testing.assert_allclose([two["value"], three["value"]], one["value"], atol=1e-4, err_msg=text)
+            np.testing.assert_allclose([other["value"] for other in others], wanted["value"], atol=1e-4, err_msg=text)
         else:
-            assert compared(task, one) == compared(task, two) == compared(task, three), text
+            assert all(compared(task, other) == compared(task, wanted) for other in others), text
 
     quantize.convert(folder, tmp_path / "int8.tflite", "int8", (16, 32))
     script = (
@@ -221,9 +223,13 @@ def test_every_head_goes_the_whole_way(name, trained, tmp_path):
     small, tensorflow = json.loads(ran.stdout)
     assert not tensorflow
     if name == "regress":
-        np.testing.assert_allclose([one["value"] for one in small], [one["value"] for one in expected[:80]], atol=0.05)
+        np.testing.assert_allclose(
+            [answer["value"] for answer in small], [wanted["value"] for wanted in expected[:80]], atol=0.05
+        )
     else:
-        assert [compared(task, one) for one in small] == [compared(task, one) for one in expected[: len(examples)]]
+        assert [compared(task, answer) for answer in small] == [
+            compared(task, wanted) for wanted in expected[: len(examples)]
+        ]
 
 
 def test_answers_and_entities_are_exact_spans_of_the_original_text(trained):
@@ -240,10 +246,10 @@ def test_answers_and_entities_are_exact_spans_of_the_original_text(trained):
     tagger = train.predictor(trained("crf")[0])
     for text in (*AWKWARD, *ODD_CONTEXTS[:-1]):
         (answer,) = tagger([text])
-        assert all(one["text"] == text[one["start"] : one["end"]] for one in answer["entities"])
-        assert all(one["word"] == text[one["start"] : one["end"]] for one in answer["words"])
+        assert all(entity["text"] == text[entity["start"] : entity["end"]] for entity in answer["entities"])
+        assert all(word["word"] == text[word["start"] : word["end"]] for word in answer["words"])
     (answer,) = tagger(["the  soup\u00ad  pepper is good.\tviolin"])
-    assert [(one["type"], one["text"]) for one in answer["entities"]] == [
+    assert [(entity["type"], entity["text"]) for entity in answer["entities"]] == [
         ("kitchen", "soup\u00ad  pepper"),
         ("music", "violin"),
     ]

@@ -39,7 +39,7 @@ def test_span_f1_is_that_of_seqeval(rng):
     assert 0.3 < float(metric.result()) < 0.9
     gold = [Tagged(("w",) * len(row), tuple(row)) for row in right]
     predictions = [{"words": [{"word": "w", "label": label} for label in row]} for row in predicted]
-    answers = [one if one["words"] else {"error": "no words in this text"} for one in predictions]
+    answers = [prediction if prediction["words"] else {"error": "no words in this text"} for prediction in predictions]
     assert tasks.get("tag").evaluate(gold, answers, LABELS).scores["span_f1"] == pytest.approx(float(metric.result()))
     metric.reset_state()
     assert float(metric.result()) == 0

@@ -32,7 +32,8 @@ def word_vectors(folder, sentence, layer):
     encoder, bundle = train.load_encoder(folder)
     standing = [word.text for word in words(sentence)]
     (row,) = bundle.features.encode([standing])
-    layers = np.stack([np.asarray(one)[0] for one in encoder(bundle.features.collate([row]))["layers"]])[:, row.starts]
+    outputs = encoder(bundle.features.collate([row]))
+    layers = np.stack([np.asarray(array)[0] for array in outputs["layers"]])[:, row.starts]
     if layer == "mix":
         w, gamma = model.get_layer("scalar_mix").get_weights()
         return np.tensordot(gamma * np.exp(w) / np.exp(w).sum(), layers, 1)
@@ -131,14 +132,14 @@ def test_neighbours_are_those_of_every_pair(family, layer, used, models):
         if sentence:
             for word, vector in zip(words(sentence), word_vectors(folder, sentence, used), strict=True):
                 expected.append((float(own @ unit(vector)), line, *word))
-    expected.sort(key=lambda one: -one[0])
+    expected.sort(key=lambda wanted: -wanted[0])
     actual = pictures.neighbours(folder, "SOUP", iter(SENTENCES), 100, query, layer, batch_size=2)
     assert len(actual) == len(expected) == 19
-    np.testing.assert_allclose([one["score"] for one in actual], [one[0] for one in expected], atol=1e-5)
-    for one in actual:
-        assert one["sentence"] == SENTENCES[one["line"] - 1]
-        assert one["sentence"][one["start"] : one["end"]] == one["word"]
-    assert {(one["line"], one["start"]) for one in actual} == {(one[1], one[3]) for one in expected}
+    np.testing.assert_allclose([entry["score"] for entry in actual], [wanted[0] for wanted in expected], atol=1e-5)
+    for entry in actual:
+        assert entry["sentence"] == SENTENCES[entry["line"] - 1]
+        assert entry["sentence"][entry["start"] : entry["end"]] == entry["word"]
+    assert {(entry["line"], entry["start"]) for entry in actual} == {(wanted[1], wanted[3]) for wanted in expected}
     assert pictures.neighbours(folder, "soup", SENTENCES, 3, query, layer)[2]["line"] == actual[2]["line"]
 
 
@@ -146,8 +147,8 @@ def test_neighbours_of_the_first_occurrence_which_is_none_itself(models):
     folder = models / "elmo" / "classifier"
     given = pictures.neighbours(folder, "soup", SENTENCES, 50, SENTENCES[3])
     result = pictures.neighbours(folder, "soup", iter(SENTENCES), 50)
-    assert [one["line"] for one in given] == [one["line"] for one in result] and len(result) == 18
-    assert (4, "soup") not in [(one["line"], one["word"]) for one in result]
+    assert [entry["line"] for entry in given] == [entry["line"] for entry in result] and len(result) == 18
+    assert (4, "soup") not in [(entry["line"], entry["word"]) for entry in result]
 
 
 def test_concordance_stands_in_a_row():
@@ -170,10 +171,10 @@ def test_concordance_stands_in_a_row():
             "line": 2,
         },
     ]
-    _, one, two, three = pictures.concordance(result, 60).splitlines()
-    assert one.index("«") == 35 and len(one) == 60 and one.startswith(" 0.500     7  ") and "«bank» b" in one
-    assert two.index("«") == 35 and two.startswith("-0.250  12345")
-    assert pictures._columns(three[: three.index("«")]) == 35
+    _, first, second, third = pictures.concordance(result, 60).splitlines()
+    assert first.index("«") == 35 and len(first) == 60 and first.startswith(" 0.500     7  ") and "«bank» b" in first
+    assert second.index("«") == 35 and second.startswith("-0.250  12345")
+    assert pictures._columns(third[: third.index("«")]) == 35
     assert "«bank»" in pictures.concordance(result, 1)
 
 
@@ -186,7 +187,7 @@ def test_senses_are_measured_in_the_full_space(models, tmp_path, capsys):
     labels = [label for _, label in rows]
     at = [[word.text.lower() for word in words(text)].index("soup") for text, _ in rows]
     array = np.stack([word_vectors(folder, text, "top")[place] for (text, _), place in zip(rows, at, strict=True)])
-    similar = np.array([[unit(one) @ unit(other) for other in array] for one in array]) - 3 * np.eye(5)
+    similar = np.array([[unit(row) @ unit(other) for other in array] for row in array]) - 3 * np.eye(5)
     right = [labels[nearest] == label for nearest, label in zip(similar.argmax(1), labels, strict=True)]
     assert result["labels"] == labels and result["accuracy"] == np.mean(right) and result["majority"] == 0.6
     assert result["recall"] == {"x": np.mean([right[0], right[1], right[4]]), "y": np.mean(right[2:4])}
@@ -208,7 +209,7 @@ def test_neighbours_command(models, tmp_path, capsys):
     command = ["neighbours", str(models / "bert" / "pretrained"), "--word", "soup", "--input", str(tmp_path / "in.txt")]
     assert cli.main([*command, "-k", "3", "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
-    assert [sorted(one) for one in output] == [["end", "line", "score", "sentence", "start", "word"]] * 3
+    assert [sorted(entry) for entry in output] == [["end", "line", "score", "sentence", "start", "word"]] * 3
     assert cli.main([*command, "--sentence", "soup is good", "-k", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and lines[0].split() == ["score", "line"] and all("«" in line for line in lines[1:])

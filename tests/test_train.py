@@ -155,8 +155,8 @@ def test_a_function_evaluates_and_patience_ends_the_run(points):
     history = train.fit(model, points, evaluate, steps=20, evaluations=10, patience=2)
     assert [(entry["step"], entry["val_metric"]) for entry in history] == [(2, 0.1), (4, 0.5), (6, 0.5), (8, 0.4)]
     assert history[0]["val_other"] == -1 and "val_loss" not in history[0]
-    for one, two in zip(model.get_weights(), seen[1], strict=True):
-        np.testing.assert_array_equal(one, two)
+    for first, second in zip(model.get_weights(), seen[1], strict=True):
+        np.testing.assert_array_equal(first, second)
     assert not np.array_equal(seen[1][0], seen[3][0])
 
 
@@ -193,8 +193,8 @@ def test_patience_outlives_an_interruption(points, tmp_path, step):
     assert state["stale"] == (step == 7)
     history = train.fit(model, points, scripted(*figures[step // 2 :])[0], **options, **folder)
     assert [entry["val_metric"] for entry in history] == [entry["val_metric"] for entry in expected] == [*figures[:4]]
-    for one, two in zip(model.get_weights(), undisturbed.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, two)
+    for first, second in zip(model.get_weights(), undisturbed.get_weights(), strict=True):
+        np.testing.assert_array_equal(first, second)
     again = make()
     assert train.fit(again, points, scripted()[0], **options, **folder) == history  # no figure is asked for
     np.testing.assert_array_equal(again.get_weights()[0], undisturbed.get_weights()[0])
@@ -465,8 +465,8 @@ def test_model_folders(family, rng, tmp_path):
 
     encoder, embed = train.load_encoder(tmp_path)
     layer = "char_cnn" if family == "elmo" else "layer_1"
-    for one, other in zip(encoder.get_layer(layer).weights, model.get_layer(layer).weights, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for weight, other in zip(encoder.get_layer(layer).weights, model.get_layer(layer).weights, strict=True):
+        np.testing.assert_array_equal(weight, other)
     assert embed.task == "embed"
 
     (tmp_path / "model.weights.h5").write_bytes(b"something else")
@@ -519,24 +519,24 @@ def test_gradients_of_some_rows(rng, make):
     dense = np.zeros((6, 3), np.float32)
     np.add.at(dense, rows, values)
     some, all_rows = (keras.Variable(value) for _ in range(2))
-    one, two = make(), make()
+    first, second = make(), make()
     for optimizer, variable, gradient in (
-        (one, some, tf.IndexedSlices(tf.constant(values), tf.constant(rows), (6, 3))),
-        (two, all_rows, tf.constant(dense)),
+        (first, some, tf.IndexedSlices(tf.constant(values), tf.constant(rows), (6, 3))),
+        (second, all_rows, tf.constant(dense)),
     ):
         optimizer.build([variable])
         optimizer.apply([gradient], [variable])
     expected = all_rows.numpy()
-    if one.weight_decay:  # of the other rows too, if the gradient is dense
+    if first.weight_decay:  # of the other rows too, if the gradient is dense
         np.testing.assert_allclose(expected[[0, 3, 5]], value[[0, 3, 5]] * (1 - 0.1 * 0.5), rtol=1e-5)
         expected[[0, 3, 5]] = value[[0, 3, 5]]
     np.testing.assert_allclose(some, expected, atol=5e-6)
     assert (np.abs(some - value).max(1) > 0).tolist() == [False, True, True, False, True, False]
-    slots = [slot for slot in one.variables if slot.shape == (6, 3)]
-    for slot, other in zip(slots, [slot for slot in two.variables if slot.shape == (6, 3)], strict=True):
+    slots = [slot for slot in first.variables if slot.shape == (6, 3)]
+    for slot, other in zip(slots, [slot for slot in second.variables if slot.shape == (6, 3)], strict=True):
         np.testing.assert_allclose(slot, other, rtol=1e-4)
     before = [array.numpy() for array in (some, *slots)]
-    one.apply([tf.IndexedSlices(tf.ones((1, 3)), tf.constant([0]), (6, 3))], [some])
+    first.apply([tf.IndexedSlices(tf.ones((1, 3)), tf.constant([0]), (6, 3))], [some])
     for old, array in zip(before, (some, *slots), strict=True):
         assert (np.abs(array - old).max(1) > 0).tolist() == [True, False, False, False, False, False]
     assert slots
@@ -554,9 +554,9 @@ def test_adamw_is_the_one_of_keras(rng, amsgrad):
         for _ in range(20):
             optimizer.apply([tf.constant(draw.normal(size=v.shape), tf.float32) for v in variables], variables)
         result.append([variable.numpy() for variable in [*variables, *optimizer.variables[2:]]])
-    for one, two in zip(*result, strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
-    assert all(np.abs(one - start).max() > 0.01 for one, start in zip(result[0], values.values(), strict=False))
+    for first, second in zip(*result, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
+    assert all(np.abs(entry - start).max() > 0.01 for entry, start in zip(result[0], values.values(), strict=False))
 
 
 def test_repeated_rows_count_once_in_the_norm():
@@ -687,8 +687,8 @@ def test_two_replicas_train_as_one(tmp_path):
     argument = json.dumps({"family": "elmo", "task": "language_model", "config": config, "max_length": 8})
     process = subprocess.run([sys.executable, "-c", MIRRORED, argument], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr[-3000:]
-    (one, single), (two, mirrored), *streams, norm = json.loads(process.stdout.splitlines()[-1])
-    assert (one, two) == (1, 2)
+    (first, single), (second, mirrored), *streams, norm = json.loads(process.stdout.splitlines()[-1])
+    assert (first, second) == (1, 2)
     assert len(single) == 4 and single[-1] < single[0] - 0.05
     np.testing.assert_allclose(mirrored, single, atol=1e-4)
     np.testing.assert_allclose(norm, 0.5, rtol=1e-5)  # 1.0 if each replica's part were clipped

@@ -241,7 +241,7 @@ def test_embed_with_and_without_the_state(tmp_path, rng, variant):
     train.save(tmp_path / "m", *allennlp.read(write_files(tmp_path, options, tensors, WORDS)))
     sentences = [sentence for batch in BATCHES for sentence in batch]
     restated = Restated(options, tensors, cells)
-    expected = [one for at in range(0, len(sentences), 4) for one in restated(sentences[at : at + 4])]
+    expected = [layers for at in range(0, len(sentences), 4) for layers in restated(sentences[at : at + 4])]
     carried = embedded(tmp_path / "m", sentences, tmp_path, carry_state=True, batch_size=4)
     for actual, right in zip(carried, expected, strict=True):
         np.testing.assert_allclose(actual, right, **CLOSE)
@@ -249,7 +249,7 @@ def test_embed_with_and_without_the_state(tmp_path, rng, variant):
     for size in (1, 4):
         for actual, right in zip(embedded(tmp_path / "m", sentences, tmp_path, batch_size=size), alone, strict=True):
             np.testing.assert_allclose(actual, right, **CLOSE)
-    moved = max(np.abs(one - other).max() for one, other in zip(carried, alone, strict=True) if one.size)
+    moved = max(np.abs(first - other).max() for first, other in zip(carried, alone, strict=True) if first.size)
     assert moved > 0.01  # the state matters
 
 
@@ -271,8 +271,8 @@ def test_the_published_vectors(tmp_path):
         top = written[str(3 * int(number))][-1]
         assert np.allclose(top, np.concatenate([forward, backward], axis=1), atol=1e-6, rtol=1e-5), number
     assert cli.main(["convert", str(tmp_path / "m"), "--to", "allennlp", "--out", str(tmp_path / "back")]) == 0
-    one, other = stored(PUBLISHED / "lm_weights.hdf5"), stored(tmp_path / "back" / "weights.hdf5")
-    assert one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+    first, other = stored(PUBLISHED / "lm_weights.hdf5"), stored(tmp_path / "back" / "weights.hdf5")
+    assert first.keys() == other.keys() and all(first[name].tobytes() == other[name].tobytes() for name in first)
     options = json.loads((tmp_path / "back" / "options.json").read_text())
     for part, fields in json.loads((PUBLISHED / "options.json").read_text()).items():
         assert options[part] == fields
@@ -297,8 +297,8 @@ def test_there_and_back(tmp_path, rng, monkeypatch, variant, block):
     assert other.config == json.loads(json.dumps(bundle.config)) | {
         "filters": elmo.Config(**other.config).filters
     } and other.vocab == (tuple(WORDS) if variant == "words" else ())
-    for one, two in zip(model.get_weights(), again.get_weights(), strict=True):
-        assert one.tobytes() == two.tobytes()
+    for first, second in zip(model.get_weights(), again.get_weights(), strict=True):
+        assert first.tobytes() == second.tobytes()
     written = json.loads((tmp_path / "back" / "options.json").read_text())
     if variant != "words":
         assert written["char_cnn"]["n_characters"] == 262  # what both loaders ask for
@@ -630,8 +630,8 @@ def test_embed_with_a_cache(published, tmp_path):
             if "carry_state" in options:
                 expected = embedded(tmp_path / "m", sentences, tmp_path, **options)
             cached = embedded(tmp_path / "m", sentences, tmp_path, cache=tmp_path / "cache.txt", **options)
-            for one, other in zip(cached, expected, strict=True):
-                np.testing.assert_allclose(one, other, atol=1e-6)
+            for first, other in zip(cached, expected, strict=True):
+                np.testing.assert_allclose(first, other, atol=1e-6)
 
 
 def test_long_sentences_are_read_whole(published, tmp_path):

@@ -75,7 +75,9 @@ def test_numbers(tmp_path, tiny, rng, activation, parts, slots):
     assert back.keys() == tensors.keys() and all(back[name].tobytes() == tensors[name].tobytes() for name in back)
     train.save(tmp_path / "m", model, bundle)
     again, _ = train.load(tmp_path / "m")
-    assert all(np.array_equal(one, two) for one, two in zip(model.get_weights(), again.get_weights(), strict=True))
+    assert all(
+        np.array_equal(first, second) for first, second in zip(model.get_weights(), again.get_weights(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("gelu", "gelu_new"), ("gelu_new", "gelu")])

@@ -237,15 +237,15 @@ def test_there_and_back(tmp_path, tiny, name):
     train.save(tmp_path / "m", *huggingface.read(tmp_path / "hub"))
     model, bundle = train.load(tmp_path / "m")
     huggingface.write(tmp_path / "back", model, bundle)
-    one, other = record(name, "weights"), load_file(tmp_path / "back" / "model.safetensors")
-    assert one.keys() == other.keys()
-    for tensor, array in one.items():
+    first, other = record(name, "weights"), load_file(tmp_path / "back" / "model.safetensors")
+    assert first.keys() == other.keys()
+    for tensor, array in first.items():
         back = other[tensor]
         assert back.dtype == np.float32 and back.shape == array.shape and back.tobytes() == array.tobytes(), tensor
     again, same = huggingface.read(tmp_path / "back")
     assert same == replace(bundle, versions={}, files={})
-    for two, three in zip(model.get_weights(), again.get_weights(), strict=True):
-        assert two.tobytes() == three.tobytes()
+    for weight, copy in zip(model.get_weights(), again.get_weights(), strict=True):
+        assert weight.tobytes() == copy.tobytes()
     before = json.loads((tmp_path / "hub" / "config.json").read_text())
     after = json.loads((tmp_path / "back" / "config.json").read_text())
     same = {"gelu_pytorch_tanh": "gelu_new"}  # one function
@@ -298,9 +298,9 @@ def test_the_written_tokenizer(tmp_path, kind):
     huggingface.write(tmp_path, bert.encoder(size), bundle)
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     pairs = [("Unable a A.", "é É"), ("世界 E", "unable. a"), ("", "a"), ("a\tbé", "e")]
-    ours = bundle.features([one for one, _ in pairs], [two for _, two in pairs])
-    for row, (one, two) in enumerate(pairs):
-        theirs = tokenizer.encode(one, two)
+    ours = bundle.features([pair for pair, _ in pairs], [pair for _, pair in pairs])
+    for row, (first, second) in enumerate(pairs):
+        theirs = tokenizer.encode(first, second)
         real = int(ours["mask"][row].sum())
         assert theirs.ids == ours["token_ids"][row, :real].tolist()
         assert theirs.type_ids == ours["segment_ids"][row, :real].tolist()
@@ -353,8 +353,8 @@ def test_the_command(folder, tmp_path, capsys):
     assert "heads there: pooled output, masked language model, next sentence\n" in printed.out
     assert "heads missing: classes, answer spans\n" in printed.out
     assert cli.main(["convert", str(tmp_path / "m"), "--to", "huggingface", "--out", str(tmp_path / "back")]) == 0
-    one, other = load_file(folder / "model.safetensors"), load_file(tmp_path / "back" / "model.safetensors")
-    assert one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+    first, other = load_file(folder / "model.safetensors"), load_file(tmp_path / "back" / "model.safetensors")
+    assert first.keys() == other.keys() and all(first[name].tobytes() == other[name].tobytes() for name in first)
     (folder / "config.json").write_text("{}")
     capsys.readouterr()
     assert cli.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 1
@@ -504,7 +504,7 @@ def test_pickled_weights_are_read_by_a_safe_torch_only(folder, monkeypatch, vers
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version, load=load, Tensor=np.ndarray))
     if version in ("2.10.0+cpu", "3.0.0a0"):
         weights = huggingface.read(folder)[0].get_weights()
-        assert all(np.array_equal(one, other) for one, other in zip(weights, expected, strict=True))
+        assert all(np.array_equal(weight, other) for weight, other in zip(weights, expected, strict=True))
         assert asked == [(folder / "pytorch_model.bin", {"map_location": "cpu", "weights_only": True})]
     else:
         message = (
@@ -546,7 +546,7 @@ def test_pickled_weights(folder, shards):
     else:
         torch.save(tensors, folder / "pytorch_model.bin")
     weights = huggingface.read(folder)[0].get_weights()
-    assert all(np.array_equal(one, other) for one, other in zip(weights, expected, strict=True))
+    assert all(np.array_equal(weight, other) for weight, other in zip(weights, expected, strict=True))
 
 
 class Malicious:
@@ -763,8 +763,8 @@ def test_regression_and_several_labels_go_and_come_back(task, tmp_path, folder):
     assert json.loads((tmp_path / "there" / "config.json").read_text())["problem_type"] == kind
     again, other = huggingface.read(tmp_path / "there")
     assert (other.task, other.labels, other.pairs) == (task, bundle.labels, True)
-    for one, two in zip(model.get_weights(), again.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, two)
+    for first, second in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(first, second)
 
 
 def test_a_crf_and_a_task_network_are_not_written(tmp_path, folder):
@@ -836,7 +836,7 @@ def test_models_that_are_not_written(folder, tmp_path):
     config = bert.Config(**bundle.config)
     encoder = bert.encoder(config)
     mixed = replace(bundle, task="classify", labels=("a", "b"), head={"mix": True})
-    for one, other, architecture, message in (
+    for first, other, architecture, message in (
         (model, replace(bundle, family="elmo"), None, "a model of the family 'elmo': this format holds a BERT"),
         (model, replace(bundle, config=bundle.config | {"positions": "sinusoidal"}), None, "learned ones only"),
         (heads.classify(encoder, 2, mix=True), mixed, None, "reads a mix of all layers"),
@@ -860,7 +860,7 @@ def test_models_that_are_not_written(folder, tmp_path):
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            huggingface.write(tmp_path / "out", one, other, architecture)
+            huggingface.write(tmp_path / "out", first, other, architecture)
     assert not list((tmp_path / "out").glob("*"))
 
 

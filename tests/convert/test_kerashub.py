@@ -146,10 +146,10 @@ def test_presets(backbone, tokenizer, rng, tmp_path, capsys, tiny):
     (kernel,) = (weight for weight in masked.weights if weight.path == "mlm_head/intermediate_dense/kernel")
     assert np.array_equal(model.get_layer("mlm_transform").get_weights()[0], keras.ops.convert_to_tensor(kernel))
     model, _ = kerashub.read(tmp_path / "classifier")
-    for one, other in zip(
+    for weight, other in zip(
         model.get_layer("logits").get_weights(), classifier.get_layer("logits").get_weights(), strict=True
     ):
-        assert np.array_equal(one, other)
+        assert np.array_equal(weight, other)
     model, bundle = kerashub.read(classifier)  # its own tokenizer
     assert bundle.vocab == tuple(tiny.PIECES)
 

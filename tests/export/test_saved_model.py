@@ -103,23 +103,23 @@ def test_same_answers_as_keras(served):
     )
     expected, actual = predictor(TEXTS, pairs), saved_model.load(version, batch_size=2)(TEXTS, pairs)
     assert len(actual) == len(TEXTS)
-    for one, wanted in zip(actual, expected, strict=True):
+    for entry, wanted in zip(actual, expected, strict=True):
         wanted.pop("n_best", None)
-        assert_close({name: value for name, value in one.items() if name != "n_best"}, wanted)
+        assert_close({name: value for name, value in entry.items() if name != "n_best"}, wanted)
     if bundle.task == "answer":
-        assert {one["answer"] for one in expected} > {""}
+        assert {wanted["answer"] for wanted in expected} > {""}
 
 
-def assert_close(one, other) -> None:
+def assert_close(first, other) -> None:
     if isinstance(other, dict):
-        assert one.keys() == other.keys()
-        one, other = [*one.values()], [*other.values()]
+        assert first.keys() == other.keys()
+        first, other = [*first.values()], [*other.values()]
     if isinstance(other, list):
-        assert len(one) == len(other)
-        for pair in zip(one, other, strict=True):
+        assert len(first) == len(other)
+        for pair in zip(first, other, strict=True):
             assert_close(*pair)
     else:
-        assert one == (pytest.approx(other, abs=1e-4) if isinstance(other, float) else other)
+        assert first == (pytest.approx(other, abs=1e-4) if isinstance(other, float) else other)
 
 
 def test_only_operators_that_tf_serving_knows(served):
@@ -208,9 +208,9 @@ def test_moved_to_a_process_of_its_own(tmp_path):
     words, spans = json.loads(done.stdout)
     assert (words["starts"], words["ends"]) == ([*"059010"], ["3", "9", "10", "1", "2", "0"])
     labels = [label.removeprefix("b'").removesuffix("'") for label in words["labels"]]
-    assert [label for label in labels if label] == [word["label"] for one in expected[0] for word in one["words"]]
-    assert spans["start"] == [str(one["start"]) for one in expected[1]]
-    assert spans["end"] == [str(one["end"]) for one in expected[1]]
+    assert [label for label in labels if label] == [word["label"] for wanted in expected[0] for word in wanted["words"]]
+    assert spans["start"] == [str(wanted["start"]) for wanted in expected[1]]
+    assert spans["end"] == [str(wanted["end"]) for wanted in expected[1]]
 
 
 def test_empty_batch(exported):

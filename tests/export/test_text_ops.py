@@ -176,7 +176,7 @@ def not_utf8(count: int) -> list[bytes]:
 
 def test_bytes_that_are_not_utf8(prepared):
     data = not_utf8(500)
-    assert_equal(prepared, [one.decode("utf-8", "replace") for one in data], data)
+    assert_equal(prepared, [item.decode("utf-8", "replace") for item in data], data)
 
 
 def test_saved_model_of_stock_ops_without_assets(prepared, tmp_path):
@@ -263,7 +263,7 @@ def test_offsets(name, texts):
 @pytest.mark.parametrize("name", ["words", "bert uncased"])
 def test_offsets_in_bytes_that_are_not_utf8(name):
     data = not_utf8(300)
-    assert_offsets(*answering(name), [one.decode("utf-8", "replace") for one in data], data)
+    assert_offsets(*answering(name), [item.decode("utf-8", "replace") for item in data], data)
 
 
 @pytest.mark.parametrize("rules", [(False, False, True), (True, True, True), (True, False, False)])
@@ -380,7 +380,7 @@ def test_answers_against_every_span(max_length, stride, max_answer, null_thresho
     )
     result = [*zip(*(result[name].numpy() for name in ("answer", "start", "end", "score", "null_score")), strict=True)]
     assert len(result) == len(ASKED)
-    for (question, context), one in zip(ASKED, result, strict=True):
+    for (question, context), entry in zip(ASKED, result, strict=True):
         best, null, spans = None, np.inf, pieces.encode(context)
         for ids, begin, size in python_windows(pieces, question, context, max_length, stride):
             logits = fake_logits({"token_ids": [ids], "mask": [[1] * len(ids)]})
@@ -392,10 +392,10 @@ def test_answers_against_every_span(max_length, stride, max_answer, null_thresho
                     if best is None or score > best[0]:
                         best = score, spans[begin + i].start, spans[begin + j].end
         if best is None or (null_threshold is not None and null - best[0] > null_threshold):
-            assert one == (b"", 0, 0, null, null)
+            assert entry == (b"", 0, 0, null, null)
         else:
             score, start, end = best
-            assert one == (context[start:end].encode(), start, end, score, null)
+            assert entry == (context[start:end].encode(), start, end, score, null)
 
 
 def test_no_question():

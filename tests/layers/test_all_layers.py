@@ -203,8 +203,8 @@ def test_saved_and_loaded(case, rng, tmp_path):
     assert loaded.get_layer("layer").get_config() == layer.get_config()
     assert [weight.path for weight in loaded.weights] == [weight.path for weight in model.weights]
     expected, actual = model(arrays), loaded(arrays)
-    for one, two in zip(tf.nest.flatten(expected), tf.nest.flatten(actual), strict=True):
-        assert np.array_equal(ops.convert_to_numpy(one), ops.convert_to_numpy(two))
+    for left, right in zip(tf.nest.flatten(expected), tf.nest.flatten(actual), strict=True):
+        assert np.array_equal(ops.convert_to_numpy(left), ops.convert_to_numpy(right))
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in WHOLE_NUMBERS])

@@ -95,8 +95,8 @@ def test_graphs_of_unknown_size_give_the_same(rng, char_ids):
     (out, gradients), (other, others) = results
     np.testing.assert_allclose(out, restated(layer, char_ids), atol=1e-5)
     np.testing.assert_allclose(other, out, atol=1e-6)
-    for one, two in zip(gradients, others, strict=True):
-        np.testing.assert_allclose(two, one, atol=1e-5)
+    for gradient, other in zip(gradients, others, strict=True):
+        np.testing.assert_allclose(other, gradient, atol=1e-5)
 
 
 def test_a_filter_as_wide_as_a_word(rng):
@@ -109,8 +109,8 @@ def test_a_filter_as_wide_as_a_word(rng):
 
 def test_word_padding_is_read_like_any_character(rng):
     layer = CharCNN([(1, 8)], 4, highways=0, activation="tanh")
-    one, two = (layer(np.array([[row]], np.int32)) for row in ([259, 5, 260, 261], [259, 5, 260, 5]))
-    assert np.abs(ops.convert_to_numpy(one - two)).max() > 1e-3
+    first, second = (layer(np.array([[row]], np.int32)) for row in ([259, 5, 260, 261], [259, 5, 260, 5]))
+    assert np.abs(ops.convert_to_numpy(first - second)).max() > 1e-3
 
 
 def test_initial_weights_as_published():

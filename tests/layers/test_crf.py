@@ -33,7 +33,7 @@ def logits(rng):
 
 def score(logits, labels, transitions, begin, end):
     """As the layer's docstring has it, in float64."""
-    steps = sum(transitions[one, two] for one, two in itertools.pairwise(labels))
+    steps = sum(transitions[first, second] for first, second in itertools.pairwise(labels))
     return begin[labels[0]] + sum(logits[t, label] for t, label in enumerate(labels)) + steps + end[labels[-1]]
 
 

@@ -105,9 +105,9 @@ def test_draws_and_seeds():
     def draw(layer, count=3):
         return [ops.convert_to_numpy(layer.sample()[0]).tolist() for _ in range(count)]
 
-    one, again, other = (draw(VocabularySoftmax(V, S, seed=seed)) for seed in (1, 1, 2))
-    assert one == again and not set(map(tuple, one)) & set(map(tuple, other))
-    assert len(set(map(tuple, one))) == 3
+    first, again, other = (draw(VocabularySoftmax(V, S, seed=seed)) for seed in (1, 1, 2))
+    assert first == again and not set(map(tuple, first)) & set(map(tuple, other))
+    assert len(set(map(tuple, first))) == 3
 
 
 def test_the_gradient_is_that_of_tensorflow_and_near_the_full_one(rng):
@@ -133,8 +133,8 @@ def test_the_gradient_is_that_of_tensorflow_and_near_the_full_one(rng):
         full = mean_gradient(lambda: cross_entropy(layer(x), targets), 1)
         return ours, theirs, full
 
-    def distance(one, other):
-        return float(tf.norm(one - other) / tf.norm(other))
+    def distance(first, other):
+        return float(tf.norm(first - other) / tf.norm(other))
 
     ours, theirs, full = gradients(S)
     assert distance(ours, theirs) < 0.1 < distance(ours, full)
@@ -175,14 +175,14 @@ def test_half_precision(rng):
     layer.seed_generator.state.assign(full.seed_generator.state)
     targets = rng.integers(V, size=(B, T)).astype(np.int32)
     with tf.GradientTape() as tape:
-        one = layer(x, targets=targets)
-    assert one.dtype == tf.bfloat16 and layer.kernel.dtype == layer.bias.dtype == "float32"
-    assert isinstance(tape.gradient(one, layer.kernel.value), tf.IndexedSlices)  # the kernel is not cast as a whole
-    two = full(x, targets=targets)
-    one, two = tf.cast(one, tf.float32).numpy(), two.numpy()
-    real = two > -1e4
-    np.testing.assert_allclose(one[real], two[real], atol=0.1)
-    assert (one[~real] < -1e4).all()
+        first = layer(x, targets=targets)
+    assert first.dtype == tf.bfloat16 and layer.kernel.dtype == layer.bias.dtype == "float32"
+    assert isinstance(tape.gradient(first, layer.kernel.value), tf.IndexedSlices)  # the kernel is not cast as a whole
+    second = full(x, targets=targets)
+    first, second = tf.cast(first, tf.float32).numpy(), second.numpy()
+    real = second > -1e4
+    np.testing.assert_allclose(first[real], second[real], atol=0.1)
+    assert (first[~real] < -1e4).all()
 
 
 def test_shapes_that_are_not_known(rng):

@@ -130,9 +130,9 @@ def test_norm_by_one_operation_is_the_general_one(block, rng, monkeypatch, polic
             kinds = {operation.type for operation in traced.get_concrete_function().graph.get_operations()}
         assert ("FusedBatchNormV3" in kinds) == (available and policy != "float16")
         outputs.append([tf.cast(tensor, tf.float32).numpy() for tensor in traced(x)])
-    for one, two in zip(*outputs, strict=True):
-        scale = np.abs(two).max()
-        np.testing.assert_allclose(one, two, atol=scale * (2e-5 if policy == "float32" else 0.04))
+    for first, second in zip(*outputs, strict=True):
+        scale = np.abs(second).max()
+        np.testing.assert_allclose(first, second, atol=scale * (2e-5 if policy == "float32" else 0.04))
 
 
 @pytest.mark.parametrize("length", [3, None])
@@ -158,8 +158,8 @@ def test_masked_positions_do_not_leak(block, rng):
 def test_dropout_only_in_training(rng, dropouts):
     layer = TransformerBlock(HEADS, 12, **dropouts, initializer_range=0.5)
     x = rng.normal(size=(B, T, D)).astype(np.float32)
-    one, two, three = (ops.convert_to_numpy(layer(x, mask=MASK, training=way)) for way in (False, False, True))
-    assert np.array_equal(one, two) and np.abs(one - three).max() > 0.1
+    first, second, third = (ops.convert_to_numpy(layer(x, mask=MASK, training=way)) for way in (False, False, True))
+    assert np.array_equal(first, second) and np.abs(first - third).max() > 0.1
 
 
 def test_a_row_of_padding_stays_finite(block):

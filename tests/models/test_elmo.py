@@ -62,8 +62,8 @@ def test_steps_that_nothing_depends_on_are_left_out(elmo_config, characters, sen
     short, whole = elmo.encoder(elmo_config), elmo.encoder(elmo_config, keep_markers=True)
     train.copy_weights(short, whole)
     batch = characters(sentences)
-    for one, other in zip(short(batch)["layers"], whole(batch)["layers"], strict=True):
-        np.testing.assert_allclose(one, other[:, 1:-1] * batch["mask"][:, :, None], atol=1e-6)
+    for layer, other in zip(short(batch)["layers"], whole(batch)["layers"], strict=True):
+        np.testing.assert_allclose(layer, other[:, 1:-1] * batch["mask"][:, :, None], atol=1e-6)
 
 
 def test_the_lowest_layer_is_the_token_layer_twice(elmo_config, characters, rng):
@@ -78,8 +78,8 @@ def test_the_lowest_layer_is_the_token_layer_twice(elmo_config, characters, rng)
 def test_directions_do_not_mix(elmo_config, characters, rng):
     """A word's forward half knows nothing of what comes after it, its backward half nothing of what comes before."""
     model = elmo.encoder(elmo_config)
-    one, two = (model(characters([text]))["layers"] for text in ("a b c d e", "a b X d e"))
-    for left, right in zip(one[1:], two[1:], strict=True):
+    first, second = (model(characters([text]))["layers"] for text in ("a b c d e", "a b X d e"))
+    for left, right in zip(first[1:], second[1:], strict=True):
         moved = np.abs(left - right)[0] > 1e-6  # (T, 2 P)
         assert moved[:, :6].any(1).tolist() == [False, False, True, True, True]
         assert moved[:, 6:].any(1).tolist() == [True, True, True, False, False]
@@ -90,8 +90,8 @@ def test_no_logit_sees_its_own_word(elmo_config, characters, rng, place):
     model = elmo.language_model(replace(elmo_config, dropout=0.0), 9)
     words = list("abcde")
     changed = [*words[:place], "X", *words[place + 1 :]]
-    one, two = (model(characters([sentence, ["a"] * 7])) for sentence in (words, changed))
-    moved = {key: (np.abs(one[key] - two[key])[0, :6] > 1e-7).any(1).tolist() for key in one}
+    first, second = (model(characters([sentence, ["a"] * 7])) for sentence in (words, changed))
+    moved = {key: (np.abs(first[key] - second[key])[0, :6] > 1e-7).any(1).tolist() for key in first}
     # forward logits: of a b c d e </S>; backward logits: of <S> a b c d e
     assert moved["forward_logits"] == [index > place for index in range(6)]
     assert moved["backward_logits"] == [index <= place for index in range(6)]
@@ -149,10 +149,10 @@ def test_a_cache_of_token_vectors(elmo_config, characters, sentences, rng):
     expected = plain(batch)
     for char_ids in (batch["char_ids"], unread):
         outputs = cached(batch | {"char_ids": char_ids, "word_ids": word_ids})
-        for one, other in zip(outputs["layers"], expected["layers"], strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-6)
-    for one, other in zip(cached(batch | {"word_ids": 0 * word_ids})["layers"], expected["layers"], strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)  # nothing is looked up but the sentence markers
+        for layer, other in zip(outputs["layers"], expected["layers"], strict=True):
+            np.testing.assert_allclose(layer, other, atol=1e-6)
+    for layer, other in zip(cached(batch | {"word_ids": 0 * word_ids})["layers"], expected["layers"], strict=True):
+        np.testing.assert_allclose(layer, other, atol=1e-6)  # nothing is looked up but the sentence markers
     assert elmo.token_vectors(plain, characters, []).shape == (0, 6)
     with pytest.raises(ValueError, match="cache=3: a model over words reads a table already"):
         elmo.encoder(replace(elmo_config, words=4), cache=3)
@@ -161,8 +161,8 @@ def test_a_cache_of_token_vectors(elmo_config, characters, sentences, rng):
 def test_dropout_only_in_training(elmo_config, characters, sentences, rng):
     model = elmo.language_model(replace(elmo_config, dropout=0.5), 9)
     batch = characters(sentences)
-    one, two, three = (model(batch, training=way)["forward_logits"] for way in (False, False, True))
-    assert np.array_equal(one, two) and np.abs(one - three).max() > 1e-3
+    first, second, third = (model(batch, training=way)["forward_logits"] for way in (False, False, True))
+    assert np.array_equal(first, second) and np.abs(first - third).max() > 1e-3
     names = {layer.name for layer in model.layers if isinstance(layer, keras.layers.Dropout)}
     assert names == {f"{way}_{place}_dropout" for way in ("forward", "backward") for place in ("0", "1", "top")}
     assert not [layer for layer in elmo.encoder(elmo_config).layers if isinstance(layer, keras.layers.Dropout)]
@@ -193,10 +193,10 @@ def stateless(model, config):
 def test_another_state_to_begin_with(elmo_config, characters, rng):
     """One sentence after the other through the layers themselves, without markers taken off and put on in between."""
     model = elmo.encoder(elmo_config, carry_state=True)
-    one, two = (characters([text]) for text in ("a b c", "d e"))
-    first = model(one | {"state": np.zeros((1, elmo.state_width(elmo_config)), np.float32)})
-    second = model(two | {"state": first["state"].numpy()})
-    tokens = [streams(stateless(model, elmo_config), batch)["char_cnn"] for batch in (one, two)]
+    first_batch, second_batch = (characters([text]) for text in ("a b c", "d e"))
+    first = model(first_batch | {"state": np.zeros((1, elmo.state_width(elmo_config)), np.float32)})
+    second = model(second_batch | {"state": first["state"].numpy()})
+    tokens = [streams(stateless(model, elmo_config), batch)["char_cnn"] for batch in (first_batch, second_batch)]
     for direction, half in (("forward", slice(0, 6)), ("backward", slice(6, 12))):
         order = tokens if direction == "forward" else tokens[::-1]  # backward the first sentence is read first, too
         x = np.concatenate(order, 1)
@@ -213,8 +213,8 @@ def test_without_a_state_an_encoder_begins_at_zero(elmo_config, characters, sent
     batch = characters(sentences)
     zeros = np.zeros((4, elmo.state_width(elmo_config)), np.float32)
     actual, expected = model(batch | {"state": zeros}), stateless(model, elmo_config)(batch)
-    for one, two in zip(actual["layers"], expected["layers"], strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-6)
+    for first, second in zip(actual["layers"], expected["layers"], strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-6)
     assert actual["state"].shape == zeros.shape == (4, 2 * 2 * (6 + 8))
     again = model(batch | {"state": actual["state"].numpy()})
     assert np.abs(again["sequence"] - actual["sequence"]).max() > 1e-3
@@ -323,10 +323,10 @@ def test_a_bptt_segment_of_one_sentence_equals_the_sentence(elmo_config, charact
     whole, labels, _ = language_model_batch(characters, VOCABULARY, characters.encode(sentences))
     (batch,) = bptt_segments([[sentence] for sentence in sentences], streams=2, steps=5)
     inputs, targets, _ = stream_batch(characters, VOCABULARY, batch)
-    one, two = by_sentence(whole), by_segment(inputs)
+    first, second = by_sentence(whole), by_segment(inputs)
     for row, size in enumerate((5, 3)):  # words and one marker
         for key, step in (("forward_logits", 1), ("backward_logits", -1)):
-            np.testing.assert_allclose(two[key][row, :size][::step], one[key][row, :size], atol=1e-6)
+            np.testing.assert_allclose(second[key][row, :size][::step], first[key][row, :size], atol=1e-6)
             assert targets[key][row, :size][::step].tolist() == labels[key][row, :size].tolist()
 
 
@@ -340,9 +340,9 @@ def test_bptt_segments_equal_the_whole_text(elmo_config, characters, rng):
         train.copy_weights(source, model)
         out = [model(stream_batch(characters, VOCABULARY, batch)[0]) for batch in bptt_segments(text, 1, steps)]
         outputs.append({key: np.concatenate([part[key] for part in out], 1) for key in out[0]})
-    for key, one in outputs[0].items():
-        assert one.shape == (1, 10, 9)
-        np.testing.assert_allclose(outputs[1][key], one, atol=1e-6)
+    for key, output in outputs[0].items():
+        assert output.shape == (1, 10, 9)
+        np.testing.assert_allclose(outputs[1][key], output, atol=1e-6)
 
 
 def test_a_sampled_loss_of_all_words_is_near_the_full_one(elmo_config, characters, sentences, rng):

@@ -103,7 +103,7 @@ def test_training_the_classifier_trains_the_encoder(family, sentences, mix):
     batch, labels = features(sentences), {"logits": np.array([0, 1, 0, 1])}
     losses = model.fit(batch, labels, epochs=6, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
-    moved = [not np.array_equal(one, two) for one, two in zip(before, encoder.get_weights(), strict=True)]
+    moved = [not np.array_equal(first, second) for first, second in zip(before, encoder.get_weights(), strict=True)]
     assert sum(moved) > len(moved) / 2
 
 

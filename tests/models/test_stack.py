@@ -78,16 +78,16 @@ def test_the_contract_of_encoders(kind, under, sentences, rng):
     for row, text in enumerate(sentences):
         np.testing.assert_allclose(out["pooled"][row], out["sequence"][row][real[row]].max(0), atol=1e-6)
         alone = arrays(model(features([text])))
-        for one, two in zip(alone["layers"], out["layers"], strict=True):
-            np.testing.assert_allclose(one[0], two[row, real[row]], atol=1e-5)
+        for first, second in zip(alone["layers"], out["layers"], strict=True):
+            np.testing.assert_allclose(first[0], second[row, real[row]], atol=1e-5)
     # what is under the padding does not matter
     noise = {}
     for key in set(batch) - {"mask"}:
         cells = real.reshape(real.shape + (1,) * (batch[key].ndim - 2))
         noise[key] = np.where(cells, batch[key], rng.integers(0, 6, batch[key].shape)).astype(np.int32)
         assert not np.array_equal(noise[key], batch[key])
-    for one, two in zip(keras.tree.flatten(arrays(model(batch | noise))), keras.tree.flatten(out), strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-6)
+    for first, second in zip(keras.tree.flatten(arrays(model(batch | noise))), keras.tree.flatten(out), strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-6)
     empty = arrays(model(features([""])))
     assert all(np.isfinite(array).all() for array in keras.tree.flatten(empty)) and not empty["pooled"].any()
 
@@ -135,8 +135,8 @@ def test_layers_have_names_of_their_own(elmo_config):
             model = heads.classify(make(kind, encoder, extra_embeddings), 2)
             yield {weight.path: weight.shape for weight in model.weights if "seed" not in weight.path}
 
-    for one, two in zip(named(), named(), strict=True):
-        assert one == two and len(one) > 15
+    for first, second in zip(named(), named(), strict=True):
+        assert first == second and len(first) > 15
 
 
 def test_what_the_first_layer_reads(elmo_config, characters, sentences, rng):

@@ -85,7 +85,8 @@ def test_prepared_examples(prepared, corpus):
     text = {line for document in documents([corpus]) for line in document}
     names = [name for name in manifest["files"] if name.startswith("train-")]
     examples = [example for name in names for example in read_masked(prepared / name)]
-    assert len(examples) == manifest["examples"] and sum(len(one.tokens) for one in examples) == manifest["pieces"]
+    assert manifest["examples"] == len(examples)
+    assert manifest["pieces"] == sum(len(example.tokens) for example in examples)
     pieces = WordPiece([*SPECIAL_PIECES, *WORDS])
     for example in examples:
         tokens = list(example.tokens)
@@ -208,8 +209,8 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(corpus, tmp_path, monkeyp
         pretrain(corpus, tmp_path / "two", **options)
     assert not (tmp_path / "two" / "bundle.json").exists()
     pretrain(corpus, tmp_path / "two", **options)
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert all(np.array_equal(one[path], two[path]) for path in one)
+    first, second = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert all(np.array_equal(first[path], second[path]) for path in first)
 
 
 # ------------------------------------------------------------------------------------------------- pairs of texts
@@ -221,9 +222,9 @@ def pairs(corpus):
     draw = random.Random(1)
     rows = ["sentence1\tsentence2\tlabel"]
     for _ in range(64):
-        one, two = draw.sample(WORDS, 2)
+        first, second = draw.sample(WORDS, 2)
         same = draw.random() < 0.5
-        rows.append(f"{one} {draw.choice(WORDS)}\t{one if same else two}\t{'yes' if same else 'no'}")
+        rows.append(f"{first} {draw.choice(WORDS)}\t{first if same else second}\t{'yes' if same else 'no'}")
     path = corpus.parent / "pairs.tsv"
     path.write_text("\n".join(rows) + "\n")
     return path
@@ -241,10 +242,10 @@ def test_pairs_are_classified(classifier, pairs, capsys, monkeypatch):
     assert scores["examples"] == 64 and scores["accuracy"] > 0.7
     assert train.load(classifier)[1].pairs
     predictor = train.predictor(classifier)
-    one, two = predictor(["w1 w2", "w1 w2"], ["w1", "w5"])
-    assert one["probabilities"] != two["probabilities"]
+    first, second = predictor(["w1 w2", "w1 w2"], ["w1", "w5"])
+    assert first["probabilities"] != second["probabilities"]
     lines = list(predictor.lines(io.BytesIO(b"w1 w2\tw1\nw1 w2\tw5\n")))
-    for line, answer in zip(lines, (one, two), strict=True):
+    for line, answer in zip(lines, (first, second), strict=True):
         assert line["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-6)
     with pytest.raises(ValueError, match="this model reads pairs of texts"):
         predictor(["w1"])
@@ -270,9 +271,9 @@ def test_every_engine_classifies_pairs_alike(classifier, pairs, tmp_path, capsys
         assert cli.main(["predict", str(artifact), "--input", str(tmp_path / "lines.txt")]) == 0
         answers.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
     for result in answers[1:]:
-        for one, other in zip(answers[0], result, strict=True):
-            assert one["label"] == other["label"]
-            assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+        for answer, other in zip(answers[0], result, strict=True):
+            assert answer["label"] == other["label"]
+            assert answer["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
     files = [str(classifier), str(tmp_path / "serving"), str(tmp_path / "a.tflite")]
     assert cli.main(["compare", *files, "--data", str(pairs), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -296,7 +297,7 @@ def test_the_encoder_of_a_model_whose_head_reads_no_pooler(folder, tmp_path):
     result, bundle = train.load_encoder(tmp_path / "tagger")
     assert bundle.config["pooler"] is False and "pooled" not in result.output
     assert recipes.embed(tmp_path / "tagger", ["w1 w2"], tmp_path / "a.npz") == 1
-    assert [one["word"] for one in train.predictor(tmp_path / "tagger")(["w1 w2"])[0]["words"]] == ["w1", "w2"]
+    assert [word["word"] for word in train.predictor(tmp_path / "tagger")(["w1 w2"])[0]["words"]] == ["w1", "w2"]
 
 
 @pytest.mark.filterwarnings("ignore:__array__")

@@ -61,8 +61,8 @@ def weights(folder, *layers):
     return [weight for name in layers for weight in model.get_layer(name).get_weights()]
 
 
-def same(one, other):
-    return all(a.shape == b.shape and np.allclose(a, b, atol=1e-6) for a, b in zip(one, other, strict=True))
+def same(first, other):
+    return all(a.shape == b.shape and np.allclose(a, b, atol=1e-6) for a, b in zip(first, other, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------------- scoring
@@ -71,14 +71,14 @@ def same(one, other):
 def test_scores_of_sentences_make_up_the_perplexity(folder, corpus, capsys):
     assert cli.main(["score", str(folder), "--data", str(corpus), "--lm"]) == 0
     scores = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["text"] for one in scores] == corpus.read_text().split("\n\n")[0].split("\n") + [
+    assert [score["text"] for score in scores] == corpus.read_text().split("\n\n")[0].split("\n") + [
         line for document in corpus.read_text().rstrip("\n").split("\n\n")[1:] for line in document.split("\n")
     ]
     assert cli.main(["score", str(folder), "--data", str(corpus), "--json"]) == 0
     total = json.loads(capsys.readouterr().out)
-    words = sum(one["words"] + 1 for one in scores)
+    words = sum(score["words"] + 1 for score in scores)
     assert (total["sentences"], total["words"]) == (len(scores), words) == (300, words)
-    sums = {way: sum(one[way] for one in scores) for way in ("forward", "backward")}
+    sums = {way: sum(score[way] for score in scores) for way in ("forward", "backward")}
     for way, value in sums.items():
         assert total[f"{way}_perplexity"] == pytest.approx(np.exp(-value / words), rel=1e-5)
     assert total["perplexity"] == pytest.approx(np.exp(-sum(sums.values()) / (2 * words)), rel=1e-5)
@@ -104,14 +104,14 @@ def test_sentences_are_scored_whole_and_in_order(folder):
     sentences = [" ".join(draw.choices([*WORDS, "unknown"], k=draw.randint(1, 30))) for _ in range(150)]
     sentences[70], sentences[140] = "\u200b", " ".join(["w1"] * 300)
     scores = list(recipes.score_sentences(folder, iter(sentences), batch_size=2))
-    assert [one["text"] for one in scores] == [text for text in sentences if text != "\u200b"]
-    assert [one["words"] for one in scores] == [len(text.split()) for text in sentences if text != "\u200b"]
+    assert [score["text"] for score in scores] == [text for text in sentences if text != "\u200b"]
+    assert [score["words"] for score in scores] == [len(text.split()) for text in sentences if text != "\u200b"]
     for number in (0, 100, 139):
-        one = scores[number]
-        forward, backward = log_probabilities(folder, one["text"])
-        assert one["forward"] == pytest.approx(forward, rel=1e-5)
-        assert one["backward"] == pytest.approx(backward, rel=1e-5)
-        assert one["perplexity"] == pytest.approx(np.exp(-(forward + backward) / (2 * one["words"] + 2)), rel=1e-5)
+        entry = scores[number]
+        forward, backward = log_probabilities(folder, entry["text"])
+        assert entry["forward"] == pytest.approx(forward, rel=1e-5)
+        assert entry["backward"] == pytest.approx(backward, rel=1e-5)
+        assert entry["perplexity"] == pytest.approx(np.exp(-(forward + backward) / (2 * entry["words"] + 2)), rel=1e-5)
 
 
 def test_a_text_is_scored_as_it_runs_on(folder, tmp_path):
@@ -226,8 +226,8 @@ def test_a_model_over_words(corpus, tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["history"] == history
     scores = recipes.score(tmp_path, corpus)
     assert scores["perplexity"] < 25
-    one, two = recipes.score_sentences(tmp_path, ["w1 w2 neverseen", "w1 w2 norseen"])
-    assert one["forward"] == two["forward"] and one["words"] == 3
+    first, second = recipes.score_sentences(tmp_path, ["w1 w2 neverseen", "w1 w2 norseen"])
+    assert first["forward"] == second["forward"] and first["words"] == 3
     recipes.embed(tmp_path, ["w1 w2", "neverseen"], tmp_path / "x.npz")
     assert np.load(tmp_path / "x.npz")["0"].shape == (2, 2, 16)
     encoder, bundle = train.load_encoder(tmp_path)
@@ -244,8 +244,8 @@ def test_a_model_is_trained_again_from_its_record(corpus, tmp_path, monkeypatch)
     assert command == "pretrain"
     again = recipes.pretrain(**arguments, out=tmp_path / "two", **options)
     assert [entry["val_loss"] for entry in again] == [entry["val_loss"] for entry in history]
-    one, two = (train.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
-    assert all(np.array_equal(left, right) for left, right in zip(one, two, strict=True))
+    first, second = (train.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
+    assert all(np.array_equal(left, right) for left, right in zip(first, second, strict=True))
 
 
 def test_a_loss_that_is_no_number_ends_the_command(corpus, tmp_path, capsys):
@@ -298,5 +298,5 @@ def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path):
     assert again.returncode == 0, err
     undisturbed.communicate()
     assert int(out.split()[1]) > at  # it goes on: the first line is "step N"
-    one, other = (train.load(tmp_path / name)[0].get_weights() for name in ("undisturbed", "killed"))
-    assert all(np.array_equal(left, right) for left, right in zip(one, other, strict=True))
+    first, other = (train.load(tmp_path / name)[0].get_weights() for name in ("undisturbed", "killed"))
+    assert all(np.array_equal(left, right) for left, right in zip(first, other, strict=True))

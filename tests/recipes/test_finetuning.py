@@ -129,18 +129,18 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
     low, high = scores["interval"]
     assert low <= scores[scores["metric"]] <= high
     assert (scores["table"] is not None) == (task in ("classify", "pair", "tag"))
-    assert all(set(one) == {"source", "input", "expected", "answer"} for one in scores["worst"])
-    assert all(f"{task}.test.jsonl:" in one["source"] for one in scores["worst"])
+    assert all(set(example) == {"source", "input", "expected", "answer"} for example in scores["worst"])
+    assert all(f"{task}.test.jsonl:" in example["source"] for example in scores["worst"])
     bundle = train.load(tmp_path)[1]
     assert bundle.task == ("classify" if task == "pair" else task) and bundle.pairs == (task in ("pair", "answer"))
     examples = list(tasks.get(bundle.task).read(data(task)[2]))
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
-    for one, two in zip(answers, train.predictor(tmp_path).ask(examples), strict=True):
+    for first, second in zip(answers, train.predictor(tmp_path).ask(examples), strict=True):
         names = {"tag": "words", "answer": "answer", "regress": "value", "multilabel": "labels"}
-        one, two = (answer[names.get(task, "label")] for answer in (one, two))
+        first, second = (answer[names.get(task, "label")] for answer in (first, second))
         if task == "tag":
-            one, two = ([word["label"] for word in words] for words in (one, two))
-        assert one == (pytest.approx(two, abs=1e-5) if task == "regress" else two)
+            first, second = ([word["label"] for word in words] for words in (first, second))
+        assert first == (pytest.approx(second, abs=1e-5) if task == "regress" else second)
     if task == "tag":
         assert bundle.labels == ("O", "B-MUSIC", "B-WEATHER", "I-MUSIC", "I-WEATHER")
 
@@ -166,8 +166,10 @@ def test_a_network_over_an_elmo_that_stays_as_it_is(task, options, data, models,
     names = {layer.name for layer in model.layers}
     before = train.load_encoder(encoder)[0]
     for name in ("char_cnn", "forward_1", "backward_1"):
-        for one, two in zip(before.get_layer(name).get_weights(), model.get_layer(name).get_weights(), strict=True):
-            np.testing.assert_array_equal(one, two)
+        for first, second in zip(
+            before.get_layer(name).get_weights(), model.get_layer(name).get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(first, second)
     assert ("output_mix" in names) == ("output_mix" in options)
     assert "scalar_mix" in names
     if "top_only" in options:
@@ -214,8 +216,8 @@ def test_the_best_by_the_metric_is_kept_and_patience_ends_the_run(data, vectors,
     history = recipes.finetune(learned, dev, vectors, tmp_path, **options)
     assert [entry["step"] for entry in history] == [3, 6, 9, 12]
     assert [entry["val_accuracy"] for entry in history] == [0.5, 0.9, 0.8, 0.7]
-    for one, two in zip(train.load(tmp_path)[0].get_weights(), seen[1], strict=True):
-        np.testing.assert_array_equal(one, two)
+    for first, second in zip(train.load(tmp_path)[0].get_weights(), seen[1], strict=True):
+        np.testing.assert_array_equal(first, second)
     assert not np.array_equal(seen[1][-1], seen[3][-1])
 
 
@@ -242,8 +244,8 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(data, vectors, tmp_path, 
     resumed = run(tmp_path / "two")
     assert [entry["step"] for entry in resumed] == [entry["step"] for entry in expected] == [*range(4, 44, 4)]
     assert [e["val_accuracy"] for e in resumed] == [e["val_accuracy"] for e in expected]
-    for one, two in zip(*(train.load(tmp_path / name)[0].get_weights() for name in ("one", "two")), strict=True):
-        np.testing.assert_array_equal(one, two)
+    for first, second in zip(*(train.load(tmp_path / name)[0].get_weights() for name in ("one", "two")), strict=True):
+        np.testing.assert_array_equal(first, second)
     assert not (tmp_path / "two" / "checkpoint").exists()
 
 

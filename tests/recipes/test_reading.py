@@ -44,7 +44,7 @@ def prepare(tfds, tmp_path, monkeypatch):
 
 def test_examples_pass_through():
     examples = [Example("a", "x"), Example("b", "y")]
-    assert list(read("classify", examples)) == examples == list(read("classify", (one for one in examples)))
+    assert list(read("classify", examples)) == examples == list(read("classify", (example for example in examples)))
 
 
 def test_a_file(tmp_path):
@@ -70,7 +70,7 @@ def test_classes_of_a_prepared_set(tfds, prepare, name, pair):
     examples = list(read("classify", f"tfds:{name}"))
     assert examples == [Example(f"è {i}", names[i % 2], f"è {i}" if pair else None) for i in range(5)]
     assert examples[4].source == f"tfds:{name}:train:5"
-    assert [one.text for one in read("classify", f"tfds:{name}:train[1:3]")] == ["è 1", "è 2"]
+    assert [example.text for example in read("classify", f"tfds:{name}:train[1:3]")] == ["è 1", "è 2"]
     assert list(read("classify", f"tfds:{name}", split="test")) == [Example("?", None, "?" if pair else None)]
     with pytest.raises(ValueError, match=rf"tfds:{name}: no split 'validation'; it has train, test"):
         list(read("classify", f"tfds:{name}", split="validation"))

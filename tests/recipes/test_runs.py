@@ -71,9 +71,9 @@ def test_a_run_is_done_again_from_its_record_alone(files, capsys):
     assert record["history"][-1]["step"] == 12 and "keras" in record["versions"]
     assert cli.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/two"]) == 0
     assert cli.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/three", "--seed", "4"]) == 0
-    one, two, three = (train.load(files / name)[0].get_weights() for name in ("one", "two", "three"))
-    assert all(np.array_equal(*pair) for pair in zip(one, two, strict=True))
-    assert not all(np.array_equal(*pair) for pair in zip(one, three, strict=True))
+    first, second, third = (train.load(files / name)[0].get_weights() for name in ("one", "two", "three"))
+    assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
+    assert not all(np.array_equal(*pair) for pair in zip(first, third, strict=True))
     again = json.loads((files / "two" / "run.json").read_text(encoding="utf-8"))
     assert again["options"] == record["options"] and again["files"] == record["files"]
 

@@ -86,13 +86,13 @@ def test_figures_and_answers(task, batch_size, folders, tmp_path):
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
     expected = train.predictor(folders / task).ask(list(tasks.get(bundle.task).read(path)))
     assert len(answers) == 3
-    for one, two in zip(answers, expected, strict=True):
-        assert set(one) == set(two)
+    for answer, wanted in zip(answers, expected, strict=True):
+        assert set(answer) == set(wanted)
         for name in ("label", "labels", "answer"):
-            assert one.get(name) == two.get(name)
+            assert answer.get(name) == wanted.get(name)
         for name in ("probabilities", "value", "score"):
-            assert one.get(name) == pytest.approx(two.get(name), abs=1e-6)
-    sources = [one["source"] for one in scores["worst"]]
+            assert answer.get(name) == pytest.approx(wanted.get(name), abs=1e-6)
+    sources = [example["source"] for example in scores["worst"]]
     assert len(set(sources)) == len(sources) <= 3 and all(source.startswith(f"{path}:") for source in sources)
 
 
@@ -100,17 +100,17 @@ def test_the_worst_examples_as_a_person_reads_them(folders, tmp_path):
     shown = {}
     for task in GOOD:
         worst = recipes.score(folders / task, put(tmp_path, *GOOD[task]))["worst"]
-        shown[task] = {one["source"].rpartition(":")[2]: one for one in worst}
-    for one in shown["pair"].values():
-        assert " | " in one["input"] and {one["expected"], one["answer"]} == {"a", "b"}
-    for one in shown["classify"].values():
-        assert {one["expected"], one["answer"]} == {"a", "b"}
-    assert all(isinstance(one["answer"], float) for one in shown["regress"].values()) and shown["regress"]
-    assert all("/" in one["expected"] + one["answer"] for one in shown["tag"].values()) and shown["tag"]
+        shown[task] = {example["source"].rpartition(":")[2]: example for example in worst}
+    for entry in shown["pair"].values():
+        assert " | " in entry["input"] and {entry["expected"], entry["answer"]} == {"a", "b"}
+    for entry in shown["classify"].values():
+        assert {entry["expected"], entry["answer"]} == {"a", "b"}
+    assert all(isinstance(entry["answer"], float) for entry in shown["regress"].values()) and shown["regress"]
+    assert all("/" in entry["expected"] + entry["answer"] for entry in shown["tag"].values()) and shown["tag"]
     if "1" in shown["tag"]:
         assert (shown["tag"]["1"]["input"], shown["tag"]["1"]["expected"]) == ("x y", "x/B-X y/I-X")
     expected = {"1": "z", "2": "(none)", "3": "y z"}
-    assert shown["answer"] and all(one["expected"] == expected[line] for line, one in shown["answer"].items())
+    assert shown["answer"] and all(entry["expected"] == expected[line] for line, entry in shown["answer"].items())
 
 
 @pytest.mark.parametrize("task", GOOD)
@@ -283,6 +283,6 @@ def test_a_sentence_without_pieces_among_the_worst(folders, tmp_path):
     scores = recipes.score(
         folders / "tag", put(tmp_path, "a.conll", "\u200b B-X\n\u200b I-X\n\nx B-X\n\u200b I-X\ny O\n")
     )
-    shown = {one["source"].rpartition(":")[2]: one for one in scores["worst"]}
+    shown = {example["source"].rpartition(":")[2]: example for example in scores["worst"]}
     assert scores["examples"] == 2 and shown["1"]["answer"] == "no words in this text"
     assert shown["1"]["expected"] == "\u200b/B-X \u200b/I-X"

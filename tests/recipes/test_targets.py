@@ -165,9 +165,9 @@ def test_two_replicas_learn_tags_as_one():
     bundle |= {"vocab": ["<UNK>", *"abcdef"], "head": {"dropout": 0.0}}
     process = subprocess.run([sys.executable, "-c", MIRRORED, json.dumps(bundle)], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr[-3000:]
-    one, two, one_crf, two_crf = json.loads(process.stdout.splitlines()[-1])
-    assert len(one) == len(one_crf) == 12 and one[-1] < one[0] and one_crf[-1] < one_crf[0]
-    np.testing.assert_allclose(two, one, atol=1e-4)
+    first, second, one_crf, two_crf = json.loads(process.stdout.splitlines()[-1])
+    assert len(first) == len(one_crf) == 12 and first[-1] < first[0] and one_crf[-1] < one_crf[0]
+    np.testing.assert_allclose(second, first, atol=1e-4)
     np.testing.assert_allclose(two_crf, one_crf, atol=1e-4)
 
 
@@ -225,5 +225,5 @@ def test_every_epoch_has_an_order_of_its_own_and_few_are_held(monkeypatch):
     epoch = targets.in_random_order(source, 0)
     examples = epoch(0)
     assert next(examples) < 10 and len(read) == 10  # only those are read
-    one, two, again = list(epoch(0)), list(epoch(1)), list(epoch(0))
-    assert one != two and one == again and sorted(one) == sorted(two) == list(range(100))
+    first, second, again = list(epoch(0)), list(epoch(1)), list(epoch(0))
+    assert first != second and first == again and sorted(first) == sorted(second) == list(range(100))

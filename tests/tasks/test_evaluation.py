@@ -137,7 +137,7 @@ def test_ten_thousand_examples_are_no_wait(rng):
     count = 10_000
     tags = [tuple(rng.choice(["O", "O", "B-x", "I-x", "B-y"], size=12).tolist()) for _ in range(count)]
     begin = time.process_time()
-    report = evaluate("tag", [Tagged(("w",) * 12, one) for one in tags], [words(*tags[i // 2]) for i in range(count)])
+    report = evaluate("tag", [Tagged(("w",) * 12, tag) for tag in tags], [words(*tags[i // 2]) for i in range(count)])
     evaluate("regress", [Example("", float(i)) for i in range(count)], [{"value": i % 100} for i in range(count)])
     assert time.process_time() - begin < 20  # 2 to 3 seconds on an idle core
     assert report.interval and report.interval[1] - report.interval[0] < 0.02

@@ -111,8 +111,8 @@ NUMBERED = {"text": "3", "pair": "4", "label": "2"}
 )  # fmt: skip
 def test_read(write, task, name, content, columns, expected):
     examples = list(read(task, write(name, content), columns))
-    assert (examples if isinstance(expected[0], Example) else [one.label for one in examples]) == expected
-    assert all(type(one.label) in (str, float, tuple, type(None)) for one in examples)
+    assert (examples if isinstance(expected[0], Example) else [example.label for example in examples]) == expected
+    assert all(type(example.label) in (str, float, tuple, type(None)) for example in examples)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,12 @@ def test_read(write, task, name, content, columns, expected):
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_read_tagged(write, name, content, columns, expected, suffix):
     path = write(name + suffix, COMPRESS[suffix](content.encode()))
-    assert list(read("tag", path, columns)) == [Tagged(*one) for one in expected]
+    assert list(read("tag", path, columns)) == [Tagged(*wanted) for wanted in expected]
 
 
 def test_a_sentence_stands_where_its_first_word_does(write):
     path = write("a.conll", "# id\na\tO\nb\tO\n\n-DOCSTART-\tO\nc\tO\n")
-    assert [one.source for one in read("tag", path)] == [f"{path}:2", f"{path}:6"]
+    assert [example.source for example in read("tag", path)] == [f"{path}:2", f"{path}:6"]
 
 
 CONTEXT = "Élan 🎈 rises in Rome and in Roma."
@@ -168,8 +168,8 @@ def test_squad(write, layout):
     path = write("a.json", "\ufeff" + text)
     examples = list(read("answer", path))
     assert examples == QUESTIONS
-    at = [1 + text[: text.index(f'"{one.id}"')].count("\n") for one in examples]
-    assert [one.source for one in examples] == [f"{path}:{line}" for line in at]
+    at = [1 + text[: text.index(f'"{example.id}"')].count("\n") for example in examples]
+    assert [example.source for example in examples] == [f"{path}:{line}" for line in at]
     assert (len(set(at)) == 3) == ("indent" in layout)
 
 

@@ -63,11 +63,11 @@ def test_a_missing_file_is_not_called_damaged(tmp_path):
 
 
 def test_documents(write):
-    one = write("one.txt", "\n\na b \nc\n\n \nd\n\n")
-    two = write("two.txt.gz", gzip.compress(b"e\nf"))
-    assert list(documents([one, two])) == [["a b", "c"], ["d"], ["e", "f"]]
+    first = write("one.txt", "\n\na b \nc\n\n \nd\n\n")
+    second = write("two.txt.gz", gzip.compress(b"e\nf"))
+    assert list(documents([first, second])) == [["a b", "c"], ["d"], ["e", "f"]]
     with pytest.raises(ValueError, match=r"three\.txt: no text in it"):
-        list(documents([one, write("three.txt", " \n\t\n")]))
+        list(documents([first, write("three.txt", " \n\t\n")]))
 
 
 def test_long_documents_come_in_parts(write, monkeypatch):
@@ -144,10 +144,10 @@ def test_every_epoch_has_every_document_once(files, buffer):
     expected = sorted(documents(files))
     orders = [list(shuffled(files, documents, seed, epoch, buffer)) for seed, epoch in ((0, 0), (0, 0), (0, 1), (1, 0))]
     assert all(sorted(order) == expected for order in orders)
-    one, same, epoch, seed = orders
-    assert one == same and list(documents(files)) != one
+    first, same, epoch, seed = orders
+    assert first == same and list(documents(files)) != first
     if buffer > 1:
-        assert one != epoch != seed != one
+        assert first != epoch != seed != first
 
 
 def test_a_small_buffer_keeps_little_and_shuffles_within_it(files):

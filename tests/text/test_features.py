@@ -27,20 +27,20 @@ def pieces():
     return WordPieceFeatures(WordPiece(VOCAB), max_length=8)
 
 
-def longest_first(one, two, room):
+def longest_first(first, second, room):
     """What Rust's `tokenizers` keeps of a pair (truncation.rs, LongestFirst), in its own terms."""
-    short, long = sorted((one, two))
+    short, long = sorted((first, second))
     if short + long > room:
         long = short if short > room else max(short, room - short)
         if short + long > room:
             short, long = room // 2, room // 2 + room % 2
-    return (long, short) if one > two else (short, long)
+    return (long, short) if first > second else (short, long)
 
 
 def test_truncate_pair():
-    for one, two, room in itertools.product(range(12), range(12), range(14)):
-        first, second = list(range(one)), list(range(100, 100 + two))
-        keep_one, keep_two = longest_first(one, two, room)
+    for left, right, room in itertools.product(range(12), range(12), range(14)):
+        first, second = list(range(left)), list(range(100, 100 + right))
+        keep_one, keep_two = longest_first(left, right, room)
         assert truncate_pair(first, second, room) == (first[:keep_one], second[:keep_two])
     assert truncate_pair([1, 2, 3], None, 2) == ([1, 2], None)
 
@@ -430,7 +430,7 @@ def test_windows_that_hold_no_more_than_a_stride_overlap(max_length):
     for stride in (room, room + 1, 128):
         (rows,) = features.windows(["a"], [context], stride)
         held = [{span for span in row.offsets[row.first : -1]} for row in rows]
-        assert len(rows) > 2 and all(one & two for one, two in itertools.pairwise(held))
+        assert len(rows) > 2 and all(first & second for first, second in itertools.pairwise(held))
         for begin in range(90 - room // 2 + 1):  # an answer of half a window
             answer = {(2 * i, 2 * i + 1) for i in range(begin, begin + room // 2)}
             assert any(answer <= window for window in held)

@@ -83,10 +83,10 @@ def test_bigrams_equal_brute_force(sentences):
 
 def test_longer_contexts_help_on_text_with_order():
     train = [[3, 4, 5, 3, 4, 6], [7, 4, 8, 7, 4, 9]] * 5
-    one, two, three = (
+    first, second, third = (
         KneserNey(train, order, 10, BEGIN, END).perplexity([[3, 4, 5], [7, 4, 8]]) for order in (1, 2, 3)
     )
-    assert one > two > three
+    assert first > second > third
 
 
 def test_order_zero():

@@ -203,7 +203,7 @@ def test_weights_make_the_mean_over_all_positions_that_over_the_real_ones(rng, f
     masking = Masking(features.wordpiece)
     examples = [masking(pair, rng) for pair in next_sentence_rows(small, features, rng)]
     inputs, _, masked = pretrainer_batch(features, examples)
-    masks = np.arange(inputs["mlm_positions"].shape[1]) < np.array([[len(one.positions)] for one in examples])
+    masks = np.arange(inputs["mlm_positions"].shape[1]) < np.array([[len(example.positions)] for example in examples])
     for weight, chosen in (
         (weights["forward_logits"], real),
         (weights["backward_logits"], real),
@@ -268,8 +268,8 @@ def test_first_segments_begin_with_a_sentence_in_the_order_of_the_corpus(pairs, 
     assert starts.count(min(starts)) >= 1
     begin = [0, *(i for i in range(1, len(starts)) if starts[i] < starts[i - 1] - 500)]
     assert len(begin) == 6  # each pass over the corpus begins with its first sentences
-    for one, two in zip(begin, [*begin[1:], len(starts)], strict=True):
-        assert starts[one:two] == sorted(starts[one:two])
+    for first, second in zip(begin, [*begin[1:], len(starts)], strict=True):
+        assert starts[first:second] == sorted(starts[first:second])
 
 
 @pytest.mark.parametrize("sentences", [(1, 4), (1, 12), (30, 60)])
@@ -289,18 +289,20 @@ def test_half_of_the_second_segments_follow(features, rng, sentences, max_length
 def test_both_ends_of_what_is_too_long_are_cut(rng):
     """As the loop of the reference does it, one piece at a time."""
 
-    def loop(one, two, room):
-        while len(one) + len(two) > room:
-            longer = one if len(one) > len(two) else two
+    def loop(left, right, room):
+        while len(left) + len(right) > room:
+            longer = left if len(left) > len(right) else right
             del longer[0 if rng.random() < 0.5 else -1]
-        return one, two
+        return left, right
 
-    for one, two, room in itertools.product(range(7), range(7), range(9)):
-        sizes = [len(part) for part in loop(list(range(one)), list(range(two)), room)]
-        for part, size in zip(_cut(list(range(one)), list(range(two)), room, rng), sizes, strict=True):
+    for first, second, room in itertools.product(range(7), range(7), range(9)):
+        sizes = [len(part) for part in loop(list(range(first)), list(range(second)), room)]
+        for part, size in zip(_cut(list(range(first)), list(range(second)), room, rng), sizes, strict=True):
             assert len(part) == size and part == list(range(part[0], part[0] + size)) if part else not size
-    one, two = np.array([[part[0] for part in _cut(list(range(30)), list(range(20)), 10, rng)] for _ in range(4000)]).T
-    assert abs(one.mean() - 12.5) < 3 * (25 / 4 / 4000) ** 0.5 and abs(two.mean() - 7.5) < 3 * (15 / 4 / 4000) ** 0.5
+    left, right = np.array(
+        [[part[0] for part in _cut(list(range(30)), list(range(20)), 10, rng)] for _ in range(4000)]
+    ).T
+    assert abs(left.mean() - 12.5) < 3 * (25 / 4 / 4000) ** 0.5 and abs(right.mean() - 7.5) < 3 * (15 / 4 / 4000) ** 0.5
 
 
 def test_documents_of_one_sentence_have_no_next_ones(features, rng):
@@ -331,8 +333,10 @@ def test_a_single_document_gives_pairs_too(rng, features):
 
 def test_pairs_are_the_same_for_the_same_seed(features):
     documents = corpus(np.random.default_rng(1), 5)
-    one, two, three = (list(next_sentence_rows(documents, features, np.random.default_rng(seed))) for seed in (1, 1, 2))
-    assert one == two and one != three
+    first, second, third = (
+        list(next_sentence_rows(documents, features, np.random.default_rng(seed))) for seed in (1, 1, 2)
+    )
+    assert first == second and first != third
 
 
 def test_short_pairs(features):
@@ -369,9 +373,9 @@ def rows():
     rng = np.random.default_rng(5)
     rows = []
     for _ in range(18_000):
-        one, two = (rng.integers(len(SPECIAL_PIECES) - 5, ORDINARY, rng.integers(5, 55)) for _ in range(2))
-        one, two = (np.where(part < len(SPECIAL_PIECES), 1, part).tolist() for part in (one, two))
-        rows.append((Row([2, *one, 3, *two, 3], first=len(one) + 2), bool(rng.random() < 0.5)))
+        left, right = (rng.integers(len(SPECIAL_PIECES) - 5, ORDINARY, rng.integers(5, 55)) for _ in range(2))
+        left, right = (np.where(part < len(SPECIAL_PIECES), 1, part).tolist() for part in (left, right))
+        rows.append((Row([2, *left, 3, *right, 3], first=len(left) + 2), bool(rng.random() < 0.5)))
     assert sum(len(row) for row, _ in rows) > 1_060_000
     return rows
 
@@ -381,20 +385,20 @@ def test_masked_pieces(wordpiece, rows, rng, whole_words):
     masking = Masking(wordpiece, whole_words=whole_words)
     maskable, after, labels = 0, [], []
     for row, follows in rows:
-        one = masking((row, follows), rng)
+        masked = masking((row, follows), rng)
         before = np.array(row.tokens)
-        assert (one.first, one.follows, len(one.tokens)) == (row.first, follows, len(row))
-        assert one.positions == sorted(set(one.positions))
-        assert before[one.positions].tolist() == one.labels
-        assert not np.isin(one.labels, SPECIALS).any()  # special pieces are never chosen
-        rest = np.delete(np.arange(len(before)), one.positions)
-        assert (np.array(one.tokens)[rest] == before[rest]).all()  # nothing else has changed
+        assert (masked.first, masked.follows, len(masked.tokens)) == (row.first, follows, len(row))
+        assert masked.positions == sorted(set(masked.positions))
+        assert before[masked.positions].tolist() == masked.labels
+        assert not np.isin(masked.labels, SPECIALS).any()  # special pieces are never chosen
+        rest = np.delete(np.arange(len(before)), masked.positions)
+        assert (np.array(masked.tokens)[rest] == before[rest]).all()  # nothing else has changed
         ordinary = (before >= len(SPECIAL_PIECES)).sum()
         most = int(0.15 * ordinary) + 1
-        assert len(one.positions) <= most and (whole_words or len(one.positions) >= most - 1)
+        assert len(masked.positions) <= most and (whole_words or len(masked.positions) >= most - 1)
         maskable += ordinary
-        after += np.array(one.tokens)[one.positions].tolist()
-        labels += one.labels
+        after += np.array(masked.tokens)[masked.positions].tolist()
+        labels += masked.labels
     assert maskable > 1_000_000
     after, labels, total = np.array(after), np.array(labels), len(labels)
     assert abs(total / maskable - 0.15) < 3 * (0.15 * 0.85 / maskable) ** 0.5
@@ -438,8 +442,8 @@ def test_every_position_is_masked_equally_often(wordpiece, rng):
 
 def test_masking_is_drawn_anew_and_repeats_with_the_seed(wordpiece, rows):
     masking = Masking(wordpiece)
-    one, two, three = ([masking(row, rng) for row in rows[:20]] for rng in map(np.random.default_rng, (1, 1, 2)))
-    assert one == two and one != three
+    first, second, third = ([masking(row, rng) for row in rows[:20]] for rng in map(np.random.default_rng, (1, 1, 2)))
+    assert first == second and first != third
 
 
 def test_masking_errors(wordpiece):

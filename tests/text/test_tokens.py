@@ -51,7 +51,7 @@ def test_spans_of_words_point_into_the_original_text(text):
     removed = dict.fromkeys([0xFEFF])
     split = words(text)
     assert [text[word.start : word.end].translate(removed) for word in split] == [word.text for word in split]
-    assert all(one.end <= two.start for one, two in itertools.pairwise(split))
+    assert all(first.end <= second.start for first, second in itertools.pairwise(split))
 
 
 def test_spans_with_removed_characters():

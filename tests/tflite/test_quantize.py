@@ -127,9 +127,9 @@ def test_words_without_pieces(tmp_path):
     sentence = ["a", "b", "\u200b"] * 6
     text = " ".join(word for word in sentence if word != "\u200b")
     expected, actual = (predictor([sentence, text]) for predictor in (train.predictor(tmp_path / "m"), edge))
-    for one, two in zip(expected, actual, strict=True):
-        assert [word["label"] for word in one["words"]] == [word["label"] for word in two["words"]]
-        np.testing.assert_allclose(*([word["score"] for word in a["words"]] for a in (one, two)), atol=1e-5)
+    for wanted, entry in zip(expected, actual, strict=True):
+        assert [word["label"] for word in wanted["words"]] == [word["label"] for word in entry["words"]]
+        np.testing.assert_allclose(*([word["score"] for word in a["words"]] for a in (wanted, entry)), atol=1e-5)
     assert [word["label"] is None for word in actual[0]["words"]] == [False, False, True] * 6
     labels = [word["label"] for word in actual[0]["words"] if word["label"]]
     assert labels == [word["label"] for word in actual[1]["words"]] and len(set(labels)) > 1
