@@ -394,7 +394,7 @@ def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
     assert os.listdir(tmp_path / "lm") == ["checkpoint"]
 
 
-def test_a_published_model_that_is_not_there(tmp_path, capsys, monkeypatch):
+def test_names_that_are_no_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CTXREP_CACHE", str(tmp_path))
     name = "bert_12_768_12/book_corpus_wiki_en_uncased"
     (tmp_path / "a.tsv").write_text("text\tlabel\n")

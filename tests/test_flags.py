@@ -109,7 +109,7 @@ def test_a_file_in_place_of_flags(tmp_path, name, content):
         ("fast: [1]", r"a\.yaml: fast=\[1\]: must be bool"),
     ],
 )
-def test_what_is_wrong_in_a_file(tmp_path, content, message):
+def test_errors_in_a_file(tmp_path, content, message):
     (tmp_path / "a.yaml").write_text(content)
     with pytest.raises(ValueError, match=message):
         parse(config=tmp_path / "a.yaml")

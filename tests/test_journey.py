@@ -93,7 +93,7 @@ def test_a_saved_model_needs_nothing_else(family, models, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["elmo", "bert"])
-def test_encoders_travel_too(family, models, tmp_path):
+def test_encoders_in_every_engine(family, models, tmp_path):
     """A pretrained encoder without a head: pooled vectors from the SavedModel and from TFLite equal Keras'."""
     model, bundle = train.load_encoder(models / family / "pretrained")
     texts = ["the violin is good.", "snow"]
@@ -184,7 +184,7 @@ def trained(models, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_head_goes_the_whole_way(name, trained, tmp_path):
+def test_every_head_in_every_engine(name, trained, tmp_path):
     """Train, score, SavedModel with raw strings, TFLite int8: the same answers, without TensorFlow at the end."""
     folder, examples, task = trained(name)
     scores = recipes.score(folder, examples, predictions=tmp_path / "answers.jsonl")

@@ -107,7 +107,7 @@ def test_a_page_holds_all_of_it_and_escapes_the_text(models, tmp_path):
     np.testing.assert_allclose(weights, result["attention"], atol=1e-5)
 
 
-def test_letters_that_no_font_has_are_told(models, tmp_path, monkeypatch):
+def test_characters_missing_from_the_font_are_reported(models, tmp_path, monkeypatch):
     monkeypatch.setattr(font_manager.fontManager, "ttflist", font_manager.fontManager.ttflist[:0])
     real = font_manager.findfont("DejaVu Sans")
     monkeypatch.setattr(font_manager, "findfont", lambda *_, **__: real)
@@ -143,7 +143,7 @@ def test_neighbours_are_those_of_every_pair(family, layer, used, models):
     assert pictures.neighbours(folder, "soup", SENTENCES, 3, query, layer)[2]["line"] == actual[2]["line"]
 
 
-def test_neighbours_of_the_first_occurrence_which_is_none_itself(models):
+def test_neighbours_of_the_first_occurrence_leave_it_out(models):
     folder = models / "elmo" / "classifier"
     given = pictures.neighbours(folder, "soup", SENTENCES, 50, SENTENCES[3])
     result = pictures.neighbours(folder, "soup", iter(SENTENCES), 50)
@@ -151,7 +151,7 @@ def test_neighbours_of_the_first_occurrence_which_is_none_itself(models):
     assert (4, "soup") not in [(entry["line"], entry["word"]) for entry in result]
 
 
-def test_concordance_stands_in_a_row():
+def test_concordance_is_aligned():
     result = [
         {
             "score": 0.5,

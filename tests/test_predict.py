@@ -137,7 +137,7 @@ def in_chunks(data, size):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
-def test_lines_however_the_stream_is_cut(predictor, size, end):
+def test_lines_do_not_depend_on_the_chunks_of_a_stream(predictor, size, end):
     lines = ["a b", "", "é è ê", "日", "\u200b", "👍 👍", "last"]
     data = "\n".join(lines).encode() + end
     expected = [vector(line) if line.strip("\u200b") else EMPTY for line in lines]
@@ -248,7 +248,7 @@ def tagger(family, run=None, max_length=60, labels=LABELS, **kwargs):
 
 @pytest.mark.parametrize("family", ["elmo", "bert"])
 @pytest.mark.parametrize("text", AWKWARD)
-def test_words_and_where_they_stand(family, text):
+def test_words_and_their_offsets(family, text):
     (answer,) = tagger(family)([text])
     words = answer["words"]
     assert [word["word"] for word in words] == AWKWARD[text]
@@ -485,7 +485,7 @@ def test_an_answerer_that_reads_raw_text():
     assert [answer["answer"] for answer in answers] == ["\u00e9t\u00e9", "y", "zz"] and seen == [2, 1]
 
 
-def test_a_question_that_is_cut_is_told():
+def test_a_question_that_is_cut_is_reported():
     fits, cut = answerer(max_length=12)(["a b c d", "a b c d e"], ["f g"] * 2)
     assert "truncated" not in fits and cut["truncated"] is True
 

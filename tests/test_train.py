@@ -160,7 +160,7 @@ def test_a_function_evaluates_and_patience_ends_the_run(points):
     assert not np.array_equal(seen[1][0], seen[3][0])
 
 
-def test_a_better_one_renews_the_patience(points):
+def test_an_improvement_resets_the_patience(points):
     evaluate, seen = scripted(0.1, 0.0, 0.2, 0.1, 0.3, 0.2, 0.1)
     history = train.fit(linear(), points, evaluate, steps=20, evaluations=10, patience=2)
     assert len(history) == len(seen) == 7
@@ -223,7 +223,7 @@ def test_an_infinite_loss_says_which_rate_was_too_high(points):
         train.fit(linear(), spoiled, spoiled.take(1), steps=4, learning_rate=0.5)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_checkpoint(points, tmp_path):
+def test_a_nan_loss_ends_the_run_and_keeps_the_checkpoint(points, tmp_path):
     """Without validation too, and whatever the optimizer."""
     spoiled = points.take(5).concatenate(points.map(lambda x, y: ({"x": x["x"] * np.inf}, y)))
     options = {"folder": tmp_path, "checkpoint_minutes": 0, "evaluations": 4, "steps": 8}
@@ -251,7 +251,7 @@ def test_a_function_from_the_number_of_batches(points, tmp_path):
     assert starts == [0, 2]  # the third batch was not in a checkpoint yet
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(points, tmp_path):
+def test_a_killed_run_resumes_to_the_same_weights(points, tmp_path):
     """Killed twice, with dropout: the random states are in the checkpoint."""
 
     def make():
@@ -349,7 +349,9 @@ def undisturbed():
         ("write>", 4),
     ],
 )
-def test_an_interrupted_run_ends_as_an_undisturbed_one(points, tmp_path, monkeypatch, undisturbed, point, count):
+def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(
+    points, tmp_path, monkeypatch, undisturbed, point, count
+):
     """Ctrl-C at any point: the same weights and the same evaluations, with dropout and a best one in the middle."""
 
     def make():
@@ -474,7 +476,7 @@ def test_model_folders(family, rng, tmp_path):
         train.load(tmp_path)
 
 
-def test_load_names_a_folder_that_is_none(tmp_path):
+def test_load_of_a_folder_that_is_no_model(tmp_path):
     with pytest.raises(ValueError, match=r"no bundle\.json in it"):
         train.load(tmp_path)
 

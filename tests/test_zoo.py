@@ -159,7 +159,7 @@ MODEL = [f"{NAME}/{file}" for file in ("bundle.json", "model.weights.h5", "sourc
 # ------------------------------------------------------------------------------------------------------------- list
 
 
-def test_every_entry_is_whole():
+def test_every_entry_is_complete():
     names = [entry.name for entry in zoo.ENTRIES]
     assert len(set(names)) == len(names) >= 48
     for entry in zoo.ENTRIES:
@@ -227,7 +227,7 @@ def test_download_and_cache(server, published, entry, cache):
     assert zoo.get(NAME) == zoo.get("test") == zoo.find(NAME) == folder  # without network
 
 
-def test_interrupted_download_goes_on(server, published, entry, cache):
+def test_interrupted_download_resumes(server, published, entry, cache):
     entry()
     serve(server, published)
     whole = len(server.files[f"/models/{FILES[0]}"])
@@ -278,7 +278,7 @@ def test_file_that_changed_meanwhile(server, published, entry, cache, kind):
     assert same_weights(zoo.get(NAME, mirror=server.address), published)
 
 
-def test_download_that_ended_before_it_had_its_name(server, published, entry, cache):
+def test_download_killed_before_the_rename(server, published, entry, cache):
     entry()
     serve(server, published)
     part = cache / "downloads" / NAME / f"{FILES[0]}.part"
@@ -296,7 +296,7 @@ def test_redirects_and_own_address(server, published, entry, cache):
     assert len(server.log) == 4
 
 
-def test_no_way_from_https_to_http(server, published, entry, cache, monkeypatch):
+def test_redirects_from_https_to_http_are_refused(server, published, entry, cache, monkeypatch):
     """Not even one that leads back."""
     entry()
     served = []
@@ -315,7 +315,7 @@ def test_no_way_from_https_to_http(server, published, entry, cache, monkeypatch)
     assert server.log == [] and len(served) == 1
 
 
-def test_no_answer(server, published, entry, cache):
+def test_servers_that_do_not_answer(server, published, entry, cache):
     entry()
     with pytest.raises(OSError, match=r"/models/tiny_weights.hdf5: the server answers 404 Not Found; --mirror URL"):
         zoo.get(NAME, mirror=server.address)
@@ -365,7 +365,7 @@ def test_hashes(server, published, entry, cache):
     assert messages == [] and json.loads((folder / zoo.SOURCE).read_text())["verified"]
 
 
-def test_hashes_of_files_that_are_here(published, entry, cache, tmp_path):
+def test_hashes_of_local_files(published, entry, cache, tmp_path):
     entry(sha256={FILES[0]: "0" * 64})
     with pytest.raises(ValueError, match="is not the published file"):
         zoo.get(NAME, source=published)
@@ -543,7 +543,7 @@ def test_from(published, entry, cache, tmp_path, form, monkeypatch):
     assert same_weights(zoo.get(NAME, source=source), published)
 
 
-def test_from_something_else(published, entry, cache, tmp_path):
+def test_from_other_models_and_missing_files(published, entry, cache, tmp_path):
     entry(name="elmo_1x8_4_2048cnn_1xhighway/test")
     with pytest.raises(ValueError, match=r"not elmo_1x8_4_2048cnn_1xhighway/test: highways 0, not 1"):
         zoo.get("test", source=published)
@@ -643,7 +643,7 @@ def test_a_damaged_folder_is_made_again(published, entry, cache, fault):
     assert messages == [f"{NAME}: it is cached already, so {published} is not read; to read it delete {folder}"]
 
 
-def test_two_at_once(server, published, entry, cache, monkeypatch):
+def test_two_processes_at_once(server, published, entry, cache, monkeypatch):
     """The second waits, and uses what the first has made."""
     entry()
     serve(server, published)
@@ -676,7 +676,7 @@ def test_two_at_once(server, published, entry, cache, monkeypatch):
 
 
 @pytest.mark.slow  # a process that is killed
-def test_a_killed_conversion_leaves_nothing_for_ever(published, entry, cache, monkeypatch):
+def test_files_of_a_killed_conversion_are_removed_by_the_next(published, entry, cache, monkeypatch):
     entry()
     code = """
 import os, signal, sys

@@ -280,7 +280,7 @@ def test_the_published_vectors(tmp_path):
 
 @variants
 @pytest.mark.parametrize("block", [1 << 18, 5])  # numbers that are read at once
-def test_there_and_back(tmp_path, rng, monkeypatch, variant, block):
+def test_round_trip(tmp_path, rng, monkeypatch, variant, block):
     """hdf5 -> Keras -> model folder -> Keras -> hdf5, bit by bit; read again, it is the same model."""
     monkeypatch.setattr(weights, "BLOCK", block)
     options, cells = options_of(VARIANTS[variant])
@@ -304,7 +304,7 @@ def test_there_and_back(tmp_path, rng, monkeypatch, variant, block):
         assert written["char_cnn"]["n_characters"] == 262  # what both loaders ask for
 
 
-def test_words_that_are_no_words_have_zeros(tmp_path, rng):
+def test_the_vector_of_padding_is_zero(tmp_path, rng):
     options, cells = options_of(VARIANTS["words"])
     tensors = tensors_of(options, cells, rng)
     model, _ = allennlp.read(write_files(tmp_path, options, tensors))
@@ -358,7 +358,7 @@ def test_it_can_be_fine_tuned_and_exported(published, tmp_path):
 # -------------------------------------------------------------------------------------------------- where files are
 
 
-def test_places(published, tmp_path):
+def test_paths(published, tmp_path):
     weights_file, options = published / "lm_weights.hdf5", published / "options.json"
     expected = allennlp.read(published)[1]
     assert allennlp.read(weights_file)[1] == allennlp.read(str(published))[1] == expected
@@ -379,7 +379,7 @@ def test_places(published, tmp_path):
         allennlp.read(published)
 
 
-def test_hidden_files_beside_the_weights(published):
+def test_hidden_files_next_to_the_weights(published):
     """As macOS leaves them in archives."""
     (published / "options.json").rename(published / "other_options.json")
     for path in list(published.iterdir()):
@@ -498,7 +498,7 @@ def test_files_that_lead_to_others(published, kind):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100000])
-def test_options_that_are_no_json(published, content):
+def test_options_that_are_not_json(published, content):
     (published / "options.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"options\.json: not JSON"):
         allennlp.read(published)

@@ -267,7 +267,7 @@ def test_a_vocabulary_longer_than_the_embedding(published, tiny):
     assert bundle.vocab == tuple(tiny.PIECES)
 
 
-def test_places(published, tmp_path):
+def test_paths(published, tmp_path):
     expected = google.read(published)[1]
     for source in (published / "bert_model.ckpt", published / "bert_model.ckpt.index", str(published)):
         assert google.read(source)[1] == expected
@@ -282,7 +282,7 @@ def test_places(published, tmp_path):
         google.read(tmp_path / "nothing")
 
 
-def test_hidden_files_beside_a_checkpoint(published):
+def test_hidden_files_next_to_a_checkpoint(published):
     """As macOS leaves them in archives."""
     for path in list(published.glob("bert_model.ckpt.*")):
         path.rename(path.with_name(path.name.replace("bert_model", "model")))

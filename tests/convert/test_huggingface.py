@@ -231,7 +231,7 @@ def test_the_tensors_say_what_the_model_is(tmp_path, tiny):
 
 
 @every_architecture
-def test_there_and_back(tmp_path, tiny, name):
+def test_round_trip(tmp_path, tiny, name):
     """safetensors -> Keras -> model folder -> Keras -> safetensors, bit by bit; read again, it is the same model."""
     write_folder(tmp_path / "hub", name, tiny.PIECES)
     train.save(tmp_path / "m", *huggingface.read(tmp_path / "hub"))
@@ -617,7 +617,7 @@ def test_options_that_are_refused(folder, option, value, message):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100000])
-def test_a_config_that_is_no_json(folder, content):
+def test_a_config_that_is_not_json(folder, content):
     (folder / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"config\.json: not JSON"):
         huggingface.read(folder)
@@ -736,7 +736,7 @@ def test_labels_that_are_refused(tmp_path, tiny, labels, message):
 
 
 @pytest.mark.parametrize("claimed", ["BertForMultipleChoice", None, ["x"]])
-def test_a_classifier_of_what(tmp_path, tiny, claimed):
+def test_a_classifier_without_a_known_architecture(tmp_path, tiny, claimed):
     write_folder(tmp_path, "BertForTokenClassification", tiny.PIECES, architectures=claimed and [claimed])
     with pytest.raises(
         ValueError, match=rf"it has a classifier, and its architecture is {re.escape(str(claimed))}; BertForSeq"
@@ -753,7 +753,7 @@ def test_a_regression(tmp_path, tiny):
 
 
 @pytest.mark.parametrize("task", ["regress", "multilabel"])
-def test_regression_and_several_labels_go_and_come_back(task, tmp_path, folder):
+def test_round_trip_of_regression_and_several_labels(task, tmp_path, folder):
     _, bundle = huggingface.read(folder)
     labels = ("a", "b", "c") if task == "multilabel" else ()
     bundle = replace(bundle, labels=labels, head={}, **tasks.bundle_fields(task, pair=True))

@@ -76,7 +76,7 @@ def test_the_encoder(backbone, tokenizer, batch, tiny):
     assert difference.max() > 1e-4  # the test tells the forms apart
 
 
-def test_there_and_back(backbone, tokenizer):
+def test_round_trip(backbone, tokenizer):
     model, bundle = kerashub.read(backbone, tokenizer)
     back = dict(arrays(model, kerashub.table(bert.Config(**bundle.config))))
     before = {weight.path: np.asarray(weight) for weight in backbone.weights if "float" in str(weight.dtype)}

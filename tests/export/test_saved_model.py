@@ -30,7 +30,7 @@ def exported(models, tmp_path_factory):
     return saved_model.export(*train.load(models / "bert" / "classifier"), folder)
 
 
-def test_versions_count_up_and_nothing_else_is_left(exported, models):
+def test_versions_count_up_and_no_other_files_are_left(exported, models):
     second = saved_model.export(*train.load(models / "bert" / "classifier"), exported.parent)
     assert (exported.name, second.name) == ("1", "2")
     assert sorted(os.listdir(exported.parent)) == ["1", "2"]
@@ -138,7 +138,7 @@ def test_only_operators_that_tf_serving_knows(served):
     assert set(taken) == set(model.input)
 
 
-def test_what_a_client_gets(served):
+def test_outputs_for_a_client(served):
     _, bundle, version = served
     loaded = tf.saved_model.load(version)
     names = {"answer": ("question", "context")}.get(bundle.task, ("text", "pair")[: 1 + bundle.pairs])
@@ -219,7 +219,7 @@ def test_empty_batch(exported):
     assert outputs["probabilities"].shape == (0, 3)
 
 
-def test_what_cannot_be_served(models, tmp_path):
+def test_models_that_cannot_be_served(models, tmp_path):
     with pytest.raises(ValueError, match="pretrainer has nothing to serve"):
         saved_model.export(*train.load(models / "bert" / "pretrained"), tmp_path / "m")
     with pytest.raises(ValueError, match="no SavedModel in it"):
@@ -236,7 +236,7 @@ def test_a_failed_export_leaves_nothing(models, tmp_path, monkeypatch):
     assert os.listdir(tmp_path / "m") == []
 
 
-def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path, monkeypatch):
+def test_files_of_a_killed_export_are_removed_by_the_next(tmp_path, monkeypatch):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):

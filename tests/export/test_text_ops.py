@@ -141,7 +141,7 @@ def test_word_ids(bundle, tmp_path):
     assert not [*(tmp_path / "assets").iterdir()]
 
 
-def test_what_has_no_graph():
+def test_models_without_a_text_graph():
     with pytest.raises(ValueError, match="character n-grams have no graph"):
         features(Bundle("static", "embed", TABLE | {"buckets": 5}, 8, vocab=UNKNOWN))
 

@@ -65,7 +65,7 @@ def test_many_sequences_as_text_decode_has_them(layer, rng):
         assert decoded[real].tolist() == viterbi(row[real], *layer.get_weights())
 
 
-def test_the_first_of_equals(layer):
+def test_ties_go_to_the_first_label(layer):
     layer.set_weights([np.zeros_like(weight) for weight in layer.get_weights()])
     logits = np.array([[[0.0, -0.0, 0.0], [1, 2, 2], [-0.0, 0.0, -0.0]]], np.float32)
     assert np.asarray(layer(logits, mask=np.ones((1, 3), np.int32))).tolist() == [[0, 1, 0]]
@@ -115,7 +115,7 @@ def test_gradient(layer, logits, rng):
     assert np.isfinite(loss) and np.isfinite(tape.gradient(loss, big)).all()
 
 
-def test_what_is_masked_changes_nothing(layer, logits, rng):
+def test_masked_positions_change_nothing(layer, logits, rng):
     y = targets(rng)
     other = np.where(MASK[:, :, None] == 1, logits, 100 * rng.normal(size=logits.shape)).astype(np.float32)
     wide, mask = np.pad(other, ((0, 0), (2, 3), (0, 0)), constant_values=9), np.pad(MASK, ((0, 0), (2, 3)))
@@ -152,7 +152,7 @@ def test_tflite_gives_the_same_tags(layer, logits, tmp_path):
         assert actual.dtype == np.int32 and np.array_equal(actual[0], expected[row])
 
 
-def test_learns_what_follows_what(rng):
+def test_transitions_are_learned(rng):
     """Labels that take turns after a first word that tells the first of them, and others that tell nothing."""
     first = rng.integers(0, 2, (64, 1))
     y = ((first + np.arange(6)) % 2).astype(np.int32)

@@ -104,7 +104,7 @@ def outputs_and_gradients(layer, form, x, mask, factors):
 @with_and_without
 @pytest.mark.parametrize("clips", [CLIPS, {}])
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "unknown batch and length"])
-def test_three_forms_are_one(rng, projection, go_backwards, clips, traced):
+def test_three_forms_are_equal(rng, projection, go_backwards, clips, traced):
     layer = make(rng, projection, go_backwards, clips=clips)
     x = tf.constant(rng.normal(size=(B, T, D)), tf.float32)
     mask = tf.constant(MASK)
@@ -237,7 +237,7 @@ def test_state_in_and_out(rng, form, go_backwards, projection):
 
 @pytest.mark.parametrize("form", FORMS)
 @both_directions
-def test_two_halves_are_the_whole(rng, form, go_backwards):
+def test_two_halves_with_carried_state_equal_the_whole(rng, form, go_backwards):
     """The first row is longer than a half, the second shorter, the third empty, the fourth in between."""
     layer = make(rng, go_backwards=go_backwards)
     x, state = tf.constant(rng.normal(size=(B, T, D)), tf.float32), random_state(rng, layer)

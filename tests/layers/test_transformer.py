@@ -108,7 +108,7 @@ def test_activations(name):
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "float16"])
 @pytest.mark.parametrize("training", [False, True])
-def test_norm_by_one_operation_is_the_general_one(block, rng, monkeypatch, policy, training):
+def test_fused_norm_equals_the_general_form(block, rng, monkeypatch, policy, training):
     """Outputs and gradients, whatever the CPU is; float16 has the general form alone."""
     layer = TransformerBlock.from_config(block.get_config() | {"dtype": policy})
     layer.build((None, None, D))
@@ -136,7 +136,7 @@ def test_norm_by_one_operation_is_the_general_one(block, rng, monkeypatch, polic
 
 
 @pytest.mark.parametrize("length", [3, None])
-def test_what_may_be_exported_has_operations_that_every_machine_has(block, monkeypatch, length):
+def test_graphs_for_export_have_portable_operations_only(block, monkeypatch, length):
     monkeypatch.setattr(transformer, "_one_dnn", lambda: True)
     run = tf.function(lambda x: block(x, mask=tf.ones(tf.shape(x)[:2], tf.int32)))
     graph = run.get_concrete_function(tf.TensorSpec((None, length, D))).graph

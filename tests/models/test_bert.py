@@ -91,7 +91,7 @@ def test_an_input_longer_than_the_positions(bert_config, pieces):
             run(batch)
 
 
-def test_sinusoidal_positions_go_on_for_ever(bert_config, pieces):
+def test_sinusoidal_positions_of_any_length(bert_config, pieces):
     model = bert.encoder(replace(bert_config, max_positions=4, positions="sinusoidal"))
     assert not model.get_layer("position_embedding").weights
     text = " ".join(["the cat sat"] * 5)
@@ -116,7 +116,7 @@ def test_attention_on_request(bert_config, pieces, sentences, rng):
         assert not np.asarray(layer)[np.broadcast_to(real[:, None, None, :] == 0, layer.shape)].any()
 
 
-def test_activation_and_dropouts_reach_every_place(bert_config, pieces, sentences):
+def test_activation_and_dropouts_reach_every_layer(bert_config, pieces, sentences):
     config = replace(bert_config, activation="gelu_tanh", dropout=0.2, attention_dropout=0.3)
     model = bert.pretrainer(config)
     assert model.get_layer("mlm_transform").activation is gelu_tanh
@@ -155,7 +155,7 @@ def test_without_pooler(bert_config, pieces, sentences):
         ({"pooler": "yes"}, "pooler='yes': true or false is needed"),
     ],
 )
-def test_a_config_that_no_encoder_can_have(bert_config, change, message):
+def test_invalid_configs(bert_config, change, message):
     with pytest.raises(ValueError, match=message):
         replace(bert_config, **change)
 

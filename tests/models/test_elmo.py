@@ -57,7 +57,7 @@ def test_layers(elmo_config, characters, sentences, rng, residual):
     np.testing.assert_allclose(out["pooled"], mean, atol=1e-6)
 
 
-def test_steps_that_nothing_depends_on_are_left_out(elmo_config, characters, sentences, rng):
+def test_steps_over_dropped_markers_are_left_out(elmo_config, characters, sentences, rng):
     """The encoder that keeps the markers takes every step, and gives the same words."""
     short, whole = elmo.encoder(elmo_config), elmo.encoder(elmo_config, keep_markers=True)
     train.copy_weights(short, whole)
@@ -190,7 +190,7 @@ def stateless(model, config):
     return encoder
 
 
-def test_another_state_to_begin_with(elmo_config, characters, rng):
+def test_an_initial_state(elmo_config, characters, rng):
     """One sentence after the other through the layers themselves, without markers taken off and put on in between."""
     model = elmo.encoder(elmo_config, carry_state=True)
     first_batch, second_batch = (characters([text]) for text in ("a b c", "d e"))

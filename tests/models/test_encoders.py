@@ -40,7 +40,7 @@ def test_a_sentence_is_the_same_alone_in_a_batch_and_with_more_padding(family, s
                 np.testing.assert_allclose(second[row, :size], first[0], atol=1e-5)
 
 
-def test_what_is_under_the_padding_does_not_matter(family, sentences, rng):
+def test_values_under_the_padding_do_not_matter(family, sentences, rng):
     encoder, features = family
     batch = features(sentences)
     before = arrays(encoder(batch))

@@ -148,7 +148,7 @@ def test_longer_texts_in_a_second_phase(folder, corpus, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:__array__")
-def test_to_go_on_from_the_encoder_of_a_task_network(folder, corpus, pairs, tmp_path):
+def test_init_from_the_encoder_of_a_task_network(folder, corpus, pairs, tmp_path):
     """Nothing of the task network comes along, else the new folder could not be loaded."""
     options = {"stack": "cnn", "units": 4, "steps": 1, "batch_size": 8}
     (tmp_path / "texts.tsv").write_text("text\tlabel\n" + "w1 w2\tyes\nw3 w4\tno\n" * 8)
@@ -161,7 +161,7 @@ def test_to_go_on_from_the_encoder_of_a_task_network(folder, corpus, pairs, tmp_
 
 
 @pytest.mark.filterwarnings("ignore:__array__")  # of NumPy, on Keras' variables; `warns` lets it out
-def test_to_go_on_from_an_encoder_alone(folder, corpus, tmp_path):
+def test_init_from_an_encoder(folder, corpus, tmp_path):
     train.save(tmp_path / "encoder", *train.load_encoder(folder))
     with pytest.warns(UserWarning, match="encoder has no mlm_transform, mlm_norm, .*trained from random weights"):
         pretrain(corpus, tmp_path / "out", init=tmp_path / "encoder", learning_rate=1e-12)
@@ -193,7 +193,7 @@ def test_pretraining_that_is_refused(folder, corpus, tmp_path, options, message)
 
 
 @pytest.mark.slow  # three trainings
-def test_an_interrupted_run_ends_as_an_undisturbed_one(corpus, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(corpus, tmp_path, monkeypatch):
     """With dropout and dynamic masks: the weights are those of an undisturbed run, to the last bit."""
     options = {"steps": 12, "dropout": 0.3, "learning_rate": 1e-3, "evaluations": 2, "checkpoint_minutes": 1e-9}
     pretrain(corpus, tmp_path / "one", **options)
@@ -311,7 +311,7 @@ def test_the_encoder_of_a_classifier_of_pairs(classifier, corpus, tmp_path):
     assert not train.load(tmp_path / "on")[1].pairs
 
 
-def test_preparing_destroys_nothing(prepared, folder, corpus, tmp_path):
+def test_a_failed_prepare_deletes_nothing(prepared, folder, corpus, tmp_path):
     options = {"vocab": corpus.parent / "vocab.txt"}
     for wrong, message in (
         ({"max_length": 4}, "max_length=4"),

@@ -114,7 +114,7 @@ def test_sentences_are_scored_whole_and_in_order(folder):
         assert entry["perplexity"] == pytest.approx(np.exp(-(forward + backward) / (2 * entry["words"] + 2)), rel=1e-5)
 
 
-def test_a_text_is_scored_as_it_runs_on(folder, tmp_path):
+def test_running_text_is_scored_with_carried_state(folder, tmp_path):
     """One document, in BPTT segments of 20 words, against the whole document."""
     draw = random.Random(2)
     sentences = [draw.choices(WORDS, k=draw.randint(1, 12)) for _ in range(15)]
@@ -178,7 +178,7 @@ def test_pretraining_that_is_refused(folder, corpus, vocabularies, options, mess
 
 
 @pytest.mark.parametrize("options", [{"unroll": 5}, {"samples": 5}, {"read_words": True}, {"optimizer": "adagrad"}])
-def test_what_is_not_for_bert(corpus, tmp_path, options):
+def test_options_that_are_not_for_bert(corpus, tmp_path, options):
     with pytest.raises(ValueError, match="read_words, unroll, samples and adagrad are for ELMo"):
         recipes.pretrain("bert", [corpus], tmp_path, steps=1, **options)
 
@@ -190,14 +190,14 @@ STANDING_STILL = {"size": None, "learning_rate": 1e-12}
 ENCODER = ("char_cnn", "forward_0", "backward_0")
 
 
-def test_to_start_from_a_language_model(folder, corpus, tmp_path):
+def test_init_from_a_language_model(folder, corpus, tmp_path):
     pretrain(corpus, tmp_path, init=folder, **STANDING_STILL)
     assert same(weights(tmp_path, *ENCODER, "softmax"), weights(folder, *ENCODER, "softmax"))
     assert train.load(tmp_path)[1].vocab == train.load(folder)[1].vocab
 
 
 @pytest.mark.filterwarnings("ignore:__array__")  # of NumPy, on Keras' variables; `warns` lets it out
-def test_to_start_with_another_vocabulary(folder, corpus, vocabularies):
+def test_init_with_another_vocabulary(folder, corpus, vocabularies):
     """A softmax over running text, sampled, too."""
     (vocabularies / "short.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *WORDS[:20]]))
     out, vocab = vocabularies / "out", vocabularies / "short.txt"
@@ -208,7 +208,7 @@ def test_to_start_with_another_vocabulary(folder, corpus, vocabularies):
 
 
 @pytest.mark.filterwarnings("ignore:__array__")  # of NumPy, on Keras' variables; `warns` lets it out
-def test_to_start_from_an_encoder(folder, corpus, tmp_path):
+def test_init_from_an_encoder(folder, corpus, tmp_path):
     """Its vocabulary is counted anew, and is the same; its softmax is a fresh one."""
     train.save(tmp_path / "encoder", *train.load_encoder(folder))
     with pytest.warns(UserWarning, match="encoder has no softmax that fits"):
@@ -248,7 +248,7 @@ def test_a_model_is_trained_again_from_its_record(corpus, tmp_path, monkeypatch)
     assert all(np.array_equal(left, right) for left, right in zip(first, second, strict=True))
 
 
-def test_a_loss_that_is_no_number_ends_the_command(corpus, tmp_path, capsys):
+def test_a_nan_loss_ends_the_command(corpus, tmp_path, capsys):
     options = "--size test --max-length 8 --batch-size 8 --steps 40 --learning-rate 1e38"
     assert cli.main(f"pretrain elmo --corpus {corpus} --out {tmp_path} {options}".split()) == 1
     assert re.search(
@@ -257,7 +257,7 @@ def test_a_loss_that_is_no_number_ends_the_command(corpus, tmp_path, capsys):
     assert not (tmp_path / "bundle.json").exists()
 
 
-def test_an_option_that_there_is_not(corpus, tmp_path):
+def test_an_unknown_option(corpus, tmp_path):
     with pytest.raises(TypeError, match=r"pretrain\(\) has no option 'batchsize'; the nearest one is 'batch_size'"):
         pretrain(corpus, tmp_path, batchsize=3)
     with pytest.raises(TypeError, match=r"prepare\(\) has no option 'copy'; the nearest one is 'copies'"):
@@ -272,7 +272,7 @@ def test_the_published_recipe_learns(corpus, tmp_path):
 
 
 @pytest.mark.slow  # three processes that import TensorFlow and train
-def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path):
+def test_a_killed_run_resumes_to_the_result_of_an_undisturbed_one(corpus, tmp_path):
     """Killed hard, with dropout, sampled words and carried states, and started again by the same command."""
     options = "--unroll 5 --samples 20 --steps 20 --batch-size 8 --learning-rate 0.0003 --checkpoint-minutes 0.001"
 

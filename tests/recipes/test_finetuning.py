@@ -156,7 +156,7 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)) or "alone",
 )
-def test_a_network_over_an_elmo_that_stays_as_it_is(task, options, data, models, vectors, tmp_path):
+def test_a_task_network_over_a_frozen_elmo(task, options, data, models, vectors, tmp_path):
     options = options | ({"extra_embeddings": vectors} if "extra_embeddings" in options else {})
     encoder = models / "elmo" / "pretrained"
     options |= {"units": 32, "learning_rate": 0.02, "steps": 200, "batch_size": 32, "dropout": 0.0}
@@ -221,7 +221,7 @@ def test_the_best_by_the_metric_is_kept_and_patience_ends_the_run(data, vectors,
     assert not np.array_equal(seen[1][-1], seen[3][-1])
 
 
-def test_an_interrupted_run_ends_as_an_undisturbed_one(data, vectors, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(data, vectors, tmp_path, monkeypatch):
     learned, dev, _ = data("classify")
     options = {"stack": "cnn", "units": 4, "steps": 40, "batch_size": 4, "learning_rate": 1e-3, "patience": 30}
 
@@ -249,7 +249,7 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(data, vectors, tmp_path, 
     assert not (tmp_path / "two" / "checkpoint").exists()
 
 
-def test_a_run_goes_on_without_collating_the_batches_before(data, vectors, tmp_path, monkeypatch):
+def test_a_resumed_run_does_not_collate_earlier_batches(data, vectors, tmp_path, monkeypatch):
     fit, given, collated = train.fit, [], []
     monkeypatch.setattr(
         train, "fit", lambda model, data, *args, **kw: given.append(data) or fit(model, data, *args, **kw)
@@ -282,7 +282,7 @@ class Counted(Example):
 
 
 @pytest.mark.slow  # 900 steps
-def test_the_examples_are_never_held_all_together(vectors, tmp_path, monkeypatch):
+def test_the_examples_are_not_all_held_in_memory(vectors, tmp_path, monkeypatch):
     passes = []
 
     def read(task, data, columns=None, skipped=None, split="train"):
@@ -344,7 +344,7 @@ def test_pairs_over_an_encoder_of_one_text(task, data, vectors, tmp_path):
         recipes.finetune(learned, dev, vectors, vectors, task="classify" if task == "pair" else task, steps=1)
 
 
-def test_where_an_answer_ends_and_none_begins_is_chosen_by_dev(models, tmp_path):
+def test_the_null_threshold_is_chosen_on_dev(models, tmp_path):
     """Questions whose context has no answer: the threshold is the best one of `dev`."""
     draw = random.Random(2)
     asked = [an_example("answer", draw) for _ in range(80)]

@@ -115,13 +115,13 @@ def test_nothing_is_downloaded(prepare):
 
 
 @pytest.mark.parametrize("name", ["nosuchset", "glue/nosuch"])
-def test_a_set_that_is_not_there(prepare, name):
+def test_an_unknown_data_set(prepare, name):
     with pytest.raises(ValueError, match=f"^tfds:{name}: no such data set in TensorFlow Datasets") as caught:
         list(read("classify", f"tfds:{name}"))
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_wrong_is_said_before_anything_is_read():
+def test_errors_are_raised_before_anything_is_read():
     with pytest.raises(ValueError, match="task 'sort': one of"):
         read("sort", "tfds:glue/sst2")
     with pytest.raises(ValueError, match="columns"):

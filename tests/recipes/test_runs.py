@@ -61,7 +61,7 @@ def test_the_identity_changes_with_all_that_the_result_depends_on(files):
     assert len(others) == 9
 
 
-def test_a_run_is_done_again_from_its_record_alone(files, capsys):
+def test_a_run_is_repeated_from_its_record(files, capsys):
     argv = f"train --data {files}/a.tsv --dev {files}/a.tsv --encoder words --out {files}/one --columns text=body"
     argv += " --stack cnn --units 4 --epochs 6 --batch-size 2 --learning-rate 0.02 --seed 3"
     assert cli.main(argv.split()) == 0
@@ -99,7 +99,7 @@ def test_an_unknown_option_names_the_nearest(files):
         recipes.embed(files / "vectors", ["red"], files / "a.npz", layer="top")
 
 
-def test_a_mix_that_was_never_learned_is_told(tmp_path):
+def test_an_untrained_mix_is_reported(tmp_path):
     config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
     bundle = Bundle("elmo", "embed", asdict(config), 8)
     train.save(tmp_path / "lm", train.build(bundle), bundle)

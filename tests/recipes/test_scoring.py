@@ -96,7 +96,7 @@ def test_figures_and_answers(task, batch_size, folders, tmp_path):
     assert len(set(sources)) == len(sources) <= 3 and all(source.startswith(f"{path}:") for source in sources)
 
 
-def test_the_worst_examples_as_a_person_reads_them(folders, tmp_path):
+def test_the_worst_examples_in_readable_form(folders, tmp_path):
     shown = {}
     for task in GOOD:
         worst = recipes.score(folders / task, put(tmp_path, *GOOD[task]))["worst"]

@@ -44,7 +44,7 @@ def letters(lowercase, *texts):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize(("context", "answer"), ANSWERS)
-def test_the_target_of_an_answer_gives_it_back(context, answer, lowercase):
+def test_the_target_of_an_answer_decodes_to_it(context, answer, lowercase):
     features = WordPieceFeatures(letters(lowercase, "q", context), 40)
     question = Question("q", context, ((answer, context.index(answer)),))
     (row,) = features.windows(["q"], [context])[0]
@@ -158,7 +158,7 @@ print(json.dumps(results))
 
 
 @pytest.mark.slow  # a process of its own, and four trainings
-def test_two_replicas_learn_tags_as_one():
+def test_two_replicas_train_a_tagger_as_one_does():
     """Though they have unequal numbers of words; in a process of its own, as strategies need."""
     config = {"words": 7, "width": 4}
     bundle = {"family": "static", "task": "tag", "config": config, "max_length": 8, "labels": ["O", "X"]}
@@ -207,7 +207,7 @@ def test_examples_that_do_not_fit(task, example, options, message):
     assert list(Reader(tasks.get(task), **options, skipped=skipped)([example])) == [] and skipped == [message]
 
 
-def test_labels_that_are_no_reason():
+def test_false_values_are_labels():
     assert list(Reader(tasks.get("multilabel"), labels=["a"])([Example("x", ())])) == [Example("x", ())]
     assert list(Reader(tasks.get("regress"))([Example("x", 0.0)])) == [Example("x", 0.0)]
     assert list(Reader(tasks.get("answer"))([Question("q", "c", ())])) == [Question("q", "c", ())]

@@ -75,7 +75,7 @@ def test_figures_are_those_of_the_gap_scorer():
     assert none["f1"] == 0 and "bias" not in none
 
 
-def test_the_scorers_are_antisymmetric_in_nothing_but_the_names(models):
+def test_swapped_names_swap_their_logits(models):
     """Names that change places change the places of their logits: the same network scores both."""
     encoder, bundle = train.load_encoder(models / "bert" / "pretrained")
     from keras_ctxrep.models import heads
@@ -111,7 +111,7 @@ def trained(request, models, tmp_path_factory):
     return folder
 
 
-def test_the_whole_way(trained, tmp_path):
+def test_every_engine(trained, tmp_path):
     """The same names in Keras, in the SavedModel and in the int8 file."""
     examples = generated(40, seed=2)
     figures = recipes.score(trained, examples)

@@ -121,7 +121,7 @@ def test_answer():
         ("answer", [Question("", "", None, source="a.json:1")], [{"answer": ""}], "a.json:1: no answers to compare"),
     ],
 )
-def test_what_cannot_be_compared(task, gold, answers, message):
+def test_examples_that_cannot_be_evaluated(task, gold, answers, message):
     with pytest.raises(ValueError, match=message):
         evaluate(task, gold, answers)
 
@@ -133,7 +133,7 @@ def test_only_the_worst_are_named():
     assert report.worst == [*range(10)] and report.interval is None  # none gives "a" any probability
 
 
-def test_ten_thousand_examples_are_no_wait(rng):
+def test_evaluation_of_ten_thousand_examples_is_fast(rng):
     count = 10_000
     tags = [tuple(rng.choice(["O", "O", "B-x", "I-x", "B-y"], size=12).tolist()) for _ in range(count)]
     begin = time.process_time()

@@ -81,7 +81,7 @@ def test_tables_refuses(write, name, content, message):
         list(read("classify", write(name, content)))
 
 
-def test_places_are_not_compared_but_kept(write):
+def test_sources_are_kept_but_not_compared(write):
     path = write("a.tsv", TSV)
     assert [example.source for example in read("classify", path)] == [f"{path}:2", f"{path}:3"]
 
@@ -137,7 +137,7 @@ def test_read_tagged(write, name, content, columns, expected, suffix):
     assert list(read("tag", path, columns)) == [Tagged(*wanted) for wanted in expected]
 
 
-def test_a_sentence_stands_where_its_first_word_does(write):
+def test_the_source_of_a_sentence_is_the_line_of_its_first_word(write):
     path = write("a.conll", "# id\na\tO\nb\tO\n\n-DOCSTART-\tO\nc\tO\n")
     assert [example.source for example in read("tag", path)] == [f"{path}:2", f"{path}:6"]
 
@@ -265,7 +265,7 @@ def test_malformed_rows_are_left_out_if_asked(write, task, name, content, count,
         ("a.tsv", b"words\na\n", "the header must name a column"),
     ],
 )
-def test_what_is_raised_all_the_same(write, name, content, message):
+def test_errors_that_skipping_does_not_catch(write, name, content, message):
     with pytest.raises(ValueError, match=message):
         list(read("classify", write(name, content), skipped=[]))
 
@@ -280,7 +280,7 @@ def test_the_words_of_a_row():
 @pytest.mark.parametrize(
     ("task", "name", "row"), [("classify", "a.tsv", b"a fine day\tgood\n"), ("tag", "a.conll", b"a\tO\n\n")]
 )
-def test_rows_do_not_pile_up(write, task, name, row):
+def test_rows_are_streamed(write, task, name, row):
     path = write(name, b"text\tlabel\n\n" + row * 10_000)
     tracemalloc.start()
     count = sum(1 for _ in read(task, path))

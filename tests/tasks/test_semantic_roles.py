@@ -86,7 +86,7 @@ def test_malformed(name, text, message, tmp_path):
     assert message in str(error.value)
 
 
-def test_a_key_of_the_user_is_no_conll_sentence():
+def test_unknown_keys_of_a_row_are_ignored():
     row = {"words": ["it", "ran"], "predicate": 1, "predicates": [[0, ["O"]]]}
     assert list(TASK.examples(row)) == [Roles(("it", "ran"), 1)]
 
@@ -142,7 +142,7 @@ def trained(request, models, tmp_path_factory):
     return folder
 
 
-def test_the_whole_way(trained, tmp_path):
+def test_every_engine(trained, tmp_path):
     """The predicate that is marked decides, in Keras, the SavedModel and, without TensorFlow, the int8 file."""
     examples = generated(40, seed=2)
     assert recipes.score(trained, examples)["span_f1"] > 0.95

@@ -86,14 +86,14 @@ def test_round_trip(tmp_path, bundle):
     assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == names
 
 
-def test_hashes_of_what_stands_beside_it(folder):
+def test_hashes_of_the_other_files(folder):
     files = bundles.load(folder).files
     assert set(files) == {"vocab.txt", "model.weights.h5"}
     assert files["model.weights.h5"] == hashlib.sha256(b"weights").hexdigest()
     assert files["vocab.txt"] == bundles.sha256(folder / "vocab.txt")
 
 
-def test_a_saved_model_keeps_it_in_its_assets(tmp_path):
+def test_in_the_assets_of_a_saved_model(tmp_path):
     bundles.save(BERT, tmp_path / "assets.extra")
     assert fields_of(bundles.load(tmp_path)) == fields_of(BERT)
 
@@ -122,7 +122,7 @@ def test_a_missing_file(folder, name):
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/../secret", "a/../../secret", ".."])
-def test_names_of_files_reach_nothing_outside(folder, name):
+def test_file_names_outside_the_folder_are_not_read(folder, name):
     secret = folder.parent / "secret"
     secret.write_bytes(b"x")
     rewrite(folder, files={"vocab.txt": bundles.sha256(folder / "vocab.txt"), name: bundles.sha256(secret)})
@@ -230,7 +230,7 @@ FORMAT_1 = {"format": 1, "reads": None, "settings": None}  # which format 1 does
 ASKING = {"stride": 128, "max_answer": 30, "null_threshold": None}
 
 
-def test_bundles_written_before_there_were_more_fields(folder):
+def test_bundles_without_later_fields(folder):
     later = ("strip_accents", "split_cjk", "stack", "extra_embeddings", "stride", "max_answer", "null_threshold")
     for task, settings in (("classify", {}), ("answer", ASKING)):
         rewrite(folder, **dict.fromkeys(later), **FORMAT_1, task=task)

@@ -93,7 +93,7 @@ def test_hold_out():
     assert held == hold_out(CORPUS, fraction=0.25, seed=3) != hold_out(CORPUS, fraction=0.25, seed=4)
 
 
-def test_what_is_held_out_depends_on_the_text_alone():
+def test_held_out_blocks_depend_on_the_text_alone():
     """Not on the order of the files, and little on how many blocks are wanted."""
     held = {tuple(block) for block in hold_out(CORPUS, fraction=0.25)}
     assert {tuple(block) for block in hold_out(CORPUS[::-1], fraction=0.25)} == held
@@ -119,7 +119,7 @@ def test_too_little_to_hold_out():
         hold_out([])
 
 
-def test_what_is_not_held_out():
+def test_the_rest_of_the_corpus():
     held = hold_out(CORPUS, fraction=0.25)
     rest = list(without(iter(CORPUS), held))
     assert {len(part) for part in rest} <= {BLOCK, 2 * BLOCK, SIZE}  # neighbours of one document stay together

@@ -116,7 +116,7 @@ def test_the_best_window_wins():
     assert len({(answer["start"], answer["end"]) for answer in answers}) == len(answers) and null == -4
 
 
-def test_nothing_to_answer_with():
+def test_a_context_without_pieces():
     windows = asked("")
     outputs = [{"start_logits": np.array([1.0, 9, 9, 9]), "end_logits": np.array([2.0, 9, 9, 9])}]
     assert len(windows[0]) == 4 and best_answers(windows, outputs, "", 30) == ([], 3.0)

@@ -56,7 +56,7 @@ def test_character_features():
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["\u200b", " "]])
-def test_character_features_of_nothing(texts):
+def test_character_features_of_no_text(texts):
     batch = CharacterFeatures(max_characters=6)(texts)
     assert batch["char_ids"].shape == (len(texts), 1, 6) and not batch["mask"].any()
 

@@ -193,7 +193,7 @@ def test_language_model_batch_by_hand():
         np.testing.assert_allclose(weights[key], real * (9 / 6), rtol=1e-7)
 
 
-def test_weights_make_the_mean_over_all_positions_that_over_the_real_ones(rng, features):
+def test_a_weighted_mean_over_all_positions_equals_that_over_the_real_ones(rng, features):
     characters = CharacterFeatures(max_length=30)
     sentences = [["w"] * int(n) for n in rng.integers(1, 40, 16)]
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "w"])
@@ -242,7 +242,7 @@ def test_segments_are_whole_and_marked(pairs, features):
             assert segment == list(range(segment[0], segment[0] + len(segment)))  # consecutive pieces of the corpus
 
 
-def test_what_follows_really_follows_in_one_document(pairs, features):
+def test_next_sentences_follow_in_the_same_document(pairs, features):
     documents, place, rows = pairs
     seen = {True: 0, False: 0}
     for row, follows, first, second in rows:
@@ -286,7 +286,7 @@ def test_half_of_the_second_segments_follow(features, rng, sentences, max_length
     assert abs(np.mean(result) - 0.5) < 3 * 0.5 / len(result) ** 0.5
 
 
-def test_both_ends_of_what_is_too_long_are_cut(rng):
+def test_long_segments_are_cut_at_both_ends(rng):
     """As the loop of the reference does it, one piece at a time."""
 
     def loop(left, right, room):
@@ -425,7 +425,7 @@ def test_whole_words_are_masked_whole(wordpiece, rows, rng):
                 assert (position in chosen) == (position - 1 in chosen)
 
 
-def test_a_word_larger_than_the_share_is_passed_over(rng):
+def test_a_word_longer_than_the_remaining_count_is_skipped(rng):
     masking = Masking(WordPiece([*SPECIAL_PIECES, "a", "##b", "c"]), fraction=0.2, whole_words=True)
     row = Row([2, 5, *[6] * 7, 7, 3, 7, 3], first=11)  # one word of eight pieces, and two of one
     result = [masking((row, True), rng).positions for _ in range(50)]

@@ -49,7 +49,7 @@ def test_class_metrics_are_those_of_scikit_learn(rng, labels, count):
         assert scores.confusion(first, second, labels).tolist() == table.tolist()
 
 
-def test_what_is_no_label_is_not_confused_but_wrong():
+def test_unknown_labels_are_wrong_but_not_in_the_confusion_table():
     assert scores.confusion(["a", "b", "x"], ["a", None, "a"], ["a", "b"]).tolist() == [[1, 0], [0, 0]]
     assert scores.f1(["a", "a"], ["a", None], ["a"]) == pytest.approx(2 / 3)
     with pytest.raises(ValueError, match="average 'weighted'; one of macro, micro"):

@@ -97,7 +97,7 @@ def test_half_a_surrogate_pair_is_left_out():
 
 
 @pytest.mark.parametrize("text", [None, b"to", 3])
-def test_what_is_no_text(text):
+def test_inputs_that_are_not_text(text):
     for encode in (WordPiece(VOCAB).encode_batch, WordPiece(VOCAB).ids_batch):
         with pytest.raises(TypeError, match=f"text 1 is {text!r}: give a string"):
             encode(["to", text])
@@ -297,7 +297,7 @@ def test_vocabulary_errors_name_piece_and_line():
         WordPiece(["[PAD]", "[UNK]", "[SEP]", "a"])
 
 
-def test_special_pieces_may_stand_anywhere():
+def test_special_pieces_may_have_any_id():
     pieces = WordPiece(["a", *reversed(SPECIAL_PIECES), "b"])
     assert (pieces.mask, pieces.sep, pieces.cls, pieces.unk, pieces.pad) == (1, 2, 3, 4, 5)
     assert [piece.id for piece in pieces.encode("b a c")] == [6, 0, 4]
@@ -359,7 +359,7 @@ def test_train_with_the_rules_of_the_vocabulary(lowercase, strip_accents):
     assert "日本語" not in WordPiece.train(["日本語"] * 9, 100).vocab
 
 
-def test_train_with_a_number_of_letters():
+def test_train_with_a_limited_alphabet():
     texts = ["aaaa bbb cc d"] * 5
     pieces = WordPiece.train(texts, 60, alphabet=2)
     assert {piece for piece in pieces.vocab if len(piece.removeprefix("##")) == 1} == {"a", "b", "##a", "##b"}
@@ -369,14 +369,14 @@ def test_train_with_a_number_of_letters():
         WordPiece.train(texts, 8, alphabet=4)
 
 
-def test_train_with_letters_of_ones_choice():
+def test_train_with_a_given_alphabet():
     pieces = WordPiece.train(["aaaa bbb cc d"] * 5, 60, alphabet="dbz")
     single = {piece for piece in pieces.vocab if len(piece.removeprefix("##")) == 1}
     assert single == {"b", "d", "z", "##b", "##d", "##z"}  # each word of these letters has pieces
     assert pieces.unk not in pieces.ids_batch(["zdb bdz"])[0] and pieces.ids_batch(["a"]) == [[pieces.unk]]
 
 
-def test_train_with_special_pieces_in_places():
+def test_train_with_special_pieces_at_given_ids():
     special = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[ENT]"]
     pieces = WordPiece.train(["[ENT] ent ent [unused0]"] * 5, 60, special=special)
     assert pieces.vocab[:8] == special and (pieces.pad, pieces.unk, pieces.mask) == (0, 3, 6)
@@ -389,7 +389,7 @@ def test_train_with_special_pieces_in_places():
 
 
 @pytest.mark.parametrize("at_once", [0, 30, 10_000])
-def test_train_with_a_smallest_count(monkeypatch, at_once):
+def test_train_with_a_minimum_count(monkeypatch, at_once):
     monkeypatch.setattr(tokens, "_AT_ONCE", at_once)
     texts = ["rare"] * 9 + ["often"] * 10
     assert {"often", "rare"} <= set(WordPiece.train(texts, 60).vocab)
