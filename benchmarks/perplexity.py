@@ -1,4 +1,4 @@
-"""A biLM trained for some minutes, beside counted n-grams of the same text: full-softmax perplexity on held-out text.
+"""A biLM trained for some minutes against counted n-grams of the same text: full-softmax perplexity on held-out text.
 
     python benchmarks/perplexity.py --train train.txt --valid valid.txt --minutes 30 --out lm
 

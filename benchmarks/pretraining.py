@@ -1,4 +1,4 @@
-"""A small BERT pretrained for some minutes, and what that is worth on two tasks beside the same network untrained.
+"""A small BERT pretrained for some minutes, fine-tuned on two tasks, against the same network without pretraining.
 
     python benchmarks/pretraining.py --train train.txt --valid valid.txt --data ../shared/data --minutes 30 --out bert
 

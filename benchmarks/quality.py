@@ -1,4 +1,4 @@
-"""What fine-tuning gives: beside Hugging Face transformers from the same weights, and with and without context.
+"""Quality of fine-tuning: against Hugging Face transformers from the same weights, and with and without context.
 
     python benchmarks/quality.py --data ../shared/data --minilm FOLDER --original FOLDER --peers peers/bin/python \\
         --elmo FOLDER --out results.jsonl

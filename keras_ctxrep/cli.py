@@ -215,7 +215,7 @@ def _neighbours_flags(flags: Flags) -> None:
     flags.add("folder", "a model folder of any task")
     flags.add("--word", "the word", required=True)
     flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
-    flags.add("--sentence", "where the word stands (default: the first sentence that has it)", metavar="TEXT")
+    flags.add("--sentence", "a sentence with the word (default: the first one in the text)", metavar="TEXT")
     flags.add("-k", "how many (default: 10)", type=_positive, metavar="N")
     flags.add("--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean"))
     flags.add("--json", "print one JSON array", action="store_true", default=None)
@@ -272,8 +272,8 @@ def _plot_senses(folders: list[str], out: str, **values) -> None:
 
 def _plot_flags(flags: Flags) -> None:
     flags.add("kind", "what to draw", choices=tuple(_PLOTS))
-    flags.add("folders", "a model folder; mix: or several", nargs="+", metavar="FOLDER")
-    flags.add("--out", "the picture; attention: or a page, FILE.html", required=True, metavar="FILE.png")
+    flags.add("folders", "a model folder; mix: one or several", nargs="+", metavar="FOLDER")
+    flags.add("--out", "the picture; attention: or an HTML page, FILE.html", required=True, metavar="FILE.png")
     flags.add("--text", "attention: the text")
     flags.add("--pair", "attention: a second text", metavar="TEXT")
     flags.add("--word", "senses: the word")

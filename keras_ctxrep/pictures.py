@@ -569,7 +569,9 @@ def _drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
             fonts.append(name)
     if lacking:
         page = "; install one, or look at it as .html in a browser"
-        warnings.warn(f"{out}: no font here has the letters {''.join(sorted(lacking)[:10])}{page}", stacklevel=4)
+        warnings.warn(
+            f"{out}: no installed font has the characters {''.join(sorted(lacking)[:10])}{page}", stacklevel=4
+        )
     with (
         matplotlib.rc_context({"font.family": [*dict.fromkeys(fonts)], "text.parse_math": False}),
         warnings.catch_warnings(),

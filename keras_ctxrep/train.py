@@ -314,7 +314,7 @@ def fit(
     """
     settings = Fit.of(options, "fit")
     if validation is not None and eval_model is None and any(getattr(layer, "streams", None) for layer in model.layers):
-        raise ValueError("a biLM with streams would lose its place in them by validating: give an eval_model")
+        raise ValueError("a biLM with streams would lose its state by validating: give an eval_model")
     make = partial(AdamW, settings.learning_rate, settings.weight_decay, settings.clip)
     with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
         compile(model, (optimizer or make)(), loss)

@@ -255,7 +255,7 @@ def test_embed(family, models, tmp_path, capsys):
     ):
         arguments = ["embed", folder, "--input", tmp_path / "in.txt", "--out", tmp_path / name, "--layers", layers]
         assert cli.main(list(map(str, arguments))) == 0
-        assert ("it has learned no scalar mix" in capsys.readouterr().err) == (layers == "mix")
+        assert ("it has no trained scalar mix" in capsys.readouterr().err) == (layers == "mix")
     encoder, bundle = train.load_encoder(folder)
     arrays = {name: np.load(tmp_path / f"{name}.npz") for name in ("all", "top", "mix", "mean")}
     assert list(arrays["all"]) == ["0", "1", "2"]

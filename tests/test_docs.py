@@ -90,7 +90,7 @@ def place(models, tmp_path_factory):
 
 @pytest.mark.slow  # of one page alone: dozens of commands, half of which train
 @pytest.mark.filterwarnings("ignore:bert has no mlm_transform")  # as the page says
-@pytest.mark.filterwarnings("ignore:.*it has learned no scalar mix")  # `--layers mix` of a language model
+@pytest.mark.filterwarnings("ignore:.*it has no trained scalar mix")  # `--layers mix` of a language model
 @every_page
 def test_commands(page, place, monkeypatch, capsys):
     """In order, with short trainings instead of long ones."""

@@ -96,8 +96,8 @@ def test_a_file_in_place_of_flags(tmp_path, name, content):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("cuont: 5", r"a\.yaml: 'cuont' is no option of this command; the nearest one is 'count'"),
-        ("count: 5\nrates: 0.1", "'rates' is no option of this command; the nearest one is 'rate'"),
+        ("cuont: 5", r"a\.yaml: 'cuont' is not an option of this command; the nearest one is 'count'"),
+        ("count: 5\nrates: 0.1", "'rates' is not an option of this command; the nearest one is 'rate'"),
         ("- count", "options and their values are needed"),
         ("5: 3", "options and their values are needed"),
         ("count: [", r"a\.yaml: not YAML"),

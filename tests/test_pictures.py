@@ -111,7 +111,7 @@ def test_characters_missing_from_the_font_are_reported(models, tmp_path, monkeyp
     monkeypatch.setattr(font_manager.fontManager, "ttflist", font_manager.fontManager.ttflist[:0])
     real = font_manager.findfont("DejaVu Sans")
     monkeypatch.setattr(font_manager, "findfont", lambda *_, **__: real)
-    with pytest.warns(UserWarning, match=r"a\.png: no font here has the letters 中; install one, or .* \.html"):
+    with pytest.warns(UserWarning, match=r"a\.png: no installed font has the characters 中; install one, or .* \.html"):
         pictures.attention(models / "bert" / "pretrained", "snow 中", tmp_path / "a.png")
     assert is_png(tmp_path / "a.png")
 

@@ -76,5 +76,5 @@ def test_files_that_have_changed(files):
 def test_files_that_are_no_record(tmp_path, content):
     if content is not None:
         (tmp_path / "run.json").write_text(content)
-    with pytest.raises(ValueError, match=r"run\.json: no record of a run that can be read"):
+    with pytest.raises(ValueError, match=r"run\.json: not a readable record of a run"):
         options_from_run(tmp_path)

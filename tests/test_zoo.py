@@ -310,7 +310,7 @@ def test_redirects_from_https_to_http_are_refused(server, published, entry, cach
         return answer
 
     monkeypatch.setattr(HTTPSHandler, "https_open", https_open)
-    with pytest.raises(OSError, match=rf"sent on to {server.address}/back, which is not encrypted"):
+    with pytest.raises(OSError, match=rf"redirected to {server.address}/back, which is not encrypted"):
         zoo.get(NAME)
     assert server.log == [] and len(served) == 1
 
@@ -386,7 +386,7 @@ def test_hashes_are_not_evaded(server, published, entry, cache, tmp_path, rename
     archive = packed(None, folder, tmp_path / "tiny.zip")
     entry(urls=(f"{PUBLISHER}tiny.zip",), sha256=hashes)
     server.files = {"/models/tiny.zip": archive.read_bytes()}
-    with pytest.raises(ValueError, match="not what is published, for there is no "):
+    with pytest.raises(ValueError, match="not the published archive: no "):
         zoo.get(NAME, mirror=server.address)
     assert left(cache) == []
     if renamed == "weights":
@@ -485,7 +485,7 @@ def test_archive_too_large_or_damaged(published, entry, cache, tmp_path, suffix,
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
 @pytest.mark.parametrize("kind", ["long_name", "extended", "many", "endless"])
 def test_archives_that_would_fill_the_memory(entry, cache, tmp_path, suffix, kind, monkeypatch):
-    """What stands in a tar archive beside its members' contents is bounded too."""
+    """The headers of a tar archive are bounded too."""
     entry()
     archive = tmp_path / f"tiny{suffix}"
     with gzip.open(archive, "wb", 1) if suffix == ".tar.gz" else open(archive, "wb") as file:

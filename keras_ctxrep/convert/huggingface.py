@@ -377,7 +377,7 @@ def _sharded(index: Path, opened) -> dict[str, Stored]:
     files = sorted(set(shard_of.values()))
     for file in files:
         if file != Path(file).name or "\\" in file or file in ("", ".", ".."):
-            raise ValueError(f"{index}: {file!r} is no name of a file beside it")
+            raise ValueError(f"{index}: {file!r} is not the name of a file in its folder")
         if not (index.parent / file).is_file():
             raise ValueError(f"{index.parent / file}: missing; {index.name} names it")
     stored, shards = {}, {file: opened(index.parent / file) for file in files}

@@ -58,7 +58,7 @@ def embed(
     model, bundle = train.load(folder)
     weights, gamma = learned_mixes(model).get("scalar_mix", (None, 1.0))
     if chosen.layers == "mix" and weights is None:
-        warnings.warn(f"{folder}: it has learned no scalar mix; the mean of its layers stands in", stacklevel=2)
+        warnings.warn(f"{folder}: it has no trained scalar mix; the mean of its layers is used", stacklevel=2)
     split = str.split if chosen.words else None
     count = 0
     with written_whole(out) as path, _array_writer(path) as write:

@@ -163,7 +163,7 @@ def _answers(answers: Any, context: str) -> tuple[tuple[str, int], ...] | None:
             raise ValueError(f"answer {text!r} at {start!r}: a text and a whole number are needed")
         excerpt = context[start : start + len(text)] if start >= 0 else ""
         if excerpt != text:
-            raise ValueError(f"answer {text!r} does not stand at character {start} of its context; found {excerpt!r}")
+            raise ValueError(f"answer {text!r} is not at character {start} of its context; found {excerpt!r}")
     return pairs
 
 

@@ -70,7 +70,7 @@ class Coreference(Classify):
         begin = int(offset)
         excerpt = text[begin : begin + len(mention)]
         if excerpt != mention:
-            raise ValueError(f"{name} {mention!r} does not stand at character {begin} of its text; found {excerpt!r}")
+            raise ValueError(f"{name} {mention!r} is not at character {begin} of its text; found {excerpt!r}")
         return begin, begin + len(mention)
 
     def _meant(self, value: Any, name: str) -> bool | None:

@@ -202,7 +202,7 @@ def checked_words(words: Any) -> tuple[str, ...]:
         raise ValueError(f"words {words!r}: a list of words is needed (key 'words')")
     for word in words:
         if not isinstance(word, str) or not word.strip():
-            raise ValueError(f"{word!r} is no word")
+            raise ValueError(f"{word!r} is not a word")
         checked_text(word)
     return tuple(words)
 

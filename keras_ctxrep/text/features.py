@@ -323,7 +323,7 @@ def line_numbers(vocab: Sequence[str], markers: Sequence[str]) -> dict[str, int]
     ids = {word: line for line, word in enumerate(vocab, 1)}
     if len(ids) < len(vocab):
         twice = next(word for line, word in enumerate(vocab, 1) if ids[word] != line)
-        raise ValueError(f"vocabulary: {twice!r} stands in it twice; each word once only")
+        raise ValueError(f"vocabulary: {twice!r} occurs twice; the words must be distinct")
     return ids
 
 
@@ -362,7 +362,7 @@ class WordPieceFeatures:
 
     def __init__(self, wordpiece: WordPiece, max_length: int = 128, starts: bool = False, indicate: bool = False):
         if max_length < 4:
-            raise ValueError(f"max_length={max_length}: three are for [CLS] and two [SEP], so at least 4")
+            raise ValueError(f"max_length={max_length}: at least 4 are needed, for [CLS], two [SEP] and a piece")
         self.wordpiece, self.max_length, self.starts, self.indicate = wordpiece, max_length, starts, indicate
         self.max_question = min(64, (max_length - 3) // 2)
         self.keys = ("token_ids", "segment_ids", "mask", *(("starts",) if starts else ()))

@@ -560,7 +560,7 @@ def test_a_file_that_ends_while_it_is_read(published, monkeypatch):
     [
         (WORDS[:-1], "8 words; the tensor embedding has 9 rows"),
         ([*WORDS[3:], *WORDS[:3]], "its first lines must be <S>, </S>, <UNK>; found"),
-        ([*WORDS[:-1], "cat"], "'cat' stands in it twice"),
+        ([*WORDS[:-1], "cat"], "'cat' occurs twice"),
     ],
 )
 def test_vocabularies_that_are_refused(tmp_path, rng, vocab, message):

@@ -130,7 +130,7 @@ def test_the_command(published, tmp_path, capsys):
     assert cli.main(["convert", str(published), "--from", "google", "--out", str(tmp_path / "m")]) == 0
     printed = capsys.readouterr()
     assert "pretrainer: 3 layers of width 12, 4 heads, 23 pieces, positions for 11" in printed.out
-    assert "heads there: pooled output, masked language model, next sentence\n" in printed.out
+    assert "heads: pooled output, masked language model, next sentence\n" in printed.out
     assert "heads missing: classes, answer spans\n" in printed.out
     assert train.load(tmp_path / "m")[1].task == "pretrainer"
 
@@ -255,7 +255,7 @@ def test_files_that_are_damaged(published):
     refused("vocab.txt", b"[PAD]\n\xff\n", r"vocab\.txt:2: not UTF-8")
     refused("vocab.txt", b"[PAD]\na\nb\n", r"vocab\.txt: vocabulary: \[UNK\], .* missing")
     pieces = whole[published / "vocab.txt"]
-    refused("vocab.txt", pieces.replace(b"b\n", b"a\n"), r"vocab\.txt: vocabulary: 'a' stands on lines 6 and 7")
+    refused("vocab.txt", pieces.replace(b"b\n", b"a\n"), r"vocab\.txt: vocabulary: 'a' is on lines 6 and 7")
     google.read(published)
 
 

@@ -350,7 +350,7 @@ def test_a_folder_of_each_task_is_saved_and_loaded(tmp_path, tiny):
 def test_the_command(folder, tmp_path, capsys):
     assert cli.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
     printed = capsys.readouterr()
-    assert "heads there: pooled output, masked language model, next sentence\n" in printed.out
+    assert "heads: pooled output, masked language model, next sentence\n" in printed.out
     assert "heads missing: classes, answer spans\n" in printed.out
     assert cli.main(["convert", str(tmp_path / "m"), "--to", "huggingface", "--out", str(tmp_path / "back")]) == 0
     first, other = load_file(folder / "model.safetensors"), load_file(tmp_path / "back" / "model.safetensors")
@@ -696,7 +696,7 @@ def test_shards_outside_the_folder(folder, name):
     index = folder / "model.safetensors.index.json"
     places = {tensor: name if "00001" in file else file for tensor, file in places.items()}
     index.write_text(json.dumps({"weight_map": places}))
-    with pytest.raises(ValueError, match=r"index\.json: .* is no name of a file beside it"):
+    with pytest.raises(ValueError, match=r"index\.json: .* is not the name of a file in its folder"):
         huggingface.read(folder)
 
 
@@ -797,7 +797,7 @@ def test_pairs(tmp_path, tiny, capsys):
         assert "--pairs is for --from huggingface" in capsys.readouterr().err
     write_folder(tmp_path / "nsp", "BertForNextSentencePrediction", tiny.PIECES)
     text = common.summary(*huggingface.read(tmp_path / "nsp"))
-    assert "heads there: pooled output, next sentence\n" in text
+    assert "heads: pooled output, next sentence\n" in text
     assert "answer spans\nclasses: next, random" in text
 
 

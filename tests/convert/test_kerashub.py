@@ -140,7 +140,7 @@ def test_presets(backbone, tokenizer, rng, tmp_path, capsys, tiny):
         ("masked", "pretrainer", "masked language model"),
     ):
         assert cli.main(["convert", str(tmp_path / name), "--from", "kerashub", "--out", str(tmp_path / "m")]) == 0
-        assert f"heads there: {heads}\n" in capsys.readouterr().out
+        assert f"heads: {heads}\n" in capsys.readouterr().out
         model, bundle = train.load(tmp_path / "m")
         assert bundle.task == task and bundle.vocab == tuple(tiny.PIECES)
     (kernel,) = (weight for weight in masked.weights if weight.path == "mlm_head/intermediate_dense/kernel")

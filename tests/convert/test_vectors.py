@@ -112,7 +112,7 @@ def test_repeated_words(name, written):
     data = {".txt": b"3 2\na 1 2\nb 3 4\na 5 6\n", ".bin": b"3 2\n" + b"".join(
         word + b" " + np.array(row, "<f4").tobytes() for word, row in ((b"a", [1, 2]), (b"b", [3, 4]), (b"a", [5, 6]))
     )}[name[1:]]  # fmt: skip
-    with pytest.warns(UserWarning, match=rf"{name}: 1 words stand in it again, the first of them 'a' \(word 3\)"):
+    with pytest.warns(UserWarning, match=rf"{name}: 1 words occur again, the first of them 'a' \(word 3\)"):
         model, bundle = vectors.read(written(data, name))
     assert bundle.vocab == ("<UNK>", "a", "b") and table_of(model)[1:].tolist() == [[2, 3], [1, 2], [3, 4]]
 

@@ -1,4 +1,4 @@
-"""What every layer owes: shape, indifference to padding, saving and loading, mixed precision, gradients."""
+"""What every layer is tested for: shape, independence of padding, saving and loading, mixed precision, gradients."""
 
 import keras
 import numpy as np

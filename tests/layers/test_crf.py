@@ -1,4 +1,4 @@
-"""The CRF, against every sequence of labels there is."""
+"""The CRF, against a search of all label sequences."""
 
 import itertools
 

@@ -35,7 +35,7 @@ def test_markers_of_word_ids():
     features = WordFeatures(["<S>", "</S>", "<UNK>", "a", "b", "c", "d"])
     texts = ["a b c", "", "d"]
     batch = features(texts)
-    batch["word_ids"][2, 1:] = 7  # what stands under the padding is wiped
+    batch["word_ids"][2, 1:] = 7  # values under the padding are cleared
     ids, mask = SentenceMarkers()(batch["word_ids"], mask=batch["mask"])
     expected = features([["<S>", *text.split(), "</S>"] for text in texts])
     assert np.array_equal(ids, expected["word_ids"]) and np.array_equal(mask, expected["mask"])

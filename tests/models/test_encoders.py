@@ -1,4 +1,4 @@
-"""The contract that every encoder keeps: its outputs, and that padding and company change nothing."""
+"""The contract of every encoder: its outputs, which depend neither on padding nor on the other rows of the batch."""
 
 import keras
 import numpy as np

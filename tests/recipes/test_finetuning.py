@@ -1,4 +1,4 @@
-"""Fine-tuning for every task, from files to folders that answer; what is refused; how little is held in memory."""
+"""Fine-tuning for every task, from files to model folders; what is refused; memory."""
 
 import json
 import random

@@ -103,7 +103,7 @@ def test_an_untrained_mix_is_reported(tmp_path):
     config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
     bundle = Bundle("elmo", "embed", asdict(config), 8)
     train.save(tmp_path / "lm", train.build(bundle), bundle)
-    with pytest.warns(UserWarning, match="lm: it has learned no scalar mix; the mean of its layers stands in"):
+    with pytest.warns(UserWarning, match="lm: it has no trained scalar mix; the mean of its layers is used"):
         recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "mix.npz", layers="mix")
     recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "all.npz")
     np.testing.assert_allclose(

@@ -154,8 +154,8 @@ MALFORMED = [
     ("regress", "a.tsv", "text\tlabel\nx\t1\ny\tnan\n", ":3: label 'nan' is not a finite number"),
     ("tag", "a.conll", "x O\n\nx O\ny B-X O\n", ":4: 3 columns where the sentence's first word has 2"),
     ("tag", "a.jsonl", '{"words": ["x", "y"], "tags": ["O"]}\n', ":1: 2 words and 1 tags"),
-    ("answer", "a.jsonl", ANSWER % 2 + ANSWER % 3, ":2: answer 'z' does not stand at character 3 of its context"),
-    ("answer", "a.jsonl", ANSWER % 2 + ANSWER % -1, ":2: answer 'z' does not stand at character -1 of its context"),
+    ("answer", "a.jsonl", ANSWER % 2 + ANSWER % 3, ":2: answer 'z' is not at character 3 of its context"),
+    ("answer", "a.jsonl", ANSWER % 2 + ANSWER % -1, ":2: answer 'z' is not at character -1 of its context"),
     ("answer", "a.tsv", "question\tcontext\n", "questions are read from .jsonl files and the .json of SQuAD"),
 ]
 ONE_LABEL = [

@@ -1,4 +1,4 @@
-"""Coreference of a pronoun: GAP's format and metric, spans in the model, and the way to the edge."""
+"""Coreference of a pronoun: GAP's format and metric, spans in the model, and every engine."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def test_gap_rows(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("\t16\t", "\t15\t", "gap.tsv:2: pronoun 'her' does not stand at character 15 of its text; found ' he'"),
+        ("\t16\t", "\t15\t", "gap.tsv:2: pronoun 'her' is not at character 15 of its text; found ' he'"),
         ("\t16\t", "\t-1\t", "pronoun_offset '-1': the character of the text where 'her' begins is needed"),
         ("FALSE", "TRUE", "both true"),
         ("TRUE", "yes", "a_coref 'yes': TRUE or FALSE is needed"),

@@ -1,4 +1,4 @@
-"""Semantic roles: reading, what an encoder is told of the predicate, metric, and the way to the edge."""
+"""Semantic roles: reading, the marked predicate in an encoder, metric, and every engine."""
 
 import io
 import json

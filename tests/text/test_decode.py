@@ -1,4 +1,4 @@
-"""Outputs to answers, against every sequence of labels and every span there is."""
+"""Outputs to answers, against a search of all label sequences and all spans."""
 
 import itertools
 

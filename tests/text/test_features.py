@@ -89,7 +89,7 @@ def test_word_features():
     [
         ([], "there is no vocabulary"),
         (["a", "<S>", "</S>", "<UNK>"], "first lines must be <S>, </S>, <UNK>; found"),
-        (["<S>", "</S>", "<UNK>", "a", "b", "a"], "'a' stands in it twice"),
+        (["<S>", "</S>", "<UNK>", "a", "b", "a"], "'a' occurs twice"),
     ],
 )
 def test_vocabularies_of_word_features(vocab, message):
@@ -200,7 +200,7 @@ def test_characters_and_words(ngrams):
     [
         ([], "its first line must be <UNK>; there is no vocabulary"),
         (["a", "<UNK>"], r"its first line must be <UNK>; found \['a'\]: put them there"),
-        (["<UNK>", "a", "a"], "'a' stands in it twice"),
+        (["<UNK>", "a", "a"], "'a' occurs twice"),
     ],
 )
 def test_vocabularies_of_static_features(vocab, message):

@@ -59,7 +59,7 @@ def test_counted_vocabulary():
 def test_vocabulary_errors():
     with pytest.raises(ValueError, match="first lines must be <S>, </S>, <UNK>; found"):
         Vocabulary(["<S>", "<UNK>", "</S>"])
-    with pytest.raises(ValueError, match="'a' stands in it twice"):
+    with pytest.raises(ValueError, match="'a' occurs twice"):
         Vocabulary(["<S>", "</S>", "<UNK>", "b", "a", "a"])
 
 

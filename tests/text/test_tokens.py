@@ -291,7 +291,7 @@ def test_pieces_of_words_that_are_split_already():
 
 
 def test_vocabulary_errors_name_piece_and_line():
-    with pytest.raises(ValueError, match=r"'un' stands on lines 6 and 8"):
+    with pytest.raises(ValueError, match=r"'un' is on lines 6 and 8"):
         WordPiece([*SPECIAL_PIECES, "un", "to", "un"])
     with pytest.raises(ValueError, match=r"vocabulary: \[CLS\], \[MASK\] missing"):
         WordPiece(["[PAD]", "[UNK]", "[SEP]", "a"])
@@ -384,7 +384,7 @@ def test_train_with_special_pieces_at_given_ids():
     assert "ent" in pieces.vocab
     with pytest.raises(ValueError, match=r"\[MASK\] missing"):
         WordPiece.train(["a"], 60, special=special[:6])
-    with pytest.raises(ValueError, match=r"'\[ENT\]' stands on lines 8 and 9"):
+    with pytest.raises(ValueError, match=r"'\[ENT\]' is on lines 8 and 9"):
         WordPiece.train(["a"], 60, special=[*special, "[ENT]"])
 
 
