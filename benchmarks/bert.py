@@ -13,8 +13,8 @@ it is far from 1 the machine had other work. CPU seconds, of all threads, feel t
 
 All engines have the sizes of BERT-base and, but for KerasHub, the same random weights. Inference gives the top layer
 and the pooled output. A training step is AdamW's, with dropout 0.1, of a classifier. Sentences are SST-2's, 32 to a
-batch, padded as each engine does by itself: ours go in batches of like length, transformers pads to the longest of a
-batch in the order of the file, KerasHub to 512 pieces (16 at a time, 8 in training: 32 need more memory than there is),
+batch, padded as each engine does by itself: ours are bucketed by length, transformers pads to the longest of a batch in
+the order of the file, KerasHub to 512 pieces (16 at a time, 8 in training: 32 need more memory than there is),
 or to 128 if it is told to. bfloat16 is left out where the CPU has none.
 """
 
@@ -41,9 +41,9 @@ SHAPES = {  # kind: (sentences, pieces, calls in one round)
     "forward": ((1, 128, 5), (1, 256, 3), (8, 128, 1)),
     "step": ((8, 128, 1),),
 }
-PADDINGS = {  # how sentences are padded: to the longest of 32 of like length, of 32 in the file's order, or to a length
-    "keras_ctxrep": ["like"],
-    "keras_ctxrep bf16": ["like"],
+PADDINGS = {  # to the longest of 32 sentences bucketed by length, of 32 in the file's order, or to a fixed length
+    "keras_ctxrep": ["bucketed"],
+    "keras_ctxrep bf16": ["bucketed"],
     "KerasHub": [512, 128],
     "transformers": ["longest"],
     "transformers bf16": ["longest"],
@@ -161,8 +161,8 @@ def transformers(size: str, precision: str) -> dict:
         def run(ids, mask, labels):
             ids, mask = tensors(ids, mask)
             with torch.inference_mode():
-                found = model(input_ids=ids, attention_mask=mask)
-                return found.pooler_output.float().numpy()
+                outputs = model(input_ids=ids, attention_mask=mask)
+                return outputs.pooler_output.float().numpy()
 
         return run
 
@@ -232,8 +232,8 @@ def export_onnx(size: str, file: str) -> None:
             self.model = model
 
         def forward(self, ids, mask):
-            found = self.model(input_ids=ids, attention_mask=mask)
-            return found.last_hidden_state, found.pooler_output
+            outputs = self.model(input_ids=ids, attention_mask=mask)
+            return outputs.last_hidden_state, outputs.pooler_output
 
     model = Outputs(_torch_bert("BertModel", size, attn_implementation="eager").eval())
     ids = torch.ones(2, 16, dtype=torch.int64)
@@ -350,9 +350,9 @@ class Worker:
 
 def flags() -> set[str]:
     path = Path("/proc/cpuinfo")  # Linux
-    found = re.search(r"^flags\s*: (.*)$", path.read_text(), re.M) if path.exists() else None
+    match = re.search(r"^flags\s*: (.*)$", path.read_text(), re.M) if path.exists() else None
     known = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"}
-    return known & set(found[1].split()) if found else set()
+    return known & set(match[1].split()) if match else set()
 
 
 def has_bfloat16() -> bool:
@@ -398,26 +398,26 @@ class Bench:
 
         jobs: line -> (engine, file of batches, sentences in it, operations in it).
         """
-        found = defaultdict(list)
+        times = defaultdict(list)
         for index in range(rounds + 1):  # the first one warms up
             for line, (name, file, _, _) in jobs.items():
                 reply = self.workers[name](kind, file, calls)
                 if reply["seconds"] and index:
-                    found[line].append(reply)
+                    times[line].append(reply)
         peak = self.peak()
         print(f"\n{title}")
         print(
             f"{'':28}{'ms':>9}{'sentences/s':>13}{'ours is':>9}{'bf16 is':>9}{'GFLOP/s':>9}{'of peak':>9}"
             f"{'spread':>8}{'CPU s':>8}{'memory':>11}"
         )
-        medians = {line: statistics.median(reply["seconds"] for reply in replies) for line, replies in found.items()}
+        medians = {line: statistics.median(reply["seconds"] for reply in replies) for line, replies in times.items()}
         rates = {line: jobs[line][2] / seconds for line, seconds in medians.items()}
 
         def ratio(ours, line):
             own = next((rate for other, rate in rates.items() if jobs[other][0] == ours), None)
             return f"{own / rates[line]:.2f}x" if own else ""
 
-        for line, replies in found.items():
+        for line, replies in times.items():
             seconds = [reply["seconds"] for reply in replies]
             gflops = jobs[line][3] / medians[line] / 1e9
             print(
@@ -458,17 +458,17 @@ def fixed(bench: Bench, kind: str, rounds: int) -> None:
 def agreement(bench: Bench) -> None:
     """How far the pooled outputs of the same weights are from transformers' in float32."""
     batch = {"rows": [[101, *range(2000, 2000 + length), 102] for length in (30, 7, 1)], "labels": [0] * 3}
-    file, found = bench.file("agreement", [batch | {"length": 32}]), {}
+    file, outputs = bench.file("agreement", [batch | {"length": 32}]), {}
     for name, worker in bench.workers.items():
         if not name.startswith("KerasHub"):
             keep = str(bench.folder / f"{name}.npz")
             if worker("forward", file, keep=keep)["seconds"]:
-                found[name] = np.load(keep)["arr_0"].astype("float64")
-    best = found.get("transformers", found.get("keras_ctxrep"))
+                outputs[name] = np.load(keep)["arr_0"].astype("float64")
+    best = outputs.get("transformers", outputs.get("keras_ctxrep"))
     if best is None:
         return
-    print("\npooled outputs, same weights, against transformers in float32:" if "transformers" in found else "")
-    for name, value in found.items():
+    print("\npooled outputs, same weights, against transformers in float32:" if "transformers" in outputs else "")
+    for name, value in outputs.items():
         cosine = (value * best).sum(1) / np.linalg.norm(value, axis=1) / np.linalg.norm(best, axis=1)
         print(f"{name:28}largest difference {np.abs(value - best).max():.1e}, least cosine {cosine.min():.6f}")
 
@@ -487,18 +487,18 @@ def sst2(folder: Path, name: str) -> list[tuple[list[int], int]]:
 
 def batches(examples: list, padding, size: int = 32) -> list[dict]:
     """Batches as an engine makes them; `padding` as in PADDINGS."""
-    if padding == "like":
+    if padding == "bucketed":
         examples = sorted(examples, key=lambda example: len(example[0]))
-    found = [examples[begin : begin + size] for begin in range(0, len(examples), size)]
-    if padding == "like":
-        random.Random(0).shuffle(found)
+    chunks = [examples[begin : begin + size] for begin in range(0, len(examples), size)]
+    if padding == "bucketed":
+        random.Random(0).shuffle(chunks)
     return [
         {
             "rows": [row for row, _ in batch],
             "labels": [label for _, label in batch],
             "length": padding if isinstance(padding, int) else max(len(row) for row, _ in batch),
         }
-        for batch in found
+        for batch in chunks
     ]
 
 
@@ -508,15 +508,20 @@ def real(bench: Bench, kind: str, data: Path, rounds: int) -> None:
     examples = sst2(data, "dev.tsv" if kind == "forward" else "train.tsv")
     random.Random(0).shuffle(examples)
     # padding -> (sentences, in batches of); to 512 pieces training takes more memory than there is for 32
-    amounts = {"like": (512, 32), "longest": (512, 32), 128: (64, 32), 512: (16, 16) if kind == "forward" else (8, 8)}
+    amounts = {
+        "bucketed": (512, 32),
+        "longest": (512, 32),
+        128: (64, 32),
+        512: (16, 16) if kind == "forward" else (8, 8),
+    }
     jobs = {}
     for name in bench.workers:
         for padding in PADDINGS.get(name, []):
             count, size = amounts[padding]
-            found = batches(examples[:count], padding, size)
-            file = bench.file(f"{kind}-{padding}", found)
-            amount = sum(arithmetic(len(b["rows"]), b["length"], layers, width) for b in found)
-            text = {"like": "like lengths", "longest": "longest"}.get(padding, f"to {padding}")
+            batched = batches(examples[:count], padding, size)
+            file = bench.file(f"{kind}-{padding}", batched)
+            amount = sum(arithmetic(len(b["rows"]), b["length"], layers, width) for b in batched)
+            text = {"bucketed": "bucketed by length", "longest": "longest"}.get(padding, f"to {padding}")
             jobs[f"{name}, {text}"] = (name, file, count, amount * (3 if kind == "step" else 1))
     mean = statistics.mean(len(row) for row, _ in examples)
     title = "SST-2 dev, inference" if kind == "forward" else "SST-2 train, training"

@@ -147,8 +147,8 @@ class _Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Empty modules in place of the unused ones that are not installed."""
 
     def find_spec(self, fullname, path, target=None):
-        found = fullname.split(".")[0] in UNUSED
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if found else None
+        unused = fullname.split(".")[0] in UNUSED
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if unused else None
 
     def create_module(self, spec):
         class Stub(types.ModuleType):
@@ -323,11 +323,11 @@ def main() -> None:
             files = {name: str(folder / f"{name}.npy") for name in ("keras_ctxrep", "AllenNLP")}
             for name, file in files.items():
                 present[name]("forward", lengths, keep=file)
-            one, two = map(np.load, files.values())
-            difference = np.abs(one - two)[sentences(lengths)[0].any(2)]
+            first, second = map(np.load, files.values())
+            difference = np.abs(first - second)[sentences(lengths)[0].any(2)]
             print(
                 f"mean of the layers, sentences of {lengths} words, same weights: largest difference to AllenNLP "
-                f"{difference.max():.1e}, values up to {np.abs(one).max():.1f}"
+                f"{difference.max():.1e}, values up to {np.abs(first).max():.1f}"
             )
         seconds, memory = measure(present, args.rounds)
         for worker in workers.values():

@@ -81,19 +81,19 @@ def report(data: Path, peers: str, work: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "TRANSFORMERS_VERBOSITY": "error"}
     command = [peers, str(Path(__file__).resolve()), "--data", str(data), "--peers", peers, "--peer", str(work)]
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-    said = json.loads((work / "said.json").read_text())
-    lines = [f"Against {said['versions']}", ""]
-    lines += hidden_states(work, said, pairs) + spearman(work, said, scored)
+    recorded = json.loads((work / "record.json").read_text())
+    lines = [f"Against {recorded['versions']}", ""]
+    lines += hidden_states(work, recorded, pairs) + spearman(work, recorded, scored)
     lines += ["| model written by us | loaded by | missing keys | unexpected keys | relative error | same ids |"]
     lines += ["|---|---|---|---|---|---|"]
     for task in written:
-        one = said["written"][task]
+        record = recorded["written"][task]
         theirs = np.load(work / task / "theirs.npz")
         ours = np.load(work / task / "ours.npz")
         worst = max(relative(ours[name], theirs[name]) for name in ours if name not in INPUTS)
-        same = f"{sum(a == b for a, b in zip(one['ids'], written[task], strict=True))} of {len(TEXTS)}"
-        lines += [f"| {task} | {TASKS[task]} | {one['missing']} | {one['unexpected']} | {worst:.1e} | {same} |"]
-    lines += ["", "| checkpoint | what was found |", "|---|---|", *checkpoints(data, said)]
+        same = f"{sum(a == b for a, b in zip(record['ids'], written[task], strict=True))} of {len(TEXTS)}"
+        lines += [f"| {task} | {TASKS[task]} | {record['missing']} | {record['unexpected']} | {worst:.1e} | {same} |"]
+    lines += ["", "| checkpoint | what was found |", "|---|---|", *checkpoints(data, recorded)]
     print("\n".join(lines))
 
 
@@ -105,7 +105,7 @@ def real_pairs(data: Path) -> list[tuple[str, str]]:
     with open(data / "mrpc" / "msr_paraphrase_test.txt", encoding="utf-8-sig") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[1 : 1 + PAIRS // 2]
     texts = [(row[3], row[4]) for row in rows]
-    return texts + [(one, two) for _, one, two in stsb(data / "stsb" / "sts-test.csv")[: PAIRS - len(texts)]]
+    return texts + [(first, second) for _, first, second in stsb(data / "stsb" / "sts-test.csv")[: PAIRS - len(texts)]]
 
 
 def stsb(path: Path) -> list[tuple[float, str, str]]:
@@ -118,27 +118,27 @@ def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
-def rank_correlation(one, two) -> float:
+def rank_correlation(first, second) -> float:
     """Spearman's, with the mean rank for equal values."""
 
     def ranks(values):
         _, place, count = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
         return (np.cumsum(count) - (count - 1) / 2)[place]
 
-    return float(np.corrcoef(ranks(one), ranks(two))[0, 1])
+    return float(np.corrcoef(ranks(first), ranks(second))[0, 1])
 
 
 # -------------------------------------------------------------------------------------------------------------- ours
 
 
-def hidden_states(work: Path, said: dict, pairs: list) -> list[str]:
+def hidden_states(work: Path, recorded: dict, pairs: list) -> list[str]:
     """Every layer of the real model on real pairs, and its weights there and back."""
     from safetensors.numpy import load_file
 
     from keras_ctxrep import train
     from keras_ctxrep.convert import huggingface
 
-    model, bundle = huggingface.read(said["model"])
+    model, bundle = huggingface.read(recorded["model"])
     run: Any = train.runner(model)
     features: Any = bundle.features
     same_ids, error, away, close, count = 0, [], {"ours": [], "theirs": []}, [], 0
@@ -146,48 +146,49 @@ def hidden_states(work: Path, said: dict, pairs: list) -> list[str]:
         theirs = np.load(work / f"hidden_{number}.npz")
         batch = features(*map(list, zip(*pairs[begin : begin + BATCH], strict=True)))
         names = (("token_ids", "input_ids"), ("segment_ids", "token_type_ids"), ("mask", "attention_mask"))
-        same_ids += int(np.all([(batch[one] == theirs[two]).all(-1) for one, two in names], axis=0).sum())
+        same_ids += int(np.all([(batch[first] == theirs[second]).all(-1) for first, second in names], axis=0).sum())
         real = batch["mask"].astype(bool)
         count += int(real.sum())
         ours = np.stack(run(batch)["layers"])[:, real].astype(np.float64)
         single, double = (theirs[name][:, real].astype(np.float64) for name in ("float32", "float64"))
         error.append([(np.abs(a - b).max(), np.abs(b).max()) for a, b in zip(ours, single, strict=True)])
-        for name, found in (("ours", ours), ("theirs", single)):
-            away[name].append([(np.abs(a - b).max(), np.abs(b).max()) for a, b in zip(found, double, strict=True)])
+        for name, result in (("ours", ours), ("theirs", single)):
+            away[name].append([(np.abs(a - b).max(), np.abs(b).max()) for a, b in zip(result, double, strict=True)])
         close.append((np.abs(ours - single) <= 1e-5 + 1e-5 * np.abs(single)).mean((1, 2)) * real.sum())
     error, ours, theirs = (np.max(x, 0) for x in (error, away["ours"], away["theirs"]))
     close = np.sum(close, 0) / count
     lines = [f"{len(pairs)} pairs, {count} tokens; the same ids as theirs in {same_ids} pairs", ""]
     lines += ["| layer | relative error | float64: ours | float64: theirs | elements |", "|---|---|---|---|---|"]
     for layer in range(len(error)):
-        three = (f"{a / b:.1e}" for a, b in (error[layer], ours[layer], theirs[layer]))
-        lines += [f"| {layer} | {' | '.join(three)} | {100 * close[layer]:.3f}% |"]
+        errors = (f"{a / b:.1e}" for a, b in (error[layer], ours[layer], theirs[layer]))
+        lines += [f"| {layer} | {' | '.join(errors)} | {100 * close[layer]:.3f}% |"]
     train.save(work / "folder", model, bundle)
     huggingface.write(work / "back", *train.load(work / "folder"))
-    before, after = load_file(Path(said["model"]) / "model.safetensors"), load_file(work / "back" / "model.safetensors")
+    before = load_file(Path(recorded["model"]) / "model.safetensors")
+    after = load_file(work / "back" / "model.safetensors")
     equal = sum(name in before and before[name].tobytes() == after[name].tobytes() for name in after)
     rest = ", ".join(sorted(before.keys() - after.keys()))
     lines += ["", f"There and back: {equal} of {len(after)} tensors bit-identical; not written: {rest}", ""]
     return lines
 
 
-def spearman(work: Path, said: dict, scored: dict) -> list[str]:
+def spearman(work: Path, recorded: dict, scored: dict) -> list[str]:
     """Mean of the top layer over all pieces, cosine, rank correlation with people's scores."""
     from keras_ctxrep import train
     from keras_ctxrep.convert import huggingface
 
-    model, bundle = huggingface.read(said["model"])
+    model, bundle = huggingface.read(recorded["model"])
     run, features = train.runner(model), bundle.features
 
     def vectors(texts):
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-        found = np.zeros((len(texts), bundle.config["width"]), np.float32)
+        result = np.zeros((len(texts), bundle.config["width"]), np.float32)
         for begin in range(0, len(order), 64):
             rows = order[begin : begin + 64]
             batch = features([texts[index] for index in rows])
             mean = run(batch)["sequence"].sum(1) / batch["mask"].sum(1, keepdims=True)
-            found[rows] = mean / np.linalg.norm(mean, axis=1, keepdims=True)
-        return found
+            result[rows] = mean / np.linalg.norm(mean, axis=1, keepdims=True)
+        return result
 
     lines = ["| STS-B | pairs | Spearman ours | theirs | difference | largest difference of a cosine |"]
     lines += ["|---|---|---|---|---|---|"]
@@ -195,9 +196,9 @@ def spearman(work: Path, said: dict, scored: dict) -> list[str]:
         gold, ones, twos = zip(*rows, strict=True)
         ours = (vectors(ones) * vectors(twos)).sum(1)
         theirs = np.load(work / f"cosine_{split}.npy")
-        one, two = 100 * rank_correlation(gold, ours), 100 * rank_correlation(gold, theirs)
+        first, second = 100 * rank_correlation(gold, ours), 100 * rank_correlation(gold, theirs)
         most = np.abs(ours - theirs).max()
-        lines += [f"| {split} | {len(rows)} | {one:.3f} | {two:.3f} | {abs(one - two):.4f} | {most:.1e} |"]
+        lines += [f"| {split} | {len(rows)} | {first:.3f} | {second:.3f} | {abs(first - second):.4f} | {most:.1e} |"]
     return [*lines, ""]
 
 
@@ -222,7 +223,7 @@ def write_ours(work: Path) -> dict[str, list[list[int]]]:
         "a japanese tower, unbelievable things happen",
         "größe fine grosse café josé naïve istanbul 東京 タワー mask",
     ]
-    pieces = tuple(WordPiece.train([*text, *TEXTS, *(one.upper() for one in text)], 120, lowercase=False).vocab)
+    pieces = tuple(WordPiece.train([*text, *TEXTS, *(char.upper() for char in text)], 120, lowercase=False).vocab)
     size = bert.Config(len(pieces), 2, 24, 3, 40, 64, activation="gelu_tanh", epsilon=1e-6, initializer_range=0.3)
     ways = [
         {},
@@ -231,7 +232,7 @@ def write_ours(work: Path) -> dict[str, list[list[int]]]:
         {"split_cjk": False},
         {"lowercase": False, "strip_accents": True},
     ]
-    found = {}
+    result = {}
     for index, task in enumerate(TASKS):
         config = replace(
             size, pooler=task not in ("masked", "tag", "answer"), activation=("gelu", "gelu_tanh", "relu")[index % 3]
@@ -250,8 +251,8 @@ def write_ours(work: Path) -> dict[str, list[list[int]]]:
         outputs = model({name: given[name] for name in model.input})
         outputs = {name: np.asarray(value) for name, value in outputs.items() if name != "layers"}
         np.savez(work / task / "ours.npz", **batch, **only_real(outputs, batch["mask"]))
-        found[task] = [bundle.features([text])["token_ids"][0].tolist() for text in TEXTS]
-    return found
+        result[task] = [bundle.features([text])["token_ids"][0].tolist() for text in TEXTS]
+    return result
 
 
 def only_real(outputs: dict, mask: np.ndarray) -> dict:
@@ -259,7 +260,7 @@ def only_real(outputs: dict, mask: np.ndarray) -> dict:
     return {name: x[mask.astype(bool)] if x.shape[1:2] == mask.shape[1:] else x for name, x in outputs.items()}
 
 
-def checkpoints(data: Path, said: dict) -> list[str]:
+def checkpoints(data: Path, recorded: dict) -> list[str]:
     """The public toys, and the names of a real checkpoint's variables."""
     import tensorflow as tf
 
@@ -268,7 +269,7 @@ def checkpoints(data: Path, said: dict) -> list[str]:
 
     place = data / "bert_checkpoints"
     toy, real = place / "keras_bert_tiny_tf1", place / "google_chinese_L-12_H-768_A-12_index_only"
-    other = said["toy"]
+    other = recorded["toy"]
     model, bundle = google.read(toy)
     count = len(tf.train.list_variables(str(toy / "bert_model.ckpt")))
     first = bert.summary(model, bundle).splitlines()[1]
@@ -300,37 +301,37 @@ def peer(data: Path, work: Path) -> None:
         batch = tokenizer(
             *map(list, zip(*rows, strict=True)), padding="longest", truncation=True, max_length=512, return_tensors="pt"
         )
-        found = {
+        vectors = {
             name: torch.stack(model(**batch, output_hidden_states=True).hidden_states).numpy()
             for name, model in (("float32", single), ("float64", double))
         }
-        np.savez(work / f"hidden_{number}.npz", **found, **{name: value.numpy() for name, value in batch.items()})
+        np.savez(work / f"hidden_{number}.npz", **vectors, **{name: value.numpy() for name, value in batch.items()})
     encoder = sentence_transformers.SentenceTransformer(place, device="cpu")
     for split, rows in json.loads((work / "scored.json").read_text()).items():
         _, ones, twos = map(list, zip(*rows, strict=True))
-        one, two = (encoder.encode(texts, batch_size=64, normalize_embeddings=True) for texts in (ones, twos))
-        np.save(work / f"cosine_{split}.npy", (one * two).sum(1))
+        first, second = (encoder.encode(texts, batch_size=64, normalize_embeddings=True) for texts in (ones, twos))
+        np.save(work / f"cosine_{split}.npy", (first * second).sum(1))
     versions = ", ".join(
         f"{library.__name__} {library.__version__}" for library in (transformers, torch, sentence_transformers)
     )
     written = {task: loaded(transformers, torch, work / task, name) for task, name in TASKS.items()}
-    said = {"model": place, "versions": versions, "written": written, "toy": pickled_toy(data, torch)}
-    (work / "said.json").write_text(json.dumps(said))
+    record = {"model": place, "versions": versions, "written": written, "toy": pickled_toy(data, torch)}
+    (work / "record.json").write_text(json.dumps(record))
 
 
-def loaded(transformers, torch, folder: Path, name: str) -> dict:
+def loaded(transformers, torch, folder: Path, architecture: str) -> dict:
     """One of our folders, by the automatic classes."""
-    model, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+    model, info = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ours = np.load(folder / "ours.npz")
     names = ("input_ids", "token_type_ids", "attention_mask")
-    batch = {two: torch.tensor(ours[one], dtype=torch.long) for one, two in zip(INPUTS, names, strict=True)}
+    batch = {second: torch.tensor(ours[first], dtype=torch.long) for first, second in zip(INPUTS, names, strict=True)}
     outputs = model.eval()(**batch)
     theirs = {}
-    for one, several in OUTPUTS.items():
-        two = next((two for two in several if two in outputs), None)
-        if one in ours and two is not None:
-            theirs[one] = outputs[two].numpy()
+    for name, candidates in OUTPUTS.items():
+        theirs_name = next((candidate for candidate in candidates if candidate in outputs), None)
+        if name in ours and theirs_name is not None:
+            theirs[name] = outputs[theirs_name].numpy()
     np.savez(folder / "theirs.npz", **only_real(theirs, ours["mask"]))
     wrong = [key for key in ("mismatched_keys", "error_msgs") if info.get(key)]
     assert not wrong, info
@@ -343,15 +344,15 @@ def pickled_toy(data: Path, torch) -> dict:
     from keras_ctxrep.convert import bert, huggingface
 
     folder = data / "bert_checkpoints" / "camphr_tiny_hf_ner"
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model, bundle = huggingface.read(folder)
-    said = [str(warning.message).partition(": ")[2] for warning in found if warning.category is UserWarning]
+    warned = [str(warning.message).partition(": ")[2] for warning in caught if warning.category is UserWarning]
     tensors = torch.load(folder / "pytorch_model.bin", weights_only=True)
     return {
         "name": folder.name,
         "tensors": len(tensors),
-        "summary": [bert.summary(model, bundle).splitlines()[1], *said],
+        "summary": [bert.summary(model, bundle).splitlines()[1], *warned],
     }
 
 

@@ -1,4 +1,4 @@
-"""A biLM trained for some minutes, beside counted n-grams of the same text: full-softmax perplexity on held-out text.
+"""A biLM trained for some minutes against counted n-grams of the same text: full-softmax perplexity on held-out text.
 
     python benchmarks/perplexity.py --train train.txt --valid valid.txt --minutes 30 --out lm
 
@@ -25,11 +25,11 @@ def counted(train: str, valid: str, vocabulary: Vocabulary, orders=(1, 2, 3)) ->
         return [vocabulary.ids(sentence).tolist() for sentence in sentences if sentence]
 
     text, held = ids(train), ids(valid)
-    found = {}
+    scores = {}
     for order in orders:
-        found[order] = KneserNey(text, order, len(vocabulary), 0, 1).perplexity(held)
-        print(f"  {order}-gram {found[order]:.1f}", flush=True)
-    return found
+        scores[order] = KneserNey(text, order, len(vocabulary), 0, 1).perplexity(held)
+        print(f"  {order}-gram {scores[order]:.1f}", flush=True)
+    return scores
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A small BERT pretrained for some minutes, and what that is worth on two tasks beside the same network untrained.
+"""A small BERT pretrained for some minutes, fine-tuned on two tasks, against the same network without pretraining.
 
     python benchmarks/pretraining.py --train train.txt --valid valid.txt --data ../shared/data --minutes 30 --out bert
 
@@ -26,7 +26,7 @@ SELECT = 400  # examples of a task's training set, by which the best weights are
 def mrpc(path: Path) -> list[Example]:
     """The paraphrase corpus as it was released: quality, two numbers, two texts."""
     rows = [(f"{path}:{number}", line.split("\t")) for number, line in lines(path)][1:]
-    return [Example(row[3], row[0], row[4], place) for place, row in rows]
+    return [Example(row[3], row[0], row[4], source) for source, row in rows]
 
 
 def main() -> None:
@@ -113,7 +113,7 @@ def finetune(args: argparse.Namespace, encoder: Path) -> None:
     for task, (train_set, test_set, epochs, length) in learned.items():
         random_order.Random(0).shuffle(train_set)
         for seed in range(args.seeds):
-            found = []
+            figures = []
             for random in (False, True):
                 folder = out / f"{task}-{seed}-{'random' if random else 'pretrained'}"
                 if not (folder / "bundle.json").exists():
@@ -128,10 +128,12 @@ def finetune(args: argparse.Namespace, encoder: Path) -> None:
                         from_scratch=random,
                         seed=seed,
                     )
-                answers = train.predictor(folder)([one.text for one in test_set], [one.pair for one in test_set])
-                share = accuracy([one.label for one in test_set], [answer.get("label") for answer in answers])
-                found.append(f"{share:.1%} +- {standard_error(share, len(test_set)):.1%}")
-            print(f"| {task} | {len(train_set):,} | {epochs} | {seed} | {found[0]} | {found[1]} |", flush=True)
+                answers = train.predictor(folder)(
+                    [example.text for example in test_set], [example.pair for example in test_set]
+                )
+                share = accuracy([example.label for example in test_set], [answer.get("label") for answer in answers])
+                figures.append(f"{share:.1%} +- {standard_error(share, len(test_set)):.1%}")
+            print(f"| {task} | {len(train_set):,} | {epochs} | {seed} | {figures[0]} | {figures[1]} |", flush=True)
 
 
 if __name__ == "__main__":

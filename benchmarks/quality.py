@@ -1,4 +1,4 @@
-"""What fine-tuning gives: beside Hugging Face transformers from the same weights, and with and without context.
+"""Quality of fine-tuning: against Hugging Face transformers from the same weights, and with and without context.
 
     python benchmarks/quality.py --data ../shared/data --minilm FOLDER --original FOLDER --peers peers/bin/python \\
         --elmo FOLDER --out results.jsonl
@@ -6,7 +6,7 @@
 "finetuned": five tasks from one small BERT, of which `--minilm` is our model folder and `--original` the published one
 (config.json, model.safetensors, tokenizer), by `recipes.finetune` and by PyTorch and transformers in an environment of
 their own. Rows, epochs, batch sizes, rates, warm-up, decay, clipping, dropout, lengths and windows are the same, both
-group rows of like length, both take the weights at the end, and the figures are computed by the same code. "context":
+bucket rows by length, both take the weights at the end, and the figures are computed by the same code. "context":
 one biLSTM over learned word embeddings, over GloVe's, over the biLM `--elmo`, frozen, and over both. "spans": semantic
 roles and coreference of pronouns, with the first three of these and with the small BERT, fine-tuned.
 
@@ -109,7 +109,7 @@ def write_rows(data: Path, folder: Path) -> None:
     _write(folder, "pronouns", train_set[DEV:], train_set[:DEV], test_set)
     train_set, test_set = (list(_senses(data / "coarsewsd20" / "bank", part)) for part in ("train", "test"))
     held = train_set[::6]
-    _write(folder, "bank", [one for place, one in enumerate(train_set) if place % 6], held, test_set)
+    _write(folder, "bank", [example for number, example in enumerate(train_set) if number % 6], held, test_set)
 
 
 def _senses(folder: Path, part: str) -> Iterator[Example]:
@@ -140,7 +140,7 @@ def _with_all_tags_first(rows: list) -> list:
 
 
 def _as_row(example: Any) -> dict:
-    row = {key: value for key, value in asdict(example).items() if key != "place" and value is not None}
+    row = {key: value for key, value in asdict(example).items() if key != "source" and value is not None}
     if "answers" in row:
         row["answers"] = [{"text": text, "start": start} for text, start in example.answers]
     if "pronoun" in row:
@@ -178,10 +178,10 @@ def ours(task: Task, rows: Path, dev: Path, test: Path, encoder: str, out: Path,
         **kwargs,
     )
     seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
-    found = recipes.score(out, test)
+    scores = recipes.score(out, test)
     shutil.rmtree(out)
     return {
-        "figures": {name: found[name] for name in task.figures},
+        "figures": {name: scores[name] for name in task.figures},
         "seconds": seconds,
         "cpu": cpu,
         "training": 60 * history[-1]["minutes"],
@@ -195,11 +195,11 @@ def theirs(worker: subprocess.Popen, task: Task, rows: Path, test: Path, folder:
     order = {"task": asdict(task), "rows": rows, "test": test, "folder": folder, "out": out, "seed": seed}
     worker.stdin.write(json.dumps(order, default=str) + "\n")
     worker.stdin.flush()
-    found = json.loads(worker.stdout.readline())
+    reply = json.loads(worker.stdout.readline())
     answers = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
-    judge = tasks.get(task.kind)
-    report = judge.evaluate(list(judge.read(test)), answers, interval=False)
-    return {"figures": {name: report.scores[name] for name in task.figures}} | found
+    scored_task = tasks.get(task.kind)
+    report = scored_task.evaluate(list(scored_task.read(test)), answers, interval=False)
+    return {"figures": {name: report.scores[name] for name in task.figures}} | reply
 
 
 def serve() -> None:
@@ -211,9 +211,9 @@ def serve() -> None:
         order = json.loads(line)
         task = Task(**order["task"])
         rows, test = (list(tasks.get(task.kind).read(order[name])) for name in ("rows", "test"))
-        answers, found = torch_run(task, rows, test, order["folder"], order["seed"])
+        answers, figures = torch_run(task, rows, test, order["folder"], order["seed"])
         Path(order["out"]).write_text("".join(json.dumps(answer) + "\n" for answer in answers), "utf-8")
-        print(json.dumps(found), flush=True)
+        print(json.dumps(figures), flush=True)
 
 
 def torch_run(task: Task, rows: list, test: list, folder: str, seed: int) -> tuple[list[dict], dict]:
@@ -225,8 +225,8 @@ def torch_run(task: Task, rows: list, test: list, folder: str, seed: int) -> tup
     begin, cpu = time.monotonic(), time.process_time()
     torch.manual_seed(seed)
     names = {
-        "classify": lambda: {one.label for one in rows},
-        "tag": lambda: {tag for one in rows for tag in one.tags},
+        "classify": lambda: {row.label for row in rows},
+        "tag": lambda: {tag for row in rows for tag in row.tags},
     }
     labels = sorted(names.get(task.kind, set)(), key=lambda label: (label != "O", label))
     heads = {"tag": "TokenClassification", "answer": "QuestionAnswering"}
@@ -236,7 +236,7 @@ def torch_run(task: Task, rows: list, test: list, folder: str, seed: int) -> tup
         count["problem_type"] = "regression"
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = kind.from_pretrained(folder, dtype=torch.float32, **count)
-    encoded = [one for example in rows for one in _encoded(tokenizer, task, example, labels)]
+    encoded = [row for example in rows for row in _encoded(tokenizer, task, example, labels)]
     groups = [
         {"params": [p for name, p in model.named_parameters() if plain == _is_plain(name)], "weight_decay": decay}
         for plain, decay in ((False, 0.01), (True, 0.0))
@@ -259,8 +259,8 @@ def torch_run(task: Task, rows: list, test: list, folder: str, seed: int) -> tup
     with torch.inference_mode():
         answers = _answers(tokenizer, model, task, test, labels)
     curve = [round(statistics.fmean(losses[i : i + 20]), 4) for i in range(0, len(losses), 20)]
-    found = {"seconds": end - begin, "cpu": cpu, "training": end - since, "loss": curve[-1], "curve": curve}
-    return answers, found
+    figures = {"seconds": end - begin, "cpu": cpu, "training": end - since, "loss": curve[-1], "curve": curve}
+    return answers, figures
 
 
 def _is_plain(name: str) -> bool:
@@ -273,14 +273,14 @@ def _encoded(tokenizer, task: Task, example: Any, labels: Sequence[str] = ()) ->
         yield from _windows(tokenizer, task, example)
         return
     if task.kind == "tag":
-        found = tokenizer(list(example.words), is_split_into_words=True, truncation=True, max_length=task.max_length)
-        places = found.word_ids()
+        encoding = tokenizer(list(example.words), is_split_into_words=True, truncation=True, max_length=task.max_length)
+        places = encoding.word_ids()
         first = [None if i == j else i for i, j in zip(places, [None, *places], strict=False)]
         targets = [-100 if i is None else labels.index(example.tags[i]) for i in first]
-        yield dict(found) | {"labels": targets, "row": first}
+        yield dict(encoding) | {"labels": targets, "row": first}
         return
-    found = tokenizer(example.text, example.pair, truncation=True, max_length=task.max_length)
-    yield dict(found) | {"labels": example.label if task.kind == "regress" else labels.index(example.label)}
+    encoding = tokenizer(example.text, example.pair, truncation=True, max_length=task.max_length)
+    yield dict(encoding) | {"labels": example.label if task.kind == "regress" else labels.index(example.label)}
 
 
 def _windows(tokenizer, task: Task, example: Any) -> Iterator[dict]:
@@ -311,7 +311,7 @@ def _windows(tokenizer, task: Task, example: Any) -> Iterator[dict]:
 
 
 def _batches(rows: list[dict], size: int, seed: int, steps: int) -> Iterator[list[dict]]:
-    """Batches of like length, of 64 batches' rows that are sorted together, in a random order."""
+    """Batches bucketed by length, of 64 batches' rows that are sorted together, in a random order."""
     rng, rest, given = random.Random(seed), [], 0
     while True:
         pool = rest + rng.sample(rows, len(rows))
@@ -333,17 +333,17 @@ def _collate(tokenizer, rows: list[dict]) -> dict:
 
     longest = max(len(row["input_ids"]) for row in rows)
     empty = {"input_ids": tokenizer.pad_token_id, "labels": -100}
-    found = {}
+    batch = {}
     for name in rows[0].keys() - {"row"}:
         values = [row[name] for row in rows]
         if isinstance(values[0], list):
             values = [value + [empty.get(name, 0)] * (longest - len(value)) for value in values]
-        found[name] = torch.tensor(values)
-    return found
+        batch[name] = torch.tensor(values)
+    return batch
 
 
 def _answers(tokenizer, model, task: Task, test: list, labels: list[str]) -> list[dict]:
-    """In batches of like length."""
+    """In batches bucketed by length."""
     owners, rows = [], []
     for number, example in enumerate(test):
         for row in _encoded(tokenizer, task, example, labels):
@@ -357,28 +357,28 @@ def _answers(tokenizer, model, task: Task, test: list, labels: list[str]) -> lis
         batch = {
             name: value for name, value in batch.items() if name not in ("labels", "start_positions", "end_positions")
         }
-        found = {name: value.numpy() for name, value in model(**batch).items() if name.endswith("logits")}
-        for place, index in enumerate(part):
-            one = {name: value[place][: len(rows[index]["input_ids"])] for name, value in found.items()}
-            outputs[owners[index]].append((index, rows[index], one))
+        logits = {name: value.numpy() for name, value in model(**batch).items() if name.endswith("logits")}
+        for row, index in enumerate(part):
+            unpadded = {name: value[row][: len(rows[index]["input_ids"])] for name, value in logits.items()}
+            outputs[owners[index]].append((index, rows[index], unpadded))
     return [
-        _answer(task, example, sorted(found, key=lambda one: one[0]), labels)
-        for example, found in zip(test, outputs, strict=True)
+        _answer(task, example, sorted(windows, key=lambda window: window[0]), labels)
+        for example, windows in zip(test, outputs, strict=True)
     ]
 
 
-def _answer(task: Task, example: Any, found: list, labels: list[str]) -> dict:
+def _answer(task: Task, example: Any, outputs: list, labels: list[str]) -> dict:
     if task.kind == "answer":
-        windows, logits = [row["row"] for _, row, _ in found], [one for _, _, one in found]
+        windows, logits = [row["row"] for _, row, _ in outputs], [output for _, _, output in outputs]
         best, _ = best_answers(windows, logits, example.context, MAX_ANSWER)
         return {"answer": best[0]["answer"] if best else ""}
-    ((_, row, logits),) = found
+    ((_, row, logits),) = outputs
     if task.kind == "regress":
         return {"value": float(logits["logits"][0])}
     if task.kind == "classify":
         return {"label": labels[int(logits["logits"].argmax())]}
-    said = {word: labels[int(one.argmax())] for word, one in zip(row["row"], logits["logits"], strict=True)}
-    return {"words": [{"label": said.get(word)} for word in range(len(example.words))]}
+    tags = {word: labels[int(logit.argmax())] for word, logit in zip(row["row"], logits["logits"], strict=True)}
+    return {"words": [{"label": tags.get(word)} for word in range(len(example.words))]}
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
@@ -412,7 +412,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
         "GloVe": lambda: {"encoder": glove(), "stack": "lstm", "units": 128},
         "biLM, top layer": lambda: {"encoder": args.elmo, "top_only": True} | biLM,
         "biLM, mix": lambda: {"encoder": args.elmo} | biLM,
-        "biLM, mix, and GloVe": lambda: {"encoder": args.elmo, "beside": glove()} | biLM,
+        "biLM, mix, and GloVe": lambda: {"encoder": args.elmo, "extra_embeddings": glove()} | biLM,
     }
 
     def run(engine: str, part: str, name: str, files: dict[str, Path], seed: int) -> dict:
@@ -440,7 +440,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                     yield about, partial(run, engine, part, name, files, seed)
 
 
-def table(part: str, found: list[dict]) -> Iterator[str]:
+def table(part: str, result: list[dict]) -> Iterator[str]:
     """Rows of Markdown: mean and standard deviation over the seeds that all engines have run."""
     tasks, engines = SETTINGS[part], ENGINES[part]
     timed = ["seconds", "CPU seconds", "examples/s", "ratio"] if part == "finetuned" else []
@@ -450,11 +450,13 @@ def table(part: str, found: list[dict]) -> Iterator[str]:
     for name, task in tasks.items():
         runs = {
             engine: {
-                one["seed"]: one for one in found if [one["part"], one["task"], one["engine"]] == [part, name, engine]
+                entry["seed"]: entry
+                for entry in result
+                if [entry["part"], entry["task"], entry["engine"]] == [part, name, engine]
             }
             for engine in engines
         }
-        seeds = sorted(set.intersection(*(set(one) for one in runs.values())))
+        seeds = sorted(set.intersection(*(set(run) for run in runs.values())))
         if not seeds:
             continue
         for figure in task.figures:
@@ -476,12 +478,12 @@ def table(part: str, found: list[dict]) -> Iterator[str]:
 def _times(runs: list[list[dict]], task: Task) -> list[str]:
     """Of both engines: all seconds, those of all threads, the rate of training, and how many times ours is theirs."""
     wall, cpu, training = (
-        [statistics.fmean(one[name] for one in side) for side in runs] for name in ("seconds", "cpu", "training")
+        [statistics.fmean(run[name] for run in side) for side in runs] for name in ("seconds", "cpu", "training")
     )
-    if any(one.get("paused") for side in runs for one in side):
+    if any(run.get("paused") for side in runs for run in side):
         return ["", " / ".join(f"{x:.0f}" for x in cpu), "", ""]
     rates = [task.rows * task.epochs / x for x in training]
-    ratio = statistics.median(two["training"] / one["training"] for one, two in zip(*runs, strict=True))
+    ratio = statistics.median(second["training"] / first["training"] for first, second in zip(*runs, strict=True))
     shown = (" / ".join(f"{x:{form}}" for x in pair) for pair, form in ((wall, ".0f"), (cpu, ".0f"), (rates, ".1f")))
     return [*shown, f"{ratio:.2f}"]
 
@@ -514,7 +516,7 @@ def main() -> None:
                 continue
             if about["engine"] == "transformers" and not args.peers:
                 continue
-            if any(about == {key: one[key] for key in about} for one in done):
+            if any(about == {key: item[key] for key in about} for item in done):
                 continue
             entry = about | run()
             print(json.dumps(entry), file=sys.stderr, flush=True)
@@ -522,7 +524,7 @@ def main() -> None:
             with open(args.out, "a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
     for part in ENGINES:
-        if any(one["part"] == part for one in done):
+        if any(run["part"] == part for run in done):
             print("\n".join(["", *table(part, done)]))
 
 

@@ -116,9 +116,9 @@ def theirs(vocab: Path, lowercase: bool) -> Callable[..., list[Input]]:
 
     def inputs(texts: list[str], pairs: list[str] | None, length: int, split_special: bool = True) -> list[Input]:
         cut = {"truncation": "longest_first", "max_length": length}
-        found = tokenizer(texts, pairs, **cut, return_offsets_mapping=True, split_special_tokens=split_special)
+        encoding = tokenizer(texts, pairs, **cut, return_offsets_mapping=True, split_special_tokens=split_special)
         keys = ("input_ids", "token_type_ids", "offset_mapping")
-        return [list(row) for row in zip(*(found[key] for key in keys), strict=True)]
+        return [list(row) for row in zip(*(encoding[key] for key in keys), strict=True)]
 
     return inputs
 

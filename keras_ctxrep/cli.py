@@ -152,7 +152,7 @@ def _print_figures(figures: dict) -> None:
     if figures.get("worst"):
         print("\nworst")
     for entry in figures.get("worst", ()):
-        print(f"  {entry['place']}\n    {_short(entry['input'])}")
+        print(f"  {entry['source']}\n    {_short(entry['input'])}")
         print(f"    expected  {_short(entry['expected'])}\n    answered  {_short(entry['answer'])}")
     if figures.get("skipped"):
         from keras_ctxrep.text.files import skipped_rows
@@ -215,7 +215,7 @@ def _neighbours_flags(flags: Flags) -> None:
     flags.add("folder", "a model folder of any task")
     flags.add("--word", "the word", required=True)
     flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
-    flags.add("--sentence", "where the word stands (default: the first sentence that has it)", metavar="TEXT")
+    flags.add("--sentence", "a sentence with the word (default: the first one in the text)", metavar="TEXT")
     flags.add("-k", "how many (default: 10)", type=_positive, metavar="N")
     flags.add("--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean"))
     flags.add("--json", "print one JSON array", action="store_true", default=None)
@@ -272,8 +272,8 @@ def _plot_senses(folders: list[str], out: str, **values) -> None:
 
 def _plot_flags(flags: Flags) -> None:
     flags.add("kind", "what to draw", choices=tuple(_PLOTS))
-    flags.add("folders", "a model folder; mix: or several", nargs="+", metavar="FOLDER")
-    flags.add("--out", "the picture; attention: or a page, FILE.html", required=True, metavar="FILE.png")
+    flags.add("folders", "a model folder; mix: one or several", nargs="+", metavar="FOLDER")
+    flags.add("--out", "the picture; attention: or an HTML page, FILE.html", required=True, metavar="FILE.png")
     flags.add("--text", "attention: the text")
     flags.add("--pair", "attention: a second text", metavar="TEXT")
     flags.add("--word", "senses: the word")
@@ -707,7 +707,7 @@ def _without_tensorflow(args: argparse.Namespace) -> bool:
 
 def _published(args: argparse.Namespace) -> None:
     """Replaces the names of published models by their folders in the cache."""
-    for option in ("folder", "encoder", "init", "beside"):
+    for option in ("folder", "encoder", "init", "extra_embeddings"):
         name = getattr(args, option, None)
         if name is not None and name != "words" and not os.path.exists(name):
             from keras_ctxrep import zoo

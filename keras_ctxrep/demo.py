@@ -182,7 +182,7 @@ def _own_text(corpus: Sequence[str | Path]) -> tuple[dict[str, list[list[str]]],
         open_binary(path).close()
         parts[Path(path).name] = list(documents([path]))
     if len(parts) < len(corpus):
-        raise ValueError("two corpus files have the same name; they are to be told apart by it")
+        raise ValueError("two corpus files have the same name; their names must differ")
     if len(corpus) == 1:
         blocks = [doc[i : i + 20] for doc in next(iter(parts.values())) for i in range(0, len(doc), 20)]
         if len(blocks) < 40:

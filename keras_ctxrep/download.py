@@ -68,7 +68,7 @@ class _Redirects(HTTPRedirectHandler):
     def redirect_request(self, req, fp, code, msg, headers, newurl):
         if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
             fp.close()
-            raise ConnectionError(f"sent on to {newurl}, which is not encrypted")
+            raise ConnectionError(f"redirected to {newurl}, which is not encrypted")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

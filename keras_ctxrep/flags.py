@@ -75,7 +75,7 @@ class Flags:
             name = key.replace("-", "_")
             if name not in self._actions:
                 nearest = difflib.get_close_matches(name, self._actions, 1, 0.0)[0]
-                raise ValueError(f"{path}: {key!r} is no option of this command; the nearest one is {nearest!r}")
+                raise ValueError(f"{path}: {key!r} is not an option of this command; the nearest one is {nearest!r}")
             if name in given or value is None:
                 continue
             action = self._actions[name]

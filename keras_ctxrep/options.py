@@ -265,10 +265,10 @@ class Finetuning(Rows, Training):
     from_scratch: bool = option(False, "start from random weights, as a baseline")
     stack: str | None = option(None, "a task network over the encoder", choices=("lstm", "gru", "cnn"))
     units: int = option(256, "width of the task network, in each direction", above=0, metavar="N")
-    beside: str | Path | None = option(
-        None, "extra embeddings of the task network, beside an ELMo: a folder of static vectors", metavar="FOLDER"
+    extra_embeddings: str | Path | None = option(
+        None, "static vectors that the task network reads too, with an ELMo: a folder", metavar="FOLDER"
     )
-    both_ends: bool = option(False, "output mix: a second scalar mix, concatenated to the output of the task network")
+    output_mix: bool = option(False, "concatenate a second scalar mix with the output of the task network")
     top_only: bool = option(False, "the task network reads the top layer instead of a mix")
 
     def __post_init__(self):

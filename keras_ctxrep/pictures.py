@@ -446,14 +446,14 @@ def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tu
     labels, occurrences, vectors = [], [], []
     for example in examples:
         if example.label is None:
-            raise ValueError(f"{example.place}: no label; each sentence needs the sense of {word!r}")
+            raise ValueError(f"{example.source}: no label; each sentence needs the sense of {word!r}")
         labels.append(str(example.label))
-        occurrences.append(_word_in(word, example.text, f"{example.place}: "))
+        occurrences.append(_word_in(word, example.text, f"{example.source}: "))
     texts = (example.text for example in examples)
     contexts = _word_vectors(folder, texts, layer)
     for example, occurrence, (_, context_words, array) in zip(examples, occurrences, contexts, strict=True):
         if occurrence not in context_words:
-            raise ValueError(f"{example.place}: the model finds no piece in the word {word!r}")
+            raise ValueError(f"{example.source}: the model finds no piece in the word {word!r}")
         vectors.append(array[context_words.index(occurrence)])
     return labels, np.asarray(vectors, np.float64)
 
@@ -569,7 +569,9 @@ def _drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
             fonts.append(name)
     if lacking:
         page = "; install one, or look at it as .html in a browser"
-        warnings.warn(f"{out}: no font here has the letters {''.join(sorted(lacking)[:10])}{page}", stacklevel=4)
+        warnings.warn(
+            f"{out}: no installed font has the characters {''.join(sorted(lacking)[:10])}{page}", stacklevel=4
+        )
     with (
         matplotlib.rc_context({"font.family": [*dict.fromkeys(fonts)], "text.parse_math": False}),
         warnings.catch_warnings(),

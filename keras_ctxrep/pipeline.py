@@ -11,15 +11,15 @@ import tensorflow as tf
 from keras_ctxrep.text.corpus import pieces
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures
 from keras_ctxrep.text.pretraining import (
+    BpttSegment,
     Masked,
     Masking,
-    Stretch,
     Vocabulary,
+    bptt_segments,
     for_sampling,
     language_model_batch,
     pretrainer_batch,
     stream_batch,
-    stretches,
 )
 from keras_ctxrep.text.tokens import words
 
@@ -227,8 +227,8 @@ def running_text(
             if not document:
                 raise ValueError("no text to train or evaluate on")
 
-    def batches() -> Iterator[list[Stretch]]:
-        return stretches_of(text(), streams, steps)
+    def batches() -> Iterator[list[BpttSegment]]:
+        return bptt_segments_of_text(text(), streams, steps)
 
     def collate(batch, rng):
         batch = stream_batch(features, vocabulary, batch)
@@ -238,17 +238,17 @@ def running_text(
     return collated(batches, collate, start=start, cardinality=count)
 
 
-def stretches_of(documents: Iterable[list[str]], streams: int, steps: int) -> Iterator[list[Stretch]]:
-    """The BPTT segments (`stretches`) of raw text, of which a stream takes up to 100 sentences at a time.
+def bptt_segments_of_text(documents: Iterable[list[str]], streams: int, steps: int) -> Iterator[list[BpttSegment]]:
+    """The BPTT segments (`bptt_segments`) of raw text, of which a stream takes up to 100 sentences at a time.
 
-    >>> [stretch.words for stretch in next(stretches_of([["a b"], ["c"]], streams=2, steps=2))]
+    >>> [segment.words for segment in next(bptt_segments_of_text([["a b"], ["c"]], streams=2, steps=2))]
     [['<S>', 'a'], ['<S>', 'c']]
     """
 
     def split(document: list[str]) -> Iterator[list[str]]:
         return filter(None, ([word.text for word in words(sentence)] for sentence in document))
 
-    return stretches((split(document) for document in pieces(documents)), streams, steps)
+    return bptt_segments((split(document) for document in pieces(documents)), streams, steps)
 
 
 def whole_sentences(
@@ -259,7 +259,7 @@ def whole_sentences(
 ) -> tf.data.Dataset:
     """One pass over sentences, uncut, to evaluate `elmo.language_model` by its full softmax."""
     texts = (sentence for document in documents for sentence in document)
-    batches = list(like_lengths(texts, batch_size, len(vocabulary)))
+    batches = list(bucketed_by_length(texts, batch_size, len(vocabulary)))
 
     def collate(batch, rng):
         return language_model_batch(features, vocabulary, [row for _, row in batch])
@@ -267,7 +267,7 @@ def whole_sentences(
     return collated(lambda: batches, collate, cardinality=len(batches))
 
 
-def like_lengths(sentences: Iterable[str], batch_size: int, logits: int = 1) -> Iterator[list[tuple[int, Row]]]:
+def bucketed_by_length(sentences: Iterable[str], batch_size: int, logits: int = 1) -> Iterator[list[tuple[int, Row]]]:
     """Batches of (number of the sentence, its words), uncut, bucketed by length; those of long sentences are smaller.
 
     64 batches are sorted together; sentences without a word are left out.
@@ -277,7 +277,7 @@ def like_lengths(sentences: Iterable[str], batch_size: int, logits: int = 1) -> 
         batch_size: sentences per batch, at most.
         logits: numbers computed for each word: a batch is made smaller to stay within half a gigabyte of them.
 
-    >>> [[number for number, _ in batch] for batch in like_lengths(["one two", "", "three", "four"], 2, 100)]
+    >>> [[number for number, _ in batch] for batch in bucketed_by_length(["one two", "", "three", "four"], 2, 100)]
     [[2, 3], [0]]
     """
     room = min(40 * batch_size, LOGITS // logits)

@@ -100,7 +100,7 @@ def options_from_run(path: str | Path) -> Recorded:
         recorded = Recorded(record["command"], dict(record["arguments"]), dict(record["options"]))
         files = dict(record["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: no record of a run that can be read: {error}") from None
+        raise ValueError(f"{path}: not a readable record of a run: {error}") from None
     for name, digest in files.items():
         if not os.path.isfile(name):
             warnings.warn(f"{name}: is missing; {path} was made with it", stacklevel=2)

@@ -51,9 +51,9 @@ def build(bundle: Bundle) -> keras.Model:
 def finish(encoder: keras.Model, bundle: Bundle) -> keras.Model:
     """The task network and the head that a bundle describes, with fresh weights, over an encoder."""
     if bundle.stack:
-        extra = {"beside": static.encoder(static.Config(**bundle.beside))} if bundle.beside else {}
+        extra = static.encoder(static.Config(**bundle.extra_embeddings)) if bundle.extra_embeddings else None
         marks = bundle.reads.marks if bundle.reads.indicate and not bundle.features.indicate else 0
-        encoder = stack.by_name(encoder, **bundle.stack, **extra, marks=marks)
+        encoder = stack.by_name(encoder, **bundle.stack, extra_embeddings=extra, marks=marks)
     return tasks.get(bundle.task).head(encoder, bundle)
 
 
@@ -93,8 +93,8 @@ def load(folder: str | Path) -> tuple[keras.Model, Bundle]:
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it")
     try:
         fields.make(FAMILIES[bundle.family].config, bundle.config, "config")
-        if bundle.beside:
-            fields.make(static.Config, bundle.beside, "beside")
+        if bundle.extra_embeddings:
+            fields.make(static.Config, bundle.extra_embeddings, "extra_embeddings")
         model = build(bundle)
     except (TypeError, ValueError, tf.errors.ResourceExhaustedError) as error:
         raise ValueError(f"{path.with_name(bundles.NAME)}: {_first_line(error)}") from error
@@ -127,8 +127,8 @@ def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
     family = FAMILIES[bundle.family]
     config = family.encoder_config(model, bundle.config)
     vocab = bundle.vocab if family.reads_vocabulary(config) else ()
-    bare = {"labels": (), "head": {}, "stack": {}, "beside": {}, "reads": Reads(), "settings": {}, "vocab": vocab}
-    return replace(bundle, task="embed", config=config, **bare)
+    empty: dict = {"labels": (), "reads": Reads(), "head": {}, "stack": {}, "extra_embeddings": {}, "settings": {}}
+    return replace(bundle, task="embed", config=config, vocab=vocab, **empty)
 
 
 def load_served(folder: str | Path) -> tuple[keras.Model, Bundle]:
@@ -314,7 +314,7 @@ def fit(
     """
     settings = Fit.of(options, "fit")
     if validation is not None and eval_model is None and any(getattr(layer, "streams", None) for layer in model.layers):
-        raise ValueError("a biLM with streams would lose its place in them by validating: give an eval_model")
+        raise ValueError("a biLM with streams would lose its state by validating: give an eval_model")
     make = partial(AdamW, settings.learning_rate, settings.weight_decay, settings.clip)
     with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
         compile(model, (optimizer or make)(), loss)

@@ -482,7 +482,7 @@ def _make(
             files, hashes, verified = _checked(entry, downloads if source is None else Path(source), work)
             if source is None and entry.sha256 and not verified:  # whoever renames a file evades its hash
                 absent = ", ".join(sorted(set(entry.sha256) - set(hashes))) or f"weights of {entry.format}"
-                raise ValueError(f"{entry.name}: not what is published, for there is no {absent}; try another --mirror")
+                raise ValueError(f"{entry.name}: not the published archive: no {absent} in it; try another --mirror")
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
                 model, bundle = _read(entry, files)

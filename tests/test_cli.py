@@ -152,15 +152,15 @@ def test_predict_survives_every_line(tflite):
         b"snow\r",
         b"\xed\xa0\x80 storm",
     ]
-    found = ctxrep("predict", tflite, input=b"\n".join(lines))
-    assert found.returncode == 0, found.stderr.decode()
-    answers = [json.loads(line) for line in found.stdout.decode().splitlines()]
+    process = ctxrep("predict", tflite, input=b"\n".join(lines))
+    assert process.returncode == 0, process.stderr.decode()
+    answers = [json.loads(line) for line in process.stdout.decode().splitlines()]
     assert len(answers) == len(lines)
     assert [("error" in answer) for answer in answers] == [False, True, True] + [False] * 6
     assert answers[0]["label"] == "music" and abs(sum(answers[0]["probabilities"].values()) - 1) < 1e-6
     assert answers[1] == {"error": "empty line"} and answers[3]["truncated"] is True
     assert "warning" in answers[6] and "warning" in answers[8] and "warning" not in answers[7]
-    assert found.stderr == b""
+    assert process.stderr == b""
 
 
 def test_predict_answers_each_line_at_once(tflite):
@@ -183,16 +183,16 @@ def test_predict_answers_each_line_at_once(tflite):
 def test_predict_ends_quietly_when_nobody_reads(tflite, tmp_path):
     (tmp_path / "many.txt").write_text("snow\n" * 20000)
     command = f"{sys.executable} -m keras_ctxrep.cli predict {tflite} --input {tmp_path}/many.txt | head -n 1"
-    found = subprocess.run(command, shell=True, capture_output=True, text=True)
-    assert json.loads(found.stdout)["label"] == "weather" and found.stderr == ""
+    process = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert json.loads(process.stdout)["label"] == "weather" and process.stderr == ""
 
 
 def test_export_predict_and_compare(models, tflite, tmp_path, capsys):
     assert cli.main(["export", str(models / "bert" / "classifier"), "--out", str(tmp_path / "served")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "served" / "1")
-    found = ctxrep("predict", tmp_path / "served", input=b"the violin\n")
+    process = ctxrep("predict", tmp_path / "served", input=b"the violin\n")
     assert (
-        json.loads(found.stdout)["label"] == "music" and found.stderr == b""
+        json.loads(process.stdout)["label"] == "music" and process.stderr == b""
     )  # TensorFlow's start-up noise is silenced
     arguments = [str(models / "bert" / "classifier"), str(tmp_path / "served"), str(tflite)]
     rows = (models / "test.tsv").read_text(encoding="utf-8").splitlines(keepends=True)[:41]
@@ -206,11 +206,11 @@ def test_export_predict_and_compare(models, tflite, tmp_path, capsys):
 
 def test_score(models, capsys):
     assert cli.main(["score", str(models / "bert" / "classifier"), "--data", str(models / "test.tsv"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    output = json.loads(capsys.readouterr().out)
     examples = list(tasks.get("classify").read(models / "test.tsv"))
     answers = train.predictor(models / "bert" / "classifier")([example.text for example in examples])
     right = [answer["label"] == example.label for answer, example in zip(answers, examples, strict=True)]
-    assert found["examples"] == 200 and found["accuracy"] == np.mean(right)
+    assert output["examples"] == 200 and output["accuracy"] == np.mean(right)
     for family, key in (("elmo", "perplexity"), ("bert", "mlm_accuracy")):
         assert cli.main(["score", str(models / family / "pretrained"), "--data", str(models / "corpus.txt")]) == 0
         assert key.replace("_", " ") in capsys.readouterr().out
@@ -235,9 +235,9 @@ def test_perplexity_is_that_of_the_probabilities(models, tmp_path):
             z -= np.log(np.exp(z).sum(-1, keepdims=True))
             total[direction] -= z[np.arange(len(z)), targets[f"{direction}_logits"][0]].sum()
     for batch_size in (1, 7):
-        found = recipes.score(folder, tmp_path / "a.txt", batch_size)
+        scores = recipes.score(folder, tmp_path / "a.txt", batch_size)
         for direction, value in total.items():
-            np.testing.assert_allclose(found[f"{direction}_perplexity"], np.exp(value / count), rtol=1e-4)
+            np.testing.assert_allclose(scores[f"{direction}_perplexity"], np.exp(value / count), rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("always::UserWarning")  # which the command prints
@@ -255,7 +255,7 @@ def test_embed(family, models, tmp_path, capsys):
     ):
         arguments = ["embed", folder, "--input", tmp_path / "in.txt", "--out", tmp_path / name, "--layers", layers]
         assert cli.main(list(map(str, arguments))) == 0
-        assert ("it has learned no scalar mix" in capsys.readouterr().err) == (layers == "mix")
+        assert ("it has no trained scalar mix" in capsys.readouterr().err) == (layers == "mix")
     encoder, bundle = train.load_encoder(folder)
     arrays = {name: np.load(tmp_path / f"{name}.npz") for name in ("all", "top", "mix", "mean")}
     assert list(arrays["all"]) == ["0", "1", "2"]
@@ -264,12 +264,12 @@ def test_embed(family, models, tmp_path, capsys):
             expected = np.stack([layer[0] for layer in encoder(bundle.features([sentence]))["layers"]])
             if family == "bert":
                 expected = expected[:, 1:-1]
-            found = {name: array[str(index)] for name, array in arrays.items()}
-            np.testing.assert_allclose(found["all"], expected, atol=1e-5)
+            actual = {name: array[str(index)] for name, array in arrays.items()}
+            np.testing.assert_allclose(actual["all"], expected, atol=1e-5)
             np.testing.assert_allclose(file[str(index)], expected, atol=1e-5)
-            np.testing.assert_allclose(found["top"], expected[-1], atol=1e-5)
-            np.testing.assert_allclose(found["mix"], expected.mean(0), atol=1e-5)
-            np.testing.assert_allclose(found["mean"], expected.mean((0, 1)), atol=1e-5)
+            np.testing.assert_allclose(actual["top"], expected[-1], atol=1e-5)
+            np.testing.assert_allclose(actual["mix"], expected.mean(0), atol=1e-5)
+            np.testing.assert_allclose(actual["mean"], expected.mean((0, 1)), atol=1e-5)
 
 
 def test_embed_of_words_gives_one_vector_each(models, tmp_path):
@@ -301,7 +301,7 @@ def test_pretrain_and_train_from_files(models, tmp_path, capsys):
     assert cli.main([*arguments.split(), "--steps", "4", "--freeze"]) == 0
     assert "accuracy" in capsys.readouterr().out
     before, after = (train.load(tmp_path / name)[0].get_layer("forward_0").get_weights() for name in ("lm", "c"))
-    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))  # frozen
+    assert all(np.array_equal(first, other) for first, other in zip(before, after, strict=True))  # frozen
 
 
 @pytest.fixture(scope="module")
@@ -320,8 +320,8 @@ def encoders(tmp_path_factory):
 def test_convert_of_vectors(encoders):
     encoder, bundle = train.load(encoders / "vectors")
     assert (bundle.family, bundle.task, bundle.vocab[-3:]) == ("static", "embed", ("red", "blue", "fish"))
-    found = np.asarray(encoder(bundle.features(["blue fish"]))["sequence"])
-    np.testing.assert_allclose(found[0], [[0, 1, 0], [0, 0, 1]])
+    vectors = np.asarray(encoder(bundle.features(["blue fish"]))["sequence"])
+    np.testing.assert_allclose(vectors[0], [[0, 1, 0], [0, 0, 1]])
 
 
 TASKS = {  # rows, columns, metric, a line to answer
@@ -354,8 +354,8 @@ def test_every_task_from_a_file_to_answers(task, encoders, tmp_path, capsys):
     assert out[0].startswith("step ") and metric.replace("_", " ") in out[-1].replace("_", " ")
     assert out[-1].startswith(f"{tmp_path}/m: ") and f" on {data}: " in out[-1]
     assert cli.main(f"score {tmp_path}/m --data {data} --columns {columns} --json".split()) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["metric"] == metric and found[metric] > 0.95 and len(found["interval"]) == 2
+    output = json.loads(capsys.readouterr().out)
+    assert output["metric"] == metric and output[metric] > 0.95 and len(output["interval"]) == 2
     assert cli.main(f"score {tmp_path}/m --data {data} --columns {columns}".split()) == 0
     assert "95% of resamples: " in capsys.readouterr().out
     (tmp_path / "lines.txt").write_text(line + "\n")
@@ -394,7 +394,7 @@ def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
     assert os.listdir(tmp_path / "lm") == ["checkpoint"]
 
 
-def test_a_published_model_that_is_not_there(tmp_path, capsys, monkeypatch):
+def test_names_that_are_no_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CTXREP_CACHE", str(tmp_path))
     name = "bert_12_768_12/book_corpus_wiki_en_uncased"
     (tmp_path / "a.tsv").write_text("text\tlabel\n")

@@ -1,4 +1,4 @@
-"""The folders that all workers share."""
+"""Folders that the worker processes of pytest-xdist share."""
 
 import pytest
 

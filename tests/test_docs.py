@@ -32,8 +32,8 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples(name):
-    found = doctest.testmod(importlib.import_module(name))
-    assert found.failed == 0
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
 
 
 def test_there_are_examples():
@@ -90,7 +90,7 @@ def place(models, tmp_path_factory):
 
 @pytest.mark.slow  # of one page alone: dozens of commands, half of which train
 @pytest.mark.filterwarnings("ignore:bert has no mlm_transform")  # as the page says
-@pytest.mark.filterwarnings("ignore:.*it has learned no scalar mix")  # `--layers mix` of a language model
+@pytest.mark.filterwarnings("ignore:.*it has no trained scalar mix")  # `--layers mix` of a language model
 @every_page
 def test_commands(page, place, monkeypatch, capsys):
     """In order, with short trainings instead of long ones."""
@@ -117,8 +117,8 @@ def test_commands(page, place, monkeypatch, capsys):
 @every_page
 def test_python(page, place, monkeypatch):
     monkeypatch.chdir(place)
-    found = blocks(page, "python")
-    assert len(found) >= 2
+    examples = blocks(page, "python")
+    assert len(examples) >= 2
     namespace: dict = {}
-    for block in found:
+    for block in examples:
         exec(compile(block, page, "exec"), namespace)

@@ -38,7 +38,7 @@ class Config:
         {"size": 0},
     ],
 )
-def test_what_is_fine(values):
+def test_valid_values(values):
     config = fields.make(Config, {"layers": 1} | values, "config")
     assert all(getattr(config, name) == value for name, value in values.items())
 
@@ -70,12 +70,12 @@ def test_what_is_fine(values):
         ({"name": 10**70}, f"config.name={'1' + '0' * 59}: a text is needed"),
     ],
 )
-def test_what_is_refused(values, message):
+def test_invalid_values(values, message):
     with pytest.raises(ValueError, match=rf"^{re.escape(message)}"):
         fields.make(Config, {"layers": 1} | values, "config")
 
 
-def test_objects_that_are_none():
+def test_incomplete_objects():
     with pytest.raises(ValueError, match=r"^config=\[1\]: an object is needed$"):
         fields.make(Config, [1], "config")
     with pytest.raises(ValueError, match=r"^config\.layers is missing$"):

@@ -96,8 +96,8 @@ def test_a_file_in_place_of_flags(tmp_path, name, content):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("cuont: 5", r"a\.yaml: 'cuont' is no option of this command; the nearest one is 'count'"),
-        ("count: 5\nrates: 0.1", "'rates' is no option of this command; the nearest one is 'rate'"),
+        ("cuont: 5", r"a\.yaml: 'cuont' is not an option of this command; the nearest one is 'count'"),
+        ("count: 5\nrates: 0.1", "'rates' is not an option of this command; the nearest one is 'rate'"),
         ("- count", "options and their values are needed"),
         ("5: 3", "options and their values are needed"),
         ("count: [", r"a\.yaml: not YAML"),
@@ -109,7 +109,7 @@ def test_a_file_in_place_of_flags(tmp_path, name, content):
         ("fast: [1]", r"a\.yaml: fast=\[1\]: must be bool"),
     ],
 )
-def test_what_is_wrong_in_a_file(tmp_path, content, message):
+def test_errors_in_a_file(tmp_path, content, message):
     (tmp_path / "a.yaml").write_text(content)
     with pytest.raises(ValueError, match=message):
         parse(config=tmp_path / "a.yaml")

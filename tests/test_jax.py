@@ -120,8 +120,8 @@ def test_jax_gives_what_tensorflow_gives(tmp_path, rng):
     )
     assert done.returncode == 0, done.stderr
     for name, arrays in expected.items():
-        found = np.load(tmp_path / f"{name}.found.npz")
-        assert set(found) == set(arrays)
+        actual = np.load(tmp_path / f"{name}.found.npz")
+        assert set(actual) == set(arrays)
         for key, array in arrays.items():
-            np.testing.assert_allclose(found[key], array, atol=1e-5, err_msg=f"{name} {key}")
-        assert found["steps"][1] < found["steps"][0]
+            np.testing.assert_allclose(actual[key], array, atol=1e-5, err_msg=f"{name} {key}")
+        assert actual["steps"][1] < actual["steps"][0]

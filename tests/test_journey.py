@@ -84,16 +84,16 @@ def test_a_saved_model_needs_nothing_else(family, models, tmp_path):
     shutil.move(made, tmp_path / "moved")
     shutil.rmtree(tmp_path / "source")
     command = [sys.executable, "-c", FRESH, str(tmp_path / "moved")]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"TF_CPP_MIN_LOG_LEVEL": "3"})
-    assert found.returncode == 0, found.stderr[-3000:]
-    probabilities, labels = json.loads(found.stdout)
+    process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"TF_CPP_MIN_LOG_LEVEL": "3"})
+    assert process.returncode == 0, process.stderr[-3000:]
+    probabilities, labels = json.loads(process.stdout)
     texts = ["the violin", "\ufffd\ufffd the soup", "天 rain"]
     np.testing.assert_allclose([probabilities[0], *probabilities[2:]], predictor.probabilities(texts), atol=1e-5)
     assert [labels[0], *labels[2:]] == [answer["label"] for answer in predictor(texts)]
 
 
 @pytest.mark.parametrize("family", ["elmo", "bert"])
-def test_encoders_travel_too(family, models, tmp_path):
+def test_encoders_in_every_engine(family, models, tmp_path):
     """A pretrained encoder without a head: pooled vectors from the SavedModel and from TFLite equal Keras'."""
     model, bundle = train.load_encoder(models / family / "pretrained")
     texts = ["the violin is good.", "snow"]
@@ -122,29 +122,31 @@ TASKS = ("crf", "answer", *(pytest.param(task, marks=pytest.mark.slow) for task 
 
 def examples_of(task: str, count: int = 400) -> list:
     """Examples told apart by their words."""
-    draw, found = random.Random(task), []
+    draw, examples = random.Random(task), []
     for _ in range(count):
         topic = draw.choice(sorted(TOPICS))
         other = draw.choice(sorted({*TOPICS} - {topic}))
-        (one, two), third = draw.sample(TOPICS[topic], 2), draw.choice(TOPICS[other])
+        (first, second), third = draw.sample(TOPICS[topic], 2), draw.choice(TOPICS[other])
         end = draw.choice([" is good.", " was bad!", ""])
         if task == "classify":
-            found.append(Example(f"the {one} {two}{end}", topic))
+            examples.append(Example(f"the {first} {second}{end}", topic))
         elif task == "pair":
-            found.append(Example(third, topic, f"the {one} {two}{end}"))
+            examples.append(Example(third, topic, f"the {first} {second}{end}"))
         elif task == "regress":
-            found.append(Example(f"the {one} {two}{end}", float(sorted(TOPICS).index(topic))))
+            examples.append(Example(f"the {first} {second}{end}", float(sorted(TOPICS).index(topic))))
         elif task == "multilabel":
             both = draw.random() < 0.5
-            found.append(Example(f"the {one} {third if both else two}{end}", (topic, other) if both else (topic,)))
+            examples.append(
+                Example(f"the {first} {third if both else second}{end}", (topic, other) if both else (topic,))
+            )
         elif task in ("tag", "crf"):
             tags = ("O", f"B-{topic}", f"I-{topic}", "O", "O", "O", f"B-{other}")
-            found.append(Tagged(("The", one, two, "is", "good", ".", third), tags))
+            examples.append(Tagged(("The", first, second, "is", "good", ".", third), tags))
         else:
-            parts = [f"the  {one} is good.", f"the {third} was bad!"]
+            parts = [f"the  {first} is good.", f"the {third} was bad!"]
             context = " ".join(parts if draw.random() < 0.5 else parts[::-1])
-            found.append(Question(f"{TOPICS[topic][0]} number?", context, ((one, context.index(one)),)))
-    return found
+            examples.append(Question(f"{TOPICS[topic][0]} number?", context, ((first, context.index(first)),)))
+    return examples
 
 
 def compared(task: str, answer: dict):
@@ -182,11 +184,12 @@ def trained(models, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_head_goes_the_whole_way(name, trained, tmp_path):
+def test_every_head_in_every_engine(name, trained, tmp_path):
     """Train, score, SavedModel with raw strings, TFLite int8: the same answers, without TensorFlow at the end."""
     folder, examples, task = trained(name)
-    found = recipes.score(folder, examples, predictions=tmp_path / "answers.jsonl")
-    assert found[found["metric"]] > 0.95 and found["interval"][0] <= found[found["metric"]] <= found["interval"][1]
+    scores = recipes.score(folder, examples, predictions=tmp_path / "answers.jsonl")
+    low, high = scores["interval"]
+    assert scores[scores["metric"]] > 0.95 and low <= scores[scores["metric"]] <= high
     assert len((tmp_path / "answers.jsonl").read_text("utf-8").splitlines()) == len(examples)
 
     texts = [getattr(example, "text", "") or " ".join(getattr(example, "words", ())) for example in examples] + AWKWARD
@@ -201,11 +204,11 @@ def test_every_head_goes_the_whole_way(name, trained, tmp_path):
     served = saved_model.load(saved_model.export(*train.load(folder), tmp_path / "served"))(texts, pairs)
     quantize.convert(folder, tmp_path / "float32.tflite", "none", (16, 32))
     edge = runtime.load(tmp_path / "float32.tflite")(texts, pairs)
-    for text, one, two, three in zip(texts, expected, served, edge, strict=True):
+    for text, wanted, *others in zip(texts, expected, served, edge, strict=True):
         if name == "regress":
-            np.testing.assert_allclose([two["value"], three["value"]], one["value"], atol=1e-4, err_msg=text)
+            np.testing.assert_allclose([other["value"] for other in others], wanted["value"], atol=1e-4, err_msg=text)
         else:
-            assert compared(task, one) == compared(task, two) == compared(task, three), text
+            assert all(compared(task, other) == compared(task, wanted) for other in others), text
 
     quantize.convert(folder, tmp_path / "int8.tflite", "int8", (16, 32))
     script = (
@@ -220,9 +223,13 @@ def test_every_head_goes_the_whole_way(name, trained, tmp_path):
     small, tensorflow = json.loads(ran.stdout)
     assert not tensorflow
     if name == "regress":
-        np.testing.assert_allclose([one["value"] for one in small], [one["value"] for one in expected[:80]], atol=0.05)
+        np.testing.assert_allclose(
+            [answer["value"] for answer in small], [wanted["value"] for wanted in expected[:80]], atol=0.05
+        )
     else:
-        assert [compared(task, one) for one in small] == [compared(task, one) for one in expected[: len(examples)]]
+        assert [compared(task, answer) for answer in small] == [
+            compared(task, wanted) for wanted in expected[: len(examples)]
+        ]
 
 
 def test_answers_and_entities_are_exact_spans_of_the_original_text(trained):
@@ -232,17 +239,17 @@ def test_answers_and_entities_are_exact_spans_of_the_original_text(trained):
         (rows,) = features.windows(["snow number?"], [context])
         pieces = [context[begin:end] for row in rows for begin, end in row.offsets[row.first : -1]]
         assert not any(char in piece for piece in pieces for char in " \u00ad\t")
-        (found,) = predict(["snow number?"], [context])
-        assert found["answer"] == context[found["start"] : found["end"]]
-        for other in found["n_best"]:
+        (answer,) = predict(["snow number?"], [context])
+        assert answer["answer"] == context[answer["start"] : answer["end"]]
+        for other in answer["n_best"]:
             assert other["answer"] == context[other["start"] : other["end"]]
     tagger = train.predictor(trained("crf")[0])
     for text in (*AWKWARD, *ODD_CONTEXTS[:-1]):
-        (found,) = tagger([text])
-        assert all(one["text"] == text[one["start"] : one["end"]] for one in found["entities"])
-        assert all(one["word"] == text[one["start"] : one["end"]] for one in found["words"])
-    (found,) = tagger(["the  soup\u00ad  pepper is good.\tviolin"])
-    assert [(one["type"], one["text"]) for one in found["entities"]] == [
+        (answer,) = tagger([text])
+        assert all(entity["text"] == text[entity["start"] : entity["end"]] for entity in answer["entities"])
+        assert all(word["word"] == text[word["start"] : word["end"]] for word in answer["words"])
+    (answer,) = tagger(["the  soup\u00ad  pepper is good.\tviolin"])
+    assert [(entity["type"], entity["text"]) for entity in answer["entities"]] == [
         ("kitchen", "soup\u00ad  pepper"),
         ("music", "violin"),
     ]

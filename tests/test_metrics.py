@@ -13,11 +13,11 @@ LABELS = ["B-PER", "O", "I-LOC", "I-PER", "B-LOC"]
 
 
 def draw(rng, rows, length):
-    """(right classes, said ones that often agree, weights: 0 where there is no word), the words at the begin."""
+    """(right classes, predicted ones that often agree, weights: 0 where there is no word), the words at the begin."""
     true = rng.integers(0, len(LABELS), (rows, length))
-    said = np.where(rng.random(true.shape) < 0.8, true, rng.integers(0, len(LABELS), true.shape))
+    predicted = np.where(rng.random(true.shape) < 0.8, true, rng.integers(0, len(LABELS), true.shape))
     sizes = rng.integers(0, length + 1, (rows, 1))
-    return true, said, (np.arange(length) < sizes).astype(np.float32)
+    return true, predicted, (np.arange(length) < sizes).astype(np.float32)
 
 
 def tags(classes, weights):
@@ -29,17 +29,17 @@ def tags(classes, weights):
 def test_span_f1_is_that_of_seqeval(rng):
     metric = SpanF1(LABELS)
     assert float(metric.result()) == 0
-    right, found = [], []
+    right, predicted = [], []
     for length in (1, 7, 12, 4):
-        true, said, weights = draw(rng, 20, length)
-        logits = np.eye(len(LABELS), dtype=np.float32)[said] + rng.uniform(0, 0.5, (20, length, len(LABELS)))
-        metric.update_state(true, logits if length % 2 else said.astype(np.int32), weights * length)
-        right, found = right + tags(true, weights), found + tags(said, weights)
-        assert float(metric.result()) == pytest.approx(seqeval.metrics.f1_score(right, found, zero_division=0))
+        true, predictions, weights = draw(rng, 20, length)
+        logits = np.eye(len(LABELS), dtype=np.float32)[predictions] + rng.uniform(0, 0.5, (20, length, len(LABELS)))
+        metric.update_state(true, logits if length % 2 else predictions.astype(np.int32), weights * length)
+        right, predicted = right + tags(true, weights), predicted + tags(predictions, weights)
+        assert float(metric.result()) == pytest.approx(seqeval.metrics.f1_score(right, predicted, zero_division=0))
     assert 0.3 < float(metric.result()) < 0.9
     gold = [Tagged(("w",) * len(row), tuple(row)) for row in right]
-    said = [{"words": [{"word": "w", "label": label} for label in row]} for row in found]
-    answers = [one if one["words"] else {"error": "no words in this text"} for one in said]
+    predictions = [{"words": [{"word": "w", "label": label} for label in row]} for row in predicted]
+    answers = [prediction if prediction["words"] else {"error": "no words in this text"} for prediction in predictions]
     assert tasks.get("tag").evaluate(gold, answers, LABELS).scores["span_f1"] == pytest.approx(float(metric.result()))
     metric.reset_state()
     assert float(metric.result()) == 0
@@ -68,15 +68,15 @@ def test_labels_that_are_not_iob2(labels):
 
 def test_span_f1_of_a_model(rng, tmp_path):
     """Compiled beside a loss, weighted, saved with the model and loaded with it."""
-    true, said, weights = draw(rng, 32, 6)
-    x = (2 * np.eye(len(LABELS))[said] + 0.1 * rng.random((32, 6, len(LABELS)))).astype(np.float32)
+    true, predicted, weights = draw(rng, 32, 6)
+    x = (2 * np.eye(len(LABELS))[predicted] + 0.1 * rng.random((32, 6, len(LABELS)))).astype(np.float32)
     inputs = keras.Input((None, len(LABELS)))
     dense = keras.layers.Dense(len(LABELS), kernel_initializer="identity")
     model = keras.Model(inputs, dense(inputs))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.0), loss, weighted_metrics=[SpanF1(LABELS), Accuracy()])
-    expected = seqeval.metrics.f1_score(tags(true, weights), tags(said, weights))
-    accuracy = (true == said)[weights > 0].mean()
+    expected = seqeval.metrics.f1_score(tags(true, weights), tags(predicted, weights))
+    accuracy = (true == predicted)[weights > 0].mean()
     fitted = model.fit(x, true, batch_size=5, sample_weight=weights, verbose=0).history
     assert fitted["span_f1"] == [pytest.approx(expected)] and fitted["accuracy"] == [pytest.approx(accuracy)]
     model.save(tmp_path / "model.keras")

@@ -50,7 +50,7 @@ def saved(folder, bundle):
         (ELMO, ("stack", "layers"), 100_000, "layers=100000, units=3: both are at least 1, and at most 100"),
         (ELMO, ("stack", "units"), "3", ""),
         (ELMO, ("stack", "kind"), "tree", "task network 'tree': choose one of lstm, gru, cnn"),
-        (ELMO, ("beside",), {"words": 2}, "beside.width is missing"),
+        (ELMO, ("extra_embeddings",), {"words": 2}, "extra_embeddings.width is missing"),
         (BERT, ("config", "layers"), 10**9, "config.layers=1000000000: at least 1 and at most 256"),
         (BERT, ("config", "heads"), 3, "config.heads=3 does not divide width=8"),
         (STATIC, ("config", "width"), None, "config.width=None: a whole number is needed"),

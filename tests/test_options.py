@@ -57,7 +57,7 @@ def test_values_of_a_wider_type():
     assert options.plain()["tensorboard"] == "a" and options.batch_size == 8
 
 
-def test_an_option_that_there_is_not_names_the_nearest():
+def test_an_unknown_option_names_the_nearest():
     with pytest.raises(TypeError, match=r"^pretrain\(\) has no option 'step'; the nearest one is 'steps'$"):
         Pretraining.of({"step": 1}, "pretrain")
 

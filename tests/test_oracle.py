@@ -18,8 +18,8 @@ def recorded_by_bilm_tf():
     """(sizes, rate and clip; arrays): four steps of https://github.com/allenai/bilm-tf."""
     if not BILM_TF.is_dir():
         pytest.skip(f"the record is not here: {BILM_TF}")
-    found = json.loads((BILM_TF / "train_oracle_options.json").read_text())
-    lstm, cnn = found["lstm"], found["char_cnn"]
+    result = json.loads((BILM_TF / "train_oracle_options.json").read_text())
+    lstm, cnn = result["lstm"], result["char_cnn"]
     options = {
         "cells": lstm["dim"],
         "projection": lstm["projection_dim"],
@@ -32,10 +32,10 @@ def recorded_by_bilm_tf():
         "highways": cnn["n_highway"],
         "activation": cnn["activation"],
         "max_characters": cnn["max_characters_per_token"],
-        "words": found["n_tokens_vocab"],
-        "streams": found["batch_size"],
-        "steps": found["unroll_steps"],
-        "clip": found["all_clip_norm_val"],
+        "words": result["n_tokens_vocab"],
+        "streams": result["batch_size"],
+        "steps": result["unroll_steps"],
+        "clip": result["all_clip_norm_val"],
         "learning_rate": 0.2,
     }
     return options, np.load(BILM_TF / "train_oracle.npz")
@@ -67,18 +67,18 @@ def names(layer):
 
 def recorded(arrays, when, layer):
     """A layer's weights in the record, without the state of streams."""
-    found = {}
+    result = {}
     for weight, name in zip(layer.weights, names(layer), strict=True):
         if weight.name == "recurrent_kernel":
             continue
         if weight.name != "state":
-            found[weight.name] = arrays[f"{when}|{name}"]
+            result[weight.name] = arrays[f"{when}|{name}"]
         if weight.name == "kernel":  # one matrix holds both, those of the input first
             width = weight.shape[0]
-            found["recurrent_kernel"], found["kernel"] = found["kernel"][width:], found["kernel"][:width]
+            result["recurrent_kernel"], result["kernel"] = result["kernel"][width:], result["kernel"][:width]
         if weight.name.startswith("W_cnn"):
-            found[weight.name] = found[weight.name][0]
-    return found
+            result[weight.name] = result[weight.name][0]
+    return result
 
 
 @pytest.mark.parametrize("record", [recorded_by_bilm_tf, recorded_with_pytorch])
@@ -110,7 +110,7 @@ def test_training_step_by_step(record):
     assert count in (2, 4)
     for step in range(count):
         batch = {name: arrays[f"batch{step}|{name}"] for name in ("tokens_characters", "tokens_characters_reverse")}
-        found = model.train_on_batch(
+        losses = model.train_on_batch(
             {
                 "char_ids": batch["tokens_characters"] + 1,  # 0 is no word here
                 "char_ids_reverse": batch["tokens_characters_reverse"] + 1,
@@ -122,8 +122,8 @@ def test_training_step_by_step(record):
             },
             return_dict=True,
         )
-        assert found["forward_logits_loss"] == pytest.approx(float(arrays[f"batch{step}|loss_fwd"]), abs=1e-5)
-        assert found["backward_logits_loss"] == pytest.approx(float(arrays[f"batch{step}|loss_bwd"]), abs=1e-5)
+        assert losses["forward_logits_loss"] == pytest.approx(float(arrays[f"batch{step}|loss_fwd"]), abs=1e-5)
+        assert losses["backward_logits_loss"] == pytest.approx(float(arrays[f"batch{step}|loss_bwd"]), abs=1e-5)
         assert norms[step] == pytest.approx(float(arrays[f"batch{step}|grad_norm_before_clip"]), rel=1e-5)
         assert norms[step] > sizes["clip"]  # it is clipped
         for layer in with_weights:

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 def wheel(tmp_path_factory):
     out = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)]
-    found = subprocess.run(command, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-2000:]
     return next(out.glob("*.whl"))
 
 
@@ -45,8 +45,8 @@ def test_the_edge_predicts_in_a_bare_environment(wheel, models, tmp_path):
     python = tmp_path / "venv" / "bin" / "python"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[edge]"]
-    found = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert found.returncode == 0, found.stderr[-2000:]
+    process = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert process.returncode == 0, process.stderr[-2000:]
 
     code = (
         "import sys, json\n"
@@ -55,14 +55,16 @@ def test_the_edge_predicts_in_a_bare_environment(wheel, models, tmp_path):
         "import importlib.util as util\n"
         "print(json.dumps([[a['label'] for a in answers], [n for n in ('tensorflow', 'keras') if util.find_spec(n)]]))"
     )
-    found = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert found.returncode == 0, found.stderr[-2000:]
-    assert json.loads(found.stdout) == [["music", "weather"], []]
+    process = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert json.loads(process.stdout) == [["music", "weather"], []]
 
     command = [tmp_path / "venv" / "bin" / "ctxrep", "predict", file]
-    found = subprocess.run(command, input="the violin\n", capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert json.loads(found.stdout)["label"] == "music" and found.stderr == ""
+    options = {"capture_output": True, "text": True, "env": environment, "cwd": tmp_path}
+    process = subprocess.run(command, input="the violin\n", **options)
+    assert json.loads(process.stdout)["label"] == "music" and process.stderr == ""
     # what needs TensorFlow says in one line what to install
     command = [tmp_path / "venv" / "bin" / "ctxrep", "score", str(models / "elmo" / "classifier"), "--data", "x.tsv"]
-    found = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert found.returncode == 1 and found.stderr.count("\n") == 1 and 'pip install "keras_ctxrep[tf]"' in found.stderr
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert process.returncode == 1 and process.stderr.count("\n") == 1
+    assert 'pip install "keras_ctxrep[tf]"' in process.stderr

@@ -32,7 +32,8 @@ def word_vectors(folder, sentence, layer):
     encoder, bundle = train.load_encoder(folder)
     standing = [word.text for word in words(sentence)]
     (row,) = bundle.features.encode([standing])
-    layers = np.stack([np.asarray(one)[0] for one in encoder(bundle.features.collate([row]))["layers"]])[:, row.starts]
+    outputs = encoder(bundle.features.collate([row]))
+    layers = np.stack([np.asarray(array)[0] for array in outputs["layers"]])[:, row.starts]
     if layer == "mix":
         w, gamma = model.get_layer("scalar_mix").get_weights()
         return np.tensordot(gamma * np.exp(w) / np.exp(w).sum(), layers, 1)
@@ -65,8 +66,8 @@ def test_mix_gives_the_weights_of_the_layers(models, tmp_path, capsys):
 
 def test_attention_is_that_of_the_queries_and_keys(models, tmp_path):
     folder = models / "bert" / "classifier"
-    found = pictures.attention(folder, "The violin is good.", tmp_path / "a.png")
-    pieces, weights = found["pieces"], found["attention"]
+    result = pictures.attention(folder, "The violin is good.", tmp_path / "a.png")
+    pieces, weights = result["pieces"], result["attention"]
     assert (pieces[0], pieces[1], pieces[-1]) == ("[CLS]", "The", "[SEP]") and is_png(tmp_path / "a.png")
     length = len(pieces)
     assert weights.shape == (2, 2, length, length)
@@ -90,27 +91,27 @@ def test_attention_of_a_layer_or_a_head(options, models, tmp_path):
 
 def test_a_page_holds_all_of_it_and_escapes_the_text(models, tmp_path):
     text, pair = '</script><b on="x">&amp; של 中', "$café"
-    found = pictures.attention(models / "bert" / "classifier", text, tmp_path / "a.html", pair, layer=1, head=2)
+    result = pictures.attention(models / "bert" / "classifier", text, tmp_path / "a.html", pair, layer=1, head=2)
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
-    shown = found["pieces"] * 2
+    shown = result["pieces"] * 2
     assert re.findall("<bdi>(.*?)</bdi>", page) == [html.escape(piece) for piece in shown]
     assert page.count(html.escape(text)) == 2 and text not in page
-    kept = [piece for piece in shown[: len(found["pieces"])] if piece not in ("[CLS]", "[SEP]")]
+    kept = [piece for piece in shown[: len(result["pieces"])] if piece not in ("[CLS]", "[SEP]")]
     assert "".join(kept) == (text + pair).replace(" ", "") and "中" in kept
     assert shown.count("[CLS]") == 2 and shown.count("[SEP]") == 4
     assert page.count("<script>") == page.count("</script>") == 1 and "<b " not in page
     assert not re.search(r"https?:|src=|href=|@import|url\(", page)
     assert page.count(" selected>") == 2 and '<option value="2" selected>head 2' in page
     (data,) = re.findall(r'atob\("([^"]*)"\)', page)
-    weights = np.frombuffer(base64.b64decode(data), "<u2").reshape(found["attention"].shape) / 65535
-    np.testing.assert_allclose(weights, found["attention"], atol=1e-5)
+    weights = np.frombuffer(base64.b64decode(data), "<u2").reshape(result["attention"].shape) / 65535
+    np.testing.assert_allclose(weights, result["attention"], atol=1e-5)
 
 
-def test_letters_that_no_font_has_are_told(models, tmp_path, monkeypatch):
+def test_characters_missing_from_the_font_are_reported(models, tmp_path, monkeypatch):
     monkeypatch.setattr(font_manager.fontManager, "ttflist", font_manager.fontManager.ttflist[:0])
     real = font_manager.findfont("DejaVu Sans")
     monkeypatch.setattr(font_manager, "findfont", lambda *_, **__: real)
-    with pytest.warns(UserWarning, match=r"a\.png: no font here has the letters 中; install one, or .* \.html"):
+    with pytest.warns(UserWarning, match=r"a\.png: no installed font has the characters 中; install one, or .* \.html"):
         pictures.attention(models / "bert" / "pretrained", "snow 中", tmp_path / "a.png")
     assert is_png(tmp_path / "a.png")
 
@@ -131,27 +132,27 @@ def test_neighbours_are_those_of_every_pair(family, layer, used, models):
         if sentence:
             for word, vector in zip(words(sentence), word_vectors(folder, sentence, used), strict=True):
                 expected.append((float(own @ unit(vector)), line, *word))
-    expected.sort(key=lambda one: -one[0])
-    found = pictures.neighbours(folder, "SOUP", iter(SENTENCES), 100, query, layer, batch_size=2)
-    assert len(found) == len(expected) == 19
-    np.testing.assert_allclose([one["score"] for one in found], [one[0] for one in expected], atol=1e-5)
-    for one in found:
-        assert one["sentence"] == SENTENCES[one["line"] - 1]
-        assert one["sentence"][one["start"] : one["end"]] == one["word"]
-    assert {(one["line"], one["start"]) for one in found} == {(one[1], one[3]) for one in expected}
-    assert pictures.neighbours(folder, "soup", SENTENCES, 3, query, layer)[2]["line"] == found[2]["line"]
+    expected.sort(key=lambda wanted: -wanted[0])
+    actual = pictures.neighbours(folder, "SOUP", iter(SENTENCES), 100, query, layer, batch_size=2)
+    assert len(actual) == len(expected) == 19
+    np.testing.assert_allclose([entry["score"] for entry in actual], [wanted[0] for wanted in expected], atol=1e-5)
+    for entry in actual:
+        assert entry["sentence"] == SENTENCES[entry["line"] - 1]
+        assert entry["sentence"][entry["start"] : entry["end"]] == entry["word"]
+    assert {(entry["line"], entry["start"]) for entry in actual} == {(wanted[1], wanted[3]) for wanted in expected}
+    assert pictures.neighbours(folder, "soup", SENTENCES, 3, query, layer)[2]["line"] == actual[2]["line"]
 
 
-def test_neighbours_of_the_first_occurrence_which_is_none_itself(models):
+def test_neighbours_of_the_first_occurrence_leave_it_out(models):
     folder = models / "elmo" / "classifier"
     given = pictures.neighbours(folder, "soup", SENTENCES, 50, SENTENCES[3])
-    found = pictures.neighbours(folder, "soup", iter(SENTENCES), 50)
-    assert [one["line"] for one in given] == [one["line"] for one in found] and len(found) == 18
-    assert (4, "soup") not in [(one["line"], one["word"]) for one in found]
+    result = pictures.neighbours(folder, "soup", iter(SENTENCES), 50)
+    assert [entry["line"] for entry in given] == [entry["line"] for entry in result] and len(result) == 18
+    assert (4, "soup") not in [(entry["line"], entry["word"]) for entry in result]
 
 
-def test_concordance_stands_in_a_row():
-    found = [
+def test_concordance_is_aligned():
+    result = [
         {
             "score": 0.5,
             "sentence": "a" * 200 + " bank " + "b" * 200,
@@ -170,11 +171,11 @@ def test_concordance_stands_in_a_row():
             "line": 2,
         },
     ]
-    _, one, two, three = pictures.concordance(found, 60).splitlines()
-    assert one.index("«") == 35 and len(one) == 60 and one.startswith(" 0.500     7  ") and "«bank» b" in one
-    assert two.index("«") == 35 and two.startswith("-0.250  12345")
-    assert pictures._columns(three[: three.index("«")]) == 35
-    assert "«bank»" in pictures.concordance(found, 1)
+    _, first, second, third = pictures.concordance(result, 60).splitlines()
+    assert first.index("«") == 35 and len(first) == 60 and first.startswith(" 0.500     7  ") and "«bank» b" in first
+    assert second.index("«") == 35 and second.startswith("-0.250  12345")
+    assert pictures._columns(third[: third.index("«")]) == 35
+    assert "«bank»" in pictures.concordance(result, 1)
 
 
 def test_senses_are_measured_in_the_full_space(models, tmp_path, capsys):
@@ -182,18 +183,18 @@ def test_senses_are_measured_in_the_full_space(models, tmp_path, capsys):
     rows = [("the soup is good", "x"), ("Soup, bread", "x"), ("oven soup", "y"), ("soup soup", "y"), ("rain soup", "x")]
     data, out = tmp_path / "senses.tsv", tmp_path / "s.png"
     data.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
-    found = pictures.senses(folder, "soup", data, out)
+    result = pictures.senses(folder, "soup", data, out)
     labels = [label for _, label in rows]
     at = [[word.text.lower() for word in words(text)].index("soup") for text, _ in rows]
     array = np.stack([word_vectors(folder, text, "top")[place] for (text, _), place in zip(rows, at, strict=True)])
-    similar = np.array([[unit(one) @ unit(other) for other in array] for one in array]) - 3 * np.eye(5)
+    similar = np.array([[unit(row) @ unit(other) for other in array] for row in array]) - 3 * np.eye(5)
     right = [labels[nearest] == label for nearest, label in zip(similar.argmax(1), labels, strict=True)]
-    assert found["labels"] == labels and found["accuracy"] == np.mean(right) and found["majority"] == 0.6
-    assert found["recall"] == {"x": np.mean([right[0], right[1], right[4]]), "y": np.mean(right[2:4])}
+    assert result["labels"] == labels and result["accuracy"] == np.mean(right) and result["majority"] == 0.6
+    assert result["recall"] == {"x": np.mean([right[0], right[1], right[4]]), "y": np.mean(right[2:4])}
     centred = array - array.mean(0)
     values = np.sort(np.linalg.eigvalsh(centred @ centred.T))[::-1]
-    np.testing.assert_allclose(found["variance"], values[:2] / values.sum(), rtol=1e-3)
-    np.testing.assert_allclose((found["coordinates"] ** 2).sum(0), values[:2], rtol=1e-3)
+    np.testing.assert_allclose(result["variance"], values[:2] / values.sum(), rtol=1e-3)
+    np.testing.assert_allclose((result["coordinates"] ** 2).sum(0), values[:2], rtol=1e-3)
     assert is_png(out)
     command = f"plot senses {folder} --word soup --data {data} --out {out} --layer mean"
     assert cli.main(command.split()) == 0
@@ -207,8 +208,8 @@ def test_neighbours_command(models, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
     command = ["neighbours", str(models / "bert" / "pretrained"), "--word", "soup", "--input", str(tmp_path / "in.txt")]
     assert cli.main([*command, "-k", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [sorted(one) for one in found] == [["end", "line", "score", "sentence", "start", "word"]] * 3
+    output = json.loads(capsys.readouterr().out)
+    assert [sorted(entry) for entry in output] == [["end", "line", "score", "sentence", "start", "word"]] * 3
     assert cli.main([*command, "--sentence", "soup is good", "-k", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and lines[0].split() == ["score", "line"] and all("«" in line for line in lines[1:])

@@ -115,8 +115,8 @@ def test_one_pass_over_running_text():
 
 def test_sentences_are_cut_and_shuffled():
     data = pipeline.sentences(FEATURES, VOCABULARY, text, batch_size=3, seed=1)
-    found = [sorted(map(tuple, rows)) for rows in targets(data, 2)]
-    assert found == [[(3, 4, 1, 0), (4, 4, 3, 1), (5, 1, 0, 0)]] * 2  # the longest without its last word
+    batches = [sorted(map(tuple, rows)) for rows in targets(data, 2)]
+    assert batches == [[(3, 4, 1, 0), (4, 4, 3, 1), (5, 1, 0, 0)]] * 2  # the longest without its last word
     assert targets(pipeline.sentences(FEATURES, VOCABULARY, text, 3, seed=1, start=3), 2) == targets(data, 5)[3:]
 
 
@@ -139,7 +139,7 @@ def test_text_for_a_sampled_softmax(make):
 
 def test_long_sentences_come_in_smaller_batches():
     sentences = ["x " * size for size in (100, 1, 0, 30, 2, 45)]
-    batches = [[(number, len(row)) for number, row in batch] for batch in pipeline.like_lengths(sentences, 2)]
+    batches = [[(number, len(row)) for number, row in batch] for batch in pipeline.bucketed_by_length(sentences, 2)]
     assert batches == [[(1, 1), (4, 2)], [(3, 30)], [(5, 45)], [(0, 100)]]
 
 

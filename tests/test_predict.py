@@ -46,7 +46,7 @@ def test_answers_come_in_the_order_of_the_texts(predictor, rng):
     assert predictor(texts) == [vector(text) for text in texts]
     assert all(rows <= 4 for rows, _ in predictor.shapes)
     lengths = [length for _, length in predictor.shapes]
-    assert lengths == sorted(lengths)  # rows of like length share a batch
+    assert lengths == sorted(lengths)  # rows are bucketed by length
 
 
 def test_texts_without_words(predictor):
@@ -137,7 +137,7 @@ def in_chunks(data, size):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
-def test_lines_however_the_stream_is_cut(predictor, size, end):
+def test_lines_do_not_depend_on_the_chunks_of_a_stream(predictor, size, end):
     lines = ["a b", "", "é è ê", "日", "\u200b", "👍 👍", "last"]
     data = "\n".join(lines).encode() + end
     expected = [vector(line) if line.strip("\u200b") else EMPTY for line in lines]
@@ -248,14 +248,14 @@ def tagger(family, run=None, max_length=60, labels=LABELS, **kwargs):
 
 @pytest.mark.parametrize("family", ["elmo", "bert"])
 @pytest.mark.parametrize("text", AWKWARD)
-def test_words_and_where_they_stand(family, text):
+def test_words_and_their_offsets(family, text):
     (answer,) = tagger(family)([text])
-    found = answer["words"]
-    assert [word["word"] for word in found] == AWKWARD[text]
-    assert [text[word["start"] : word["end"]] for word in found] == AWKWARD[text]
-    assert all(one["end"] <= two["start"] for one, two in pairwise(found))
-    assert [word["label"] for word in found] == [LABELS[number % 4] for number in range(len(found))]
-    assert all(word["score"] == pytest.approx(0.5) for word in found)
+    words = answer["words"]
+    assert [word["word"] for word in words] == AWKWARD[text]
+    assert [text[word["start"] : word["end"]] for word in words] == AWKWARD[text]
+    assert all(first["end"] <= second["start"] for first, second in pairwise(words))
+    assert [word["label"] for word in words] == [LABELS[number % 4] for number in range(len(words))]
+    assert all(word["score"] == pytest.approx(0.5) for word in words)
     for entity in answer["entities"]:
         assert entity["text"] == text[entity["start"] : entity["end"]]
     assert "truncated" not in answer
@@ -322,10 +322,10 @@ def test_the_labels_of_a_crf_win(family):
 @pytest.mark.parametrize("family", ["elmo", "bert"])
 def test_sentences_in_batches_are_as_alone(family, rng):
     sentences = [["ab"] * int(size) for size in rng.integers(1, 12, 20)]
-    texts = [one if index % 2 else " ".join(one) for index, one in enumerate(sentences)]
+    texts = [sentence if index % 2 else " ".join(sentence) for index, sentence in enumerate(sentences)]
     predictor = tagger(family, batch_size=3)
     assert predictor(texts) == [predictor([text])[0] for text in texts]
-    assert [len(answer["words"]) for answer in predictor(texts)] == [len(one) for one in sentences]
+    assert [len(answer["words"]) for answer in predictor(texts)] == [len(sentence) for sentence in sentences]
 
 
 def test_a_tagger_that_reads_raw_text():
@@ -361,7 +361,7 @@ def drawn(batch):
     place = np.arange(batch["mask"].shape[1])
     seen = batch["mask"] * (batch["segment_ids"] + (place == 0))
     wave = {edge: np.sin(batch["token_ids"] * rate + place) for edge, rate in (("start", 1.7), ("end", 2.3))}
-    return {f"{edge}_logits": np.where(seen, one, 50.0) for edge, one in wave.items()}
+    return {f"{edge}_logits": np.where(seen, entry, 50.0) for edge, entry in wave.items()}
 
 
 def answerer(run=drawn, max_length=60, batch_size=32, **settings):
@@ -374,14 +374,15 @@ def answerer(run=drawn, max_length=60, batch_size=32, **settings):
 @pytest.mark.parametrize("max_length", [60, 8])
 def test_answers_are_slices_of_the_context(text, max_length):
     (answer,) = answerer(max_length=max_length, stride=2)(["a b"], [text])
-    spans = {(one["start"], one["end"]) for one in answer["n_best"]}
+    spans = {(candidate["start"], candidate["end"]) for candidate in answer["n_best"]}
     assert 1 <= len(spans) == len(answer["n_best"]) <= 20
-    for one in [answer, *answer["n_best"]]:
-        assert one["answer"] == text[one["start"] : one["end"]] != "" and one["start"] < one["end"]
+    for entry in [answer, *answer["n_best"]]:
+        assert entry["answer"] == text[entry["start"] : entry["end"]] != "" and entry["start"] < entry["end"]
     best = answer["n_best"][0]
     assert all(answer[name] == best[name] for name in ("answer", "start", "end", "score"))
-    assert sum(one["probability"] for one in answer["n_best"]) == pytest.approx(1)
-    assert [one["score"] for one in answer["n_best"]] == sorted((x["score"] for x in answer["n_best"]), reverse=True)
+    assert sum(candidate["probability"] for candidate in answer["n_best"]) == pytest.approx(1)
+    scores = [candidate["score"] for candidate in answer["n_best"]]
+    assert scores == sorted(scores, reverse=True)
 
 
 def test_whole_words_are_answers():
@@ -409,11 +410,13 @@ def test_answers_in_batches_are_as_alone(rng):
     questions = [" ".join("xyz"[: 1 + index % 3]) for index in range(12)]
     predictor = answerer(max_length=16, batch_size=5, stride=4)
     together = predictor(questions, contexts)
-    assert together == [predictor([one], [two])[0] for one, two in zip(questions, contexts, strict=True)]
+    assert together == [
+        predictor([question], [context])[0] for question, context in zip(questions, contexts, strict=True)
+    ]
     assert len({answer["answer"] for answer in together}) > 5
-    asked = [Question(one, two, None) for one, two in zip(questions, contexts, strict=True)]
+    asked = [Question(question, context, None) for question, context in zip(questions, contexts, strict=True)]
     assert predictor.ask(asked) == together and predictor([], []) == []
-    lines = "".join(f"{one}\t{two}\n" for one, two in zip(questions, contexts, strict=True))
+    lines = "".join(f"{question}\t{context}\n" for question, context in zip(questions, contexts, strict=True))
     assert list(predictor.lines(io.BytesIO(lines.encode()))) == together
     assert list(answerer().lines(io.BytesIO(b"a b\n"))) == [{"error": "a pair has one tab between its texts"}]
 
@@ -422,7 +425,7 @@ def test_max_answer():
     context = "a b c d e f g"
     for most in (1, 2, 4):
         (answer,) = answerer(max_answer=most)(["x"], [context])
-        assert max(len(one["answer"].split()) for one in answer["n_best"]) == most
+        assert max(len(candidate["answer"].split()) for candidate in answer["n_best"]) == most
 
 
 @pytest.mark.parametrize(("threshold", "answered"), [(None, True), (0.0, False), (1.9, False), (2.0, True), (3, True)])
@@ -482,7 +485,7 @@ def test_an_answerer_that_reads_raw_text():
     assert [answer["answer"] for answer in answers] == ["\u00e9t\u00e9", "y", "zz"] and seen == [2, 1]
 
 
-def test_a_question_that_is_cut_is_told():
+def test_a_question_that_is_cut_is_reported():
     fits, cut = answerer(max_length=12)(["a b c d", "a b c d e"], ["f g"] * 2)
     assert "truncated" not in fits and cut["truncated"] is True
 

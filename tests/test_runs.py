@@ -25,7 +25,7 @@ def make(folder, corpus="a.txt", **options):
     return Run.of("pretrain", Pretraining(**options), family="elmo", corpus=[folder / corpus])
 
 
-def test_what_is_recorded(files):
+def test_fields_of_a_record(files):
     run = make(files, size="a.txt")  # a name, and no file
     run.save(files / "out", [{"step": 3, "loss": 0.5}])
     record = json.loads((files / "out" / "run.json").read_text())
@@ -73,8 +73,8 @@ def test_files_that_have_changed(files):
 
 
 @pytest.mark.parametrize("content", [None, "[]", "{", '{"command": "pretrain"}'])
-def test_what_is_no_record(tmp_path, content):
+def test_files_that_are_no_record(tmp_path, content):
     if content is not None:
         (tmp_path / "run.json").write_text(content)
-    with pytest.raises(ValueError, match=r"run\.json: no record of a run that can be read"):
+    with pytest.raises(ValueError, match=r"run\.json: not a readable record of a run"):
         options_from_run(tmp_path)

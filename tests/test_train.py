@@ -92,8 +92,8 @@ def test_the_best_weights_are_kept(rng):
     history = train.fit(model, data, other.take(1), steps=200, learning_rate=0.05, evaluations=10)
     best = min(entry["val_loss"] for entry in history)
     assert best < history[-1]["val_loss"]
-    found = train.compile(model).evaluate(other.take(1), verbose=0, return_dict=True)
-    np.testing.assert_allclose(found["loss"], best, rtol=1e-5)
+    metrics = train.compile(model).evaluate(other.take(1), verbose=0, return_dict=True)
+    np.testing.assert_allclose(metrics["loss"], best, rtol=1e-5)
 
 
 class Killed(Exception):
@@ -155,12 +155,12 @@ def test_a_function_evaluates_and_patience_ends_the_run(points):
     history = train.fit(model, points, evaluate, steps=20, evaluations=10, patience=2)
     assert [(entry["step"], entry["val_metric"]) for entry in history] == [(2, 0.1), (4, 0.5), (6, 0.5), (8, 0.4)]
     assert history[0]["val_other"] == -1 and "val_loss" not in history[0]
-    for one, two in zip(model.get_weights(), seen[1], strict=True):
-        np.testing.assert_array_equal(one, two)
+    for first, second in zip(model.get_weights(), seen[1], strict=True):
+        np.testing.assert_array_equal(first, second)
     assert not np.array_equal(seen[1][0], seen[3][0])
 
 
-def test_a_better_one_renews_the_patience(points):
+def test_an_improvement_resets_the_patience(points):
     evaluate, seen = scripted(0.1, 0.0, 0.2, 0.1, 0.3, 0.2, 0.1)
     history = train.fit(linear(), points, evaluate, steps=20, evaluations=10, patience=2)
     assert len(history) == len(seen) == 7
@@ -193,8 +193,8 @@ def test_patience_outlives_an_interruption(points, tmp_path, step):
     assert state["stale"] == (step == 7)
     history = train.fit(model, points, scripted(*figures[step // 2 :])[0], **options, **folder)
     assert [entry["val_metric"] for entry in history] == [entry["val_metric"] for entry in expected] == [*figures[:4]]
-    for one, two in zip(model.get_weights(), undisturbed.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, two)
+    for first, second in zip(model.get_weights(), undisturbed.get_weights(), strict=True):
+        np.testing.assert_array_equal(first, second)
     again = make()
     assert train.fit(again, points, scripted()[0], **options, **folder) == history  # no figure is asked for
     np.testing.assert_array_equal(again.get_weights()[0], undisturbed.get_weights()[0])
@@ -223,7 +223,7 @@ def test_an_infinite_loss_says_which_rate_was_too_high(points):
         train.fit(linear(), spoiled, spoiled.take(1), steps=4, learning_rate=0.5)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_checkpoint(points, tmp_path):
+def test_a_nan_loss_ends_the_run_and_keeps_the_checkpoint(points, tmp_path):
     """Without validation too, and whatever the optimizer."""
     spoiled = points.take(5).concatenate(points.map(lambda x, y: ({"x": x["x"] * np.inf}, y)))
     options = {"folder": tmp_path, "checkpoint_minutes": 0, "evaluations": 4, "steps": 8}
@@ -251,7 +251,7 @@ def test_a_function_from_the_number_of_batches(points, tmp_path):
     assert starts == [0, 2]  # the third batch was not in a checkpoint yet
 
 
-def test_a_killed_run_goes_on_to_the_same_weights(points, tmp_path):
+def test_a_killed_run_resumes_to_the_same_weights(points, tmp_path):
     """Killed twice, with dropout: the random states are in the checkpoint."""
 
     def make():
@@ -266,8 +266,8 @@ def test_a_killed_run_goes_on_to_the_same_weights(points, tmp_path):
         with pytest.raises(Killed):
             train.fit(killed_after(make(), step), points, steps=20, folder=tmp_path, checkpoint_minutes=0)
     train.fit(last, points, steps=20, folder=tmp_path)
-    for expected, found in zip(undisturbed.get_weights(), last.get_weights(), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for expected, actual in zip(undisturbed.get_weights(), last.get_weights(), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     assert (tmp_path / "checkpoint" / "state.json").exists()
     train.save(tmp_path, last, BUNDLE)
     assert not (tmp_path / "checkpoint").exists()
@@ -349,7 +349,9 @@ def undisturbed():
         ("write>", 4),
     ],
 )
-def test_an_interrupted_run_ends_as_an_undisturbed_one(points, tmp_path, monkeypatch, undisturbed, point, count):
+def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(
+    points, tmp_path, monkeypatch, undisturbed, point, count
+):
     """Ctrl-C at any point: the same weights and the same evaluations, with dropout and a best one in the middle."""
 
     def make():
@@ -455,9 +457,9 @@ def test_model_folders(family, rng, tmp_path):
     model = train.build(language_model)
     train.compile(model, train.AdamW())
     train.save(tmp_path, model, language_model)
-    found, bundle = train.load(tmp_path)
+    loaded, bundle = train.load(tmp_path)
     expected = model(inputs)
-    for name, tensor in found(inputs).items():
+    for name, tensor in loaded(inputs).items():
         np.testing.assert_array_equal(tensor, expected[name])
     assert bundle.vocab == language_model.vocab and bundle.versions["keras"] == keras.__version__
     with h5py.File(tmp_path / "model.weights.h5") as file:
@@ -465,8 +467,8 @@ def test_model_folders(family, rng, tmp_path):
 
     encoder, embed = train.load_encoder(tmp_path)
     layer = "char_cnn" if family == "elmo" else "layer_1"
-    for one, other in zip(encoder.get_layer(layer).weights, model.get_layer(layer).weights, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for weight, other in zip(encoder.get_layer(layer).weights, model.get_layer(layer).weights, strict=True):
+        np.testing.assert_array_equal(weight, other)
     assert embed.task == "embed"
 
     (tmp_path / "model.weights.h5").write_bytes(b"something else")
@@ -474,7 +476,7 @@ def test_model_folders(family, rng, tmp_path):
         train.load(tmp_path)
 
 
-def test_load_names_a_folder_that_is_none(tmp_path):
+def test_load_of_a_folder_that_is_no_model(tmp_path):
     with pytest.raises(ValueError, match=r"no bundle\.json in it"):
         train.load(tmp_path)
 
@@ -519,24 +521,24 @@ def test_gradients_of_some_rows(rng, make):
     dense = np.zeros((6, 3), np.float32)
     np.add.at(dense, rows, values)
     some, all_rows = (keras.Variable(value) for _ in range(2))
-    one, two = make(), make()
+    first, second = make(), make()
     for optimizer, variable, gradient in (
-        (one, some, tf.IndexedSlices(tf.constant(values), tf.constant(rows), (6, 3))),
-        (two, all_rows, tf.constant(dense)),
+        (first, some, tf.IndexedSlices(tf.constant(values), tf.constant(rows), (6, 3))),
+        (second, all_rows, tf.constant(dense)),
     ):
         optimizer.build([variable])
         optimizer.apply([gradient], [variable])
     expected = all_rows.numpy()
-    if one.weight_decay:  # of the other rows too, if the gradient is dense
+    if first.weight_decay:  # of the other rows too, if the gradient is dense
         np.testing.assert_allclose(expected[[0, 3, 5]], value[[0, 3, 5]] * (1 - 0.1 * 0.5), rtol=1e-5)
         expected[[0, 3, 5]] = value[[0, 3, 5]]
     np.testing.assert_allclose(some, expected, atol=5e-6)
     assert (np.abs(some - value).max(1) > 0).tolist() == [False, True, True, False, True, False]
-    slots = [slot for slot in one.variables if slot.shape == (6, 3)]
-    for slot, other in zip(slots, [slot for slot in two.variables if slot.shape == (6, 3)], strict=True):
+    slots = [slot for slot in first.variables if slot.shape == (6, 3)]
+    for slot, other in zip(slots, [slot for slot in second.variables if slot.shape == (6, 3)], strict=True):
         np.testing.assert_allclose(slot, other, rtol=1e-4)
     before = [array.numpy() for array in (some, *slots)]
-    one.apply([tf.IndexedSlices(tf.ones((1, 3)), tf.constant([0]), (6, 3))], [some])
+    first.apply([tf.IndexedSlices(tf.ones((1, 3)), tf.constant([0]), (6, 3))], [some])
     for old, array in zip(before, (some, *slots), strict=True):
         assert (np.abs(array - old).max(1) > 0).tolist() == [True, False, False, False, False, False]
     assert slots
@@ -547,16 +549,16 @@ def test_adamw_is_the_one_of_keras(rng, amsgrad):
     values = {"kernel": rng.normal(size=(3, 4)).astype(np.float32), "bias": rng.normal(size=4).astype(np.float32)}
     theirs = keras.optimizers.AdamW(0.01, weight_decay=0.1, amsgrad=amsgrad)
     theirs.exclude_from_weight_decay(var_names=["bias"])
-    found = []
+    result = []
     for optimizer in (train.AdamW(0.01, weight_decay=0.1, clip=1e9, amsgrad=amsgrad), theirs):
         variables = [keras.Variable(value, name=name) for name, value in values.items()]
         draw = np.random.default_rng(1)
         for _ in range(20):
             optimizer.apply([tf.constant(draw.normal(size=v.shape), tf.float32) for v in variables], variables)
-        found.append([variable.numpy() for variable in [*variables, *optimizer.variables[2:]]])
-    for one, two in zip(*found, strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
-    assert all(np.abs(one - start).max() > 0.01 for one, start in zip(found[0], values.values(), strict=False))
+        result.append([variable.numpy() for variable in [*variables, *optimizer.variables[2:]]])
+    for first, second in zip(*result, strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6)
+    assert all(np.abs(entry - start).max() > 0.01 for entry, start in zip(result[0], values.values(), strict=False))
 
 
 def test_repeated_rows_count_once_in_the_norm():
@@ -596,8 +598,8 @@ def test_an_eval_model_is_given_the_weights_of_the_model(rng):
     assert history[-1]["val_loss"] < history[0]["val_loss"] < np.log(9)
     again = elmo.language_model(ONE_LAYER, 9)
     train.copy_weights(model, again)
-    found = train.compile(again).evaluate(valid, verbose=0, return_dict=True)
-    np.testing.assert_allclose(found["loss"], min(entry["val_loss"] for entry in history), rtol=1e-5)
+    metrics = train.compile(again).evaluate(valid, verbose=0, return_dict=True)
+    np.testing.assert_allclose(metrics["loss"], min(entry["val_loss"] for entry in history), rtol=1e-5)
 
 
 def test_another_optimizer_keeps_its_rate(points):
@@ -685,10 +687,10 @@ def test_two_replicas_train_as_one(tmp_path):
     """Losses with unequal lengths, states of streams, the clipped norm; a process of its own, as strategies need."""
     config = asdict(ONE_LAYER)
     argument = json.dumps({"family": "elmo", "task": "language_model", "config": config, "max_length": 8})
-    found = subprocess.run([sys.executable, "-c", MIRRORED, argument], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr[-3000:]
-    (one, single), (two, mirrored), *streams, norm = json.loads(found.stdout.splitlines()[-1])
-    assert (one, two) == (1, 2)
+    process = subprocess.run([sys.executable, "-c", MIRRORED, argument], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-3000:]
+    (first, single), (second, mirrored), *streams, norm = json.loads(process.stdout.splitlines()[-1])
+    assert (first, second) == (1, 2)
     assert len(single) == 4 and single[-1] < single[0] - 0.05
     np.testing.assert_allclose(mirrored, single, atol=1e-4)
     np.testing.assert_allclose(norm, 0.5, rtol=1e-5)  # 1.0 if each replica's part were clipped

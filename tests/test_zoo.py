@@ -159,7 +159,7 @@ MODEL = [f"{NAME}/{file}" for file in ("bundle.json", "model.weights.h5", "sourc
 # ------------------------------------------------------------------------------------------------------------- list
 
 
-def test_every_entry_is_whole():
+def test_every_entry_is_complete():
     names = [entry.name for entry in zoo.ENTRIES]
     assert len(set(names)) == len(names) >= 48
     for entry in zoo.ENTRIES:
@@ -175,18 +175,18 @@ def test_every_entry_is_whole():
 
 @pytest.mark.parametrize("name", ["bert_2_128_2", "bert_4_256_4", "bert_8_128_2", "elmo_2x1024_128_2048cnn_1xhighway"])
 def test_parameters_are_those_of_our_models(name):
-    found = zoo.lookup(name)
-    model = (elmo if found.family == "elmo" else bert).encoder
-    config = (elmo if found.family == "elmo" else bert).SIZES[name]
-    assert found.parameters == model(config).count_params()
-    assert found.config.items() <= asdict(config).items() | {("filters", 2048)}
+    result = zoo.lookup(name)
+    model = (elmo if result.family == "elmo" else bert).encoder
+    config = (elmo if result.family == "elmo" else bert).SIZES[name]
+    assert result.parameters == model(config).count_params()
+    assert result.config.items() <= asdict(config).items() | {("filters", 2048)}
 
 
 def test_parameters_are_those_published():
     """Millions, of https://allennlp.org/elmo and https://arxiv.org/abs/1908.08962, table 1."""
-    found = {entry.name.partition("/")[0]: round(entry.parameters / 1e6, 1) for entry in zoo.ENTRIES}
-    assert [found[name] for name in elmo.SIZES if name in found] == [13.6, 28.0, 93.6]
-    assert [found[name] for name in ("bert_2_128_2", "bert_4_256_4", "bert_4_512_8", "bert_8_512_8")] == [
+    sizes = {entry.name.partition("/")[0]: round(entry.parameters / 1e6, 1) for entry in zoo.ENTRIES}
+    assert [sizes[name] for name in elmo.SIZES if name in sizes] == [13.6, 28.0, 93.6]
+    assert [sizes[name] for name in ("bert_2_128_2", "bert_4_256_4", "bert_4_512_8", "bert_8_512_8")] == [
         4.4,
         11.2,
         28.8,
@@ -213,12 +213,12 @@ def test_lookup():
 def test_download_and_cache(server, published, entry, cache):
     entry()
     serve(server, published)
-    said = []
-    folder = zoo.get(NAME, mirror=server.address, report=said.append)
+    messages = []
+    folder = zoo.get(NAME, mirror=server.address, report=messages.append)
     assert folder == cache / NAME and same_weights(folder, published)
     assert [path for path, _ in server.log] == [f"/models/{name}" for name in FILES]
     assert left(cache) == MODEL
-    (line,) = said  # nobody has published a hash of it
+    (line,) = messages  # nobody has published a hash of it
     assert "could not be verified" in line and sha256(published / FILES[0]) in line
     origin = json.loads((folder / zoo.SOURCE).read_text())
     assert origin["found"] == {name: sha256(published / name) for name in FILES}
@@ -227,7 +227,7 @@ def test_download_and_cache(server, published, entry, cache):
     assert zoo.get(NAME) == zoo.get("test") == zoo.find(NAME) == folder  # without network
 
 
-def test_interrupted_download_goes_on(server, published, entry, cache):
+def test_interrupted_download_resumes(server, published, entry, cache):
     entry()
     serve(server, published)
     whole = len(server.files[f"/models/{FILES[0]}"])
@@ -278,7 +278,7 @@ def test_file_that_changed_meanwhile(server, published, entry, cache, kind):
     assert same_weights(zoo.get(NAME, mirror=server.address), published)
 
 
-def test_download_that_ended_before_it_had_its_name(server, published, entry, cache):
+def test_download_killed_before_the_rename(server, published, entry, cache):
     entry()
     serve(server, published)
     part = cache / "downloads" / NAME / f"{FILES[0]}.part"
@@ -296,7 +296,7 @@ def test_redirects_and_own_address(server, published, entry, cache):
     assert len(server.log) == 4
 
 
-def test_no_way_from_https_to_http(server, published, entry, cache, monkeypatch):
+def test_redirects_from_https_to_http_are_refused(server, published, entry, cache, monkeypatch):
     """Not even one that leads back."""
     entry()
     served = []
@@ -310,12 +310,12 @@ def test_no_way_from_https_to_http(server, published, entry, cache, monkeypatch)
         return answer
 
     monkeypatch.setattr(HTTPSHandler, "https_open", https_open)
-    with pytest.raises(OSError, match=rf"sent on to {server.address}/back, which is not encrypted"):
+    with pytest.raises(OSError, match=rf"redirected to {server.address}/back, which is not encrypted"):
         zoo.get(NAME)
     assert server.log == [] and len(served) == 1
 
 
-def test_no_answer(server, published, entry, cache):
+def test_servers_that_do_not_answer(server, published, entry, cache):
     entry()
     with pytest.raises(OSError, match=r"/models/tiny_weights.hdf5: the server answers 404 Not Found; --mirror URL"):
         zoo.get(NAME, mirror=server.address)
@@ -360,12 +360,12 @@ def test_hashes(server, published, entry, cache):
         zoo.get(NAME, mirror=server.address)
     assert left(cache) == []  # so that the next command loads it again
     serve(server, published)
-    said = []
-    folder = zoo.get(NAME, mirror=server.address, report=said.append)
-    assert said == [] and json.loads((folder / zoo.SOURCE).read_text())["verified"]
+    messages = []
+    folder = zoo.get(NAME, mirror=server.address, report=messages.append)
+    assert messages == [] and json.loads((folder / zoo.SOURCE).read_text())["verified"]
 
 
-def test_hashes_of_files_that_are_here(published, entry, cache, tmp_path):
+def test_hashes_of_local_files(published, entry, cache, tmp_path):
     entry(sha256={FILES[0]: "0" * 64})
     with pytest.raises(ValueError, match="is not the published file"):
         zoo.get(NAME, source=published)
@@ -386,13 +386,13 @@ def test_hashes_are_not_evaded(server, published, entry, cache, tmp_path, rename
     archive = packed(None, folder, tmp_path / "tiny.zip")
     entry(urls=(f"{PUBLISHER}tiny.zip",), sha256=hashes)
     server.files = {"/models/tiny.zip": archive.read_bytes()}
-    with pytest.raises(ValueError, match="not what is published, for there is no "):
+    with pytest.raises(ValueError, match="not the published archive: no "):
         zoo.get(NAME, mirror=server.address)
     assert left(cache) == []
     if renamed == "weights":
-        said = []
-        assert same_weights(zoo.get(NAME, source=archive, report=said.append), published)
-        assert "not the published files, so not verified" in said[0]
+        messages = []
+        assert same_weights(zoo.get(NAME, source=archive, report=messages.append), published)
+        assert "not the published files, so not verified" in messages[0]
 
 
 def packed(kind, folder, path, inside="tiny/"):
@@ -432,9 +432,9 @@ def test_archives(server, published, entry, cache, tmp_path, suffix, inside):
     archive = packed(None, published, tmp_path / f"tiny{suffix}", inside)
     entry(urls=(f"{PUBLISHER}tiny{suffix}",), sha256={FILES[0]: sha256(published / FILES[0])})
     server.files = {f"/models/tiny{suffix}": archive.read_bytes()}
-    said = []
-    folder = zoo.get(NAME, mirror=server.address, report=said.append)
-    assert same_weights(folder, published) and left(cache) == MODEL and said == []
+    messages = []
+    folder = zoo.get(NAME, mirror=server.address, report=messages.append)
+    assert same_weights(folder, published) and left(cache) == MODEL and messages == []
     assert json.loads((folder / zoo.SOURCE).read_text())["found"][archive.name] == sha256(archive)
 
 
@@ -485,7 +485,7 @@ def test_archive_too_large_or_damaged(published, entry, cache, tmp_path, suffix,
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
 @pytest.mark.parametrize("kind", ["long_name", "extended", "many", "endless"])
 def test_archives_that_would_fill_the_memory(entry, cache, tmp_path, suffix, kind, monkeypatch):
-    """What stands in a tar archive beside its members' contents is bounded too."""
+    """The headers of a tar archive are bounded too."""
     entry()
     archive = tmp_path / f"tiny{suffix}"
     with gzip.open(archive, "wb", 1) if suffix == ".tar.gz" else open(archive, "wb") as file:
@@ -543,7 +543,7 @@ def test_from(published, entry, cache, tmp_path, form, monkeypatch):
     assert same_weights(zoo.get(NAME, source=source), published)
 
 
-def test_from_something_else(published, entry, cache, tmp_path):
+def test_from_other_models_and_missing_files(published, entry, cache, tmp_path):
     entry(name="elmo_1x8_4_2048cnn_1xhighway/test")
     with pytest.raises(ValueError, match=r"not elmo_1x8_4_2048cnn_1xhighway/test: highways 0, not 1"):
         zoo.get("test", source=published)
@@ -596,14 +596,14 @@ def test_hugging_face_folder(entry, cache, tmp_path, form):
     options["architectures"] = ["BertForTokenClassification"]
     (tmp_path / "hub" / "config.json").write_text(json.dumps(options))
     entry(name="bert_2_64_2/hub", format="google", lowercase=True, vocabulary_size=12, sha256={"vocab.txt": "0" * 64})
-    said, digest = [], sha256(tmp_path / "hub" / "model.safetensors")
+    messages, digest = [], sha256(tmp_path / "hub" / "model.safetensors")
     source = tmp_path / "hub" / "model.safetensors" if form == "file" else tmp_path / "hub"
-    read, bundle = train.load(zoo.get("hub", source=source, report=said.append))
+    read, bundle = train.load(zoo.get("hub", source=source, report=messages.append))
     assert bundle.vocab == pieces and bundle.lowercase is False  # the files say it
     for ours, theirs in zip(read.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert len(said) == 2 and "BertForTokenClassification" in said[0]
-    assert f"not the published files, so not verified; found: model.safetensors {digest}" in said[1]
+    assert len(messages) == 2 and "BertForTokenClassification" in messages[0]
+    assert f"not the published files, so not verified; found: model.safetensors {digest}" in messages[1]
 
 
 # ------------------------------------------------------------------------------------------------------------- cache
@@ -629,21 +629,21 @@ def test_nothing_is_left_of_a_conversion_that_failed(server, published, entry, c
 def test_a_damaged_folder_is_made_again(published, entry, cache, fault):
     entry()
     folder = zoo.get(NAME, source=published, report=lambda line: None)
-    weights, said = folder / "model.weights.h5", []
+    weights, messages = folder / "model.weights.h5", []
     if fault == "missing":
         weights.unlink()
     elif fault == "cut":
         weights.write_bytes(weights.read_bytes()[:-1])
     else:
         (folder / "bundle.json").write_text("{")
-    assert same_weights(zoo.get(NAME, source=published, report=said.append), published) and left(cache) == MODEL
-    assert said[0].startswith(f"{folder}: ") and said[0].endswith("; it is made again")
-    said.clear()
-    assert zoo.get(NAME, source=published, report=said.append) == folder
-    assert said == [f"{NAME}: it is cached already, so {published} is not read; to read it delete {folder}"]
+    assert same_weights(zoo.get(NAME, source=published, report=messages.append), published) and left(cache) == MODEL
+    assert messages[0].startswith(f"{folder}: ") and messages[0].endswith("; it is made again")
+    messages.clear()
+    assert zoo.get(NAME, source=published, report=messages.append) == folder
+    assert messages == [f"{NAME}: it is cached already, so {published} is not read; to read it delete {folder}"]
 
 
-def test_two_at_once(server, published, entry, cache, monkeypatch):
+def test_two_processes_at_once(server, published, entry, cache, monkeypatch):
     """The second waits, and uses what the first has made."""
     entry()
     serve(server, published)
@@ -676,7 +676,7 @@ def test_two_at_once(server, published, entry, cache, monkeypatch):
 
 
 @pytest.mark.slow  # a process that is killed
-def test_a_killed_conversion_leaves_nothing_for_ever(published, entry, cache, monkeypatch):
+def test_files_of_a_killed_conversion_are_removed_by_the_next(published, entry, cache, monkeypatch):
     entry()
     code = """
 import os, signal, sys
@@ -730,10 +730,10 @@ def test_command(server, published, entry, cache, capsys):
     printed = capsys.readouterr()
     assert printed.out == f"{cache / NAME}\n" and "could not be verified" in printed.err
     assert cli.main(["zoo", "list", "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)
-    assert found["name"] == NAME and found["cached"] == str(cache / NAME)
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["name"] == NAME and row["cached"] == str(cache / NAME)
     assert cli.main(["zoo", "show", "test", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == found
+    assert json.loads(capsys.readouterr().out) == row
     arguments = ["zoo", "get", "test", "--from", str(published), "--cache", str(cache / "other")]
     assert cli.main(arguments) == 0 and (cache / "other" / NAME / "bundle.json").is_file()
 

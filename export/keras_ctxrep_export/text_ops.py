@@ -149,7 +149,7 @@ class WordOps(tf.Module):
                 [*bundle.vocab], [*range(1, len(bundle.vocab) + 1)], tf.string, tf.int32
             )
             self.table = tf.lookup.StaticHashTable(lines, 1 + bundle.vocab.index("<UNK>"))
-            self.lowercase = (bundle.beside or bundle.config).get("lowercase", False)
+            self.lowercase = (bundle.extra_embeddings or bundle.config).get("lowercase", False)
 
     def __call__(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         return self.tagging(text, marks)[0]

@@ -226,7 +226,7 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
 
 
 def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
-    get, source = options.get, options.place
+    get, source = options.get, options.source
     number = (float, int)
     clip = {name: get(f"lstm.{name}", number, 1e-6, None) for name in ("cell_clip", "proj_clip")}
     fields: dict[str, Any] = {

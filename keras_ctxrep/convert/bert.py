@@ -133,7 +133,7 @@ def config(options: Options, pooler: bool) -> bert.Config:
     get, number = options.get, (float, int)
     activation = get("hidden_act", str, default="gelu")
     if activation not in ACTIVATIONS:
-        raise ValueError(f"{options.place}: the option hidden_act is {activation!r}; one of {', '.join(ACTIVATIONS)}")
+        raise ValueError(f"{options.source}: the option hidden_act is {activation!r}; one of {', '.join(ACTIVATIONS)}")
     fields = {
         "vocabulary_size": get("vocab_size", int, 1),
         "layers": get("num_hidden_layers", int, 1, most=most(bert.Config, "layers")),
@@ -150,7 +150,7 @@ def config(options: Options, pooler: bool) -> bert.Config:
     try:
         return bert.Config(**fields, activation=ACTIVATIONS[activation], pooler=pooler)
     except ValueError as error:
-        raise ValueError(f"{options.place}: {error}") from None
+        raise ValueError(f"{options.source}: {error}") from None
 
 
 def build(config: bert.Config, task: str, classes: int = 0, **head) -> keras.Model:
@@ -294,7 +294,7 @@ def summary(model: keras.Model, bundle: Bundle) -> str:
     >>> size = bert.SIZES["bert_2_64_2"]
     >>> print(summary(bert.encoder(size), Bundle("bert", "embed", vars(size), 512, vocab=(*SPECIAL_PIECES, "a"))))
     embed: 2 layers of width 64, 2 heads, 30522 pieces, positions for 512, lower-cased text; 2.1 million weights
-    heads there: pooled output
+    heads: pooled output
     heads missing: masked language model, next sentence, classes, answer spans
     """
     names = {layer.name for layer in model.layers}
@@ -308,7 +308,7 @@ def summary(model: keras.Model, bundle: Bundle) -> str:
         f"{bundle.task}: {size.layers} layers of width {size.width}, {size.heads} heads, {size.vocabulary_size} "
         f"pieces, positions for {size.max_positions}, {'lower-cased' if bundle.lowercase else 'cased'} text; "
         f"{model.count_params() / 1e6:.1f} million weights",
-        f"heads there: {', '.join(present) or 'none'}",
+        f"heads: {', '.join(present) or 'none'}",
         f"heads missing: {', '.join(missing)}",
     ]
     if bundle.labels:

@@ -239,7 +239,7 @@ def _refuse(options: Options) -> None:
     ):
         value = options.get(name, kind, default=fine[0])
         if value not in fine:
-            raise ValueError(f"{options.place}: the option {name} is {value!r}; only {fine[0]!r} is read")
+            raise ValueError(f"{options.source}: the option {name} is {value!r}; only {fine[0]!r} is read")
 
 
 def _architecture(options: Options, stored: Collection[str], prefix: str, source: Path) -> tuple[str, tuple[str, ...]]:
@@ -272,7 +272,7 @@ def _head(options: Options, name: str, classes: int, config: bert.Config) -> tup
     dropout = options.get("classifier_dropout", (float, int), 0, config.dropout)
     problem = options.get("problem_type", str, default="")
     if kind.problems.get(problem) == "regress" and classes != 1:
-        raise ValueError(f"{options.place}: the option problem_type is {problem!r}, of {classes} classes; one is read")
+        raise ValueError(f"{options.source}: the option problem_type is {problem!r}, of {classes} classes; one is read")
     task = kind.problems.get("regression" if classes == 1 else problem, kind.task)
     labels = {"regress": ()}.get(task)
     labels = kind.labels or _labels(options, classes) if labels is None else labels
@@ -281,14 +281,14 @@ def _head(options: Options, name: str, classes: int, config: bert.Config) -> tup
 
 def _labels(options: Options, classes: int) -> tuple[str, ...]:
     if classes < 2:
-        raise ValueError(f"{options.place}: a classifier of one class; such a regression is not read, two are needed")
+        raise ValueError(f"{options.source}: a classifier of one class; such a regression is not read, two are needed")
     named = options.get("id2label", dict, default={})
     if not named:
         return tuple(f"LABEL_{index}" for index in range(classes))  # as `transformers` calls them
     labels = tuple(named.get(str(index)) for index in range(classes))
     if len(named) != classes or not all(isinstance(label, str) for label in labels) or len(set(labels)) < classes:
         raise ValueError(
-            f"{options.place}: the option id2label has {len(named)} entries; {classes} different names are needed, "
+            f"{options.source}: the option id2label has {len(named)} entries; {classes} different names are needed, "
             f"for '0' to '{classes - 1}'"
         )
     return labels
@@ -377,7 +377,7 @@ def _sharded(index: Path, opened) -> dict[str, Stored]:
     files = sorted(set(shard_of.values()))
     for file in files:
         if file != Path(file).name or "\\" in file or file in ("", ".", ".."):
-            raise ValueError(f"{index}: {file!r} is no name of a file beside it")
+            raise ValueError(f"{index}: {file!r} is not the name of a file in its folder")
         if not (index.parent / file).is_file():
             raise ValueError(f"{index.parent / file}: missing; {index.name} names it")
     stored, shards = {}, {file: opened(index.parent / file) for file in files}
@@ -460,7 +460,7 @@ def _known(stored: dict[str, Stored], prefix: str, config: bert.Config, options:
                 raise ValueError(f"{source}: {copy} is not {original}; our model has one for both")
             known.add(copy)
         elif copy == TIED_WORDS and BIAS in stored and not tied:
-            raise ValueError(f"{source}: missing: {copy}; {options.place} says tie_word_embeddings: false")
+            raise ValueError(f"{source}: missing: {copy}; {options.source} says tie_word_embeddings: false")
     return known
 
 
@@ -492,7 +492,7 @@ def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
     options = Options(paths[TOKENIZER_OPTIONS], None if exists[TOKENIZER_OPTIONS] else {})
     kind = options.get("tokenizer_class", str, default=TOKENIZERS[0])
     if kind not in TOKENIZERS:
-        raise ValueError(f"{options.place}: the option tokenizer_class is {kind!r}; one of {', '.join(TOKENIZERS)}")
+        raise ValueError(f"{options.source}: the option tokenizer_class is {kind!r}; one of {', '.join(TOKENIZERS)}")
     whole = Options(paths[TOKENIZER], None if exists[TOKENIZER] else {})
     if exists[VOCAB]:
         source, pieces = paths[VOCAB], read_vocab(paths[VOCAB])
@@ -507,7 +507,7 @@ def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
             actual = whole.get(f"{part}.type", str, default=None)
             if actual != needed:
                 raise ValueError(
-                    f"{whole.place}: its {part} is {actual or 'missing'}; {needed} is needed, or a "
+                    f"{whole.source}: its {part} is {actual or 'missing'}; {needed} is needed, or a "
                     f"{TOKENIZER_OPTIONS} with tokenizer_class {TOKENIZERS[0]} and do_lower_case"
                 )
     normalizer = Options(paths[TOKENIZER], whole.get("normalizer", dict, default={}))
@@ -562,10 +562,10 @@ def _pieces(tokenizer: Options) -> list[str]:
     """The vocabulary in a tokenizer.json, in the order of ids."""
     kind, prefix = (tokenizer.get(f"model.{name}", str, default=None) for name in ("type", "continuing_subword_prefix"))
     if (kind or "WordPiece", prefix or "##") != ("WordPiece", "##"):
-        raise ValueError(f"{tokenizer.place}: a {kind} with {prefix!r}; WordPiece with '##' is needed")
+        raise ValueError(f"{tokenizer.source}: a {kind} with {prefix!r}; WordPiece with '##' is needed")
     ids = tokenizer.get("model.vocab", dict)
     if sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
-        raise ValueError(f"{tokenizer.place}: the ids in model.vocab are not 0 to {len(ids) - 1}, each once")
+        raise ValueError(f"{tokenizer.source}: the ids in model.vocab are not 0 to {len(ids) - 1}, each once")
     return sorted(ids, key=ids.__getitem__)
 
 

@@ -11,7 +11,7 @@ class Options:
     """A JSON object in a file.
 
     Args:
-        place: path of the file, or its name for messages.
+        source: path of the file, or its name for messages.
         values: the object; None: read it from the file.
 
     Raises:
@@ -21,15 +21,15 @@ class Options:
     7
     """
 
-    def __init__(self, place: str | Path, values: dict | None = None):
-        self.place = place
+    def __init__(self, source: str | Path, values: dict | None = None):
+        self.source = source
         if values is None:
             try:
-                values = json.loads(Path(place).read_bytes())
+                values = json.loads(Path(source).read_bytes())
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{place}: not JSON: {error}") from None
+                raise ValueError(f"{source}: not JSON: {error}") from None
             if not isinstance(values, dict):
-                raise ValueError(f"{place}: {type(values).__name__}; an object {{...}} is needed")
+                raise ValueError(f"{source}: {type(values).__name__}; an object {{...}} is needed")
         self.values: dict = values
 
     def get(
@@ -57,12 +57,14 @@ class Options:
             value = value.get(key) if isinstance(value, dict) else None
         if value is None:
             if default is _NEEDED:
-                raise ValueError(f"{self.place}: the option {path} is missing")
+                raise ValueError(f"{self.source}: the option {path} is missing")
             return default
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if type(value) not in kinds or (least is not None and not (least <= value <= most and value < float("inf"))):
             bounds = (
                 "" if least is None else f" of {least} or more" + (f", {most} at most," if most < float("inf") else "")
             )
-            raise ValueError(f"{self.place}: the option {path} is {value!r:.60}; {kinds[0].__name__}{bounds} is needed")
+            raise ValueError(
+                f"{self.source}: the option {path} is {value!r:.60}; {kinds[0].__name__}{bounds} is needed"
+            )
         return value

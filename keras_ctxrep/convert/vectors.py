@@ -119,7 +119,7 @@ class _Table:
         if self.again:
             word, number = self.again[0]
             warnings.warn(
-                f"{self.path}: {len(self.again)} words stand in it again, the first of them {word!r} (word {number}); "
+                f"{self.path}: {len(self.again)} words occur again, the first of them {word!r} (word {number}); "
                 "the first vector of each is kept",
                 stacklevel=3,
             )

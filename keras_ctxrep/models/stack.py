@@ -16,9 +16,9 @@ def recurrent(
     layers: int = 1,
     cell: str = "lstm",
     dropout: float = 0.5,
-    beside: keras.Model | None = None,
+    extra_embeddings: keras.Model | None = None,
     mix: str = "all",
-    both_ends: bool = False,
+    output_mix: bool = False,
     l2: float = 0.0,
     marks: int = 0,
 ) -> keras.Model:
@@ -38,17 +38,18 @@ def recurrent(
         layers: number of stacked biRNNs.
         cell: "lstm" or "gru".
         dropout: on the mixes, and between the layers (0.5 on ELMo's vectors in AllenNLP).
-        beside: extra embeddings: a static encoder of the same tokens, whose vectors are concatenated with the mix.
+        extra_embeddings: a static encoder of the same tokens, whose vectors are concatenated with the mix.
         mix: "all": a scalar mix of all layers; "top": the last layer, scaled. An encoder of one layer is not mixed.
-        both_ends: output mix: concatenate a mix with weights of its own with the output too (section 3.3).
+        output_mix: concatenate a second mix, with weights of its own, with the output (section 3.3).
         l2: L2 penalty on the weights of the mixes.
         marks: number of marked spans per text; an indicator embedding of 100 values (He et al. 2017, section 3.1,
             https://aclanthology.org/P17-1044/) is concatenated with the vectors; 0: none.
 
-    Call: as `encoder`, the ids of `beside`, and with `marks` {"marks": int32 (B, M, 2)}, see `layers.MarkIndicator`.
+    Call: as `encoder`, the ids of `extra_embeddings`, and with `marks` {"marks": int32 (B, M, 2)}, see
+        `layers.MarkIndicator`.
 
     Returns: {"layers": [float32 (B, T, D'), the input of the first biRNN; float32 (B, T, 2 units), ...], "sequence":
-        the last of them; "pooled": float32 (B, 2 units)}; with `both_ends` the last layer and "pooled" are D wider.
+        the last of them; "pooled": float32 (B, 2 units)}; with `output_mix` the last layer and "pooled" are D wider.
 
     Raises:
         ValueError: an unknown cell or mix, no layer, or both encoders read the same ids.
@@ -61,14 +62,14 @@ def recurrent(
     if cell not in ("lstm", "gru"):
         raise ValueError(f"cell={cell!r}: choose 'lstm' or 'gru'")
     _check(layers, units, mix)
-    inputs, vectors, mask = _vectors(encoder, dropout, beside, mix, l2, marks)
+    inputs, vectors, mask = _vectors(encoder, dropout, extra_embeddings, mix, l2, marks)
     outputs = [vectors]
     for index in range(layers):
         x = klayers.Dropout(dropout, name=f"rnn_dropout_{index}")(outputs[-1]) if index else outputs[-1]
         outputs.append(_both_ways(cell, x, units, mask, f"rnn_{index}"))
-    if both_ends:
+    if output_mix:
         again = _mixed(encoder, dropout, mix, l2, "mix_out")
-        outputs[-1] = klayers.Concatenate(name="both_ends")([outputs[-1], again])
+        outputs[-1] = klayers.Concatenate(name="output_mix")([outputs[-1], again])
     return _encoder(inputs, outputs, mask, f"{cell}_stack")
 
 
@@ -78,7 +79,7 @@ def convolutional(
     layers: int = 2,
     window: int = 3,
     dropout: float = 0.1,
-    beside: keras.Model | None = None,
+    extra_embeddings: keras.Model | None = None,
     mix: str = "all",
     l2: float = 0.0,
     marks: int = 0,
@@ -98,9 +99,9 @@ def convolutional(
         layers: number of stacked convolutions.
         window: width of the convolutions in tokens; odd, so that it is centred.
         dropout: on the mix, and on the output of each convolution.
-        beside, mix, l2, marks: see `recurrent`.
+        extra_embeddings, mix, l2, marks: see `recurrent`.
 
-    Call: as `encoder`, the ids of `beside`, and with `marks` {"marks": int32 (B, M, 2)}.
+    Call: as `encoder`, the ids of `extra_embeddings`, and with `marks` {"marks": int32 (B, M, 2)}.
 
     Returns: {"layers": [float32 (B, T, D'), the input of the dense layer; float32 (B, T, units), ...], "sequence": the
         last of them; "pooled": float32 (B, units)}.
@@ -115,7 +116,7 @@ def convolutional(
     if window < 1 or window % 2 == 0:
         raise ValueError(f"window={window}: an odd number of tokens is needed")
     _check(layers, units, mix)
-    inputs, vectors, mask = _vectors(encoder, dropout, beside, mix, l2, marks)
+    inputs, vectors, mask = _vectors(encoder, dropout, extra_embeddings, mix, l2, marks)
     x = klayers.Dense(units, name="cnn_input")(vectors)
     x = ZeroPadding(name="cnn_input_padding")(x, mask=mask)
     outputs = [vectors]
@@ -168,17 +169,19 @@ def _mixed(encoder: keras.Model, dropout: float, mix: str, l2: float, name: str)
     return klayers.Dropout(dropout, name=f"{name}_dropout")(x)
 
 
-def _vectors(encoder: keras.Model, dropout: float, beside: keras.Model | None, mix: str, l2: float, marks: int):
+def _vectors(
+    encoder: keras.Model, dropout: float, extra_embeddings: keras.Model | None, mix: str, l2: float, marks: int
+):
     """The inputs of the model, the input of the first layer, float32 (B, T, D'), and the mask."""
     inputs, x = dict(encoder.input), _mixed(encoder, dropout, mix, l2, "mix")
-    if beside is not None:
-        ids = {name: tensor for name, tensor in beside.input.items() if name != "mask"}
+    if extra_embeddings is not None:
+        ids = {name: tensor for name, tensor in extra_embeddings.input.items() if name != "mask"}
         both = set(ids) & set(inputs)
         if both:
-            raise ValueError(f"{encoder.name} reads {', '.join(both)} as {beside.name} beside it does; leave out one")
+            raise ValueError(f"{encoder.name} and {extra_embeddings.name} both read {', '.join(both)}; leave out one")
         inputs |= ids
         static = keras.models.clone_model(
-            beside, input_tensors=ids | {"mask": inputs["mask"]}, clone_function=lambda layer: layer
+            extra_embeddings, input_tensors=ids | {"mask": inputs["mask"]}, clone_function=lambda layer: layer
         )  # the same layers, on the encoder's mask
         x = klayers.Concatenate(name="mix_and_words")([x, static.output["sequence"]])
     if marks:

@@ -58,7 +58,7 @@ def embed(
     model, bundle = train.load(folder)
     weights, gamma = learned_mixes(model).get("scalar_mix", (None, 1.0))
     if chosen.layers == "mix" and weights is None:
-        warnings.warn(f"{folder}: it has learned no scalar mix; the mean of its layers stands in", stacklevel=2)
+        warnings.warn(f"{folder}: it has no trained scalar mix; the mean of its layers is used", stacklevel=2)
     split = str.split if chosen.words else None
     count = 0
     with written_whole(out) as path, _array_writer(path) as write:
@@ -118,7 +118,7 @@ def vectors(
                 raise ValueError(f"longer than the {bundle.max_length} tokens this model reads: {sentence[:60]!r} ...")
         layers = run(rows)  # (N, B, T, D)
         for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):
-            positions = {number: at for number, at in enumerate(features.places(row)) if at is not None}
+            positions = {number: at for number, at in enumerate(features.positions(row)) if at is not None}
             yield sentence, [*positions], layers[:, index, [*positions.values()]]
 
 

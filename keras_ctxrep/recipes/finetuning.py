@@ -183,9 +183,9 @@ class _Job:
         bundle = replace(bundle, reads=reads)
         bundle = replace(bundle, stack=self._stack(bundle))
         weights = None
-        if chosen.beside is not None:
-            weights, extra = _extra_embeddings(chosen.beside, bundle)
-            bundle = replace(bundle, beside=extra.config, vocab=extra.vocab)
+        if chosen.extra_embeddings is not None:
+            weights, extra = _extra_embeddings(chosen.extra_embeddings, bundle)
+            bundle = replace(bundle, extra_embeddings=extra.config, vocab=extra.vocab)
         settings = self.task.settings(self.own, survey.traits)
         head = self._head(bundle) | self.task.head_options(self.own)
         bundle = replace(bundle, task=self.task.name, labels=survey.labels, head=head, settings=settings)
@@ -209,13 +209,13 @@ class _Job:
         needs_indicator = bundle.reads.indicate and not bundle.features.indicate
         kind = chosen.stack or ("lstm" if needs_indicator else None)
         if kind is None:
-            if chosen.both_ends or chosen.top_only or chosen.beside:
-                raise ValueError("both_ends, top_only and beside are of a task network: choose one, stack='lstm'")
+            if chosen.output_mix or chosen.top_only or chosen.extra_embeddings:
+                raise ValueError("output_mix, top_only and extra_embeddings need a task network, such as stack='lstm'")
             return {}
         dropout = family.dropout if chosen.dropout is None else chosen.dropout
         mix = "top" if chosen.top_only else "all"
         network = {"kind": kind, "units": chosen.units, "dropout": dropout, "mix": mix, "l2": family.mix_l2}
-        return network | ({"both_ends": True} if chosen.both_ends else {})
+        return network | ({"output_mix": True} if chosen.output_mix else {})
 
     def _head(self, bundle: Bundle) -> dict:
         chosen, family = self.options, FAMILIES[bundle.family]
@@ -284,7 +284,7 @@ def _extra_embeddings(folder: str | Path, bundle: Bundle) -> tuple[list, Bundle]
     model, extra = train.load_encoder(folder)
     reads_characters = "max_characters" in bundle.config and not bundle.config.get("words")
     if not isinstance(extra.features, StaticFeatures) or not reads_characters:
-        raise ValueError(f"{folder}: static vectors are read beside an ELMo over characters")
+        raise ValueError(f"{folder}: extra embeddings are static vectors, with an ELMo over characters")
     return model.get_layer(_EXTRA_EMBEDDINGS).get_weights(), replace(extra, config=extra.config | {"trainable": False})
 
 

@@ -250,9 +250,7 @@ def _held_out(corpus: Sequence[str | Path], valid: str | Path | None, seed: int)
         return without(documents(paths), held if valid is None else [])
 
     if next(read(corpus), None) is None:
-        raise ValueError(
-            "nothing to train on is left of the corpus once a part is held out: give held-out text of its own"
-        )
+        raise ValueError("no text is left to train on after a part is held out: give a file of held-out text")
     return held, read
 
 

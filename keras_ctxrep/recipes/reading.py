@@ -34,7 +34,7 @@ def read(
     >>> from keras_ctxrep import tasks
     >>> from keras_ctxrep.tasks.classify import Example
     >>> list(read(tasks.get("classify"), [Example("a fine day", "good")]))
-    [Example(text='a fine day', label='good', pair=None, place='')]
+    [Example(text='a fine day', label='good', pair=None, source='')]
     """
     if isinstance(data, str) and data.startswith("tfds:"):
         name, _, own = data.removeprefix("tfds:").partition(":")

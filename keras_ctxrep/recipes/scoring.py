@@ -46,7 +46,7 @@ def score(
 
     Returns: of a task model {"examples": how many, "metric": the name of the main metric, all metrics
         by name, "interval": its 95% bootstrap interval, "table": rows of text or None, "worst": the examples
-        that were answered worst, each {"place", "input", "expected", "answer"}}.
+        that were answered worst, each {"source", "input", "expected", "answer"}}.
 
     Raises:
         ValueError: the data is malformed or does not fit the model's task.
@@ -104,7 +104,7 @@ def _score_task(predictor: Predictor, data: Data, columns, skip_bad: bool, predi
         with written_whole(predictions) as path:
             path.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers), "utf-8")
     report = task.evaluate(examples, answers, bundle.labels)
-    worst = [{"place": examples[i].place} | task.shown(examples[i], answers[i]) for i in report.worst]
+    worst = [{"source": examples[i].source} | task.shown(examples[i], answers[i]) for i in report.worst]
     return (
         {"examples": len(examples), "metric": report.metric}
         | report.scores
@@ -120,7 +120,7 @@ def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -
     streams = elmo.language_model(elmo.Config(**bundle.config), len(vocabulary), streams=batch_size)
     train.copy_weights(model, streams)
     run = train.scorer(streams)
-    for batch in pipeline.stretches_of(text, batch_size, 20):
+    for batch in pipeline.bptt_segments_of_text(text, batch_size, 20):
         inputs, targets, weights = stream_batch(features, vocabulary, batch)
         masks = {name: weight > 0 for name, weight in weights.items()}
         sums = run(inputs, targets, masks)
@@ -174,7 +174,7 @@ def _sentence_scores(model, bundle, sentences, batch_size) -> Iterator[dict]:
     source = iter(sentences)
     while pool := list(itertools.islice(source, pipeline.POOL * batch_size)):
         scores: dict[int, dict] = {}
-        for batch in pipeline.like_lengths(pool, batch_size, len(vocabulary)):
+        for batch in pipeline.bucketed_by_length(pool, batch_size, len(vocabulary)):
             inputs, targets, weights = language_model_batch(features, vocabulary, [row for _, row in batch])
             sums = run(inputs, targets, {name: weight > 0 for name, weight in weights.items()})
             for index, (number, row) in enumerate(batch):

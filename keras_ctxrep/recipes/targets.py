@@ -57,7 +57,7 @@ class Reader:
             if message is None:
                 yield example
                 continue
-            source = example.place or repr(str(self.task.query(example).text))[:60]
+            source = example.source or repr(str(self.task.query(example).text))[:60]
             if self.skipped is None:
                 raise ValueError(f"{source}: {message}")
             self.skipped.append(f"{source}: {message}")

@@ -29,7 +29,7 @@ class Question:
     context: str
     answers: tuple[tuple[str, int], ...] | None = None
     id: str = ""
-    place: str = field(default="", compare=False)
+    source: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Answer(Task):
             return files.objects(path)
         raise ValueError(f"{path}: questions are read from .jsonl files and the .json of SQuAD")
 
-    def examples(self, row, place="", columns=None) -> Iterator[Question]:
+    def examples(self, row, source="", columns=None) -> Iterator[Question]:
         question, context = (self.text(row, name, columns) for name in ("question", "context"))
         key = self.value(row, "id", columns)
         try:
@@ -70,7 +70,7 @@ class Answer(Task):
             answers = () if impossible else _answers(self.value(row, "answers", columns), context)
         except ValueError as error:
             raise ValueError(f"question {key!r}: {error}" if key is not None else str(error)) from None
-        yield Question(question, context, answers, "" if key is None else checked_text(str(key)), place)
+        yield Question(question, context, answers, "" if key is None else checked_text(str(key)), source)
 
     def traits(self, example):
         return () if example.answers else (UNANSWERABLE,)
@@ -87,7 +87,7 @@ class Answer(Task):
         return replace(bundle, settings=bundle.settings | {"null_threshold": null_threshold(examples, ask(examples))})
 
     def targets(self, bundle, example, rows):
-        return [answer_place(row, example) for row in rows]
+        return [answer_positions(row, example) for row in rows]
 
     def batch(self, bundle, targets, inputs):
         starts, ends = np.array(targets, np.int32).T.copy()
@@ -169,11 +169,11 @@ def _answers(answers: Any, context: str) -> tuple[tuple[str, int], ...] | None:
             raise ValueError(f"answer {text!r} at {start!r}: a text and a whole number are needed")
         excerpt = context[start : start + len(text)] if start >= 0 else ""
         if excerpt != text:
-            raise ValueError(f"answer {text!r} does not stand at character {start} of its context; found {excerpt!r}")
+            raise ValueError(f"answer {text!r} is not at character {start} of its context; found {excerpt!r}")
     return pairs
 
 
-def answer_place(row: Row, question: Question) -> tuple[int, int]:
+def answer_positions(row: Row, question: Question) -> tuple[int, int]:
     """The first and the last piece of a window that hold the first answer, or [CLS], (0, 0), if it is not all there.
 
     As https://github.com/google-research/bert, run_squad.py.

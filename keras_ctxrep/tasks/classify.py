@@ -26,7 +26,7 @@ class Example:
     text: str
     label: str | float | tuple[str, ...] | None = None
     pair: str | None = None
-    place: str = field(default="", compare=False)
+    source: str = field(default="", compare=False)
 
 
 class TextTask(Task):
@@ -39,12 +39,12 @@ class TextTask(Task):
     }
     reads = Reads(pair=None)
 
-    def examples(self, row, place="", columns=None) -> Iterator[Any]:
+    def examples(self, row, source="", columns=None) -> Iterator[Any]:
         pair = self.value(row, "pair", columns)
         if pair is not None and not isinstance(pair, str):
             raise ValueError(f"the pair is {pair!r}; it must be a text")
         text, label = self.text(row, "text", columns), self.label(self.value(row, "label", columns))
-        yield Example(text, label, None if pair is None else checked_text(pair), place)
+        yield Example(text, label, None if pair is None else checked_text(pair), source)
 
     def label(self, value: Any) -> Any:
         """The label that a column or key holds, None if it is empty."""

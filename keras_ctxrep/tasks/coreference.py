@@ -31,7 +31,7 @@ class Pronoun:
     a: Span
     b: Span
     label: str | None = None
-    place: str = field(default="", compare=False)
+    source: str = field(default="", compare=False)
 
 
 class Coreference(Classify):
@@ -54,14 +54,14 @@ class Coreference(Classify):
     reads = Reads(marks=3)
     max_length = 256
 
-    def examples(self, row, place="", columns=None) -> Iterator[Any]:
+    def examples(self, row, source="", columns=None) -> Iterator[Any]:
         text = self.text(row, "text", columns)
         pronoun, a, b = (self._span(row, name, text, columns) for name in ("pronoun", "a", "b"))
         meant = [self._meant(self.value(row, f"{name}_coref", columns), name) for name in ("a", "b")]
         if meant == [True, True]:
             raise ValueError("a_coref and b_coref are both true; at most one of them is")
         label = None if None in meant else LABELS[meant.index(True)] if True in meant else "neither"
-        yield Pronoun(text, pronoun, a, b, label, place)
+        yield Pronoun(text, pronoun, a, b, label, source)
 
     def _span(self, row: Mapping[str, Any], name: str, text: str, columns: Mapping[str, str] | None) -> Span:
         mention, offset = self.text(row, name, columns), self.value(row, f"{name}_offset", columns)
@@ -70,7 +70,7 @@ class Coreference(Classify):
         begin = int(offset)
         excerpt = text[begin : begin + len(mention)]
         if excerpt != mention:
-            raise ValueError(f"{name} {mention!r} does not stand at character {begin} of its text; found {excerpt!r}")
+            raise ValueError(f"{name} {mention!r} is not at character {begin} of its text; found {excerpt!r}")
         return begin, begin + len(mention)
 
     def _meant(self, value: Any, name: str) -> bool | None:

@@ -56,7 +56,7 @@ class Regress(TextTask):
     def figures(self, expected, answers, labels) -> Figures:
         for example, answer in zip(expected, answers, strict=True):
             if "error" in answer:
-                source = example.place or repr(example.text[:60])
+                source = example.source or repr(example.text[:60])
                 raise ValueError(f"{source}: {answer['error']}, so no number to compare")
         gold = np.array([example.label for example in expected])
         predicted = np.array([answer["value"] for answer in answers])

@@ -28,7 +28,7 @@ class Roles:
     words: tuple[str, ...]
     predicate: int
     tags: tuple[str, ...] | None = None
-    place: str = field(default="", compare=False)
+    source: str = field(default="", compare=False)
 
 
 class SemanticRoles(Tag):
@@ -55,16 +55,16 @@ class SemanticRoles(Tag):
         for number, sentence in files.conll(path):
             yield number, partial(_predicates, sentence, numbers.get("text", 0), numbers.get("predicate", 2))
 
-    def examples(self, row, place="", columns=None) -> Iterator[Roles]:
+    def examples(self, row, source="", columns=None) -> Iterator[Roles]:
         if isinstance(row, _Sentence):
             words = checked_words(row["words"])
             for predicate, tags in row["predicates"]:
-                yield Roles(words, predicate, checked_tags(words, tags), place)
+                yield Roles(words, predicate, checked_tags(words, tags), source)
             return
         words, predicate = checked_words(self.value(row, "text", columns)), self.value(row, "predicate", columns)
         if isinstance(predicate, bool) or not isinstance(predicate, int) or not 0 <= predicate < len(words):
             raise ValueError(f"predicate {predicate!r}: the number of its word, 0 to {len(words) - 1}, is needed")
-        yield Roles(words, predicate, checked_tags(words, self.value(row, "label", columns)), place)
+        yield Roles(words, predicate, checked_tags(words, self.value(row, "label", columns)), source)
 
     def query(self, example):
         return Query(example.words, None, ((example.predicate, example.predicate + 1),))

@@ -25,7 +25,7 @@ class Tagged:
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
-    place: str = field(default="", compare=False)
+    source: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Tag(Task):
         row = {columns.get("text", "words"): files.column(tokens, word)}
         return row if word == tag else row | {columns.get("label", "tags"): files.column(tokens, tag)}
 
-    def examples(self, row, place="", columns=None) -> Iterator[Any]:
+    def examples(self, row, source="", columns=None) -> Iterator[Any]:
         words = checked_words(self.value(row, "text", columns))
-        yield Tagged(words, checked_tags(words, self.value(row, "label", columns)), place)
+        yield Tagged(words, checked_tags(words, self.value(row, "label", columns)), source)
 
     def tokens(self, example):
         return example.words
@@ -202,7 +202,7 @@ def checked_words(words: Any) -> tuple[str, ...]:
         raise ValueError(f"words {words!r}: a list of words is needed (key 'words')")
     for word in words:
         if not isinstance(word, str) or not word.strip():
-            raise ValueError(f"{word!r} is no word")
+            raise ValueError(f"{word!r} is not a word")
         checked_text(word)
     return tuple(words)
 
@@ -243,7 +243,7 @@ def predicted_tags(example: Any, answer: dict) -> list[str]:
         return [""] * len(example.words)
     tags = [word["label"] or "O" for word in answer["words"]]
     if len(tags) != len(example.words):
-        source = example.place or " ".join(example.words)[:60]
+        source = example.source or " ".join(example.words)[:60]
         raise ValueError(
             f"{source}: {len(example.words)} words, {len(tags)} in the answer; predict the words as they are"
         )

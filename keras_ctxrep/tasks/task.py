@@ -164,13 +164,13 @@ class Task:
             raise ValueError(f"{source}: {reason}")
 
     def examples(
-        self, row: Mapping[str, Any], place: str = "", columns: Mapping[str, str] | None = None
+        self, row: Mapping[str, Any], source: str = "", columns: Mapping[str, str] | None = None
     ) -> Iterable[Any]:
         """The examples of a row's values by name; of most tasks it is one.
 
         Args:
             row: names -> values.
-            place: "FILE:LINE"; it is not part of the messages.
+            source: "FILE:LINE"; it is not part of the messages.
             columns: as of `read`.
 
         Raises:
@@ -326,7 +326,7 @@ class Task:
             raise ValueError(f"cannot compare {len(expected)} examples with {len(answers)} answers")
         for number, example in enumerate(expected, 1):
             if getattr(example, self.gold) is None:
-                raise ValueError(f"{example.place or f'example {number}'}: no {self.gold} to compare with")
+                raise ValueError(f"{example.source or f'example {number}'}: no {self.gold} to compare with")
         figures = self.figures(expected, answers, labels)
         metric, value = next(iter(figures.scores.items()))
         worst = np.argsort(-figures.errors, kind="stable")[:WORST]

@@ -25,6 +25,7 @@ TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 FORMAT = 2
 # format 1: what `reads` is for tasks with other inputs than plain texts
 _READS = {"tag": {"words": True}, "answer": {"windows": True}}
+_RENAMED = {"beside": "extra_embeddings", "both_ends": "output_mix"}  # names of format 1 -> of format 2
 _ANSWERING = {"stride": 128, "max_answer": 30, "null_threshold": None}  # fields of format 1, and their defaults
 _CHECKED = {  # values of a config that text preparation reads, and the settings of predictions
     "config": {
@@ -37,7 +38,7 @@ _CHECKED = {  # values of a config that text preparation reads, and the settings
     },
     "settings": {"stride": Rows, "max_answer": Rows, "null_threshold": float | None},
 }
-_CHECKED["beside"] = _CHECKED["config"]
+_CHECKED["extra_embeddings"] = _CHECKED["config"]
 _REPLACED = "replaced"  # in a temporary folder: the old folder that is being replaced
 
 
@@ -51,7 +52,7 @@ class Bundle:
             "pretrainer" (BERT).
         config: the fields of the family's Config.
         stack: keyword arguments of `models.stack.by_name`, for a task network over the encoder.
-        beside: fields of `models.static.Config`, for extra embeddings that the task network reads too.
+        extra_embeddings: fields of `models.static.Config`, of static vectors that the task network reads too.
         max_length: maximum number of tokens per text (words for ELMo, pieces with markers for BERT).
         labels: class names in the order of the logits.
         vocab: BERT's pieces, the words of static vectors, or the words that an ELMo language model predicts or reads;
@@ -78,7 +79,7 @@ class Bundle:
     reads: Reads = field(default_factory=Reads)
     head: dict = field(default_factory=dict)
     stack: dict = field(default_factory=dict)
-    beside: dict = field(default_factory=dict)
+    extra_embeddings: dict = field(default_factory=dict)
     settings: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
@@ -133,10 +134,10 @@ def load(path: str | Path) -> Bundle:
             raise ValueError(f"{path}: no {NAME} in it; a model folder is made by `ctxrep pretrain` or `ctxrep train`")
         bundle = _parse(folder, lambda name: (folder / name).read_bytes())
         for name, digest in bundle.files.items():
-            beside = folder / Path(name).name
-            if not beside.is_file() or sha256(beside) != digest:
-                state = "is not the file the bundle was written with" if beside.is_file() else "is missing"
-                raise ValueError(f"{path}: {beside.name} {state}; copy the whole folder again, or train again")
+            file = folder / Path(name).name
+            if not file.is_file() or sha256(file) != digest:
+                state = "is not the file the bundle was written with" if file.is_file() else "is missing"
+                raise ValueError(f"{path}: {file.name} {state}; copy the whole folder again, or train again")
         return bundle
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
@@ -194,6 +195,9 @@ def _upgraded(fields: dict) -> dict:
     if version not in (1, FORMAT):
         raise ValueError(f"format is not 1 to {FORMAT}")
     if version == 1:
+        fields = {_RENAMED.get(name, name): value for name, value in fields.items()}
+        if "stack" in fields:
+            fields["stack"] = {_RENAMED.get(name, name): value for name, value in fields["stack"].items()}
         reads = fields["reads"] = {"pair": fields.pop("pairs", False)} | _READS.get(fields["task"], {})
         settings = {name: fields.pop(name, default) for name, default in _ANSWERING.items()}
         fields["settings"] = settings if "windows" in reads else {}

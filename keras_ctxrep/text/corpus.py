@@ -80,7 +80,9 @@ def documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
             raise ValueError(f"{path}: no text in it")
 
 
-def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0, limit: int = 2000) -> list[list[str]]:
+def hold_out(
+    documents: Iterable[list[str]], fraction: float = 0.1, seed: int = 0, limit: int = 2000
+) -> list[list[str]]:
     """Blocks of up to 10 sentences that are held out, in the order of the corpus; `without` gives the rest.
 
     Blocks rather than documents, so that a corpus of a single document can be split; blocks rather than sentences, so
@@ -89,16 +91,15 @@ def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0, 
 
     Args:
         documents: read once, and not kept in memory.
-        share: fraction of the blocks.
+        fraction: of the blocks.
         seed: seed of the choice.
         limit: maximum number of blocks.
 
     Raises:
         ValueError: too little text to hold any out.
     """
-    chosen: list[
-        tuple[int, int, list[str]]
-    ] = []  # a heap of the `limit` smallest keys, as (-key, -index of the block, block)
+    # a heap of the `limit` smallest keys, as (-key, -index of the block, block)
+    chosen: list[tuple[int, int, list[str]]] = []
     count = 0
     for document in documents:
         for i in range(0, len(document), BLOCK):
@@ -110,9 +111,9 @@ def hold_out(documents: Iterable[list[str]], share: float = 0.1, seed: int = 0, 
             elif entry > chosen[0]:
                 heapq.heapreplace(chosen, entry)
             count += 1
-    held = sorted(chosen, reverse=True)[: round(share * count)]
+    held = sorted(chosen, reverse=True)[: round(fraction * count)]
     if not held:
-        raise ValueError(f"the corpus has {count} blocks of {BLOCK} sentences: too few to hold {share:.0%} out")
+        raise ValueError(f"the corpus has {count} blocks of {BLOCK} sentences: too few to hold {fraction:.0%} out")
     seen: set[str] = set()
     held = [block for _, _, block in sorted(held, key=lambda entry: -entry[1])]
     held = [[sentence for sentence in block if not (sentence in seen or seen.add(sentence))] for block in held]

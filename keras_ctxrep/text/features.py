@@ -131,7 +131,7 @@ class _WordRows:
         """The ids of each word, int32 (words,) or (words, W)."""
         raise NotImplementedError
 
-    def places(self, row: Row) -> list[int | None]:
+    def positions(self, row: Row) -> list[int | None]:
         """The position of each token of the text in its row."""
         return [*range(len(row))]
 
@@ -323,7 +323,7 @@ def line_numbers(vocab: Sequence[str], markers: Sequence[str]) -> dict[str, int]
     ids = {word: line for line, word in enumerate(vocab, 1)}
     if len(ids) < len(vocab):
         twice = next(word for line, word in enumerate(vocab, 1) if ids[word] != line)
-        raise ValueError(f"vocabulary: {twice!r} stands in it twice; each word once only")
+        raise ValueError(f"vocabulary: {twice!r} occurs twice; the words must be distinct")
     return ids
 
 
@@ -362,7 +362,7 @@ class WordPieceFeatures:
 
     def __init__(self, wordpiece: WordPiece, max_length: int = 128, starts: bool = False, indicate: bool = False):
         if max_length < 4:
-            raise ValueError(f"max_length={max_length}: three are for [CLS] and two [SEP], so at least 4")
+            raise ValueError(f"max_length={max_length}: at least 4 are needed, for [CLS], two [SEP] and a piece")
         self.wordpiece, self.max_length, self.starts, self.indicate = wordpiece, max_length, starts, indicate
         self.max_question = min(64, (max_length - 3) // 2)
         self.keys = ("token_ids", "segment_ids", "mask", *(("starts",) if starts else ()))
@@ -426,7 +426,7 @@ class WordPieceFeatures:
                 batch["starts"][index, : len(starts)] = starts
         return batch if self.indicate else batch | _marks(rows)
 
-    def places(self, row: Row) -> list[int | None]:
+    def positions(self, row: Row) -> list[int | None]:
         """The position of each word's first piece in a row, None if it has none; without starts, of each piece."""
         return row.starts or [*range(1, len(row) - 1)]
 
@@ -579,9 +579,9 @@ def _elmo(bundle: Any) -> Features:
     if bundle.config.get("words"):
         return WordFeatures(bundle.vocab, bundle.max_length)
     characters = CharacterFeatures(bundle.max_length, bundle.config["max_characters"])
-    if not bundle.beside:
+    if not bundle.extra_embeddings:
         return characters
-    return CharacterAndWordFeatures(characters, _static(replace(bundle, config=bundle.beside)))
+    return CharacterAndWordFeatures(characters, _static(replace(bundle, config=bundle.extra_embeddings)))
 
 
 def _bert(bundle: Any) -> Features:

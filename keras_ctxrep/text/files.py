@@ -236,7 +236,7 @@ def squad(path: Path, keys: Sequence[str]) -> Rows:
         gap = re.compile(r"\s*(,\s*|(?=\]))").match(text, end)
         if gap is None:
             line += text.count("\n", counted, end)
-            raise ValueError(f"{path}:{line}: not JSON: after an article stands {text[end : end + 20]!r}")
+            raise ValueError(f"{path}:{line}: not JSON: an article is followed by {text[end : end + 20]!r}")
         position = gap.end()
 
 

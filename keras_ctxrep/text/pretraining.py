@@ -99,7 +99,7 @@ def language_model_batch(
     return inputs, targets, {name: weights.copy() for name in targets}
 
 
-class Stretch(NamedTuple):
+class BpttSegment(NamedTuple):
     """A BPTT segment of one stream: the words and the words to predict, in both directions; lists of equal length."""
 
     words: list[str]
@@ -108,7 +108,9 @@ class Stretch(NamedTuple):
     preceding: list[str]
 
 
-def stretches(documents: Iterable[Iterable[Sequence[str]]], streams: int, steps: int) -> Iterator[list[Stretch]]:
+def bptt_segments(
+    documents: Iterable[Iterable[Sequence[str]]], streams: int, steps: int
+) -> Iterator[list[BpttSegment]]:
     """Batches of BPTT segments: row k of each batch continues row k of the previous one.
 
     https://github.com/allenai/bilm-tf, data.py: whenever a stream runs out of words, it takes the next sentence,
@@ -138,18 +140,16 @@ def stretches(documents: Iterable[Iterable[Sequence[str]]], streams: int, steps:
                 back = marked[::-1]
                 waiting[row].extend(zip(marked, marked[1:], back, back[1:], strict=False))
             taken, waiting[row] = waiting[row][:steps], waiting[row][steps:]
-            batch.append(
-                Stretch(*(list(words) for words in zip(*taken, strict=True))) if taken else Stretch([], [], [], [])
-            )
-        if not any(stretch.words for stretch in batch):
+            batch.append(BpttSegment(*([words[field] for words in taken] for field in range(4))))
+        if not any(segment.words for segment in batch):
             return
         yield batch
 
 
 def stream_batch(
-    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, batch: Sequence[Stretch]
+    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, batch: Sequence[BpttSegment]
 ) -> tuple[dict, dict, dict]:
-    """(inputs, targets, weights) of a biLM with `streams`, from a batch that `stretches` yields.
+    """(inputs, targets, weights) of a biLM with `streams`, from a batch that `bptt_segments` yields.
 
     Returns: inputs {"char_ids", "char_ids_reverse": int32 (B, T, W), "mask": int32 (B, T)}; targets
         {"forward_logits", "backward_logits"}, int32 (B, T); weights with the same keys, scaled as in
@@ -157,13 +157,13 @@ def stream_batch(
     """
     inputs, reverse = (
         features.collate([Row(words) for words in rows])
-        for rows in ([stretch.words for stretch in batch], [stretch.reverse for stretch in batch])
+        for rows in ([segment.words for segment in batch], [segment.reverse for segment in batch])
     )
     real = inputs["mask"].astype(bool)
     targets = {}
     for name, words in (
-        ("forward_logits", [word for stretch in batch for word in stretch.following]),
-        ("backward_logits", [word for stretch in batch for word in stretch.preceding]),
+        ("forward_logits", [word for segment in batch for word in segment.following]),
+        ("backward_logits", [word for segment in batch for word in segment.preceding]),
     ):
         targets[name] = np.zeros(real.shape, np.int32)
         targets[name][real] = vocabulary.ids(words)
@@ -337,14 +337,15 @@ class Masking:
     """Chooses the pieces to predict and masks them.
 
     Devlin et al. 2018, section 3.1: of the pieces to predict 80% become [MASK], 10% a random piece and 10% stay; random
-    pieces are drawn from the vocabulary without its special pieces. Special pieces are never chosen and do not count
-    for `share`; a fractional number of pieces is rounded up or down at random. With `whole_words` all pieces of a word
-    (a piece and the "##" pieces after it) are chosen together, as in the reference implementation since May 2019; a
-    word with more pieces than are still to be chosen is skipped, so that fewer may be chosen where most words are long.
+    pieces are drawn from the vocabulary without its special pieces. Special pieces are never chosen, and
+    `fraction` is of the others; a fractional number of pieces is rounded up or down at random. With `whole_words` all
+    pieces of a word (a piece and the "##" pieces after it) are chosen together, as in the reference implementation
+    since May 2019; a word with more pieces than are still to be chosen is skipped, so that fewer may be chosen where
+    most words are long.
 
     Args:
         wordpiece: the vocabulary.
-        share: fraction of the pieces to predict.
+        fraction: of the pieces, to predict.
         whole_words: choose words instead of pieces.
 
     Call:
@@ -354,18 +355,18 @@ class Masking:
     Returns: a Masked.
 
     Raises:
-        ValueError: `share` is not between 0 and 1, or the vocabulary has special pieces only.
+        ValueError: `fraction` is not between 0 and 1, or the vocabulary has special pieces only.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
-    >>> masking = Masking(WordPiece([*SPECIAL_PIECES, "play", "##ing"]), share=0.5, whole_words=True)
+    >>> masking = Masking(WordPiece([*SPECIAL_PIECES, "play", "##ing"]), fraction=0.5, whole_words=True)
     >>> masking((Row([2, 5, 6, 3, 5, 6, 3], first=4), True), np.random.default_rng(0)).positions
     [1, 2]
     """
 
-    def __init__(self, wordpiece: WordPiece, share: float = 0.15, whole_words: bool = False):
-        if not 0 < share < 1:
-            raise ValueError(f"share={share}: a share of the pieces, between 0 and 1")
-        self.mask, self.share, self.whole_words = wordpiece.mask, share, whole_words
+    def __init__(self, wordpiece: WordPiece, fraction: float = 0.15, whole_words: bool = False):
+        if not 0 < fraction < 1:
+            raise ValueError(f"fraction={fraction}: of the pieces, between 0 and 1")
+        self.mask, self.fraction, self.whole_words = wordpiece.mask, fraction, whole_words
         self._special = np.zeros(len(wordpiece.vocab), bool)
         self._special[[wordpiece.pad, wordpiece.unk, wordpiece.cls, wordpiece.sep, wordpiece.mask]] = True
         self._ordinary = np.flatnonzero(~self._special)
@@ -377,7 +378,7 @@ class Masking:
         row, follows = pair
         tokens = np.array(row.tokens, np.int64)
         candidates = np.flatnonzero(~self._special[tokens])
-        count = int(self.share * len(candidates) + rng.random())
+        count = int(self.fraction * len(candidates) + rng.random())
         if self.whole_words:
             positions = self._words(tokens, candidates, count, rng)
         else:

@@ -148,7 +148,9 @@ class WordPiece:
         ids: dict[str, int] = {}
         for line, piece in enumerate(vocab, 1):
             if piece in ids:
-                raise ValueError(f"vocabulary: {piece!r} stands on lines {ids[piece] + 1} and {line}; each once only")
+                raise ValueError(
+                    f"vocabulary: {piece!r} is on lines {ids[piece] + 1} and {line}; the pieces must be distinct"
+                )
             ids[piece] = line - 1
         missing = [piece for piece in SPECIAL_PIECES if piece not in ids]
         if missing:

@@ -26,10 +26,10 @@ _ERF = np.vectorize(math.erf)
 
 def tensors_of(options, rng, parts=HEADS):
     """float32 tensors, large enough for every one to matter."""
-    width, inner, found = options["hidden_size"], options["intermediate_size"], {}
+    width, inner, tensors = options["hidden_size"], options["intermediate_size"], {}
 
     def draw(name, *shape, mean=0.0):
-        found[name] = rng.normal(mean, 0.4, shape).astype(np.float32)
+        tensors[name] = rng.normal(mean, 0.4, shape).astype(np.float32)
 
     def dense(name, inputs, units):
         draw(f"{name}/kernel", inputs, units)
@@ -61,7 +61,7 @@ def tensors_of(options, rng, parts=HEADS):
     if "nsp" in parts:
         draw("cls/seq_relationship/output_weights", 2, width)
         draw("cls/seq_relationship/output_bias", 2)
-    return found
+    return tensors
 
 
 class Restated:
@@ -109,15 +109,15 @@ class Restated:
         t = self.tensors
         x = t["bert/embeddings/word_embeddings"][ids] + t["bert/embeddings/token_type_embeddings"][segments]
         x = self.norm("bert/embeddings/LayerNorm", x + t["bert/embeddings/position_embeddings"][: len(ids)])
-        found = [x]
+        outputs = [x]
         for i in range(self.options["num_hidden_layers"]):
             place = f"bert/encoder/layer_{i}"
             attended = self.dense(f"{place}/attention/output/dense", self.attention(place, x))
             x = self.norm(f"{place}/attention/output/LayerNorm", x + attended)
             inner = self.activation(self.dense(f"{place}/intermediate/dense", x))
             x = self.norm(f"{place}/output/LayerNorm", x + self.dense(f"{place}/output/dense", inner))
-            found.append(x)
-        return found
+            outputs.append(x)
+        return outputs
 
     def pooled(self, top):
         return np.tanh(self.dense("bert/pooler/dense", top[0]))
@@ -140,10 +140,10 @@ class Restated:
             top = layers[-1]
             if "layers" in outputs:
                 assert len(outputs["layers"]) == len(layers)
-                for found, expected in zip(outputs["layers"], layers, strict=True):
-                    found = np.asarray(found[row])
-                    np.testing.assert_allclose(found[:real], expected, **close)
-                    assert not found[real:].any()
+                for actual, expected in zip(outputs["layers"], layers, strict=True):
+                    actual = np.asarray(actual[row])
+                    np.testing.assert_allclose(actual[:real], expected, **close)
+                    assert not actual[real:].any()
                 np.testing.assert_allclose(np.asarray(outputs["sequence"])[row, :real], top, **close)
             for name, right in (
                 ("pooled", lambda top: self.pooled(top)),

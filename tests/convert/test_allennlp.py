@@ -73,29 +73,29 @@ def tensors_of(options, cells, rng):
     def draw(*shape, scale=0.5):
         return rng.normal(scale=scale, size=shape).astype(np.float32)
 
-    lstm, cnn, found = options["lstm"], options.get("char_cnn"), {}
+    lstm, cnn, tensors = options["lstm"], options.get("char_cnn"), {}
     width, dim = lstm["projection_dim"], lstm["dim"]
     if cnn is None:
-        found["embedding"] = draw(len(WORDS), width)
+        tensors["embedding"] = draw(len(WORDS), width)
     else:
         total = sum(number for _, number in cnn["filters"])
-        found["char_embed"] = draw(261, cnn["embedding"]["dim"])
+        tensors["char_embed"] = draw(261, cnn["embedding"]["dim"])
         for i, (size, number) in enumerate(cnn["filters"]):
-            found[f"CNN/W_cnn_{i}"] = draw(1, size, cnn["embedding"]["dim"], number)
-            found[f"CNN/b_cnn_{i}"] = draw(number)
+            tensors[f"CNN/W_cnn_{i}"] = draw(1, size, cnn["embedding"]["dim"], number)
+            tensors[f"CNN/b_cnn_{i}"] = draw(number)
         for i in range(cnn["n_highway"] or 0):
             for gate in ("carry", "transform"):
-                found[f"CNN_high_{i}/W_{gate}"] = draw(total, total)
-                found[f"CNN_high_{i}/b_{gate}"] = draw(total)
+                tensors[f"CNN_high_{i}/W_{gate}"] = draw(total, total)
+                tensors[f"CNN_high_{i}/b_{gate}"] = draw(total)
         if total != width:
-            found["CNN_proj/W_proj"], found["CNN_proj/b_proj"] = draw(total, width), draw(width)
+            tensors["CNN_proj/W_proj"], tensors["CNN_proj/b_proj"] = draw(total, width), draw(width)
     for direction in (0, 1):
         for layer in range(lstm["n_layers"]):
             place = f"RNN_{direction}/RNN/{cells.format(layer)}"
-            found[f"{place}/W_0"], found[f"{place}/B"] = draw(2 * width, 4 * dim), draw(4 * dim)
+            tensors[f"{place}/W_0"], tensors[f"{place}/B"] = draw(2 * width, 4 * dim), draw(4 * dim)
             if width < dim:
-                found[f"{place}/W_P_0"] = draw(dim, width)
-    return found
+                tensors[f"{place}/W_P_0"] = draw(dim, width)
+    return tensors
 
 
 def write_files(folder, options, tensors, vocab=None):
@@ -110,10 +110,10 @@ def write_files(folder, options, tensors, vocab=None):
 
 
 def stored(path):
-    found = {}
+    tensors = {}
     with h5py.File(path) as file:
-        file.visititems(lambda name, item: found.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
-    return found
+        file.visititems(lambda name, item: tensors.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
+    return tensors
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ class Restated:
 
     def __call__(self, sentences):
         """For each sentence (layers, words, 2 * width)."""
-        found = []
+        outputs = []
         for row, sentence in enumerate(sentences):
             forward = backward = [self.token(word) for word in ["<S>", *sentence.split(), "</S>"]]
             layers = [np.concatenate([forward, backward], axis=1)]
@@ -188,8 +188,8 @@ class Restated:
                 forward = self.direction(0, layer, row, forward)
                 backward = self.direction(1, layer, row, backward[::-1])[::-1]
                 layers.append(np.concatenate([forward, backward], axis=1))
-            found.append(np.stack(layers)[:, 1:-1])
-        return found
+            outputs.append(np.stack(layers)[:, 1:-1])
+        return outputs
 
 
 def sigmoid(z):
@@ -219,9 +219,9 @@ def test_numbers(tmp_path, rng, variant):
     for sentences in BATCHES:
         rows = len(sentences)
         batch = bundle.features([sentence.split() for sentence in sentences])
-        found = encoder(batch | {"state": state[:rows].copy()})
-        state[:rows] = found["state"]
-        layers = np.stack([np.asarray(layer) for layer in found["layers"]])
+        outputs = encoder(batch | {"state": state[:rows].copy()})
+        state[:rows] = outputs["state"]
+        layers = np.stack([np.asarray(layer) for layer in outputs["layers"]])
         for row, expected in enumerate(restated(sentences)):
             words = expected.shape[1]
             np.testing.assert_allclose(layers[:, row, :words], expected, **CLOSE)
@@ -241,15 +241,15 @@ def test_embed_with_and_without_the_state(tmp_path, rng, variant):
     train.save(tmp_path / "m", *allennlp.read(write_files(tmp_path, options, tensors, WORDS)))
     sentences = [sentence for batch in BATCHES for sentence in batch]
     restated = Restated(options, tensors, cells)
-    expected = [one for at in range(0, len(sentences), 4) for one in restated(sentences[at : at + 4])]
+    expected = [layers for at in range(0, len(sentences), 4) for layers in restated(sentences[at : at + 4])]
     carried = embedded(tmp_path / "m", sentences, tmp_path, carry_state=True, batch_size=4)
-    for found, right in zip(carried, expected, strict=True):
-        np.testing.assert_allclose(found, right, **CLOSE)
+    for actual, right in zip(carried, expected, strict=True):
+        np.testing.assert_allclose(actual, right, **CLOSE)
     alone = [Restated(options, tensors, cells)([sentence])[0] for sentence in sentences]
     for size in (1, 4):
-        for found, right in zip(embedded(tmp_path / "m", sentences, tmp_path, batch_size=size), alone, strict=True):
-            np.testing.assert_allclose(found, right, **CLOSE)
-    moved = max(np.abs(one - other).max() for one, other in zip(carried, alone, strict=True) if one.size)
+        for actual, right in zip(embedded(tmp_path / "m", sentences, tmp_path, batch_size=size), alone, strict=True):
+            np.testing.assert_allclose(actual, right, **CLOSE)
+    moved = max(np.abs(first - other).max() for first, other in zip(carried, alone, strict=True) if first.size)
     assert moved > 0.01  # the state matters
 
 
@@ -264,15 +264,15 @@ def test_the_published_vectors(tmp_path):
     assert cli.main(["convert", str(PUBLISHED), "--from", "allennlp", "--out", str(tmp_path / "m")]) == 0
     arguments = f"embed {tmp_path}/m --input {tmp_path}/in.txt --out {tmp_path}/out.hdf5 --words --layers all"
     assert cli.main([*arguments.split(), "--carry-state", "--batch-size", "3"]) == 0
-    found = stored(tmp_path / "out.hdf5")
+    written = stored(tmp_path / "out.hdf5")
     expected = stored(PUBLISHED / "lm_embeddings_0.hdf5")
-    assert len(found) == 30 and len(expected) == 10
+    assert len(written) == 30 and len(expected) == 10
     for number, (forward, backward) in expected.items():
-        top = found[str(3 * int(number))][-1]
+        top = written[str(3 * int(number))][-1]
         assert np.allclose(top, np.concatenate([forward, backward], axis=1), atol=1e-6, rtol=1e-5), number
     assert cli.main(["convert", str(tmp_path / "m"), "--to", "allennlp", "--out", str(tmp_path / "back")]) == 0
-    one, other = stored(PUBLISHED / "lm_weights.hdf5"), stored(tmp_path / "back" / "weights.hdf5")
-    assert one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+    first, other = stored(PUBLISHED / "lm_weights.hdf5"), stored(tmp_path / "back" / "weights.hdf5")
+    assert first.keys() == other.keys() and all(first[name].tobytes() == other[name].tobytes() for name in first)
     options = json.loads((tmp_path / "back" / "options.json").read_text())
     for part, fields in json.loads((PUBLISHED / "options.json").read_text()).items():
         assert options[part] == fields
@@ -280,7 +280,7 @@ def test_the_published_vectors(tmp_path):
 
 @variants
 @pytest.mark.parametrize("block", [1 << 18, 5])  # numbers that are read at once
-def test_there_and_back(tmp_path, rng, monkeypatch, variant, block):
+def test_round_trip(tmp_path, rng, monkeypatch, variant, block):
     """hdf5 -> Keras -> model folder -> Keras -> hdf5, bit by bit; read again, it is the same model."""
     monkeypatch.setattr(weights, "BLOCK", block)
     options, cells = options_of(VARIANTS[variant])
@@ -288,23 +288,23 @@ def test_there_and_back(tmp_path, rng, monkeypatch, variant, block):
     train.save(tmp_path / "m", *allennlp.read(write_files(tmp_path, options, tensors, WORDS)))
     model, bundle = train.load(tmp_path / "m")
     allennlp.write(tmp_path / "back", model, bundle)
-    found = stored(tmp_path / "back" / "weights.hdf5")
-    assert found.keys() == {name.replace("RNN/LSTMCell", "RNN/MultiRNNCell/Cell0/LSTMCell") for name in tensors}
+    result = stored(tmp_path / "back" / "weights.hdf5")
+    assert result.keys() == {name.replace("RNN/LSTMCell", "RNN/MultiRNNCell/Cell0/LSTMCell") for name in tensors}
     for name, array in tensors.items():
-        back = found[name.replace("RNN/LSTMCell", "RNN/MultiRNNCell/Cell0/LSTMCell")]
+        back = result[name.replace("RNN/LSTMCell", "RNN/MultiRNNCell/Cell0/LSTMCell")]
         assert back.dtype == np.float32 and back.shape == array.shape and back.tobytes() == array.tobytes()
     again, other = allennlp.read(tmp_path / "back")
     assert other.config == json.loads(json.dumps(bundle.config)) | {
         "filters": elmo.Config(**other.config).filters
     } and other.vocab == (tuple(WORDS) if variant == "words" else ())
-    for one, two in zip(model.get_weights(), again.get_weights(), strict=True):
-        assert one.tobytes() == two.tobytes()
+    for first, second in zip(model.get_weights(), again.get_weights(), strict=True):
+        assert first.tobytes() == second.tobytes()
     written = json.loads((tmp_path / "back" / "options.json").read_text())
     if variant != "words":
         assert written["char_cnn"]["n_characters"] == 262  # what both loaders ask for
 
 
-def test_words_that_are_no_words_have_zeros(tmp_path, rng):
+def test_the_vector_of_padding_is_zero(tmp_path, rng):
     options, cells = options_of(VARIANTS["words"])
     tensors = tensors_of(options, cells, rng)
     model, _ = allennlp.read(write_files(tmp_path, options, tensors))
@@ -358,7 +358,7 @@ def test_it_can_be_fine_tuned_and_exported(published, tmp_path):
 # -------------------------------------------------------------------------------------------------- where files are
 
 
-def test_places(published, tmp_path):
+def test_paths(published, tmp_path):
     weights_file, options = published / "lm_weights.hdf5", published / "options.json"
     expected = allennlp.read(published)[1]
     assert allennlp.read(weights_file)[1] == allennlp.read(str(published))[1] == expected
@@ -379,7 +379,7 @@ def test_places(published, tmp_path):
         allennlp.read(published)
 
 
-def test_hidden_files_beside_the_weights(published):
+def test_hidden_files_next_to_the_weights(published):
     """As macOS leaves them in archives."""
     (published / "options.json").rename(published / "other_options.json")
     for path in list(published.iterdir()):
@@ -454,9 +454,9 @@ def test_options_that_are_refused(published, option, value, message):
     else:
         place[last] = value
     (published / "options.json").write_text(json.dumps(options))
-    with pytest.raises(ValueError, match=message) as found:
+    with pytest.raises(ValueError, match=message) as raised:
         allennlp.read(published)
-    assert str(published) in str(found.value) and "\n" not in str(found.value)
+    assert str(published) in str(raised.value) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -498,7 +498,7 @@ def test_files_that_lead_to_others(published, kind):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100000])
-def test_options_that_are_no_json(published, content):
+def test_options_that_are_not_json(published, content):
     (published / "options.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"options\.json: not JSON"):
         allennlp.read(published)
@@ -526,9 +526,9 @@ def test_tensors_that_are_refused(published, name, array, message):
             del file[name]
         if array is not None:
             file[name] = array
-    with pytest.raises(ValueError, match=message) as found:
+    with pytest.raises(ValueError, match=message) as raised:
         allennlp.read(published)
-    assert str(found.value).startswith(f"{published / 'lm_weights.hdf5'}: ")
+    assert str(raised.value).startswith(f"{published / 'lm_weights.hdf5'}: ")
 
 
 @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
@@ -547,8 +547,8 @@ def test_a_file_that_ends_while_it_is_read(published, monkeypatch):
         def __getitem__(self, key):
             raise OSError("read failed")
 
-    def check(table, found, place):
-        found["CNN/b_cnn_1"] = Broken()
+    def check(table, tensors, place):
+        tensors["CNN/b_cnn_1"] = Broken()
 
     monkeypatch.setattr(allennlp, "check", check)
     with pytest.raises(ValueError, match=r"lm_weights\.hdf5: CNN/b_cnn_1 can not be read; copy the file again: read f"):
@@ -560,7 +560,7 @@ def test_a_file_that_ends_while_it_is_read(published, monkeypatch):
     [
         (WORDS[:-1], "8 words; the tensor embedding has 9 rows"),
         ([*WORDS[3:], *WORDS[:3]], "its first lines must be <S>, </S>, <UNK>; found"),
-        ([*WORDS[:-1], "cat"], "'cat' stands in it twice"),
+        ([*WORDS[:-1], "cat"], "'cat' occurs twice"),
     ],
 )
 def test_vocabularies_that_are_refused(tmp_path, rng, vocab, message):
@@ -630,16 +630,16 @@ def test_embed_with_a_cache(published, tmp_path):
             if "carry_state" in options:
                 expected = embedded(tmp_path / "m", sentences, tmp_path, **options)
             cached = embedded(tmp_path / "m", sentences, tmp_path, cache=tmp_path / "cache.txt", **options)
-            for one, other in zip(cached, expected, strict=True):
-                np.testing.assert_allclose(one, other, atol=1e-6)
+            for first, other in zip(cached, expected, strict=True):
+                np.testing.assert_allclose(first, other, atol=1e-6)
 
 
 def test_long_sentences_are_read_whole(published, tmp_path):
     train.save(tmp_path / "m", *allennlp.read(published))
     long = " ".join(["the cat sat"] * 100)
     assert allennlp.read(published)[1].max_length < 300
-    (found,) = embedded(tmp_path / "m", [long], tmp_path)
-    assert found.shape == (3, 300, 10)
+    (vectors,) = embedded(tmp_path / "m", [long], tmp_path)
+    assert vectors.shape == (3, 300, 10)
 
 
 # ------------------------------------------------------------------------------------------------------ original size

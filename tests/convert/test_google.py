@@ -75,7 +75,9 @@ def test_numbers(tmp_path, tiny, rng, activation, parts, slots):
     assert back.keys() == tensors.keys() and all(back[name].tobytes() == tensors[name].tobytes() for name in back)
     train.save(tmp_path / "m", model, bundle)
     again, _ = train.load(tmp_path / "m")
-    assert all(np.array_equal(one, two) for one, two in zip(model.get_weights(), again.get_weights(), strict=True))
+    assert all(
+        np.array_equal(first, second) for first, second in zip(model.get_weights(), again.get_weights(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(("right", "wrong"), [("gelu", "gelu_new"), ("gelu_new", "gelu")])
@@ -126,10 +128,10 @@ def test_case_is_told_by_the_vocabulary(tmp_path, published, tiny, pieces, lower
 
 def test_the_command(published, tmp_path, capsys):
     assert cli.main(["convert", str(published), "--from", "google", "--out", str(tmp_path / "m")]) == 0
-    said = capsys.readouterr()
-    assert "pretrainer: 3 layers of width 12, 4 heads, 23 pieces, positions for 11" in said.out
-    assert "heads there: pooled output, masked language model, next sentence\n" in said.out
-    assert "heads missing: classes, answer spans\n" in said.out
+    printed = capsys.readouterr()
+    assert "pretrainer: 3 layers of width 12, 4 heads, 23 pieces, positions for 11" in printed.out
+    assert "heads: pooled output, masked language model, next sentence\n" in printed.out
+    assert "heads missing: classes, answer spans\n" in printed.out
     assert train.load(tmp_path / "m")[1].task == "pretrainer"
 
 
@@ -140,10 +142,10 @@ def test_the_command(published, tmp_path, capsys):
 def test_the_toy_checkpoint(tiny, rng):
     """All of its 139 variables, and the numbers."""
     model, bundle = google.read(TOY)
-    found = variables(TOY / "bert_model.ckpt")
+    result = variables(TOY / "bert_model.ckpt")
     kinds = ("adam_m", "adam_v", "global_step")
-    tensors = {name: array for name, array in found.items() if name.split("/")[-1] not in kinds}
-    assert len(found) == 139 and len(found) == 3 * len(tensors) + 1
+    tensors = {name: array for name, array in result.items() if name.split("/")[-1] not in kinds}
+    assert len(result) == 139 and len(result) == 3 * len(tensors) + 1
     assert bundle.vocab[-1] == "boy"
     config = bert.Config(**bundle.config)
     back = dict(weights.arrays(model, google.table(config)))
@@ -158,8 +160,8 @@ def test_the_variables_of_a_real_checkpoint():
     """Its index alone is there: 206 names and shapes, none left over on either side."""
     options = google.Options(REAL / "bert_config.json")
     expected = {name: tuple(shape) for name, shape in tf.train.list_variables(str(REAL / "bert_model.ckpt"))}
-    found = {tensor.name: tensor.shape for tensor in google.table(google.common.config(options, pooler=True))}
-    assert len(expected) == 206 and found == expected
+    shapes = {tensor.name: tensor.shape for tensor in google.table(google.common.config(options, pooler=True))}
+    assert len(expected) == 206 and shapes == expected
     with pytest.raises(ValueError, match=r"bert_model\.ckpt: bert/embeddings/word_embeddings can not be read"):
         google.read(REAL)
 
@@ -188,9 +190,9 @@ def test_variables_that_are_refused(published, name, array, message):
     else:
         tensors[name] = array
     write_variables(published / "bert_model.ckpt", tensors)
-    with pytest.raises(ValueError, match=message) as found:
+    with pytest.raises(ValueError, match=message) as raised:
         google.read(published)
-    assert str(found.value).startswith(f"{published / 'bert_model.ckpt'}: ") and "\n" not in str(found.value)
+    assert str(raised.value).startswith(f"{published / 'bert_model.ckpt'}: ") and "\n" not in str(raised.value)
 
 
 def test_heads_that_do_not_belong_together(tmp_path, tiny, rng):
@@ -224,9 +226,9 @@ def test_options_that_are_refused(published, option, value, message):
     if value is None:
         del options[option]
     (published / "bert_config.json").write_text(json.dumps(options))
-    with pytest.raises(ValueError, match=message) as found:
+    with pytest.raises(ValueError, match=message) as raised:
         google.read(published)
-    assert str(published) in str(found.value) and "\n" not in str(found.value)
+    assert str(published) in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_files_that_are_damaged(published):
@@ -235,9 +237,9 @@ def test_files_that_are_damaged(published):
     def refused(name, content, message):
         path = published / name
         path.unlink() if content is None else path.write_bytes(content)
-        with pytest.raises(ValueError, match=message) as found:
+        with pytest.raises(ValueError, match=message) as raised:
             google.read(published)
-        assert str(published) in str(found.value)
+        assert str(published) in str(raised.value)
         for path, data in whole.items():
             path.write_bytes(data)
 
@@ -253,7 +255,7 @@ def test_files_that_are_damaged(published):
     refused("vocab.txt", b"[PAD]\n\xff\n", r"vocab\.txt:2: not UTF-8")
     refused("vocab.txt", b"[PAD]\na\nb\n", r"vocab\.txt: vocabulary: \[UNK\], .* missing")
     pieces = whole[published / "vocab.txt"]
-    refused("vocab.txt", pieces.replace(b"b\n", b"a\n"), r"vocab\.txt: vocabulary: 'a' stands on lines 6 and 7")
+    refused("vocab.txt", pieces.replace(b"b\n", b"a\n"), r"vocab\.txt: vocabulary: 'a' is on lines 6 and 7")
     google.read(published)
 
 
@@ -265,7 +267,7 @@ def test_a_vocabulary_longer_than_the_embedding(published, tiny):
     assert bundle.vocab == tuple(tiny.PIECES)
 
 
-def test_places(published, tmp_path):
+def test_paths(published, tmp_path):
     expected = google.read(published)[1]
     for source in (published / "bert_model.ckpt", published / "bert_model.ckpt.index", str(published)):
         assert google.read(source)[1] == expected
@@ -280,7 +282,7 @@ def test_places(published, tmp_path):
         google.read(tmp_path / "nothing")
 
 
-def test_hidden_files_beside_a_checkpoint(published):
+def test_hidden_files_next_to_a_checkpoint(published):
     """As macOS leaves them in archives."""
     for path in list(published.glob("bert_model.ckpt.*")):
         path.rename(path.with_name(path.name.replace("bert_model", "model")))

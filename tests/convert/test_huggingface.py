@@ -84,30 +84,30 @@ def outputs_of(model, name):
 def test_numbers_of_transformers(tmp_path, tiny, name):
     model, bundle = huggingface.read(write_folder(tmp_path, name, tiny.PIECES))
     expected = record(name, "output")
-    found, mask = outputs_of(model, name)
-    found = {key: np.asarray(value) for key, value in found.items() if key != "layers"}
+    outputs, mask = outputs_of(model, name)
+    outputs = {key: np.asarray(value) for key, value in outputs.items() if key != "layers"}
     real = mask.astype(bool)
     if name == "BertModel":
         layers = np.stack([np.asarray(layer) for layer in outputs_of(model, name)[0]["layers"]])
         np.testing.assert_allclose(layers[:, real], expected["hidden_states"][:, real], **CLOSE)
-        assert not layers[:, ~real].any() and np.array_equal(found["sequence"], layers[-1])
-        np.testing.assert_allclose(found["pooled"], expected["pooler_output"], **CLOSE)
+        assert not layers[:, ~real].any() and np.array_equal(outputs["sequence"], layers[-1])
+        np.testing.assert_allclose(outputs["pooled"], expected["pooler_output"], **CLOSE)
     elif name in ("BertForPreTraining", "BertForMaskedLM"):
         right = expected["prediction_logits" if "Pre" in name else "logits"]
-        np.testing.assert_allclose(found["mlm_logits"][real], right[real], **CLOSE)
-        assert ("nsp_logits" in found) == ("Pre" in name)
+        np.testing.assert_allclose(outputs["mlm_logits"][real], right[real], **CLOSE)
+        assert ("nsp_logits" in outputs) == ("Pre" in name)
         if "Pre" in name:
-            np.testing.assert_allclose(found["nsp_logits"], expected["seq_relationship_logits"], **CLOSE)
+            np.testing.assert_allclose(outputs["nsp_logits"], expected["seq_relationship_logits"], **CLOSE)
     elif name == "BertForTokenClassification":
         at_starts = np.take_along_axis(expected["logits"], STARTS[:, :, None], 1)
-        np.testing.assert_allclose(found["logits"][STARTS > 0], at_starts[STARTS > 0], **CLOSE)
-        assert not found["logits"][STARTS == 0].any()
+        np.testing.assert_allclose(outputs["logits"][STARTS > 0], at_starts[STARTS > 0], **CLOSE)
+        assert not outputs["logits"][STARTS == 0].any()
     elif name == "BertForQuestionAnswering":
         for key in ("start_logits", "end_logits"):
-            np.testing.assert_allclose(found[key][real], expected[key][real], **CLOSE)
-            assert (found[key][~real] == -1e4).all()
+            np.testing.assert_allclose(outputs[key][real], expected[key][real], **CLOSE)
+            assert (outputs[key][~real] == -1e4).all()
     else:
-        np.testing.assert_allclose(found["logits"], expected["logits"], **CLOSE)
+        np.testing.assert_allclose(outputs["logits"], expected["logits"], **CLOSE)
     tasks = ("embed", "pretrainer", "pretrainer", "classify", "classify", "tag", "answer")
     assert bundle.task == dict(zip(ARCHITECTURES, tasks, strict=True))[name]
     labels = {
@@ -127,7 +127,7 @@ def test_numbers_of_transformers(tmp_path, tiny, name):
 
 def in_their_names(tensors, old_norms=False):
     """Google's names and layout as those of PyTorch's port, spelled out without our table."""
-    found = {}
+    result = {}
     for name, array in tensors.items():
         if name == "cls/predictions/output_bias":
             name = "cls.predictions.bias"
@@ -139,8 +139,8 @@ def in_their_names(tensors, old_norms=False):
             name += ".weight"
         elif not old_norms:
             name = name.replace("/gamma", "/weight").replace("/beta", "/bias")
-        found[name.replace("/layer_", "/layer/").replace("/", ".")] = array
-    return found
+        result[name.replace("/layer_", "/layer/").replace("/", ".")] = array
+    return result
 
 
 @pytest.mark.parametrize("variant", ["new", "old_norms", "no_prefix", "tied", "positions", "half", "brain", "sharded"])
@@ -215,10 +215,10 @@ def test_heads_without_weights_are_reported(tmp_path, tiny, claimed, missing, ta
     write_folder(tmp_path, "BertModel", tiny.PIECES, architectures=[claimed])
     model, bundle = huggingface.read(tmp_path)
     assert bundle.task == task and model.name == "bert_encoder"
-    found = [str(warning.message) for warning in recwarn if warning.category is UserWarning]
-    assert len(found) == (missing is not None)
+    messages = [str(warning.message) for warning in recwarn if warning.category is UserWarning]
+    assert len(messages) == (missing is not None)
     if missing:
-        assert f"config.json says {claimed}, but there are no weights for: {missing}" in found[0]
+        assert f"config.json says {claimed}, but there are no weights for: {missing}" in messages[0]
 
 
 def test_the_tensors_say_what_the_model_is(tmp_path, tiny):
@@ -231,21 +231,21 @@ def test_the_tensors_say_what_the_model_is(tmp_path, tiny):
 
 
 @every_architecture
-def test_there_and_back(tmp_path, tiny, name):
+def test_round_trip(tmp_path, tiny, name):
     """safetensors -> Keras -> model folder -> Keras -> safetensors, bit by bit; read again, it is the same model."""
     write_folder(tmp_path / "hub", name, tiny.PIECES)
     train.save(tmp_path / "m", *huggingface.read(tmp_path / "hub"))
     model, bundle = train.load(tmp_path / "m")
     huggingface.write(tmp_path / "back", model, bundle)
-    one, other = record(name, "weights"), load_file(tmp_path / "back" / "model.safetensors")
-    assert one.keys() == other.keys()
-    for tensor, array in one.items():
+    first, other = record(name, "weights"), load_file(tmp_path / "back" / "model.safetensors")
+    assert first.keys() == other.keys()
+    for tensor, array in first.items():
         back = other[tensor]
         assert back.dtype == np.float32 and back.shape == array.shape and back.tobytes() == array.tobytes(), tensor
     again, same = huggingface.read(tmp_path / "back")
     assert same == replace(bundle, versions={}, files={})
-    for two, three in zip(model.get_weights(), again.get_weights(), strict=True):
-        assert two.tobytes() == three.tobytes()
+    for weight, copy in zip(model.get_weights(), again.get_weights(), strict=True):
+        assert weight.tobytes() == copy.tobytes()
     before = json.loads((tmp_path / "hub" / "config.json").read_text())
     after = json.loads((tmp_path / "back" / "config.json").read_text())
     same = {"gelu_pytorch_tanh": "gelu_new"}  # one function
@@ -298,9 +298,9 @@ def test_the_written_tokenizer(tmp_path, kind):
     huggingface.write(tmp_path, bert.encoder(size), bundle)
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     pairs = [("Unable a A.", "é É"), ("世界 E", "unable. a"), ("", "a"), ("a\tbé", "e")]
-    ours = bundle.features([one for one, _ in pairs], [two for _, two in pairs])
-    for row, (one, two) in enumerate(pairs):
-        theirs = tokenizer.encode(one, two)
+    ours = bundle.features([pair for pair, _ in pairs], [pair for _, pair in pairs])
+    for row, (first, second) in enumerate(pairs):
+        theirs = tokenizer.encode(first, second)
         real = int(ours["mask"][row].sum())
         assert theirs.ids == ours["token_ids"][row, :real].tolist()
         assert theirs.type_ids == ours["segment_ids"][row, :real].tolist()
@@ -338,8 +338,8 @@ def test_a_folder_of_each_task_is_saved_and_loaded(tmp_path, tiny):
         model, bundle = huggingface.read(write_folder(tmp_path / name, name, tiny.PIECES))
         train.save(tmp_path / "m", model, bundle)
         again, _ = train.load(tmp_path / "m")
-        found, expected = outputs_of(again, name)[0], outputs_of(model, name)[0]
-        assert all(np.array_equal(found[key], expected[key]) for key in expected)
+        actual, expected = outputs_of(again, name)[0], outputs_of(model, name)[0]
+        assert all(np.array_equal(actual[key], expected[key]) for key in expected)
         predictor = Predictor(bundle, lambda batch, model=model: model({key: batch[key] for key in model.input}))
         (answer,) = predictor(["unable"], ["a é a"]) if bundle.task == "answer" else predictor(["a é a"])
         assert len(answer["words" if bundle.task == "tag" else "n_best"]) > 1
@@ -349,12 +349,12 @@ def test_a_folder_of_each_task_is_saved_and_loaded(tmp_path, tiny):
 
 def test_the_command(folder, tmp_path, capsys):
     assert cli.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
-    said = capsys.readouterr()
-    assert "heads there: pooled output, masked language model, next sentence\n" in said.out
-    assert "heads missing: classes, answer spans\n" in said.out
+    printed = capsys.readouterr()
+    assert "heads: pooled output, masked language model, next sentence\n" in printed.out
+    assert "heads missing: classes, answer spans\n" in printed.out
     assert cli.main(["convert", str(tmp_path / "m"), "--to", "huggingface", "--out", str(tmp_path / "back")]) == 0
-    one, other = load_file(folder / "model.safetensors"), load_file(tmp_path / "back" / "model.safetensors")
-    assert one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+    first, other = load_file(folder / "model.safetensors"), load_file(tmp_path / "back" / "model.safetensors")
+    assert first.keys() == other.keys() and all(first[name].tobytes() == other[name].tobytes() for name in first)
     (folder / "config.json").write_text("{}")
     capsys.readouterr()
     assert cli.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 1
@@ -364,9 +364,9 @@ def test_the_command(folder, tmp_path, capsys):
 def test_the_command_says_what_is_missing(tmp_path, tiny, capsys):
     write_folder(tmp_path / "hub", "BertModel", tiny.PIECES, architectures=["BertForMaskedLM"])
     assert cli.main(["convert", str(tmp_path / "hub"), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
-    said = capsys.readouterr()
-    assert "no weights for: masked language model; read as BertModel" in said.err
-    assert "heads missing: masked language model, next sentence, classes, answer spans" in said.out
+    printed = capsys.readouterr()
+    assert "no weights for: masked language model; read as BertModel" in printed.err
+    assert "heads missing: masked language model, next sentence, classes, answer spans" in printed.out
 
 
 # -------------------------------------------------------------------------------------------------------- tokenizers
@@ -459,9 +459,9 @@ def test_what_sentence_transformers_adds(tmp_path, tiny):
         (tmp_path / path).mkdir()
     assert huggingface.read(tmp_path)[1].max_length == 7
     (tmp_path / "2_Dense" / "model.safetensors").write_bytes(b"")
-    with pytest.warns(UserWarning, match="left out: 2_Dense, weights of sentence-transformers on top") as found:
+    with pytest.warns(UserWarning, match="left out: 2_Dense, weights of sentence-transformers on top") as caught:
         huggingface.read(tmp_path)
-    assert len(found) == 1
+    assert len(caught) == 1
     for content in ("{}]", "[1]", '[{"path": 1}, {}]', "1"):
         (tmp_path / "modules.json").write_text(content)
         with pytest.raises(ValueError, match=r"modules\.json: a list of objects that have a path is needed"):
@@ -503,8 +503,8 @@ def test_pickled_weights_are_read_by_a_safe_torch_only(folder, monkeypatch, vers
 
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version, load=load, Tensor=np.ndarray))
     if version in ("2.10.0+cpu", "3.0.0a0"):
-        found = huggingface.read(folder)[0].get_weights()
-        assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+        weights = huggingface.read(folder)[0].get_weights()
+        assert all(np.array_equal(weight, other) for weight, other in zip(weights, expected, strict=True))
         assert asked == [(folder / "pytorch_model.bin", {"map_location": "cpu", "weights_only": True})]
     else:
         message = (
@@ -545,8 +545,8 @@ def test_pickled_weights(folder, shards):
         (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
     else:
         torch.save(tensors, folder / "pytorch_model.bin")
-    found = huggingface.read(folder)[0].get_weights()
-    assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+    weights = huggingface.read(folder)[0].get_weights()
+    assert all(np.array_equal(weight, other) for weight, other in zip(weights, expected, strict=True))
 
 
 class Malicious:
@@ -611,13 +611,13 @@ def test_the_toy_tagger():
 def test_options_that_are_refused(folder, option, value, message):
     options = json.loads((folder / "config.json").read_text()) | {option: value}
     (folder / "config.json").write_text(json.dumps(options))
-    with pytest.raises(ValueError, match=message) as found:
+    with pytest.raises(ValueError, match=message) as raised:
         huggingface.read(folder)
-    assert str(folder) in str(found.value) and "\n" not in str(found.value)
+    assert str(folder) in str(raised.value) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe\x00", b"[" * 100000])
-def test_a_config_that_is_no_json(folder, content):
+def test_a_config_that_is_not_json(folder, content):
     (folder / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"config\.json: not JSON"):
         huggingface.read(folder)
@@ -649,9 +649,9 @@ def test_tensors_that_are_refused(folder, name, array, message):
     else:
         tensors[name] = array
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(ValueError, match=message) as found:
+    with pytest.raises(ValueError, match=message) as raised:
         huggingface.read(folder)
-    assert str(found.value).startswith(f"{folder / 'model.safetensors'}: ") and "\n" not in str(found.value)
+    assert str(raised.value).startswith(f"{folder / 'model.safetensors'}: ") and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
@@ -696,7 +696,7 @@ def test_shards_outside_the_folder(folder, name):
     index = folder / "model.safetensors.index.json"
     places = {tensor: name if "00001" in file else file for tensor, file in places.items()}
     index.write_text(json.dumps({"weight_map": places}))
-    with pytest.raises(ValueError, match=r"index\.json: .* is no name of a file beside it"):
+    with pytest.raises(ValueError, match=r"index\.json: .* is not the name of a file in its folder"):
         huggingface.read(folder)
 
 
@@ -736,7 +736,7 @@ def test_labels_that_are_refused(tmp_path, tiny, labels, message):
 
 
 @pytest.mark.parametrize("claimed", ["BertForMultipleChoice", None, ["x"]])
-def test_a_classifier_of_what(tmp_path, tiny, claimed):
+def test_a_classifier_without_a_known_architecture(tmp_path, tiny, claimed):
     write_folder(tmp_path, "BertForTokenClassification", tiny.PIECES, architectures=claimed and [claimed])
     with pytest.raises(
         ValueError, match=rf"it has a classifier, and its architecture is {re.escape(str(claimed))}; BertForSeq"
@@ -753,7 +753,7 @@ def test_a_regression(tmp_path, tiny):
 
 
 @pytest.mark.parametrize("task", ["regress", "multilabel"])
-def test_regression_and_several_labels_go_and_come_back(task, tmp_path, folder):
+def test_round_trip_of_regression_and_several_labels(task, tmp_path, folder):
     _, bundle = huggingface.read(folder)
     labels = ("a", "b", "c") if task == "multilabel" else ()
     bundle = replace(bundle, labels=labels, head={}, **tasks.bundle_fields(task, pair=True))
@@ -763,8 +763,8 @@ def test_regression_and_several_labels_go_and_come_back(task, tmp_path, folder):
     assert json.loads((tmp_path / "there" / "config.json").read_text())["problem_type"] == kind
     again, other = huggingface.read(tmp_path / "there")
     assert (other.task, other.labels, other.pairs) == (task, bundle.labels, True)
-    for one, two in zip(model.get_weights(), again.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, two)
+    for first, second in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(first, second)
 
 
 def test_a_crf_and_a_task_network_are_not_written(tmp_path, folder):
@@ -796,8 +796,9 @@ def test_pairs(tmp_path, tiny, capsys):
             cli.main([*command, *form])
         assert "--pairs is for --from huggingface" in capsys.readouterr().err
     write_folder(tmp_path / "nsp", "BertForNextSentencePrediction", tiny.PIECES)
-    said = common.summary(*huggingface.read(tmp_path / "nsp"))
-    assert "heads there: pooled output, next sentence\n" in said and "answer spans\nclasses: next, random" in said
+    text = common.summary(*huggingface.read(tmp_path / "nsp"))
+    assert "heads: pooled output, next sentence\n" in text
+    assert "answer spans\nclasses: next, random" in text
 
 
 def test_a_folder_is_written_whole(folder, tmp_path, monkeypatch):
@@ -835,7 +836,7 @@ def test_models_that_are_not_written(folder, tmp_path):
     config = bert.Config(**bundle.config)
     encoder = bert.encoder(config)
     mixed = replace(bundle, task="classify", labels=("a", "b"), head={"mix": True})
-    for one, other, architecture, message in (
+    for first, other, architecture, message in (
         (model, replace(bundle, family="elmo"), None, "a model of the family 'elmo': this format holds a BERT"),
         (model, replace(bundle, config=bundle.config | {"positions": "sinusoidal"}), None, "learned ones only"),
         (heads.classify(encoder, 2, mix=True), mixed, None, "reads a mix of all layers"),
@@ -859,7 +860,7 @@ def test_models_that_are_not_written(folder, tmp_path):
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            huggingface.write(tmp_path / "out", one, other, architecture)
+            huggingface.write(tmp_path / "out", first, other, architecture)
     assert not list((tmp_path / "out").glob("*"))
 
 

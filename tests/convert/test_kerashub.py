@@ -58,11 +58,11 @@ def theirs(model, batch, **more):
 
 def test_the_encoder(backbone, tokenizer, batch, tiny):
     model, bundle = kerashub.read(backbone, tokenizer)
-    found, expected = model({name: batch[name] for name in model.input}), theirs(backbone, batch)
+    actual, expected = model({name: batch[name] for name in model.input}), theirs(backbone, batch)
     real = batch["mask"].astype(bool)
     sequence = np.asarray(expected["sequence_output"])
-    np.testing.assert_allclose(np.asarray(found["sequence"])[real], sequence[real], **CLOSE)
-    np.testing.assert_allclose(found["pooled"], expected["pooled_output"], **CLOSE)
+    np.testing.assert_allclose(np.asarray(actual["sequence"])[real], sequence[real], **CLOSE)
+    np.testing.assert_allclose(actual["pooled"], expected["pooled_output"], **CLOSE)
     config = bert.Config(**bundle.config)
     assert config.activation == "gelu_tanh" and config.epsilon == 1e-12 and bundle.task == "embed"
     assert (config.dropout, config.attention_dropout, config.max_positions, config.segments) == (0.15, 0.15, 11, 3)
@@ -76,7 +76,7 @@ def test_the_encoder(backbone, tokenizer, batch, tiny):
     assert difference.max() > 1e-4  # the test tells the forms apart
 
 
-def test_there_and_back(backbone, tokenizer):
+def test_round_trip(backbone, tokenizer):
     model, bundle = kerashub.read(backbone, tokenizer)
     back = dict(arrays(model, kerashub.table(bert.Config(**bundle.config))))
     before = {weight.path: np.asarray(weight) for weight in backbone.weights if "float" in str(weight.dtype)}
@@ -87,8 +87,8 @@ def test_the_classifier(backbone, tokenizer, batch, rng):
     source = hub.BertTextClassifier(backbone, num_classes=4, dropout=0.35)
     randomized(source, rng)
     model, bundle = kerashub.read(source, tokenizer)
-    found = model({name: batch[name] for name in model.input})
-    np.testing.assert_allclose(found["logits"], theirs(source, batch), **CLOSE)
+    outputs = model({name: batch[name] for name in model.input})
+    np.testing.assert_allclose(outputs["logits"], theirs(source, batch), **CLOSE)
     assert bundle.task == "classify" and bundle.labels == ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3")
     assert bundle.head == {"dropout": 0.35}
     source = hub.BertTextClassifier(backbone, num_classes=4, activation="softmax")
@@ -100,12 +100,12 @@ def test_the_masked_language_model(backbone, tokenizer, batch, rng):
     """Equal but for the activation of the head, of which ours is given the form of theirs then."""
     source = hub.BertMaskedLM(backbone)
     randomized(source, rng)
-    with warnings.catch_warnings(record=True) as found:  # pytest.warns would pass on those of Keras
+    with warnings.catch_warnings(record=True) as caught:  # pytest.warns would pass on those of Keras
         warnings.simplefilter("always")
         model, bundle = kerashub.read(source, tokenizer)
-    said = [str(warning.message) for warning in found if warning.category is UserWarning]
-    assert any("left out: the pooler, which no head reads" in text for text in said)
-    assert any("its head computes the exact gelu" in text for text in said)
+    messages = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    assert any("left out: the pooler, which no head reads" in text for text in messages)
+    assert any("its head computes the exact gelu" in text for text in messages)
     assert bundle.task == "pretrainer" and bundle.config["pooler"] is False
     expected = theirs(source, batch, mask_positions=batch["mlm_positions"])
     np.testing.assert_allclose(model(batch)["mlm_logits"], expected, atol=0.01)
@@ -118,9 +118,9 @@ def test_half_precision(tokenizer, rng):
     model = hub.BertBackbone(**SIZES, dtype="bfloat16")
     randomized(model, rng)
     ours, _ = kerashub.read(model, tokenizer)
-    found = ours.get_layer("pooler").weights[0]
+    weight = ours.get_layer("pooler").weights[0]
     expected = np.asarray(keras.ops.cast(model.get_layer("pooled_dense").kernel, "float32"))
-    assert str(found.dtype) == "float32" and np.array_equal(found, expected)
+    assert str(weight.dtype) == "float32" and np.array_equal(weight, expected)
 
 
 def test_presets(backbone, tokenizer, rng, tmp_path, capsys, tiny):
@@ -140,16 +140,16 @@ def test_presets(backbone, tokenizer, rng, tmp_path, capsys, tiny):
         ("masked", "pretrainer", "masked language model"),
     ):
         assert cli.main(["convert", str(tmp_path / name), "--from", "kerashub", "--out", str(tmp_path / "m")]) == 0
-        assert f"heads there: {heads}\n" in capsys.readouterr().out
+        assert f"heads: {heads}\n" in capsys.readouterr().out
         model, bundle = train.load(tmp_path / "m")
         assert bundle.task == task and bundle.vocab == tuple(tiny.PIECES)
     (kernel,) = (weight for weight in masked.weights if weight.path == "mlm_head/intermediate_dense/kernel")
     assert np.array_equal(model.get_layer("mlm_transform").get_weights()[0], keras.ops.convert_to_tensor(kernel))
     model, _ = kerashub.read(tmp_path / "classifier")
-    for one, other in zip(
+    for weight, other in zip(
         model.get_layer("logits").get_weights(), classifier.get_layer("logits").get_weights(), strict=True
     ):
-        assert np.array_equal(one, other)
+        assert np.array_equal(weight, other)
     model, bundle = kerashub.read(classifier)  # its own tokenizer
     assert bundle.vocab == tuple(tiny.PIECES)
 

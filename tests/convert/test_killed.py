@@ -1,4 +1,4 @@
-"""Conversions over a folder that exists, killed between two of its files: the folder is as it was."""
+"""Conversions into an existing folder that are killed between two files: the folder is unchanged."""
 
 import os
 import signal

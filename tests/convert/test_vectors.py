@@ -86,7 +86,7 @@ def test_formats(name, written):
 
 
 @pytest.mark.parametrize(("words", "lowercase"), [(["a", "é", "7"], True), (["a", "É"], False)])
-def test_lower_case_is_seen(words, lowercase, written):
+def test_lower_case_is_detected(words, lowercase, written):
     _, bundle = vectors.read(written(text({word: [1, 2, 3] for word in words})))
     assert bundle.config["lowercase"] == lowercase
 
@@ -108,11 +108,11 @@ def test_words_with_spaces(written):
 
 
 @pytest.mark.parametrize("name", ["x.txt", "x.bin"])
-def test_words_that_come_again(name, written):
+def test_repeated_words(name, written):
     data = {".txt": b"3 2\na 1 2\nb 3 4\na 5 6\n", ".bin": b"3 2\n" + b"".join(
         word + b" " + np.array(row, "<f4").tobytes() for word, row in ((b"a", [1, 2]), (b"b", [3, 4]), (b"a", [5, 6]))
     )}[name[1:]]  # fmt: skip
-    with pytest.warns(UserWarning, match=rf"{name}: 1 words stand in it again, the first of them 'a' \(word 3\)"):
+    with pytest.warns(UserWarning, match=rf"{name}: 1 words occur again, the first of them 'a' \(word 3\)"):
         model, bundle = vectors.read(written(data, name))
     assert bundle.vocab == ("<UNK>", "a", "b") and table_of(model)[1:].tolist() == [[2, 3], [1, 2], [3, 4]]
 
@@ -143,9 +143,9 @@ def test_fasttext(version, width, written, rng):
 
     def vector(word, *own):
         letters = f"<{word}>"
-        found = [letters[i : i + n] for i in range(len(letters)) for n in (3, 4) if i + n <= len(letters)]
+        grams = [letters[i : i + n] for i in range(len(letters)) for n in (3, 4) if i + n <= len(letters)]
         rows = []
-        for ngram in found:
+        for ngram in grams:
             value = 2166136261
             for byte in np.frombuffer(ngram.encode(), np.int8).tolist():  # with its sign
                 value = (value ^ byte % 2**32) * 16777619 % 2**32
@@ -176,7 +176,7 @@ def test_unseen_words_of_fasttext(written, rng):
     assert np.array_equal(table_of(model)[1:], table[[3, 0, 2, 4, 5, 6]])
 
 
-def test_words_that_are_no_utf_8(written, rng):
+def test_words_that_are_not_utf8(written, rng):
     """They keep their rows, so that all others keep theirs."""
     table = rng.normal(size=(2, 3)).astype(np.float32)
     model, bundle = vectors.read(written(fasttext([b"caf\xe9", "b"], table), "model.bin"))

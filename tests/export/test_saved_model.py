@@ -30,7 +30,7 @@ def exported(models, tmp_path_factory):
     return saved_model.export(*train.load(models / "bert" / "classifier"), folder)
 
 
-def test_versions_count_up_and_nothing_else_is_left(exported, models):
+def test_versions_count_up_and_no_other_files_are_left(exported, models):
     second = saved_model.export(*train.load(models / "bert" / "classifier"), exported.parent)
     assert (exported.name, second.name) == ("1", "2")
     assert sorted(os.listdir(exported.parent)) == ["1", "2"]
@@ -101,25 +101,25 @@ def test_same_answers_as_keras(served):
     predictor = Predictor(
         bundle, lambda batch: {name: np.array(value) for name, value in heads.flat(model(batch)).items()}
     )
-    expected, found = predictor(TEXTS, pairs), saved_model.load(version, batch_size=2)(TEXTS, pairs)
-    assert len(found) == len(TEXTS)
-    for one, wanted in zip(found, expected, strict=True):
+    expected, actual = predictor(TEXTS, pairs), saved_model.load(version, batch_size=2)(TEXTS, pairs)
+    assert len(actual) == len(TEXTS)
+    for entry, wanted in zip(actual, expected, strict=True):
         wanted.pop("n_best", None)
-        assert_close({name: value for name, value in one.items() if name != "n_best"}, wanted)
+        assert_close({name: value for name, value in entry.items() if name != "n_best"}, wanted)
     if bundle.task == "answer":
-        assert {one["answer"] for one in expected} > {""}
+        assert {wanted["answer"] for wanted in expected} > {""}
 
 
-def assert_close(one, other) -> None:
+def assert_close(first, other) -> None:
     if isinstance(other, dict):
-        assert one.keys() == other.keys()
-        one, other = [*one.values()], [*other.values()]
+        assert first.keys() == other.keys()
+        first, other = [*first.values()], [*other.values()]
     if isinstance(other, list):
-        assert len(one) == len(other)
-        for pair in zip(one, other, strict=True):
+        assert len(first) == len(other)
+        for pair in zip(first, other, strict=True):
             assert_close(*pair)
     else:
-        assert one == (pytest.approx(other, abs=1e-4) if isinstance(other, float) else other)
+        assert first == (pytest.approx(other, abs=1e-4) if isinstance(other, float) else other)
 
 
 def test_only_operators_that_tf_serving_knows(served):
@@ -138,12 +138,12 @@ def test_only_operators_that_tf_serving_knows(served):
     assert set(taken) == set(model.input)
 
 
-def test_what_a_client_gets(served):
+def test_outputs_for_a_client(served):
     _, bundle, version = served
     loaded = tf.saved_model.load(version)
     names = {"answer": ("question", "context")}.get(bundle.task, ("text", "pair")[: 1 + bundle.pairs])
     texts = {name: tf.constant([b"\xff the cats.", b"", "中 é".encode()]) for name in names}
-    found = loaded.signatures["serving_default"](**texts)
+    outputs = loaded.signatures["serving_default"](**texts)
     words, classes, strings = 3, len(LABELS), tf.string
     shapes = {
         "classify": {"logits": [3, classes], "label": [3], "score": [3], "probabilities": [3, classes]},
@@ -154,8 +154,8 @@ def test_what_a_client_gets(served):
         "answer": {name: [3] for name in ("answer", "start", "end", "score", "null_score")},
         "embed": {"layers": [3, 2, None, 8], "sequence": [3, None, 8], "pooled": [3, 8]},
     }[bundle.task]
-    assert found.keys() == shapes.keys()
-    for name, tensor in found.items():
+    assert outputs.keys() == shapes.keys()
+    for name, tensor in outputs.items():
         tensor.shape.assert_is_compatible_with(shapes[name])
         text, whole = name in ("label", "labels", "words", "answer"), name in ("starts", "ends", "start", "end", "tags")
         assert tensor.dtype == (strings if text else tf.int32 if whole else tf.float32), name
@@ -168,8 +168,8 @@ TAGGED = ("words", "starts", "ends", "labels", "scores")
 
 def test_words_that_are_not_read_have_no_label():
     model, bundle = fresh("tag", max_length=5)  # three pieces
-    found = saved_model.Signatures(model, bundle).text(tf.constant(["a  the cats b", "é c", ""]))
-    rows = {name: found[name].numpy() for name in TAGGED}
+    outputs = saved_model.Signatures(model, bundle).text(tf.constant(["a  the cats b", "é c", ""]))
+    rows = {name: outputs[name].numpy() for name in TAGGED}
     assert rows["words"].tolist() == [[b"a", b"the", b"cats", b"b"], ["é".encode(), b"c", b"", b""], [b""] * 4]
     assert rows["starts"].tolist() == [[0, 3, 7, 12], [0, 2, 0, 0], [0] * 4]
     assert rows["ends"].tolist() == [[1, 6, 11, 13], [1, 3, 0, 0], [0] * 4]
@@ -208,18 +208,18 @@ def test_moved_to_a_process_of_its_own(tmp_path):
     words, spans = json.loads(done.stdout)
     assert (words["starts"], words["ends"]) == ([*"059010"], ["3", "9", "10", "1", "2", "0"])
     labels = [label.removeprefix("b'").removesuffix("'") for label in words["labels"]]
-    assert [label for label in labels if label] == [word["label"] for one in expected[0] for word in one["words"]]
-    assert spans["start"] == [str(one["start"]) for one in expected[1]]
-    assert spans["end"] == [str(one["end"]) for one in expected[1]]
+    assert [label for label in labels if label] == [word["label"] for wanted in expected[0] for word in wanted["words"]]
+    assert spans["start"] == [str(wanted["start"]) for wanted in expected[1]]
+    assert spans["end"] == [str(wanted["end"]) for wanted in expected[1]]
 
 
 def test_empty_batch(exported):
     loaded = tf.saved_model.load(exported)
-    found = loaded.signatures["serving_default"](tf.constant([], tf.string))
-    assert found["probabilities"].shape == (0, 3)
+    outputs = loaded.signatures["serving_default"](tf.constant([], tf.string))
+    assert outputs["probabilities"].shape == (0, 3)
 
 
-def test_what_cannot_be_served(models, tmp_path):
+def test_models_that_cannot_be_served(models, tmp_path):
     with pytest.raises(ValueError, match="pretrainer has nothing to serve"):
         saved_model.export(*train.load(models / "bert" / "pretrained"), tmp_path / "m")
     with pytest.raises(ValueError, match="no SavedModel in it"):
@@ -236,7 +236,7 @@ def test_a_failed_export_leaves_nothing(models, tmp_path, monkeypatch):
     assert os.listdir(tmp_path / "m") == []
 
 
-def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path, monkeypatch):
+def test_files_of_a_killed_export_are_removed_by_the_next(tmp_path, monkeypatch):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
@@ -253,7 +253,7 @@ def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path, monkeypatch)
 def test_predictor_answers_in_order(exported, models):
     texts = ["the violin " * 8, "snow", "the soup and the bread"]
     expected = train.predictor(models / "bert" / "classifier")(texts)
-    found = saved_model.load(exported, batch_size=2)(texts)
-    assert [answer["label"] for answer in found] == [answer["label"] for answer in expected]
-    assert [answer.get("truncated") for answer in found] == [answer.get("truncated") for answer in expected]
-    assert np.isfinite([answer["score"] for answer in found]).all()
+    answers = saved_model.load(exported, batch_size=2)(texts)
+    assert [answer["label"] for answer in answers] == [answer["label"] for answer in expected]
+    assert [answer.get("truncated") for answer in answers] == [answer.get("truncated") for answer in expected]
+    assert np.isfinite([answer["score"] for answer in answers]).all()

@@ -59,7 +59,7 @@ def sampled_characters() -> list[str]:
         if not 0xD800 <= code < 0xE000:
             by_category[unicodedata.category(chr(code))].append(chr(code))
     pick = random.Random(0)
-    return [char for found in by_category.values() for char in pick.sample(found, min(1000, len(found)))]
+    return [char for chars in by_category.values() for char in pick.sample(chars, min(1000, len(chars)))]
 
 
 def random_texts(chars: list[str]) -> list[str]:
@@ -125,7 +125,7 @@ TABLE = {"width": 8, "words": len(UNKNOWN), "buckets": 0, "min_n": 3, "max_n": 6
         Bundle("static", "embed", TABLE, 8, vocab=UNKNOWN),
         Bundle("static", "embed", TABLE | {"lowercase": False}, 8, vocab=UNKNOWN),
         Bundle("elmo", "embed", {"words": 6, "max_characters": 9}, 8, vocab=("<S>", "</S>", *UNKNOWN)),
-        Bundle("elmo", "embed", {"max_characters": 9}, 8, vocab=UNKNOWN, beside=TABLE),
+        Bundle("elmo", "embed", {"max_characters": 9}, 8, vocab=UNKNOWN, extra_embeddings=TABLE),
     ],
     ids=["static lower-case", "static", "biLM over words", "characters and words"],
 )
@@ -141,7 +141,7 @@ def test_word_ids(bundle, tmp_path):
     assert not [*(tmp_path / "assets").iterdir()]
 
 
-def test_what_has_no_graph():
+def test_models_without_a_text_graph():
     with pytest.raises(ValueError, match="character n-grams have no graph"):
         features(Bundle("static", "embed", TABLE | {"buckets": 5}, 8, vocab=UNKNOWN))
 
@@ -149,11 +149,11 @@ def test_what_has_no_graph():
 def assert_equal(prepared, texts: list[str], data: list[bytes] | None = None) -> None:
     bundle, function = prepared
     wanted = bundle.features(texts)
-    found = function(tf.constant(data or [text.encode() for text in texts], tf.string, [len(texts)]))
-    assert found.keys() == wanted.keys()
+    actual = function(tf.constant(data or [text.encode() for text in texts], tf.string, [len(texts)]))
+    assert actual.keys() == wanted.keys()
     for key, array in wanted.items():
-        assert found[key].dtype == tf.int32 and found[key].shape == array.shape, key
-        different = np.flatnonzero((found[key].numpy() != array).any(tuple(range(1, array.ndim))))
+        assert actual[key].dtype == tf.int32 and actual[key].shape == array.shape, key
+        different = np.flatnonzero((actual[key].numpy() != array).any(tuple(range(1, array.ndim))))
         assert not different.size, (key, different.size, [texts[row] for row in different[:10]])
 
 
@@ -176,7 +176,7 @@ def not_utf8(count: int) -> list[bytes]:
 
 def test_bytes_that_are_not_utf8(prepared):
     data = not_utf8(500)
-    assert_equal(prepared, [one.decode("utf-8", "replace") for one in data], data)
+    assert_equal(prepared, [item.decode("utf-8", "replace") for item in data], data)
 
 
 def test_saved_model_of_stock_ops_without_assets(prepared, tmp_path):
@@ -202,8 +202,8 @@ def test_pairs(max_length):
     texts, pairs = (
         list(column) for column in zip(*(("ab c " * i, "c ab " * j) for i in range(6) for j in range(6)), strict=True)
     )
-    expected, found = bundle.features(texts, pairs), features(bundle)(tf.constant(texts), tf.constant(pairs))
-    assert {name: tensor.numpy().tolist() for name, tensor in found.items()} == {
+    expected, actual = bundle.features(texts, pairs), features(bundle)(tf.constant(texts), tf.constant(pairs))
+    assert {name: tensor.numpy().tolist() for name, tensor in actual.items()} == {
         name: array.tolist() for name, array in expected.items()
     }
 
@@ -229,10 +229,10 @@ def expected_offsets(bundle: Bundle, texts: list[str]) -> list[list[tuple[int, i
 
 def assert_offsets(bundle: Bundle, function, texts: list[str], data: list[bytes] | None = None) -> None:
     wanted = expected_offsets(bundle, texts)
-    found = function(tf.constant(data or [text.encode() for text in texts]))
-    found = [*zip(*(edge.numpy().tolist() for edge in found), strict=True)]
-    assert len(found) == sum(map(len, wanted))
-    spans = iter(found)
+    actual = function(tf.constant(data or [text.encode() for text in texts]))
+    actual = [*zip(*(edge.numpy().tolist() for edge in actual), strict=True)]
+    assert len(actual) == sum(map(len, wanted))
+    spans = iter(actual)
     rows = [(text, [next(spans) for _ in row], row) for text, row in zip(texts, wanted, strict=True)]
     assert not [row for row in rows if row[1] != row[2]][:5]
 
@@ -263,7 +263,7 @@ def test_offsets(name, texts):
 @pytest.mark.parametrize("name", ["words", "bert uncased"])
 def test_offsets_in_bytes_that_are_not_utf8(name):
     data = not_utf8(300)
-    assert_offsets(*answering(name), [one.decode("utf-8", "replace") for one in data], data)
+    assert_offsets(*answering(name), [item.decode("utf-8", "replace") for item in data], data)
 
 
 @pytest.mark.parametrize("rules", [(False, False, True), (True, True, True), (True, False, False)])
@@ -292,19 +292,19 @@ def widened(batch: dict[str, np.ndarray], words: int) -> dict[str, np.ndarray]:
 def test_starts_of_words(max_length):
     bundle = Bundle("bert", "tag", {}, max_length, ("O",), LETTERS, strip_accents=False, reads=Reads(words=True))
     texts = ["", "ab c, Ab\u200b  É", "c" * 101 + " ab", "ab " * 7, " \t", "👩‍👩‍👧 a", "e\u0301a שלום ab"]
-    found, spans = features(bundle).tagging(tf.constant(texts))
+    batch, spans = features(bundle).tagging(tf.constant(texts))
     rows = [bundle.features.wordpiece.encode(text) for text in texts]
     first = [[i for i, piece in enumerate(row) if not i or piece.word != row[i - 1].word] for row in rows]
     width = max(map(len, first))
     starts = [[1 + i if 1 + i < max_length - 1 else 0 for i in row] + [0] * (width - len(row)) for row in first]
-    assert found["starts"].numpy().tolist() == starts and found["starts"].dtype == tf.int32
+    assert batch["starts"].numpy().tolist() == starts and batch["starts"].dtype == tf.int32
     for name, array in widened(bundle.features(texts), width).items():
-        assert np.array_equal(found[name], array), name
+        assert np.array_equal(batch[name], array), name
     for i, (text, row, begins) in enumerate(zip(texts, rows, first, strict=True)):
         edges = [(row[a].start, row[b - 1].end) for a, b in itertools.pairwise([*begins, len(row)])]
         expected = [(text[start:end].encode(), start, end) for start, end in edges]
-        found = [*zip(*(spans[name][i].numpy() for name in SPANS), strict=True)]
-        assert found == expected + [(b"", 0, 0)] * (width - len(expected)), text
+        words_of_row = [*zip(*(spans[name][i].numpy() for name in SPANS), strict=True)]
+        assert words_of_row == expected + [(b"", 0, 0)] * (width - len(expected)), text
 
 
 SPANS = ("words", "starts", "ends")
@@ -313,23 +313,23 @@ SPANS = ("words", "starts", "ends")
 @pytest.mark.parametrize("max_length", [2, 100])
 def test_tokens_of_word_models_are_words(max_length):
     texts = ["one, Été  中", "", "a b c d e"]
-    found, spans = features(Bundle("elmo", "tag", {"max_characters": 5}, max_length)).tagging(tf.constant(texts))
-    assert found["mask"].shape == spans["words"].shape
+    batch, spans = features(Bundle("elmo", "tag", {"max_characters": 5}, max_length)).tagging(tf.constant(texts))
+    assert batch["mask"].shape == spans["words"].shape
     for text, *columns in zip(texts, *(spans[name].numpy() for name in SPANS), strict=True):
         expected = [(text[w.start : w.end].encode(), w.start, w.end) for w in words(text)][:max_length]
-        assert [*zip(*columns, strict=True)] == expected + [(b"", 0, 0)] * (found["mask"].shape[1] - len(expected))
+        assert [*zip(*columns, strict=True)] == expected + [(b"", 0, 0)] * (batch["mask"].shape[1] - len(expected))
 
 
 def python_windows(pieces: WordPiece, question: str, context: str, max_length: int, stride: int) -> list[tuple]:
     """(ids of the row, first context piece, number of them), as run_squad.py cuts; a question has half of a row."""
     asked = [piece.id for piece in pieces.encode(question)][: min(64, (max_length - 3) // 2)]
     ids = [piece.id for piece in pieces.encode(context)]
-    room, begin, found = max_length - len(asked) - 3, 0, []
+    room, begin, windows = max_length - len(asked) - 3, 0, []
     while True:
         part = ids[begin : begin + room]
-        found.append(([pieces.cls, *asked, pieces.sep, *part, pieces.sep], begin, len(part)))
+        windows.append(([pieces.cls, *asked, pieces.sep, *part, pieces.sep], begin, len(part)))
         if begin + room >= len(ids):
-            return found
+            return windows
         begin += stride if stride < room else max(1, room // 2)
 
 
@@ -342,21 +342,21 @@ ASKED = [(q, c) for q, c in itertools.product(QUESTIONS, CONTEXTS)]
 def test_windows(max_length, stride):
     bundle = answerer(max_length, LETTERS)
     questions, contexts = map(list, zip(*ASKED, strict=True))
-    found = features(bundle).windows(tf.constant(questions), tf.constant(contexts), stride)
+    actual = features(bundle).windows(tf.constant(questions), tf.constant(contexts), stride)
     pieces = bundle.features.wordpiece
     expected = [python_windows(pieces, *pair, max_length, stride) for pair in ASKED]
-    assert found.example.numpy().tolist() == [i for i, rows in enumerate(expected) for _ in rows]
+    assert actual.example.numpy().tolist() == [i for i, rows in enumerate(expected) for _ in rows]
     spans = [(piece.start, piece.end) for context in contexts for piece in pieces.encode(context)]
-    assert [*zip(found.start.numpy(), found.end.numpy(), strict=True)] == spans
+    assert [*zip(actual.start.numpy(), actual.end.numpy(), strict=True)] == spans
     before = np.cumsum([0, *(len(pieces.encode(context)) for context in contexts)])
     rows = [(*row, before[i]) for i, windows in enumerate(expected) for row in windows]
     for number, (ids, begin, size, offset) in enumerate(rows):
-        mask = found.inputs["mask"][number].numpy().astype(bool)
-        assert found.inputs["token_ids"][number].numpy()[mask].tolist() == ids
+        mask = actual.inputs["mask"][number].numpy().astype(bool)
+        assert actual.inputs["token_ids"][number].numpy()[mask].tolist() == ids
         segments = [0] * (len(ids) - size - 1) + [1] * (size + 1)
-        assert found.inputs["segment_ids"][number].numpy()[mask].tolist() == segments
-        assert (found.piece[number], found.size[number]) == (begin + offset, size)
-        assert found.first[number] == len(ids) - size - 1
+        assert actual.inputs["segment_ids"][number].numpy()[mask].tolist() == segments
+        assert (actual.piece[number], actual.size[number]) == (begin + offset, size)
+        assert actual.first[number] == len(ids) - size - 1
     python = bundle.features.windows(questions, contexts, stride)
     assert [row.tokens for rows in python for row in rows] == [row[0] for row in rows]
 
@@ -375,12 +375,12 @@ def test_answers_against_every_span(max_length, stride, max_answer, null_thresho
     bundle = answerer(max_length, LETTERS)
     pieces = bundle.features.wordpiece
     windows: Windows = features(bundle).windows(*map(tf.constant, zip(*ASKED, strict=True)), stride)
-    found = answers_in_graph(
+    result = answers_in_graph(
         fake_logits(windows.inputs), windows, {"max_answer": max_answer, "null_threshold": null_threshold}
     )
-    found = [*zip(*(found[name].numpy() for name in ("answer", "start", "end", "score", "null_score")), strict=True)]
-    assert len(found) == len(ASKED)
-    for (question, context), one in zip(ASKED, found, strict=True):
+    result = [*zip(*(result[name].numpy() for name in ("answer", "start", "end", "score", "null_score")), strict=True)]
+    assert len(result) == len(ASKED)
+    for (question, context), entry in zip(ASKED, result, strict=True):
         best, null, spans = None, np.inf, pieces.encode(context)
         for ids, begin, size in python_windows(pieces, question, context, max_length, stride):
             logits = fake_logits({"token_ids": [ids], "mask": [[1] * len(ids)]})
@@ -392,10 +392,10 @@ def test_answers_against_every_span(max_length, stride, max_answer, null_thresho
                     if best is None or score > best[0]:
                         best = score, spans[begin + i].start, spans[begin + j].end
         if best is None or (null_threshold is not None and null - best[0] > null_threshold):
-            assert one == (b"", 0, 0, null, null)
+            assert entry == (b"", 0, 0, null, null)
         else:
             score, start, end = best
-            assert one == (context[start:end].encode(), start, end, score, null)
+            assert entry == (context[start:end].encode(), start, end, score, null)
 
 
 def test_no_question():
@@ -413,12 +413,12 @@ def marked_spans(texts: list[str]) -> list[list[tuple[int, int]]]:
     """Two spans of each text: whole words, parts of words, what is between them, nothing, and beyond the end."""
     pick, spans = random.Random(3), []
     for number, text in enumerate(texts):
-        found = [(word.start, word.end) for word in words(text)]
+        result = [(word.start, word.end) for word in words(text)]
         edges = sorted(pick.choices(range(len(text) + 1), k=2))
         drawn = [(0, 0), tuple(edges), (edges[0], edges[0]), (edges[0], len(text) + 5)]
-        if found:
-            first, last = sorted(pick.choices(found, k=2))
-            drawn += [first, (first[0], last[1]), found[-1]] * 2
+        if result:
+            first, last = sorted(pick.choices(result, k=2))
+            drawn += [first, (first[0], last[1]), result[-1]] * 2
         spans.append([drawn[number % len(drawn)], pick.choice(drawn)])
     return spans
 
@@ -440,13 +440,13 @@ def test_marks(name, reads, length):
     texts = [*ACCENTS, *TEXTS["random"][:300], *PROSE[:100]]
     spans = marked_spans(texts)
     expected = bundle.features.collate(bundle.features.encode(texts, marks=spans))
-    found = features(bundle)(tf.constant(texts), marks=tf.constant(spans, tf.int32))
-    assert found.keys() == expected.keys()
+    actual = features(bundle)(tf.constant(texts), marks=tf.constant(spans, tf.int32))
+    assert actual.keys() == expected.keys()
     if "starts" in expected:
-        expected = widened(expected, found["starts"].shape[1])
+        expected = widened(expected, actual["starts"].shape[1])
     for key, array in expected.items():
         different = [
-            i for i, (a, b) in enumerate(zip(found[key].numpy(), array, strict=True)) if not np.array_equal(a, b)
+            i for i, (a, b) in enumerate(zip(actual[key].numpy(), array, strict=True)) if not np.array_equal(a, b)
         ]
         assert not different, (key, len(different), [(texts[i], spans[i]) for i in different[:3]])
     if "marks" in expected:
@@ -462,8 +462,8 @@ def test_marks_of_the_first_of_a_pair():
     pairs = ["ab c", "d d", "c", "ab " * 9]
     spans = [[(0, 2), (3, 6)], [(0, 1), (7, 13)], [(0, 0), (0, 3)], [(0, 1), (0, 0)]]
     expected = bundle.features.collate(bundle.features.encode(texts, pairs, marks=spans))
-    found = features(bundle)(tf.constant(texts), tf.constant(pairs), tf.constant(spans, tf.int32))
-    assert {name: tensor.numpy().tolist() for name, tensor in found.items()} == {
+    actual = features(bundle)(tf.constant(texts), tf.constant(pairs), tf.constant(spans, tf.int32))
+    assert {name: tensor.numpy().tolist() for name, tensor in actual.items()} == {
         name: array.tolist() for name, array in expected.items()
     }
     assert expected["marks"].tolist() == [[[1, 3], [0, 0]], [[1, 2], [0, 0]], [[0, 0], [0, 0]], [[1, 2], [0, 0]]]

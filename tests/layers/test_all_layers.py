@@ -1,4 +1,4 @@
-"""What every layer owes: shape, indifference to padding, saving and loading, mixed precision, gradients."""
+"""What every layer is tested for: shape, independence of padding, saving and loading, mixed precision, gradients."""
 
 import keras
 import numpy as np
@@ -202,9 +202,9 @@ def test_saved_and_loaded(case, rng, tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert loaded.get_layer("layer").get_config() == layer.get_config()
     assert [weight.path for weight in loaded.weights] == [weight.path for weight in model.weights]
-    expected, found = model(arrays), loaded(arrays)
-    for one, two in zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True):
-        assert np.array_equal(ops.convert_to_numpy(one), ops.convert_to_numpy(two))
+    expected, actual = model(arrays), loaded(arrays)
+    for left, right in zip(tf.nest.flatten(expected), tf.nest.flatten(actual), strict=True):
+        assert np.array_equal(ops.convert_to_numpy(left), ops.convert_to_numpy(right))
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in WHOLE_NUMBERS])

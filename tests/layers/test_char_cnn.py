@@ -21,15 +21,15 @@ def restated(layer, char_ids):
         if not char_ids[place].any():
             continue
         letters = table[char_ids[place]]
-        found = []
+        maxima = []
         for index, (width, number) in enumerate(layer.filters):
             kernel, bias = weights[f"W_cnn_{index}"], weights[f"b_cnn_{index}"]
             at = [
                 [(letters[i : i + width] * kernel[:, :, n]).sum() + bias[n] for n in range(number)]
                 for i in range(len(letters) - width + 1)
             ]
-            found.append(activation(np.max(at, axis=0)))
-        x = np.concatenate(found)
+            maxima.append(activation(np.max(at, axis=0)))
+        x = np.concatenate(maxima)
         for index in range(layer.highways):
             carry, transform = (
                 x @ weights[f"high_{index}_W_{name}"] + weights[f"high_{index}_b_{name}"]
@@ -95,8 +95,8 @@ def test_graphs_of_unknown_size_give_the_same(rng, char_ids):
     (out, gradients), (other, others) = results
     np.testing.assert_allclose(out, restated(layer, char_ids), atol=1e-5)
     np.testing.assert_allclose(other, out, atol=1e-6)
-    for one, two in zip(gradients, others, strict=True):
-        np.testing.assert_allclose(two, one, atol=1e-5)
+    for gradient, other in zip(gradients, others, strict=True):
+        np.testing.assert_allclose(other, gradient, atol=1e-5)
 
 
 def test_a_filter_as_wide_as_a_word(rng):
@@ -109,8 +109,8 @@ def test_a_filter_as_wide_as_a_word(rng):
 
 def test_word_padding_is_read_like_any_character(rng):
     layer = CharCNN([(1, 8)], 4, highways=0, activation="tanh")
-    one, two = (layer(np.array([[row]], np.int32)) for row in ([259, 5, 260, 261], [259, 5, 260, 5]))
-    assert np.abs(ops.convert_to_numpy(one - two)).max() > 1e-3
+    first, second = (layer(np.array([[row]], np.int32)) for row in ([259, 5, 260, 261], [259, 5, 260, 5]))
+    assert np.abs(ops.convert_to_numpy(first - second)).max() > 1e-3
 
 
 def test_initial_weights_as_published():

@@ -1,4 +1,4 @@
-"""The CRF, against every sequence of labels there is."""
+"""The CRF, against a search of all label sequences."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def logits(rng):
 
 def score(logits, labels, transitions, begin, end):
     """As the layer's docstring has it, in float64."""
-    steps = sum(transitions[one, two] for one, two in itertools.pairwise(labels))
+    steps = sum(transitions[first, second] for first, second in itertools.pairwise(labels))
     return begin[labels[0]] + sum(logits[t, label] for t, label in enumerate(labels)) + steps + end[labels[-1]]
 
 
@@ -51,21 +51,21 @@ def targets(rng):
 def test_best_labels_of_all(layer, logits):
     tags = np.asarray(layer(logits, mask=MASK))
     assert tags.dtype == np.int32 and not tags[MASK == 0].any()
-    for row, real, found in zip(logits, MASK.astype(bool), tags, strict=True):
+    for row, real, decoded in zip(logits, MASK.astype(bool), tags, strict=True):
         scores = every(row[real], layer) if real.any() else {(): 0.0}
         best = max(scores, key=scores.__getitem__)
-        assert tuple(found[real]) == best == tuple(viterbi(row[real], *layer.get_weights()))
+        assert tuple(decoded[real]) == best == tuple(viterbi(row[real], *layer.get_weights()))
     assert not np.array_equal(tags, logits.argmax(-1) * MASK)  # the transitions matter
 
 
 def test_many_sequences_as_text_decode_has_them(layer, rng):
     logits = rng.normal(size=(50, 20, C)).astype(np.float32)
     mask = (rng.random((50, 20)) < 0.7).astype(np.int32)
-    for row, real, found in zip(logits, mask.astype(bool), np.asarray(layer(logits, mask=mask)), strict=True):
-        assert found[real].tolist() == viterbi(row[real], *layer.get_weights())
+    for row, real, decoded in zip(logits, mask.astype(bool), np.asarray(layer(logits, mask=mask)), strict=True):
+        assert decoded[real].tolist() == viterbi(row[real], *layer.get_weights())
 
 
-def test_the_first_of_equals(layer):
+def test_ties_go_to_the_first_label(layer):
     layer.set_weights([np.zeros_like(weight) for weight in layer.get_weights()])
     logits = np.array([[[0.0, -0.0, 0.0], [1, 2, 2], [-0.0, 0.0, -0.0]]], np.float32)
     assert np.asarray(layer(logits, mask=np.ones((1, 3), np.int32))).tolist() == [[0, 1, 0]]
@@ -74,9 +74,9 @@ def test_the_first_of_equals(layer):
 
 def test_loss_over_all(layer, logits, rng):
     y = targets(rng)
-    found = np.asarray(layer.loss(y, logits))
-    assert found.shape == (B,) and found[3] == 0
-    for row, real, labels, loss in zip(logits, MASK.astype(bool), y, found, strict=True):
+    losses = np.asarray(layer.loss(y, logits))
+    assert losses.shape == (B,) and losses[3] == 0
+    for row, real, labels, loss in zip(logits, MASK.astype(bool), y, losses, strict=True):
         if real.any():
             scores = every(row[real], layer)
             expected = np.logaddexp.reduce(list(scores.values())) - scores[tuple(labels[real])]
@@ -115,7 +115,7 @@ def test_gradient(layer, logits, rng):
     assert np.isfinite(loss) and np.isfinite(tape.gradient(loss, big)).all()
 
 
-def test_what_is_masked_changes_nothing(layer, logits, rng):
+def test_masked_positions_change_nothing(layer, logits, rng):
     y = targets(rng)
     other = np.where(MASK[:, :, None] == 1, logits, 100 * rng.normal(size=logits.shape)).astype(np.float32)
     wide, mask = np.pad(other, ((0, 0), (2, 3), (0, 0)), constant_values=9), np.pad(MASK, ((0, 0), (2, 3)))
@@ -148,11 +148,11 @@ def test_tflite_gives_the_same_tags(layer, logits, tmp_path):
     run = Interpreter(model_content=converter.convert()).get_signature_runner("ids")
     expected = np.asarray(layer(logits, mask=MASK))
     for row in range(B):
-        found = run(logits=logits[row : row + 1], mask=MASK[row : row + 1])["tags"]
-        assert found.dtype == np.int32 and np.array_equal(found[0], expected[row])
+        actual = run(logits=logits[row : row + 1], mask=MASK[row : row + 1])["tags"]
+        assert actual.dtype == np.int32 and np.array_equal(actual[0], expected[row])
 
 
-def test_learns_what_follows_what(rng):
+def test_transitions_are_learned(rng):
     """Labels that take turns after a first word that tells the first of them, and others that tell nothing."""
     first = rng.integers(0, 2, (64, 1))
     y = ((first + np.arange(6)) % 2).astype(np.int32)

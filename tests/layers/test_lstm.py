@@ -104,7 +104,7 @@ def outputs_and_gradients(layer, form, x, mask, factors):
 @with_and_without
 @pytest.mark.parametrize("clips", [CLIPS, {}])
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "unknown batch and length"])
-def test_three_forms_are_one(rng, projection, go_backwards, clips, traced):
+def test_three_forms_are_equal(rng, projection, go_backwards, clips, traced):
     layer = make(rng, projection, go_backwards, clips=clips)
     x = tf.constant(rng.normal(size=(B, T, D)), tf.float32)
     mask = tf.constant(MASK)
@@ -127,9 +127,9 @@ def test_three_forms_are_one(rng, projection, go_backwards, clips, traced):
     assert not out.numpy()[MASK == 0].any() and np.abs(out.numpy()[MASK == 1]).min() > 0
     for other, others in results[1:]:
         np.testing.assert_allclose(other, out, atol=1e-5)
-        for one, two in zip(gradients, others, strict=True):
-            assert np.abs(one).max() > 1e-3
-            np.testing.assert_allclose(two, one, atol=1e-5, rtol=1e-5)
+        for gradient, other in zip(gradients, others, strict=True):
+            assert np.abs(gradient).max() > 1e-3
+            np.testing.assert_allclose(other, gradient, atol=1e-5, rtol=1e-5)
     d_x = gradients[0].numpy()
     assert not d_x[MASK == 0].any()
 
@@ -145,8 +145,8 @@ def test_masked_positions_in_between_leave_the_state_alone(rng, go_backwards):
     results = [outputs_and_gradients(layer, form, x, tf.constant(mask), factors) for form in FORMS]
     for out, gradients in results:
         np.testing.assert_allclose(out, expected, atol=1e-5)
-        for one, two in zip(results[0][1], gradients, strict=True):
-            np.testing.assert_allclose(two, one, atol=1e-5, rtol=1e-5)
+        for wanted, gradient in zip(results[0][1], gradients, strict=True):
+            np.testing.assert_allclose(gradient, wanted, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS[1:])
@@ -237,7 +237,7 @@ def test_state_in_and_out(rng, form, go_backwards, projection):
 
 @pytest.mark.parametrize("form", FORMS)
 @both_directions
-def test_two_halves_are_the_whole(rng, form, go_backwards):
+def test_two_halves_with_carried_state_equal_the_whole(rng, form, go_backwards):
     """The first row is longer than a half, the second shorter, the third empty, the fourth in between."""
     layer = make(rng, go_backwards=go_backwards)
     x, state = tf.constant(rng.normal(size=(B, T, D)), tf.float32), random_state(rng, layer)
@@ -275,9 +275,9 @@ def test_gradients_of_the_state_given_and_returned(rng, go_backwards, projection
             loss = tf.reduce_sum(out * factors) + tf.reduce_sum(end * at_end)
         results.append(tape.gradient(loss, [x, state, *(weight.value for weight in layer.weights)]))
     for other in results[1:]:
-        for one, two in zip(results[0], other, strict=True):
-            assert np.abs(one).max() > 1e-3
-            np.testing.assert_allclose(two, one, atol=1e-5, rtol=1e-5)
+        for first, second in zip(results[0], other, strict=True):
+            assert np.abs(first).max() > 1e-3
+            np.testing.assert_allclose(second, first, atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(results[0][1][2], at_end[2], rtol=1e-6)  # nothing happens in a row of padding
 
 
@@ -353,13 +353,13 @@ def test_a_given_state_leaves_the_streams_alone(rng):
 def test_no_gradient_goes_through_the_streams(rng, training):
     layer = make(rng, streams=2)
     assert [weight.name for weight in layer.non_trainable_weights] == ["state"]
-    (one, mask), (two, _) = batches_of_streams(rng, (2, 2))
-    one, two = tf.constant(one), tf.constant(two)
+    (first, mask), (second, _) = batches_of_streams(rng, (2, 2))
+    first, second = tf.constant(first), tf.constant(second)
     with tf.GradientTape() as tape:
-        tape.watch([one, two, layer.state.value])
-        layer(one, mask=mask, training=training)
-        loss = tf.reduce_sum(layer(two, mask=mask, training=training))
-    before, now, state = tape.gradient(loss, [one, two, layer.state.value])
+        tape.watch([first, second, layer.state.value])
+        layer(first, mask=mask, training=training)
+        loss = tf.reduce_sum(layer(second, mask=mask, training=training))
+    before, now, state = tape.gradient(loss, [first, second, layer.state.value])
     assert before is None and state is None and np.abs(now).max() > 0
 
 
@@ -369,11 +369,11 @@ def test_the_state_of_streams_is_saved(rng, tmp_path):
         return keras.Model(inputs, ProjectedLSTM(UNITS, 3, streams=2)(inputs[0], mask=inputs[1]))
 
     ((x, mask),) = batches_of_streams(rng, (2,))
-    one, two = model(), model()
-    one([x, mask])
-    one.save_weights(tmp_path / "a.weights.h5")
-    two.load_weights(tmp_path / "a.weights.h5")
-    np.testing.assert_array_equal(one([x, mask]), two([x, mask]))
+    first, second = model(), model()
+    first([x, mask])
+    first.save_weights(tmp_path / "a.weights.h5")
+    second.load_weights(tmp_path / "a.weights.h5")
+    np.testing.assert_array_equal(first([x, mask]), second([x, mask]))
 
 
 def test_streams_in_half_precision(rng):

@@ -114,8 +114,8 @@ def test_each_layer_needs_a_weight(layers, top_only):
 )
 def test_config(layers, options):
     mask = np.array([[1, 1, 0], [1, 0, 0]], np.int32)
-    one = ScalarMix(**options)
-    two = ScalarMix.from_config(one.get_config())
-    assert one.get_config() == two.get_config()
-    assert {name: one.get_config()[name] for name in options} == options
-    np.testing.assert_array_equal(one(layers, mask=mask), two(layers, mask=mask))
+    first = ScalarMix(**options)
+    second = ScalarMix.from_config(first.get_config())
+    assert first.get_config() == second.get_config()
+    assert {name: first.get_config()[name] for name in options} == options
+    np.testing.assert_array_equal(first(layers, mask=mask), second(layers, mask=mask))

@@ -25,7 +25,7 @@ def test_markers_stand_around_the_real_words(width):
     assert ops.shape(ids) == (3, 5, width) and ids.dtype == mask.dtype == "int32"
 
 
-def test_markers_wipe_what_stands_under_the_padding():
+def test_markers_clear_the_padding():
     ids, mask = SentenceMarkers()(np.full((1, 3, 4), 7, np.int32), mask=np.array([[1, 0, 0]]))
     assert ops.convert_to_numpy(mask).tolist() == [[1, 1, 1, 0, 0]]
     assert not ops.convert_to_numpy(ids)[0, 3:].any()
@@ -35,7 +35,7 @@ def test_markers_of_word_ids():
     features = WordFeatures(["<S>", "</S>", "<UNK>", "a", "b", "c", "d"])
     texts = ["a b c", "", "d"]
     batch = features(texts)
-    batch["word_ids"][2, 1:] = 7  # what stands under the padding is wiped
+    batch["word_ids"][2, 1:] = 7  # values under the padding are cleared
     ids, mask = SentenceMarkers()(batch["word_ids"], mask=batch["mask"])
     expected = features([["<S>", *text.split(), "</S>"] for text in texts])
     assert np.array_equal(ids, expected["word_ids"]) and np.array_equal(mask, expected["mask"])
@@ -78,6 +78,6 @@ def test_pooling_of_subwords(rng, how):
     assert np.array_equal(out, flat.reshape(2, 3, -1)) and layer.compute_output_shape(x.shape) == out.shape
 
 
-def test_another_way_of_pooling():
+def test_an_unknown_pooling():
     with pytest.raises(ValueError, match="how='sum': choose"):
         MaskedPooling("sum")

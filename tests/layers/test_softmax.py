@@ -52,14 +52,14 @@ def test_sampled_logits(rng, monkeypatch):
     z = logits(layer, x) - np.log(expected_count)
     true = np.take_along_axis(z, targets[:, :, None], -1)
     hit = ids == targets[:, :, None]
-    found = ops.convert_to_numpy(layer(x, targets=targets))
-    np.testing.assert_allclose(found[..., :1], true, atol=1e-4)
-    np.testing.assert_allclose(found[..., 1:][~hit], z[..., ids][~hit], atol=1e-4)
-    assert hit.sum() >= 3 and (found[..., 1:][hit] < -1e4).all()
+    result = ops.convert_to_numpy(layer(x, targets=targets))
+    np.testing.assert_allclose(result[..., :1], true, atol=1e-4)
+    np.testing.assert_allclose(result[..., 1:][~hit], z[..., ids][~hit], atol=1e-4)
+    assert hit.sum() >= 3 and (result[..., 1:][hit] < -1e4).all()
     given = ids.astype(np.int64), expected_count[targets].reshape(-1, 1), expected_count[ids]
     given = [tf.constant(array, array.dtype if array.dtype == np.int64 else tf.float32) for array in given]
     loss = tensorflows(layer, x, targets, S, sampled_values=given)
-    np.testing.assert_allclose(cross_entropy(found, np.zeros((B, T), np.int32)), loss, rtol=1e-5)
+    np.testing.assert_allclose(cross_entropy(result, np.zeros((B, T), np.int32)), loss, rtol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +86,14 @@ def test_words_are_drawn_as_often_as_tensorflow_draws_them(many_draws):
     tf.random.set_seed(0)
     for _ in range(4000):
         reference[sampler().numpy()] += 1 / 4000
-    found, _ = many_draws
-    assert (abs(found - reference) < 4 * standard_error(reference, 800)).all()  # 1 / 800 = 1 / 1000 + 1 / 4000
+    estimates, _ = many_draws
+    assert (abs(estimates - reference) < 4 * standard_error(reference, 800)).all()  # 1 / 800 = 1 / 1000 + 1 / 4000
 
 
 def test_words_are_drawn_as_often_as_expected(many_draws):
-    found, expected = many_draws
-    assert found.sum() == pytest.approx(S)
-    assert (abs(found - expected) < 4 * standard_error(expected, 1000)).all()
+    estimates, expected = many_draws
+    assert estimates.sum() == pytest.approx(S)
+    assert (abs(estimates - expected) < 4 * standard_error(expected, 1000)).all()
 
 
 def test_as_many_samples_as_words_are_all_of_them():
@@ -105,9 +105,9 @@ def test_draws_and_seeds():
     def draw(layer, count=3):
         return [ops.convert_to_numpy(layer.sample()[0]).tolist() for _ in range(count)]
 
-    one, again, other = (draw(VocabularySoftmax(V, S, seed=seed)) for seed in (1, 1, 2))
-    assert one == again and not set(map(tuple, one)) & set(map(tuple, other))
-    assert len(set(map(tuple, one))) == 3
+    first, again, other = (draw(VocabularySoftmax(V, S, seed=seed)) for seed in (1, 1, 2))
+    assert first == again and not set(map(tuple, first)) & set(map(tuple, other))
+    assert len(set(map(tuple, first))) == 3
 
 
 def test_the_gradient_is_that_of_tensorflow_and_near_the_full_one(rng):
@@ -133,8 +133,8 @@ def test_the_gradient_is_that_of_tensorflow_and_near_the_full_one(rng):
         full = mean_gradient(lambda: cross_entropy(layer(x), targets), 1)
         return ours, theirs, full
 
-    def distance(one, other):
-        return float(tf.norm(one - other) / tf.norm(other))
+    def distance(first, other):
+        return float(tf.norm(first - other) / tf.norm(other))
 
     ours, theirs, full = gradients(S)
     assert distance(ours, theirs) < 0.1 < distance(ours, full)
@@ -175,14 +175,14 @@ def test_half_precision(rng):
     layer.seed_generator.state.assign(full.seed_generator.state)
     targets = rng.integers(V, size=(B, T)).astype(np.int32)
     with tf.GradientTape() as tape:
-        one = layer(x, targets=targets)
-    assert one.dtype == tf.bfloat16 and layer.kernel.dtype == layer.bias.dtype == "float32"
-    assert isinstance(tape.gradient(one, layer.kernel.value), tf.IndexedSlices)  # the kernel is not cast as a whole
-    two = full(x, targets=targets)
-    one, two = tf.cast(one, tf.float32).numpy(), two.numpy()
-    real = two > -1e4
-    np.testing.assert_allclose(one[real], two[real], atol=0.1)
-    assert (one[~real] < -1e4).all()
+        first = layer(x, targets=targets)
+    assert first.dtype == tf.bfloat16 and layer.kernel.dtype == layer.bias.dtype == "float32"
+    assert isinstance(tape.gradient(first, layer.kernel.value), tf.IndexedSlices)  # the kernel is not cast as a whole
+    second = full(x, targets=targets)
+    first, second = tf.cast(first, tf.float32).numpy(), second.numpy()
+    real = second > -1e4
+    np.testing.assert_allclose(first[real], second[real], atol=0.1)
+    assert (first[~real] < -1e4).all()
 
 
 def test_shapes_that_are_not_known(rng):

@@ -11,12 +11,12 @@ MARKS = np.array([[[0, 2], [1, 5], [6, 7]], [[3, 4], [0, 0], [0, 7]], [[0, 0], [
 
 
 def test_the_number_of_the_span_that_a_token_lies_in():
-    found = ops.convert_to_numpy(MarkIndicator()(np.ones((B, T), np.int32), MARKS))
+    kinds = ops.convert_to_numpy(MarkIndicator()(np.ones((B, T), np.int32), MARKS))
     expected = np.zeros((B, T), np.int32)
     for row, spans in enumerate(MARKS):
         for number, (begin, end) in enumerate(spans, 1):
             expected[row, begin:end] = number  # the last one where they overlap
-    assert found.tolist() == expected.tolist() and found.dtype == np.int32
+    assert kinds.tolist() == expected.tolist() and kinds.dtype == np.int32
     assert expected[0].tolist() == [1, 2, 2, 2, 2, 0, 3]
 
 
@@ -40,9 +40,9 @@ def test_a_vector_of_each_span(rng, scale):
     layer(sequence, MARKS)
     score = scale * rng.normal(size=D)
     layer.set_weights([score])
-    found = ops.convert_to_numpy(layer(sequence, MARKS))
-    np.testing.assert_allclose(found, pooled(sequence, MARKS, score), atol=1e-5)
-    assert not found[1, 1].any() and not found[2, :2].any()
+    vectors = ops.convert_to_numpy(layer(sequence, MARKS))
+    np.testing.assert_allclose(vectors, pooled(sequence, MARKS, score), atol=1e-5)
+    assert not vectors[1, 1].any() and not vectors[2, :2].any()
 
 
 def test_tokens_outside_the_spans_do_not_matter(rng):

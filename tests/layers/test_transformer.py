@@ -108,7 +108,7 @@ def test_activations(name):
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "float16"])
 @pytest.mark.parametrize("training", [False, True])
-def test_norm_by_one_operation_is_the_general_one(block, rng, monkeypatch, policy, training):
+def test_fused_norm_equals_the_general_form(block, rng, monkeypatch, policy, training):
     """Outputs and gradients, whatever the CPU is; float16 has the general form alone."""
     layer = TransformerBlock.from_config(block.get_config() | {"dtype": policy})
     layer.build((None, None, D))
@@ -122,21 +122,21 @@ def test_norm_by_one_operation_is_the_general_one(block, rng, monkeypatch, polic
             loss = tf.reduce_sum(tf.cast(out, tf.float32) * np.arange(B * T * D, dtype="float32").reshape(B, T, D) / 9)
         return [out, *tape.gradient(loss, [x, *(weight.value for weight in layer.trainable_variables)])]
 
-    found = []
-    for there in (True, False):
-        monkeypatch.setattr(transformer, "_one_dnn", lambda there=there: there)
+    outputs = []
+    for available in (True, False):
+        monkeypatch.setattr(transformer, "_one_dnn", lambda available=available: available)
         traced = tf.function(run, input_signature=[tf.TensorSpec((None, None, D), x.dtype)])
         with transformer.on_this_machine():
             kinds = {operation.type for operation in traced.get_concrete_function().graph.get_operations()}
-        assert ("FusedBatchNormV3" in kinds) == (there and policy != "float16")
-        found.append([tf.cast(tensor, tf.float32).numpy() for tensor in traced(x)])
-    for one, two in zip(*found, strict=True):
-        scale = np.abs(two).max()
-        np.testing.assert_allclose(one, two, atol=scale * (2e-5 if policy == "float32" else 0.04))
+        assert ("FusedBatchNormV3" in kinds) == (available and policy != "float16")
+        outputs.append([tf.cast(tensor, tf.float32).numpy() for tensor in traced(x)])
+    for first, second in zip(*outputs, strict=True):
+        scale = np.abs(second).max()
+        np.testing.assert_allclose(first, second, atol=scale * (2e-5 if policy == "float32" else 0.04))
 
 
 @pytest.mark.parametrize("length", [3, None])
-def test_what_may_be_exported_has_operations_that_every_machine_has(block, monkeypatch, length):
+def test_graphs_for_export_have_portable_operations_only(block, monkeypatch, length):
     monkeypatch.setattr(transformer, "_one_dnn", lambda: True)
     run = tf.function(lambda x: block(x, mask=tf.ones(tf.shape(x)[:2], tf.int32)))
     graph = run.get_concrete_function(tf.TensorSpec((None, length, D))).graph
@@ -158,8 +158,8 @@ def test_masked_positions_do_not_leak(block, rng):
 def test_dropout_only_in_training(rng, dropouts):
     layer = TransformerBlock(HEADS, 12, **dropouts, initializer_range=0.5)
     x = rng.normal(size=(B, T, D)).astype(np.float32)
-    one, two, three = (ops.convert_to_numpy(layer(x, mask=MASK, training=way)) for way in (False, False, True))
-    assert np.array_equal(one, two) and np.abs(one - three).max() > 0.1
+    first, second, third = (ops.convert_to_numpy(layer(x, mask=MASK, training=way)) for way in (False, False, True))
+    assert np.array_equal(first, second) and np.abs(first - third).max() > 0.1
 
 
 def test_a_row_of_padding_stays_finite(block):

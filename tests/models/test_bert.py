@@ -72,11 +72,11 @@ def test_pooled_is_a_dense_layer_over_the_first_piece(bert_config, pieces, sente
 
 def test_segments_and_positions_are_read(bert_config, pieces, rng):
     model = bert.encoder(bert_config)
-    one, two = pieces(["the cat"], ["cat"]), pieces(["the cat"], ["cat"])
-    two["segment_ids"] = 0 * two["segment_ids"]
-    assert np.abs(model(one)["pooled"] - model(two)["pooled"]).max() > 1e-4
+    first, second = pieces(["the cat"], ["cat"]), pieces(["the cat"], ["cat"])
+    second["segment_ids"] = 0 * second["segment_ids"]
+    assert np.abs(model(first)["pooled"] - model(second)["pooled"]).max() > 1e-4
     swapped = pieces(["cat the"], ["cat"])
-    assert np.abs(model(one)["pooled"] - model(swapped)["pooled"]).max() > 1e-4
+    assert np.abs(model(first)["pooled"] - model(swapped)["pooled"]).max() > 1e-4
 
 
 def test_an_input_longer_than_the_positions(bert_config, pieces):
@@ -91,7 +91,7 @@ def test_an_input_longer_than_the_positions(bert_config, pieces):
             run(batch)
 
 
-def test_sinusoidal_positions_go_on_for_ever(bert_config, pieces):
+def test_sinusoidal_positions_of_any_length(bert_config, pieces):
     model = bert.encoder(replace(bert_config, max_positions=4, positions="sinusoidal"))
     assert not model.get_layer("position_embedding").weights
     text = " ".join(["the cat sat"] * 5)
@@ -106,8 +106,8 @@ def test_attention_on_request(bert_config, pieces, sentences, rng):
     batch = pieces(sentences)
     expected, out = plain(batch), model(batch)
     for name in expected:
-        for one, two in zip(tf.nest.flatten(expected[name]), tf.nest.flatten(out[name]), strict=True):
-            assert np.array_equal(one, two)
+        for first, second in zip(tf.nest.flatten(expected[name]), tf.nest.flatten(out[name]), strict=True):
+            assert np.array_equal(first, second)
     attention = out["attention"]
     assert [layer.shape for layer in attention] == [(4, 2, 8, 8)] * 2
     real = batch["mask"].astype(np.float32)
@@ -116,14 +116,14 @@ def test_attention_on_request(bert_config, pieces, sentences, rng):
         assert not np.asarray(layer)[np.broadcast_to(real[:, None, None, :] == 0, layer.shape)].any()
 
 
-def test_activation_and_dropouts_reach_every_place(bert_config, pieces, sentences):
+def test_activation_and_dropouts_reach_every_layer(bert_config, pieces, sentences):
     config = replace(bert_config, activation="gelu_tanh", dropout=0.2, attention_dropout=0.3)
     model = bert.pretrainer(config)
     assert model.get_layer("mlm_transform").activation is gelu_tanh
     assert model.get_layer("embedding_dropout").rate == 0.2
     for index in range(config.layers):
-        found = model.get_layer(f"layer_{index}").get_config()
-        assert (found["activation"], found["dropout"], found["attention_dropout"]) == ("gelu_tanh", 0.2, 0.3)
+        result = model.get_layer(f"layer_{index}").get_config()
+        assert (result["activation"], result["dropout"], result["attention_dropout"]) == ("gelu_tanh", 0.2, 0.3)
     exact = bert.pretrainer(bert_config)
     train.copy_weights(model, exact)
     batch = pretraining_batch(pieces, sentences, [[1], [2], [1], [0]])
@@ -155,7 +155,7 @@ def test_without_pooler(bert_config, pieces, sentences):
         ({"pooler": "yes"}, "pooler='yes': true or false is needed"),
     ],
 )
-def test_a_config_that_no_encoder_can_have(bert_config, change, message):
+def test_invalid_configs(bert_config, change, message):
     with pytest.raises(ValueError, match=message):
         replace(bert_config, **change)
 
@@ -193,16 +193,16 @@ def test_padding_does_not_reach_the_logits(bert_config, pieces, sentences, rng):
     batch = pretraining_batch(pieces, sentences, [[1], [2], [1], [0]])
     wider = pieces(sentences, length=15) | {"mlm_positions": batch["mlm_positions"]}
     wider["token_ids"] = np.where(wider["mask"] == 1, wider["token_ids"], 9)
-    one, two = model(batch), model(wider)
-    for key in one:
-        np.testing.assert_allclose(one[key], two[key], atol=1e-5)
+    first, second = model(batch), model(wider)
+    for key in first:
+        np.testing.assert_allclose(first[key], second[key], atol=1e-5)
 
 
 def test_dropout_only_in_training(bert_config, pieces, sentences, rng):
     model = bert.encoder(replace(bert_config, dropout=0.5))
     batch = pieces(sentences)
-    one, two, three = (model(batch, training=way)["pooled"] for way in (False, False, True))
-    assert np.array_equal(one, two) and np.abs(one - three).max() > 1e-3
+    first, second, third = (model(batch, training=way)["pooled"] for way in (False, False, True))
+    assert np.array_equal(first, second) and np.abs(first - third).max() > 1e-3
 
 
 def test_initial_weights_as_published(rng):

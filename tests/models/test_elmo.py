@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_ctxrep import optimizers, train
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.features import WordFeatures
-from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch, stream_batch, stretches
+from keras_ctxrep.text.pretraining import Vocabulary, bptt_segments, for_sampling, language_model_batch, stream_batch
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def streams(model, batch):
 def test_layers(elmo_config, characters, sentences, rng, residual):
     model = elmo.encoder(replace(elmo_config, residual=residual))
     batch = characters(sentences)
-    found = streams(model, batch)
-    f0, b0, f1, b1 = (found[f"{way}_{index}"] for index in (0, 1) for way in ("forward", "backward"))
-    tokens = found["char_cnn"]
+    outputs = streams(model, batch)
+    f0, b0, f1, b1 = (outputs[f"{way}_{index}"] for index in (0, 1) for way in ("forward", "backward"))
+    tokens = outputs["char_cnn"]
     expected = [(tokens[:, :-1], tokens[:, 1:]), (f0, b0), (f1 + f0, b1 + b0) if residual else (f1, b1)]
     out = model(batch)
     for layer, (forward, backward) in zip(out["layers"], expected, strict=True):
@@ -57,13 +57,13 @@ def test_layers(elmo_config, characters, sentences, rng, residual):
     np.testing.assert_allclose(out["pooled"], mean, atol=1e-6)
 
 
-def test_steps_that_nothing_depends_on_are_left_out(elmo_config, characters, sentences, rng):
+def test_steps_over_dropped_markers_are_left_out(elmo_config, characters, sentences, rng):
     """The encoder that keeps the markers takes every step, and gives the same words."""
     short, whole = elmo.encoder(elmo_config), elmo.encoder(elmo_config, keep_markers=True)
     train.copy_weights(short, whole)
     batch = characters(sentences)
-    for one, other in zip(short(batch)["layers"], whole(batch)["layers"], strict=True):
-        np.testing.assert_allclose(one, other[:, 1:-1] * batch["mask"][:, :, None], atol=1e-6)
+    for layer, other in zip(short(batch)["layers"], whole(batch)["layers"], strict=True):
+        np.testing.assert_allclose(layer, other[:, 1:-1] * batch["mask"][:, :, None], atol=1e-6)
 
 
 def test_the_lowest_layer_is_the_token_layer_twice(elmo_config, characters, rng):
@@ -78,8 +78,8 @@ def test_the_lowest_layer_is_the_token_layer_twice(elmo_config, characters, rng)
 def test_directions_do_not_mix(elmo_config, characters, rng):
     """A word's forward half knows nothing of what comes after it, its backward half nothing of what comes before."""
     model = elmo.encoder(elmo_config)
-    one, two = (model(characters([text]))["layers"] for text in ("a b c d e", "a b X d e"))
-    for left, right in zip(one[1:], two[1:], strict=True):
+    first, second = (model(characters([text]))["layers"] for text in ("a b c d e", "a b X d e"))
+    for left, right in zip(first[1:], second[1:], strict=True):
         moved = np.abs(left - right)[0] > 1e-6  # (T, 2 P)
         assert moved[:, :6].any(1).tolist() == [False, False, True, True, True]
         assert moved[:, 6:].any(1).tolist() == [True, True, True, False, False]
@@ -90,8 +90,8 @@ def test_no_logit_sees_its_own_word(elmo_config, characters, rng, place):
     model = elmo.language_model(replace(elmo_config, dropout=0.0), 9)
     words = list("abcde")
     changed = [*words[:place], "X", *words[place + 1 :]]
-    one, two = (model(characters([sentence, ["a"] * 7])) for sentence in (words, changed))
-    moved = {key: (np.abs(one[key] - two[key])[0, :6] > 1e-7).any(1).tolist() for key in one}
+    first, second = (model(characters([sentence, ["a"] * 7])) for sentence in (words, changed))
+    moved = {key: (np.abs(first[key] - second[key])[0, :6] > 1e-7).any(1).tolist() for key in first}
     # forward logits: of a b c d e </S>; backward logits: of <S> a b c d e
     assert moved["forward_logits"] == [index > place for index in range(6)]
     assert moved["backward_logits"] == [index <= place for index in range(6)]
@@ -148,11 +148,11 @@ def test_a_cache_of_token_vectors(elmo_config, characters, sentences, rng):
     unread = np.where(word_ids[:, :, None] > 0, rng.integers(0, 261, batch["char_ids"].shape), batch["char_ids"])
     expected = plain(batch)
     for char_ids in (batch["char_ids"], unread):
-        found = cached(batch | {"char_ids": char_ids, "word_ids": word_ids})
-        for one, other in zip(found["layers"], expected["layers"], strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-6)
-    for one, other in zip(cached(batch | {"word_ids": 0 * word_ids})["layers"], expected["layers"], strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)  # nothing is looked up but the sentence markers
+        outputs = cached(batch | {"char_ids": char_ids, "word_ids": word_ids})
+        for layer, other in zip(outputs["layers"], expected["layers"], strict=True):
+            np.testing.assert_allclose(layer, other, atol=1e-6)
+    for layer, other in zip(cached(batch | {"word_ids": 0 * word_ids})["layers"], expected["layers"], strict=True):
+        np.testing.assert_allclose(layer, other, atol=1e-6)  # nothing is looked up but the sentence markers
     assert elmo.token_vectors(plain, characters, []).shape == (0, 6)
     with pytest.raises(ValueError, match="cache=3: a model over words reads a table already"):
         elmo.encoder(replace(elmo_config, words=4), cache=3)
@@ -161,8 +161,8 @@ def test_a_cache_of_token_vectors(elmo_config, characters, sentences, rng):
 def test_dropout_only_in_training(elmo_config, characters, sentences, rng):
     model = elmo.language_model(replace(elmo_config, dropout=0.5), 9)
     batch = characters(sentences)
-    one, two, three = (model(batch, training=way)["forward_logits"] for way in (False, False, True))
-    assert np.array_equal(one, two) and np.abs(one - three).max() > 1e-3
+    first, second, third = (model(batch, training=way)["forward_logits"] for way in (False, False, True))
+    assert np.array_equal(first, second) and np.abs(first - third).max() > 1e-3
     names = {layer.name for layer in model.layers if isinstance(layer, keras.layers.Dropout)}
     assert names == {f"{way}_{place}_dropout" for way in ("forward", "backward") for place in ("0", "1", "top")}
     assert not [layer for layer in elmo.encoder(elmo_config).layers if isinstance(layer, keras.layers.Dropout)]
@@ -190,13 +190,13 @@ def stateless(model, config):
     return encoder
 
 
-def test_another_state_to_begin_with(elmo_config, characters, rng):
+def test_an_initial_state(elmo_config, characters, rng):
     """One sentence after the other through the layers themselves, without markers taken off and put on in between."""
     model = elmo.encoder(elmo_config, carry_state=True)
-    one, two = (characters([text]) for text in ("a b c", "d e"))
-    first = model(one | {"state": np.zeros((1, elmo.state_width(elmo_config)), np.float32)})
-    second = model(two | {"state": first["state"].numpy()})
-    tokens = [streams(stateless(model, elmo_config), batch)["char_cnn"] for batch in (one, two)]
+    first_batch, second_batch = (characters([text]) for text in ("a b c", "d e"))
+    first = model(first_batch | {"state": np.zeros((1, elmo.state_width(elmo_config)), np.float32)})
+    second = model(second_batch | {"state": first["state"].numpy()})
+    tokens = [streams(stateless(model, elmo_config), batch)["char_cnn"] for batch in (first_batch, second_batch)]
     for direction, half in (("forward", slice(0, 6)), ("backward", slice(6, 12))):
         order = tokens if direction == "forward" else tokens[::-1]  # backward the first sentence is read first, too
         x = np.concatenate(order, 1)
@@ -212,26 +212,26 @@ def test_without_a_state_an_encoder_begins_at_zero(elmo_config, characters, sent
     model = elmo.encoder(elmo_config, carry_state=True)
     batch = characters(sentences)
     zeros = np.zeros((4, elmo.state_width(elmo_config)), np.float32)
-    found, expected = model(batch | {"state": zeros}), stateless(model, elmo_config)(batch)
-    for one, two in zip(found["layers"], expected["layers"], strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-6)
-    assert found["state"].shape == zeros.shape == (4, 2 * 2 * (6 + 8))
-    again = model(batch | {"state": found["state"].numpy()})
-    assert np.abs(again["sequence"] - found["sequence"]).max() > 1e-3
-    assert np.array_equal(again["layers"][0], found["layers"][0])  # the token layer has no context
+    actual, expected = model(batch | {"state": zeros}), stateless(model, elmo_config)(batch)
+    for first, second in zip(actual["layers"], expected["layers"], strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-6)
+    assert actual["state"].shape == zeros.shape == (4, 2 * 2 * (6 + 8))
+    again = model(batch | {"state": actual["state"].numpy()})
+    assert np.abs(again["sequence"] - actual["sequence"]).max() > 1e-3
+    assert np.array_equal(again["layers"][0], actual["layers"][0])  # the token layer has no context
 
 
 def test_markers_that_are_kept(elmo_config, characters, sentences, rng):
     model = elmo.encoder(elmo_config, keep_markers=True)
     batch = characters(sentences)
-    found, expected = model(batch), stateless(model, elmo_config)(batch)
-    assert found["mask"].numpy().tolist() == [[1] * (n + 2) + [0] * (6 - n) for n in (6, 2, 4, 2)]
-    for kept, words in zip(found["layers"], expected["layers"], strict=True):
+    actual, expected = model(batch), stateless(model, elmo_config)(batch)
+    assert actual["mask"].numpy().tolist() == [[1] * (n + 2) + [0] * (6 - n) for n in (6, 2, 4, 2)]
+    for kept, words in zip(actual["layers"], expected["layers"], strict=True):
         assert kept.shape == (4, 8, 12)
         np.testing.assert_allclose(kept[:, 1:-1] * batch["mask"][:, :, None], words, atol=1e-6)
-        assert np.array_equal(np.abs(kept).max(-1) > 0, found["mask"])
-    np.testing.assert_allclose(found["pooled"], expected["pooled"], atol=1e-6)  # of the words alone
-    assert np.array_equal(found["sequence"], found["layers"][-1])
+        assert np.array_equal(np.abs(kept).max(-1) > 0, actual["mask"])
+    np.testing.assert_allclose(actual["pooled"], expected["pooled"], atol=1e-6)  # of the words alone
+    assert np.array_equal(actual["sequence"], actual["layers"][-1])
 
 
 def test_markers_and_state_together(elmo_config, characters, sentences, rng):
@@ -314,23 +314,23 @@ def test_all_language_models_have_the_same_layers(elmo_config, rng, samples):
 VOCABULARY = Vocabulary(["<S>", "</S>", "<UNK>", *"abcdef"])
 
 
-def test_a_stretch_of_one_sentence_is_that_sentence(elmo_config, characters, rng):
+def test_a_bptt_segment_of_one_sentence_equals_the_sentence(elmo_config, characters, rng):
     """From zero; the backward text comes reversed, and so do its logits."""
     config = replace(elmo_config, dropout=0.0)
     sentences = [list("abcd"), list("fe")]
-    by_sentence, by_stretch = elmo.language_model(config, 9), elmo.language_model(config, 9, streams=2)
-    train.copy_weights(by_sentence, by_stretch)
+    by_sentence, by_segment = elmo.language_model(config, 9), elmo.language_model(config, 9, streams=2)
+    train.copy_weights(by_sentence, by_segment)
     whole, labels, _ = language_model_batch(characters, VOCABULARY, characters.encode(sentences))
-    (batch,) = stretches([[sentence] for sentence in sentences], streams=2, steps=5)
+    (batch,) = bptt_segments([[sentence] for sentence in sentences], streams=2, steps=5)
     inputs, targets, _ = stream_batch(characters, VOCABULARY, batch)
-    one, two = by_sentence(whole), by_stretch(inputs)
+    first, second = by_sentence(whole), by_segment(inputs)
     for row, size in enumerate((5, 3)):  # words and one marker
         for key, step in (("forward_logits", 1), ("backward_logits", -1)):
-            np.testing.assert_allclose(two[key][row, :size][::step], one[key][row, :size], atol=1e-6)
+            np.testing.assert_allclose(second[key][row, :size][::step], first[key][row, :size], atol=1e-6)
             assert targets[key][row, :size][::step].tolist() == labels[key][row, :size].tolist()
 
 
-def test_stretches_are_the_text_in_one_go(elmo_config, characters, rng):
+def test_bptt_segments_equal_the_whole_text(elmo_config, characters, rng):
     config = replace(elmo_config, dropout=0.0)
     text = [[list("abcd"), list("fe"), list("c")]]
     outputs = []
@@ -338,11 +338,11 @@ def test_stretches_are_the_text_in_one_go(elmo_config, characters, rng):
     for steps in (3, 20):
         model = elmo.language_model(config, 9, streams=1)
         train.copy_weights(source, model)
-        out = [model(stream_batch(characters, VOCABULARY, batch)[0]) for batch in stretches(text, 1, steps)]
+        out = [model(stream_batch(characters, VOCABULARY, batch)[0]) for batch in bptt_segments(text, 1, steps)]
         outputs.append({key: np.concatenate([part[key] for part in out], 1) for key in out[0]})
-    for key, one in outputs[0].items():
-        assert one.shape == (1, 10, 9)
-        np.testing.assert_allclose(outputs[1][key], one, atol=1e-6)
+    for key, output in outputs[0].items():
+        assert output.shape == (1, 10, 9)
+        np.testing.assert_allclose(outputs[1][key], output, atol=1e-6)
 
 
 def test_a_sampled_loss_of_all_words_is_near_the_full_one(elmo_config, characters, sentences, rng):
@@ -358,5 +358,5 @@ def test_a_sampled_loss_of_all_words_is_near_the_full_one(elmo_config, character
     inputs, labels, weights = for_sampling(*batch)
     assert set(inputs) == {"char_ids", "mask", "forward_targets", "backward_targets"} == set(sampled.input)
     assert sampled(inputs)["forward_logits"].shape == (4, 7, 1 + size)
-    found = np.mean([sampled.test_on_batch(inputs, labels, weights, return_dict=True)["loss"] for _ in range(20)])
-    assert found == pytest.approx(expected["loss"], rel=0.03)
+    estimate = np.mean([sampled.test_on_batch(inputs, labels, weights, return_dict=True)["loss"] for _ in range(20)])
+    assert estimate == pytest.approx(expected["loss"], rel=0.03)

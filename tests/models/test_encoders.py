@@ -1,4 +1,4 @@
-"""The contract that every encoder keeps: its outputs, and that padding and company change nothing."""
+"""The contract of every encoder: its outputs, which depend neither on padding nor on the other rows of the batch."""
 
 import keras
 import numpy as np
@@ -36,11 +36,11 @@ def test_a_sentence_is_the_same_alone_in_a_batch_and_with_more_padding(family, s
         size = alone["sequence"].shape[1]
         for other in (together, padded, predicted):
             np.testing.assert_allclose(other["pooled"][row], alone["pooled"][0], atol=1e-5)
-            for one, two in zip(alone["layers"], other["layers"], strict=True):
-                np.testing.assert_allclose(two[row, :size], one[0], atol=1e-5)
+            for first, second in zip(alone["layers"], other["layers"], strict=True):
+                np.testing.assert_allclose(second[row, :size], first[0], atol=1e-5)
 
 
-def test_what_is_under_the_padding_does_not_matter(family, sentences, rng):
+def test_values_under_the_padding_do_not_matter(family, sentences, rng):
     encoder, features = family
     batch = features(sentences)
     before = arrays(encoder(batch))
@@ -50,8 +50,8 @@ def test_what_is_under_the_padding_does_not_matter(family, sentences, rng):
         noise = rng.integers(0, 2 if key == "segment_ids" else 10, batch[key].shape)
         other[key] = np.where(real, batch[key], noise).astype(np.int32)
         assert not np.array_equal(other[key], batch[key])
-    for one, two in zip(keras.tree.flatten(before), keras.tree.flatten(arrays(encoder(other))), strict=True):
-        np.testing.assert_allclose(two, one, atol=1e-6)
+    for first, second in zip(keras.tree.flatten(before), keras.tree.flatten(arrays(encoder(other))), strict=True):
+        np.testing.assert_allclose(second, first, atol=1e-6)
 
 
 def test_a_text_without_words_is_finite(family):
@@ -62,11 +62,11 @@ def test_a_text_without_words_is_finite(family):
 
 def test_context_reaches_every_layer_but_the_first(family):
     encoder, features = family
-    one, two = (arrays(encoder(features([text])))["layers"] for text in ("the cat sat", "the dog sat"))
-    first = one[0].shape[1] - (1 if "char_ids" not in features.keys else 0) - 1  # the last word
-    np.testing.assert_allclose(one[0][0, first], two[0][0, first], atol=1e-6)
-    for left, right in zip(one[1:], two[1:], strict=True):
-        assert np.abs(left[0, first] - right[0, first]).max() > 1e-4
+    cat, dog = (arrays(encoder(features([text])))["layers"] for text in ("the cat sat", "the dog sat"))
+    last = cat[0].shape[1] - (1 if "char_ids" not in features.keys else 0) - 1  # the last word
+    np.testing.assert_allclose(cat[0][0, last], dog[0][0, last], atol=1e-6)
+    for first, second in zip(cat[1:], dog[1:], strict=True):
+        assert np.abs(first[0, last] - second[0, last]).max() > 1e-4
 
 
 def test_saved_and_loaded(family, sentences, tmp_path):
@@ -76,13 +76,13 @@ def test_saved_and_loaded(family, sentences, tmp_path):
     encoder.save_weights(tmp_path / "model.weights.h5")
     batch = features(sentences)
     expected = keras.tree.flatten(arrays(encoder(batch)))
-    for one, two in zip(expected, keras.tree.flatten(arrays(loaded(batch))), strict=True):
-        assert np.array_equal(one, two)
+    for wanted, value in zip(expected, keras.tree.flatten(arrays(loaded(batch))), strict=True):
+        assert np.array_equal(wanted, value)
     for weight in loaded.weights:
         weight.assign(weight * 0)
     loaded.load_weights(tmp_path / "model.weights.h5")
-    for one, two in zip(expected, keras.tree.flatten(arrays(loaded(batch))), strict=True):
-        assert np.array_equal(one, two)
+    for wanted, value in zip(expected, keras.tree.flatten(arrays(loaded(batch))), strict=True):
+        assert np.array_equal(wanted, value)
 
 
 @pytest.mark.parametrize("output", ["sequence", "pooled"])

@@ -103,7 +103,7 @@ def test_training_the_classifier_trains_the_encoder(family, sentences, mix):
     batch, labels = features(sentences), {"logits": np.array([0, 1, 0, 1])}
     losses = model.fit(batch, labels, epochs=6, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
-    moved = [not np.array_equal(one, two) for one, two in zip(before, encoder.get_weights(), strict=True)]
+    moved = [not np.array_equal(first, second) for first, second in zip(before, encoder.get_weights(), strict=True)]
     assert sum(moved) > len(moved) / 2
 
 
@@ -251,9 +251,9 @@ def test_answerer(family, sentences):
     expected = np.asarray(encoder(batch)["sequence"]) @ kernel + bias
     assert set(outputs) == {"start_logits", "end_logits"}
     for column, name in enumerate(("start_logits", "end_logits")):
-        found = np.asarray(outputs[name])
-        np.testing.assert_allclose(found[real], expected[real][:, column], atol=1e-5)
-        assert found.dtype == np.float32 and (found[~real] == -1e4).all()
+        logits = np.asarray(outputs[name])
+        np.testing.assert_allclose(logits[real], expected[real][:, column], atol=1e-5)
+        assert logits.dtype == np.float32 and (logits[~real] == -1e4).all()
 
 
 @pytest.mark.parametrize("task", ["tag", "answer"])

@@ -20,7 +20,7 @@ UNITS, D = 5, 4
 KINDS = {
     "lstm": {"kind": "lstm"},
     "gru": {"kind": "gru", "layers": 2},
-    "both ends": {"kind": "lstm", "both_ends": True, "mix": "top"},
+    "output mix": {"kind": "lstm", "output_mix": True, "mix": "top"},
     "cnn": {"kind": "cnn"},
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -38,21 +38,21 @@ def word_vectors(**kwargs):
     return static.encoder(static.Config(len(VOCAB), D, **kwargs))
 
 
-@pytest.fixture(params=["elmo", "elmo beside n-grams", "static"])
+@pytest.fixture(params=["elmo", "elmo and n-grams", "static"])
 def under(request, elmo_config, characters):
-    """(an encoder, what stands beside it, the features of both)."""
+    """(an encoder, its extra embeddings, the features of both)."""
     if request.param == "static":
         return word_vectors(), None, StaticFeatures(VOCAB)
     if request.param == "elmo":
         return elmo.encoder(elmo_config), None, characters
-    beside = word_vectors(buckets=20, trainable=False)
-    return elmo.encoder(elmo_config), beside, CharacterAndWordFeatures(
+    extra_embeddings = word_vectors(buckets=20, trainable=False)
+    return elmo.encoder(elmo_config), extra_embeddings, CharacterAndWordFeatures(
         characters, StaticFeatures(VOCAB, ngrams=(3, 6, 20))
     )  # fmt: skip
 
 
-def make(kind, encoder, beside=None, **kwargs):
-    return stack.by_name(encoder, units=UNITS, beside=beside, **(KINDS[kind] | kwargs))
+def make(kind, encoder, extra_embeddings=None, **kwargs):
+    return stack.by_name(encoder, units=UNITS, extra_embeddings=extra_embeddings, **(KINDS[kind] | kwargs))
 
 
 def arrays(outputs):
@@ -61,16 +61,16 @@ def arrays(outputs):
 
 @every_kind
 def test_the_contract_of_encoders(kind, under, sentences, rng):
-    encoder, beside, features = under
-    model = filled(make(kind, encoder, beside), rng)
+    encoder, extra_embeddings, features = under
+    model = filled(make(kind, encoder, extra_embeddings), rng)
     batch = features(sentences, length=8)
     assert set(model.input) == set(batch) == set(features.keys)
     out = arrays(model(batch))
     assert set(out) == {"layers", "sequence", "pooled"} and np.array_equal(out["sequence"], out["layers"][-1])
     width = encoder.output["sequence"].shape[-1]
-    read = width + (D if beside else 0)
-    top = UNITS if kind == "cnn" else 2 * UNITS + (width if kind == "both ends" else 0)
-    assert [layer.shape[-1] for layer in out["layers"]] == [read, *[top] * (1 if kind in ("lstm", "both ends") else 2)]
+    read = width + (D if extra_embeddings else 0)
+    top = UNITS if kind == "cnn" else 2 * UNITS + (width if kind == "output mix" else 0)
+    assert [layer.shape[-1] for layer in out["layers"]] == [read, *[top] * (1 if kind in ("lstm", "output mix") else 2)]
     assert [layer.shape[-1] for layer in model.output["layers"]] == [layer.shape[-1] for layer in out["layers"]]
     real = batch["mask"] == 1
     for layer in out["layers"]:
@@ -78,24 +78,24 @@ def test_the_contract_of_encoders(kind, under, sentences, rng):
     for row, text in enumerate(sentences):
         np.testing.assert_allclose(out["pooled"][row], out["sequence"][row][real[row]].max(0), atol=1e-6)
         alone = arrays(model(features([text])))
-        for one, two in zip(alone["layers"], out["layers"], strict=True):
-            np.testing.assert_allclose(one[0], two[row, real[row]], atol=1e-5)
+        for first, second in zip(alone["layers"], out["layers"], strict=True):
+            np.testing.assert_allclose(first[0], second[row, real[row]], atol=1e-5)
     # what is under the padding does not matter
     noise = {}
     for key in set(batch) - {"mask"}:
         cells = real.reshape(real.shape + (1,) * (batch[key].ndim - 2))
         noise[key] = np.where(cells, batch[key], rng.integers(0, 6, batch[key].shape)).astype(np.int32)
         assert not np.array_equal(noise[key], batch[key])
-    for one, two in zip(keras.tree.flatten(arrays(model(batch | noise))), keras.tree.flatten(out), strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-6)
+    for first, second in zip(keras.tree.flatten(arrays(model(batch | noise))), keras.tree.flatten(out), strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-6)
     empty = arrays(model(features([""])))
     assert all(np.isfinite(array).all() for array in keras.tree.flatten(empty)) and not empty["pooled"].any()
 
 
 @every_kind
 def test_a_head_is_saved_and_loaded(kind, under, sentences, rng, tmp_path):
-    encoder, beside, features = under
-    model = filled(heads.classify(make(kind, encoder, beside), 3), rng)
+    encoder, extra_embeddings, features = under
+    model = filled(heads.classify(make(kind, encoder, extra_embeddings), 3), rng)
     batch = features(sentences)
     expected = np.asarray(model(batch)["logits"])
     model.save(tmp_path / "model.keras")
@@ -111,12 +111,13 @@ def test_a_head_is_saved_and_loaded(kind, under, sentences, rng, tmp_path):
 @every_kind
 @pytest.mark.parametrize("frozen", [False, True])
 def test_gradients_reach_what_trains(kind, under, sentences, rng, frozen):
-    encoder, beside, features = under
+    encoder, extra_embeddings, features = under
     encoder.trainable = not frozen
-    model = filled(make(kind, encoder, beside, dropout=0.0), rng)
+    model = filled(make(kind, encoder, extra_embeddings, dropout=0.0), rng)
     names = {weight.path for weight in model.trainable_variables}
     assert bool(names & {weight.path for weight in encoder.weights}) != frozen
-    assert not beside or not names & {weight.path for weight in beside.weights}  # its config says so
+    if extra_embeddings:  # its config says trainable=False
+        assert not names & {weight.path for weight in extra_embeddings.weights}
     with tf.GradientTape() as tape:
         out = model(features(sentences), training=True)["sequence"]
         loss = tf.reduce_sum(out * rng.normal(size=out.shape))
@@ -129,22 +130,22 @@ def test_layers_have_names_of_their_own(elmo_config):
     """As weights are copied by the layer's name, a second model of the same sizes must have the same ones."""
 
     def named():
-        encoder, beside = elmo.encoder(elmo_config), word_vectors()
+        encoder, extra_embeddings = elmo.encoder(elmo_config), word_vectors()
         for kind in KINDS:
-            model = heads.classify(make(kind, encoder, beside), 2)
+            model = heads.classify(make(kind, encoder, extra_embeddings), 2)
             yield {weight.path: weight.shape for weight in model.weights if "seed" not in weight.path}
 
-    for one, two in zip(named(), named(), strict=True):
-        assert one == two and len(one) > 15
+    for first, second in zip(named(), named(), strict=True):
+        assert first == second and len(first) > 15
 
 
 def test_what_the_first_layer_reads(elmo_config, characters, sentences, rng):
-    """The mean of the layers at first, and the word vectors beside it."""
-    encoder, beside = elmo.encoder(elmo_config), word_vectors()
+    """The mean of the layers at first, and the word vectors."""
+    encoder, extra_embeddings = elmo.encoder(elmo_config), word_vectors()
     features = CharacterAndWordFeatures(characters, StaticFeatures(VOCAB))
     batch = features(sentences)
-    below, words = arrays(encoder(characters(sentences))), arrays(beside(StaticFeatures(VOCAB)(sentences)))
-    model = make("both ends", encoder, beside, mix="all")
+    below, words = arrays(encoder(characters(sentences))), arrays(extra_embeddings(StaticFeatures(VOCAB)(sentences)))
+    model = make("output mix", encoder, extra_embeddings, mix="all")
     model.get_layer("scalar_mix_out").w.assign([5.0, -100.0, -100.0])
     out = arrays(model(batch))
     mean = np.mean(below["layers"], axis=0)
@@ -224,9 +225,9 @@ def test_tflite(kind, rng, tmp_path):
         for length in (16, 9, 1, 0):
             mask = (np.arange(16) < length).astype(np.int32)[None]
             batch = {"word_ids": rng.integers(0, 51, (1, 16)).astype(np.int32), "mask": mask}
-            found, expected = run(**batch)["sequence"], np.asarray(model(batch)["sequence"])
-            np.testing.assert_allclose(found, expected, atol=0.2 if int8 else 1e-4)
-            assert not found[mask == 0].any()
+            actual, expected = run(**batch)["sequence"], np.asarray(model(batch)["sequence"])
+            np.testing.assert_allclose(actual, expected, atol=0.2 if int8 else 1e-4)
+            assert not actual[mask == 0].any()
 
 
 # Runs in a process of its own: reads weights and a batch, writes the outputs.
@@ -265,9 +266,9 @@ def test_jax_gives_what_tensorflow_gives(tmp_path, sentences, rng):
     )
     assert done.returncode == 0, done.stderr
     for kind, arrays_of in expected.items():
-        found = np.load(tmp_path / f"{kind}.npz")
+        actual = np.load(tmp_path / f"{kind}.npz")
         for key in ("sequence", "pooled"):
-            np.testing.assert_allclose(found[key], arrays_of[key], atol=1e-5, err_msg=f"{kind} {key}")
+            np.testing.assert_allclose(actual[key], arrays_of[key], atol=1e-5, err_msg=f"{kind} {key}")
 
 
 def test_by_name(elmo_config):
@@ -285,12 +286,12 @@ def test_by_name(elmo_config):
         ({"kind": "cnn", "units": 0}, "layers=2, units=0: both are at least 1"),
         ({"kind": "gru", "mix": "mean"}, "mix='mean': choose 'all' or 'top'"),
         ({"kind": "cnn", "window": 4}, "window=4: an odd number"),
-        ({"kind": "lstm", "beside": "itself"}, "static_encoder reads word_ids as static_encoder beside it does"),
+        ({"kind": "lstm", "extra_embeddings": "itself"}, "static_encoder and static_encoder both read word_ids"),
     ],
 )
 def test_bad_arguments(kwargs, message):
-    if "beside" in kwargs:
-        kwargs = kwargs | {"beside": word_vectors()}
+    if "extra_embeddings" in kwargs:
+        kwargs = kwargs | {"extra_embeddings": word_vectors()}
     with pytest.raises(ValueError, match=message):
         stack.by_name(word_vectors(), **kwargs)
     with pytest.raises(ValueError, match="cell='rnn': choose 'lstm' or 'gru'"):

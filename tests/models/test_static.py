@@ -46,7 +46,7 @@ def test_numbers(static_family):
     np.testing.assert_allclose(out["pooled"], expected.sum(1) / [[6], [2], [1]], atol=1e-6)
 
 
-def test_what_is_under_the_padding_does_not_matter(static_family, rng):
+def test_values_under_the_padding_do_not_matter(static_family, rng):
     model, features = static_family
     batch = features(["the cat sat", "a dog"], length=5)
     ids = features.keys[0]
@@ -62,7 +62,7 @@ def test_what_is_under_the_padding_does_not_matter(static_family, rng):
 
 
 @pytest.mark.parametrize("trainable", [True, False])
-def test_a_frozen_table_stays(trainable):
+def test_a_frozen_table_is_not_trained(trainable):
     features = StaticFeatures(VOCAB)
     model = heads.classify(static.encoder(static.Config(len(VOCAB), D, trainable=trainable)), 2)
     before = model.get_layer("word_embedding").get_weights()[0]

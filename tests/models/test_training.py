@@ -72,11 +72,11 @@ def test_training_lowers_the_loss_and_two_devices_agree_with_one(case):
     start = make().get_weights()
     # Not the default reduction: its collective operations clash with those of any other strategy of the process.
     reduction = tf.distribute.ReductionToOneDevice()
-    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=reduction)
+    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=reduction)
     one_device, two_devices = (
-        losses_of_training(make, batch, strategy, start) for strategy in (tf.distribute.get_strategy(), two)
+        losses_of_training(make, batch, strategy, start) for strategy in (tf.distribute.get_strategy(), mirrored)
     )
-    parts = two.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(8))
-    assert [part.shape for part in two.experimental_local_results(next(iter(parts)))] == [(4,), (4,)]
+    parts = mirrored.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(8))
+    assert [part.shape for part in mirrored.experimental_local_results(next(iter(parts)))] == [(4,), (4,)]
     assert np.isfinite(one_device).all() and one_device[-1] < 0.97 * one_device[0]
     np.testing.assert_allclose(two_devices, one_device, rtol=1e-5)

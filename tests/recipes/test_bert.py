@@ -74,18 +74,19 @@ def test_both_tasks_are_learned_and_measured(folder, corpus):
         last
     )
     assert last["val_mlm_logits_loss"] < history[0]["val_mlm_logits_loss"] < np.log(30) + 0.5
-    found = recipes.score(folder, corpus)
-    assert found["mlm_accuracy"] > 0.2  # a guess is right once in thirty times
+    scores = recipes.score(folder, corpus)
+    assert scores["mlm_accuracy"] > 0.2  # a guess is right once in thirty times
     again = recipes.score(folder, corpus, batch_size=7)
-    assert found == pytest.approx(again)  # no figure depends on the batch
+    assert scores == pytest.approx(again)  # no figure depends on the batch
 
 
 def test_prepared_examples(prepared, corpus):
-    found = json.loads((prepared / PREPARED).read_text())
+    manifest = json.loads((prepared / PREPARED).read_text())
     text = {line for document in documents([corpus]) for line in document}
-    names = [name for name in found["files"] if name.startswith("train-")]
+    names = [name for name in manifest["files"] if name.startswith("train-")]
     examples = [example for name in names for example in read_masked(prepared / name)]
-    assert len(examples) == found["examples"] and sum(len(one.tokens) for one in examples) == found["pieces"]
+    assert manifest["examples"] == len(examples)
+    assert manifest["pieces"] == sum(len(example.tokens) for example in examples)
     pieces = WordPiece([*SPECIAL_PIECES, *WORDS])
     for example in examples:
         tokens = list(example.tokens)
@@ -147,7 +148,7 @@ def test_longer_texts_in_a_second_phase(folder, corpus, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:__array__")
-def test_to_go_on_from_the_encoder_of_a_task_network(folder, corpus, pairs, tmp_path):
+def test_init_from_the_encoder_of_a_task_network(folder, corpus, pairs, tmp_path):
     """Nothing of the task network comes along, else the new folder could not be loaded."""
     options = {"stack": "cnn", "units": 4, "steps": 1, "batch_size": 8}
     (tmp_path / "texts.tsv").write_text("text\tlabel\n" + "w1 w2\tyes\nw3 w4\tno\n" * 8)
@@ -160,7 +161,7 @@ def test_to_go_on_from_the_encoder_of_a_task_network(folder, corpus, pairs, tmp_
 
 
 @pytest.mark.filterwarnings("ignore:__array__")  # of NumPy, on Keras' variables; `warns` lets it out
-def test_to_go_on_from_an_encoder_alone(folder, corpus, tmp_path):
+def test_init_from_an_encoder(folder, corpus, tmp_path):
     train.save(tmp_path / "encoder", *train.load_encoder(folder))
     with pytest.warns(UserWarning, match="encoder has no mlm_transform, mlm_norm, .*trained from random weights"):
         pretrain(corpus, tmp_path / "out", init=tmp_path / "encoder", learning_rate=1e-12)
@@ -192,7 +193,7 @@ def test_pretraining_that_is_refused(folder, corpus, tmp_path, options, message)
 
 
 @pytest.mark.slow  # three trainings
-def test_an_interrupted_run_ends_as_an_undisturbed_one(corpus, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(corpus, tmp_path, monkeypatch):
     """With dropout and dynamic masks: the weights are those of an undisturbed run, to the last bit."""
     options = {"steps": 12, "dropout": 0.3, "learning_rate": 1e-3, "evaluations": 2, "checkpoint_minutes": 1e-9}
     pretrain(corpus, tmp_path / "one", **options)
@@ -208,8 +209,8 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(corpus, tmp_path, monkeyp
         pretrain(corpus, tmp_path / "two", **options)
     assert not (tmp_path / "two" / "bundle.json").exists()
     pretrain(corpus, tmp_path / "two", **options)
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert all(np.array_equal(one[path], two[path]) for path in one)
+    first, second = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert all(np.array_equal(first[path], second[path]) for path in first)
 
 
 # ------------------------------------------------------------------------------------------------- pairs of texts
@@ -221,9 +222,9 @@ def pairs(corpus):
     draw = random.Random(1)
     rows = ["sentence1\tsentence2\tlabel"]
     for _ in range(64):
-        one, two = draw.sample(WORDS, 2)
+        first, second = draw.sample(WORDS, 2)
         same = draw.random() < 0.5
-        rows.append(f"{one} {draw.choice(WORDS)}\t{one if same else two}\t{'yes' if same else 'no'}")
+        rows.append(f"{first} {draw.choice(WORDS)}\t{first if same else second}\t{'yes' if same else 'no'}")
     path = corpus.parent / "pairs.tsv"
     path.write_text("\n".join(rows) + "\n")
     return path
@@ -237,14 +238,14 @@ def classifier(folder, pairs):
 
 
 def test_pairs_are_classified(classifier, pairs, capsys, monkeypatch):
-    found = recipes.score(classifier, pairs)
-    assert found["examples"] == 64 and found["accuracy"] > 0.7
+    scores = recipes.score(classifier, pairs)
+    assert scores["examples"] == 64 and scores["accuracy"] > 0.7
     assert train.load(classifier)[1].pairs
     predictor = train.predictor(classifier)
-    one, two = predictor(["w1 w2", "w1 w2"], ["w1", "w5"])
-    assert one["probabilities"] != two["probabilities"]
+    first, second = predictor(["w1 w2", "w1 w2"], ["w1", "w5"])
+    assert first["probabilities"] != second["probabilities"]
     lines = list(predictor.lines(io.BytesIO(b"w1 w2\tw1\nw1 w2\tw5\n")))
-    for line, answer in zip(lines, (one, two), strict=True):
+    for line, answer in zip(lines, (first, second), strict=True):
         assert line["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-6)
     with pytest.raises(ValueError, match="this model reads pairs of texts"):
         predictor(["w1"])
@@ -269,10 +270,10 @@ def test_every_engine_classifies_pairs_alike(classifier, pairs, tmp_path, capsys
         capsys.readouterr()
         assert cli.main(["predict", str(artifact), "--input", str(tmp_path / "lines.txt")]) == 0
         answers.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
-    for found in answers[1:]:
-        for one, other in zip(answers[0], found, strict=True):
-            assert one["label"] == other["label"]
-            assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    for result in answers[1:]:
+        for answer, other in zip(answers[0], result, strict=True):
+            assert answer["label"] == other["label"]
+            assert answer["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
     files = [str(classifier), str(tmp_path / "serving"), str(tmp_path / "a.tflite")]
     assert cli.main(["compare", *files, "--data", str(pairs), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
@@ -293,10 +294,10 @@ def test_the_encoder_of_a_model_whose_head_reads_no_pooler(folder, tmp_path):
     encoder, bundle = train.load_encoder(folder)
     tagger = replace(bundle, **tasks.bundle_fields("tag"), labels=("a", "b"), head={"dropout": 0.1})
     train.save(tmp_path / "tagger", heads.tag(encoder, 2), tagger)
-    found, bundle = train.load_encoder(tmp_path / "tagger")
-    assert bundle.config["pooler"] is False and "pooled" not in found.output
+    result, bundle = train.load_encoder(tmp_path / "tagger")
+    assert bundle.config["pooler"] is False and "pooled" not in result.output
     assert recipes.embed(tmp_path / "tagger", ["w1 w2"], tmp_path / "a.npz") == 1
-    assert [one["word"] for one in train.predictor(tmp_path / "tagger")(["w1 w2"])[0]["words"]] == ["w1", "w2"]
+    assert [word["word"] for word in train.predictor(tmp_path / "tagger")(["w1 w2"])[0]["words"]] == ["w1", "w2"]
 
 
 @pytest.mark.filterwarnings("ignore:__array__")
@@ -310,7 +311,7 @@ def test_the_encoder_of_a_classifier_of_pairs(classifier, corpus, tmp_path):
     assert not train.load(tmp_path / "on")[1].pairs
 
 
-def test_preparing_destroys_nothing(prepared, folder, corpus, tmp_path):
+def test_a_failed_prepare_deletes_nothing(prepared, folder, corpus, tmp_path):
     options = {"vocab": corpus.parent / "vocab.txt"}
     for wrong, message in (
         ({"max_length": 4}, "max_length=4"),

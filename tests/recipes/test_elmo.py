@@ -15,7 +15,7 @@ from keras_ctxrep import cli, recipes, train
 from keras_ctxrep.models import elmo
 from keras_ctxrep.runs import options_from_run
 from keras_ctxrep.text.features import CharacterFeatures
-from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch, stream_batch, stretches
+from keras_ctxrep.text.pretraining import Vocabulary, bptt_segments, language_model_batch, stream_batch
 from keras_ctxrep.text.tokens import read_vocab
 
 WORDS = [f"w{number}" for number in range(40)]
@@ -62,8 +62,8 @@ def weights(folder, *layers):
     return [weight for name in layers for weight in model.get_layer(name).get_weights()]
 
 
-def same(one, other):
-    return all(a.shape == b.shape and np.allclose(a, b, atol=1e-6) for a, b in zip(one, other, strict=True))
+def same(first, other):
+    return all(a.shape == b.shape and np.allclose(a, b, atol=1e-6) for a, b in zip(first, other, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------------------- scoring
@@ -71,15 +71,15 @@ def same(one, other):
 
 def test_scores_of_sentences_make_up_the_perplexity(folder, corpus, capsys):
     assert cli.main(["score", str(folder), "--data", str(corpus), "--lm"]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["text"] for one in found] == corpus.read_text().split("\n\n")[0].split("\n") + [
+    scores = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [score["text"] for score in scores] == corpus.read_text().split("\n\n")[0].split("\n") + [
         line for document in corpus.read_text().rstrip("\n").split("\n\n")[1:] for line in document.split("\n")
     ]
     assert cli.main(["score", str(folder), "--data", str(corpus), "--json"]) == 0
     total = json.loads(capsys.readouterr().out)
-    words = sum(one["words"] + 1 for one in found)
-    assert (total["sentences"], total["words"]) == (len(found), words) == (300, words)
-    sums = {way: sum(one[way] for one in found) for way in ("forward", "backward")}
+    words = sum(score["words"] + 1 for score in scores)
+    assert (total["sentences"], total["words"]) == (len(scores), words) == (300, words)
+    sums = {way: sum(score[way] for score in scores) for way in ("forward", "backward")}
     for way, value in sums.items():
         assert total[f"{way}_perplexity"] == pytest.approx(np.exp(-value / words), rel=1e-5)
     assert total["perplexity"] == pytest.approx(np.exp(-sum(sums.values()) / (2 * words)), rel=1e-5)
@@ -91,12 +91,12 @@ def log_probabilities(folder, sentence):
     model, bundle = train.load(folder)
     features = CharacterFeatures(1000, SIZE.max_characters)
     inputs, targets, _ = language_model_batch(features, Vocabulary(bundle.vocab), features.encode([sentence]))
-    found = []
+    scores = []
     for way in ("forward", "backward"):
         z = np.asarray(model(inputs)[f"{way}_logits"], np.float64)[0]
         z -= np.log(np.exp(z).sum(-1, keepdims=True))
-        found.append(z[np.arange(len(z)), targets[f"{way}_logits"][0]].sum())
-    return found
+        scores.append(z[np.arange(len(z)), targets[f"{way}_logits"][0]].sum())
+    return scores
 
 
 def test_sentences_are_scored_whole_and_in_order(folder):
@@ -104,19 +104,19 @@ def test_sentences_are_scored_whole_and_in_order(folder):
     draw = random.Random(1)
     sentences = [" ".join(draw.choices([*WORDS, "unknown"], k=draw.randint(1, 30))) for _ in range(150)]
     sentences[70], sentences[140] = "\u200b", " ".join(["w1"] * 300)
-    found = list(recipes.score_sentences(folder, iter(sentences), batch_size=2))
-    assert [one["text"] for one in found] == [text for text in sentences if text != "\u200b"]
-    assert [one["words"] for one in found] == [len(text.split()) for text in sentences if text != "\u200b"]
+    scores = list(recipes.score_sentences(folder, iter(sentences), batch_size=2))
+    assert [score["text"] for score in scores] == [text for text in sentences if text != "\u200b"]
+    assert [score["words"] for score in scores] == [len(text.split()) for text in sentences if text != "\u200b"]
     for number in (0, 100, 139):
-        one = found[number]
-        forward, backward = log_probabilities(folder, one["text"])
-        assert one["forward"] == pytest.approx(forward, rel=1e-5)
-        assert one["backward"] == pytest.approx(backward, rel=1e-5)
-        assert one["perplexity"] == pytest.approx(np.exp(-(forward + backward) / (2 * one["words"] + 2)), rel=1e-5)
+        entry = scores[number]
+        forward, backward = log_probabilities(folder, entry["text"])
+        assert entry["forward"] == pytest.approx(forward, rel=1e-5)
+        assert entry["backward"] == pytest.approx(backward, rel=1e-5)
+        assert entry["perplexity"] == pytest.approx(np.exp(-(forward + backward) / (2 * entry["words"] + 2)), rel=1e-5)
 
 
-def test_a_text_is_scored_as_it_runs_on(folder, tmp_path):
-    """One document, in stretches of 20 words, against all of it at once."""
+def test_running_text_is_scored_with_carried_state(folder, tmp_path):
+    """One document, in BPTT segments of 20 words, against the whole document."""
     draw = random.Random(2)
     sentences = [draw.choices(WORDS, k=draw.randint(1, 12)) for _ in range(15)]
     (tmp_path / "a.txt").write_text("\n".join(map(" ".join, sentences)))
@@ -124,18 +124,18 @@ def test_a_text_is_scored_as_it_runs_on(folder, tmp_path):
     whole = elmo.language_model(SIZE, len(bundle.vocab), streams=1)
     train.copy_weights(model, whole)
     count = sum(map(len, sentences)) + len(sentences)
-    (batch,) = stretches([sentences], 1, count)
+    (batch,) = bptt_segments([sentences], 1, count)
     inputs, targets, _ = stream_batch(bundle.features, Vocabulary(bundle.vocab), batch)
     logits = whole(inputs)
-    found = recipes.score(folder, tmp_path / "a.txt", batch_size=2, carry_state=True)
-    assert (found["sentences"], found["words"]) == (15, count)
+    scores = recipes.score(folder, tmp_path / "a.txt", batch_size=2, carry_state=True)
+    assert (scores["sentences"], scores["words"]) == (15, count)
     for way in ("forward", "backward"):
         z = np.asarray(logits[f"{way}_logits"], np.float64)[0]
         z -= np.log(np.exp(z).sum(-1, keepdims=True))
         mean = z[np.arange(count), targets[f"{way}_logits"][0]].mean()
-        assert found[f"{way}_perplexity"] == pytest.approx(np.exp(-mean), rel=1e-5)
+        assert scores[f"{way}_perplexity"] == pytest.approx(np.exp(-mean), rel=1e-5)
     alone = recipes.score(folder, tmp_path / "a.txt")
-    assert alone["words"] == count and alone["perplexity"] != pytest.approx(found["perplexity"], rel=1e-4)
+    assert alone["words"] == count and alone["perplexity"] != pytest.approx(scores["perplexity"], rel=1e-4)
 
 
 def test_only_a_language_model_scores_sentences(folder, tmp_path):
@@ -179,7 +179,7 @@ def test_pretraining_that_is_refused(folder, corpus, vocabularies, options, mess
 
 
 @pytest.mark.parametrize("options", [{"unroll": 5}, {"samples": 5}, {"read_words": True}, {"optimizer": "adagrad"}])
-def test_what_is_not_for_bert(corpus, tmp_path, options):
+def test_options_that_are_not_for_bert(corpus, tmp_path, options):
     with pytest.raises(ValueError, match="read_words, unroll, samples and adagrad are for ELMo"):
         recipes.pretrain("bert", [corpus], tmp_path, steps=1, **options)
 
@@ -191,14 +191,14 @@ STANDING_STILL = {"size": None, "learning_rate": 1e-12}
 ENCODER = ("char_cnn", "forward_0", "backward_0")
 
 
-def test_to_start_from_a_language_model(folder, corpus, tmp_path):
+def test_init_from_a_language_model(folder, corpus, tmp_path):
     pretrain(corpus, tmp_path, init=folder, **STANDING_STILL)
     assert same(weights(tmp_path, *ENCODER, "softmax"), weights(folder, *ENCODER, "softmax"))
     assert train.load(tmp_path)[1].vocab == train.load(folder)[1].vocab
 
 
 @pytest.mark.filterwarnings("ignore:__array__")  # of NumPy, on Keras' variables; `warns` lets it out
-def test_to_start_with_another_vocabulary(folder, corpus, vocabularies):
+def test_init_with_another_vocabulary(folder, corpus, vocabularies):
     """A softmax over running text, sampled, too."""
     (vocabularies / "short.txt").write_text("\n".join(["<S>", "</S>", "<UNK>", *WORDS[:20]]))
     out, vocab = vocabularies / "out", vocabularies / "short.txt"
@@ -209,7 +209,7 @@ def test_to_start_with_another_vocabulary(folder, corpus, vocabularies):
 
 
 @pytest.mark.filterwarnings("ignore:__array__")  # of NumPy, on Keras' variables; `warns` lets it out
-def test_to_start_from_an_encoder(folder, corpus, tmp_path):
+def test_init_from_an_encoder(folder, corpus, tmp_path):
     """Its vocabulary is counted anew, and is the same; its softmax is a fresh one."""
     train.save(tmp_path / "encoder", *train.load_encoder(folder))
     with pytest.warns(UserWarning, match="encoder has no softmax that fits"):
@@ -225,10 +225,10 @@ def test_to_start_from_an_encoder(folder, corpus, tmp_path):
 def test_a_model_over_words(corpus, tmp_path):
     history = pretrain(corpus, tmp_path, read_words=True, steps=30, learning_rate=0.03)
     assert json.loads((tmp_path / "run.json").read_text())["history"] == history
-    found = recipes.score(tmp_path, corpus)
-    assert found["perplexity"] < 25
-    one, two = recipes.score_sentences(tmp_path, ["w1 w2 neverseen", "w1 w2 norseen"])
-    assert one["forward"] == two["forward"] and one["words"] == 3
+    scores = recipes.score(tmp_path, corpus)
+    assert scores["perplexity"] < 25
+    first, second = recipes.score_sentences(tmp_path, ["w1 w2 neverseen", "w1 w2 norseen"])
+    assert first["forward"] == second["forward"] and first["words"] == 3
     recipes.embed(tmp_path, ["w1 w2", "neverseen"], tmp_path / "x.npz")
     assert np.load(tmp_path / "x.npz")["0"].shape == (2, 2, 16)
     encoder, bundle = train.load_encoder(tmp_path)
@@ -245,11 +245,11 @@ def test_a_model_is_trained_again_from_its_record(corpus, tmp_path, monkeypatch)
     assert command == "pretrain"
     again = recipes.pretrain(**arguments, out=tmp_path / "two", **options)
     assert [entry["val_loss"] for entry in again] == [entry["val_loss"] for entry in history]
-    one, two = (train.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
-    assert all(np.array_equal(left, right) for left, right in zip(one, two, strict=True))
+    first, second = (train.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
+    assert all(np.array_equal(left, right) for left, right in zip(first, second, strict=True))
 
 
-def test_a_loss_that_is_no_number_ends_the_command(corpus, tmp_path, capsys):
+def test_a_nan_loss_ends_the_command(corpus, tmp_path, capsys):
     options = "--size test --max-length 8 --batch-size 8 --steps 40 --learning-rate 1e38"
     assert cli.main(f"pretrain elmo --corpus {corpus} --out {tmp_path} {options}".split()) == 1
     assert re.search(
@@ -258,7 +258,7 @@ def test_a_loss_that_is_no_number_ends_the_command(corpus, tmp_path, capsys):
     assert not (tmp_path / "bundle.json").exists()
 
 
-def test_an_option_that_there_is_not(corpus, tmp_path):
+def test_an_unknown_option(corpus, tmp_path):
     with pytest.raises(TypeError, match=r"pretrain\(\) has no option 'batchsize'; the nearest one is 'batch_size'"):
         pretrain(corpus, tmp_path, batchsize=3)
     with pytest.raises(TypeError, match=r"prepare\(\) has no option 'copy'; the nearest one is 'copies'"):
@@ -273,7 +273,7 @@ def test_the_published_recipe_learns(corpus, tmp_path):
 
 
 @pytest.mark.slow  # three processes that import TensorFlow and train
-def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path):
+def test_a_killed_run_resumes_to_the_result_of_an_undisturbed_one(corpus, tmp_path):
     """Killed hard, with dropout, sampled words and carried states, and started again by the same command."""
     options = "--unroll 5 --samples 20 --steps 20 --batch-size 8 --learning-rate 0.0003 --checkpoint-minutes 0.001"
 
@@ -299,8 +299,8 @@ def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path):
     assert again.returncode == 0, err
     undisturbed.communicate()
     assert int(out.split()[1]) > at  # it goes on: the first line is "step N"
-    one, other = (train.load(tmp_path / name)[0].get_weights() for name in ("undisturbed", "killed"))
-    assert all(np.array_equal(left, right) for left, right in zip(one, other, strict=True))
+    first, other = (train.load(tmp_path / name)[0].get_weights() for name in ("undisturbed", "killed"))
+    assert all(np.array_equal(left, right) for left, right in zip(first, other, strict=True))
 
 
 def test_a_vocabulary_is_learned_once(corpus, tmp_path, monkeypatch):

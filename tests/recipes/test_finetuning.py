@@ -1,4 +1,4 @@
-"""Fine-tuning for every task, from files to folders that answer; what is refused; how little is held in memory."""
+"""Fine-tuning for every task, from files to model folders; what is refused; memory."""
 
 import json
 import random
@@ -27,9 +27,9 @@ TOPICS = {
 
 def text_of(draw, *topics, most=3):
     """A few words of each topic, mixed."""
-    found = [draw.choice(TOPICS[topic]) for topic in topics for _ in range(draw.randint(1, most))]
-    draw.shuffle(found)
-    return " ".join(found)
+    words = [draw.choice(TOPICS[topic]) for topic in topics for _ in range(draw.randint(1, most))]
+    draw.shuffle(words)
+    return " ".join(words)
 
 
 def an_example(task, draw):
@@ -40,8 +40,8 @@ def an_example(task, draw):
     if task == "pair":  # what it asks for is in the second text alone
         return Example(text_of(draw, draw.choice(sorted(TOPICS))), topic, text_of(draw, topic))
     if task == "multilabel":
-        found = tuple(name for name in sorted(TOPICS) if draw.random() < 0.5)
-        return Example(f"the {text_of(draw, *found)}", found)
+        labels = tuple(name for name in sorted(TOPICS) if draw.random() < 0.5)
+        return Example(f"the {text_of(draw, *labels)}", labels)
     if task == "regress":
         return Example(text_of(draw, topic), {"weather": -1.0, "kitchen": 0.0, "music": 1.0}[topic])
     if task == "tag":
@@ -123,24 +123,24 @@ METRICS = {
 @pytest.mark.parametrize("task", METRICS)
 def test_a_bert_learns_every_task(task, data, models, tmp_path):
     crf = {"crf": True} if task == "tag" else {}
-    found = learn(data, task, models / "bert" / "pretrained", tmp_path, **crf)
-    assert found["examples"] == 60 and found["metric"] == METRICS[task]
-    assert found[found["metric"]] > max(0.8, CHANCE[task] + 0.4)
-    low, high = found["interval"]
-    assert low <= found[found["metric"]] <= high
-    assert (found["table"] is not None) == (task in ("classify", "pair", "tag"))
-    assert all(set(one) == {"place", "input", "expected", "answer"} for one in found["worst"])
-    assert all(f"{task}.test.jsonl:" in one["place"] for one in found["worst"])
+    scores = learn(data, task, models / "bert" / "pretrained", tmp_path, **crf)
+    assert scores["examples"] == 60 and scores["metric"] == METRICS[task]
+    assert scores[scores["metric"]] > max(0.8, CHANCE[task] + 0.4)
+    low, high = scores["interval"]
+    assert low <= scores[scores["metric"]] <= high
+    assert (scores["table"] is not None) == (task in ("classify", "pair", "tag"))
+    assert all(set(example) == {"source", "input", "expected", "answer"} for example in scores["worst"])
+    assert all(f"{task}.test.jsonl:" in example["source"] for example in scores["worst"])
     bundle = train.load(tmp_path)[1]
     assert bundle.task == ("classify" if task == "pair" else task) and bundle.pairs == (task in ("pair", "answer"))
     examples = list(tasks.get(bundle.task).read(data(task)[2]))
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
-    for one, two in zip(answers, train.predictor(tmp_path).ask(examples), strict=True):
+    for first, second in zip(answers, train.predictor(tmp_path).ask(examples), strict=True):
         names = {"tag": "words", "answer": "answer", "regress": "value", "multilabel": "labels"}
-        one, two = (answer[names.get(task, "label")] for answer in (one, two))
+        first, second = (answer[names.get(task, "label")] for answer in (first, second))
         if task == "tag":
-            one, two = ([word["label"] for word in words] for words in (one, two))
-        assert one == (pytest.approx(two, abs=1e-5) if task == "regress" else two)
+            first, second = ([word["label"] for word in words] for words in (first, second))
+        assert first == (pytest.approx(second, abs=1e-5) if task == "regress" else second)
     if task == "tag":
         assert bundle.labels == ("O", "B-MUSIC", "B-WEATHER", "I-MUSIC", "I-WEATHER")
 
@@ -149,30 +149,32 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
     ("task", "options"),
     [
         pytest.param("tag", {"stack": "lstm"}, marks=pytest.mark.slow),  # the three together take a minute
-        pytest.param("classify", {"stack": "gru", "both_ends": True}, marks=pytest.mark.slow),
+        pytest.param("classify", {"stack": "gru", "output_mix": True}, marks=pytest.mark.slow),
         pytest.param("tag", {"stack": "cnn", "top_only": True}, marks=pytest.mark.slow),
         ("classify", {}),
-        ("tag", {"stack": "lstm", "crf": True, "beside": True}),
+        ("tag", {"stack": "lstm", "crf": True, "extra_embeddings": True}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)) or "alone",
 )
-def test_a_network_over_an_elmo_that_stays_as_it_is(task, options, data, models, vectors, tmp_path):
-    options = options | ({"beside": vectors} if "beside" in options else {})
+def test_a_task_network_over_a_frozen_elmo(task, options, data, models, vectors, tmp_path):
+    options = options | ({"extra_embeddings": vectors} if "extra_embeddings" in options else {})
     encoder = models / "elmo" / "pretrained"
     options |= {"units": 32, "learning_rate": 0.02, "steps": 200, "batch_size": 32, "dropout": 0.0}
-    found = learn(data, task, encoder, tmp_path, **options)
-    assert found[found["metric"]] > 0.6  # of an encoder of 16 numbers
+    scores = learn(data, task, encoder, tmp_path, **options)
+    assert scores[scores["metric"]] > 0.6  # of an encoder of 16 numbers
     model, bundle = train.load(tmp_path)
     names = {layer.name for layer in model.layers}
     before = train.load_encoder(encoder)[0]
     for name in ("char_cnn", "forward_1", "backward_1"):
-        for one, two in zip(before.get_layer(name).get_weights(), model.get_layer(name).get_weights(), strict=True):
-            np.testing.assert_array_equal(one, two)
-    assert ("both_ends" in names) == ("both_ends" in options)
+        for first, second in zip(
+            before.get_layer(name).get_weights(), model.get_layer(name).get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(first, second)
+    assert ("output_mix" in names) == ("output_mix" in options)
     assert "scalar_mix" in names
     if "top_only" in options:
         assert bundle.stack["mix"] == "top"
-    if "beside" in options:
+    if "extra_embeddings" in options:
         assert "word_ids" in model.input
         kept = train.load(vectors)[0].get_layer("word_embedding").get_weights()
         np.testing.assert_array_equal(model.get_layer("word_embedding").get_weights()[0], kept[0])
@@ -184,8 +186,8 @@ def test_words_without_a_context(kind, data, vectors, tmp_path):
     frozen = kind == "vectors"
     options = {"freeze": True} if frozen else {}
     encoder = vectors if frozen else "words"
-    found = learn(data, "tag", encoder, tmp_path, stack="cnn", units=16, learning_rate=0.02, steps=80, **options)
-    assert found["span_f1"] > 0.8
+    scores = learn(data, "tag", encoder, tmp_path, stack="cnn", units=16, learning_rate=0.02, steps=80, **options)
+    assert scores["span_f1"] > 0.8
     model, bundle = train.load(tmp_path)
     assert bundle.family == "static" and bundle.vocab[0] == "<UNK>" and len(bundle.vocab) == 22
     if frozen:
@@ -214,12 +216,12 @@ def test_the_best_by_the_metric_is_kept_and_patience_ends_the_run(data, vectors,
     history = recipes.finetune(learned, dev, vectors, tmp_path, **options)
     assert [entry["step"] for entry in history] == [3, 6, 9, 12]
     assert [entry["val_accuracy"] for entry in history] == [0.5, 0.9, 0.8, 0.7]
-    for one, two in zip(train.load(tmp_path)[0].get_weights(), seen[1], strict=True):
-        np.testing.assert_array_equal(one, two)
+    for first, second in zip(train.load(tmp_path)[0].get_weights(), seen[1], strict=True):
+        np.testing.assert_array_equal(first, second)
     assert not np.array_equal(seen[1][-1], seen[3][-1])
 
 
-def test_an_interrupted_run_ends_as_an_undisturbed_one(data, vectors, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(data, vectors, tmp_path, monkeypatch):
     learned, dev, _ = data("classify")
     options = {"stack": "cnn", "units": 4, "steps": 40, "batch_size": 4, "learning_rate": 1e-3, "patience": 30}
 
@@ -239,15 +241,15 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(data, vectors, tmp_path, 
         patch.setattr(train.Checkpoint, "write", cut)
         run(tmp_path / "two")
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["checkpoint"]
-    found = run(tmp_path / "two")
-    assert [entry["step"] for entry in found] == [entry["step"] for entry in expected] == [*range(4, 44, 4)]
-    assert [e["val_accuracy"] for e in found] == [e["val_accuracy"] for e in expected]
-    for one, two in zip(*(train.load(tmp_path / name)[0].get_weights() for name in ("one", "two")), strict=True):
-        np.testing.assert_array_equal(one, two)
+    resumed = run(tmp_path / "two")
+    assert [entry["step"] for entry in resumed] == [entry["step"] for entry in expected] == [*range(4, 44, 4)]
+    assert [e["val_accuracy"] for e in resumed] == [e["val_accuracy"] for e in expected]
+    for first, second in zip(*(train.load(tmp_path / name)[0].get_weights() for name in ("one", "two")), strict=True):
+        np.testing.assert_array_equal(first, second)
     assert not (tmp_path / "two" / "checkpoint").exists()
 
 
-def test_a_run_goes_on_without_collating_the_batches_before(data, vectors, tmp_path, monkeypatch):
+def test_a_resumed_run_does_not_collate_earlier_batches(data, vectors, tmp_path, monkeypatch):
     fit, given, collated = train.fit, [], []
     monkeypatch.setattr(
         train, "fit", lambda model, data, *args, **kw: given.append(data) or fit(model, data, *args, **kw)
@@ -280,7 +282,7 @@ class Counted(Example):
 
 
 @pytest.mark.slow  # 900 steps
-def test_the_examples_are_never_held_all_together(vectors, tmp_path, monkeypatch):
+def test_the_examples_are_not_all_held_in_memory(vectors, tmp_path, monkeypatch):
     passes = []
 
     def read(task, data, columns=None, skipped=None, split="train"):
@@ -311,10 +313,13 @@ def test_the_examples_are_never_held_all_together(vectors, tmp_path, monkeypatch
     ("options", "message"),
     [
         ({"crf": True}, "crf is an option of the task 'tag', and the task is 'classify'"),
-        ({"both_ends": True}, "both_ends, top_only and beside are of a task network: choose one, stack='lstm'"),
-        ({"beside": "vectors"}, "both_ends, top_only and beside are of a task network"),
+        ({"output_mix": True}, "output_mix, top_only and extra_embeddings need a task network, such as stack='lstm'"),
+        ({"extra_embeddings": "vectors"}, "output_mix, top_only and extra_embeddings need a task network"),
         ({"stack": "rnn"}, "stack='rnn': choose lstm, gru or cnn"),
-        ({"stack": "lstm", "beside": "vectors"}, "static vectors are read beside an ELMo over characters"),
+        (
+            {"stack": "lstm", "extra_embeddings": "vectors"},
+            "extra embeddings are static vectors, with an ELMo over characters",
+        ),
         ({"task": "rank"}, "task 'rank'"),
         ({"columns": {"texts": "x"}}, r"columns \['texts'\]"),
         ({"max_length": 1000}, "max_length=1000: this encoder has"),
@@ -323,10 +328,10 @@ def test_the_examples_are_never_held_all_together(vectors, tmp_path, monkeypatch
 )
 def test_options_that_do_not_fit(options, message, data, models, vectors, tmp_path):
     learned, dev, _ = data("classify")
-    options = {name: vectors if name == "beside" else value for name, value in options.items()}
-    with pytest.raises(ValueError, match=message) as found:
+    options = {name: vectors if name == "extra_embeddings" else value for name, value in options.items()}
+    with pytest.raises(ValueError, match=message) as raised:
         recipes.finetune(learned, dev, models / "bert" / "pretrained", tmp_path / "out", **{"steps": 1} | options)
-    assert "\n" not in str(found.value) and not (tmp_path / "out").exists()
+    assert "\n" not in str(raised.value) and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("task", ["pair", "answer"])
@@ -339,7 +344,7 @@ def test_pairs_over_an_encoder_of_one_text(task, data, vectors, tmp_path):
         recipes.finetune(learned, dev, vectors, vectors, task="classify" if task == "pair" else task, steps=1)
 
 
-def test_where_an_answer_ends_and_none_begins_is_chosen_by_dev(models, tmp_path):
+def test_the_null_threshold_is_chosen_on_dev(models, tmp_path):
     """Questions whose context has no answer: the threshold is the best one of `dev`."""
     draw = random.Random(2)
     asked = [an_example("answer", draw) for _ in range(80)]

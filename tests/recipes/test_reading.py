@@ -44,7 +44,7 @@ def prepare(tfds, tmp_path, monkeypatch):
 
 def test_examples_pass_through():
     examples = [Example("a", "x"), Example("b", "y")]
-    assert list(read("classify", examples)) == examples == list(read("classify", (one for one in examples)))
+    assert list(read("classify", examples)) == examples == list(read("classify", (example for example in examples)))
 
 
 def test_a_file(tmp_path):
@@ -67,10 +67,10 @@ def test_classes_of_a_prepared_set(tfds, prepare, name, pair):
     rows = [dict.fromkeys(texts, f"è {i}") | {"label": i % 2, "idx": i} for i in range(5)]
     unknown = dict.fromkeys(texts, "?") | {"label": -1, "idx": 0}
     prepare(*name.split("/")[:1], info.features, name.split("/")[1], str(info.version), train=rows, test=[unknown])
-    found = list(read("classify", f"tfds:{name}"))
-    assert found == [Example(f"è {i}", names[i % 2], f"è {i}" if pair else None) for i in range(5)]
-    assert found[4].place == f"tfds:{name}:train:5"
-    assert [one.text for one in read("classify", f"tfds:{name}:train[1:3]")] == ["è 1", "è 2"]
+    examples = list(read("classify", f"tfds:{name}"))
+    assert examples == [Example(f"è {i}", names[i % 2], f"è {i}" if pair else None) for i in range(5)]
+    assert examples[4].source == f"tfds:{name}:train:5"
+    assert [example.text for example in read("classify", f"tfds:{name}:train[1:3]")] == ["è 1", "è 2"]
     assert list(read("classify", f"tfds:{name}", split="test")) == [Example("?", None, "?" if pair else None)]
     with pytest.raises(ValueError, match=rf"tfds:{name}: no split 'validation'; it has train, test"):
         list(read("classify", f"tfds:{name}", split="validation"))
@@ -100,8 +100,8 @@ def test_tags_numbers_and_questions_of_prepared_sets(tfds, prepare):
     ]
     prepare("squad", info.features, "v2.0", str(info.version), train=rows)
     skipped = []
-    found = list(read("answer", "tfds:squad/v2.0", skipped=skipped))
-    assert found == [Question("Where?", "In Rome.", answers, "1") for answers in ((("Rome", 3),), ())]
+    examples = list(read("answer", "tfds:squad/v2.0", skipped=skipped))
+    assert examples == [Question("Where?", "In Rome.", answers, "1") for answers in ((("Rome", 3),), ())]
     assert [message.partition(": ")[0] for message in skipped] == ["tfds:squad/v2.0:train:3"]
     with pytest.raises(ValueError, match=r"^tfds:squad/v2\.0:train:3: question '1': answer 'Rome' does not stand"):
         list(read("answer", "tfds:squad/v2.0"))
@@ -115,13 +115,13 @@ def test_nothing_is_downloaded(prepare):
 
 
 @pytest.mark.parametrize("name", ["nosuchset", "glue/nosuch"])
-def test_a_set_that_is_not_there(prepare, name):
+def test_an_unknown_data_set(prepare, name):
     with pytest.raises(ValueError, match=f"^tfds:{name}: no such data set in TensorFlow Datasets") as caught:
         list(read("classify", f"tfds:{name}"))
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_wrong_is_said_before_anything_is_read():
+def test_errors_are_raised_before_anything_is_read():
     with pytest.raises(ValueError, match="task 'sort': one of"):
         read("sort", "tfds:glue/sst2")
     with pytest.raises(ValueError, match="columns"):

@@ -29,7 +29,7 @@ def files(tmp_path):
     """Labelled rows, and two folders of static vectors."""
     (tmp_path / "a.tsv").write_text(ROWS)
     save_vectors(tmp_path / "vectors", 1.0)
-    save_vectors(tmp_path / "beside", 1.0)
+    save_vectors(tmp_path / "extra", 1.0)
     return tmp_path
 
 
@@ -41,7 +41,7 @@ def identity(files, **given):
 
 
 def test_the_identity_changes_with_all_that_the_result_depends_on(files):
-    options = {"steps": 3, "stack": "lstm", "beside": str(files / "beside")}
+    options = {"steps": 3, "stack": "lstm", "extra_embeddings": str(files / "extra")}
     first = identity(files, **options)
     assert first == identity(files, **options) == identity(files, **options, checkpoint_minutes=1.0, tensorboard="x")
     others = {
@@ -54,14 +54,14 @@ def test_the_identity_changes_with_all_that_the_result_depends_on(files):
     }
     save_vectors(files / "vectors", 2.0)
     others.add(identity(files, **options))
-    save_vectors(files / "beside", 2.0)
+    save_vectors(files / "extra", 2.0)
     others.add(identity(files, **options))
     (files / "a.tsv").write_text(ROWS + "red\tred\ta\n")
     others.add(identity(files, **options))
     assert len(others) == 9
 
 
-def test_a_run_is_done_again_from_its_record_alone(files, capsys):
+def test_a_run_is_repeated_from_its_record(files, capsys):
     argv = f"train --data {files}/a.tsv --dev {files}/a.tsv --encoder words --out {files}/one --columns text=body"
     argv += " --stack cnn --units 4 --epochs 6 --batch-size 2 --learning-rate 0.02 --seed 3"
     assert cli.main(argv.split()) == 0
@@ -71,9 +71,9 @@ def test_a_run_is_done_again_from_its_record_alone(files, capsys):
     assert record["history"][-1]["step"] == 12 and "keras" in record["versions"]
     assert cli.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/two"]) == 0
     assert cli.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/three", "--seed", "4"]) == 0
-    one, two, three = (train.load(files / name)[0].get_weights() for name in ("one", "two", "three"))
-    assert all(np.array_equal(*pair) for pair in zip(one, two, strict=True))
-    assert not all(np.array_equal(*pair) for pair in zip(one, three, strict=True))
+    first, second, third = (train.load(files / name)[0].get_weights() for name in ("one", "two", "three"))
+    assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
+    assert not all(np.array_equal(*pair) for pair in zip(first, third, strict=True))
     again = json.loads((files / "two" / "run.json").read_text(encoding="utf-8"))
     assert again["options"] == record["options"] and again["files"] == record["files"]
 
@@ -99,11 +99,11 @@ def test_an_unknown_option_names_the_nearest(files):
         recipes.embed(files / "vectors", ["red"], files / "a.npz", layer="top")
 
 
-def test_a_mix_that_was_never_learned_is_told(tmp_path):
+def test_an_untrained_mix_is_reported(tmp_path):
     config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
     bundle = Bundle("elmo", "embed", asdict(config), 8)
     train.save(tmp_path / "lm", train.build(bundle), bundle)
-    with pytest.warns(UserWarning, match="lm: it has learned no scalar mix; the mean of its layers stands in"):
+    with pytest.warns(UserWarning, match="lm: it has no trained scalar mix; the mean of its layers is used"):
         recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "mix.npz", layers="mix")
     recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "all.npz")
     np.testing.assert_allclose(

@@ -78,52 +78,52 @@ def figures_of(folders, tmp_path_factory):
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_figures_and_answers(task, batch_size, folders, tmp_path):
     path = put(tmp_path, *GOOD[task])
-    found = recipes.score(folders / task, path, batch_size, predictions=tmp_path / "answers.jsonl")
-    assert found["examples"] == 3 and list(found)[:3] == ["examples", "metric", found["metric"]]
-    assert len(found["interval"]) == 2 and {"table", "worst"} < set(found) and "skipped" not in found
-    json.dumps(found)
+    scores = recipes.score(folders / task, path, batch_size, predictions=tmp_path / "answers.jsonl")
+    assert scores["examples"] == 3 and list(scores)[:3] == ["examples", "metric", scores["metric"]]
+    assert len(scores["interval"]) == 2 and {"table", "worst"} < set(scores) and "skipped" not in scores
+    json.dumps(scores)
     bundle = train.load(folders / task)[1]
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
     expected = train.predictor(folders / task).ask(list(tasks.get(bundle.task).read(path)))
     assert len(answers) == 3
-    for one, two in zip(answers, expected, strict=True):
-        assert set(one) == set(two)
+    for answer, wanted in zip(answers, expected, strict=True):
+        assert set(answer) == set(wanted)
         for name in ("label", "labels", "answer"):
-            assert one.get(name) == two.get(name)
+            assert answer.get(name) == wanted.get(name)
         for name in ("probabilities", "value", "score"):
-            assert one.get(name) == pytest.approx(two.get(name), abs=1e-6)
-    places = [one["place"] for one in found["worst"]]
-    assert len(set(places)) == len(places) <= 3 and all(place.startswith(f"{path}:") for place in places)
+            assert answer.get(name) == pytest.approx(wanted.get(name), abs=1e-6)
+    sources = [example["source"] for example in scores["worst"]]
+    assert len(set(sources)) == len(sources) <= 3 and all(source.startswith(f"{path}:") for source in sources)
 
 
-def test_the_worst_examples_as_a_person_reads_them(folders, tmp_path):
+def test_the_worst_examples_in_readable_form(folders, tmp_path):
     shown = {}
     for task in GOOD:
         worst = recipes.score(folders / task, put(tmp_path, *GOOD[task]))["worst"]
-        shown[task] = {one["place"].rpartition(":")[2]: one for one in worst}
-    for one in shown["pair"].values():
-        assert " | " in one["input"] and {one["expected"], one["answer"]} == {"a", "b"}
-    for one in shown["classify"].values():
-        assert {one["expected"], one["answer"]} == {"a", "b"}
-    assert all(isinstance(one["answer"], float) for one in shown["regress"].values()) and shown["regress"]
-    assert all("/" in one["expected"] + one["answer"] for one in shown["tag"].values()) and shown["tag"]
+        shown[task] = {example["source"].rpartition(":")[2]: example for example in worst}
+    for entry in shown["pair"].values():
+        assert " | " in entry["input"] and {entry["expected"], entry["answer"]} == {"a", "b"}
+    for entry in shown["classify"].values():
+        assert {entry["expected"], entry["answer"]} == {"a", "b"}
+    assert all(isinstance(entry["answer"], float) for entry in shown["regress"].values()) and shown["regress"]
+    assert all("/" in entry["expected"] + entry["answer"] for entry in shown["tag"].values()) and shown["tag"]
     if "1" in shown["tag"]:
         assert (shown["tag"]["1"]["input"], shown["tag"]["1"]["expected"]) == ("x y", "x/B-X y/I-X")
     expected = {"1": "z", "2": "(none)", "3": "y z"}
-    assert shown["answer"] and all(one["expected"] == expected[line] for line, one in shown["answer"].items())
+    assert shown["answer"] and all(entry["expected"] == expected[line] for line, entry in shown["answer"].items())
 
 
 @pytest.mark.parametrize("task", GOOD)
 def test_a_byte_order_mark_and_windows_line_ends(task, folders, figures_of, tmp_path):
     name, content = GOOD[task]
-    found = recipes.score(folders / task, put(tmp_path, name, "\ufeff" + content.replace("\n", "\r\n")))
-    del found["worst"]
-    assert found == figures_of(task)
+    scores = recipes.score(folders / task, put(tmp_path, name, "\ufeff" + content.replace("\n", "\r\n")))
+    del scores["worst"]
+    assert scores == figures_of(task)
 
 
 def test_a_text_without_words_is_a_wrong_answer(folders, tmp_path):
-    found = recipes.score(folders / "classify", put(tmp_path, "a.tsv", "text\tlabel\n\u200b\ta\n\u200b\tb\n"))
-    assert found["accuracy"] == 0 and found["worst"][0]["answer"] == "no words in this text"
+    scores = recipes.score(folders / "classify", put(tmp_path, "a.tsv", "text\tlabel\n\u200b\ta\n\u200b\tb\n"))
+    assert scores["accuracy"] == 0 and scores["worst"][0]["answer"] == "no words in this text"
 
 
 # ------------------------------------------------------------------------------------------------------ malformed rows
@@ -154,8 +154,8 @@ MALFORMED = [
     ("regress", "a.tsv", "text\tlabel\nx\t1\ny\tnan\n", ":3: label 'nan' is not a finite number"),
     ("tag", "a.conll", "x O\n\nx O\ny B-X O\n", ":4: 3 columns where the sentence's first word has 2"),
     ("tag", "a.jsonl", '{"words": ["x", "y"], "tags": ["O"]}\n', ":1: 2 words and 1 tags"),
-    ("answer", "a.jsonl", ANSWER % 2 + ANSWER % 3, ":2: answer 'z' does not stand at character 3 of its context"),
-    ("answer", "a.jsonl", ANSWER % 2 + ANSWER % -1, ":2: answer 'z' does not stand at character -1 of its context"),
+    ("answer", "a.jsonl", ANSWER % 2 + ANSWER % 3, ":2: answer 'z' is not at character 3 of its context"),
+    ("answer", "a.jsonl", ANSWER % 2 + ANSWER % -1, ":2: answer 'z' is not at character -1 of its context"),
     ("answer", "a.tsv", "question\tcontext\n", "questions are read from .jsonl files and the .json of SQuAD"),
 ]
 ONE_LABEL = [
@@ -236,12 +236,12 @@ def test_malformed_rows_are_left_out_of_a_score(task, folders, figures_of, tmp_p
     answers = tmp_path / "answers.jsonl"
     argv = ["score", str(folders / task), "--data", str(bad), "--skip-bad", "--predictions", str(answers)]
     assert cli.main([*argv, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    skipped = found.pop("skipped")
+    scores = json.loads(capsys.readouterr().out)
+    skipped = scores.pop("skipped")
     assert len(skipped) == 2 and all(message.startswith(f"{bad}:") for message in skipped)
-    assert len(answers.read_text(encoding="utf-8").splitlines()) == found["examples"] == 3
-    del found["worst"]
-    assert found == json.loads(json.dumps(figures_of(task)))
+    assert len(answers.read_text(encoding="utf-8").splitlines()) == scores["examples"] == 3
+    del scores["worst"]
+    assert scores == json.loads(json.dumps(figures_of(task)))
     assert cli.main(argv) == 0
     out = capsys.readouterr().out
     assert "\nmalformed rows left out: 2\n" in out and all(f"\n  {message}\n" in out for message in skipped)
@@ -280,9 +280,9 @@ def test_options_of_task_models_alone(folders, models, tmp_path):
 
 
 def test_a_sentence_without_pieces_among_the_worst(folders, tmp_path):
-    found = recipes.score(
+    scores = recipes.score(
         folders / "tag", put(tmp_path, "a.conll", "\u200b B-X\n\u200b I-X\n\nx B-X\n\u200b I-X\ny O\n")
     )
-    shown = {one["place"].rpartition(":")[2]: one for one in found["worst"]}
-    assert found["examples"] == 2 and shown["1"]["answer"] == "no words in this text"
+    shown = {example["source"].rpartition(":")[2]: example for example in scores["worst"]}
+    assert scores["examples"] == 2 and shown["1"]["answer"] == "no words in this text"
     assert shown["1"]["expected"] == "\u200b/B-X \u200b/I-X"

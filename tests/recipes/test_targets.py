@@ -12,7 +12,7 @@ import pytest
 from keras_ctxrep import tasks
 from keras_ctxrep.recipes import targets
 from keras_ctxrep.recipes.targets import Reader
-from keras_ctxrep.tasks.answer import Question, answer_place
+from keras_ctxrep.tasks.answer import Question, answer_positions
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
@@ -38,17 +38,17 @@ ANSWERS = [
 
 def letters(lowercase, *texts):
     """Features whose pieces are single characters."""
-    found = sorted({c for text in texts for c in unicodedata.normalize("NFD", text.lower()) + text if not c.isspace()})
-    return WordPiece([*SPECIAL_PIECES, *found, *(f"##{c}" for c in found)], lowercase)
+    chars = sorted({c for text in texts for c in unicodedata.normalize("NFD", text.lower()) + text if not c.isspace()})
+    return WordPiece([*SPECIAL_PIECES, *chars, *(f"##{c}" for c in chars)], lowercase)
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize(("context", "answer"), ANSWERS)
-def test_the_target_of_an_answer_gives_it_back(context, answer, lowercase):
+def test_the_target_of_an_answer_decodes_to_it(context, answer, lowercase):
     features = WordPieceFeatures(letters(lowercase, "q", context), 40)
     question = Question("q", context, ((answer, context.index(answer)),))
     (row,) = features.windows(["q"], [context])[0]
-    first, last = answer_place(row, question)
+    first, last = answer_positions(row, question)
     assert row.first <= first <= last < len(row) - 1
     assert context[row.offsets[first][0] : row.offsets[last][1]] == answer
 
@@ -58,7 +58,7 @@ def test_an_answer_whose_end_is_in_no_piece(answer):
     """A combining accent or a variation selector is stripped with the accents."""
     context = f"un {answer} noir"
     (row,) = WordPieceFeatures(letters(True, "q", context), 40).windows(["q"], [context])[0]
-    first, last = answer_place(row, Question("q", context, ((answer, 3),)))
+    first, last = answer_positions(row, Question("q", context, ((answer, 3),)))
     assert row.offsets[first][0] == 3 and row.offsets[last][1] == 3 + len(answer) - 1
 
 
@@ -70,13 +70,13 @@ def test_windows_without_the_answer_point_to_cls():
     question = Question("q", context, (("d e", 6),))
     held = [context[row.offsets[row.first][0] : row.offsets[len(row) - 2][1]] for row in rows]
     assert held == ["a b c", "b c d", "c d e", "d e f", "e f g", "f g h"]
-    assert [answer_place(row, question) for row in rows] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0)]
-    assert {answer_place(row, Question("q", context, ())) for row in rows} == {(0, 0)}
+    assert [answer_positions(row, question) for row in rows] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0)]
+    assert {answer_positions(row, Question("q", context, ())) for row in rows} == {(0, 0)}
     bundle = Bundle(
         "bert", config={}, max_length=7, vocab=features.wordpiece.vocab, **tasks.bundle_fields("answer", stride=1)
     )
-    found = list(targets.encoded(bundle, [question, Question("q", "a", (("a", 0),))]))
-    assert [target for _, target in found] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0), (3, 3)]
+    result = list(targets.encoded(bundle, [question, Question("q", "a", (("a", 0),))]))
+    assert [target for _, target in result] == [(0, 0), (0, 0), (4, 5), (3, 4), (0, 0), (0, 0), (3, 3)]
 
 
 # ------------------------------------------------------------------------------------------------------- tagging
@@ -91,8 +91,8 @@ SENTENCES = [
 
 
 def test_targets_of_words():
-    found = [target for _, target in targets.encoded(TAGGER, SENTENCES)]
-    assert found == [[0, 2, 1], [1, 2, 0], [1]]
+    tags = [target for _, target in targets.encoded(TAGGER, SENTENCES)]
+    assert tags == [[0, 2, 1], [1, 2, 0], [1]]
     data = targets.batches(replace(TAGGER, head={"crf": True}), lambda epoch: SENTENCES, 3, 0)
     inputs, crf = next(data.as_numpy_iterator())
     assert sorted(crf["logits"].tolist()) == sorted([[0, 2, 1], [1, 2, 0], [1, -1, -1]])
@@ -158,16 +158,16 @@ print(json.dumps(results))
 
 
 @pytest.mark.slow  # a process of its own, and four trainings
-def test_two_replicas_learn_tags_as_one():
+def test_two_replicas_train_a_tagger_as_one_does():
     """Though they have unequal numbers of words; in a process of its own, as strategies need."""
     config = {"words": 7, "width": 4}
     bundle = {"family": "static", "task": "tag", "config": config, "max_length": 8, "labels": ["O", "X"]}
     bundle |= {"vocab": ["<UNK>", *"abcdef"], "head": {"dropout": 0.0}}
-    found = subprocess.run([sys.executable, "-c", MIRRORED, json.dumps(bundle)], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr[-3000:]
-    one, two, one_crf, two_crf = json.loads(found.stdout.splitlines()[-1])
-    assert len(one) == len(one_crf) == 12 and one[-1] < one[0] and one_crf[-1] < one_crf[0]
-    np.testing.assert_allclose(two, one, atol=1e-4)
+    process = subprocess.run([sys.executable, "-c", MIRRORED, json.dumps(bundle)], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-3000:]
+    first, second, one_crf, two_crf = json.loads(process.stdout.splitlines()[-1])
+    assert len(first) == len(one_crf) == 12 and first[-1] < first[0] and one_crf[-1] < one_crf[0]
+    np.testing.assert_allclose(second, first, atol=1e-4)
     np.testing.assert_allclose(two_crf, one_crf, atol=1e-4)
 
 
@@ -200,14 +200,14 @@ def test_two_replicas_learn_tags_as_one():
     ],
 )
 def test_examples_that_do_not_fit(task, example, options, message):
-    with pytest.raises(ValueError) as found:
+    with pytest.raises(ValueError) as raised:
         list(Reader(tasks.get(task), **options)([example]))
-    assert str(found.value) == message
+    assert str(raised.value) == message
     skipped = []
     assert list(Reader(tasks.get(task), **options, skipped=skipped)([example])) == [] and skipped == [message]
 
 
-def test_labels_that_are_no_reason():
+def test_false_values_are_labels():
     assert list(Reader(tasks.get("multilabel"), labels=["a"])([Example("x", ())])) == [Example("x", ())]
     assert list(Reader(tasks.get("regress"))([Example("x", 0.0)])) == [Example("x", 0.0)]
     assert list(Reader(tasks.get("answer"))([Question("q", "c", ())])) == [Question("q", "c", ())]
@@ -225,5 +225,5 @@ def test_every_epoch_has_an_order_of_its_own_and_few_are_held(monkeypatch):
     epoch = targets.in_random_order(source, 0)
     examples = epoch(0)
     assert next(examples) < 10 and len(read) == 10  # only those are read
-    one, two, again = list(epoch(0)), list(epoch(1)), list(epoch(0))
-    assert one != two and one == again and sorted(one) == sorted(two) == list(range(100))
+    first, second, again = list(epoch(0)), list(epoch(1)), list(epoch(0))
+    assert first != second and first == again and sorted(first) == sorted(second) == list(range(100))

@@ -44,12 +44,12 @@ def parameters(rng):
 
 def tokens(p, ids):
     x = p["char_embed"][torch.tensor(ids, dtype=torch.long)]  # (B, T, W, E)
-    found = []
+    result = []
     for index, (width, _) in enumerate(OPTIONS["filters"]):
         windows = x.unfold(2, width, 1)  # (B, T, W - width + 1, E, width)
         z = torch.einsum("btpew,wef->btpf", windows, p[f"CNN/W_cnn_{index}"][0]) + p[f"CNN/b_cnn_{index}"]
-        found.append(torch.tanh(z.max(2).values))
-    x = torch.cat(found, -1)
+        result.append(torch.tanh(z.max(2).values))
+    x = torch.cat(result, -1)
     for index in range(OPTIONS["highways"]):
         carry, transform = (
             x @ p[f"CNN_high_{index}/W_{gate}"] + p[f"CNN_high_{index}/b_{gate}"] for gate in ("carry", "transform")

@@ -1,4 +1,4 @@
-"""Coreference of a pronoun: GAP's format and metric, spans in the model, and the way to the edge."""
+"""Coreference of a pronoun: GAP's format and metric, spans in the model, and every engine."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def test_gap_rows(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("\t16\t", "\t15\t", "gap.tsv:2: pronoun 'her' does not stand at character 15 of its text; found ' he'"),
+        ("\t16\t", "\t15\t", "gap.tsv:2: pronoun 'her' is not at character 15 of its text; found ' he'"),
         ("\t16\t", "\t-1\t", "pronoun_offset '-1': the character of the text where 'her' begins is needed"),
         ("FALSE", "TRUE", "both true"),
         ("TRUE", "yes", "a_coref 'yes': TRUE or FALSE is needed"),
@@ -64,8 +64,8 @@ def test_figures_are_those_of_the_gap_scorer():
         return Pronoun(f"{pronoun} Ada Bea", (0, len(pronoun)), (0, 1), (0, 1), label)
 
     gold = [row("He", "A"), row("his", "B"), row("him", "neither"), row("she", "A"), row("hers", "B"), row("Her", "B")]
-    said = ["A", "A", "A", "A", "neither", "B"]
-    figures = TASK.evaluate(gold, [{"label": label} for label in said], interval=False).scores
+    predictions = ["A", "A", "A", "A", "neither", "B"]
+    figures = TASK.evaluate(gold, [{"label": label} for label in predictions], interval=False).scores
     # masculine: tp 1, fp 2, fn 1; feminine: tp 2, fp 0, fn 1
     masculine, feminine = 2 / (2 + 2 + 1), 4 / (4 + 0 + 1)
     assert figures["masculine_f1"] == pytest.approx(masculine) and figures["feminine_f1"] == pytest.approx(feminine)
@@ -75,7 +75,7 @@ def test_figures_are_those_of_the_gap_scorer():
     assert none["f1"] == 0 and "bias" not in none
 
 
-def test_the_scorers_are_antisymmetric_in_nothing_but_the_names(models):
+def test_swapped_names_swap_their_logits(models):
     """Names that change places change the places of their logits: the same network scores both."""
     encoder, bundle = train.load_encoder(models / "bert" / "pretrained")
     from keras_ctxrep.models import heads
@@ -111,7 +111,7 @@ def trained(request, models, tmp_path_factory):
     return folder
 
 
-def test_the_whole_way(trained, tmp_path):
+def test_every_engine(trained, tmp_path):
     """The same names in Keras, in the SavedModel and in the int8 file."""
     examples = generated(40, seed=2)
     figures = recipes.score(trained, examples)

@@ -15,7 +15,7 @@ def evaluate(task, *args, **options):
     return tasks.get(task).evaluate(*args, **options)
 
 
-def said(label, score=0.6, other="x"):
+def answer(label, score=0.6, other="x"):
     return {"label": label, "score": score, "probabilities": {label: score, other: 1 - score}}
 
 
@@ -25,7 +25,7 @@ def words(*labels):
 
 def test_classify():
     gold = [Example("", label) for label in ("no", "no", "yes", "yes", "yes")]
-    answers = [said("no"), said("yes", 0.6, "no"), said("no", 0.9, "yes"), said("yes"), {"error": "no words"}]
+    answers = [answer("no"), answer("yes", 0.6, "no"), answer("no", 0.9, "yes"), answer("yes"), {"error": "no words"}]
     report = evaluate("classify", gold, answers, ["no", "yes"])
     assert (report.metric, report.value) == ("accuracy", 0.4)
     assert list(report.scores) == ["accuracy", "macro_f1", "matthews", "f1"]
@@ -33,12 +33,12 @@ def test_classify():
         (1 / 2 + 2 / 5) / 2
     )
     assert report.table == [["", "no", "yes", "(none)"], ["no", "1", "1", "0"], ["yes", "1", "1", "1"]]
-    assert report.worst == [4, 2, 1]  # nothing said, then the least sure of what is right
+    assert report.worst == [4, 2, 1]  # no answer, then the least probable gold labels
     assert report.interval and report.interval[0] <= 0.4 <= report.interval[1]
 
 
 def test_a_class_that_the_model_does_not_know_is_wrong():
-    report = evaluate("classify", [Example("", "a"), Example("", "new")], [said("a"), said("a")], ["a", "b"])
+    report = evaluate("classify", [Example("", "a"), Example("", "new")], [answer("a"), answer("a")], ["a", "b"])
     assert report.value == 0.5 and report.table == [
         ["", "a", "b", "new"],
         ["a", "1", "0", "0"],
@@ -64,7 +64,7 @@ def test_regress():
     assert report.scores["spearman"] == 1 and report.scores["mean_squared_error"] == pytest.approx(1.25 / 3)
     assert report.worst == [2, 1]
     with pytest.raises(ValueError, match=r"a\.tsv:7: no words in this text, so no number"):
-        evaluate("regress", [Example("a", 1.0, place="a.tsv:7")], [{"error": "no words in this text"}])
+        evaluate("regress", [Example("a", 1.0, source="a.tsv:7")], [{"error": "no words in this text"}])
 
 
 def test_tag():
@@ -112,32 +112,32 @@ def test_answer():
 @pytest.mark.parametrize(
     ("task", "gold", "answers", "message"),
     [
-        ("sort", [Example("a", "x")], [said("x")], "task 'sort': one of classify, "),
+        ("sort", [Example("a", "x")], [answer("x")], "task 'sort': one of classify, "),
         ("classify", [], [], "0 examples with 0 answers"),
         ("classify", [Example("a", "x")], [], "1 examples with 0 answers"),
-        ("classify", [Example("a", "x"), Example("a")], [said("x")] * 2, "example 2: no label to compare"),
+        ("classify", [Example("a", "x"), Example("a")], [answer("x")] * 2, "example 2: no label to compare"),
         ("tag", [Tagged(("a",), None, "a.conll:3")], [words("O")], "a.conll:3: no tags to compare"),
         ("tag", [Tagged(("a", "b"), ("O", "O"), "a.conll:3")], [words("O")], "a.conll:3: 2 words, 1 in the answer"),
-        ("answer", [Question("", "", None, place="a.json:1")], [{"answer": ""}], "a.json:1: no answers to compare"),
+        ("answer", [Question("", "", None, source="a.json:1")], [{"answer": ""}], "a.json:1: no answers to compare"),
     ],
 )
-def test_what_cannot_be_compared(task, gold, answers, message):
+def test_examples_that_cannot_be_evaluated(task, gold, answers, message):
     with pytest.raises(ValueError, match=message):
         evaluate(task, gold, answers)
 
 
 def test_only_the_worst_are_named():
     report = evaluate(
-        "classify", [Example("", "a")] * 30, [said("b", 0.5 + i / 100) for i in range(30)], interval=False
+        "classify", [Example("", "a")] * 30, [answer("b", 0.5 + i / 100) for i in range(30)], interval=False
     )
     assert report.worst == [*range(10)] and report.interval is None  # none gives "a" any probability
 
 
-def test_ten_thousand_examples_are_no_wait(rng):
+def test_evaluation_of_ten_thousand_examples_is_fast(rng):
     count = 10_000
     tags = [tuple(rng.choice(["O", "O", "B-x", "I-x", "B-y"], size=12).tolist()) for _ in range(count)]
     begin = time.process_time()
-    report = evaluate("tag", [Tagged(("w",) * 12, one) for one in tags], [words(*tags[i // 2]) for i in range(count)])
+    report = evaluate("tag", [Tagged(("w",) * 12, tag) for tag in tags], [words(*tags[i // 2]) for i in range(count)])
     evaluate("regress", [Example("", float(i)) for i in range(count)], [{"value": i % 100} for i in range(count)])
     assert time.process_time() - begin < 20  # 2 to 3 seconds on an idle core
     assert report.interval and report.interval[1] - report.interval[0] < 0.02
@@ -161,5 +161,5 @@ def test_the_threshold_of_no_answer_is_the_best_of_all(seed):
             given.append({"answer": "" if none else best[0]["answer"]})
         return evaluate("answer", asked, given, interval=False).value
 
-    found = null_threshold(asked, answers)
-    assert f1(found) == pytest.approx(max(map(f1, [*np.arange(-8.0, 9.0) / 2, -100, 100])))
+    result = null_threshold(asked, answers)
+    assert f1(result) == pytest.approx(max(map(f1, [*np.arange(-8.0, 9.0) / 2, -100, 100])))

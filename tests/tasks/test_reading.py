@@ -26,8 +26,8 @@ def read(task, *args, **options):
 @pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize(("name", "content"), [("a.tsv", TSV), ("a.jsonl", JSONL), ("a.txt", TSV)])
 def test_tables(write, name, content, suffix):
-    found = list(read("classify", write(name + suffix, COMPRESS[suffix](content.encode()))))
-    assert found == [Example("fine day", "good"), Example("rain", "3" if "json" in name else "bad")]
+    examples = list(read("classify", write(name + suffix, COMPRESS[suffix](content.encode()))))
+    assert examples == [Example("fine day", "good"), Example("rain", "3" if "json" in name else "bad")]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_tables_refuses(write, name, content, message):
         list(read("classify", write(name, content)))
 
 
-def test_places_are_not_compared_but_kept(write):
+def test_sources_are_kept_but_not_compared(write):
     path = write("a.tsv", TSV)
-    assert [found.place for found in read("classify", path)] == [f"{path}:2", f"{path}:3"]
+    assert [example.source for example in read("classify", path)] == [f"{path}:2", f"{path}:3"]
 
 
 NAMED = {"text": "#1 String", "pair": "#2 String", "label": "Quality"}
@@ -110,9 +110,9 @@ NUMBERED = {"text": "3", "pair": "4", "label": "2"}
     ],
 )  # fmt: skip
 def test_read(write, task, name, content, columns, expected):
-    found = list(read(task, write(name, content), columns))
-    assert (found if isinstance(expected[0], Example) else [one.label for one in found]) == expected
-    assert all(type(one.label) in (str, float, tuple, type(None)) for one in found)
+    examples = list(read(task, write(name, content), columns))
+    assert (examples if isinstance(expected[0], Example) else [example.label for example in examples]) == expected
+    assert all(type(example.label) in (str, float, tuple, type(None)) for example in examples)
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,12 @@ def test_read(write, task, name, content, columns, expected):
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_read_tagged(write, name, content, columns, expected, suffix):
     path = write(name + suffix, COMPRESS[suffix](content.encode()))
-    assert list(read("tag", path, columns)) == [Tagged(*one) for one in expected]
+    assert list(read("tag", path, columns)) == [Tagged(*wanted) for wanted in expected]
 
 
-def test_a_sentence_stands_where_its_first_word_does(write):
+def test_the_source_of_a_sentence_is_the_line_of_its_first_word(write):
     path = write("a.conll", "# id\na\tO\nb\tO\n\n-DOCSTART-\tO\nc\tO\n")
-    assert [one.place for one in read("tag", path)] == [f"{path}:2", f"{path}:6"]
+    assert [example.source for example in read("tag", path)] == [f"{path}:2", f"{path}:6"]
 
 
 CONTEXT = "Élan 🎈 rises in Rome and in Roma."
@@ -166,10 +166,10 @@ QUESTIONS = [
 def test_squad(write, layout):
     text = json.dumps(SQUAD, **layout)
     path = write("a.json", "\ufeff" + text)
-    found = list(read("answer", path))
-    assert found == QUESTIONS
-    at = [1 + text[: text.index(f'"{one.id}"')].count("\n") for one in found]
-    assert [one.place for one in found] == [f"{path}:{line}" for line in at]
+    examples = list(read("answer", path))
+    assert examples == QUESTIONS
+    at = [1 + text[: text.index(f'"{example.id}"')].count("\n") for example in examples]
+    assert [example.source for example in examples] == [f"{path}:{line}" for line in at]
     assert (len(set(at)) == 3) == ("indent" in layout)
 
 
@@ -178,8 +178,8 @@ def test_questions_in_lines(write, name):
     rows = [row | {"context": CONTEXT} for row in ROWS]
     rows[0]["answers"] = {"text": ["Rome", "Roma"], "answer_start": [16, 28]}
     rows.append({"question": "Where?", "context": CONTEXT, "answers": [{"text": "Rome", "start": 16}], "id": 7})
-    found = list(read("answer", write(name, "\n".join(map(json.dumps, rows)))))
-    assert found == [*QUESTIONS, Question("Where?", CONTEXT, (("Rome", 16),), "7")]
+    examples = list(read("answer", write(name, "\n".join(map(json.dumps, rows)))))
+    assert examples == [*QUESTIONS, Question("Where?", CONTEXT, (("Rome", 16),), "7")]
 
 
 def squad(**changes):
@@ -215,17 +215,17 @@ def squad(**changes):
         ("tag", "a.conll", "a O\n", {"label": "ner"}, r"those of a CoNLL file are numbers"),
         ("tag", "a.jsonl", '{"words": ["a", "b"], "tags": ["O"]}', {}, r":1: 2 words and 1 tags"),
         ("tag", "a.jsonl", '{"words": "a b"}', {}, r":1: words 'a b': a list of words is needed"),
-        ("tag", "a.jsonl", '{"words": ["a", ""]}', {}, r":1: '' is no word"),
+        ("tag", "a.jsonl", '{"words": ["a", ""]}', {}, r":1: '' is not a word"),
         ("tag", "a.jsonl", '{"words": ["a"], "tags": [null]}', {}, r":1: word 1, 'a', has no tag"),
         ("answer", "a.tsv", "question\n", {}, r"questions are read from \.jsonl files"),
         ("answer", "a.json", squad(answers=[{"text": "Rome", "answer_start": 4}]), {},
-         r":1: question 'q': answer 'Rome' does not stand at character 4 of its context; found 'ome\.'"),
+         r":1: question 'q': answer 'Rome' is not at character 4 of its context; found 'ome\.'"),
         ("answer", "a.json", squad(answers=[{"text": "Rome", "answer_start": -5}]), {}, r"character -5 .* found ''"),
         ("answer", "a.json", squad(answers="Rome"), {}, r"answers Rome: they are a list"),
         ("answer", "a.json", squad(answers=[{"text": "", "answer_start": 0}]), {}, r"answer '' at 0"),
         ("answer", "a.json", squad(question=" "), {}, r":1: no question"),
         ("answer", "a.json", squad()[:-6], {}, r":1: not JSON"),
-        ("answer", "a.json", squad()[:-2], {}, r":1: not JSON: after an article stands ''"),
+        ("answer", "a.json", squad()[:-2], {}, r":1: not JSON: an article is followed by ''"),
         ("answer", "a.json", '{"data": [\n{"title": "x"}]}', {}, r":2: not an article of SQuAD.*'paragraphs'"),
         ("answer", "a.json", "[]", {}, r":1: neither the JSON of SQuAD"),
         ("answer", "a.json", b'{"data": [\n\xff]}', {}, r":2: not UTF-8"),
@@ -265,14 +265,14 @@ def test_malformed_rows_are_left_out_if_asked(write, task, name, content, count,
         ("a.tsv", b"words\na\n", "the header must name a column"),
     ],
 )
-def test_what_is_raised_all_the_same(write, name, content, message):
+def test_errors_that_skipping_does_not_catch(write, name, content, message):
     with pytest.raises(ValueError, match=message):
         list(read("classify", write(name, content), skipped=[]))
 
 
 def test_the_words_of_a_row():
-    (found,) = tasks.get("tag").examples({"tokens": ["a"], "ner": ["B-x"]}, "here")
-    assert found == Tagged(("a",), ("B-x",))
+    (example,) = tasks.get("tag").examples({"tokens": ["a"], "ner": ["B-x"]}, "here")
+    assert example == Tagged(("a",), ("B-x",))
     with pytest.raises(ValueError, match=r"^no text \(key or column 'body'\); found \['text'\]$"):
         list(tasks.get("classify").examples({"text": "a"}, "here", {"text": "body"}))
 
@@ -280,7 +280,7 @@ def test_the_words_of_a_row():
 @pytest.mark.parametrize(
     ("task", "name", "row"), [("classify", "a.tsv", b"a fine day\tgood\n"), ("tag", "a.conll", b"a\tO\n\n")]
 )
-def test_rows_do_not_pile_up(write, task, name, row):
+def test_rows_are_streamed(write, task, name, row):
     path = write(name, b"text\tlabel\n\n" + row * 10_000)
     tracemalloc.start()
     count = sum(1 for _ in read(task, path))

@@ -1,4 +1,4 @@
-"""Semantic roles: reading, what an encoder is told of the predicate, metric, and the way to the edge."""
+"""Semantic roles: reading, the marked predicate in an encoder, metric, and every engine."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def test_one_example_for_each_predicate_of_a_conll_sentence(tmp_path):
         Roles(words, 2, ("B-ARG0", "I-ARG0", "B-V", "O", "O")),
         Roles(words, 4, ("O", "O", "O", "O", "B-V")),
     ]
-    assert [example.place for example in TASK.read(tmp_path / "a.conll")] == [f"{tmp_path}/a.conll:3"] * 2
+    assert [example.source for example in TASK.read(tmp_path / "a.conll")] == [f"{tmp_path}/a.conll:3"] * 2
     moved = "".join(f"x\t{line}\n" if line else "\n" for line in CONLL.splitlines())
     (tmp_path / "b.conll").write_text(moved)
     assert next(TASK.read(tmp_path / "b.conll", {"text": "2", "predicate": "4"})).words == words
@@ -86,7 +86,7 @@ def test_malformed(name, text, message, tmp_path):
     assert message in str(error.value)
 
 
-def test_a_key_of_the_user_is_no_conll_sentence():
+def test_unknown_keys_of_a_row_are_ignored():
     row = {"words": ["it", "ran"], "predicate": 1, "predicates": [[0, ["O"]]]}
     assert list(TASK.examples(row)) == [Roles(("it", "ran"), 1)]
 
@@ -142,7 +142,7 @@ def trained(request, models, tmp_path_factory):
     return folder
 
 
-def test_the_whole_way(trained, tmp_path):
+def test_every_engine(trained, tmp_path):
     """The predicate that is marked decides, in Keras, the SavedModel and, without TensorFlow, the int8 file."""
     examples = generated(40, seed=2)
     assert recipes.score(trained, examples)["span_f1"] > 0.95

@@ -42,7 +42,7 @@ ANSWER = replace(
     reads=Reads(pair=True, windows=True),
     settings={"stride": 7, "max_answer": 5, "null_threshold": -1.5},
 )
-BESIDE = Bundle(
+WITH_EXTRA_EMBEDDINGS = Bundle(
     "elmo",
     "tag",
     {"max_characters": 12},
@@ -50,8 +50,8 @@ BESIDE = Bundle(
     labels=("O", "B-X"),
     vocab=("<UNK>", "a"),
     head={"crf": True},
-    stack={"kind": "lstm", "units": 3},
-    beside={"words": 2, "width": 4, "min_n": 0, "max_n": 0, "buckets": 0, "lowercase": True},
+    stack={"kind": "lstm", "units": 3, "output_mix": True},
+    extra_embeddings={"words": 2, "width": 4, "min_n": 0, "max_n": 0, "buckets": 0, "lowercase": True},
 )
 
 
@@ -76,24 +76,24 @@ def fields_of(bundle):
     return {name: getattr(bundle, name) for name in bundle.__dataclass_fields__ if name != "files"}
 
 
-@pytest.mark.parametrize("bundle", [BERT, ELMO, ANSWER, BESIDE])
+@pytest.mark.parametrize("bundle", [BERT, ELMO, ANSWER, WITH_EXTRA_EMBEDDINGS])
 def test_round_trip(tmp_path, bundle):
     bundles.save(bundle, tmp_path / "new" / "folder")
-    found = bundles.load(tmp_path / "new" / "folder")
-    assert fields_of(found) == fields_of(bundle)
-    assert bundles.load(str(tmp_path / "new" / "folder")) == found
+    loaded = bundles.load(tmp_path / "new" / "folder")
+    assert fields_of(loaded) == fields_of(bundle)
+    assert bundles.load(str(tmp_path / "new" / "folder")) == loaded
     names = {"bundle.json", "vocab.txt"} if bundle.vocab else {"bundle.json"}
     assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == names
 
 
-def test_hashes_of_what_stands_beside_it(folder):
+def test_hashes_of_the_other_files(folder):
     files = bundles.load(folder).files
     assert set(files) == {"vocab.txt", "model.weights.h5"}
     assert files["model.weights.h5"] == hashlib.sha256(b"weights").hexdigest()
     assert files["vocab.txt"] == bundles.sha256(folder / "vocab.txt")
 
 
-def test_a_saved_model_keeps_it_in_its_assets(tmp_path):
+def test_in_the_assets_of_a_saved_model(tmp_path):
     bundles.save(BERT, tmp_path / "assets.extra")
     assert fields_of(bundles.load(tmp_path)) == fields_of(BERT)
 
@@ -122,7 +122,7 @@ def test_a_missing_file(folder, name):
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/../secret", "a/../../secret", ".."])
-def test_names_of_files_reach_nothing_outside(folder, name):
+def test_file_names_outside_the_folder_are_not_read(folder, name):
     secret = folder.parent / "secret"
     secret.write_bytes(b"x")
     rewrite(folder, files={"vocab.txt": bundles.sha256(folder / "vocab.txt"), name: bundles.sha256(secret)})
@@ -203,9 +203,9 @@ def test_a_tagger_of_word_pieces_reads_where_words_begin():
 
 
 def test_features_of_static_vectors():
-    beside = BESIDE.features
-    assert isinstance(beside, CharacterAndWordFeatures) and beside.max_length == 5
-    assert beside([["A", "b"]])["word_ids"].tolist() == [[2, 1]]
+    features = WITH_EXTRA_EMBEDDINGS.features
+    assert isinstance(features, CharacterAndWordFeatures) and features.max_length == 5
+    assert features([["A", "b"]])["word_ids"].tolist() == [[2, 1]]
     ngrams = {"min_n": 3, "max_n": 6, "buckets": 20, "lowercase": False}
     static = Bundle("static", "embed", ngrams, 5, vocab=("<UNK>", "a")).features
     assert isinstance(static, StaticFeatures) and static.ngrams == (3, 6, 20) and static.keys[0] == "subword_ids"
@@ -220,23 +220,24 @@ def test_features_follow_the_rules_of_the_vocabulary(lowercase, strip_accents, s
     stripped = lowercase if strip_accents is None else strip_accents
     assert (pieces.lowercase, pieces.strip_accents, pieces.split_cjk) == (lowercase, stripped, split_cjk)
     accent = BERT.vocab.index("é")
-    found = {text: [piece.id for piece in pieces.encode(text)] for text in ("é", "É", "日本")}
-    assert (found["é"] == [accent]) == (not stripped)
-    assert (found["É"] == [accent]) == (lowercase and not stripped)
-    assert len(found["日本"]) == (2 if split_cjk else 1)
+    ids = {text: [piece.id for piece in pieces.encode(text)] for text in ("é", "É", "日本")}
+    assert (ids["é"] == [accent]) == (not stripped)
+    assert (ids["É"] == [accent]) == (lowercase and not stripped)
+    assert len(ids["日本"]) == (2 if split_cjk else 1)
 
 
 FORMAT_1 = {"format": 1, "reads": None, "settings": None}  # which format 1 does not have
 ASKING = {"stride": 128, "max_answer": 30, "null_threshold": None}
 
 
-def test_bundles_written_before_there_were_more_fields(folder):
-    later = ("strip_accents", "split_cjk", "stack", "beside", "stride", "max_answer", "null_threshold")
+def test_bundles_without_later_fields(folder):
+    later = ("strip_accents", "split_cjk", "stack", "extra_embeddings", "stride", "max_answer", "null_threshold")
     for task, settings in (("classify", {}), ("answer", ASKING)):
         rewrite(folder, **dict.fromkeys(later), **FORMAT_1, task=task)
-        found = bundles.load(folder)
-        assert found.strip_accents is None and found.split_cjk is True and found.stack == found.beside == {}
-        assert found.settings == settings
+        loaded = bundles.load(folder)
+        assert loaded.strip_accents is None and loaded.split_cjk is True
+        assert loaded.stack == loaded.extra_embeddings == {}
+        assert loaded.settings == settings
         bundles.save(BERT, folder)
 
 
@@ -257,12 +258,22 @@ def test_bundles_of_format_1(folder, task, pairs, reads):
     """All of it lay in fields of the bundle, which every task had."""
     answering = {"stride": 64, "max_answer": 9, "null_threshold": -0.5}
     rewrite(folder, **FORMAT_1, task=task, pairs=pairs, **answering)
-    found = bundles.load(folder)
-    assert found.reads == reads and found.pairs == pairs and found.features.starts == (task == "tag")
-    assert found.settings == (answering if task == "answer" else {})
-    bundles.save(found, folder / "again")
+    loaded = bundles.load(folder)
+    assert loaded.reads == reads and loaded.pairs == pairs and loaded.features.starts == (task == "tag")
+    assert loaded.settings == (answering if task == "answer" else {})
+    bundles.save(loaded, folder / "again")
     assert json.loads((folder / "again" / bundles.NAME).read_text(encoding="utf-8"))["format"] == 2
-    assert fields_of(bundles.load(folder / "again")) == fields_of(found)
+    assert fields_of(bundles.load(folder / "again")) == fields_of(loaded)
+
+
+def test_names_of_format_1(tmp_path):
+    bundles.save(WITH_EXTRA_EMBEDDINGS, tmp_path)
+    stack = {"kind": "lstm", "units": 3, "both_ends": True}
+    rewrite(tmp_path, **FORMAT_1, stack=stack, beside=WITH_EXTRA_EMBEDDINGS.extra_embeddings, extra_embeddings=None)
+    assert fields_of(bundles.load(tmp_path)) == fields_of(replace(WITH_EXTRA_EMBEDDINGS, reads=Reads(words=True)))
+    rewrite(tmp_path, format=2, reads={}, settings={})
+    with pytest.raises(ValueError, match="beside: no such key"):
+        bundles.load(tmp_path)
 
 
 def test_nothing_is_left_behind_when_writing_fails(tmp_path):
@@ -271,7 +282,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path):
         assert path.name == "a.weights.h5" and path.parent != tmp_path
         path.write_text("half")
         raise RuntimeError
-    assert [found.name for found in tmp_path.iterdir()] == ["a.weights.h5"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.weights.h5"]
     assert (tmp_path / "a.weights.h5").read_text() == "old"
     with bundles.written_whole(tmp_path / "a.weights.h5") as path:
         path.write_text("new")

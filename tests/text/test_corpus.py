@@ -65,11 +65,11 @@ def test_a_missing_file_is_not_called_damaged(tmp_path):
 
 
 def test_documents(write):
-    one = write("one.txt", "\n\na b \nc\n\n \nd\n\n")
-    two = write("two.txt.gz", gzip.compress(b"e\nf"))
-    assert list(documents([one, two])) == [["a b", "c"], ["d"], ["e", "f"]]
+    first = write("one.txt", "\n\na b \nc\n\n \nd\n\n")
+    second = write("two.txt.gz", gzip.compress(b"e\nf"))
+    assert list(documents([first, second])) == [["a b", "c"], ["d"], ["e", "f"]]
     with pytest.raises(ValueError, match=r"three\.txt: no text in it"):
-        list(documents([one, write("three.txt", " \n\t\n")]))
+        list(documents([first, write("three.txt", " \n\t\n")]))
 
 
 def test_long_documents_come_in_parts(write, monkeypatch):
@@ -86,30 +86,30 @@ CORPUS = [[f"{document} {sentence}" for sentence in range(SIZE)] for document in
 
 def test_hold_out():
     """Documents of three whole blocks."""
-    held = hold_out(iter(CORPUS), share=0.25, seed=3)
+    held = hold_out(iter(CORPUS), fraction=0.25, seed=3)
     assert len(held) == 30 and {len(block) for block in held} == {BLOCK}
     order = [sentence for document in CORPUS for sentence in document]
     places = [order.index(block[0]) for block in held]
     assert places == sorted(places) and not any(place % BLOCK for place in places)
     assert all(block == order[place : place + BLOCK] for place, block in zip(places, held, strict=True))
-    assert held == hold_out(CORPUS, share=0.25, seed=3) != hold_out(CORPUS, share=0.25, seed=4)
+    assert held == hold_out(CORPUS, fraction=0.25, seed=3) != hold_out(CORPUS, fraction=0.25, seed=4)
 
 
-def test_what_is_held_out_depends_on_the_text_alone():
+def test_held_out_blocks_depend_on_the_text_alone():
     """Not on the order of the files, and little on how many blocks are wanted."""
-    held = {tuple(block) for block in hold_out(CORPUS, share=0.25)}
-    assert {tuple(block) for block in hold_out(CORPUS[::-1], share=0.25)} == held
-    assert {tuple(block) for block in hold_out(CORPUS, share=0.1)} < held
+    held = {tuple(block) for block in hold_out(CORPUS, fraction=0.25)}
+    assert {tuple(block) for block in hold_out(CORPUS[::-1], fraction=0.25)} == held
+    assert {tuple(block) for block in hold_out(CORPUS, fraction=0.1)} < held
 
 
 def test_hold_out_has_a_limit():
-    held = hold_out(CORPUS, share=0.25)
-    some = hold_out(CORPUS, share=0.25, limit=7)
+    held = hold_out(CORPUS, fraction=0.25)
+    some = hold_out(CORPUS, fraction=0.25, limit=7)
     assert len(some) == 7 and all(block in held for block in some)
 
 
 def test_a_sentence_is_held_out_once():
-    held = hold_out([*CORPUS, *CORPUS], share=0.25)
+    held = hold_out([*CORPUS, *CORPUS], fraction=0.25)
     sentences = [sentence for block in held for sentence in block]
     assert len(sentences) == len(set(sentences)) and all(held)
 
@@ -121,8 +121,8 @@ def test_too_little_to_hold_out():
         hold_out([])
 
 
-def test_what_is_not_held_out():
-    held = hold_out(CORPUS, share=0.25)
+def test_the_rest_of_the_corpus():
+    held = hold_out(CORPUS, fraction=0.25)
     rest = list(without(iter(CORPUS), held))
     assert {len(part) for part in rest} <= {BLOCK, 2 * BLOCK, SIZE}  # neighbours of one document stay together
     out = {sentence for block in held for sentence in block}
@@ -146,10 +146,10 @@ def test_every_epoch_has_every_document_once(files, buffer):
     expected = sorted(documents(files))
     orders = [list(shuffled(files, documents, seed, epoch, buffer)) for seed, epoch in ((0, 0), (0, 0), (0, 1), (1, 0))]
     assert all(sorted(order) == expected for order in orders)
-    one, same, epoch, seed = orders
-    assert one == same and list(documents(files)) != one
+    first, same, epoch, seed = orders
+    assert first == same and list(documents(files)) != first
     if buffer > 1:
-        assert one != epoch != seed != one
+        assert first != epoch != seed != first
 
 
 def test_a_small_buffer_keeps_little_and_shuffles_within_it(files):
@@ -160,8 +160,8 @@ def test_a_small_buffer_keeps_little_and_shuffles_within_it(files):
             seen.append(document)
             yield document
 
-    found = shuffled(files, read, 0, 0, buffer=10)
-    next(found)
+    stream = shuffled(files, read, 0, 0, buffer=10)
+    next(stream)
     assert 10 <= sum(map(len, seen)) < 15 and sum(map(len, seen[:-1])) < 10
 
 

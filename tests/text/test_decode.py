@@ -1,4 +1,4 @@
-"""Outputs to answers, against every sequence of labels and every span there is."""
+"""Outputs to answers, against a search of all label sequences and all spans."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def test_viterbi_is_the_best_of_all(rng):
         begin, end = rng.normal(size=(2, classes))
 
         def score(labels, logits=logits, transitions=transitions, begin=begin, end=end):
-            steps = sum(transitions[one, two] for one, two in itertools.pairwise(labels))
+            steps = sum(transitions[first, second] for first, second in itertools.pairwise(labels))
             return begin[labels[0]] + sum(map(np.take, logits, labels)) + steps + end[labels[-1]] if labels else 0
 
         best = max(itertools.product(range(classes), repeat=words), key=score)
@@ -58,15 +58,15 @@ def drawn(rng, windows):
 
 def every_span(windows, outputs, max_answer):
     """{(start, end) in characters: the best score}."""
-    found = {}
+    result = {}
     for row, output in zip(windows, outputs, strict=True):
         inside = range(row.first, len(row) - 1)
         for first, last in itertools.product(inside, inside):
             if first <= last < first + max_answer:
                 span = row.offsets[first][0], row.offsets[last][1]
                 score = output["start_logits"][first] + output["end_logits"][last]
-                found[span] = max(score, found.get(span, -np.inf))
-    return found
+                result[span] = max(score, result.get(span, -np.inf))
+    return result
 
 
 @pytest.mark.parametrize("max_answer", [1, 3, 30])
@@ -79,10 +79,10 @@ def test_best_of_all_spans(rng, max_length, stride, max_answer):
         outputs = drawn(rng, windows)
         answers, null = best_answers(windows, outputs, context, max_answer)
         expected = sorted(every_span(windows, outputs, max_answer).items(), key=lambda item: -item[1])[:N_BEST]
-        assert [(one["start"], one["end"]) for one in answers] == [span for span, _ in expected]
-        np.testing.assert_allclose([one["score"] for one in answers], [score for _, score in expected])
-        np.testing.assert_allclose([one["probability"] for one in answers], softmax([x for _, x in expected]))
-        assert all(one["answer"] == context[one["start"] : one["end"]] for one in answers)
+        assert [(answer["start"], answer["end"]) for answer in answers] == [span for span, _ in expected]
+        np.testing.assert_allclose([answer["score"] for answer in answers], [score for _, score in expected])
+        np.testing.assert_allclose([answer["probability"] for answer in answers], softmax([x for _, x in expected]))
+        assert all(answer["answer"] == context[answer["start"] : answer["end"]] for answer in answers)
         assert null == min(output["start_logits"][0] + output["end_logits"][0] for output in outputs)
 
 
@@ -98,7 +98,7 @@ def test_the_best_20_spans_of_a_window(rng):
     }
     answers, _ = best_answers(windows, outputs, context, 30)
     expected = sorted(scores, key=lambda span: -scores[span])[:N_BEST]
-    assert [(one["start"], one["end"]) for one in answers] == expected and len(answers) == N_BEST
+    assert [(answer["start"], answer["end"]) for answer in answers] == expected and len(answers) == N_BEST
 
 
 def test_the_best_window_wins():
@@ -113,10 +113,10 @@ def test_the_best_window_wins():
     answers, null = best_answers(windows, outputs, context, 30)
     best = answers[0]
     assert (best["answer"], best["start"], best["end"], best["score"]) == ("d", 4, 5, 6.0)
-    assert len({(one["start"], one["end"]) for one in answers}) == len(answers) and null == -4
+    assert len({(answer["start"], answer["end"]) for answer in answers}) == len(answers) and null == -4
 
 
-def test_nothing_to_answer_with():
+def test_a_context_without_pieces():
     windows = asked("")
     outputs = [{"start_logits": np.array([1.0, 9, 9, 9]), "end_logits": np.array([2.0, 9, 9, 9])}]
     assert len(windows[0]) == 4 and best_answers(windows, outputs, "", 30) == ([], 3.0)
@@ -126,4 +126,4 @@ def test_equal_scores_keep_their_order():
     windows = asked("b c d")
     outputs = [{f"{edge}_logits": np.zeros(len(windows[0])) for edge in ("start", "end")}]
     answers, _ = best_answers(windows, outputs, "b c d", 2)
-    assert [one["answer"] for one in answers] == ["b", "b c", "c", "c d", "d"]
+    assert [answer["answer"] for answer in answers] == ["b", "b c", "c", "c d", "d"]

@@ -27,20 +27,20 @@ def pieces():
     return WordPieceFeatures(WordPiece(VOCAB), max_length=8)
 
 
-def longest_first(one, two, room):
+def longest_first(first, second, room):
     """What Rust's `tokenizers` keeps of a pair (truncation.rs, LongestFirst), in its own terms."""
-    short, long = sorted((one, two))
+    short, long = sorted((first, second))
     if short + long > room:
         long = short if short > room else max(short, room - short)
         if short + long > room:
             short, long = room // 2, room // 2 + room % 2
-    return (long, short) if one > two else (short, long)
+    return (long, short) if first > second else (short, long)
 
 
 def test_truncate_pair():
-    for one, two, room in itertools.product(range(12), range(12), range(14)):
-        first, second = list(range(one)), list(range(100, 100 + two))
-        keep_one, keep_two = longest_first(one, two, room)
+    for left, right, room in itertools.product(range(12), range(12), range(14)):
+        first, second = list(range(left)), list(range(100, 100 + right))
+        keep_one, keep_two = longest_first(left, right, room)
         assert truncate_pair(first, second, room) == (first[:keep_one], second[:keep_two])
     assert truncate_pair([1, 2, 3], None, 2) == ([1, 2], None)
 
@@ -56,7 +56,7 @@ def test_character_features():
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["\u200b", " "]])
-def test_character_features_of_nothing(texts):
+def test_character_features_of_no_text(texts):
     batch = CharacterFeatures(max_characters=6)(texts)
     assert batch["char_ids"].shape == (len(texts), 1, 6) and not batch["mask"].any()
 
@@ -89,7 +89,7 @@ def test_word_features():
     [
         ([], "there is no vocabulary"),
         (["a", "<S>", "</S>", "<UNK>"], "first lines must be <S>, </S>, <UNK>; found"),
-        (["<S>", "</S>", "<UNK>", "a", "b", "a"], "'a' stands in it twice"),
+        (["<S>", "</S>", "<UNK>", "a", "b", "a"], "'a' occurs twice"),
     ],
 )
 def test_vocabularies_of_word_features(vocab, message):
@@ -145,8 +145,8 @@ def test_ngrams_of_fasttext(sizes, buckets):
     known = {word: line for line, word in enumerate(vocab, 1)}
     expected = [rows_by_fasttext(word, known.get(word), 4, *ngrams) or [1] for word in texts[0]]
     assert batch["subword_ids"].shape == (1, len(expected), max(map(len, expected)))
-    for found, rows in zip(batch["subword_ids"][0].tolist(), expected, strict=True):
-        assert found == rows + [0] * (len(found) - len(rows))
+    for actual, rows in zip(batch["subword_ids"][0].tolist(), expected, strict=True):
+        assert actual == rows + [0] * (len(actual) - len(rows))
     assert StaticFeatures(vocab, ngrams=ngrams)(["", "ab"])["subword_ids"][0].max() == 0
 
 
@@ -200,7 +200,7 @@ def test_characters_and_words(ngrams):
     [
         ([], "its first line must be <UNK>; there is no vocabulary"),
         (["a", "<UNK>"], r"its first line must be <UNK>; found \['a'\]: put them there"),
-        (["<UNK>", "a", "a"], "'a' stands in it twice"),
+        (["<UNK>", "a", "a"], "'a' occurs twice"),
     ],
 )
 def test_vocabularies_of_static_features(vocab, message):
@@ -279,13 +279,13 @@ def test_offsets_are_cut_as_the_pieces_are(pieces):
     for row, plain, text, pair in zip(rows, pieces.encode(texts, pairs), texts, pairs, strict=True):
         assert plain.offsets is None and row.tokens == plain.tokens and row.starts == plain.starts
         assert len(row.offsets) == len(row)
-        found = [
+        strings = [
             (pair if place >= row.first else text)[start:end]
             for place, (start, end) in enumerate(row.offsets)
             if isinstance(text, str) or place >= row.first
         ]
-        known = [VOCAB[id].removeprefix("##") if id > 4 else "" for id in row.tokens[len(row) - len(found) :]]
-        assert found == known
+        known = [VOCAB[id].removeprefix("##") if id > 4 else "" for id in row.tokens[len(row) - len(strings) :]]
+        assert strings == known
 
 
 def test_offsets_of_words():
@@ -397,9 +397,9 @@ def test_windows(stride, max_length):
 
 
 def test_windows_of_several_questions(pieces):
-    found = pieces.windows(["a", "", "b c"], ["d e f g h", "i j", ""], stride=2)
-    assert [[len(row) for row in rows] for rows in found] == [[8, 7], [5], [5]]
-    assert [[row.first for row in rows] for rows in found] == [[3, 3], [2], [4]] and pieces.windows([], []) == []
+    result = pieces.windows(["a", "", "b c"], ["d e f g h", "i j", ""], stride=2)
+    assert [[len(row) for row in rows] for rows in result] == [[8, 7], [5], [5]]
+    assert [[row.first for row in rows] for rows in result] == [[3, 3], [2], [4]] and pieces.windows([], []) == []
     with pytest.raises(ValueError, match="zip"):
         pieces.windows(["a"], ["a", "b"])
 
@@ -430,7 +430,7 @@ def test_windows_that_hold_no_more_than_a_stride_overlap(max_length):
     for stride in (room, room + 1, 128):
         (rows,) = features.windows(["a"], [context], stride)
         held = [{span for span in row.offsets[row.first : -1]} for row in rows]
-        assert len(rows) > 2 and all(one & two for one, two in itertools.pairwise(held))
+        assert len(rows) > 2 and all(first & second for first, second in itertools.pairwise(held))
         for begin in range(90 - room // 2 + 1):  # an answer of half a window
             answer = {(2 * i, 2 * i + 1) for i in range(begin, begin + room // 2)}
             assert any(answer <= window for window in held)

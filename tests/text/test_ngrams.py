@@ -23,8 +23,8 @@ def test_probabilities_sum_to_one(sentences, order):
     unseen = {(13,) * (order - 1), (3,) * (order - 2) + (12,) * min(1, order - 1), (12,) + (3,) * (order - 2)}
     for context in seen | unseen if order > 1 else seen:
         assert len(context) == order - 1
-        found = [model.probability(context, word) for word in range(14)]
-        assert min(found) > 0 and sum(found) == pytest.approx(1, abs=1e-12)
+        probabilities = [model.probability(context, word) for word in range(14)]
+        assert min(probabilities) > 0 and sum(probabilities) == pytest.approx(1, abs=1e-12)
 
 
 def test_unigrams_by_hand():
@@ -75,18 +75,18 @@ def brute_force_bigram(sentences, size):
 def test_bigrams_equal_brute_force(sentences):
     model = KneserNey(sentences, 2, 14, BEGIN, END)
     expected = brute_force_bigram(sentences, 14)
-    found = [[model.probability((v,), w) for w in range(14)] for v in range(14)]
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    probabilities = [[model.probability((v,), w) for w in range(14)] for v in range(14)]
+    np.testing.assert_allclose(probabilities, expected, rtol=1e-12)
     logs = [math.log(expected[pair]) for s in sentences for pair in zip([BEGIN, *s], [*s, END], strict=True)]
     assert model.perplexity(sentences) == pytest.approx(math.exp(-np.mean(logs)))
 
 
 def test_longer_contexts_help_on_text_with_order():
     train = [[3, 4, 5, 3, 4, 6], [7, 4, 8, 7, 4, 9]] * 5
-    one, two, three = (
+    first, second, third = (
         KneserNey(train, order, 10, BEGIN, END).perplexity([[3, 4, 5], [7, 4, 8]]) for order in (1, 2, 3)
     )
-    assert one > two > three
+    assert first > second > third
 
 
 def test_order_zero():

@@ -7,11 +7,12 @@ import pytest
 
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures
 from keras_ctxrep.text.pretraining import (
+    BpttSegment,
     Masked,
     Masking,
-    Stretch,
     Vocabulary,
     _cut,
+    bptt_segments,
     for_sampling,
     language_model_batch,
     next_sentence_rows,
@@ -19,7 +20,6 @@ from keras_ctxrep.text.pretraining import (
     read_masked,
     segment_pairs,
     stream_batch,
-    stretches,
     write_masked,
 )
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
@@ -59,7 +59,7 @@ def test_counted_vocabulary():
 def test_vocabulary_errors():
     with pytest.raises(ValueError, match="first lines must be <S>, </S>, <UNK>; found"):
         Vocabulary(["<S>", "<UNK>", "</S>"])
-    with pytest.raises(ValueError, match="'a' stands in it twice"):
+    with pytest.raises(ValueError, match="'a' occurs twice"):
         Vocabulary(["<S>", "</S>", "<UNK>", "b", "a", "a"])
 
 
@@ -85,29 +85,29 @@ def test_order_of_a_vocabulary():
 # more text first takes the next one.
 DOCUMENTS = [[["a", "b"], ["c"]], [["d", "e", "f", "g"]], [["h"]]]
 S, E = "<S>", "</S>"
-STRETCHES = [
+BPTT_BATCHES = [
     [
-        Stretch([S, "a", "b"], ["a", "b", E], [E, "b", "a"], ["b", "a", S]),
-        Stretch([S, "d", "e"], ["d", "e", "f"], [E, "g", "f"], ["g", "f", "e"]),
+        BpttSegment([S, "a", "b"], ["a", "b", E], [E, "b", "a"], ["b", "a", S]),
+        BpttSegment([S, "d", "e"], ["d", "e", "f"], [E, "g", "f"], ["g", "f", "e"]),
     ],
     [
-        Stretch([S, "c", S], ["c", E, "h"], [E, "c", E], ["c", S, "h"]),
-        Stretch(["f", "g"], ["g", E], ["e", "d"], ["d", S]),
+        BpttSegment([S, "c", S], ["c", E, "h"], [E, "c", E], ["c", S, "h"]),
+        BpttSegment(["f", "g"], ["g", E], ["e", "d"], ["d", S]),
     ],
-    [Stretch(["h"], [E], ["h"], [S]), Stretch([], [], [], [])],
+    [BpttSegment(["h"], [E], ["h"], [S]), BpttSegment([], [], [], [])],
 ]
 
 
-def test_stretches_by_hand():
-    assert list(stretches(DOCUMENTS, streams=2, steps=3)) == STRETCHES
+def test_bptt_segments_by_hand():
+    assert list(bptt_segments(DOCUMENTS, streams=2, steps=3)) == BPTT_BATCHES
 
 
 @pytest.mark.parametrize("steps", [1, 4, 50])
-def test_no_word_is_lost_between_stretches(rng, steps):
+def test_no_word_is_lost_between_bptt_segments(rng, steps):
     """n+1 pairs for each sentence, in order, of whole documents that lie in one stream."""
     texts = [[[f"{d}.{s}.{w}" for w in range(rng.integers(1, 9))] for s in range(rng.integers(1, 6))] for d in range(9)]
-    batches = list(stretches(iter(texts), 3, steps))
-    found = []
+    batches = list(bptt_segments(iter(texts), 3, steps))
+    read = []
     for row in range(3):
         words, following, reverse, preceding = (
             [word for batch in batches for word in batch[row][field]] for field in range(4)
@@ -120,18 +120,18 @@ def test_no_word_is_lost_between_stretches(rng, steps):
             assert words[start] == S and following[start : start + size] == sentence
             assert reverse[start] == E and preceding[start : start + size + 1] == [*sentence[::-1], S]
             assert reverse[start + 1 : start + size + 1] == sentence[::-1]
-            found.append((row, sentence))
+            read.append((row, sentence))
             start += size + 1
-    assert sorted(s for _, s in found) == sorted(s for text in texts for s in text)
+    assert sorted(s for _, s in read) == sorted(s for text in texts for s in text)
     rows = {}
-    for row, sentence in found:
+    for row, sentence in read:
         rows.setdefault(row, []).append(sentence)
     for sentences in rows.values():
         places = [tuple(map(int, sentence[0].split(".")[:2])) for sentence in sentences]
         assert places == sorted(places)  # documents one after the other
     for text in texts:
-        assert len({row for row, sentence in found if sentence in text}) == 1
-    full = [all(len(stretch.words) == steps for stretch in batch) for batch in batches]
+        assert len({row for row, sentence in read if sentence in text}) == 1
+    full = [all(len(segment.words) == steps for segment in batch) for batch in batches]
     assert full == sorted(full, reverse=True)  # only the last ones are shorter
 
 
@@ -140,19 +140,19 @@ def test_documents_are_read_as_they_are_needed():
         while True:
             yield iter([["a"] * 5] * 100)
 
-    source = stretches(endless(), 4, 7)
-    assert [len(stretch.words) for stretch in next(source)] == [7] * 4
+    source = bptt_segments(endless(), 4, 7)
+    assert [len(segment.words) for segment in next(source)] == [7] * 4
 
 
 def test_text_without_sentences():
-    assert list(stretches([], 2, 3)) == list(stretches([[], []], 2, 3)) == []
+    assert list(bptt_segments([], 2, 3)) == list(bptt_segments([[], []], 2, 3)) == []
 
 
 @pytest.mark.parametrize("read_words", [False, True])
 def test_stream_batch_by_hand(read_words):
     vocabulary = Vocabulary([S, E, "<UNK>", *"abcdefg"])  # h is unknown
     features = WordFeatures(vocabulary.vocab) if read_words else CharacterFeatures(max_characters=6)
-    inputs, targets, weights = stream_batch(features, vocabulary, STRETCHES[1])
+    inputs, targets, weights = stream_batch(features, vocabulary, BPTT_BATCHES[1])
     assert inputs["mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     key = features.keys[0]
     assert set(inputs) == {key, f"{key}_reverse", "mask"}
@@ -168,7 +168,7 @@ def test_stream_batch_by_hand(read_words):
 
 def test_batches_for_sampling():
     features, vocabulary = CharacterFeatures(max_characters=6), Vocabulary([S, E, "<UNK>", *"abcdefg"])
-    batch = stream_batch(features, vocabulary, STRETCHES[0])
+    batch = stream_batch(features, vocabulary, BPTT_BATCHES[0])
     inputs, targets, weights = for_sampling(*batch)
     assert set(inputs) == {*batch[0], "forward_targets", "backward_targets"}
     for direction in ("forward", "backward"):
@@ -193,7 +193,7 @@ def test_language_model_batch_by_hand():
         np.testing.assert_allclose(weights[key], real * (9 / 6), rtol=1e-7)
 
 
-def test_weights_make_the_mean_over_all_positions_that_over_the_real_ones(rng, features):
+def test_a_weighted_mean_over_all_positions_equals_that_over_the_real_ones(rng, features):
     characters = CharacterFeatures(max_length=30)
     sentences = [["w"] * int(n) for n in rng.integers(1, 40, 16)]
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "w"])
@@ -203,7 +203,7 @@ def test_weights_make_the_mean_over_all_positions_that_over_the_real_ones(rng, f
     masking = Masking(features.wordpiece)
     examples = [masking(pair, rng) for pair in next_sentence_rows(small, features, rng)]
     inputs, _, masked = pretrainer_batch(features, examples)
-    masks = np.arange(inputs["mlm_positions"].shape[1]) < np.array([[len(one.positions)] for one in examples])
+    masks = np.arange(inputs["mlm_positions"].shape[1]) < np.array([[len(example.positions)] for example in examples])
     for weight, chosen in (
         (weights["forward_logits"], real),
         (weights["backward_logits"], real),
@@ -242,7 +242,7 @@ def test_segments_are_whole_and_marked(pairs, features):
             assert segment == list(range(segment[0], segment[0] + len(segment)))  # consecutive pieces of the corpus
 
 
-def test_what_follows_really_follows_in_one_document(pairs, features):
+def test_next_sentences_follow_in_the_same_document(pairs, features):
     documents, place, rows = pairs
     seen = {True: 0, False: 0}
     for row, follows, first, second in rows:
@@ -268,8 +268,8 @@ def test_first_segments_begin_with_a_sentence_in_the_order_of_the_corpus(pairs, 
     assert starts.count(min(starts)) >= 1
     begin = [0, *(i for i in range(1, len(starts)) if starts[i] < starts[i - 1] - 500)]
     assert len(begin) == 6  # each pass over the corpus begins with its first sentences
-    for one, two in zip(begin, [*begin[1:], len(starts)], strict=True):
-        assert starts[one:two] == sorted(starts[one:two])
+    for first, second in zip(begin, [*begin[1:], len(starts)], strict=True):
+        assert starts[first:second] == sorted(starts[first:second])
 
 
 @pytest.mark.parametrize("sentences", [(1, 4), (1, 12), (30, 60)])
@@ -278,34 +278,36 @@ def test_half_of_the_second_segments_follow(features, rng, sentences, max_length
     """Of all pairs of more than a million pieces, the last sentences of documents included."""
     features = WordPieceFeatures(features.wordpiece, max_length)
     documents = corpus(rng, 40_000 // sum(sentences), sentences)
-    found, size = [], 0
+    result, size = [], 0
     while size < 1_000_000:
         for row, follows in next_sentence_rows(documents, features, rng):
-            found.append(follows)
+            result.append(follows)
             size += len(row)
-    assert abs(np.mean(found) - 0.5) < 3 * 0.5 / len(found) ** 0.5
+    assert abs(np.mean(result) - 0.5) < 3 * 0.5 / len(result) ** 0.5
 
 
-def test_both_ends_of_what_is_too_long_are_cut(rng):
+def test_long_segments_are_cut_at_both_ends(rng):
     """As the loop of the reference does it, one piece at a time."""
 
-    def loop(one, two, room):
-        while len(one) + len(two) > room:
-            longer = one if len(one) > len(two) else two
+    def loop(left, right, room):
+        while len(left) + len(right) > room:
+            longer = left if len(left) > len(right) else right
             del longer[0 if rng.random() < 0.5 else -1]
-        return one, two
+        return left, right
 
-    for one, two, room in itertools.product(range(7), range(7), range(9)):
-        sizes = [len(part) for part in loop(list(range(one)), list(range(two)), room)]
-        for part, size in zip(_cut(list(range(one)), list(range(two)), room, rng), sizes, strict=True):
+    for first, second, room in itertools.product(range(7), range(7), range(9)):
+        sizes = [len(part) for part in loop(list(range(first)), list(range(second)), room)]
+        for part, size in zip(_cut(list(range(first)), list(range(second)), room, rng), sizes, strict=True):
             assert len(part) == size and part == list(range(part[0], part[0] + size)) if part else not size
-    one, two = np.array([[part[0] for part in _cut(list(range(30)), list(range(20)), 10, rng)] for _ in range(4000)]).T
-    assert abs(one.mean() - 12.5) < 3 * (25 / 4 / 4000) ** 0.5 and abs(two.mean() - 7.5) < 3 * (15 / 4 / 4000) ** 0.5
+    left, right = np.array(
+        [[part[0] for part in _cut(list(range(30)), list(range(20)), 10, rng)] for _ in range(4000)]
+    ).T
+    assert abs(left.mean() - 12.5) < 3 * (25 / 4 / 4000) ** 0.5 and abs(right.mean() - 7.5) < 3 * (15 / 4 / 4000) ** 0.5
 
 
 def test_documents_of_one_sentence_have_no_next_ones(features, rng):
-    found = [follows for _, follows in next_sentence_rows(corpus(rng, 50, (1, 2)), features, rng)]
-    assert found == [False] * 50
+    following = [follows for _, follows in next_sentence_rows(corpus(rng, 50, (1, 2)), features, rng)]
+    assert following == [False] * 50
     assert not list(next_sentence_rows([[[7]], [[]], []], features, rng))  # and a single one has no pair
 
 
@@ -315,8 +317,8 @@ def test_segment_pairs_of_a_text_in_parts():
     documents = [[letter] * 50 for letter in "abcdef"]
     rows = list(segment_pairs(iter(documents), features, np.random.default_rng(0), buffer=100))
     ids = [{*row.tokens[1 : row.first - 1], *row.tokens[row.first : -1]} for row, _ in rows]
-    assert all(len({(id - 5) // 2 for id in found}) == 1 for found in ids)
-    assert {frozenset(found) for found in ids} == {
+    assert all(len({(id - 5) // 2 for id in row}) == 1 for row in ids)
+    assert {frozenset(row) for row in ids} == {
         frozenset(pair) for a in (5, 7, 9) for pair in ({a}, {a + 1}, {a, a + 1})
     }
 
@@ -331,8 +333,10 @@ def test_a_single_document_gives_pairs_too(rng, features):
 
 def test_pairs_are_the_same_for_the_same_seed(features):
     documents = corpus(np.random.default_rng(1), 5)
-    one, two, three = (list(next_sentence_rows(documents, features, np.random.default_rng(seed))) for seed in (1, 1, 2))
-    assert one == two and one != three
+    first, second, third = (
+        list(next_sentence_rows(documents, features, np.random.default_rng(seed))) for seed in (1, 1, 2)
+    )
+    assert first == second and first != third
 
 
 def test_short_pairs(features):
@@ -369,9 +373,9 @@ def rows():
     rng = np.random.default_rng(5)
     rows = []
     for _ in range(18_000):
-        one, two = (rng.integers(len(SPECIAL_PIECES) - 5, ORDINARY, rng.integers(5, 55)) for _ in range(2))
-        one, two = (np.where(part < len(SPECIAL_PIECES), 1, part).tolist() for part in (one, two))
-        rows.append((Row([2, *one, 3, *two, 3], first=len(one) + 2), bool(rng.random() < 0.5)))
+        left, right = (rng.integers(len(SPECIAL_PIECES) - 5, ORDINARY, rng.integers(5, 55)) for _ in range(2))
+        left, right = (np.where(part < len(SPECIAL_PIECES), 1, part).tolist() for part in (left, right))
+        rows.append((Row([2, *left, 3, *right, 3], first=len(left) + 2), bool(rng.random() < 0.5)))
     assert sum(len(row) for row, _ in rows) > 1_060_000
     return rows
 
@@ -381,32 +385,32 @@ def test_masked_pieces(wordpiece, rows, rng, whole_words):
     masking = Masking(wordpiece, whole_words=whole_words)
     maskable, after, labels = 0, [], []
     for row, follows in rows:
-        one = masking((row, follows), rng)
+        masked = masking((row, follows), rng)
         before = np.array(row.tokens)
-        assert (one.first, one.follows, len(one.tokens)) == (row.first, follows, len(row))
-        assert one.positions == sorted(set(one.positions))
-        assert before[one.positions].tolist() == one.labels
-        assert not np.isin(one.labels, SPECIALS).any()  # special pieces are never chosen
-        rest = np.delete(np.arange(len(before)), one.positions)
-        assert (np.array(one.tokens)[rest] == before[rest]).all()  # nothing else has changed
+        assert (masked.first, masked.follows, len(masked.tokens)) == (row.first, follows, len(row))
+        assert masked.positions == sorted(set(masked.positions))
+        assert before[masked.positions].tolist() == masked.labels
+        assert not np.isin(masked.labels, SPECIALS).any()  # special pieces are never chosen
+        rest = np.delete(np.arange(len(before)), masked.positions)
+        assert (np.array(masked.tokens)[rest] == before[rest]).all()  # nothing else has changed
         ordinary = (before >= len(SPECIAL_PIECES)).sum()
         most = int(0.15 * ordinary) + 1
-        assert len(one.positions) <= most and (whole_words or len(one.positions) >= most - 1)
+        assert len(masked.positions) <= most and (whole_words or len(masked.positions) >= most - 1)
         maskable += ordinary
-        after += np.array(one.tokens)[one.positions].tolist()
-        labels += one.labels
+        after += np.array(masked.tokens)[masked.positions].tolist()
+        labels += masked.labels
     assert maskable > 1_000_000
     after, labels, total = np.array(after), np.array(labels), len(labels)
     assert abs(total / maskable - 0.15) < 3 * (0.15 * 0.85 / maskable) ** 0.5
 
     random = (after != labels) & (after != wordpiece.mask)
     chance = 1 / (ORDINARY)  # that a random piece is the same as before
-    for found, share in (
+    for actual, fraction in (
         (after == wordpiece.mask, 0.8),
         (random, 0.1 * (1 - chance)),
         (after == labels, 0.1 * (1 + chance)),
     ):
-        assert abs(found.mean() - share) < 3 * (share * (1 - share) / total) ** 0.5
+        assert abs(actual.mean() - fraction) < 3 * (fraction * (1 - fraction) / total) ** 0.5
     assert not np.isin(after[random], SPECIALS).any()
     expected, deviation = (len(SPECIAL_PIECES) + ORDINARY / 2 - 0.5), ORDINARY / 12**0.5
     assert abs(after[random].mean() - expected) < 3 * deviation / random.sum() ** 0.5  # from the whole vocabulary
@@ -421,11 +425,11 @@ def test_whole_words_are_masked_whole(wordpiece, rows, rng):
                 assert (position in chosen) == (position - 1 in chosen)
 
 
-def test_a_word_larger_than_the_share_is_passed_over(rng):
-    masking = Masking(WordPiece([*SPECIAL_PIECES, "a", "##b", "c"]), share=0.2, whole_words=True)
+def test_a_word_longer_than_the_remaining_count_is_skipped(rng):
+    masking = Masking(WordPiece([*SPECIAL_PIECES, "a", "##b", "c"]), fraction=0.2, whole_words=True)
     row = Row([2, 5, *[6] * 7, 7, 3, 7, 3], first=11)  # one word of eight pieces, and two of one
-    found = [masking((row, True), rng).positions for _ in range(50)]
-    assert {tuple(positions) for positions in found} == {(9, 11)}
+    result = [masking((row, True), rng).positions for _ in range(50)]
+    assert {tuple(positions) for positions in result} == {(9, 11)}
 
 
 def test_every_position_is_masked_equally_often(wordpiece, rng):
@@ -438,14 +442,14 @@ def test_every_position_is_masked_equally_often(wordpiece, rng):
 
 def test_masking_is_drawn_anew_and_repeats_with_the_seed(wordpiece, rows):
     masking = Masking(wordpiece)
-    one, two, three = ([masking(row, rng) for row in rows[:20]] for rng in map(np.random.default_rng, (1, 1, 2)))
-    assert one == two and one != three
+    first, second, third = ([masking(row, rng) for row in rows[:20]] for rng in map(np.random.default_rng, (1, 1, 2)))
+    assert first == second and first != third
 
 
 def test_masking_errors(wordpiece):
-    for share in (0.0, 1.0):
-        with pytest.raises(ValueError, match=f"share={share}: a share of the pieces"):
-            Masking(wordpiece, share)
+    for fraction in (0.0, 1.0):
+        with pytest.raises(ValueError, match=f"fraction={fraction}: of the pieces"):
+            Masking(wordpiece, fraction)
     with pytest.raises(ValueError, match="only special pieces"):
         Masking(WordPiece(SPECIAL_PIECES))
 

@@ -34,20 +34,22 @@ def test_standard_error(rng):
 @pytest.mark.parametrize("count", [1, 2, 50])
 def test_class_metrics_are_those_of_scikit_learn(rng, labels, count):
     for _ in range(50):
-        one, two = (rng.choice(labels, p=rng.dirichlet([0.5] * len(labels)), size=count).tolist() for _ in range(2))
+        first, second = (
+            rng.choice(labels, p=rng.dirichlet([0.5] * len(labels)), size=count).tolist() for _ in range(2)
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # undefined figures
             for average in ("macro", "micro"):
-                expected = metrics.f1_score(one, two, labels=labels, average=average, zero_division=0)
-                assert scores.f1(one, two, labels, average) == pytest.approx(expected)
-            positive = metrics.f1_score(one, two, labels=["b"], average="macro", zero_division=0)
-            assert scores.f1(one, two, ["b"]) == pytest.approx(positive)
-            assert scores.matthews(one, two) == pytest.approx(metrics.matthews_corrcoef(one, two), abs=1e-12)
-            table = metrics.confusion_matrix(one, two, labels=labels)
-        assert scores.confusion(one, two, labels).tolist() == table.tolist()
+                expected = metrics.f1_score(first, second, labels=labels, average=average, zero_division=0)
+                assert scores.f1(first, second, labels, average) == pytest.approx(expected)
+            positive = metrics.f1_score(first, second, labels=["b"], average="macro", zero_division=0)
+            assert scores.f1(first, second, ["b"]) == pytest.approx(positive)
+            assert scores.matthews(first, second) == pytest.approx(metrics.matthews_corrcoef(first, second), abs=1e-12)
+            table = metrics.confusion_matrix(first, second, labels=labels)
+        assert scores.confusion(first, second, labels).tolist() == table.tolist()
 
 
-def test_what_is_no_label_is_not_confused_but_wrong():
+def test_unknown_labels_are_wrong_but_not_in_the_confusion_table():
     assert scores.confusion(["a", "b", "x"], ["a", None, "a"], ["a", "b"]).tolist() == [[1, 0], [0, 0]]
     assert scores.f1(["a", "a"], ["a", None], ["a"]) == pytest.approx(2 / 3)
     with pytest.raises(ValueError, match="average 'weighted'; one of macro, micro"):
@@ -57,24 +59,25 @@ def test_what_is_no_label_is_not_confused_but_wrong():
 def test_multilabel_f1_is_that_of_scikit_learn(rng):
     labels = ["a", "b", "c"]
     for _ in range(50):
-        one, two = (rng.random((20, 3)) < rng.random(3) * 0.7 for _ in range(2))
+        first, second = (rng.random((20, 3)) < rng.random(3) * 0.7 for _ in range(2))
         sets = [
-            [[label for label, is_on in zip(labels, row, strict=True) if is_on] for row in side] for side in (one, two)
+            [[label for label, is_on in zip(labels, row, strict=True) if is_on] for row in side]
+            for side in (first, second)
         ]
         for average in ("macro", "micro"):
-            expected = metrics.f1_score(one, two, average=average, zero_division=0)
+            expected = metrics.f1_score(first, second, average=average, zero_division=0)
             assert scores.f1(*sets, labels, average) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("count", [2, 3, 200])
 def test_correlations_are_those_of_scipy(rng, count):
     for digits in (0, 1, 8):
-        one = 1e3 + rng.normal(size=count).round(digits)
-        two = rng.normal(size=count).round(digits) * 1e-3 + one
-        if np.ptp(one) and np.ptp(two):
-            assert scores.pearson(one, two) == pytest.approx(stats.pearsonr(one, two).statistic, abs=1e-9)
-            assert scores.spearman(one, two) == pytest.approx(stats.spearmanr(one, two).statistic, abs=1e-9)
-        assert scores.mean_squared_error(one, two) == pytest.approx(metrics.mean_squared_error(one, two))
+        first = 1e3 + rng.normal(size=count).round(digits)
+        second = rng.normal(size=count).round(digits) * 1e-3 + first
+        if np.ptp(first) and np.ptp(second):
+            assert scores.pearson(first, second) == pytest.approx(stats.pearsonr(first, second).statistic, abs=1e-9)
+            assert scores.spearman(first, second) == pytest.approx(stats.spearmanr(first, second).statistic, abs=1e-9)
+        assert scores.mean_squared_error(first, second) == pytest.approx(metrics.mean_squared_error(first, second))
 
 
 def test_the_correlation_with_a_constant_is_zero():
@@ -85,14 +88,14 @@ def test_the_correlation_with_a_constant_is_zero():
 def test_span_scores_are_those_of_seqeval(rng):
     tags = ["O", "O", "O", *(f"{mark}-{kind}" for mark in "BI" for kind in ("x", "y"))]
     for _ in range(100):
-        one = [rng.choice(tags, size=rng.integers(1, 12)).tolist() for _ in range(10)]
-        two = [[tag if rng.random() < 0.8 else str(rng.choice(tags)) for tag in sentence] for sentence in one]
-        found = span_scores(one, two)
-        report = seqeval.metrics.classification_report(one, two, output_dict=True, zero_division=0)
+        first = [rng.choice(tags, size=rng.integers(1, 12)).tolist() for _ in range(10)]
+        second = [[tag if rng.random() < 0.8 else str(rng.choice(tags)) for tag in sentence] for sentence in first]
+        actual = span_scores(first, second)
+        report = seqeval.metrics.classification_report(first, second, output_dict=True, zero_division=0)
         for ours, theirs in {"": "micro avg", "x": "x", "y": "y"}.items():
             expected = report.get(theirs, dict.fromkeys(("precision", "recall", "f1-score", "support"), 0))
             expected = {name.removesuffix("-score"): float(value) for name, value in expected.items()}
-            assert found.get(ours, dict.fromkeys(expected, 0)) == pytest.approx(expected)
+            assert actual.get(ours, dict.fromkeys(expected, 0)) == pytest.approx(expected)
 
 
 def test_a_sentence_without_spans():
@@ -138,11 +141,12 @@ def test_answers(prediction, truths, exact, f1):
 def test_bootstrap(rng):
     """Its width is that of the standard error, and it holds the truth as often as it says."""
     right = rng.random((200, 400)) < 0.7
-    found = np.array([scores.bootstrap(lambda drawn, row=row: row[drawn].mean(), 400, samples=200) for row in right])
-    assert np.mean(found[:, 1] - found[:, 0]) == pytest.approx(2 * 1.96 * standard_error(0.7, 400), rel=0.1)
-    assert 0.9 < np.mean((found[:, 0] <= 0.7) & (found[:, 1] >= 0.7)) <= 0.99
+    rates = (lambda drawn, row=row: row[drawn].mean() for row in right)
+    intervals = np.array([scores.bootstrap(rate, 400, samples=200) for rate in rates])
+    assert np.mean(intervals[:, 1] - intervals[:, 0]) == pytest.approx(2 * 1.96 * standard_error(0.7, 400), rel=0.1)
+    assert 0.9 < np.mean((intervals[:, 0] <= 0.7) & (intervals[:, 1] >= 0.7)) <= 0.99
     low, high = scores.bootstrap(lambda drawn: right[0][drawn].mean(), 400, level=0.5)
-    assert found[0][0] < low < high < found[0][1]
+    assert intervals[0][0] < low < high < intervals[0][1]
     assert (
         scores.bootstrap(np.mean, 10, seed=1) == scores.bootstrap(np.mean, 10, seed=1) != scores.bootstrap(np.mean, 10)
     )

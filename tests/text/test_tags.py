@@ -51,7 +51,7 @@ def test_spans_are_those_of_seqeval(rng):
             assert spans(sentence) == expected == spans(to_iob2(sentence)), sentence
 
 
-def test_what_is_no_tag_is_outside():
+def test_invalid_tags_are_outside():
     assert spans(["B-x", None, "I-x", "VB", ""]) == [("x", 0, 1), ("x", 2, 3)]
 
 

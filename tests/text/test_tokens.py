@@ -49,9 +49,9 @@ def test_words(text, expected):
 )
 def test_spans_of_words_point_into_the_original_text(text):
     removed = dict.fromkeys([0xFEFF])
-    found = words(text)
-    assert [text[word.start : word.end].translate(removed) for word in found] == [word.text for word in found]
-    assert all(one.end <= two.start for one, two in itertools.pairwise(found))
+    split = words(text)
+    assert [text[word.start : word.end].translate(removed) for word in split] == [word.text for word in split]
+    assert all(first.end <= second.start for first, second in itertools.pairwise(split))
 
 
 def test_spans_with_removed_characters():
@@ -97,7 +97,7 @@ def test_half_a_surrogate_pair_is_left_out():
 
 
 @pytest.mark.parametrize("text", [None, b"to", 3])
-def test_what_is_no_text(text):
+def test_inputs_that_are_not_text(text):
     for encode in (WordPiece(VOCAB).encode_batch, WordPiece(VOCAB).ids_batch):
         with pytest.raises(TypeError, match=f"text 1 is {text!r}: give a string"):
             encode(["to", text])
@@ -145,8 +145,8 @@ def test_accents_are_stripped_by_choice():
 
 @pytest.mark.parametrize("split_cjk", [True, False])
 def test_chinese_characters_are_words_by_choice(split_cjk):
-    found = WordPiece([*VOCAB, "##本"], split_cjk=split_cjk).encode("日本to")
-    assert [(piece.id, piece.word) for piece in found] == (
+    encoded = WordPiece([*VOCAB, "##本"], split_cjk=split_cjk).encode("日本to")
+    assert [(piece.id, piece.word) for piece in encoded] == (
         [(VOCAB.index("日"), 0), (VOCAB.index("本"), 1), (VOCAB.index("to"), 2)] if split_cjk else [(1, 0)]
     )
     assert len(WordPiece([*VOCAB, "##本"], split_cjk=split_cjk).encode("日本")) == 2
@@ -261,8 +261,8 @@ def test_where_pieces_are_not_those_of_google(text, google, ours):
 
 def test_spans_and_word_numbers_of_pieces():
     text = "  Unable José\u0301 日本"
-    found = WordPiece(VOCAB).encode(text)
-    assert [(text[piece.start : piece.end], piece.word) for piece in found] == [
+    encoded = WordPiece(VOCAB).encode(text)
+    assert [(text[piece.start : piece.end], piece.word) for piece in encoded] == [
         ("Un", 0),
         ("able", 0),
         ("José", 1),  # an accent that is stripped at the end of a word is left out
@@ -291,13 +291,13 @@ def test_pieces_of_words_that_are_split_already():
 
 
 def test_vocabulary_errors_name_piece_and_line():
-    with pytest.raises(ValueError, match=r"'un' stands on lines 6 and 8"):
+    with pytest.raises(ValueError, match=r"'un' is on lines 6 and 8"):
         WordPiece([*SPECIAL_PIECES, "un", "to", "un"])
     with pytest.raises(ValueError, match=r"vocabulary: \[CLS\], \[MASK\] missing"):
         WordPiece(["[PAD]", "[UNK]", "[SEP]", "a"])
 
 
-def test_special_pieces_may_stand_anywhere():
+def test_special_pieces_may_have_any_id():
     pieces = WordPiece(["a", *reversed(SPECIAL_PIECES), "b"])
     assert (pieces.mask, pieces.sep, pieces.cls, pieces.unk, pieces.pad) == (1, 2, 3, 4, 5)
     assert [piece.id for piece in pieces.encode("b a c")] == [6, 0, 4]
@@ -359,7 +359,7 @@ def test_train_with_the_rules_of_the_vocabulary(lowercase, strip_accents):
     assert "日本語" not in WordPiece.train(["日本語"] * 9, 100).vocab
 
 
-def test_train_with_a_number_of_letters():
+def test_train_with_a_limited_alphabet():
     texts = ["aaaa bbb cc d"] * 5
     pieces = WordPiece.train(texts, 60, alphabet=2)
     assert {piece for piece in pieces.vocab if len(piece.removeprefix("##")) == 1} == {"a", "b", "##a", "##b"}
@@ -369,14 +369,14 @@ def test_train_with_a_number_of_letters():
         WordPiece.train(texts, 8, alphabet=4)
 
 
-def test_train_with_letters_of_ones_choice():
+def test_train_with_a_given_alphabet():
     pieces = WordPiece.train(["aaaa bbb cc d"] * 5, 60, alphabet="dbz")
     single = {piece for piece in pieces.vocab if len(piece.removeprefix("##")) == 1}
     assert single == {"b", "d", "z", "##b", "##d", "##z"}  # each word of these letters has pieces
     assert pieces.unk not in pieces.ids_batch(["zdb bdz"])[0] and pieces.ids_batch(["a"]) == [[pieces.unk]]
 
 
-def test_train_with_special_pieces_in_places():
+def test_train_with_special_pieces_at_given_ids():
     special = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[ENT]"]
     pieces = WordPiece.train(["[ENT] ent ent [unused0]"] * 5, 60, special=special)
     assert pieces.vocab[:8] == special and (pieces.pad, pieces.unk, pieces.mask) == (0, 3, 6)
@@ -384,12 +384,12 @@ def test_train_with_special_pieces_in_places():
     assert "ent" in pieces.vocab
     with pytest.raises(ValueError, match=r"\[MASK\] missing"):
         WordPiece.train(["a"], 60, special=special[:6])
-    with pytest.raises(ValueError, match=r"'\[ENT\]' stands on lines 8 and 9"):
+    with pytest.raises(ValueError, match=r"'\[ENT\]' is on lines 8 and 9"):
         WordPiece.train(["a"], 60, special=[*special, "[ENT]"])
 
 
 @pytest.mark.parametrize("at_once", [0, 30, 10_000])
-def test_train_with_a_smallest_count(monkeypatch, at_once):
+def test_train_with_a_minimum_count(monkeypatch, at_once):
     monkeypatch.setattr(tokens, "_AT_ONCE", at_once)
     texts = ["rare"] * 9 + ["often"] * 10
     assert {"often", "rare"} <= set(WordPiece.train(texts, 60).vocab)

@@ -71,7 +71,7 @@ def test_a_folder_is_old_or_new_wherever_its_writer_is_killed(tmp_path, event):
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_killed_writer_of_a_file_leaves_nothing_for_ever(tmp_path):
+def test_files_of_a_killed_writer_are_removed_by_the_next(tmp_path):
     code = """
 import os, signal, sys
 from keras_ctxrep.text.bundle import written_whole
@@ -99,7 +99,7 @@ def test_temporary_folders_of_others_stay(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == others
 
 
-def test_a_new_folder_in_a_new_place(tmp_path):
+def test_a_new_folder_in_a_new_parent_folder(tmp_path):
     with bundles.written_whole_folder(tmp_path / "new" / "model") as folder:
         (folder / "a").write_text("new")
     assert contents(tmp_path / "new" / "model") == {"a": "new"} and os.listdir(tmp_path / "new") == ["model"]
@@ -114,7 +114,7 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
     assert (tmp_path / "link").is_symlink() and contents(tmp_path / "model") == {"a": "new"}
 
 
-def test_what_no_folder_can_take_the_place_of(tmp_path):
+def test_paths_that_cannot_be_replaced_by_a_folder(tmp_path):
     (tmp_path / "file").write_text("mine")
     with (
         pytest.raises(ValueError, match=r"file: a file; name a folder$"),

@@ -50,11 +50,11 @@ def test_the_bundle_is_inside(file):
 @pytest.mark.slow  # two conversions of a biLM
 def test_the_answer_does_not_depend_on_the_signature(models, tmp_path):
     texts = ["the violin", "snow"]
-    found = []
+    result = []
     for lengths in ((8,), (32,)):
         path = quantize.convert(models / "elmo" / "classifier", tmp_path / "m.tflite", "none", lengths)
-        found.append(runtime.load(path).probabilities(texts))
-    np.testing.assert_allclose(found[0], found[1], atol=1e-6)
+        result.append(runtime.load(path).probabilities(texts))
+    np.testing.assert_allclose(result[0], result[1], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_words_without_pieces(tmp_path):
     edge = runtime.load(quantize.convert(tmp_path / "m", tmp_path / "m.tflite", "none", (16, 32)))
     sentence = ["a", "b", "\u200b"] * 6
     text = " ".join(word for word in sentence if word != "\u200b")
-    expected, found = (predictor([sentence, text]) for predictor in (train.predictor(tmp_path / "m"), edge))
-    for one, two in zip(expected, found, strict=True):
-        assert [word["label"] for word in one["words"]] == [word["label"] for word in two["words"]]
-        np.testing.assert_allclose(*([word["score"] for word in a["words"]] for a in (one, two)), atol=1e-5)
-    assert [word["label"] is None for word in found[0]["words"]] == [False, False, True] * 6
-    labels = [word["label"] for word in found[0]["words"] if word["label"]]
-    assert labels == [word["label"] for word in found[1]["words"]] and len(set(labels)) > 1
+    expected, actual = (predictor([sentence, text]) for predictor in (train.predictor(tmp_path / "m"), edge))
+    for wanted, entry in zip(expected, actual, strict=True):
+        assert [word["label"] for word in wanted["words"]] == [word["label"] for word in entry["words"]]
+        np.testing.assert_allclose(*([word["score"] for word in a["words"]] for a in (wanted, entry)), atol=1e-5)
+    assert [word["label"] is None for word in actual[0]["words"]] == [False, False, True] * 6
+    labels = [word["label"] for word in actual[0]["words"] if word["label"]]
+    assert labels == [word["label"] for word in actual[1]["words"]] and len(set(labels)) > 1

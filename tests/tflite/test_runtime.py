@@ -2,7 +2,7 @@ import pytest
 from keras_ctxrep_tflite import runtime
 
 
-def test_files_that_are_none(tmp_path):
+def test_files_without_a_bundle(tmp_path):
     with pytest.raises(ValueError, match="no such file"):
         runtime.load(tmp_path / "missing.tflite")
     (tmp_path / "a.tflite").write_bytes(b"TFL3" * 100)

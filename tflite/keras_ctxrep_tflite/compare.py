@@ -97,7 +97,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
     results = [engine.predictor.ask(examples) for engine in engines]
     for example, answer in zip(examples, results[0], strict=True):
         if "error" in answer:
-            raise ValueError(f"{example.place or example}: {answer['error']}")
+            raise ValueError(f"{example.source or example}: {answer['error']}")
     seconds = np.empty((len(engines), len(examples)))
     for column, example in enumerate(examples):
         for row, engine in enumerate(engines):
