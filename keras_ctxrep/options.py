@@ -264,7 +264,9 @@ class Finetuning(Rows, Training):
     freeze: bool | None = option(None, "freeze the encoder (default: for ELMo)")
     from_scratch: bool = option(False, "start from random weights, as a baseline")
     stack: str | None = option(None, "a task network over the encoder", choices=("lstm", "gru", "cnn"))
-    units: int = option(256, "width of the task network, in each direction", above=0, metavar="N")
+    units: int | None = option(
+        None, "width of the task network, in each direction (default: 256)", above=0, metavar="N"
+    )
     extra_embeddings: str | Path | None = option(
         None, "static vectors that the task network reads too, with an ELMo: a folder", metavar="FOLDER"
     )

@@ -209,12 +209,15 @@ class _Job:
         needs_indicator = bundle.reads.indicate and not bundle.features.indicate
         kind = chosen.stack or ("lstm" if needs_indicator else None)
         if kind is None:
-            if chosen.output_mix or chosen.top_only or chosen.extra_embeddings:
-                raise ValueError("output_mix, top_only and extra_embeddings need a task network, such as stack='lstm'")
+            for name in ("units", "output_mix", "top_only", "extra_embeddings"):
+                if getattr(chosen, name):
+                    raise ValueError(f"{name} is for a task network, and there is none: choose one, e.g. stack='lstm'")
             return {}
+        if chosen.mix is not None:
+            raise ValueError(f"mix={chosen.mix}: a task network reads a mix, or the top layer with top_only")
         dropout = family.dropout if chosen.dropout is None else chosen.dropout
         mix = "top" if chosen.top_only else "all"
-        network = {"kind": kind, "units": chosen.units, "dropout": dropout, "mix": mix, "l2": family.mix_l2}
+        network = {"kind": kind, "units": chosen.units or 256, "dropout": dropout, "mix": mix, "l2": family.mix_l2}
         return network | ({"output_mix": True} if chosen.output_mix else {})
 
     def _head(self, bundle: Bundle) -> dict:

@@ -159,7 +159,8 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
 def test_a_task_network_over_a_frozen_elmo(task, options, data, models, vectors, tmp_path):
     options = options | ({"extra_embeddings": vectors} if "extra_embeddings" in options else {})
     encoder = models / "elmo" / "pretrained"
-    options |= {"units": 32, "learning_rate": 0.02, "steps": 200, "batch_size": 32, "dropout": 0.0}
+    options |= {"learning_rate": 0.02, "steps": 200, "batch_size": 32, "dropout": 0.0}
+    options |= {"units": 32} if "stack" in options else {}
     scores = learn(data, task, encoder, tmp_path, **options)
     assert scores[scores["metric"]] > 0.6  # of an encoder of 16 numbers
     model, bundle = train.load(tmp_path)
@@ -313,8 +314,10 @@ def test_the_examples_are_not_all_held_in_memory(vectors, tmp_path, monkeypatch)
     ("options", "message"),
     [
         ({"crf": True}, "crf is an option of the task 'tag', and the task is 'classify'"),
-        ({"output_mix": True}, "output_mix, top_only and extra_embeddings need a task network, such as stack='lstm'"),
-        ({"extra_embeddings": "vectors"}, "output_mix, top_only and extra_embeddings need a task network"),
+        ({"output_mix": True}, "output_mix is for a task network, and there is none: choose one, e.g. stack='lstm'"),
+        ({"extra_embeddings": "vectors"}, "extra_embeddings is for a task network, and there is none"),
+        ({"units": 8}, "units is for a task network, and there is none"),
+        ({"stack": "lstm", "mix": False}, "mix=False: a task network reads a mix, or the top layer with top_only"),
         ({"stack": "rnn"}, "stack='rnn': choose lstm, gru or cnn"),
         (
             {"stack": "lstm", "extra_embeddings": "vectors"},
