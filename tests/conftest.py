@@ -1,4 +1,4 @@
-"""Settings that must be made before TensorFlow is imported, and the fixtures that all tests share."""
+"""Settings that must be made before TensorFlow is imported, and the fixtures that every room shares."""
 
 import os
 import random

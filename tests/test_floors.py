@@ -1,4 +1,4 @@
-"""Imports go to the same or a lower level, and what the edge needs loads without TensorFlow and Keras."""
+"""Imports only run downward, and the floor for the edge loads without TensorFlow and Keras."""
 
 import ast
 import os
@@ -16,7 +16,7 @@ PACKAGES = {
     "keras_ctxrep_export": "export/keras_ctxrep_export",
     "keras_ctxrep_tflite": "tflite/keras_ctxrep_tflite",
 }
-LEVELS = {
+FLOORS = {
     "keras_ctxrep.cli": 5,
     "keras_ctxrep.flags": 5,
     "keras_ctxrep.demo": 5,
@@ -42,9 +42,9 @@ LEVELS = {
     "keras_ctxrep.layers": 1,
     "keras_ctxrep": 0,
 }
-INDEPENDENT = ("keras_ctxrep.text", "keras_ctxrep.layers")  # on one level, and do not import each other
+STRANGERS = ("keras_ctxrep.text", "keras_ctxrep.layers")  # on one floor, and do not know each other
 TENSORFLOW = ("tensorflow", "tensorflow_text")
-# module or package -> where it may import TensorFlow: nowhere, or inside functions
+# module or room -> where it may import TensorFlow: nowhere, or inside functions
 WITHOUT_TENSORFLOW = {
     "keras_ctxrep.layers.lstm": "functions",
     "keras_ctxrep.layers.char_cnn": "functions",
@@ -69,7 +69,7 @@ WITHOUT_KERAS = (
     "keras_ctxrep_tflite.runtime",
     "keras_ctxrep_tflite.__init__",
 )
-# module or package -> all that it imports besides the standard library, outside of functions
+# module or room -> all that it imports beside the standard library, outside of functions
 AT_IMPORT = {
     "keras_ctxrep.options": (),
     "keras_ctxrep.tasks": ("numpy", "keras_ctxrep.options", "keras_ctxrep.text", "keras_ctxrep.tasks"),
@@ -77,9 +77,9 @@ AT_IMPORT = {
 }
 
 
-def within(name, names):
-    """The first of `names` that is the module itself or a package around it."""
-    return next((around for around in names if name == around or name.startswith(f"{around}.")), None)
+def within(name, places):
+    """The first of `places` that a module is, or lies in."""
+    return next((place for place in places if name == place or name.startswith(f"{place}.")), None)
 
 
 def modules(root):
@@ -106,42 +106,42 @@ def imports(tree):
     return walk(tree, False)
 
 
-def violations(root):
-    """Every import that is not allowed, as "file:line: what is wrong"."""
+def offences(root):
+    """Every import that the house does not allow, as "file:line: what is wrong"."""
     messages = []
     for name, path in modules(root):
-        package = within(name, LEVELS)
-        if package == "keras_ctxrep" and not name.endswith("__init__"):
-            messages.append(f"{path.relative_to(root)}: has no level yet; give it one in {Path(__file__).name}")
+        room = within(name, FLOORS)
+        if room == "keras_ctxrep" and not name.endswith("__init__"):
+            messages.append(f"{path.relative_to(root)}: has no floor yet; give it one in {Path(__file__).name}")
             continue
         for target, line, inside, relative in imports(ast.parse(path.read_text(encoding="utf-8"))):
-            statement = f"{path.relative_to(root)}:{line}: {target}"
-            other = within(target, LEVELS)
+            place = f"{path.relative_to(root)}:{line}: {target}"
+            other = within(target, FLOORS)
             if relative:
-                messages.append(f"{statement} is relative")
+                messages.append(f"{place} is relative")
                 continue
-            if other and LEVELS[other] > LEVELS[package]:
-                messages.append(f"{statement} is on level {LEVELS[other]}, above level {LEVELS[package]}")
-            if other in INDEPENDENT and package in INDEPENDENT and other != package:
-                messages.append(f"{statement} is independent of {package}")
-            tensorflow_rule = within(name, WITHOUT_TENSORFLOW)
-            allowed = inside and tensorflow_rule and WITHOUT_TENSORFLOW[tensorflow_rule] == "functions"
-            if tensorflow_rule and not allowed and within(target, TENSORFLOW):
-                messages.append(f"{statement} in a file without TensorFlow")
-            light_package = within(name, AT_IMPORT)
+            if other and FLOORS[other] > FLOORS[room]:
+                messages.append(f"{place} lies on floor {FLOORS[other]}, above floor {FLOORS[room]}")
+            if other in STRANGERS and room in STRANGERS and other != room:
+                messages.append(f"{place} is a stranger to {room}")
+            place_of_tensorflow = within(name, WITHOUT_TENSORFLOW)
+            allowed = inside and place_of_tensorflow and WITHOUT_TENSORFLOW[place_of_tensorflow] == "functions"
+            if place_of_tensorflow and not allowed and within(target, TENSORFLOW):
+                messages.append(f"{place} in a file without TensorFlow")
+            room_of_few = within(name, AT_IMPORT)
             standard = target.partition(".")[0] in sys.stdlib_module_names
-            if light_package and not (inside or standard or within(target, AT_IMPORT[light_package])):
-                messages.append(f"{statement} is imported with {light_package}, which imports as little as possible")
+            if room_of_few and not (inside or standard or within(target, AT_IMPORT[room_of_few])):
+                messages.append(f"{place} is imported with {room_of_few}, which takes no more than it has to")
             elif within(name, WITHOUT_KERAS) and within(target, ["keras"]):
-                messages.append(f"{statement} in a file without Keras")
+                messages.append(f"{place} in a file without Keras")
     return messages
 
 
-def test_imports_go_to_the_same_or_a_lower_level():
-    assert not violations(ROOT), "\n".join(violations(ROOT))
+def test_imports_run_downward():
+    assert not offences(ROOT), "\n".join(offences(ROOT))
 
 
-def test_every_package_is_covered():
+def test_every_room_is_found():
     names = {name for name, _ in modules(ROOT)}
     assert {"keras_ctxrep.text.tokens", "keras_ctxrep.layers.lstm", "keras_ctxrep.models.bert"} <= names
 
@@ -157,22 +157,22 @@ def test_every_package_is_covered():
         ("keras_ctxrep/tasks/tag.py", "from keras_ctxrep.predict import Predictor", "is imported with"),
         ("keras_ctxrep/tasks/tag.py", "class A:\n    def f():\n        import keras, tensorflow", None),
         ("keras_ctxrep/tasks/tag.py", "def f():\n    from keras_ctxrep.models import heads", None),
-        ("keras_ctxrep/tasks/tag.py", "def f():\n    from keras_ctxrep import train", ":2: .* level 3, above level 2"),
+        ("keras_ctxrep/tasks/tag.py", "def f():\n    from keras_ctxrep import train", ":2: .* floor 3, above floor 2"),
         ("keras_ctxrep/tasks/tag.py", "import numpy\nfrom keras_ctxrep import options\nimport re", None),
         ("keras_ctxrep/predict.py", "import numpy\nfrom keras_ctxrep import tasks", None),
         ("keras_ctxrep/predict.py", "def f():\n    import keras", "without Keras"),
         ("keras_ctxrep/predict.py", "def f():\n    import tensorflow", "without TensorFlow"),
-        ("keras_ctxrep/text/files.py", "from keras_ctxrep import tasks", "tasks is on level 2, above level 1"),
-        ("keras_ctxrep/train.py", "from keras_ctxrep import recipes", "recipes is on level 4, above level 3"),
-        ("keras_ctxrep/recipes/scoring.py", "from keras_ctxrep import flags", "flags is on level 5, above level 4"),
-        ("keras_ctxrep/models/bert.py", "from keras_ctxrep import train", "train is on level 3, above level 2"),
-        ("keras_ctxrep/models/bert.py", "import keras_ctxrep.train as t", "train is on level 3, above level 2"),
-        ("keras_ctxrep/text/tokens.py", "def f():\n    from keras_ctxrep.models.bert import x", ":2: .* above level 1"),
-        ("keras_ctxrep/text/tokens.py", "from keras_ctxrep.layers.mix import ScalarMix", "independent"),
-        ("keras_ctxrep/layers/mix.py", "from keras_ctxrep.text import tokens", "independent"),
-        ("keras_ctxrep/train.py", "from keras_ctxrep.cli import main", "above level 3"),
+        ("keras_ctxrep/text/files.py", "from keras_ctxrep import tasks", "tasks lies on floor 2, above floor 1"),
+        ("keras_ctxrep/train.py", "from keras_ctxrep import recipes", "recipes lies on floor 4, above floor 3"),
+        ("keras_ctxrep/recipes/scoring.py", "from keras_ctxrep import flags", "flags lies on floor 5, above floor 4"),
+        ("keras_ctxrep/models/bert.py", "from keras_ctxrep import train", "train lies on floor 3, above floor 2"),
+        ("keras_ctxrep/models/bert.py", "import keras_ctxrep.train as t", "train lies on floor 3, above floor 2"),
+        ("keras_ctxrep/text/tokens.py", "def f():\n    from keras_ctxrep.models.bert import x", ":2: .* above floor 1"),
+        ("keras_ctxrep/text/tokens.py", "from keras_ctxrep.layers.mix import ScalarMix", "stranger"),
+        ("keras_ctxrep/layers/mix.py", "from keras_ctxrep.text import tokens", "stranger"),
+        ("keras_ctxrep/train.py", "from keras_ctxrep.cli import main", "above floor 3"),
         ("keras_ctxrep/train.py", "from keras_ctxrep_export import saved_model", None),
-        ("export/keras_ctxrep_export/serving.py", "import keras_ctxrep_tflite.quantize", "level 4, above level 2"),
+        ("export/keras_ctxrep_export/serving.py", "import keras_ctxrep_tflite.quantize", "floor 4, above floor 2"),
         ("tflite/keras_ctxrep_tflite/quantize.py", "from keras_ctxrep import train\nimport tensorflow", None),
         ("keras_ctxrep/layers/mix.py", "import tensorflow as tf", "without TensorFlow"),
         ("keras_ctxrep/layers/mix.py", "def f():\n    import tensorflow as tf", "without TensorFlow"),
@@ -189,14 +189,14 @@ def test_every_package_is_covered():
         ("keras_ctxrep/pipeline.py", "import tensorflow as tf", None),
         ("keras_ctxrep/models/bert.py", "from . import elmo", "relative"),
         ("keras_ctxrep/models/bert.py", "from .elmo import encoder", "relative"),
-        ("keras_ctxrep/__init__.py", "from keras_ctxrep.text import tokens", "above level 0"),
-        ("keras_ctxrep/new.py", "", "no level yet"),
+        ("keras_ctxrep/__init__.py", "from keras_ctxrep.text import tokens", "above floor 0"),
+        ("keras_ctxrep/new.py", "", "no floor yet"),
     ],
 )
-def test_a_bad_import_is_reported(tmp_path, path, source, expected):
+def test_a_bad_import_is_seen(tmp_path, path, source, expected):
     (tmp_path / path).parent.mkdir(parents=True)
     (tmp_path / path).write_text(source)
-    messages = violations(tmp_path)
+    messages = offences(tmp_path)
     if expected is None:
         assert not messages
     else:
@@ -205,13 +205,13 @@ def test_a_bad_import_is_reported(tmp_path, path, source, expected):
 
 
 def test_text_tasks_and_the_edge_runtime_load_neither_tensorflow_nor_keras():
-    packages = {
-        package: [module.name for module in pkgutil.iter_modules([str(ROOT / "keras_ctxrep" / package)], prefix)]
-        for package in ("text", "tasks")
-        for prefix in [f"keras_ctxrep.{package}."]
+    rooms = {
+        room: [module.name for module in pkgutil.iter_modules([str(ROOT / "keras_ctxrep" / room)], prefix)]
+        for room in ("text", "tasks")
+        for prefix in [f"keras_ctxrep.{room}."]
     }
-    assert len(packages["text"]) > 5 and len(packages["tasks"]) > 5
-    names = [*packages["text"], *packages["tasks"], "keras_ctxrep.predict", "keras_ctxrep_tflite.runtime"]
+    assert len(rooms["text"]) > 5 and len(rooms["tasks"]) > 5
+    names = [*rooms["text"], *rooms["tasks"], "keras_ctxrep.predict", "keras_ctxrep_tflite.runtime"]
     script = (
         "import importlib, sys\n"
         f"for name in {names!r}:\n"
