@@ -17,7 +17,7 @@ TEXT = 'tensorflow-text>=2.21.1,<2.22; sys_platform != "win32"'
 TF = ["tensorflow>=2.21,<2.22", TEXT, "keras>=3.13", "h5py>=3.11", "tqdm", "pyyaml", "filelock>=3.12"]
 EDGE = ["ai-edge-litert>=2.1"]
 CONVERT = ["safetensors>=0.4", "h5py>=3.11"]
-HUB = ["keras-hub>=0.20"]
+HUB = ["keras-hub>=0.20", "huggingface-hub>=0.30"]
 DEMO = ["scikit-learn>=1.3"]
 PLOT = ["matplotlib>=3.8"]
 DATA = ["tensorflow-datasets>=4.9", "importlib_resources"]  # the second is missing among its own requirements

@@ -361,9 +361,9 @@ def _zoo(args: argparse.Namespace) -> None:
 def _zoo_get(args: argparse.Namespace) -> None:
     if args.json:
         raise _Usage("zoo get: --json is for list and show")
-    from keras_ctxrep import zoo
+    from keras_ctxrep import hub, zoo
 
-    if zoo.cached(zoo.lookup(args.name), args.cache) is None:
+    if args.name.startswith(hub.PREFIX) or zoo.cached(zoo.lookup(args.name), args.cache) is None:
         _start_tensorflow()  # else its messages appear during the conversion
     print(zoo.get(args.name, args.source, args.mirror, args.cache, lambda line: print(line, file=sys.stderr)))
 
@@ -378,7 +378,12 @@ def _print_entry(entry: dict) -> None:
 
 def _zoo_flags(flags: Flags) -> None:
     flags.add("action", "what to do", choices=("list", "show", "get"))
-    flags.add("name", "SIZE/DATASET, or one of the two if no other model has it", nargs="?", metavar="NAME")
+    flags.add(
+        "name",
+        "SIZE/DATASET, or one of the two if no other model has it; get: hf://OWNER/NAME too, of the Hugging Face Hub",
+        nargs="?",
+        metavar="NAME",
+    )
     flags.add("--json", "list, show: print JSON", action="store_true")
     flags.add(
         "--from",

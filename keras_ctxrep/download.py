@@ -12,7 +12,8 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
@@ -21,11 +22,41 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from keras_ctxrep import __version__
 
+CACHE = "CTXREP_CACHE"  # environment variable: the folder of downloaded models
 TIMEOUT = 60  # seconds without data
 BLOCK = 1 << 20  # bytes read at a time
 MEMBERS = 1000  # maximum number of files in an archive
 FULL = (errno.ENOSPC, errno.EDQUOT)
 COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
+
+
+def cache_folder(cache: str | Path | None = None) -> Path:
+    """The folder of downloaded models: the given one, $CTXREP_CACHE or ~/.cache/keras_ctxrep."""
+    return Path(cache or os.environ.get(CACHE) or Path.home() / ".cache" / "keras_ctxrep").expanduser()
+
+
+@contextmanager
+def locked(path: Path, name: str, report: Callable[[str], None]) -> Iterator[None]:
+    """A lock on the making of a model. It ends with its process; the file stays.
+
+    Args:
+        path: the file of the lock.
+        name: of the model, for the message that another process holds the lock.
+        report: called with this message.
+    """
+    from filelock import FileLock, Timeout  # of the extra "tf", as what it guards
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        report(f"{name}: another process is making it; waiting for that one")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def fetch(url: str, path: Path) -> None:

@@ -7,20 +7,23 @@ hashes are included, and checked, only where they were published. Only `get` dow
 import difflib
 import importlib
 import json
-import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from keras_ctxrep.download import fetch, unpack
-from keras_ctxrep.text.bundle import NAME, load, sha256, temporary_folder, written_whole_folder
+from keras_ctxrep import hub
+from keras_ctxrep.download import cache_folder, fetch, locked, unpack
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import NAME, sha256, temporary_folder, written_whole_folder
 
-CACHE = "CTXREP_CACHE"  # environment variable: the folder of downloaded models
+if TYPE_CHECKING:
+    import keras
+
 SOURCE = "source.json"  # in a cached model folder: its source, and the hashes of the files
 PATTERNS = {  # file names of weights, the preferred one first
     "huggingface": ("model*.safetensors", "pytorch_model*.bin"),
@@ -362,10 +365,12 @@ def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
 
 
 def find(name: str | Path, cache: str | Path | None = None) -> Path:
-    """The model folder of a path or of a published model in the cache. Nothing is downloaded.
+    """The model folder of a path or of a published model in the cache.
+
+    Only a model of the Hugging Face Hub is downloaded: its name is an address.
 
     Args:
-        name: a folder, or a name of the list.
+        name: a folder, a name of the list, or hf://OWNER/NAME.
         cache: see `cached`.
 
     Raises:
@@ -376,6 +381,8 @@ def find(name: str | Path, cache: str | Path | None = None) -> Path:
     """
     if Path(name).is_dir():
         return Path(name)
+    if str(name).startswith(hub.PREFIX):
+        return hub.get(str(name), cache)
     try:
         entry = lookup(str(name))
     except ValueError as error:
@@ -399,7 +406,7 @@ def get(
     the same model, the second waits for the first and uses its result.
 
     Args:
-        name: of the list.
+        name: of the list, or hf://OWNER/NAME, see `hub.get`.
         source: the published files, already here: a folder, an archive or a weight file. Nothing is downloaded.
         mirror: URL that replaces scheme and host of the published URLs, "https://host" or "https://host/path".
         cache: see `cached`.
@@ -421,11 +428,15 @@ def get(
     ...     sorted(path.name for path in folder.iterdir())
     ['bundle.json', 'model.weights.h5', 'source.json']
     """
+    if name.startswith(hub.PREFIX):
+        if source is not None:
+            raise ValueError(f"{name} is downloaded; for local files: `ctxrep convert {source} --from huggingface`")
+        return hub.get(name, cache, mirror, report)
     entry = lookup(name)
     folder = cache_folder(cache) / entry.name
     if cached(entry, cache) is not None:
         try:
-            load(folder)
+            bundles.load(folder)
         except ValueError as error:
             report(f"{error}; it is made again")
         else:
@@ -435,7 +446,7 @@ def get(
     if source is None and not entry.urls:
         raise ValueError(f"{entry.name}: no source: {entry.note}")
     downloads = cache_folder(cache) / "downloads" / entry.name
-    with _locked(downloads.with_name(f"{downloads.name}.lock"), entry, report):
+    with locked(downloads.with_name(f"{downloads.name}.lock"), entry.name, report):
         if _is_whole(folder):  # another process has made it meanwhile
             return folder
         if source is None:
@@ -446,27 +457,23 @@ def get(
     return folder
 
 
-@contextmanager
-def _locked(path: Path, entry: Entry, report: Callable[[str], None]) -> Iterator[None]:
-    """A lock on the making of a model. It ends with its process; the file stays."""
-    from filelock import FileLock, Timeout  # of the extra "tf", as what follows
+def load(name: str, cache: str | Path | None = None) -> "tuple[keras.Model, bundles.Bundle]":
+    """The model of a published name and its bundle; it is downloaded unless it is in the cache.
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        report(f"{entry.name}: another process is making it; waiting for that one")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+    Args:
+        name, cache: as of `get`.
+
+    Raises:
+        ValueError, OSError: as of `get`.
+    """
+    from keras_ctxrep import train  # heavy, and not needed before
+
+    return train.load(get(name, cache=cache))
 
 
 def _is_whole(folder: Path) -> bool:
     try:
-        load(folder)
+        bundles.load(folder)
     except ValueError:
         return False
     return True
@@ -503,11 +510,6 @@ def _make(
     with written_whole_folder(folder) as new:
         train.save(new, model, bundle)
         (new / SOURCE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
-
-
-def cache_folder(cache: str | Path | None = None) -> Path:
-    """The folder of downloaded models: the given one, $CTXREP_CACHE or ~/.cache/keras_ctxrep."""
-    return Path(cache or os.environ.get(CACHE) or Path.home() / ".cache" / "keras_ctxrep").expanduser()
 
 
 def _listed(entries: Sequence[Entry]) -> str:

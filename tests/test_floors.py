@@ -24,6 +24,7 @@ FLOORS = {
     "keras_ctxrep.pictures": 4,
     "keras_ctxrep.zoo": 4,
     "keras_ctxrep.download": 4,
+    "keras_ctxrep.hub": 4,
     "keras_ctxrep.convert": 4,
     "keras_ctxrep_tflite": 4,
     "keras_ctxrep.train": 3,

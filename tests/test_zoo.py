@@ -134,7 +134,7 @@ def entry(monkeypatch):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv(zoo.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv(download.CACHE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 

@@ -15,7 +15,8 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import __version__, optimizers, pipeline, train, zoo
+from keras_ctxrep import __version__, optimizers, pipeline, train
+from keras_ctxrep.download import cache_folder
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.options import Preparation, Pretraining, Schedule, Text
@@ -395,7 +396,7 @@ def _learned(
     names = ("seed", "vocab_size", "vocab_sample", "min_count", "cased")
     options = {name: getattr(settings, name, None) for name in names} | {"held_out": settings.valid is None}
     key = json.dumps([learn.__qualname__, options, [sha256(path) for path in corpus], __version__])
-    path = zoo.cache_folder() / "vocabularies" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.txt"
+    path = cache_folder() / "vocabularies" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.txt"
     if path.exists():
         return read_vocab(path)
     vocab = learn(sample(watched(read(corpus)), settings.vocab_sample, settings.seed))

@@ -1,0 +1,93 @@
+"""Models of the Hugging Face Hub as model folders, by names like hf://OWNER/NAME or hf://OWNER/NAME@REVISION.
+
+`huggingface_hub` downloads: its cache, its resumption, its tokens and its offline mode apply. Weights are read from
+safetensors only.
+"""
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from keras_ctxrep.download import cache_folder, locked
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import written_whole_folder
+
+PREFIX = "hf://"
+SOURCE = "source.json"  # in a cached model folder: its source
+WEIGHTS = "*.safetensors"
+FILES = ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "*.safetensors.index.json", WEIGHTS)
+_NAME = re.compile(r"hf://((?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
+
+
+def get(
+    name: str, cache: str | Path | None = None, endpoint: str | None = None, report: Callable[[str], None] = print
+) -> Path:
+    """The model folder of a BERT on the Hub, with its heads: from the cache, or downloaded and converted.
+
+    Args:
+        name: hf://OWNER/NAME, the latest version of its main branch, or hf://OWNER/NAME@REVISION, a branch, tag or
+            commit.
+        cache: folder of the converted models (default: the environment variable CTXREP_CACHE, or
+            ~/.cache/keras_ctxrep). What is downloaded is in the cache of `huggingface_hub`.
+        endpoint: address of the Hub (default: the environment variable HF_ENDPOINT, or https://huggingface.co).
+        report: called with messages for the user, of one line each.
+
+    Raises:
+        ValueError: not a name of this form, no such repository or revision, no safetensors in it, or a model that is
+            not a BERT.
+        OSError: no network, and the files are not in the cache of `huggingface_hub`.
+        ImportError: `huggingface_hub` or `safetensors` is not installed.
+
+    >>> get("hf://../etc")
+    Traceback (most recent call last):
+    ...
+    ValueError: hf://../etc: give hf://OWNER/NAME or hf://OWNER/NAME@REVISION
+    """
+    match = _NAME.fullmatch(name)
+    if match is None or ".." in name:
+        raise ValueError(f"{name}: give {PREFIX}OWNER/NAME or {PREFIX}OWNER/NAME@REVISION")
+    repository, revision = match.groups()
+    source = _downloaded(name, repository, revision, endpoint)
+    if not list(source.glob(WEIGHTS)):
+        raise ValueError(f"{name}: no safetensors in this repository; pickled weights are not read from the Hub")
+    folder = cache_folder(cache) / "hf" / repository / source.name  # the commit
+    with locked(folder.with_name(f"{folder.name}.lock"), name, report):
+        try:
+            bundles.load(folder)
+        except ValueError:  # not there, or damaged
+            _convert(source, folder, {"name": f"{PREFIX}{repository}@{source.name}"}, report)
+    return folder
+
+
+def _downloaded(name: str, repository: str, revision: str | None, endpoint: str | None) -> Path:
+    """The folder of a version's files in the cache of `huggingface_hub`."""
+    try:
+        from huggingface_hub import errors, snapshot_download
+    except ImportError:
+        raise ImportError(f"{name}: needs huggingface_hub: pip install 'keras_ctxrep[hub]'") from None
+    try:
+        return Path(snapshot_download(repository, revision=revision, endpoint=endpoint, allow_patterns=list(FILES)))
+    except errors.GatedRepoError:
+        raise ValueError(f"{name}: access must be granted on its page, and a token set: `hf auth login`") from None
+    except errors.RepositoryNotFoundError:
+        raise ValueError(f"{name}: no such repository, or a private one: `hf auth login`") from None
+    except errors.RevisionNotFoundError:
+        raise ValueError(f"{name}: the repository has no branch, tag or commit {revision!r}") from None
+    except errors.LocalEntryNotFoundError as error:
+        raise OSError(f"{name}: the Hub cannot be reached, and the model is not in its cache: {error}") from None
+
+
+def _convert(source: Path, folder: Path, origin: dict, report: Callable[[str], None]) -> None:
+    from keras_ctxrep import train  # heavy, and not needed before
+    from keras_ctxrep.convert import huggingface
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        model, bundle = huggingface.read(source)
+    for warning in caught:
+        report(str(warning.message))
+    with written_whole_folder(folder) as new:
+        train.save(new, model, bundle)
+        (new / SOURCE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,163 @@
+"""Models of the Hugging Face Hub, from a local server that speaks its protocol."""
+
+import json
+import threading
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from keras_ctxrep import cli, hub, train, zoo
+from keras_ctxrep.convert import huggingface
+from keras_ctxrep.models import bert
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
+
+constants = pytest.importorskip("huggingface_hub.constants")
+COMMIT = "1234567890abcdef1234567890abcdef12345678"
+VOCAB = (*SPECIAL_PIECES, "x", "y")
+SIZE = bert.Config(len(VOCAB), layers=1, width=8, heads=2, intermediate=16, max_positions=16)
+
+
+class Server:
+    """Repositories over the Hub's HTTP API: what a revision holds, and its files.
+
+    Attributes:
+        repositories: "OWNER/NAME" -> file name -> contents.
+        fetched: names of the files whose contents were sent.
+    """
+
+    def __init__(self, repositories):
+        self.repositories, self.fetched = repositories, []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.answer(self, True)
+
+            def do_HEAD(self):
+                outer.answer(self, False)
+
+            def log_message(self, format, *args):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.address = f"http://127.0.0.1:{self.http.server_port}"
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+    def answer(self, request, body):
+        parts = urlsplit(request.path).path.strip("/").split("/")
+        is_api = parts[:2] == ["api", "models"]
+        owner, name, kind, revision, *rest = parts[2:] if is_api else parts
+        files = self.repositories.get(f"{owner}/{name}")
+        if files is None:
+            return send(request, 401, b"", {"X-Error-Code": "RepoNotFound"})
+        if revision not in ("main", COMMIT):
+            return send(request, 404, b"", {"X-Error-Code": "RevisionNotFound"})
+        if kind == "revision":
+            listed = [{"rfilename": file} for file in files]
+            about = {"id": f"{owner}/{name}", "sha": COMMIT, "siblings": listed}
+            return send(request, 200, json.dumps(about).encode())
+        if kind == "tree":
+            entry = {"type": "file", "oid": "0" * 40}
+            listed = [entry | {"path": file, "size": len(data)} for file, data in files.items()]
+            return send(request, 200, json.dumps(listed).encode())
+        data = files["/".join(rest)]
+        if body:
+            self.fetched.append(rest[-1])
+        send(request, 200, data, {"X-Repo-Commit": COMMIT, "ETag": f'"{abs(hash(data)):x}"'}, body)
+
+
+def send(request, status, data, headers=None, body=True):
+    request.send_response(status)
+    for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+        request.send_header(name, value)
+    request.end_headers()
+    if body:
+        request.wfile.write(data)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A classifier's files, and its model folder."""
+    root = tmp_path_factory.mktemp("published")
+    bundle = Bundle("bert", "classify", asdict(SIZE), 16, labels=("bad", "good"), vocab=VOCAB, head={"dropout": 0.1})
+    model = train.build(bundle)
+    train.save(root / "model", model, bundle)
+    huggingface.write(root / "files", model, bundle)
+    return root
+
+
+@pytest.fixture
+def server(published, tmp_path, monkeypatch):
+    files = {path.name: path.read_bytes() for path in (published / "files").iterdir()}
+    pickled = {"config.json": files["config.json"], "pytorch_model.bin": b"a pickle", "vocab.txt": files["vocab.txt"]}
+    server = Server({"some/bert": files | {"training_args.bin": b"a pickle"}, "some/pickle": pickled})
+    monkeypatch.setenv("CTXREP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "ENDPOINT", server.address)
+    template = f"{server.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+    yield server
+    server.http.shutdown()
+    server.http.server_close()
+
+
+def test_a_model_with_its_head(server, published, tmp_path):
+    folder = hub.get("hf://some/bert", endpoint=server.address)
+    assert folder == tmp_path / "cache" / "hf" / "some" / "bert" / COMMIT
+    assert "model.safetensors" in server.fetched and "training_args.bin" not in server.fetched
+    assert json.loads((folder / "source.json").read_text()) == {"name": f"hf://some/bert@{COMMIT}"}
+    model, bundle = train.load(folder)
+    expected, _ = train.load(published / "model")
+    assert (bundle.task, bundle.labels) == ("classify", ("bad", "good"))
+    assert all(np.array_equal(a, b) for a, b in zip(model.get_weights(), expected.get_weights(), strict=True))
+
+
+def test_it_is_downloaded_and_converted_once(server, tmp_path, monkeypatch):
+    folder = zoo.get("hf://some/bert@main", mirror=server.address)
+    fetched, written = list(server.fetched), (folder / "bundle.json").stat().st_mtime_ns
+    assert zoo.get(f"hf://some/bert@{COMMIT}", mirror=server.address) == folder
+    server.http.shutdown()
+    server.http.server_close()
+    assert zoo.find("hf://some/bert") == folder  # without a network
+    assert zoo.load("hf://some/bert")[1].task == "classify"
+    assert server.fetched == fetched and (folder / "bundle.json").stat().st_mtime_ns == written
+    (folder / "model.weights.h5").write_bytes(b"damaged")
+    assert train.load(zoo.find("hf://some/bert"))[1].task == "classify"
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("hf://some/pickle", ValueError, "hf://some/pickle: no safetensors in this repository"),
+        ("hf://some/other", ValueError, "hf://some/other: no such repository, or a private one"),
+        ("hf://some/bert@v2", ValueError, "the repository has no branch, tag or commit 'v2'"),
+        ("hf://", ValueError, "hf://: give hf://OWNER/NAME"),
+        ("hf://a/b/c", ValueError, "hf://a/b/c: give hf://OWNER/NAME"),
+        ("hf://a/../../b", ValueError, "give hf://OWNER/NAME"),
+        ("hf://some/bert@../../main", ValueError, "give hf://OWNER/NAME"),
+    ],
+)
+def test_what_is_refused(server, name, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        hub.get(name, endpoint=server.address)
+    assert not list((tmp_path / "cache").rglob("bundle.json"))
+
+
+def test_without_a_network(server, monkeypatch):
+    server.http.shutdown()
+    server.http.server_close()
+    with pytest.raises(OSError, match="hf://some/bert: the Hub cannot be reached, and the model is not in its cache"):
+        hub.get("hf://some/bert", endpoint=server.address)
+
+
+def test_commands(server, capsys):
+    assert cli.main(["zoo", "get", "hf://some/bert", "--mirror", server.address]) == 0
+    assert capsys.readouterr().out.strip().endswith(COMMIT)
+    assert cli.main(["zoo", "get", "hf://some/bert", "--from", "folder"]) == 1
+    assert "ctxrep convert folder --from huggingface" in capsys.readouterr().err
