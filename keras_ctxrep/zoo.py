@@ -382,7 +382,7 @@ def find(name: str | Path, cache: str | Path | None = None) -> Path:
     if Path(name).is_dir():
         return Path(name)
     if str(name).startswith(hub.PREFIX):
-        return hub.get(str(name), cache)
+        return hub.get(str(name), cache, report=warnings.warn)
     try:
         entry = lookup(str(name))
     except ValueError as error:
