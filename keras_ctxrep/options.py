@@ -197,6 +197,9 @@ class Pretraining(Text, Training):
         "init)",
         metavar="NAME",
     )
+    next_sentence: bool | None = option(
+        None, "BERT: pairs of segments and next-sentence prediction, or texts alone (default: pairs, or as init has it)"
+    )
     min_count: int = option(2, "ELMo: minimum count of a word in a learned vocabulary", above=0, metavar="N")
     read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters")
     unroll: int | None = option(

@@ -32,6 +32,7 @@ from keras_ctxrep.text.pretraining import (
     Vocabulary,
     read_masked,
     segment_pairs,
+    single_segments,
     write_masked,
 )
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, vocab_text, words
@@ -328,8 +329,12 @@ class _PairText(NamedTuple):
 def _masked_modelling(corpus: Sequence[str | Path], settings: Pretraining, initial: Any, config: Any) -> _Plan:
     if settings.max_length > config.max_positions:
         raise ValueError(f"max_length={settings.max_length}: this size has {config.max_positions} positions")
+    if settings.next_sentence is not None:
+        config = replace(config, pooler=settings.next_sentence)
     prepared = len(corpus) == 1 and Path(corpus[0]).is_dir()
-    text = _prepared_text(Path(corpus[0]), settings, initial) if prepared else _raw_text(corpus, settings, initial)
+    text = (
+        _prepared_text(Path(corpus[0]), settings, initial) if prepared else _raw_text(corpus, settings, initial, config)
+    )
     if not text.held:
         raise ValueError(NO_PAIRS)
     wordpiece = text.wordpiece
@@ -372,17 +377,18 @@ def _prepared_text(folder: Path, settings: Pretraining, initial: Any) -> _PairTe
     return _PairText(wordpiece, examples, None, list(read_masked(folder / "valid.npz")))
 
 
-def _raw_text(corpus: Sequence[str | Path], settings: Pretraining, initial: Any) -> _PairText:
+def _raw_text(corpus: Sequence[str | Path], settings: Pretraining, initial: Any, config: Any) -> _PairText:
     held, read = _held_out(corpus, settings.valid, settings.seed)
     wordpiece = _wordpiece(initial, settings, corpus, read)
     features = WordPieceFeatures(wordpiece, settings.max_length)
     masking = Masking(wordpiece, whole_words=settings.whole_words)
+    segments = segment_pairs if config.pooler else single_segments
 
     def examples(epoch: int) -> Iterator:
         rng = np.random.default_rng((settings.seed, epoch))
-        return segment_pairs(shuffled(corpus, read, settings.seed, epoch, BUFFER, LONGEST), features, rng, ENCODED)
+        return segments(shuffled(corpus, read, settings.seed, epoch, BUFFER, LONGEST), features, rng, ENCODED)
 
-    return _PairText(wordpiece, examples, masking, masked_once(held, features, masking, settings.seed))
+    return _PairText(wordpiece, examples, masking, masked_once(held, features, masking, settings.seed, segments))
 
 
 def _casing(wordpiece: WordPiece) -> dict[str, Any]:
@@ -425,11 +431,11 @@ def _wordpiece(initial: Any, settings: Text, corpus: Sequence[str | Path], read:
 
 
 def masked_once(
-    held: Iterable[list[str]], features: WordPieceFeatures, masking: Masking, seed: int = 0
+    held: Iterable[list[str]], features: WordPieceFeatures, masking: Masking, seed: int = 0, segments=segment_pairs
 ) -> list[Masked]:
     """Held-out text, masked once, so that the metrics depend neither on batches nor on the number of passes."""
     rng = np.random.default_rng(seed)
-    return [masking(pair, rng) for pair in segment_pairs(held, features, rng)]
+    return [masking(pair, rng) for pair in segments(held, features, rng)]
 
 
 def _prepared(folder: Path, max_length: int) -> dict:
@@ -474,7 +480,7 @@ _FOREIGN = {
         "read_words, unroll, samples and adagrad are for ELMo",
     ),
     "elmo": (
-        ("whole_words", "cased"),
-        "whole_words and cased are for BERT: a biLM masks nothing and reads characters as they are",
+        ("whole_words", "cased", "next_sentence"),
+        "whole_words, cased and next_sentence are for BERT: a biLM masks nothing and reads characters as they are",
     ),
 }

@@ -16,7 +16,14 @@ from keras_ctxrep.recipes.targets import Data, fitting
 from keras_ctxrep.text.bundle import Bundle, written_whole
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.features import WordPieceFeatures
-from keras_ctxrep.text.pretraining import Masking, Vocabulary, language_model_batch, stream_batch
+from keras_ctxrep.text.pretraining import (
+    Masking,
+    Vocabulary,
+    language_model_batch,
+    segment_pairs,
+    single_segments,
+    stream_batch,
+)
 
 
 def score(
@@ -132,14 +139,15 @@ def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -
 def _score_pretrainer(model: keras.Model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
     features, text = bundle.features, watched(documents([data]), "reading")
     assert isinstance(features, WordPieceFeatures)
-    examples = masked_once(text, features, Masking(features.wordpiece))
+    next_sentence = "nsp_logits" in model.output
+    segments = segment_pairs if next_sentence else single_segments
+    examples = masked_once(text, features, Masking(features.wordpiece), segments=segments)
     if not examples:
         raise ValueError("no pair of segments in this text: one sentence a line, an empty line between documents")
-    next_sentence = "nsp_logits" in model.output
     batches = pipeline.segments(features, examples, batch_size, next_sentence=next_sentence)
     metrics = train.compile(model).evaluate(batches, verbose=0, return_dict=True)
     if not next_sentence:  # Keras does not name the only output
-        return {"pairs": len(examples), "mlm_accuracy": metrics["accuracy"]}
+        return {"texts": len(examples), "mlm_accuracy": metrics["accuracy"]}
     accuracies = {f"{name}_accuracy": metrics[f"{name}_logits_accuracy"] for name in ("mlm", "nsp")}
     return {"pairs": len(examples)} | accuracies
 

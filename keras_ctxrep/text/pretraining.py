@@ -1,5 +1,6 @@
 """Training data for the two pretraining objectives: ELMo's bidirectional language model, BERT's MLM and NSP."""
 
+import itertools
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -315,11 +316,62 @@ def segment_pairs(
     >>> next(segment_pairs([["a", "b"]], features, np.random.default_rng(0)))[0].tokens
     [2, 5, 3, 6, 3]
     """
+    for encoded in _encoded(documents, features, buffer):
+        yield from next_sentence_rows(encoded, features, rng)
+
+
+def single_segments(
+    documents: Iterable[list[str]], features: WordPieceFeatures, rng: np.random.Generator, buffer: int = 200_000
+) -> Iterator[tuple[Row, bool]]:
+    """Yields (text, True): as many whole sentences of a document as fit, to train without next-sentence prediction.
+
+    The "doc-sentences" of Liu et al. 2019, section 4.2, https://arxiv.org/abs/1907.11692. A sentence that is too long
+    for one text is continued in the next.
+
+    Args:
+        documents, features, buffer: as of `segment_pairs`.
+        rng: not used.
+
+    Raises:
+        ValueError: `max_length` leaves no room for a piece.
+
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+    >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b"]), max_length=5)
+    >>> rows = single_segments([["a", "b b", "a a a a"]], features, np.random.default_rng(0))
+    >>> [row.tokens for row, _ in rows]
+    [[2, 5, 6, 6, 3], [2, 5, 5, 5, 3], [2, 5, 3]]
+    """
+    cls, sep, room = features.wordpiece.cls, features.wordpiece.sep, features.max_length - 2
+    if room < 1:
+        raise ValueError(f"max_length={features.max_length}: a text and its markers need at least 3")
+    for document in itertools.chain.from_iterable(_encoded(documents, features, buffer)):
+        for pieces in _packed(document, room):
+            yield Row([cls, *pieces, sep], first=len(pieces) + 2), True
+
+
+def _packed(sentences: Iterable[np.ndarray], room: int) -> Iterator[list[int]]:
+    """Whole sentences joined to at most `room` pieces; one that is too long alone is split."""
+    pieces: list[int] = []
+    for sentence in sentences:
+        if pieces and len(pieces) + len(sentence) > room:
+            yield pieces
+            pieces = []
+        pieces = pieces + sentence.tolist()
+        while len(pieces) > room:
+            yield pieces[:room]
+            pieces = pieces[room:]
+    if pieces:
+        yield pieces
+
+
+def _encoded(
+    documents: Iterable[list[str]], features: WordPieceFeatures, buffer: int
+) -> Iterator[list[list[np.ndarray]]]:
+    """The piece ids of each sentence of each document, for about `buffer` sentences at a time."""
     source = iter(documents)
     while pool := _first(source, buffer):
         ids = iter(features.wordpiece.ids_batch([sentence for document in pool for sentence in document]))
-        encoded = [[np.array(next(ids), np.int32) for _ in document] for document in pool]
-        yield from next_sentence_rows(encoded, features, rng)
+        yield [[np.array(next(ids), np.int32) for _ in document] for document in pool]
 
 
 def _first(documents: Iterator[list[str]], sentences: int) -> list[list[str]]:

@@ -170,11 +170,17 @@ def test_init_from_an_encoder(folder, corpus, tmp_path):
     assert not np.allclose(before["nsp_logits/kernel"], after["nsp_logits/kernel"], atol=1e-6)
 
 
-def test_a_model_without_next_sentences(corpus, tmp_path, monkeypatch):
-    monkeypatch.setitem(bert.SIZES, "test", bert.Config(**{**SIZE.__dict__, "pooler": False}))
-    history = pretrain(corpus, tmp_path, steps=4)
+@pytest.mark.filterwarnings("ignore:__array__")  # as above
+def test_a_model_without_next_sentences_learns_them_later(corpus, tmp_path):
+    history = pretrain(corpus, tmp_path / "first", next_sentence=False)
     assert "val_loss" in history[-1] and not [name for name in history[-1] if "nsp" in name]
-    assert set(recipes.score(tmp_path, corpus)) == {"pairs", "mlm_accuracy"}
+    scores = recipes.score(tmp_path / "first", corpus)
+    sentences = sum(len(document) for document in documents([corpus]))
+    assert set(scores) == {"texts", "mlm_accuracy"} and scores["texts"] < sentences / 2  # several in a text
+    assert "nsp" not in str(pretrain(corpus, tmp_path / "same", init=tmp_path / "first")[-1])
+    with pytest.warns(UserWarning, match="has no pooler, nsp_logits that fits: trained from random weights"):
+        history = pretrain(corpus, tmp_path / "second", init=tmp_path / "first", next_sentence=True)
+    assert "val_nsp_logits_loss" in history[-1]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from keras_ctxrep.text.pretraining import (
     pretrainer_batch,
     read_masked,
     segment_pairs,
+    single_segments,
     stream_batch,
     write_masked,
 )
@@ -270,6 +271,19 @@ def test_first_segments_begin_with_a_sentence_in_the_order_of_the_corpus(pairs, 
     assert len(begin) == 6  # each pass over the corpus begins with its first sentences
     for first, second in zip(begin, [*begin[1:], len(starts)], strict=True):
         assert starts[first:second] == sorted(starts[first:second])
+
+
+def test_single_segments_hold_every_piece_once(features, rng):
+    """Whole sentences of one document; only a sentence that is too long alone is split."""
+    vocab = features.wordpiece.vocab
+    texts = [[" ".join(vocab[id] for id in rng.integers(5, 9, size)) for size in (3, 9, 40, 2, 15)] for _ in range(6)]
+    encoded = [features.wordpiece.ids_batch(text) for text in texts]
+    short = WordPieceFeatures(features.wordpiece, 16)
+    rows = [row for row, follows in single_segments(texts, short, rng, buffer=4) if follows]
+    assert max(map(len, rows)) == 16 and all(row.first == len(row) for row in rows)
+    pieces = [id for row in rows for id in row.tokens[1:-1]]
+    assert pieces == [id for document in encoded for sentence in document for id in sentence]
+    assert [len(row) - 2 for row in rows[:5]] == [12, 14, 14, 14, 14]
 
 
 @pytest.mark.parametrize("sentences", [(1, 4), (1, 12), (30, 60)])
