@@ -30,6 +30,30 @@ tf.config.set_logical_device_configuration(
 )
 
 
+# The slowest files, which start first: else one worker is left with one of them while the others wait.
+SLOWEST = (
+    "test_docs.py",
+    "test_train.py",
+    "test_journey.py",
+    "test_semantic_roles.py",
+    "test_cli.py",
+    "test_finetuning.py",
+    "test_huggingface.py",
+    "test_elmo.py",
+    "test_bert.py",
+    "test_quantize.py",
+    "test_stack.py",
+    "test_training.py",
+    "test_heads.py",
+    "test_allennlp.py",
+    "test_scoring.py",
+)
+
+
+def pytest_collection_modifyitems(items) -> None:
+    items.sort(key=lambda item: SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_the_session(tmp_path_factory) -> None:
     """Downloads and learned vocabularies of the tests are not kept in the home folder."""
