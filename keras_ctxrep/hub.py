@@ -76,7 +76,9 @@ def _downloaded(name: str, repository: str, revision: str | None, endpoint: str 
     except errors.RevisionNotFoundError:
         raise ValueError(f"{name}: the repository has no branch, tag or commit {revision!r}") from None
     except errors.LocalEntryNotFoundError as error:
-        raise OSError(f"{name}: the Hub cannot be reached, and the model is not in its cache: {error}") from None
+        raise OSError(
+            f"{name}: the Hub cannot be reached, and the model is not in its cache: {str(error).splitlines()[0]}"
+        ) from None
 
 
 def _convert(source: Path, folder: Path, origin: dict, report: Callable[[str], None]) -> None:
