@@ -34,7 +34,10 @@ AWKWARD = [
 ]
 
 
-@pytest.mark.parametrize("family", ["elmo", "bert"])
+FAMILIES = ("bert", pytest.param("elmo", marks=pytest.mark.slow))  # a biLM converts and loads for a minute
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_engine_gives_the_same_answers(family, models, tmp_path):
     folder = models / family / "classifier"
     examples = list(tasks.get("classify").read(models / "test.tsv"))
@@ -75,7 +78,7 @@ print(json.dumps([found["probabilities"].numpy().tolist(), [label.decode() for l
 """
 
 
-@pytest.mark.parametrize("family", ["elmo", "bert"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_saved_model_needs_nothing_else(family, models, tmp_path):
     """Moved elsewhere, its sources deleted, loaded by a process that knows nothing of us."""
     shutil.copytree(models / family / "classifier", tmp_path / "source")
@@ -116,8 +119,8 @@ ODD_CONTEXTS = [
     "the drum is good. " * 6 + "the snow was bad! " + "the knife is good. " * 6,
     "",
 ]
-SHORTER = ("classify", "pair", "multilabel", "regress", "tag")  # together two minutes: `make test-all`
-TASKS = ("crf", "answer", *(pytest.param(task, marks=pytest.mark.slow) for task in SHORTER))
+SHORTER = ("classify", "pair", "multilabel", "regress", "tag", "crf")  # together two minutes: `make test-all`
+TASKS = ("answer", *(pytest.param(task, marks=pytest.mark.slow) for task in SHORTER))
 
 
 def examples_of(task: str, count: int = 400) -> list:

@@ -121,7 +121,12 @@ def test_characters_missing_from_the_font_are_reported(models, tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("family", "layer", "used"),
-    [("elmo", None, "mix"), ("elmo", "mean", "mean"), ("bert", None, "top"), ("bert", "mean", "mean")],
+    [
+        ("elmo", None, "mix"),
+        pytest.param("elmo", "mean", "mean", marks=pytest.mark.slow),
+        ("bert", None, "top"),
+        ("bert", "mean", "mean"),
+    ],
 )
 def test_neighbours_are_those_of_every_pair(family, layer, used, models):
     folder = models / family / "classifier"

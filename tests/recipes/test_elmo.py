@@ -13,6 +13,7 @@ import pytest
 
 from keras_ctxrep import cli, recipes, train
 from keras_ctxrep.models import elmo
+from keras_ctxrep.recipes import pretraining
 from keras_ctxrep.runs import options_from_run
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, bptt_segments, language_model_batch, stream_batch
@@ -315,6 +316,7 @@ def test_a_vocabulary_is_learned_once(corpus, tmp_path, monkeypatch):
         return count(sentences, *options)
 
     monkeypatch.setattr(Vocabulary, "count", counting)
+    monkeypatch.setattr(pretraining, "_fit", lambda *_, **__: [])  # the model is not trained
     for path, options in ((corpus, {}), (corpus, {"learning_rate": 0.1}), (corpus, {"vocab_size": 20}), (changed, {})):
         pretrain(path, tmp_path / "model", vocab_sample=100, **options)
         shutil.rmtree(tmp_path / "model")

@@ -120,7 +120,10 @@ METRICS = {
 }
 
 
-@pytest.mark.parametrize("task", METRICS)
+SLOW = [pytest.param(task, marks=pytest.mark.slow) for task in ("pair", "multilabel", "regress")]  # half a minute
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "answer", *SLOW])
 def test_a_bert_learns_every_task(task, data, models, tmp_path):
     crf = {"crf": True} if task == "tag" else {}
     scores = learn(data, task, models / "bert" / "pretrained", tmp_path, **crf)
