@@ -17,7 +17,6 @@ from keras_ctxrep.text.pretraining import (
     pretrainer_batch,
 )
 
-
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("elmo mix", "bert pooled", "bert crf")]  # half a minute
 
 
