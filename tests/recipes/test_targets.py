@@ -129,14 +129,9 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 from keras_ctxrep import train
 from keras_ctxrep.models import static
-from keras_ctxrep import tasks
 from keras_ctxrep.recipes import targets
-from keras_ctxrep.recipes.targets import Reader
-from keras_ctxrep.tasks.answer import Question, answer_place
-from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import Reads
 
 bundle = Bundle(**json.loads(sys.argv[1]))
 bundle = replace(bundle, config=asdict(static.Config(**bundle.config)))
