@@ -142,15 +142,11 @@ def collated(
     def spec(array: np.ndarray) -> tf.TensorSpec:
         return tf.TensorSpec([None] * min(array.ndim, 2) + list(array.shape[2:]), array.dtype)
 
-    begun = arrays(start)
-    head = list(itertools.islice(begun, 1))
-    example = head[0] if head else next(arrays(0), None)
+    example = next(arrays(0), None)
     if example is None:
         raise ValueError("no text to train or evaluate on")
     signature = tf.nest.map_structure(spec, example)
-    # the first pass takes up the iterator that the example is from: its first batch may have cost a minute
-    passes = [itertools.chain(head, begun)]
-    data = tf.data.Dataset.from_generator(lambda: passes.pop() if passes else arrays(start), output_signature=signature)
+    data = tf.data.Dataset.from_generator(lambda: arrays(start), output_signature=signature)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     if cardinality != tf.data.UNKNOWN_CARDINALITY:
