@@ -9,13 +9,17 @@ import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from keras_ctxrep.download import cache_folder, locked
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import written_whole_folder
 
+if TYPE_CHECKING:
+    import keras
+
 PREFIX = "hf://"
-SOURCE = "source.json"  # in a cached model folder: its source
+SOURCE = "source.json"  # in a cached model folder: its source, and the hashes of the files if they are known
 WEIGHTS = "*.safetensors"
 FILES = ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "*.safetensors.index.json", WEIGHTS)
 _NAME = re.compile(r"hf://((?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
@@ -82,14 +86,20 @@ def _downloaded(name: str, repository: str, revision: str | None, endpoint: str 
 
 
 def _convert(source: Path, folder: Path, origin: dict, report: Callable[[str], None]) -> None:
-    from keras_ctxrep import train  # heavy, and not needed before
-    from keras_ctxrep.convert import huggingface
+    from keras_ctxrep.convert import huggingface  # heavy, and not needed before
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         model, bundle = huggingface.read(source)
     for warning in caught:
         report(str(warning.message))
+    save(folder, model, bundle, origin)
+
+
+def save(folder: Path, model: "keras.Model", bundle: bundles.Bundle, origin: dict) -> None:
+    """Writes a model folder of the cache, with its origin in source.json."""
+    from keras_ctxrep import train  # heavy, and not needed before
+
     with written_whole_folder(folder) as new:
         train.save(new, model, bundle)
         (new / SOURCE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")

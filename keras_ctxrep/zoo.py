@@ -6,7 +6,6 @@ hashes are included, and checked, only where they were published. Only `get` dow
 
 import difflib
 import importlib
-import json
 import re
 import shutil
 import warnings
@@ -19,12 +18,11 @@ from urllib.parse import urlsplit
 from keras_ctxrep import hub
 from keras_ctxrep.download import cache_folder, fetch, locked, unpack
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import NAME, sha256, temporary_folder, written_whole_folder
+from keras_ctxrep.text.bundle import NAME, sha256, temporary_folder
 
 if TYPE_CHECKING:
     import keras
 
-SOURCE = "source.json"  # in a cached model folder: its source, and the hashes of the files
 PATTERNS = {  # file names of weights, the preferred one first
     "huggingface": ("model*.safetensors", "pytorch_model*.bin"),
     "allennlp": ("*.hdf5",),
@@ -504,12 +502,8 @@ def _make(
             why = "could not be verified, no SHA-256 of these files is published"
             why = "not the published files, so not verified" if entry.sha256 else why
             report(f"{entry.name}: {why}; found: {listed}")
-    from keras_ctxrep import train  # heavy, and not needed before
-
     origin = entry.as_dict() | {"from": str(source or mirror), "found": hashes, "verified": verified}
-    with written_whole_folder(folder) as new:
-        train.save(new, model, bundle)
-        (new / SOURCE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
+    hub.save(folder, model, bundle, origin)
 
 
 def _listed(entries: Sequence[Entry]) -> str:

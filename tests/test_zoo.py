@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import cli, download, train, zoo
+from keras_ctxrep import cli, download, hub, train, zoo
 from keras_ctxrep.convert import allennlp
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text.bundle import Bundle, sha256
@@ -220,7 +220,7 @@ def test_download_and_cache(server, published, entry, cache):
     assert left(cache) == MODEL
     (line,) = messages  # nobody has published a hash of it
     assert "could not be verified" in line and sha256(published / FILES[0]) in line
-    origin = json.loads((folder / zoo.SOURCE).read_text())
+    origin = json.loads((folder / hub.SOURCE).read_text())
     assert origin["found"] == {name: sha256(published / name) for name in FILES}
     assert not origin["verified"] and origin["licence"] == "unrestricted" and origin["from"] == server.address
     server.close()
@@ -362,7 +362,7 @@ def test_hashes(server, published, entry, cache):
     serve(server, published)
     messages = []
     folder = zoo.get(NAME, mirror=server.address, report=messages.append)
-    assert messages == [] and json.loads((folder / zoo.SOURCE).read_text())["verified"]
+    assert messages == [] and json.loads((folder / hub.SOURCE).read_text())["verified"]
 
 
 def test_hashes_of_local_files(published, entry, cache, tmp_path):
@@ -435,7 +435,7 @@ def test_archives(server, published, entry, cache, tmp_path, suffix, inside):
     messages = []
     folder = zoo.get(NAME, mirror=server.address, report=messages.append)
     assert same_weights(folder, published) and left(cache) == MODEL and messages == []
-    assert json.loads((folder / zoo.SOURCE).read_text())["found"][archive.name] == sha256(archive)
+    assert json.loads((folder / hub.SOURCE).read_text())["found"][archive.name] == sha256(archive)
 
 
 @pytest.mark.parametrize(
