@@ -99,9 +99,9 @@ def _train_flags(flags: Flags) -> None:
         metavar="FOLDER",
     )
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
+    flags.add("--task", "the task (default: classify)", choices=tuple(tasks.TASKS))
     flags.add_options(
         options.Finetuning,
-        task={"choices": tuple(tasks.TASKS), "metavar": None},
         learning_rate={"help": "peak learning rate, after a linear warm-up (default: 0.001, BERT-base 3e-5)"},
     )
     for name, task in tasks.TASKS.items():

@@ -250,7 +250,6 @@ class Finetuning(Rows, Training):
     evaluations: int | None = option(
         None, "number of evaluations, evenly spaced (default: one per epoch, or 10)", above=0, metavar="N"
     )
-    task: str = option("classify", "the task", metavar="NAME")
     max_length: int | None = option(
         None, "tokens per text (default: as the encoder was trained, or as the task needs)", above=0, metavar="N"
     )

@@ -21,7 +21,6 @@ from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
 from keras_ctxrep.recipes.targets import Data, Reader, batches, encoded, fitting, in_random_order
 from keras_ctxrep.runs import Run
-from keras_ctxrep.tasks import Task
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.files import skipped_rows
@@ -36,7 +35,7 @@ def finetune(
     dev: Data,
     encoder: str | Path,
     out: str | Path,
-    task: str = options.Finetuning.task,
+    task: str = "classify",
     report: Report | None = None,
     **given: Any,
 ) -> list[dict]:
@@ -62,7 +61,7 @@ def finetune(
         ValueError: a row is malformed or has an unknown label, there are fewer than two labels, or an option does not
             fit the task or the encoder. Rows that were skipped are warned of.
     """
-    job = _Job.of(task, given, data=data, dev=dev, encoder=encoder, out=out)
+    job = _Job(task, given, data, dev, encoder, out)
     keras.utils.set_random_seed(job.options.seed)
     survey = job.survey()
     skipped: list[str] | None = [] if job.options.skip_bad else None
@@ -74,9 +73,10 @@ def finetune(
         check_batch_size(job.options.batch_size, strategy)
         model, bundle = job.assemble(survey)
     rows = job.batch_rows(survey.count, strategy.num_replicas_in_sync)
+    schedule = job.schedule(bundle, survey)
+    examples = in_random_order(lambda: job.examples(bundle), job.options.seed)
     run = job.run()
     Path(out).mkdir(parents=True, exist_ok=True)
-    examples = in_random_order(lambda: job.examples(bundle), job.options.seed)
     history = train.fit(
         model,
         partial(batches, bundle, examples, rows, job.options.seed),
@@ -85,7 +85,7 @@ def finetune(
         folder=out,
         identity=run.identity,
         report=report,
-        **job.schedule(bundle, survey),
+        **schedule,
     )
     bundle = job.task.tuned(bundle, dev_set, Predictor(bundle, train.runner(model), job.options.batch_size).ask)
     run.save(out, history)
@@ -106,35 +106,25 @@ class _Survey:
     words: Counter = field(default_factory=Counter)
 
 
-@dataclass(frozen=True)
 class _Job:
     """A fine-tuning run: task, options and data."""
 
-    task: Task
-    options: options.Finetuning
-    own: Any  # the task's own options
-    data: Data
-    dev: Data
-    encoder: str | Path
-    out: str | Path
-
-    @classmethod
-    def of(cls, name: str, given: Mapping[str, Any], data: Data, dev: Data, encoder: str | Path, out) -> "_Job":
-        if name not in tasks.TASKS:
-            raise ValueError(f"task {name!r}: one of {', '.join(tasks.TASKS)}")
-        task = tasks.get(name)
-        known = {entry.name for entry in fields(task.Options)}
+    def __init__(self, task: str, given: Mapping[str, Any], data: Data, dev: Data, encoder: str | Path, out):
+        if task not in tasks.TASKS:
+            raise ValueError(f"task {task!r}: one of {', '.join(tasks.TASKS)}")
+        self.task = tasks.get(task)
+        known = {entry.name for entry in fields(self.task.Options)}
         for owner in tasks.TASKS.values():
             foreign = {entry.name for entry in fields(owner.Options)} - known
             if wrong := sorted(foreign & set(given)):
-                raise ValueError(f"{wrong[0]} is an option of the task {owner.name!r}, and the task is {name!r}")
-        own = task.Options(**{key: value for key, value in given.items() if key in known})
-        rest = {key: value for key, value in given.items() if key not in known} | {"task": name}
-        chosen = options.Finetuning.of(rest, "finetune")
+                raise ValueError(f"{wrong[0]} is an option of the task {owner.name!r}, and the task is {task!r}")
+        self.own = self.task.Options(**{key: value for key, value in given.items() if key in known})
+        rest = {key: value for key, value in given.items() if key not in known}
+        self.options = options.Finetuning.of(rest, "finetune")
         if Path(out).resolve() == Path(encoder).resolve():
             raise ValueError(f"{out}: the encoder's own folder; choose another one to write to")
-        data, dev = (part if isinstance(part, str | Path) else list(part) for part in (data, dev))
-        return cls(task, chosen, own, data, dev, encoder, out)
+        self.data, self.dev = (part if isinstance(part, str | Path) else list(part) for part in (data, dev))
+        self.encoder = encoder
 
     @property
     def name(self) -> str:
@@ -146,7 +136,6 @@ class _Job:
             raise ValueError(f"{self.name}: pairs of texts, and word embeddings read one text; a BERT reads pairs")
         survey = _Survey([] if self.options.skip_bad else None)
         reader = Reader(self.task, self.options.columns, survey.skipped)
-        features = StaticFeatures(StaticFeatures.MARKERS, lowercase=True)
         with tqdm(desc="reading", unit=" examples", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
             for example in reader(self.data):
                 if not survey.count:
@@ -155,7 +144,7 @@ class _Job:
                 survey.used.update(self.task.labels_of(example) or ())
                 survey.traits.update(self.task.traits(example))
                 if self.encoder == WORDS:
-                    survey.words.update(features.normalized(self.task.tokens(example)))
+                    survey.words.update(self.task.tokens(example))
                 bar.update()
         survey.labels = self.task.labels(survey.used, self.name)
         return survey
@@ -265,7 +254,7 @@ class _Job:
         """The record of this run."""
         encoder = self.encoder if self.encoder == WORDS else Path(self.encoder)
         sources = {"data": _source(self.data), "dev": _source(self.dev)}
-        return Run.of("finetune", self.options, encoder=encoder, **sources, **self.own.plain())
+        return Run.of("finetune", self.options, task=self.task.name, encoder=encoder, **sources, **self.own.plain())
 
 
 def _source(data: Data) -> Any:
@@ -277,7 +266,11 @@ def _source(data: Data) -> Any:
 
 def _fresh(counts: Counter) -> tuple[keras.Model, Bundle]:
     """Untrained embeddings of the words that occur at least twice; the rarer ones train the unknown word's vector."""
-    vocab = ("<UNK>", *sorted((word for word, count in counts.items() if count > 1), key=lambda w: (-counts[w], w)))
+    features, words = StaticFeatures(StaticFeatures.MARKERS, lowercase=True), list(counts)
+    known: Counter = Counter()
+    for word, normalized in zip(words, features.normalized(words), strict=True):
+        known[normalized] += counts[word]
+    vocab = ("<UNK>", *sorted((word for word, count in known.items() if count > 1), key=lambda w: (-known[w], w)))
     config = static.Config(words=len(vocab), width=100, lowercase=True)
     return static.encoder(config), Bundle("static", "embed", asdict(config), 128, vocab=vocab)
 

@@ -34,9 +34,8 @@ def files(tmp_path):
 
 
 def identity(files, **given):
-    job = _Job.of(
-        given.pop("task", "classify"), given, files / "a.tsv", files / "a.tsv", files / "vectors", files / "out"
-    )
+    task = given.pop("task", "classify")
+    job = _Job(task, given, files / "a.tsv", files / "a.tsv", files / "vectors", files / "out")
     return job.run().identity
 
 
