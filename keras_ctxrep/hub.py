@@ -7,7 +7,8 @@ safetensors only.
 import json
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,12 +89,19 @@ def _downloaded(name: str, repository: str, revision: str | None, endpoint: str 
 def _convert(source: Path, folder: Path, origin: dict, report: Callable[[str], None]) -> None:
     from keras_ctxrep.convert import huggingface  # heavy, and not needed before
 
+    with warnings_reported(report):
+        model, bundle = huggingface.read(source)
+    save(folder, model, bundle, origin)
+
+
+@contextmanager
+def warnings_reported(report: Callable[[str], None]) -> Iterator[None]:
+    """Passes the text of warnings on, once the block has ended without an error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        model, bundle = huggingface.read(source)
+        yield
     for warning in caught:
         report(str(warning.message))
-    save(folder, model, bundle, origin)
 
 
 def save(folder: Path, model: "keras.Model", bundle: bundles.Bundle, origin: dict) -> None:

@@ -272,6 +272,14 @@ def compile(
             weighted_metrics=metrics if optimizer is None and loss is None else None,
             jit_compile=False,  # lengths vary from batch to batch, and XLA compiles again for each
         )
+    if len(names) > 1 and model.distribute_strategy.num_replicas_in_sync == 1:
+        # several losses have metrics of their own, made by their first call: in a step, that would be traced twice
+        shapes = {
+            name: [1] * (len(model.output[name].shape) - 1) + [model.output[name].shape[-1] or 1] for name in names
+        }
+        targets = {name: tf.zeros(shape[:-1], "int32") for name, shape in shapes.items()}
+        model.compute_loss(y=targets, y_pred={name: tf.zeros(shape) for name, shape in shapes.items()})
+        model.reset_metrics()
     return model
 
 

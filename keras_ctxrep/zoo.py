@@ -488,15 +488,12 @@ def _make(
             if source is None and entry.sha256 and not verified:  # whoever renames a file evades its hash
                 absent = ", ".join(sorted(set(entry.sha256) - set(hashes))) or f"weights of {entry.format}"
                 raise ValueError(f"{entry.name}: not the published archive: no {absent} in it; try another --mirror")
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", UserWarning)
+            with hub.warnings_reported(report):
                 model, bundle = _read(entry, files)
         except (ValueError, RuntimeError):
             if source is None and not verified:  # the downloaded files are unusable
                 shutil.rmtree(downloads, ignore_errors=True)
             raise
-        for warning in caught:
-            report(str(warning.message))
         if not verified:
             listed = ", ".join(f"{file} {digest}" for file, digest in sorted(hashes.items()))
             why = "could not be verified, no SHA-256 of these files is published"

@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -63,6 +65,22 @@ def test_batches_that_are_left_out_are_not_collated():
 
     taken(pipeline.dataset(ROWS, watched, 8, start=9), 20)
     assert [rows[0] for rows in collated] == [ROWS[i] for i in (0, 72, 80, 88, 96)]  # the first one for the shapes
+
+
+def test_an_iterator_stays_in_one_thread():
+    """One that tf.data went on with in a thread of its own was seen to stop, in a long pretraining run."""
+    iterators = []
+
+    def batches():
+        threads = set()
+        iterators.append(threads)
+        for row in ROWS:
+            threads.add(threading.get_ident())
+            yield [row]
+
+    taken(pipeline.collated(batches, collate), 20)
+    assert len(iterators) == 2  # for the shapes, and for the batches
+    assert [len(threads) for threads in iterators] == [1, 1]
 
 
 def test_a_later_start_in_a_later_epoch():

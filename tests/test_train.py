@@ -65,6 +65,24 @@ def test_plain_keras_does_as_well(rng):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("losses", [1, 2])
+def test_a_step_is_traced_once(losses, monkeypatch):
+    """The metrics of several losses would be made by the first trace, and TensorFlow would trace again."""
+    x = keras.Input((4,), name="x")
+    names = ("logits", "other_logits")[:losses]
+    model = keras.Model({"x": x}, {name: keras.layers.Dense(3, name=name)(x) for name in names})
+    calls = []
+    for name in ("train_step", "test_step"):
+        step = getattr(model, name)
+        monkeypatch.setattr(model, name, lambda data, name=name, step=step: calls.append(name) or step(data))
+    targets = dict.fromkeys(names, np.array([0, 1]))
+    data = tf.data.Dataset.from_tensors(({"x": np.eye(2, 4, dtype=np.float32)}, targets))
+    train.fit(model, data.repeat(), steps=3)
+    assert calls == ["train_step"]
+    train.compile(model).evaluate(data, verbose=0)
+    assert calls == ["train_step", "test_step"]
+
+
 def test_the_schedule_warms_up_and_decays(points):
     model = linear()
     rates = []
