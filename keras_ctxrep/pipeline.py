@@ -149,6 +149,7 @@ def collated(
     data = tf.data.Dataset.from_generator(lambda: arrays(start), output_signature=signature)
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    options.autotune.enabled = False  # there is nothing to tune, and its thread delays the iterator's end by up to 60 s
     if cardinality != tf.data.UNKNOWN_CARDINALITY:
         data = data.apply(tf.data.experimental.assert_cardinality(cardinality))
     return data.with_options(options).prefetch(4)

@@ -258,7 +258,9 @@ def test_answers_and_entities_are_exact_spans_of_the_original_text(trained):
     ]
 
 
-@pytest.mark.parametrize("name", ["crf", "answer", "multilabel"])
+@pytest.mark.parametrize(
+    "name", ["crf", *(pytest.param(name, marks=pytest.mark.slow) for name in ("answer", "multilabel"))]
+)
 def test_compare_every_task(name, trained, tmp_path):
     folder, examples, _ = trained(name)
     quantize.convert(folder, tmp_path / "a.tflite", lengths=(32,))

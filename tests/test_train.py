@@ -18,6 +18,8 @@ from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_mod
 CONFIG = elmo.Config(8, 4, filters=((1, 4), (2, 6)), embedding_dim=3, highways=1, max_characters=6, dropout=0.0)
 ONE_LAYER = replace(CONFIG, layers=1)
 BUNDLE = Bundle("elmo", "classify", asdict(CONFIG), 8, ("a", "b", "c"), head={"mix": True, "dropout": 0.0})
+UNTUNED = tf.data.Options()
+UNTUNED.autotune.enabled = False  # else an iterator that is collected waits for its tuning thread, up to a minute
 
 
 def batch(rng, size=8, length=5):
@@ -27,7 +29,7 @@ def batch(rng, size=8, length=5):
 
 
 def endless(rng, **kwargs):
-    return tf.data.Dataset.from_tensors(batch(rng, **kwargs)).repeat()
+    return tf.data.Dataset.from_tensors(batch(rng, **kwargs)).repeat().with_options(UNTUNED)
 
 
 def linear(classes=3):
@@ -40,7 +42,7 @@ def linear(classes=3):
 def points(rng):
     """Batches for it, endlessly."""
     x = rng.normal(size=(60, 8, 4)).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices(({"x": x}, {"logits": x.argmax(-1) % 3})).repeat()
+    return tf.data.Dataset.from_tensor_slices(({"x": x}, {"logits": x.argmax(-1) % 3})).repeat().with_options(UNTUNED)
 
 
 def test_fit_learns_and_reports(rng, tmp_path):

@@ -73,7 +73,7 @@ def finetune(
         check_batch_size(job.options.batch_size, strategy)
         model, bundle = job.assemble(survey)
     rows = job.batch_rows(survey.count, strategy.num_replicas_in_sync)
-    schedule = job.schedule(bundle, survey)
+    schedule = job.schedule(bundle, survey.count, rows)
     examples = in_random_order(lambda: job.examples(bundle), job.options.seed)
     run = job.run()
     Path(out).mkdir(parents=True, exist_ok=True)
@@ -225,7 +225,7 @@ class _Job:
         """Rows of a batch: no more than there are examples, the same on all devices."""
         return min(self.options.batch_size, max(1, count // replicas) * replicas)
 
-    def schedule(self, bundle: Bundle, survey: _Survey) -> dict[str, Any]:
+    def schedule(self, bundle: Bundle, count: int, batch_rows: int) -> dict[str, Any]:
         """Options of `train.fit`: length of the run, learning rate, evaluations."""
         chosen, family = self.options, FAMILIES[bundle.family]
         rate = chosen.learning_rate or family.learning_rate(family.config(**bundle.config).width)
@@ -240,11 +240,11 @@ class _Job:
         }
         if chosen.steps is not None or chosen.minutes is not None:
             return plan
-        epochs, rows = chosen.epochs or family.epochs, survey.count
+        epochs = chosen.epochs or family.epochs
         if self.task.reads.windows:
-            rows = sum(1 for _ in encoded(bundle, self.examples(bundle)))
+            count = sum(1 for _ in encoded(bundle, self.examples(bundle)))
         return plan | {
-            "steps": max(1, round(epochs * rows / chosen.batch_size)),
+            "steps": max(1, round(epochs * count / batch_rows)),
             "evaluations": chosen.evaluations or max(1, math.ceil(epochs)),
             # with one evaluation per epoch
             "patience": chosen.patience or (None if chosen.evaluations else 3),

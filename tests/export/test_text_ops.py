@@ -266,6 +266,7 @@ def test_offsets_in_bytes_that_are_not_utf8(name):
     assert_offsets(*answering(name), [item.decode("utf-8", "replace") for item in data], data)
 
 
+@pytest.mark.slow  # a million code points
 @pytest.mark.parametrize("rules", [(False, False, True), (True, True, True), (True, False, False)])
 def test_offsets_of_every_code_point(rules):
     """Between letters, a hundred in a text."""

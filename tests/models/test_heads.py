@@ -256,6 +256,7 @@ def test_answerer(family, sentences):
         assert logits.dtype == np.float32 and (logits[~real] == -1e4).all()
 
 
+@pytest.mark.parametrize("family", ["bert", pytest.param("elmo", marks=pytest.mark.slow)], indirect=True)  # 15 seconds
 @pytest.mark.parametrize("task", ["tag", "answer"])
 def test_token_heads_learn_and_are_saved(family, tagged, sentences, task, tmp_path, rng):
     encoder, features = tagged if task == "tag" else family

@@ -170,6 +170,7 @@ def test_init_from_an_encoder(folder, corpus, tmp_path):
     assert not np.allclose(before["nsp_logits/kernel"], after["nsp_logits/kernel"], atol=1e-6)
 
 
+@pytest.mark.slow  # two trainings: 9 seconds
 @pytest.mark.filterwarnings("ignore:__array__")  # as above
 def test_a_model_without_next_sentences_learns_them_later(corpus, tmp_path):
     history = pretrain(corpus, tmp_path / "first", next_sentence=False)
@@ -266,6 +267,7 @@ def test_a_pair_among_single_texts(folder, pairs, tmp_path):
         recipes.finetune(single, pairs, folder, tmp_path / "out", steps=1)
 
 
+@pytest.mark.slow  # three engines: 10 seconds
 @pytest.mark.usefixtures("tflite_in_process")
 def test_every_engine_classifies_pairs_alike(classifier, pairs, tmp_path, capsys):
     assert cli.main(["export", str(classifier), "--out", str(tmp_path / "serving")]) == 0

@@ -70,6 +70,7 @@ def same(first, other):
 # ---------------------------------------------------------------------------------------------------------- scoring
 
 
+@pytest.mark.slow  # 9 seconds
 def test_scores_of_sentences_make_up_the_perplexity(folder, corpus, capsys):
     assert cli.main(["score", str(folder), "--data", str(corpus), "--lm"]) == 0
     scores = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -223,6 +224,7 @@ def test_init_from_an_encoder(folder, corpus, tmp_path):
 # ----------------------------------------------------------------------------------------------------- other models
 
 
+@pytest.mark.slow  # two trainings: 10 seconds
 def test_a_model_over_words(corpus, tmp_path):
     history = pretrain(corpus, tmp_path, read_words=True, steps=30, learning_rate=0.03)
     assert json.loads((tmp_path / "run.json").read_text())["history"] == history
@@ -266,6 +268,7 @@ def test_an_unknown_option(corpus, tmp_path):
         recipes.prepare([corpus], tmp_path, copy=3)
 
 
+@pytest.mark.slow  # three epochs: 10 seconds
 def test_the_published_recipe_learns(corpus, tmp_path):
     history = pretrain(corpus, tmp_path, unroll=5, samples=20, optimizer="adagrad", steps=40)
     assert history[-1]["val_loss"] < history[0]["val_loss"] < np.log(43) + 0.1

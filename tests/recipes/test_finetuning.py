@@ -120,10 +120,12 @@ METRICS = {
 }
 
 
-SLOW = [pytest.param(task, marks=pytest.mark.slow) for task in ("pair", "multilabel", "regress")]  # half a minute
+SLOW = [
+    pytest.param(task, marks=pytest.mark.slow) for task in ("classify", "pair", "multilabel", "regress", "answer")
+]  # a minute
 
 
-@pytest.mark.parametrize("task", ["classify", "tag", "answer", *SLOW])
+@pytest.mark.parametrize("task", ["tag", *SLOW])
 def test_a_bert_learns_every_task(task, data, models, tmp_path):
     crf = {"crf": True} if task == "tag" else {}
     scores = learn(data, task, models / "bert" / "pretrained", tmp_path, **crf)
@@ -151,11 +153,11 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
 @pytest.mark.parametrize(
     ("task", "options"),
     [
-        pytest.param("tag", {"stack": "lstm"}, marks=pytest.mark.slow),  # the three together take a minute
+        pytest.param("tag", {"stack": "lstm"}, marks=pytest.mark.slow),  # the four together take a minute
         pytest.param("classify", {"stack": "gru", "output_mix": True}, marks=pytest.mark.slow),
         pytest.param("tag", {"stack": "cnn", "top_only": True}, marks=pytest.mark.slow),
         ("classify", {}),
-        ("tag", {"stack": "lstm", "crf": True, "extra_embeddings": True}),
+        pytest.param("tag", {"stack": "lstm", "crf": True, "extra_embeddings": True}, marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)) or "alone",
 )
@@ -350,6 +352,7 @@ def test_pairs_over_an_encoder_of_one_text(task, data, vectors, tmp_path):
         recipes.finetune(learned, dev, vectors, vectors, task="classify" if task == "pair" else task, steps=1)
 
 
+@pytest.mark.slow  # 10 seconds
 def test_the_null_threshold_is_chosen_on_dev(models, tmp_path):
     """Questions whose context has no answer: the threshold is the best one of `dev`."""
     draw = random.Random(2)
@@ -380,3 +383,9 @@ def test_examples_in_memory(vectors, tmp_path):
     assert history[-1]["step"] == 15 and len(history) == 2
     with pytest.raises(ValueError, match="3 examples: only the label 'a'; a classifier needs at least two"):
         recipes.finetune([Example("x", "a")] * 3, dev, vectors, tmp_path / "out", steps=1)
+
+
+def test_fewer_examples_than_a_batch_are_seen_as_often_as_asked(vectors, tmp_path):
+    rows = [Example("red fish", "a"), Example("blue fish", "b"), Example("red", "a")]
+    history = recipes.finetune(rows, rows, vectors, tmp_path, stack="cnn", units=4, epochs=4)
+    assert [entry["step"] for entry in history] == [1, 2, 3, 4]

@@ -142,6 +142,7 @@ def trained(request, models, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow  # two models in three engines: half a minute
 def test_every_engine(trained, tmp_path):
     """The predicate that is marked decides, in Keras, the SavedModel and, without TensorFlow, the int8 file."""
     examples = generated(40, seed=2)
