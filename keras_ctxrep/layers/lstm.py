@@ -19,7 +19,8 @@ class ProjectedLSTM(keras.layers.Layer):
     The input projection of all steps is one matrix product outside the loop. Masked positions give zeros and do not
     change the state, so that a backward layer starts at the last real token. On TensorFlow the loop ends at the batch's
     last real token, and training uses a custom gradient: the backward loop carries only the gradients of the two
-    states, and each weight gradient is one matrix product after the loop.
+    states, and each weight gradient is one matrix product after the loop. In mixed precision the products are in the
+    compute dtype, gates and states in float32.
 
     Args:
         units: width of the cell.
@@ -84,7 +85,7 @@ class ProjectedLSTM(keras.layers.Layer):
             )
 
     def call(self, x, mask, state=None, training=None):
-        mask = ops.cast(ops.transpose(mask)[:, :, None], x.dtype)  # (T, B, 1)
+        mask = ops.cast(ops.transpose(mask)[:, :, None], self.variable_dtype)  # (T, B, 1)
         if keras.backend.backend() != "tensorflow":
             run = self._scan
         elif training:
@@ -95,12 +96,13 @@ class ProjectedLSTM(keras.layers.Layer):
         if self.streams and state is None:
             begin = ops.stop_gradient(self._continued(ops.shape(x)[0]))
         if begin is not None:
-            begin = ops.split(ops.cast(begin, x.dtype), [self.width], axis=-1)
+            begin = ops.split(ops.cast(begin, self.variable_dtype), [self.width], axis=-1)
         out, *end = run(x, mask, begin)
+        out = ops.cast(out, self.compute_dtype)
         end = ops.concatenate(end, axis=-1)
         if self.streams and state is None:
-            self._keep(ops.cast(ops.stop_gradient(end), "float32"), ops.shape(x)[0])
-        return out if state is None else (out, end)
+            self._keep(ops.stop_gradient(end), ops.shape(x)[0])
+        return out if state is None else (out, ops.cast(end, self.compute_dtype))
 
     def _continued(self, rows):
         """The states of the streams in this replica's rows."""
@@ -134,21 +136,28 @@ class ProjectedLSTM(keras.layers.Layer):
 
     def _step(self, z, mask, h, c):
         """One step: input gates (B, 4 units), mask (B, 1), states -> new states; batch-major."""
-        i, j, f, o = ops.split(z + ops.matmul(h, self.recurrent_kernel), 4, axis=-1)
+        i, j, f, o = ops.split(self._wide(z) + self._product(h, self.recurrent_kernel), 4, axis=-1)
         new_c = ops.sigmoid(f + 1.0) * c + ops.sigmoid(i) * ops.tanh(j)
         if self.cell_clip is not None:
             new_c = ops.clip(new_c, -self.cell_clip, self.cell_clip)
         new_h = ops.sigmoid(o) * ops.tanh(new_c)
         if self.projection is not None:
-            new_h = ops.matmul(new_h, self.projection_kernel)
+            new_h = self._product(new_h, self.projection_kernel)
         if self.projection_clip is not None:
             new_h = ops.clip(new_h, -self.projection_clip, self.projection_clip)
         return mask * new_h + (1 - mask) * h, mask * new_c + (1 - mask) * c
 
+    def _wide(self, x):
+        return ops.cast(x, self.variable_dtype)
+
+    def _product(self, x, kernel):
+        """In the compute dtype, of and to gates and states."""
+        return self._wide(ops.matmul(ops.cast(x, self.compute_dtype), kernel))
+
     def _zeros(self, x):
         """The initial state if none is given, with static sizes where they are known, as TFLite needs."""
         batch = ops.shape(x)[0] if x.shape[0] is None else x.shape[0]
-        return ops.zeros((batch, self.width), x.dtype), ops.zeros((batch, self.units), x.dtype)
+        return ops.zeros((batch, self.width), self.variable_dtype), ops.zeros((batch, self.units), self.variable_dtype)
 
     def _scan(self, x, mask, begin=None):
         """For any backend, differentiated by the backend."""
@@ -171,7 +180,9 @@ class ProjectedLSTM(keras.layers.Layer):
         real = tf.cast(tf.reduce_max(mask, axis=(1, 2)), tf.int32) * tf.range(1, length + 1)
         steps = tf.maximum(tf.reduce_max(real), 1)
         out = tf.TensorArray(
-            z.dtype, size=length if z.shape[0] is None else z.shape[0], element_shape=(z.shape[1], self.width)
+            self.variable_dtype,
+            size=length if z.shape[0] is None else z.shape[0],
+            element_shape=(z.shape[1], self.width),
         )
 
         def body(index, h, c, out):
@@ -229,7 +240,8 @@ def _lstm(cell_clip, projection_clip):
     """The loop over time, with a custom gradient.
 
     (T, 4 units, B) input gates, (T, 1, B) mask, recurrent kernel, initial state (P, B) and cell (units, B),
-    projection kernel if any -> (T, P, B) and the last state and cell.
+    projection kernel if any -> (T, P, B) and the last state and cell. Products are in the dtype of the kernels, all
+    else is in that of the initial state.
     """
     import tensorflow as tf
 
@@ -246,7 +258,7 @@ def _lstm(cell_clip, projection_clip):
             )
             return (d_z, None, d_recurrent, d_start_h, d_start_c, *d_projection)
 
-        return (saved[2] * mask, end_h, end_c), gradient
+        return (tf.cast(saved[2], mask.dtype) * mask, end_h, end_c), gradient
 
     return run
 
@@ -266,17 +278,17 @@ def _forward_loop(z, mask, recurrent, start_h, start_c, projection, clips):
 
     def body(t, h, c, saved_gates, saved_c, saved_h):
         m = mask[t]
-        i, j, f, o = tf.split(z[t] + tf.matmul(across, h), 4, axis=0)
+        i, j, f, o = tf.split(tf.cast(z[t], h.dtype) + _product(across, h), 4, axis=0)
         i, j, f, o = tf.sigmoid(i), tf.tanh(j), tf.sigmoid(f + 1.0), tf.sigmoid(o)
         new_c = clip(f * c + i * j, cell_clip)
         new_h = o * tf.tanh(new_c)
         for kernel in down:
-            new_h = tf.matmul(kernel, new_h)
+            new_h = _product(kernel, new_h)
         h, c = m * clip(new_h, projection_clip) + (1 - m) * h, m * new_c + (1 - m) * c
-        saved_gates = saved_gates.write(t, tf.concat([i, j, f, o], axis=0))
-        return t + 1, h, c, saved_gates, saved_c.write(t, c), saved_h.write(t, h)
+        saved_gates = saved_gates.write(t, tf.cast(tf.concat([i, j, f, o], axis=0), z.dtype))
+        return t + 1, h, c, saved_gates, saved_c.write(t, c), saved_h.write(t, tf.cast(h, z.dtype))
 
-    loop = (tf.constant(0), start_h, start_c, *(_array(z, steps) for _ in range(3)))
+    loop = (tf.constant(0), start_h, start_c, _array(z, steps), _array(start_c, steps), _array(z, steps))
     _, end_h, end_c, *saved = tf.while_loop(lambda t, *_: t < steps, body, loop)
     sizes = (z.shape[1], units, width)
     saved = [
@@ -296,16 +308,16 @@ def _backward_loop(d_ends, saved, mask, recurrent, start_h, start_c, projection,
     cell_clip, projection_clip = clips
     steps = tf.shape(all_gates)[0]
     before_c = tf.concat([start_c[None], all_c[:-1]], axis=0)
-    before_h = tf.concat([start_h[None], all_h[:-1]], axis=0)
+    before_h = tf.concat([tf.cast(start_h[None], all_h.dtype), all_h[:-1]], axis=0)
 
     def back(t, d_h, d_c, saved_z, saved_p):
         m = mask[t]
-        i, j, f, o = tf.split(all_gates[t], 4, axis=0)
+        i, j, f, o = tf.split(tf.cast(all_gates[t], d_c.dtype), 4, axis=0)
         tanh_c = tf.tanh(all_c[t])
-        d_new_h = unclipped(m * (d_out[t] + d_h), all_h[t], projection_clip)  # (P, B)
+        d_new_h = unclipped(m * (d_out[t] + d_h), tf.cast(all_h[t], d_h.dtype), projection_clip)  # (P, B)
         d_m = d_new_h
         for kernel in projection:
-            d_m = tf.matmul(kernel, d_new_h)  # (units, B)
+            d_m = _product(kernel, d_new_h)  # (units, B)
         d_new_c = unclipped(m * d_c + d_m * o * (1 - tanh_c * tanh_c), all_c[t], cell_clip)
         d_gates = (
             d_new_c * j * i * (1 - i),
@@ -314,16 +326,18 @@ def _backward_loop(d_ends, saved, mask, recurrent, start_h, start_c, projection,
             d_m * tanh_c * o * (1 - o),
         )
         d_z = tf.concat(d_gates, axis=0)
-        d_h = tf.matmul(recurrent, d_z) + (1 - m) * d_h
+        d_h = _product(recurrent, d_z) + (1 - m) * d_h
         d_c = d_new_c * f + (1 - m) * d_c
-        return t - 1, d_h, d_c, saved_z.write(t, d_z), saved_p.write(t, d_new_h)
+        saved_z, saved_p = saved_z.write(t, tf.cast(d_z, kind)), saved_p.write(t, tf.cast(d_new_h, kind))
+        return t - 1, d_h, d_c, saved_z, saved_p
 
-    loop = (steps - 1, d_end_h, d_end_c, _array(all_gates, steps), _array(all_gates, steps))
+    kind = recurrent.dtype
+    loop = (steps - 1, d_end_h, d_end_c, _array(before_h, steps), _array(before_h, steps))
     _, d_start_h, d_start_c, saved_z, saved_p = tf.while_loop(lambda t, *_: t >= 0, back, loop)
     d_z, d_p = tf.ensure_shape(saved_z.stack(), all_gates.shape), tf.ensure_shape(saved_p.stack(), all_h.shape)
     d_recurrent = _sum_of_products(before_h, d_z)  # (P, 4 units)
     o = tf.split(all_gates, 4, axis=1)[3]
-    d_projection = [_sum_of_products(o * tf.tanh(all_c), d_p) for _ in projection]
+    d_projection = [_sum_of_products(o * tf.cast(tf.tanh(all_c), kind), d_p) for _ in projection]
     return d_z, d_recurrent, d_start_h, d_start_c, d_projection
 
 
@@ -331,6 +345,13 @@ def _array(like, size):
     import tensorflow as tf
 
     return tf.TensorArray(like.dtype, size=size, element_shape=(None, like.shape[-1]))
+
+
+def _product(kernel, x):
+    """In the dtype of the kernel, of and to that of `x`."""
+    import tensorflow as tf
+
+    return tf.cast(tf.matmul(kernel, tf.cast(x, kernel.dtype)), x.dtype)
 
 
 def _sum_of_products(a, b):

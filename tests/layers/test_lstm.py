@@ -381,7 +381,20 @@ def test_streams_in_half_precision(rng):
     ((x, mask),) = batches_of_streams(rng, (2,))
     out = layer(x, mask=mask, training=True)
     assert out.dtype == tf.bfloat16 and layer.state.dtype == "float32"
-    np.testing.assert_array_equal(layer.state[0, :3], tf.cast(out[0, -1], tf.float32))
+    np.testing.assert_array_equal(tf.cast(layer.state[0, :3], tf.bfloat16), out[0, -1])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_cell_is_in_float32_in_half_precision(training):
+    """A cell that gains 0.003 in each step stops at 1 in bfloat16, whose numbers lie 0.008 apart there."""
+    layer = ProjectedLSTM(4, streams=1, dtype="mixed_bfloat16")
+    x, mask = np.zeros((1, 500, 4), np.float32), np.ones((1, 500), np.int32)
+    layer(x, mask=mask)
+    layer.state.assign(tf.zeros((1, 8)))
+    layer.recurrent_kernel.assign(tf.zeros((4, 16)))
+    layer.bias.assign(np.repeat([20.0, 0.003, 20.0, 0.0], 4))
+    layer(x, mask=mask, training=training)
+    np.testing.assert_allclose(layer.state[0, 4:], 500 * 0.003, rtol=0.01)
 
 
 def test_config_and_name_of_weights(rng):
