@@ -339,7 +339,10 @@ TASKS = {  # rows, columns, metric, a line to answer
 }
 
 
-@pytest.mark.parametrize("task", TASKS)
+SLOW = [pytest.param(task, marks=pytest.mark.slow) for task in TASKS if task not in ("regress", "tag")]
+
+
+@pytest.mark.parametrize("task", [*SLOW, "regress", "tag"])
 def test_every_task_from_a_file_to_answers(task, encoders, tmp_path, capsys):
     rows, columns, metric, line = TASKS[task]
     data = tmp_path / {"answer": "a.jsonl", "tag": "a.conll"}.get(task, "a.tsv")

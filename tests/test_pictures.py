@@ -122,7 +122,7 @@ def test_characters_missing_from_the_font_are_reported(models, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("family", "layer", "used"),
     [
-        ("elmo", None, "mix"),
+        pytest.param("elmo", None, "mix", marks=pytest.mark.slow),
         pytest.param("elmo", "mean", "mean", marks=pytest.mark.slow),
         ("bert", None, "top"),
         ("bert", "mean", "mean"),

@@ -279,7 +279,7 @@ def test_the_published_vectors(tmp_path):
 
 
 @variants
-@pytest.mark.parametrize("block", [1 << 18, 5])  # numbers that are read at once
+@pytest.mark.parametrize("block", [1 << 18, pytest.param(5, marks=pytest.mark.slow)])  # numbers that are read at once
 def test_round_trip(tmp_path, rng, monkeypatch, variant, block):
     """hdf5 -> Keras -> model folder -> Keras -> hdf5, bit by bit; read again, it is the same model."""
     monkeypatch.setattr(weights, "BLOCK", block)

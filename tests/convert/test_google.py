@@ -49,7 +49,9 @@ def variables(prefix):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-@pytest.mark.parametrize("activation", ["gelu", "relu", "gelu_new"])
+@pytest.mark.parametrize(
+    "activation", ["gelu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("relu", "gelu_new"))]
+)
 @pytest.mark.parametrize("parts", [("pooler", "mlm", "nsp"), ("mlm",), ("pooler",), ()])
 @pytest.mark.parametrize("slots", [False, True])
 def test_numbers(tmp_path, tiny, rng, activation, parts, slots):

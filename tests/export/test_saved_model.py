@@ -88,7 +88,11 @@ TEXTS = ["The CATS.  a\u200b b  中", "cats 中 the abab " * 6, "", "Thé\tcats 
 PAIRS = ["the cats a ab. " * 8, "中", "the", " ", "é a. b. Á b cats the, B. 中 d the a"]
 
 
-@pytest.fixture(scope="module", params=FRESH)
+LIKE_OTHERS = ("classify pairs", "multilabel static", "answer")
+CASES = [pytest.param(name, marks=pytest.mark.slow) if name in LIKE_OTHERS else name for name in FRESH]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def served(request, tmp_path_factory):
     """A model, its bundle and its SavedModel."""
     model, bundle = fresh(**({"task": request.param} | FRESH[request.param]))

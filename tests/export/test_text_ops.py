@@ -103,7 +103,11 @@ BERTS = {
 }
 
 
-@pytest.fixture(scope="module", params=["elmo", "elmo short", *BERTS])
+QUICK = ("bert cased", "bert uncased", "bert uncased short")
+VARIANTS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BERTS]
+
+
+@pytest.fixture(scope="module", params=["elmo", "elmo short", *VARIANTS])
 def prepared(request):
     """A bundle, and its text ops traced as in a SavedModel."""
     if request.param.startswith("elmo"):

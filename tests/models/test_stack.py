@@ -109,7 +109,7 @@ def test_a_head_is_saved_and_loaded(kind, under, sentences, rng, tmp_path):
 
 
 @every_kind
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_gradients_reach_what_trains(kind, under, sentences, rng, frozen):
     encoder, extra_embeddings, features = under
     encoder.trainable = not frozen

@@ -179,7 +179,7 @@ def test_every_engine(trained, tmp_path):
     assert labels == [[word["label"] for word in answer["words"]] for answer in expected]
 
 
-def test_lines(models, tmp_path):
+def test_lines(models, tflite_in_process, tmp_path):
     recipes.finetune(
         generated(8), generated(8), "words", tmp_path / "m", task="semantic_roles", steps=1, units=4, batch_size=8
     )

@@ -113,7 +113,7 @@ def test_files_of_version_0_1_have_no_hash(file, tmp_path):
     assert runtime.load(tmp_path / "m.tflite")(texts) == runtime.load(file)(texts)
 
 
-def test_words_without_pieces(tmp_path):
+def test_words_without_pieces(tflite_in_process, tmp_path):
     """18 words, of which 6 have no piece: their labels are as of Keras."""
     keras.utils.set_random_seed(0)
     vocab = (*SPECIAL_PIECES, *"abcdef")
