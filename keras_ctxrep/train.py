@@ -272,7 +272,7 @@ def compile(
             weighted_metrics=metrics if optimizer is None and loss is None else None,
             jit_compile=False,  # lengths vary from batch to batch, and XLA compiles again for each
         )
-    if len(names) > 1 and model.distribute_strategy.num_replicas_in_sync == 1:
+    if loss is None and len(names) > 1 and model.distribute_strategy.num_replicas_in_sync == 1:
         # several losses have metrics of their own, made by their first call: in a step, that would be traced twice
         shapes = {
             name: [1] * (len(model.output[name].shape) - 1) + [model.output[name].shape[-1] or 1] for name in names

@@ -85,6 +85,16 @@ def test_a_step_is_traced_once(losses, monkeypatch):
     assert calls == ["train_step", "test_step"]
 
 
+def test_a_loss_of_ones_own_for_several_logits():
+    """Its targets may have the shape of the logits."""
+    x = keras.Input((4,), name="x")
+    names = ("logits", "other_logits")
+    model = keras.Model({"x": x}, {name: keras.layers.Dense(3, name=name)(x) for name in names})
+    train.compile(model, keras.optimizers.SGD(), keras.losses.BinaryCrossentropy(from_logits=True))
+    data = tf.data.Dataset.from_tensors(({"x": np.eye(2, 4)}, dict.fromkeys(names, np.ones((2, 3)))))
+    assert np.isfinite(model.fit(data.repeat(), steps_per_epoch=1, shuffle=False, verbose=0).history["loss"]).all()
+
+
 def test_the_schedule_warms_up_and_decays(points):
     model = linear()
     rates = []
