@@ -1,15 +1,19 @@
 """A biLM trained for some minutes against counted n-grams of the same text: full-softmax perplexity on held-out text.
 
     python benchmarks/perplexity.py --train train.txt --valid valid.txt --minutes 30 --out lm
+    python benchmarks/perplexity.py --train train.txt... --valid valid.txt --counts FOLDER      the n-grams alone
 
 Prints the curve as a Markdown table, as docs/results.md has it. The n-gram models predict the same words of the same
 vocabulary, sentence ends included, of the same sentences, from left to right. The folder keeps the model; with `--out`
-of an interrupted run it goes on.
+of an interrupted run it goes on. `--counts` takes the vocabulary of a trained biLM, and scores it too.
 """
 
 import argparse
 import os
 import platform
+from collections.abc import Sequence
+
+import numpy as np
 
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.ngrams import KneserNey
@@ -17,14 +21,14 @@ from keras_ctxrep.text.pretraining import Vocabulary
 from keras_ctxrep.text.tokens import words
 
 
-def counted(train: str, valid: str, vocabulary: Vocabulary, orders=(1, 2, 3)) -> dict[int, float]:
+def counted(train: Sequence[str], valid: str, vocabulary: Vocabulary, orders=(1, 2, 3, 5)) -> dict[int, float]:
     """Order -> perplexity of interpolated Kneser-Ney."""
 
-    def ids(path: str) -> list[list[int]]:
-        sentences = ([word.text for word in words(line)] for document in documents([path]) for line in document)
-        return [vocabulary.ids(sentence).tolist() for sentence in sentences if sentence]
+    def ids(paths: Sequence[str]) -> list[np.ndarray]:
+        sentences = ([word.text for word in words(line)] for document in documents(paths) for line in document)
+        return [vocabulary.ids(sentence) for sentence in sentences if sentence]
 
-    text, held = ids(train), ids(valid)
+    text, held = ids(train), ids([valid])
     scores = {}
     for order in orders:
         scores[order] = KneserNey(text, order, len(vocabulary), 0, 1).perplexity(held)
@@ -34,9 +38,11 @@ def counted(train: str, valid: str, vocabulary: Vocabulary, orders=(1, 2, 3)) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--train", required=True, metavar="FILE")
+    parser.add_argument("--train", required=True, nargs="+", metavar="FILE")
     parser.add_argument("--valid", required=True, metavar="FILE")
-    parser.add_argument("--out", required=True, metavar="FOLDER")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--out", metavar="FOLDER", help="of the biLM that is trained")
+    where.add_argument("--counts", metavar="FOLDER", help="of a biLM that is trained already")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--size", default="elmo_2x128_64_256cnn_1xhighway")
     parser.add_argument("--vocab-size", type=int, default=30_000)
@@ -51,9 +57,13 @@ def main() -> None:
     from keras_ctxrep import recipes
     from keras_ctxrep.text import bundle
 
+    if args.counts:
+        print(recipes.score(args.counts, args.valid))
+        counted(args.train, args.valid, Vocabulary(bundle.load(args.counts).vocab))
+        return
     history = recipes.pretrain(
         "elmo",
-        [args.train],
+        args.train,
         args.out,
         size=args.size,
         valid=args.valid,
@@ -73,8 +83,8 @@ def main() -> None:
     for entry in history:
         forward, backward = (entry[f"val_{way}_logits_perplexity"] for way in ("forward", "backward"))
         print(f"| {entry['minutes']:.1f} | {entry['step']:,} | {forward:.1f} | {backward:.1f} |")
-    count = sum(len(words(line)) + 1 for document in documents([args.train]) for line in document)
-    lines = sum(len(document) for document in documents([args.train]))
+    count = sum(len(words(line)) + 1 for document in documents(args.train) for line in document)
+    lines = sum(len(document) for document in documents(args.train))
     read = history[-1]["step"] * args.batch_size * count / lines
     rate = read / (60 * history[-1]["minutes"])
     print(f"about {read / 1e6:.1f} million words, {read / count:.1f} passes, {rate:,.0f} words/s with validation")

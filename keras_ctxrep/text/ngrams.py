@@ -1,8 +1,8 @@
 """Count-based language models, the baselines for the neural ones."""
 
-import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 
 class KneserNey:
@@ -11,6 +11,10 @@ class KneserNey:
     Kneser & Ney 1995 in the interpolated form of Chen & Goodman 1998 (eq. 4.6), https://arxiv.org/abs/cmp-lg/9606011,
     one discount per order, n1 / (n1 + 2 n2); the unigrams are interpolated with the uniform distribution, so that no
     word of the vocabulary has probability zero.
+
+    All n-grams of a text are handled at once: a k-gram is the number `row of its first k - 1 words * vocabulary_size +
+    its last word`, and its row is its rank among the numbers of all k-grams. 20 million words take about a minute and
+    3 GB at order 5.
 
     Args:
         sentences: word ids, without markers.
@@ -30,46 +34,60 @@ class KneserNey:
         if order < 1:
             raise ValueError(f"order={order}: an n-gram has at least one word")
         self.order, self.vocabulary_size, self.begin, self.end = order, vocabulary_size, begin, end
-        counts: Counter[tuple[int, ...]] = Counter()
-        for sentence in sentences:
-            padded = self._padded(sentence)
-            counts.update(zip(*(padded[i:] for i in range(order)), strict=False))
-        self._levels = []  # from the longest n-gram to the unigram: (discounted probabilities, back-off weights)
-        while True:
-            ones, twos = (sum(1 for n in counts.values() if n == k) for k in (1, 2))
+        words, predicted = self._stream(sentences)
+        self._numbers: list[np.ndarray] = []  # by length: those of all k-grams, ascending
+        grams = np.zeros((order, len(words)), "int32")  # the row of the k-gram that ends at each word
+        before = np.zeros(len(words), "int64")
+        for k in range(order):
+            numbers, grams[k] = np.unique(before * vocabulary_size + words, return_inverse=True)
+            self._numbers.append(numbers)
+            before[1:] = grams[k, :-1]
+        # by length: the discounted probability of each k-gram, and the weight that each context leaves to shorter ones
+        self._discounted: list[np.ndarray] = []
+        self._weights: list[np.ndarray] = []
+        counted = np.flatnonzero(predicted)  # a word of the text for each k-gram that is counted
+        for k in reversed(range(order)):
+            kinds = len(self._numbers[k])
+            counts = np.bincount(grams[k, counted], minlength=kinds)
+            ones, twos = (counts == 1).sum(), (counts == 2).sum()
             discount = ones / (ones + 2 * twos) if ones and twos else 0.5
-            totals, kinds = Counter(), Counter()
-            for gram, n in counts.items():
-                totals[gram[:-1]] += n
-                kinds[gram[:-1]] += 1
-            discounted = {gram: (n - discount) / totals[gram[:-1]] for gram, n in counts.items()}
-            backoff = {context: discount * kinds[context] / totals[context] for context in totals}
-            self._levels.append((discounted, backoff))
-            if len(self._levels) == order:
-                break
-            counts = Counter(
-                gram[1:] for gram in counts
-            )  # continuation counts: distinct words before the shorter n-gram
+            context = self._numbers[k] // vocabulary_size
+            contexts = len(self._numbers[k - 1]) if k else 1
+            totals = np.bincount(context, counts, contexts)
+            followers = np.bincount(context, counts > 0, contexts)
+            with np.errstate(invalid="ignore"):
+                self._discounted.insert(0, np.maximum(counts - discount, 0) / totals[context])
+                self._weights.insert(0, np.where(totals > 0, discount * followers / totals, 1.0))
+            # a shorter n-gram counts the distinct words before it
+            counted = counted[np.unique(grams[k, counted], return_index=True)[1]]
 
-    def _padded(self, sentence: Sequence[int]) -> list[int]:
-        return [self.begin] * (self.order - 1) + [*sentence, self.end]
+    def _stream(self, sentences: Iterable[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+        """All sentences with their markers in one row of words, and which of the words are predicted."""
+        padding = [self.begin] * max(1, self.order - 1)
+        words, predicted = [], []
+        for sentence in sentences:
+            words += [*padding, *sentence, self.end]
+            predicted += [False] * len(padding) + [True] * (len(sentence) + 1)
+        return np.array(words, "int64"), np.array(predicted, bool)
 
-    def probability(self, context: tuple[int, ...], word: int) -> float:
+    def _probabilities(self, words: np.ndarray) -> np.ndarray:
+        """P(word | the `order - 1` words before it) of each word of a row; float64."""
+        result = np.full(len(words), 1 / self.vocabulary_size)
+        rows, known = np.zeros(len(words), "int64"), np.ones(len(words), bool)  # of the k words before each word
+        for numbers, discounted, weights in zip(self._numbers, self._discounted, self._weights, strict=True):
+            wanted = rows * self.vocabulary_size + words
+            places = np.searchsorted(numbers, wanted).clip(max=len(numbers) - 1)
+            seen = known & (numbers[places] == wanted)
+            longer = np.where(seen, discounted[places], 0) + weights[rows] * result
+            result = np.where(known, longer, result)
+            rows, known = np.roll(np.where(seen, places, 0), 1), np.roll(seen, 1)
+        return result
+
+    def probability(self, context: Sequence[int], word: int) -> float:
         """P(word | context), where the context is the `order - 1` preceding words."""
-        probability, weight = 0.0, 1.0
-        for k, (discounted, backoff) in enumerate(self._levels):
-            tail = context[k:]
-            if tail in backoff:
-                probability += weight * discounted.get((*tail, word), 0.0)
-                weight *= backoff[tail]
-        return probability + weight / self.vocabulary_size
+        return float(self._probabilities(np.array([*context, word], "int64"))[-1])
 
     def perplexity(self, sentences: Iterable[Sequence[int]]) -> float:
         """exp of the mean negative log-likelihood over all words and sentence ends."""
-        total, count = 0.0, 0
-        for sentence in sentences:
-            padded = self._padded(sentence)
-            for i in range(self.order - 1, len(padded)):
-                total -= math.log(self.probability(tuple(padded[i - self.order + 1 : i]), padded[i]))
-                count += 1
-        return math.exp(total / count)
+        words, predicted = self._stream(sentences)
+        return float(np.exp(-np.log(self._probabilities(words)[predicted]).mean()))

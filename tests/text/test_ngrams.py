@@ -16,7 +16,7 @@ def sentences(rng):
     return [list(map(int, rng.zipf(1.5, rng.integers(0, 9)).clip(max=9) + 2)) for _ in range(60)]
 
 
-@pytest.mark.parametrize("order", [1, 2, 3])
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
 def test_probabilities_sum_to_one(sentences, order):
     model = KneserNey(sentences, order, 14, BEGIN, END)
     seen = {tuple([BEGIN] * (order - 1)), tuple(sentences[0][: order - 1])} if order > 1 else {()}
