@@ -5,7 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +14,12 @@ from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize, runtime
 
 from keras_ctxrep import recipes, tasks, train
+from keras_ctxrep.models import static
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
+from keras_ctxrep.text.bundle import Bundle, load
 from keras_ctxrep.text.scores import accuracy
 
 pytestmark = pytest.mark.usefixtures("tflite_in_process")
@@ -32,6 +34,21 @@ AWKWARD = [
     "a\x00b the drum",
     "[SEP] [CLS] <S> </S>",
 ]
+
+
+def test_a_card_goes_the_whole_way(tmp_path):
+    config = static.Config(words=3, width=4)
+    bundle = Bundle("static", "embed", asdict(config), 8, vocab=("<UNK>", "the", "violin"), card="# Vectors\n")
+    train.save(tmp_path / "vectors", static.encoder(config), bundle)
+    examples = [Example("the violin", "music"), Example("the", "other")]
+    for name, from_scratch in (("tuned", False), ("scratch", True)):
+        options = {"steps": 1, "batch_size": 2, "from_scratch": from_scratch}
+        recipes.finetune(examples, examples, tmp_path / "vectors", tmp_path / name, task="classify", **options)
+    assert load(tmp_path / "scratch").card == ""
+    version = saved_model.export(*train.load(tmp_path / "tuned"), tmp_path / "served")
+    file = quantize.convert(tmp_path / "tuned", tmp_path / "m.tflite", "none", (4,))
+    assert {load(path).card for path in (tmp_path / "tuned", version, file)} == {"# Vectors\n"}
+    assert (version / "assets.extra" / "card.md").read_text("utf-8") == "# Vectors\n"
 
 
 FAMILIES = ("bert", pytest.param("elmo", marks=pytest.mark.slow))  # a biLM converts and loads for a minute

@@ -166,7 +166,9 @@ class _Job:
             max_length=self._length(bundle),
         )
         model = train.build(bundle)
-        if not chosen.from_scratch:
+        if chosen.from_scratch:
+            bundle = replace(bundle, card="")
+        else:
             train.copy_weights(pretrained, model)
         model.trainable = not frozen
         bundle = replace(bundle, reads=reads)

@@ -20,7 +20,7 @@ from keras_ctxrep.fields import Range, Rows
 from keras_ctxrep.text.features import FAMILIES, Features, Reads
 from keras_ctxrep.text.tokens import vocab_text
 
-NAME, VOCAB, WEIGHTS = "bundle.json", "vocab.txt", "model.weights.h5"
+NAME, VOCAB, CARD, WEIGHTS = "bundle.json", "vocab.txt", "card.md", "model.weights.h5"
 TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 FORMAT = 2
 # format 1: what `reads` is for tasks with other inputs than plain texts
@@ -60,6 +60,8 @@ class Bundle:
         lowercase: whether word pieces are lower-cased and lose their accents.
         strip_accents: whether accents are removed, if that differs from `lowercase`; else None.
         split_cjk: whether each Chinese character is a word of its own, as published.
+        card: the model card of the pretrained weights in Markdown: data, licence, figures, limits; stored in card.md,
+            and kept by a model that was fine-tuned from them.
         reads: what the task reads of a text.
         head: keyword arguments of the head.
         settings: the task's own settings for predictions.
@@ -76,6 +78,7 @@ class Bundle:
     lowercase: bool = True
     strip_accents: bool | None = None
     split_cjk: bool = True
+    card: str = ""
     reads: Reads = field(default_factory=Reads)
     head: dict = field(default_factory=dict)
     stack: dict = field(default_factory=dict)
@@ -100,25 +103,30 @@ class Bundle:
         return bool(self.reads.pair)
 
     def files_as_bytes(self, files: dict[str, str] | None = None) -> dict[str, bytes]:
-        """The bundle as files, name -> contents: vocab.txt if there is a vocabulary, and bundle.json.
+        """The bundle as files, name -> contents: vocab.txt and card.md if it has them, and bundle.json.
 
         Args:
             files: SHA-256 of further files beside it.
         """
         content = {VOCAB: vocab_text(self.vocab).encode()} if self.vocab else {}
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()} | (files or {})
-        fields = {name: value for name, value in asdict(self).items() if name != "vocab"} | {"files": hashes}
-        content[NAME] = (json.dumps({"format": FORMAT} | fields, ensure_ascii=False, indent=1) + "\n").encode()
+        fields = {name: value for name, value in asdict(self).items() if name not in ("vocab", "card")}
+        content |= {CARD: self.card.encode()} if self.card else {}
+        content[NAME] = (
+            json.dumps({"format": FORMAT} | fields | {"files": hashes}, ensure_ascii=False, indent=1) + "\n"
+        ).encode()
         return content
 
 
 def save(bundle: Bundle, folder: str | Path) -> None:
-    """Writes vocab.txt and then bundle.json, with the hash of the weights if they are in the folder."""
+    """Writes vocab.txt, card.md and then bundle.json, with the hash of the weights if they are in the folder."""
     folder = Path(folder)
     weights = folder / WEIGHTS
     for name, data in bundle.files_as_bytes({WEIGHTS: sha256(weights)} if weights.exists() else None).items():
         with written_whole(folder / name) as path:
             path.write_bytes(data)
+    if not bundle.card:  # that of an earlier model
+        (folder / CARD).unlink(missing_ok=True)
 
 
 def load(path: str | Path) -> Bundle:
@@ -180,13 +188,18 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
             raise ValueError(f"a {bundle.family} encoder needs {VOCAB}")
         if VOCAB in bundle.files:
             bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
-        return bundle
     except ValueError as error:
         raise ValueError(f"{source / NAME}: {error}") from None
     except KeyError:
         raise ValueError(f"{source}: {VOCAB} is missing; copy the file again") from None
     except FileNotFoundError:
         raise ValueError(f"{source}: {VOCAB} is missing; copy the whole folder again, or train again") from None
+    try:  # not hashed: a user may edit it
+        return replace(bundle, card=read(CARD).decode("utf-8"))
+    except (KeyError, FileNotFoundError):
+        return bundle
+    except ValueError as error:
+        raise ValueError(f"{source / CARD}: {error}") from None
 
 
 def _upgraded(fields: dict) -> dict:

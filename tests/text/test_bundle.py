@@ -86,6 +86,20 @@ def test_round_trip(tmp_path, bundle):
     assert {path.name for path in (tmp_path / "new" / "folder").iterdir()} == names
 
 
+def test_a_card_is_a_file_that_a_user_may_edit(tmp_path):
+    bundles.save(replace(BERT, card="# Ours\n\nTrained on «books».\n"), tmp_path / "a")
+    loaded = bundles.load(tmp_path / "a")
+    assert loaded.card == "# Ours\n\nTrained on «books».\n" and "card.md" not in loaded.files
+    assert "card" not in json.loads((tmp_path / "a" / bundles.NAME).read_text(encoding="utf-8"))
+    (tmp_path / "a" / "card.md").write_text("# Yours\n")
+    assert bundles.load(tmp_path / "a").card == "# Yours\n"
+    (tmp_path / "a" / "card.md").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"card\.md: 'utf-8' codec"):
+        bundles.load(tmp_path / "a")
+    bundles.save(BERT, tmp_path / "a")  # a model of its own: the card was another's
+    assert bundles.load(tmp_path / "a").card == ""
+
+
 def test_hashes_of_the_other_files(folder):
     files = bundles.load(folder).files
     assert set(files) == {"vocab.txt", "model.weights.h5"}
