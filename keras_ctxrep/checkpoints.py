@@ -1,9 +1,12 @@
 """Checkpoints of a training run, from which an interrupted run resumes exactly."""
 
 import json
+import os
 import re
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,11 @@ import keras
 import numpy as np
 
 from keras_ctxrep.text.bundle import written_whole
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 CHECKPOINT, STATE = "keras_ctxrep.checkpoint.2", "state.json"
 # what `Checkpoint.write` writes, and the folders that it leaves behind if it is killed
@@ -111,6 +119,31 @@ class Checkpoint(keras.callbacks.Callback):
             path.write_text(json.dumps(saved))
         _remove_files(self.folder, {STATE, *names.values()})
         self._last = time.monotonic()
+
+
+@contextmanager
+def held(folder: str | Path) -> Iterator[None]:
+    """Keeps other processes from training in the same folder, on systems and disks that lock files.
+
+    Raises:
+        ValueError: another process is training in it.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ValueError(f"{folder}: another process is training in it; wait for it, or stop it") from None
+    except OSError:  # a network disk without locks
+        pass
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _checkpoint_folder(folder: str | Path) -> Path:

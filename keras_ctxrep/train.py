@@ -10,7 +10,7 @@ model, bundle = train.load("run")
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -317,8 +317,8 @@ def fit(
 
     Raises:
         TypeError: no such option, or one of another type.
-        ValueError: an option out of range, a checkpoint of another run, or a loss that became infinite or NaN: a
-            checkpoint that was written before is kept.
+        ValueError: an option out of range, a checkpoint of another run, another process that trains in the same folder,
+            or a loss that became infinite or NaN: a checkpoint that was written before is kept.
     """
     settings = Fit.of(options, "fit")
     if validation is not None and eval_model is None and any(getattr(layer, "streams", None) for layer in model.layers):
@@ -331,10 +331,11 @@ def fit(
     if validation is not None:
         progress.validation = _Validation(model, validation, eval_model, loss)
     checkpoint = None
-    if settings.folder is not None:
-        checkpoint = Checkpoint(progress, settings.folder, settings.identity, settings.checkpoint_minutes)
-        checkpoint.restore()
-    _run(model, data, progress, checkpoint, _tensorboard(settings.tensorboard))
+    with nullcontext() if settings.folder is None else checkpoints.held(settings.folder):
+        if settings.folder is not None:
+            checkpoint = Checkpoint(progress, settings.folder, settings.identity, settings.checkpoint_minutes)
+            checkpoint.restore()
+        _run(model, data, progress, checkpoint, _tensorboard(settings.tensorboard))
     progress.keep_best()
     return list(progress.state.history)
 

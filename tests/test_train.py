@@ -126,6 +126,19 @@ def test_the_best_weights_are_kept(rng):
     np.testing.assert_allclose(metrics["loss"], best, rtol=1e-5)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no fcntl there")
+def test_two_runs_in_one_folder(points, tmp_path):
+    program = "import sys; from keras_ctxrep import checkpoints\nwith checkpoints.held(sys.argv[1]): print(); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "run")], **pipes) as other:
+        other.stdout.readline()
+        with pytest.raises(ValueError, match="run: another process is training in it; wait for it, or stop it"):
+            train.fit(linear(), points, steps=2, folder=tmp_path / "run")
+        other.communicate(b"\n")
+    train.fit(linear(), points, steps=2, folder=tmp_path / "run")  # and again once it has ended
+    train.fit(linear(), points, steps=2, folder=tmp_path / "run")
+
+
 class Killed(Exception):
     """Ends a run without anything being tidied up."""
 
