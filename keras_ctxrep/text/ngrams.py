@@ -30,7 +30,9 @@ class KneserNey:
     1.0
     """
 
-    def __init__(self, sentences: Iterable[Sequence[int]], order: int, vocabulary_size: int, begin: int, end: int):
+    def __init__(
+        self, sentences: Iterable[Sequence[int] | np.ndarray], order: int, vocabulary_size: int, begin: int, end: int
+    ):
         if order < 1:
             raise ValueError(f"order={order}: an n-gram has at least one word")
         self.order, self.vocabulary_size, self.begin, self.end = order, vocabulary_size, begin, end
@@ -61,7 +63,7 @@ class KneserNey:
             # a shorter n-gram counts the distinct words before it
             counted = counted[np.unique(grams[k, counted], return_index=True)[1]]
 
-    def _stream(self, sentences: Iterable[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    def _stream(self, sentences: Iterable[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """All sentences with their markers in one row of words, and which of the words are predicted."""
         padding = [self.begin] * max(1, self.order - 1)
         words, predicted = [], []
@@ -87,7 +89,7 @@ class KneserNey:
         """P(word | context), where the context is the `order - 1` preceding words."""
         return float(self._probabilities(np.array([*context, word], "int64"))[-1])
 
-    def perplexity(self, sentences: Iterable[Sequence[int]]) -> float:
+    def perplexity(self, sentences: Iterable[Sequence[int] | np.ndarray]) -> float:
         """exp of the mean negative log-likelihood over all words and sentence ends."""
         words, predicted = self._stream(sentences)
         return float(np.exp(-np.log(self._probabilities(words)[predicted]).mean()))
