@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_ctxrep import zoo
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.tokens import words
 
@@ -66,15 +67,16 @@ def correlations(vectors: dict[str, np.ndarray], pairs: list[tuple[str, str, flo
     """Spearman's correlation of each layer's cosines with the judgements, and that of the mean of all layers."""
     from scipy.stats import spearmanr
 
-    first, second = (np.stack([vectors[pair[i]] for pair in pairs]) for i in (0, 1))  # (K, N, D)
-    sides = [np.concatenate([side, side.mean(1, keepdims=True)], 1) for side in (first, second)]
+    words = [[first for first, _, _ in pairs], [second for _, second, _ in pairs]]
+    sides = [np.stack([vectors[word] for word in side]) for side in words]  # (K, N, D)
+    sides = [np.concatenate([side, side.mean(1, keepdims=True)], 1) for side in sides]
     cosines = (sides[0] * sides[1]).sum(-1) / np.prod([np.linalg.norm(side, axis=-1) for side in sides], 0)
     return [float(spearmanr(column, [score for *_, score in pairs]).statistic) for column in cosines.T]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("folders", nargs="+", help="model folders, or names of the zoo")
     parser.add_argument("--pairs", type=Path, required=True, metavar="FILE")
     parser.add_argument("--text", nargs="+", required=True, metavar="FILE")
     parser.add_argument("--glove", type=Path, metavar="FILE")
@@ -85,7 +87,7 @@ def main() -> None:
     pairs = [(first, second, float(score)) for first, second, score in rows]
     text = (sentence for document in documents(args.text) for sentence in document)
     found = occurrences(text, {word for pair in pairs for word in pair[:2]}, args.contexts)
-    models = {folder.name: contextual(folder, found) for folder in args.folders}
+    models = {str(folder): contextual(zoo.find(folder), found) for folder in args.folders}
     if args.glove:
         models["GloVe"] = static(args.glove, found)
     used = [pair for pair in pairs if all(word in vectors for word in pair[:2] for vectors in models.values())]
