@@ -7,7 +7,9 @@ train.save("run", model, bundle)
 model, bundle = train.load("run")
 """
 
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -296,8 +298,8 @@ def fit(
     """Trains with AdamW, a linear warm-up and a linear decay to zero, and keeps the weights that validated best.
 
     It calls `model.fit`: schedule, deadline, validation, checkpoints and progress are callbacks. When interrupted
-    (KeyboardInterrupt) it writes a checkpoint into `folder`; the same call then resumes, and gives the same weights as
-    an uninterrupted run of the same `steps`.
+    (KeyboardInterrupt, or SIGTERM, which ends the process with status 143) it writes a checkpoint into `folder`; the
+    same call then resumes, and gives the same weights as an uninterrupted run of the same `steps`.
 
     Args:
         model: of this package; compiled here.
@@ -346,26 +348,50 @@ def _run(model, data, progress: "_Progress", checkpoint: Checkpoint | None, call
     write = checkpoint.write if checkpoint else lambda: None
     progress.start()
     try:
-        if progress.evaluation_missing:
-            progress.end_epoch(dict(progress.logs))
-        while not progress.done:
-            epoch, begun = divmod(progress.state.step, progress.steps_per_epoch)
-            model.fit(
-                data(progress.state.step) if callable(data) else data.skip(progress.state.step),
-                initial_epoch=epoch,
-                epochs=epoch + 1 if begun else 1_000_000_000,  # ended by _Progress
-                steps_per_epoch=progress.steps_per_epoch - begun,
-                callbacks=callbacks,
-                shuffle=False,
-                verbose=0,
-            )
-        write()
-    except KeyboardInterrupt:
+        with _terminable():
+            _train(model, data, progress, callbacks)
+            write()
+    except (KeyboardInterrupt, SystemExit):
         progress.interrupted()
         write()
         raise
     finally:
         progress.close()
+
+
+def _train(model, data, progress: "_Progress", callbacks: list) -> None:
+    """Calls `model.fit` until the run is done."""
+    if progress.evaluation_missing:
+        progress.end_epoch(dict(progress.logs))
+    while not progress.done:
+        epoch, begun = divmod(progress.state.step, progress.steps_per_epoch)
+        model.fit(
+            data(progress.state.step) if callable(data) else data.skip(progress.state.step),
+            initial_epoch=epoch,
+            epochs=epoch + 1 if begun else 1_000_000_000,  # ended by _Progress
+            steps_per_epoch=progress.steps_per_epoch - begun,
+            callbacks=callbacks,
+            shuffle=False,
+            verbose=0,
+        )
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Within it SIGTERM, by which machines are taken away, raises SystemExit(143), unless it is handled already."""
+
+    def end(number, frame):
+        raise SystemExit(128 + number)
+
+    first = threading.current_thread() is threading.main_thread()
+    if not first or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _tensorboard(folder: str | Path | None) -> list[keras.callbacks.Callback]:

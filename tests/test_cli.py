@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -374,11 +375,10 @@ def test_every_task_from_a_file_to_answers(task, encoders, tmp_path, capsys):
         assert answer[name] == value
 
 
-@pytest.mark.slow  # two processes that import TensorFlow
-def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
+@pytest.mark.slow  # processes that import TensorFlow
+@pytest.mark.parametrize("sent, status", [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_termination_keep_a_checkpoint(models, tmp_path, sent, status):
     """An interrupted run writes where it is, and the same command goes on from there."""
-    import signal
-
     arguments = f"pretrain elmo --corpus {models}/corpus.txt --out {tmp_path}/lm".split()
     arguments += ["--batch-size", "8", "--minutes", "10", "--evaluations", "100"]  # the first evaluation comes soon
     process = subprocess.Popen(
@@ -389,9 +389,10 @@ def test_ctrl_c_keeps_a_checkpoint(models, tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
     )
     assert process.stdout.readline().startswith("step ")  # the first evaluation: it trains
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     _, err = process.communicate(timeout=180)
-    assert process.returncode == 1 and "interrupted" in err and "Traceback" not in err
+    assert process.returncode == status and "Traceback" not in err
+    assert ("interrupted" in err) == (sent == signal.SIGINT)
     state = json.loads((tmp_path / "lm" / "checkpoint" / "state.json").read_text())
     assert state["step"] > 0
     assert os.listdir(tmp_path / "lm") == ["checkpoint"]
