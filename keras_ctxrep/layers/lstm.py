@@ -200,14 +200,15 @@ class ProjectedLSTM(keras.layers.Layer):
         import tensorflow as tf
 
         start = [tf.transpose(part) for part in (self._zeros(x) if begin is None else begin)]
-        x = tf.transpose(x, (2, 1, 0))  # (D, T, B)
+        x = tf.transpose(x, (2, 1, 0))
+        x = tf.concat([x, tf.ones_like(x[:1])], 0)  # (D + 1, T, B): the last row of the kernel is the bias
+        kernel = tf.concat([self.kernel, tf.cast(self.bias, x.dtype)[None]], 0)
         mask = tf.transpose(mask, (0, 2, 1))  # (T, 1, B)
         if self.go_backwards:
             x, mask = tf.reverse(x, [1]), tf.reverse(mask, [0])
         size = tf.shape(x)
-        z = tf.matmul(self.kernel, tf.reshape(x, (x.shape[0], -1)), transpose_a=True)  # (4 units, T*B)
+        z = tf.matmul(kernel, tf.reshape(x, (x.shape[0], -1)), transpose_a=True)  # (4 units, T*B)
         z = tf.transpose(tf.reshape(z, (4 * self.units, size[1], size[2])), (1, 0, 2))  # (T, 4 units, B)
-        z = z + tf.cast(self.bias, z.dtype)[:, None]
         recurrent = tf.cast(self.recurrent_kernel, z.dtype)
         projection = [] if self.projection is None else [tf.cast(self.projection_kernel, z.dtype)]
         outputs: Any = _lstm(self.cell_clip, self.projection_clip)(z, mask, recurrent, *start, *projection)
