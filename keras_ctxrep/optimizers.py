@@ -84,20 +84,27 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         learning_rate: the peak.
         weight_decay: per step, times the learning rate.
         clip: largest global norm of the gradient.
+        factors: of the learning rate, by the names of layers; 1 for the others. With one for each layer of an encoder
+            it is the discriminative fine-tuning of Howard & Ruder 2018, section 3.2, https://arxiv.org/abs/1801.06146.
 
     >>> AdamW(learning_rate=1e-3, clip=1.0).clip
     1.0
     """
 
-    def __init__(self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, **kwargs):
+    def __init__(self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, factors=None, **kwargs):
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
-        self.clip = clip
+        self.clip, self.factors = clip, dict(factors or {})
         self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj", "softmax"])
+
+    def build(self, variables):
+        super().build(variables)
+        self._variable_factors = [self.factors.get(variable.path.partition("/")[0], 1.0) for variable in variables]
 
     def _apply_weight_decay(self, trainable_variables):
         self._hook_calls["_apply_weight_decay"] += 1  # done by `update_step`, with half the memory traffic
 
     def update_step(self, gradient, variable, learning_rate):
+        learning_rate = learning_rate * self._variable_factors[self._get_variable_index(variable)]
         if isinstance(gradient, tf.IndexedSlices):
             return super().update_step(gradient, variable, learning_rate)
         rate = ops.cast(learning_rate, variable.dtype)
@@ -118,6 +125,9 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
             epsilon=self.epsilon,
             grad=ops.cast(gradient, variable.dtype),
         )
+
+    def get_config(self):
+        return super().get_config() | {"factors": self.factors}
 
     def _row_step(self, gradient, variable, rows):
         index = self._get_variable_index(variable)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-_METADATA = {"choices", "above", "least", "below", "metavar", "nargs", "neutral"}
+_METADATA = {"choices", "above", "least", "most", "below", "metavar", "nargs", "neutral"}
 
 
 def option(default: Any, help: str, **metadata) -> Any:
@@ -78,7 +78,12 @@ class Options:
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
-_BOUNDS = (("least", "at least", operator.ge), ("above", "above", operator.gt), ("below", "below", operator.lt))
+_BOUNDS = (
+    ("least", "at least", operator.ge),
+    ("above", "above", operator.gt),
+    ("below", "below", operator.lt),
+    ("most", "at most", operator.le),
+)
 
 
 def _neutral(entry) -> bool:
@@ -122,6 +127,11 @@ class Schedule(Options):
     steps: int | None = option(None, "length of the run in steps", above=0, metavar="N")
     minutes: float | None = option(None, "length of the run in minutes, evaluations included", above=0, metavar="N")
     evaluations: int | None = option(10, "number of evaluations, evenly spaced over the run", above=0, metavar="N")
+    decay: str = option(
+        "linear",
+        "how the learning rate falls after the warm-up",
+        choices=("linear", "cosine", "inverse_sqrt", "none"),
+    )
     checkpoint_minutes: float = option(5.0, "time between two checkpoints", least=0, metavar="N", neutral=True)
     tensorboard: str | Path | None = option(
         None, "write TensorBoard logs into this folder", metavar="FOLDER", neutral=True
@@ -261,6 +271,13 @@ class Finetuning(Rows, Training):
     )
     patience: int | None = option(
         None, "stop after this many evaluations without improvement (default: 3, one an epoch)", above=0, metavar="N"
+    )
+    layer_decay: float = option(
+        1.0,
+        "factor of the learning rate from each layer of the encoder to the one below it",
+        above=0,
+        most=1,
+        metavar="X",
     )
     mix: bool | None = option(None, "use a trained scalar mix of all layers (default: for ELMo)")
     freeze: bool | None = option(None, "freeze the encoder (default: for ELMo)")

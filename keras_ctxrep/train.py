@@ -7,11 +7,12 @@ train.save("run", model, bundle)
 model, bundle = train.load("run")
 """
 
+import math
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -293,9 +294,10 @@ def fit(
     loss: keras.losses.Loss | Callable | None = None,
     optimizer: Callable[[], keras.optimizers.Optimizer] | None = None,
     report: Callable[[dict], None] | None = None,
+    factors: Mapping[str, float] | None = None,
     **options,
 ) -> list[dict]:
-    """Trains with AdamW, a linear warm-up and a linear decay to zero, and keeps the weights that validated best.
+    """Trains with AdamW, a linear warm-up and a decay, and keeps the weights that validated best.
 
     It calls `model.fit`: schedule, deadline, validation, checkpoints and progress are callbacks. When interrupted
     (KeyboardInterrupt, or SIGTERM, which ends the process with status 143) it writes a checkpoint into `folder`; the
@@ -311,8 +313,9 @@ def fit(
         loss: as of `compile`.
         optimizer: makes the optimizer in place of AdamW; its learning rate is left as it is.
         report: called with each evaluation's metrics.
-        options: fields of `keras_ctxrep.options.Fit`: `steps` or `minutes`, learning_rate, warmup, weight_decay, clip,
-            evaluations, patience, folder, identity, checkpoint_minutes, tensorboard. As long as no figure of a
+        factors: of AdamW's learning rate, by the names of layers; 1 for the others.
+        options: fields of `keras_ctxrep.options.Fit`: `steps` or `minutes`, learning_rate, warmup, decay, weight_decay,
+            clip, evaluations, patience, folder, identity, checkpoint_minutes, tensorboard. As long as no figure of a
             `validation` function was above 0, as a tagger's F1 at first, evaluations do not count for `patience`.
 
     Returns: the evaluations, each {"step", "minutes", "loss", "val_loss", metrics ...}.
@@ -325,7 +328,7 @@ def fit(
     settings = Fit.of(options, "fit")
     if validation is not None and eval_model is None and any(getattr(layer, "streams", None) for layer in model.layers):
         raise ValueError("a biLM with streams would lose its state by validating: give an eval_model")
-    make = partial(AdamW, settings.learning_rate, settings.weight_decay, settings.clip)
+    make = partial(AdamW, settings.learning_rate, settings.weight_decay, settings.clip, factors)
     with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
         compile(model, (optimizer or make)(), loss)
         model.optimizer.build(model.trainable_variables)  # else the first step is traced twice, to make its variables
@@ -427,6 +430,16 @@ class _Validation:
         return figures, -next(iter(figures.values()))
 
 
+# completed fraction of the run, fraction of the warm-up -> factor of the peak. The inverse square root is that of
+# Vaswani et al. 2017, eq. 3, https://arxiv.org/abs/1706.03762
+_DECAYS: dict[str, Callable[[float, float], float]] = {
+    "linear": lambda fraction, warmup: (1 - fraction) / (1 - warmup),
+    "cosine": lambda fraction, warmup: (1 + math.cos(math.pi * (fraction - warmup) / (1 - warmup))) / 2,
+    "inverse_sqrt": lambda fraction, warmup: math.sqrt(max(warmup, 1e-3) / fraction),
+    "none": lambda fraction, warmup: 1.0,
+}
+
+
 class _Progress(keras.callbacks.Callback):
     """Sets the learning rate, counts the steps, ends the run, validates, keeps the best weights, shows a progress bar.
 
@@ -463,10 +476,10 @@ class _Progress(keras.callbacks.Callback):
         return ended and self.state.step != self.state.epoch_end
 
     def rate(self) -> float:
-        """The learning rate now: linear warm-up, linear decay."""
+        """The learning rate now: linear warm-up, then the chosen decay."""
         assert self.peak is not None
         fraction, warmup = max(self.fraction, 1e-3), self.settings.warmup
-        scale = fraction / warmup if fraction < warmup else (1 - fraction) / (1 - warmup)
+        scale = fraction / warmup if fraction < warmup else _DECAYS[self.settings.decay](fraction, warmup)
         return self.peak * max(scale, 1e-3)
 
     def start(self) -> None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_ctxrep import optimizers, train
 from keras_ctxrep.models import bert, elmo
+from keras_ctxrep.options import Fit
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch
@@ -109,6 +110,31 @@ def test_the_schedule_warms_up_and_decays(points):
     assert np.argmax(rates) == 10 and rates[10] == 1.0
     np.testing.assert_allclose(rates[5], 0.5)
     np.testing.assert_allclose(rates[25], 0.5)
+
+
+@pytest.mark.parametrize(
+    "decay, at_half, at_end",
+    [("linear", 0.5, 0.0), ("cosine", 0.5, 0.0), ("inverse_sqrt", (0.2 / 0.6) ** 0.5, 0.2**0.5), ("none", 1.0, 1.0)],
+)
+def test_decays_of_the_learning_rate(points, decay, at_half, at_end):
+    """Halfway between the end of the warm-up and that of the run, and at the end."""
+    progress = train._Progress(linear(), Fit(steps=1000, warmup=0.2, decay=decay), 1.0, None)
+    rates = {}
+    for step in (100, 200, 600, 1000):
+        progress.state = replace(progress.state, step=step)
+        rates[step] = progress.rate()
+    assert rates == pytest.approx({100: 0.5, 200: 1.0, 600: at_half, 1000: max(at_end, 1e-3)})
+
+
+def test_factors_of_the_learning_rate(points):
+    steps, before = [], linear().get_weights()
+    for factors in ({}, {"logits": 0.25}):
+        model = linear()
+        model.set_weights(before)
+        train.fit(model, points, steps=1, warmup=0.0, decay="none", weight_decay=0.1, factors=factors)
+        steps.append([after - weight for after, weight in zip(model.get_weights(), before, strict=True)])
+    for plain, slowed in zip(*steps, strict=True):
+        np.testing.assert_allclose(slowed, 0.25 * plain, atol=2e-7)
 
 
 def test_a_deadline_ends_the_run(points):

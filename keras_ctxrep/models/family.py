@@ -1,10 +1,23 @@
 """The interface of a family of encoders to the rest of the library; each family's module defines `FAMILY`."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+
+
+def depths(encoder: keras.Model) -> dict[str, int]:
+    """Layer of an encoder -> its depth, 0 for what makes token vectors; a pooler counts to the head, and is left out.
+
+    >>> from keras_ctxrep.models import bert
+    >>> sorted(depths(bert.encoder(bert.SIZES["bert_2_64_2"])).items(), key=lambda item: item[1])[-2:]
+    [('layer_0', 1), ('layer_1', 2)]
+    """
+    names = [layer.name for layer in encoder.layers if layer.weights and layer.name != "pooler"]
+    numbered = {name: re.fullmatch(r"(?:layer|forward|backward)_(\d+)", name) for name in names}
+    return {name: 1 + int(match[1]) if match else 0 for name, match in numbered.items()}
 
 
 def _same(model: keras.Model, config: dict) -> dict:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from keras_ctxrep import options, tasks, train
 from keras_ctxrep.models import static
 from keras_ctxrep.models.families import FAMILIES
+from keras_ctxrep.models.family import depths
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
 from keras_ctxrep.recipes.targets import Data, Reader, batches, encoded, fitting, in_random_order
@@ -85,6 +86,7 @@ def finetune(
         folder=out,
         identity=run.identity,
         report=report,
+        factors=job.factors,
         **schedule,
     )
     bundle = job.task.tuned(bundle, dev_set, Predictor(bundle, train.runner(model), job.options.batch_size).ask)
@@ -125,6 +127,7 @@ class _Job:
             raise ValueError(f"{out}: the encoder's own folder; choose another one to write to")
         self.data, self.dev = (part if isinstance(part, str | Path) else list(part) for part in (data, dev))
         self.encoder = encoder
+        self.factors: dict[str, float] = {}  # of the learning rate, by layer of the encoder; `assemble` sets them
 
     @property
     def name(self) -> str:
@@ -166,6 +169,12 @@ class _Job:
             max_length=self._length(bundle),
         )
         model = train.build(bundle)
+        if frozen and chosen.layer_decay < 1:
+            raise ValueError(f"layer_decay={chosen.layer_decay}: the encoder is frozen; train it with freeze=False")
+        by_layer = depths(model)
+        self.factors = {
+            name: chosen.layer_decay ** (max(by_layer.values()) + 1 - depth) for name, depth in by_layer.items()
+        }
         if chosen.from_scratch:
             bundle = replace(bundle, card="")
         else:
@@ -237,6 +246,7 @@ class _Job:
             "learning_rate": rate,
             "evaluations": chosen.evaluations or 10,
             "patience": chosen.patience,
+            "decay": chosen.decay,
             "checkpoint_minutes": chosen.checkpoint_minutes,
             "tensorboard": chosen.tensorboard,
         }

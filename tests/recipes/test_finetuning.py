@@ -389,3 +389,27 @@ def test_fewer_examples_than_a_batch_are_seen_as_often_as_asked(vectors, tmp_pat
     rows = [Example("red fish", "a"), Example("blue fish", "b"), Example("red", "a")]
     history = recipes.finetune(rows, rows, vectors, tmp_path, stack="cnn", units=4, epochs=4)
     assert [entry["step"] for entry in history] == [1, 2, 3, 4]
+
+
+# ------------------------------------------------------------------------------------------------ rates of the layers
+
+
+def test_lower_layers_change_less(data, models, tmp_path):
+    """Each by the factor of the layer above it, in the one step that is taken: Adam's first step is the rate itself."""
+    learned, dev, _ = data("classify")
+    before, _ = train.load_encoder(models / "bert" / "pretrained")
+    options = {"steps": 1, "batch_size": 16, "learning_rate": 1e-3, "dropout": 0.0, "layer_decay": 0.5, "seed": 0}
+    recipes.finetune(learned, dev, models / "bert" / "pretrained", tmp_path, task="classify", **options)
+    after, _ = train.load(tmp_path)
+    moved = {}
+    for layer in before.layers:
+        weights = zip(layer.get_weights(), after.get_layer(layer.name).get_weights(), strict=True)
+        moved[layer.name] = max((np.abs(new - old).max() for old, new in weights), default=0.0)
+    layers = [moved[name] for name in ("token_embedding", "layer_0", "layer_1", "pooler")]
+    np.testing.assert_allclose(np.divide(layers[1:], layers[:-1]), 2.0, rtol=0.1)
+
+
+def test_a_frozen_encoder_has_no_layer_decay(data, models, tmp_path):
+    learned, dev, _ = data("classify")
+    with pytest.raises(ValueError, match=r"layer_decay=0\.5: the encoder is frozen; train it with freeze=False"):
+        recipes.finetune(learned, dev, models / "elmo" / "pretrained", tmp_path, layer_decay=0.5, steps=1)
