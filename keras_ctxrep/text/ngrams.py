@@ -55,11 +55,10 @@ class KneserNey:
             discount = ones / (ones + 2 * twos) if ones and twos else 0.5
             context = self._numbers[k] // vocabulary_size
             contexts = len(self._numbers[k - 1]) if k else 1
-            totals = np.bincount(context, counts, contexts)
+            totals = np.maximum(np.bincount(context, counts, contexts), 1)
             followers = np.bincount(context, counts > 0, contexts)
-            with np.errstate(invalid="ignore"):
-                self._discounted.insert(0, np.maximum(counts - discount, 0) / totals[context])
-                self._weights.insert(0, np.where(totals > 0, discount * followers / totals, 1.0))
+            self._discounted.insert(0, np.maximum(counts - discount, 0) / totals[context])
+            self._weights.insert(0, np.where(followers > 0, discount * followers / totals, 1.0))
             # a shorter n-gram counts the distinct words before it
             counted = counted[np.unique(grams[k, counted], return_index=True)[1]]
 
