@@ -109,6 +109,8 @@ def _check(family: str, corpus: Sequence[str | Path], out: str | Path, settings:
         raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
     if settings.init is not None and Path(settings.init).resolve() == Path(out).resolve():
         raise ValueError(f"{out}: the folder of the model to start from; choose another one to write to")
+    if settings.optimizer == "adagrad" and settings.decay != "linear":
+        raise ValueError(f"decay={settings.decay!r}: Adagrad's learning rate stays as it is; leave decay out")
     names, message = _FOREIGN[family]
     defaults = {entry.name: entry.default for entry in fields(settings)}
     if any(getattr(settings, name) != defaults[name] for name in names):

@@ -170,6 +170,7 @@ def vocabularies(tmp_path):
         ({"init": "lm"}, "size='test' and init=.*: the size is that of the model to start from; give one"),
         ({"init": "lm", "size": None, "read_words": True}, "reads characters or other words"),
         ({"optimizer": "sgd"}, "optimizer='sgd': choose adamw or adagrad"),
+        ({"optimizer": "adagrad", "decay": "cosine"}, "decay='cosine': Adagrad's learning rate stays as it is"),
         ({"size": "huge"}, "size 'huge': choose one of elmo_2x128"),
     ],
 )
