@@ -50,7 +50,8 @@ def contextual(folder: Path, found: dict[str, list[str]]) -> dict[str, np.ndarra
         for sentence in sentences:
             owners[sentence].append(word)
     for sentence, numbers, layers in vectors(model, bundle, owners, split):
-        at = {split(sentence)[number].lower(): position for position, number in reversed([*enumerate(numbers)])}
+        tokens = split(sentence)
+        at = {tokens[number].lower(): position for position, number in reversed([*enumerate(numbers)])}
         for word in owners[sentence]:
             if word in at:
                 sums[word].append(layers[:, at[word]])

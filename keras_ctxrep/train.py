@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -336,8 +336,9 @@ def fit(
     if validation is not None:
         progress.validation = _Validation(model, validation, eval_model, loss)
     checkpoint = None
-    with nullcontext() if settings.folder is None else checkpoints.held(settings.folder):
+    with ExitStack() as stack:
         if settings.folder is not None:
+            stack.enter_context(checkpoints.held(settings.folder))
             checkpoint = Checkpoint(progress, settings.folder, settings.identity, settings.checkpoint_minutes)
             checkpoint.restore()
         _run(model, data, progress, checkpoint, _tensorboard(settings.tensorboard))

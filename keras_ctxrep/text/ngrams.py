@@ -13,8 +13,8 @@ class KneserNey:
     word of the vocabulary has probability zero.
 
     All n-grams of a text are handled at once: a k-gram is the number `row of its first k - 1 words * vocabulary_size +
-    its last word`, and its row is its rank among the numbers of all k-grams. 20 million words take about a minute and
-    3 GB at order 5.
+    its last word`, and its row is its rank among the numbers of all k-grams. 24 million words take 76 s and
+    3.6 GB at order 5.
 
     Args:
         sentences: word ids, without markers.
