@@ -100,7 +100,8 @@ class Checkpoint(keras.callbacks.Callback):
         }
         with written_whole(self.folder / names["weights"]) as path:
             model.save_weights(path)
-        means = model.metrics_variables if state.step % progress.steps_per_epoch else []
+        midway = state.step % progress.steps_per_epoch and state.step != state.epoch_end
+        means = model.metrics_variables if midway else []
         with written_whole(self.folder / names["random"]) as path:
             np.savez(path, *(np.asarray(variable) for variable in [*_random_states(model), *means]))
         if state.best is not None:

@@ -132,6 +132,9 @@ class Schedule(Options):
         "how the learning rate falls after the warm-up",
         choices=("linear", "cosine", "inverse_sqrt", "none"),
     )
+    microbatches: int = option(
+        1, "parts of a batch that are computed one after another, to save memory", above=0, metavar="N", neutral=True
+    )
     checkpoint_minutes: float = option(5.0, "time between two checkpoints", least=0, metavar="N", neutral=True)
     tensorboard: str | Path | None = option(
         None, "write TensorBoard logs into this folder", metavar="FOLDER", neutral=True
@@ -150,6 +153,12 @@ class Training(Schedule, Seeded):
     learning_rate: float | None = option(None, "peak learning rate, after a linear warm-up", above=0, metavar="X")
     dropout: float | None = option(None, "dropout rate in training", least=0, below=1, metavar="X")
     precision: str = option("float32", "a Keras dtype policy, e.g. mixed_bfloat16", metavar="NAME")
+    strategy: str = option(
+        "auto",
+        "where to train: on one device, all GPUs of this machine (mirrored), or the machines of TF_CONFIG",
+        choices=("auto", "one", "mirrored", "multiworker"),
+        neutral=True,
+    )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Training with `model.fit`, and model folders. Plain `compile` and `fit` work without this module.
 
-with train.scope():                       # all GPUs, or the CPU
+with train.scope():                       # all GPUs, several machines, or the CPU: see `keras_ctxrep.strategy`
     model = elmo.language_model(config, vocabulary_size)
 history = train.fit(model, data, validation, steps=10_000, folder="run")
 train.save("run", model, bundle)
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,12 @@ from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models import heads, stack, static
 from keras_ctxrep.models.families import FAMILIES
+from keras_ctxrep.models.model import Model
 from keras_ctxrep.optimizers import AdamW
 from keras_ctxrep.options import Fit
 from keras_ctxrep.predict import Predictor, Run
+from keras_ctxrep.strategy import agreed, is_chief, several_workers
+from keras_ctxrep.strategy import scope as scope  # also known as train.scope
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle, written_whole
 from keras_ctxrep.text.features import Reads
@@ -63,11 +66,15 @@ def finish(encoder: keras.Model, bundle: Bundle) -> keras.Model:
 def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     """Writes a model folder: model.weights.h5 (without the optimizer's state), vocab.txt and bundle.json.
 
+    Of several workers only the first one writes.
+
     Raises:
         ValueError: a biLM with `streams`, which a folder does not describe.
     """
     if any(getattr(layer, "streams", None) for layer in model.layers):
         raise ValueError("a biLM with streams: copy_weights(model, build(bundle)), and save that one")
+    if not is_chief(model.distribute_strategy):
+        return
     with written_whole(Path(folder) / bundles.WEIGHTS) as path, model.distribute_strategy.scope():
         keras.Model(model.input, model.output, name=model.name).save_weights(path)  # without the optimizer
     bundles.save(replace(bundle, versions=versions()), folder)
@@ -219,31 +226,6 @@ def scorer(model: keras.Model) -> Callable[[dict, dict, dict], dict[str, np.ndar
 # ------------------------------------------------------------------------------------------------------- training
 
 
-@contextmanager
-def scope(precision: str = "float32", devices: Sequence[str] | None = None) -> Iterator[tf.distribute.Strategy]:
-    """Where models are built: a distribution strategy and a precision.
-
-    Args:
-        precision: a Keras dtype policy, e.g. "mixed_bfloat16".
-        devices: names like "GPU:0"; None: all GPUs, or the CPU. More than one gives a `tf.distribute.MirroredStrategy`.
-    """
-    if devices is None:
-        devices = [device.name.removeprefix("/physical_device:") for device in tf.config.list_physical_devices("GPU")]
-    strategy = _mirrored(tuple(devices)) if len(devices) > 1 else tf.distribute.get_strategy()
-    before = keras.mixed_precision.dtype_policy()
-    with ExitStack() as stack:
-        stack.callback(keras.mixed_precision.set_dtype_policy, before)
-        keras.mixed_precision.set_dtype_policy(precision)
-        stack.enter_context(strategy.scope())
-        yield strategy
-
-
-@cache
-def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """One strategy per process and set of devices: the collectives of two would interfere."""
-    return tf.distribute.MirroredStrategy(devices)
-
-
 def compile(
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer | None = None,
@@ -315,8 +297,12 @@ def fit(
         report: called with each evaluation's metrics.
         factors: of AdamW's learning rate, by the names of layers; 1 for the others.
         options: fields of `keras_ctxrep.options.Fit`: `steps` or `minutes`, learning_rate, warmup, decay, weight_decay,
-            clip, evaluations, patience, folder, identity, checkpoint_minutes, tensorboard. As long as no figure of a
-            `validation` function was above 0, as a tagger's F1 at first, evaluations do not count for `patience`.
+            clip, evaluations, patience, folder, identity, checkpoint_minutes, tensorboard, microbatches. As long as no
+            figure of a `validation` function was above 0, as a tagger's F1 at first, evaluations do not count for
+            `patience`.
+
+    Of several workers (`keras_ctxrep.strategy`) each calls this with the same arguments; the first one writes, into a
+    folder that all can read, and reports. A worker that ends early ends the others: start all of them again.
 
     Returns: the evaluations, each {"step", "minutes", "loss", "val_loss", metrics ...}.
 
@@ -324,47 +310,78 @@ def fit(
         TypeError: no such option, or one of another type.
         ValueError: an option out of range, a checkpoint of another run, another process that trains in the same folder,
             or a loss that became infinite or NaN: a checkpoint that was written before is kept.
+        ConnectionError: another worker has ended.
     """
     settings = Fit.of(options, "fit")
+    _check(model, settings)
     if validation is not None and eval_model is None and any(getattr(layer, "streams", None) for layer in model.layers):
         raise ValueError("a biLM with streams would lose its state by validating: give an eval_model")
     make = partial(AdamW, settings.learning_rate, settings.weight_decay, settings.clip, factors)
     with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
         compile(model, (optimizer or make)(), loss)
         model.optimizer.build(model.trainable_variables)  # else the first step is traced twice, to make its variables
-    progress = _Progress(model, settings, None if optimizer else settings.learning_rate, report)
+    chief = is_chief(model.distribute_strategy)
+    progress = _Progress(model, settings, None if optimizer else settings.learning_rate, report if chief else None)
     if validation is not None:
         progress.validation = _Validation(model, validation, eval_model, loss)
     checkpoint = None
     with ExitStack() as stack:
         if settings.folder is not None:
-            stack.enter_context(checkpoints.held(settings.folder))
+            if chief:
+                stack.enter_context(checkpoints.held(settings.folder))
             checkpoint = Checkpoint(progress, settings.folder, settings.identity, settings.checkpoint_minutes)
             checkpoint.restore()
-        _run(model, data, progress, checkpoint, _tensorboard(settings.tensorboard))
+        _run(model, data, progress, checkpoint if chief else None, _tensorboard(settings.tensorboard) if chief else [])
     progress.keep_best()
     return list(progress.state.history)
 
 
+def _check(model: keras.Model, settings: Fit) -> None:
+    """Raises a ValueError for what cannot work with this model or strategy."""
+    if several_workers(model.distribute_strategy) and settings.minutes:
+        raise ValueError(f"minutes={settings.minutes}: several workers would end at different steps; give steps")
+    parts = settings.microbatches
+    if parts > 1 and not isinstance(model, Model):
+        raise ValueError(f"microbatches={parts}: build the model as keras_ctxrep.models.model.Model(inputs, outputs)")
+    if parts > 1 and any(getattr(layer, "streams", None) for layer in model.layers):
+        raise ValueError(f"microbatches={parts}: a biLM that carries its state on is trained on whole batches")
+    if parts > 1 or isinstance(model, Model):
+        model.microbatches = parts
+
+
 def _run(model, data, progress: "_Progress", checkpoint: Checkpoint | None, callbacks: list) -> None:
-    """Trains to the end of the run; an interrupt writes a checkpoint."""
+    """Trains to the end of the run; an interrupt writes a checkpoint, unless there are other workers to agree with."""
     callbacks = [progress, *([checkpoint] if checkpoint else []), *callbacks]
     write = checkpoint.write if checkpoint else lambda: None
+    several = several_workers(model.distribute_strategy)
     progress.start()
     try:
         with _terminable():
             _train(model, data, progress, callbacks)
             write()
     except (KeyboardInterrupt, SystemExit):
-        progress.interrupted()
-        write()
+        if not several:
+            progress.interrupted()
+            write()
         raise
+    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
+        if not several:
+            raise
+        raise ConnectionError(
+            f"step {progress.state.step}: another worker has ended; start all of them again, and the run goes on from "
+            f"its last checkpoint: {_first_line(error)}"
+        ) from error
     finally:
         progress.close()
 
 
 def _train(model, data, progress: "_Progress", callbacks: list) -> None:
     """Calls `model.fit` until the run is done."""
+    step = progress.state.step
+    if agreed(model.distribute_strategy, {"step": step})["step"] != step:
+        raise ValueError(
+            f"this worker found the checkpoint of step {step}, another worker another one: all need one disk"
+        )
     if progress.evaluation_missing:
         progress.end_epoch(dict(progress.logs))
     while not progress.done:
@@ -426,9 +443,10 @@ class _Validation:
         reset_streams(self.eval_model)
         if self.by_loss:
             figures = self.eval_model.evaluate(self.data, verbose=0, return_dict=True)
-            return figures, figures["loss"]
-        figures = self.data(self.eval_model)
-        return figures, -next(iter(figures.values()))
+        else:
+            figures = self.data(self.eval_model)
+        figures = agreed(self.model.distribute_strategy, figures)
+        return figures, figures["loss"] if self.by_loss else -next(iter(figures.values()))
 
 
 # completed fraction of the run, fraction of the warm-up -> factor of the peak. The inverse square root is that of
@@ -493,7 +511,8 @@ class _Progress(keras.callbacks.Callback):
                 "total": round(60 * minutes),
                 "bar_format": "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} s{postfix}",
             }
-        self._bar = tqdm(desc="training", file=sys.stderr, leave=False, disable=None, mininterval=0.5, **unit)
+        hidden = None if is_chief(self.trained.distribute_strategy) else True
+        self._bar = tqdm(desc="training", file=sys.stderr, leave=False, disable=hidden, mininterval=0.5, **unit)
 
     def on_epoch_begin(self, epoch, logs=None):
         for variable, value in zip(self.trained.metrics_variables, self.metrics, strict=bool(self.metrics)):

@@ -41,6 +41,7 @@ FLOORS = {
     "keras_ctxrep.text": 1,
     "keras_ctxrep.fields": 1,
     "keras_ctxrep.layers": 1,
+    "keras_ctxrep.strategy": 1,
     "keras_ctxrep": 0,
 }
 STRANGERS = ("keras_ctxrep.text", "keras_ctxrep.layers")  # on one floor, and do not know each other
@@ -49,10 +50,12 @@ TENSORFLOW = ("tensorflow", "tensorflow_text")
 WITHOUT_TENSORFLOW = {
     "keras_ctxrep.layers.lstm": "functions",
     "keras_ctxrep.layers.char_cnn": "functions",
+    "keras_ctxrep.layers.dropout": "functions",
     "keras_ctxrep.layers.embedding": "functions",
     "keras_ctxrep.layers.crf": "functions",
     "keras_ctxrep.layers.transformer": "functions",
     "keras_ctxrep.layers": "nowhere",
+    "keras_ctxrep.models.model": "functions",
     "keras_ctxrep.models": "nowhere",
     "keras_ctxrep.metrics": "nowhere",
     "keras_ctxrep.convert.google": "functions",  # its files are TensorFlow's own

@@ -725,18 +725,18 @@ rows = features.encode([" ".join("abcdefgh"[: rng.integers(1, 8)]) for _ in rang
 collate = lambda rows, rng: language_model_batch(features, vocabulary, rows)
 data = pipeline.dataset(rows, collate, 8, seed=0, repeat=True)
 results = []
-for devices in (["CPU:0"], ["CPU:0", "CPU:1"]):
+for name in ("one", "mirrored"):
     keras.utils.set_random_seed(0)
-    with train.scope(devices=devices) as strategy:
+    with train.scope(strategy=name) as strategy:
         model = train.build(bundle)
     history = train.fit(model, data, data.take(2), steps=40, learning_rate=0.01, evaluations=4)
     results.append([strategy.num_replicas_in_sync, [e["val_loss"] for e in history]])
 text = [[" ".join(rng.choice(list("aaaab"), rng.integers(1, 9)))] for _ in range(40)]
 config = elmo.Config(**bundle.config)
 for samples in (None, 6):
-    for devices in (["CPU:0"], ["CPU:0", "CPU:1"]):
+    for name in ("one", "mirrored"):
         keras.utils.set_random_seed(0)
-        with train.scope(devices=devices):
+        with train.scope(strategy=name):
             model = elmo.language_model(config, 11, samples, streams=8)
         data = pipeline.running_text(features, vocabulary, lambda epoch: text, 8, 4, bool(samples))
         history = train.fit(model, data, steps=8, optimizer=lambda: optimizers.Adagrad(0.5), evaluations=8)

@@ -2,6 +2,7 @@
 
 from keras_ctxrep.layers.char_cnn import CharCNN
 from keras_ctxrep.layers.crf import CRF
+from keras_ctxrep.layers.dropout import Dropout
 from keras_ctxrep.layers.embedding import Embedding, ReversibleEmbedding
 from keras_ctxrep.layers.lstm import ProjectedLSTM
 from keras_ctxrep.layers.mix import ScalarMix
@@ -20,6 +21,7 @@ __all__ = [
     "CRF",
     "Bias",
     "CharCNN",
+    "Dropout",
     "Embedding",
     "MarkIndicator",
     "MaskedPooling",

@@ -5,6 +5,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_ctxrep.layers.dropout import replica
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class ProjectedLSTM(keras.layers.Layer):
@@ -106,7 +108,7 @@ class ProjectedLSTM(keras.layers.Layer):
 
     def _continued(self, rows):
         """The states of the streams in this replica's rows."""
-        replicas, number = _replica()
+        replicas, number = replica()
         if keras.backend.backend() == "tensorflow":
             import tensorflow as tf
 
@@ -122,7 +124,7 @@ class ProjectedLSTM(keras.layers.Layer):
 
     def _keep(self, end, rows):
         """Stores this replica's rows; the assignment sums over the replicas, so rows of the others are zero."""
-        replicas, number = _replica()
+        replicas, number = replica()
         if replicas == 1:
             self.state.assign(ops.concatenate([end, self.state[rows:]], axis=0))
             return
@@ -224,17 +226,6 @@ class ProjectedLSTM(keras.layers.Layer):
     def get_config(self):
         names = ("units", "projection", "cell_clip", "projection_clip", "go_backwards", "streams")
         return super().get_config() | {name: getattr(self, name) for name in names}
-
-
-def _replica():
-    """(number of replicas, index of the current one)."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        context = tf.distribute.get_replica_context()
-        if context is not None:
-            return context.num_replicas_in_sync, context.replica_id_in_sync_group
-    return 1, 0
 
 
 def _lstm(cell_clip, projection_clip):

@@ -8,6 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_ctxrep.layers.dropout import Dropout
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 def gelu_tanh(x):
@@ -105,8 +107,8 @@ class TransformerBlock(keras.layers.Layer):
         self.feed_forward = dense("feed_forward", self.intermediate, width, ACTIVATIONS[self.activation])
         self.feed_forward_output = dense("feed_forward_output", width, self.intermediate)
         self.feed_forward_norm = norm("feed_forward_norm")
-        self.drop_weights = keras.layers.Dropout(self.attention_dropout, dtype=self.dtype_policy)
-        self.drop_output = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+        self.drop_weights = Dropout(self.attention_dropout, dtype=self.dtype_policy)
+        self.drop_output = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def call(self, x, mask, training=None):
         length, width = ops.shape(x)[1], x.shape[-1]

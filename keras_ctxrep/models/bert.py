@@ -12,6 +12,7 @@ from keras_ctxrep import fields
 from keras_ctxrep.fields import Depth, Fraction, Rows, Size
 from keras_ctxrep.layers import (
     Bias,
+    Dropout,
     PositionEmbedding,
     ReversibleEmbedding,
     SinusoidalPositions,
@@ -21,6 +22,7 @@ from keras_ctxrep.layers import (
 )
 from keras_ctxrep.layers.transformer import ACTIVATIONS
 from keras_ctxrep.models.family import Family
+from keras_ctxrep.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def encoder(config: Config, attention: bool = False) -> keras.Model:
     """
     inputs, _, layers, pooled, weights = _encoder(config, attention)
     outputs = {"layers": layers, "sequence": layers[-1]} | pooled
-    return keras.Model(inputs, outputs | ({"attention": weights} if attention else {}), name="bert_encoder")
+    return Model(inputs, outputs | ({"attention": weights} if attention else {}), name="bert_encoder")
 
 
 def pretrainer(config: Config) -> keras.Model:
@@ -124,7 +126,7 @@ def pretrainer(config: Config) -> keras.Model:
     outputs = {"mlm_logits": klayers.Activation("linear", dtype="float32", name="mlm_logits")(x)}
     if pooled:
         outputs["nsp_logits"] = _dense(config, 2, "nsp_logits", dtype="float32")(pooled["pooled"])
-    return keras.Model(inputs, outputs, name="bert_pretrainer")
+    return Model(inputs, outputs, name="bert_pretrainer")
 
 
 def _encoder(config: Config, attention: bool = False):
@@ -145,7 +147,7 @@ def _encoder(config: Config, attention: bool = False):
     else:
         x = SinusoidalPositions(name="position_embedding")(x)
     x = klayers.LayerNormalization(epsilon=config.epsilon, name="embedding_norm")(x)
-    x = klayers.Dropout(config.dropout, name="embedding_dropout")(x)
+    x = Dropout(config.dropout, name="embedding_dropout")(x)
     layers, weights = [x], []
     for index in range(config.layers):
         x = TransformerBlock(

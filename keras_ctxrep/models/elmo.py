@@ -16,6 +16,7 @@ from keras_ctxrep import fields
 from keras_ctxrep.fields import Depth, Fraction, Range, Size
 from keras_ctxrep.layers import (
     CharCNN,
+    Dropout,
     Embedding,
     MaskedPooling,
     ProjectedLSTM,
@@ -24,6 +25,7 @@ from keras_ctxrep.layers import (
     ZeroPadding,
 )
 from keras_ctxrep.models.family import Family
+from keras_ctxrep.models.model import Model
 from keras_ctxrep.text.features import CharacterFeatures
 
 
@@ -138,7 +140,7 @@ def encoder(
     outputs = {"layers": layers, "sequence": layers[-1], "pooled": pooled}
     outputs |= {"mask": marked} if keep_markers else {}
     outputs |= {"state": end} if carry_state else {}
-    return keras.Model(inputs, outputs, name="elmo_encoder")
+    return Model(inputs, outputs, name="elmo_encoder")
 
 
 def _cached_tokens(config: Config, ids, inputs: dict, cache: int):
@@ -250,7 +252,7 @@ def language_model(
     softmax = VocabularySoftmax(vocabulary_size, samples, name="softmax")
     outputs = {}
     for direction, x in zip(("forward", "backward"), tops[-1], strict=True):
-        x = klayers.Dropout(config.dropout, name=f"{direction}_top_dropout")(x)
+        x = Dropout(config.dropout, name=f"{direction}_top_dropout")(x)
         targets = {}
         if samples:
             name = f"{direction}_targets"
@@ -258,7 +260,7 @@ def language_model(
         outputs[f"{direction}_logits"] = klayers.Activation("linear", dtype="float32", name=f"{direction}_logits")(
             softmax(x, **targets)
         )
-    return keras.Model(inputs, outputs, name="elmo_language_model")
+    return Model(inputs, outputs, name="elmo_language_model")
 
 
 def _ids(config: Config) -> str:
@@ -310,7 +312,7 @@ def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=Non
         for direction, x in zip(("forward", "backward"), pairs[-1], strict=True):
             name = f"{direction}_{index}"
             if dropout:
-                x = klayers.Dropout(dropout, name=f"{name}_dropout")(x)
+                x = Dropout(dropout, name=f"{name}_dropout")(x)
             layer = ProjectedLSTM(
                 config.cells,
                 config.width if projected else None,

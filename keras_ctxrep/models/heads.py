@@ -4,7 +4,8 @@ import keras
 from keras import layers as klayers
 from keras import ops
 
-from keras_ctxrep.layers import CRF, MaskedPooling, ScalarMix, SpanPooling, TakePositions, ZeroPadding
+from keras_ctxrep.layers import CRF, Dropout, MaskedPooling, ScalarMix, SpanPooling, TakePositions, ZeroPadding
+from keras_ctxrep.models.model import Model
 
 
 def classify(
@@ -45,9 +46,9 @@ def classify(
         x = outputs["pooled"]
     else:
         raise ValueError("this encoder gives no pooled output (its config has pooler=False); classify with mix=True")
-    x = klayers.Dropout(dropout, name="head_dropout")(x)
+    x = Dropout(dropout, name="head_dropout")(x)
     logits = klayers.Dense(classes, name="logits", dtype="float32")(x)
-    return keras.Model(encoder.input, {"logits": logits}, name="classifier")
+    return Model(encoder.input, {"logits": logits}, name="classifier")
 
 
 def regress(encoder: keras.Model, **kwargs) -> keras.Model:
@@ -110,12 +111,12 @@ def tag(
         starts = inputs["starts"] = keras.Input((None,), dtype="int32", name="starts")
         x = TakePositions(name="first_pieces")(x, starts)  # (B, W, D)
         mask = ops.cast(ops.greater(starts, 0), "int32")
-    x = klayers.Dropout(dropout, name="head_dropout")(x)
+    x = Dropout(dropout, name="head_dropout")(x)
     x = klayers.Dense(classes, name="logits", dtype="float32")(x)
     outputs = {"logits": ZeroPadding(name="logits_padding", dtype="float32")(x, mask=mask)}
     if crf:
         outputs["tags"] = CRF(name="crf", dtype="float32")(outputs["logits"], mask=mask)
-    return keras.Model(inputs, outputs, name="tagger")
+    return Model(inputs, outputs, name="tagger")
 
 
 def answer(encoder: keras.Model, mix: bool = False, dropout: float = 0.0, l2: float = 0.0) -> keras.Model:
@@ -140,14 +141,14 @@ def answer(encoder: keras.Model, mix: bool = False, dropout: float = 0.0, l2: fl
     """
     x = _tokens(encoder, mix, l2)
     if dropout:
-        x = klayers.Dropout(dropout, name="head_dropout")(x)
+        x = Dropout(dropout, name="head_dropout")(x)
     x = klayers.Dense(2, name="span_logits", dtype="float32")(x)  # (B, T, 2)
     x = ops.where(ops.cast(_mask(encoder), "bool")[..., None], x, -1e4)
     outputs = {
         f"{edge}_logits": klayers.Activation("linear", dtype="float32", name=f"{edge}_logits")(x[..., index])
         for index, edge in enumerate(("start", "end"))
     }
-    return keras.Model(encoder.input, outputs, name="answerer")
+    return Model(encoder.input, outputs, name="answerer")
 
 
 def coreference(
@@ -177,16 +178,16 @@ def coreference(
     """
     inputs = dict(encoder.input)
     inputs["marks"] = keras.Input((3, 2), dtype="int32", name="marks")
-    x = klayers.Dropout(dropout, name="head_dropout")(_tokens(encoder, mix, l2))
+    x = Dropout(dropout, name="head_dropout")(_tokens(encoder, mix, l2))
     spans = SpanPooling(name="spans")(x, inputs["marks"])  # (B, 3, 3 D)
     pronoun, names = ops.repeat(spans[:, :1], 2, axis=1), spans[:, 1:]  # (B, 2, 3 D)
     x = klayers.Concatenate(name="pairs")([pronoun, names, klayers.Multiply(name="pair_product")([pronoun, names])])
     for index in range(2):
         x = klayers.Dense(units, activation="relu", name=f"pair_{index}")(x)
-        x = klayers.Dropout(dropout, name=f"pair_dropout_{index}")(x)
+        x = Dropout(dropout, name=f"pair_dropout_{index}")(x)
     scores = klayers.Dense(1, name="pair_score", dtype="float32")(x)[..., 0]  # (B, 2)
     logits = ops.pad(scores, ((0, 0), (0, 1)))
-    return keras.Model(inputs, {"logits": logits}, name="coreference")
+    return Model(inputs, {"logits": logits}, name="coreference")
 
 
 def mixes(
@@ -228,8 +229,8 @@ def mixes(
         if marked is not None:
             x = klayers.Cropping1D(1, name=f"words_{name}")(x)
         x = ZeroPadding(name=f"padded_{name}")(x, mask=mask)
-        mixed[name] = klayers.Dropout(dropout, name=name)(x)
-    return keras.Model(encoder.input, mixed, name="mixes")
+        mixed[name] = Dropout(dropout, name=name)(x)
+    return Model(encoder.input, mixed, name="mixes")
 
 
 def flat(outputs: dict) -> dict:

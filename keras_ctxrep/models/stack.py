@@ -4,7 +4,8 @@ import keras
 from keras import layers as klayers
 from keras import ops
 
-from keras_ctxrep.layers import Embedding, MarkIndicator, MaskedPooling, ProjectedLSTM, ScalarMix, ZeroPadding
+from keras_ctxrep.layers import Dropout, Embedding, MarkIndicator, MaskedPooling, ProjectedLSTM, ScalarMix, ZeroPadding
+from keras_ctxrep.models.model import Model
 
 KINDS = ("lstm", "gru", "cnn")
 INDICATOR = 100  # width of the embedding of marks
@@ -65,7 +66,7 @@ def recurrent(
     inputs, vectors, mask = _vectors(encoder, dropout, extra_embeddings, mix, l2, marks)
     outputs = [vectors]
     for index in range(layers):
-        x = klayers.Dropout(dropout, name=f"rnn_dropout_{index}")(outputs[-1]) if index else outputs[-1]
+        x = Dropout(dropout, name=f"rnn_dropout_{index}")(outputs[-1]) if index else outputs[-1]
         outputs.append(_both_ways(cell, x, units, mask, f"rnn_{index}"))
     if output_mix:
         again = _mixed(encoder, dropout, mix, l2, "mix_out")
@@ -123,7 +124,7 @@ def convolutional(
     for index in range(layers):
         name = f"cnn_{index}"
         more = klayers.Conv1D(units, window, padding="same", activation="relu", name=name)(x)
-        more = klayers.Dropout(dropout, name=f"{name}_dropout")(more)
+        more = Dropout(dropout, name=f"{name}_dropout")(more)
         x = klayers.Add(name=f"{name}_residual")([x, more])
         x = klayers.LayerNormalization(epsilon=1e-6, name=f"{name}_norm")(x)
         x = ZeroPadding(name=f"{name}_padding")(x, mask=mask)
@@ -166,7 +167,7 @@ def _mixed(encoder: keras.Model, dropout: float, mix: str, l2: float, name: str)
     x = layers[0]
     if len(layers) > 1:
         x = ScalarMix(l2, top_only=mix == "top", name=f"scalar_{name}")(layers)
-    return klayers.Dropout(dropout, name=f"{name}_dropout")(x)
+    return Dropout(dropout, name=f"{name}_dropout")(x)
 
 
 def _vectors(
@@ -211,4 +212,4 @@ def _both_ways(cell: str, x, units: int, mask, name: str):
 
 def _encoder(inputs: dict, layers: list, mask, name: str) -> keras.Model:
     pooled = MaskedPooling("max", name="max_over_tokens")(layers[-1], mask=mask)
-    return keras.Model(inputs, {"layers": layers, "sequence": layers[-1], "pooled": pooled}, name=name)
+    return Model(inputs, {"layers": layers, "sequence": layers[-1], "pooled": pooled}, name=name)

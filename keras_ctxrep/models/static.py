@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import keras
-from keras import layers as klayers
 from keras import ops
 
 from keras_ctxrep import fields
 from keras_ctxrep.fields import Fraction, Range, Rows, Size
-from keras_ctxrep.layers import Embedding, MaskedPooling, ZeroPadding
+from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, ZeroPadding
 from keras_ctxrep.models.family import Family
+from keras_ctxrep.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def encoder(config: Config) -> keras.Model:
     if config.buckets:  # (B, T, G, D) -> (B, T, D)
         x = MaskedPooling("mean", name="subword_mean")(x, mask=ops.not_equal(inputs[name], 0))
     if config.dropout:
-        x = klayers.Dropout(config.dropout, name="word_dropout")(x)
+        x = Dropout(config.dropout, name="word_dropout")(x)
     x = ZeroPadding(name="word_vectors")(x, mask=inputs["mask"])
     pooled = MaskedPooling("mean", name="word_mean")(x, mask=inputs["mask"])
-    return keras.Model(inputs, {"layers": [x], "sequence": x, "pooled": pooled}, name="static_encoder")
+    return Model(inputs, {"layers": [x], "sequence": x, "pooled": pooled}, name="static_encoder")
 
 
 FAMILY = Family(Config, {}, encoder, {}, lambda config: True, encoder_dropout=None)

@@ -22,6 +22,7 @@ from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
 from keras_ctxrep.recipes.targets import Data, Reader, batches, encoded, fitting, in_random_order
 from keras_ctxrep.runs import Run
+from keras_ctxrep.strategy import choose, is_chief
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.files import skipped_rows
@@ -63,6 +64,8 @@ def finetune(
             fit the task or the encoder. Rows that were skipped are warned of.
     """
     job = _Job(task, given, data, dev, encoder, out)
+    strategy = choose(job.options.strategy)  # before the first model
+    check_batch_size(job.options.batch_size, strategy)
     keras.utils.set_random_seed(job.options.seed)
     survey = job.survey()
     skipped: list[str] | None = [] if job.options.skip_bad else None
@@ -70,8 +73,7 @@ def finetune(
     dev_set = list(reader(dev, "validation"))
     if malformed := (survey.skipped or []) + (skipped or []):
         warnings.warn(skipped_rows(malformed), stacklevel=2)
-    with train.scope(job.options.precision) as strategy:
-        check_batch_size(job.options.batch_size, strategy)
+    with train.scope(job.options.precision, strategy):
         model, bundle = job.assemble(survey)
     rows = job.batch_rows(survey.count, strategy.num_replicas_in_sync)
     schedule = job.schedule(bundle, survey.count, rows)
@@ -90,8 +92,9 @@ def finetune(
         **schedule,
     )
     bundle = job.task.tuned(bundle, dev_set, Predictor(bundle, train.runner(model), job.options.batch_size).ask)
-    run.save(out, history)
-    train.save(out, model, bundle)
+    if is_chief(strategy):
+        run.save(out, history)
+        train.save(out, model, bundle)
     return history
 
 
@@ -249,6 +252,7 @@ class _Job:
             "decay": chosen.decay,
             "checkpoint_minutes": chosen.checkpoint_minutes,
             "tensorboard": chosen.tensorboard,
+            "microbatches": chosen.microbatches,
         }
         if chosen.steps is not None or chosen.minutes is not None:
             return plan

@@ -21,6 +21,7 @@ from keras_ctxrep.models import elmo
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.options import Preparation, Pretraining, Schedule, Text
 from keras_ctxrep.runs import Run
+from keras_ctxrep.strategy import choose, is_chief
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import NAME, VOCAB, Bundle, sha256, written_whole
 from keras_ctxrep.text.corpus import LONGEST, documents, hold_out, sample, shuffled, without
@@ -79,14 +80,14 @@ def pretrain(
     """
     settings = Pretraining.of(options, "pretrain")
     _check(family, corpus, out, settings)
+    strategy = choose(settings.strategy)  # before the first model
+    check_batch_size(settings.batch_size, strategy)
     source, initial, config = _start(family, settings)
-    with train.scope(settings.precision) as strategy:
-        check_batch_size(settings.batch_size, strategy)
     plan = _PLANS[family](corpus, settings, initial, config)
     run = Run.of("pretrain", settings, family=family, corpus=[Path(path) for path in corpus])
     Path(out).mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(settings.seed)
-    with train.scope(settings.precision):
+    with train.scope(settings.precision, strategy):
         model = plan.model()
         if source is not None:
             _copy_common_layers(source, initial, model, plan.bundle, settings.init)
@@ -96,8 +97,9 @@ def pretrain(
         plain = train.build(plan.bundle)
         train.copy_weights(model, plain)
         model = plain
-    run.save(out, history)
-    train.save(out, model, plan.bundle)
+    if is_chief(strategy):
+        run.save(out, history)
+        train.save(out, model, plan.bundle)
     return history
 
 

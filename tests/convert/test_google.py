@@ -110,7 +110,7 @@ def test_read_in_blocks(published, tiny, rng, monkeypatch, block):
 
 def test_every_replica_is_filled(published, monkeypatch):
     monkeypatch.setattr(weights, "BLOCK", 7)
-    with train.scope(devices=["CPU:0", "CPU:1"]):
+    with train.scope(strategy="mirrored"):
         model, _ = google.read(published)
     whole, _ = google.read(published)
     for weight, expected in zip(model.weights, whole.get_weights(), strict=True):

@@ -140,9 +140,9 @@ words = [rng.choice(list("abcdef"), rng.integers(1, 9)) for _ in range(40)]
 examples = [Tagged(tuple(row), tuple("O" if word < "d" else "X" for word in row)) for row in words]
 results = []
 for crf in (False, True):
-    for devices in (["CPU:0"], ["CPU:0", "CPU:1"]):
+    for strategy in ("one", "mirrored"):
         keras.utils.set_random_seed(0)
-        with train.scope(devices=devices):
+        with train.scope(strategy=strategy):
             trained = replace(bundle, head=bundle.head | {"crf": crf})
             model = train.build(trained)
         data = targets.batches(trained, lambda epoch: examples, 8, 0)

@@ -1,0 +1,54 @@
+"""Dropout that differs between the replicas of a `tf.distribute.Strategy`."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class Dropout(keras.layers.Dropout):
+    """Keras' dropout, with a mask of its own on each replica.
+
+    Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html. `keras.layers.Dropout` draws the same mask
+    on every replica, since the state of its generator is mirrored; here the replica's number is added to the seed. On
+    one device both are the same.
+
+    Args:
+        rate: fraction of the values that are set to 0 in training; the others are divided by 1 - `rate`.
+        kwargs: as of `keras.layers.Dropout`.
+
+    Call:
+        inputs: any float tensor.
+        training: whether values are dropped.
+
+    Returns: as `inputs`.
+
+    >>> float(ops.sum(Dropout(0.5)(ops.ones((2, 3)), training=False)))
+    6.0
+    """
+
+    def call(self, inputs, training=False):
+        if not training or self.rate == 0:
+            return inputs
+        return keras.random.dropout(inputs, self.rate, self.noise_shape, _PerReplica(self.seed_generator))
+
+
+class _PerReplica(keras.random.SeedGenerator):
+    """Another generator's seeds, with the number of the replica added."""
+
+    def __init__(self, generator):
+        self.generator = generator  # nothing else: it has no state of its own
+
+    def next(self, ordered=True):
+        seed = self.generator.next(ordered)
+        return seed + ops.cast(ops.stack([replica()[1], 0]), seed.dtype)
+
+
+def replica():
+    """(number of replicas, index of the current one)."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        context = tf.distribute.get_replica_context()
+        if context is not None:
+            return context.num_replicas_in_sync, context.replica_id_in_sync_group
+    return 1, 0

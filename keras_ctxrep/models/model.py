@@ -1,0 +1,214 @@
+"""The class of all models of this package: a `keras.Model` whose steps are exact under any `tf.distribute.Strategy`."""
+
+import keras
+
+from keras_ctxrep.layers.dropout import replica
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class Model(keras.Model):
+    """A functional `keras.Model` that trains to the same weights on one device, several, or several machines.
+
+    Called, compiled, saved and exported as any functional model. On TensorFlow it differs in its steps:
+
+    * each replica's loss counts by its fraction of the batch's rows. Keras gives all replicas the same weight, which is
+      wrong where a batch is not split evenly;
+    * `fit`, `evaluate` and `predict` work under `tf.distribute.MultiWorkerMirroredStrategy`, where those of Keras 3.15
+      raise an error, https://github.com/keras-team/keras/issues/20585;
+    * `microbatches` trains on batches that are larger than the memory;
+    * where float16 overflows on one replica all of them skip the step;
+    * what cannot work on several replicas is refused when `fit` begins, with what to use instead.
+
+    Args:
+        inputs, outputs, name: as of `keras.Model`.
+
+    Attributes:
+        microbatches: parts of each replica's batch that are computed one after another. Their gradients are summed,
+            and there is one update, of the whole batch: the published batch size with the memory of a fraction of it.
+
+    Raises:
+        ValueError: by `fit` and `evaluate`: an option of `compile` or of the optimizer is wrong on several replicas.
+
+    >>> x = keras.Input((2,))
+    >>> model = Model(x, keras.layers.Dense(1)(x))
+    >>> model.microbatches = 4
+    """
+
+    microbatches = 1
+
+    if keras.backend.backend() == "tensorflow":
+
+        def make_train_function(self, force=False):
+            self._check_steps()
+            optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+            replicas = self.distribute_strategy.num_replicas_in_sync
+            remedies = {
+                "clipnorm": "use keras_ctxrep.optimizers.AdamW(clip=...): Keras clips before it sums over the replicas",
+                "gradient_accumulation_steps": "give larger batches, and set model.microbatches",
+                "ema_overwrite_frequency": "use keras.callbacks.SwapEMAWeights",
+            }
+            remedies |= dict.fromkeys(("global_clipnorm", "clipvalue"), remedies["clipnorm"])
+            for name, remedy in remedies.items():
+                if replicas > 1 and getattr(optimizer, name, None):
+                    raise ValueError(f"{name}={getattr(optimizer, name)}: not on {replicas} replicas; {remedy}")
+            super().make_train_function(force)
+
+        def make_test_function(self, force=False):
+            self._check_steps()
+            super().make_test_function(force)
+
+        def _check_steps(self):
+            replicas = self.distribute_strategy.num_replicas_in_sync
+            if replicas > 1 and self.steps_per_execution != 1:
+                raise ValueError(f"steps_per_execution={self.steps_per_execution}: must be 1 on {replicas} replicas")
+            if replicas > 1 and self.jit_compile is True:
+                raise ValueError(f"jit_compile=True: XLA cannot compile a step of {replicas} replicas; leave it out")
+
+        def train_step(self, data):
+            x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+            gradients = self._gradients(x, y, weights)
+            if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+                gradients = _all_finite_or_none(gradients)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
+            return self._logs(self.get_metrics_result())
+
+        def test_step(self, data):
+            return self._logs(super().test_step(data))
+
+        def _gradients(self, x, y, weights):
+            """Gradients of this replica's rows, computed in `microbatches` parts one after another."""
+            import tensorflow as tf
+
+            rows = _rows(x)
+            total = _sum_over_replicas(tf.cast(rows, "float32"))
+            if self.microbatches == 1:
+                return self._gradients_of_part(x, y, weights, total)
+            size = tf.maximum(-(-rows // self.microbatches), 1)
+
+            def part(index):
+                def cut(array):
+                    return None if array is None else array[index * size : (index + 1) * size]
+
+                return self._gradients_of_part(*keras.tree.map_structure(cut, (x, y, weights)), total)
+
+            return _sum_of_parts(part, -(-rows // size))
+
+        def _gradients_of_part(self, x, y, weights, total):
+            """Gradients of some rows, which count by their fraction of all rows of the batch."""
+            import tensorflow as tf
+
+            rows, replicas = _rows(x), replica()[0]
+            with tf.GradientTape() as tape:
+                outputs = self(x, training=True)
+                loss = self.compute_loss(x, y, outputs, weights)  # divided by the number of replicas
+                self._loss_tracker.update_state(loss * replicas, sample_weight=rows)
+                # 0 / 0 where there are no rows
+                loss = tf.math.multiply_no_nan(loss, tf.cast(replicas * rows, loss.dtype) / tf.cast(total, loss.dtype))
+                loss = self.optimizer.scale_loss(loss)
+            self.compute_metrics(x, y, outputs, weights)
+            return tape.gradient(loss, self.trainable_weights)
+
+        def _logs(self, logs):
+            """With an axis for the workers, which Keras' reduction needs."""
+            import tensorflow as tf
+
+            from keras_ctxrep.strategy import several_workers
+
+            if not several_workers(self.distribute_strategy):
+                return logs
+            return {name: tf.expand_dims(value, 0) for name, value in logs.items()}
+
+        def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+            # Keras takes the mean of a first batch over the replicas, which it cannot if they have different rows
+            def spec(value):
+                local = self.distribute_strategy.experimental_local_results(value)[0]
+                return keras.KerasTensor((local.shape[0] or 1, *local.shape[1:]), local.dtype.name)
+
+            if iterator is not None and self._distribute_strategy is not None:
+                for _, _, batches in iterator:
+                    data_batch = keras.tree.map_structure(spec, next(batches))
+                    break
+            super()._maybe_symbolic_build(data_batch=data_batch)
+
+
+def _rows(x):
+    import tensorflow as tf
+
+    return tf.shape(keras.tree.flatten(x)[0])[0]
+
+
+def _sum_over_replicas(value):
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value) if context.num_replicas_in_sync > 1 else value
+
+
+def _sum_of_parts(part, count):
+    """The sum of the gradients that `part` gives for 0 to `count` - 1; sparse ones stay sparse.
+
+    The first part is computed outside the loop, which needs to know which gradients are sparse. Each part waits for the
+    one before it, whose activations are then no longer in memory.
+    """
+    import tensorflow as tf
+
+    gradients = part(tf.constant(0))
+    dense = [g for g in gradients if g is not None and not isinstance(g, tf.IndexedSlices)]
+    sparse = [g for g in gradients if isinstance(g, tf.IndexedSlices)]
+
+    def arrays(first):
+        array = tf.TensorArray(
+            first.dtype, tf.maximum(count, 1), infer_shape=False, element_shape=[None, *first.shape[1:]]
+        )
+        return array.write(0, first)
+
+    def body(index, dense, values, indices):
+        more = part(index)
+        more_dense = [g for g in more if g is not None and not isinstance(g, tf.IndexedSlices)]
+        more_sparse = [g for g in more if isinstance(g, tf.IndexedSlices)]
+        dense = [total + g for total, g in zip(dense, more_dense, strict=True)]
+        values = [array.write(index, g.values) for array, g in zip(values, more_sparse, strict=True)]
+        indices = [array.write(index, g.indices) for array, g in zip(indices, more_sparse, strict=True)]
+        return index + 1, dense, values, indices
+
+    with tf.control_dependencies(dense):
+        start = tf.constant(1)
+    loop = start, dense, [arrays(g.values) for g in sparse], [arrays(g.indices) for g in sparse]
+    _, dense, values, indices = tf.while_loop(lambda index, *_: index < count, body, loop, parallel_iterations=1)
+    dense, sparse = (
+        iter(dense),
+        iter(
+            tf.IndexedSlices(v.concat(), i.concat(), g.dense_shape)
+            for v, i, g in zip(values, indices, sparse, strict=True)
+        ),
+    )
+    return [g if g is None else next(sparse if isinstance(g, tf.IndexedSlices) else dense) for g in gradients]
+
+
+def _all_finite_or_none(gradients):
+    """The gradients, all NaN on every replica if one is infinite or NaN on any replica.
+
+    Keras decides on each replica by itself, or by the first one, whether float16 overflowed; workers that decide
+    differently wait for each other for ever.
+    """
+    import tensorflow as tf
+
+    if tf.distribute.get_replica_context().num_replicas_in_sync == 1:
+        return gradients
+
+    def values(gradient):
+        return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+    known = [g for g in gradients if g is not None]
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(values(g))) for g in known])
+    overflows = _sum_over_replicas(tf.cast(~finite, "float32"))
+    poison = tf.where(overflows > 0, float("nan"), 0.0)
+
+    def marked(gradient):
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(
+                gradient.values + tf.cast(poison, gradient.dtype), gradient.indices, gradient.dense_shape
+            )
+        return gradient + tf.cast(poison, gradient.dtype)
+
+    return [g if g is None else marked(g) for g in gradients]

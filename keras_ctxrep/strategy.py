@@ -1,0 +1,121 @@
+"""Where a model trains: one device, all GPUs of a machine, or several machines, by `tf.distribute`."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache
+
+import keras
+import tensorflow as tf
+
+_TF_CONFIG = (
+    '{"cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}, "task": {"type": "worker", "index": 0}}, where index '
+    "is the number of this machine"
+)
+
+
+def choose(name: str = "auto") -> tf.distribute.Strategy:
+    """The strategy of a name; the same object for the whole process, since the collectives of two would interfere.
+
+    Args:
+        name: "one": the first GPU, or the CPU. "mirrored": all GPUs of this machine, or all logical CPU devices where
+            there is no GPU. "multiworker": all machines of the cluster in the environment variable TF_CONFIG,
+            https://www.tensorflow.org/tutorials/distribute/multi_worker_with_keras; it must be chosen before the
+            process makes any model, optimizer or data set. "auto": the strategy of the scope this is called in, if
+            any; else multiworker if TF_CONFIG names more than one machine, mirrored if there is more than one GPU, and
+            one otherwise.
+
+    Raises:
+        ValueError: no such name, fewer devices or machines than the name needs, or multiworker chosen too late.
+
+    >>> choose("one").num_replicas_in_sync
+    1
+    """
+    if name == "auto" and tf.distribute.has_strategy():
+        return tf.distribute.get_strategy()
+    if name == "multiworker" or (name == "auto" and len(_cluster()) > 1):
+        return _multi_worker()
+    if name == "mirrored" or (name == "auto" and len(tf.config.list_physical_devices("GPU")) > 1):
+        return _mirrored()
+    if name not in ("auto", "one"):
+        raise ValueError(f"strategy={name!r}: choose auto, one, mirrored or multiworker")
+    return tf.distribute.get_strategy()
+
+
+@contextmanager
+def scope(
+    precision: str = "float32", strategy: str | tf.distribute.Strategy = "auto"
+) -> Iterator[tf.distribute.Strategy]:
+    """Where models are built: a distribution strategy and a precision.
+
+    Args:
+        precision: a Keras dtype policy, e.g. "mixed_bfloat16".
+        strategy: a name, as of `choose`, or a strategy of your own.
+    """
+    chosen = choose(strategy) if isinstance(strategy, str) else strategy
+    before = keras.mixed_precision.dtype_policy()
+    with ExitStack() as stack:
+        stack.callback(keras.mixed_precision.set_dtype_policy, before)
+        keras.mixed_precision.set_dtype_policy(precision)
+        stack.enter_context(chosen.scope())
+        yield chosen
+
+
+def several_workers(strategy: tf.distribute.Strategy) -> bool:
+    """Whether other processes train the same model."""
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and strategy.num_replicas_in_sync > len(
+        strategy.extended.worker_devices
+    )
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process is the one that writes files: the first worker, or the only one."""
+    return not several_workers(strategy) or strategy.cluster_resolver.task_id == 0
+
+
+def agreed(strategy: tf.distribute.Strategy, figures: Mapping[str, float]) -> dict[str, float]:
+    """The mean of each figure over the workers, so that all of them take the same decisions.
+
+    Rounding differs from machine to machine: workers that ended a run at different steps would wait for each other.
+    """
+    if not several_workers(strategy):
+        return dict(figures)
+
+    values = strategy.reduce("MEAN", tf.constant([float(value) for value in figures.values()], "float64"), axis=None)
+    return dict(zip(figures, values.numpy().tolist(), strict=True))
+
+
+def _cluster() -> list[str]:
+    """The addresses of the machines in TF_CONFIG; none if it is not set."""
+    text = os.environ.get("TF_CONFIG", "").strip()
+    if not text:
+        return []
+    try:
+        cluster = json.loads(text)["cluster"]
+        return [address for kind in ("chief", "worker") for address in cluster.get(kind, [])]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"TF_CONFIG={text!r}: must be like {_TF_CONFIG}") from None
+
+
+@cache
+def _mirrored() -> tf.distribute.Strategy:
+    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    if len(devices) < 2:
+        raise ValueError(f"strategy='mirrored': one device here, {devices[0].name}; choose one")
+    return tf.distribute.MirroredStrategy([device.name for device in devices])
+
+
+@cache
+def _multi_worker() -> tf.distribute.Strategy:
+    if len(_cluster()) < 2:
+        raise ValueError(
+            f"strategy='multiworker': the environment variable TF_CONFIG names no other machine; set it to {_TF_CONFIG}"
+        )
+    try:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        raise ValueError(
+            "strategy='multiworker': chosen too late; enter scope(strategy='multiworker') before the process makes "
+            "any model, optimizer or data set"
+        ) from error
