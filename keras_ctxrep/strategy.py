@@ -71,7 +71,11 @@ def several_workers(strategy: tf.distribute.Strategy) -> bool:
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Whether this process is the one that writes files: the first worker, or the only one."""
-    return not several_workers(strategy) or strategy.cluster_resolver.task_id == 0
+    if not several_workers(strategy):
+        return True
+    resolver = strategy.cluster_resolver
+    first = "chief" if "chief" in resolver.cluster_spec().jobs else "worker"
+    return (resolver.task_type, resolver.task_id) == (first, 0)
 
 
 def agreed(strategy: tf.distribute.Strategy, figures: Mapping[str, float]) -> dict[str, float]:
@@ -92,9 +96,11 @@ def _cluster() -> list[str]:
     if not text:
         return []
     try:
-        cluster = json.loads(text)["cluster"]
+        config = json.loads(text)
+        cluster, task = config["cluster"], config["task"]
+        cluster[task["type"]][task["index"]]  # this machine
         return [address for kind in ("chief", "worker") for address in cluster.get(kind, [])]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         raise ValueError(f"TF_CONFIG={text!r}: must be like {_TF_CONFIG}") from None
 
 

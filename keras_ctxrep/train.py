@@ -368,8 +368,8 @@ def _run(model, data, progress: "_Progress", checkpoint: Checkpoint | None, call
         if not several:
             raise
         raise ConnectionError(
-            f"step {progress.state.step}: another worker has ended; start all of them again, and the run goes on from "
-            f"its last checkpoint: {_first_line(error)}"
+            f"step {progress.state.step}: another worker has ended, or its machine cannot be reached; start all of "
+            "them again, and the run goes on from its last checkpoint"
         ) from error
     finally:
         progress.close()

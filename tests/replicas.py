@@ -13,7 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_ctxrep import optimizers, pipeline, strategy, tasks, train
+from keras_ctxrep.layers import Dropout
 from keras_ctxrep.models import bert, elmo, static
+from keras_ctxrep.models.model import Model
 from keras_ctxrep.recipes import targets
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
@@ -81,6 +83,59 @@ def classifier():
     return task("classify", examples, labels=("x", "y"))
 
 
+def plain(microbatches=1, rows=9, dropout=0.0):
+    """A Keras script: `compile` with our optimizer, `fit`, `evaluate` and `predict` with uneven batches."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(rows, 6)).astype("float32"), rng.integers(0, 20, (rows, 4)).astype("int32")
+    vector, ids = keras.Input((6,)), keras.Input((None,), dtype="int32")
+    x = keras.ops.mean(keras.layers.Embedding(20, 5)(ids), axis=1)
+    x = Dropout(dropout)(keras.layers.Concatenate()([vector, x]))
+    x = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(x)
+    model = Model([vector, ids], keras.layers.Dense(3, dtype="float32")(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizers.AdamW(0.01, clip=0.1, epsilon=1e-4), loss, metrics=["accuracy"])
+    model.microbatches = microbatches
+    data = tf.data.Dataset.from_tensor_slices((inputs, rng.integers(0, 3, rows))).batch(8)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return model, data.with_options(options)
+
+
+def run_plain(name, microbatches=1, precision="float32"):
+    keras.utils.set_random_seed(0)
+    with train.scope(precision, strategy=name):
+        model, data = plain(microbatches)
+    history = model.fit(data, epochs=10, shuffle=False, verbose=0).history
+    weights = np.concatenate([np.ravel(weight) for weight in model.get_weights()])
+    scores = model.evaluate(data, verbose=0)
+    return {"loss": history["loss"], "scores": scores, "outputs": model.predict(data, verbose=0), "weights": weights}
+
+
+def overflow(name):
+    """float16 overflows in the first row, which is on one replica: (weights before and after, scale of the loss)."""
+    keras.utils.set_random_seed(0)
+    with train.scope("mixed_float16", strategy=name):
+        model, data = plain(rows=8)
+    before = model.get_weights()
+    data = data.map(lambda x, y: ((x[0] * tf.constant([[7e4]] + [[1.0]] * 7), x[1]), y))
+    model.fit(data, epochs=1, shuffle=False, verbose=0)
+    changed = max(np.abs(a - b).max() for a, b in zip(before, model.get_weights(), strict=True))
+    return {"changed": changed, "scale": float(model.optimizer.dynamic_scale.numpy())}
+
+
+def masks(name):
+    """Dropout's masks on every replica, (replicas, 64)."""
+    chosen = strategy.choose(name)
+    with chosen.scope():
+        dropout = Dropout(0.5)
+
+    @tf.function
+    def call():
+        return chosen.run(lambda: dropout(tf.ones((1, 64)), training=True))
+
+    return {"masks": chosen.gather(call(), axis=0).numpy()}
+
+
 KINDS = {
     "language_model": language_model,
     "sampled_streams": lambda: language_model(6, True),
@@ -90,6 +145,15 @@ KINDS = {
     "crf": lambda: tagger(True),
     "answerer": answerer,
     "classifier": classifier,
+}
+
+
+PLAIN = {
+    "plain": run_plain,
+    "plain_microbatches": lambda name: run_plain(name, 3),
+    "plain_float16": lambda name: run_plain(name, precision="mixed_float16"),
+    "overflow": overflow,
+    "masks": masks,
 }
 
 
@@ -119,8 +183,8 @@ def main(name, out, kinds):
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     chosen = strategy.choose(name)
     results = {}
-    for kind in kinds or KINDS:
-        for key, value in run(kind, name).items():
+    for kind in kinds or [*KINDS, *PLAIN]:
+        for key, value in (PLAIN[kind](name) if kind in PLAIN else run(kind, name)).items():
             results[f"{kind}/{key}"] = value
     if strategy.is_chief(chosen):
         np.savez(out, replicas=chosen.num_replicas_in_sync, **results)

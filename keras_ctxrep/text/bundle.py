@@ -8,7 +8,7 @@ import platform
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -160,6 +160,22 @@ def load(path: str | Path) -> Bundle:
             if hashlib.sha256(file.read(begin)).hexdigest() != bundle.files[TFLITE]:
                 raise ValueError(f"{path}: the model in it is damaged; copy the file again, or convert again")
     return bundle
+
+
+def from_files(files: Mapping[str, bytes], source: str | Path) -> Bundle:
+    """The bundle of which `files` are the `files_as_bytes`.
+
+    Args:
+        source: where they come from, for the errors.
+
+    Raises:
+        ValueError: it is damaged.
+
+    >>> bundle = Bundle("elmo", "embed", {}, max_length=2)
+    >>> from_files(bundle.files_as_bytes(), "memory") == bundle
+    True
+    """
+    return _parse(Path(source), files.__getitem__)
 
 
 def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:

@@ -1,8 +1,5 @@
 """Examples as a model learns from them: what is refused, where answers lie, what a tagger's targets and weights are."""
 
-import json
-import subprocess
-import sys
 import unicodedata
 from dataclasses import replace
 
@@ -118,52 +115,6 @@ def test_words_of_another_encoder_than_bert():
         ([0, 0], [pytest.approx(4 / 3), 0.0]),
         ([1, 0], [pytest.approx(4 / 3)] * 2),
     ]
-
-
-MIRRORED = """
-import json, os, sys
-from dataclasses import asdict, replace
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-import keras, numpy as np, tensorflow as tf
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from keras_ctxrep import train
-from keras_ctxrep.models import static
-from keras_ctxrep.recipes import targets
-from keras_ctxrep.tasks.tag import Tagged
-from keras_ctxrep.text.bundle import Bundle
-
-bundle = Bundle(**json.loads(sys.argv[1]))
-bundle = replace(bundle, config=asdict(static.Config(**bundle.config)))
-rng = np.random.default_rng(0)
-words = [rng.choice(list("abcdef"), rng.integers(1, 9)) for _ in range(40)]
-examples = [Tagged(tuple(row), tuple("O" if word < "d" else "X" for word in row)) for row in words]
-results = []
-for crf in (False, True):
-    for strategy in ("one", "mirrored"):
-        keras.utils.set_random_seed(0)
-        with train.scope(strategy=strategy):
-            trained = replace(bundle, head=bundle.head | {"crf": crf})
-            model = train.build(trained)
-        data = targets.batches(trained, lambda epoch: examples, 8, 0)
-        history = train.fit(model, data, steps=12, learning_rate=0.01, evaluations=12)
-        results.append([entry["loss"] for entry in history])
-print(json.dumps(results))
-"""
-
-
-@pytest.mark.slow  # a process of its own, and four trainings
-def test_two_replicas_train_a_tagger_as_one_does():
-    """Though they have unequal numbers of words; in a process of its own, as strategies need."""
-    config = {"words": 7, "width": 4}
-    bundle = {"family": "static", "task": "tag", "config": config, "max_length": 8, "labels": ["O", "X"]}
-    bundle |= {"vocab": ["<UNK>", *"abcdef"], "head": {"dropout": 0.0}}
-    process = subprocess.run([sys.executable, "-c", MIRRORED, json.dumps(bundle)], capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr[-3000:]
-    first, second, one_crf, two_crf = json.loads(process.stdout.splitlines()[-1])
-    assert len(first) == len(one_crf) == 12 and first[-1] < first[0] and one_crf[-1] < one_crf[0]
-    np.testing.assert_allclose(second, first, atol=1e-4)
-    np.testing.assert_allclose(two_crf, one_crf, atol=1e-4)
 
 
 # ------------------------------------------------------------------------------------------------- what is refused
