@@ -89,7 +89,8 @@ class Model(keras.Model):
                 def cut(array):
                     return None if array is None else array[index * size : (index + 1) * size]
 
-                return self._gradients_of_part(*keras.tree.map_structure(cut, (x, y, weights)), total)
+                x_part, y_part, weights_part = keras.tree.map_structure(cut, (x, y, weights))
+                return self._gradients_of_part(x_part, y_part, weights_part, total)
 
             return _sum_of_parts(part, -(-rows // size))
 
