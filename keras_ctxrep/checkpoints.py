@@ -86,6 +86,12 @@ class Checkpoint(keras.callbacks.Callback):
         numbers = {name: saved[name] for name in ("step", "seconds", "stale", "epoch_end")}
         progress.state = State(best=best, best_loss=best_loss, history=tuple(saved["history"]), **numbers)
 
+    @property
+    def kept(self) -> str:
+        """Where the run can go on from, to be added to the message of an error."""
+        saved = _saved_state(self.folder)
+        return f"; the checkpoint of step {saved['step']} is kept in {self.folder}" if saved else ""
+
     def on_epoch_end(self, epoch, logs=None):  # called after _Progress, whose evaluation belongs to the epoch
         if time.monotonic() - self._last > self.seconds:
             self.write()

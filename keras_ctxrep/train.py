@@ -25,9 +25,9 @@ import tensorflow as tf
 import tokenizers
 from tqdm import tqdm
 
-from keras_ctxrep import __version__, checkpoints, fields, tasks
+from keras_ctxrep import __version__, checkpoints, fields, history, tasks
 from keras_ctxrep.checkpoints import Checkpoint, State
-from keras_ctxrep.layers import CRF
+from keras_ctxrep.layers import CRF, ScalarMix
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models import heads, stack, static
@@ -345,8 +345,9 @@ def _check(model: keras.Model, settings: Fit) -> None:
         raise ValueError(f"microbatches={parts}: build the model as keras_ctxrep.models.model.Model(inputs, outputs)")
     if parts > 1 and any(getattr(layer, "streams", None) for layer in model.layers):
         raise ValueError(f"microbatches={parts}: a biLM that carries its state on is trained on whole batches")
-    if parts > 1 or isinstance(model, Model):
+    if isinstance(model, Model):
         model.microbatches = parts
+        model.counts_tokens = "mask" in model.input
 
 
 def _run(model, data, progress: "_Progress", checkpoint: Checkpoint | None, callbacks: list) -> None:
@@ -364,6 +365,9 @@ def _run(model, data, progress: "_Progress", checkpoint: Checkpoint | None, call
             progress.interrupted()
             write()
         raise
+    except (OSError, ValueError) as error:  # a full disk, or a loss that is no number
+        kind = OSError if isinstance(error, OSError) else ValueError
+        raise kind(f"{error}{checkpoint.kept}" if checkpoint else str(error)) from error
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
         if not several:
             raise
@@ -422,7 +426,28 @@ def _tensorboard(folder: str | Path | None) -> list[keras.callbacks.Callback]:
         import tensorboard as _  # noqa: F401
     except ImportError:
         raise ValueError("TensorBoard logs need its package: pip install tensorboard") from None
-    return [keras.callbacks.TensorBoard(str(folder))]
+    return [keras.callbacks.TensorBoard(str(folder)), _MixLogs(Path(folder) / "mix")]
+
+
+class _MixLogs(keras.callbacks.Callback):
+    """The weights of the layers in every scalar mix, in each epoch: a histogram, and a curve for each layer."""
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        self.folder = folder
+
+    def on_train_begin(self, logs=None):
+        self.mixes = [layer for layer in self.model.layers if isinstance(layer, ScalarMix)]
+        self.writer: Any = tf.summary.create_file_writer(str(self.folder)) if self.mixes else None
+
+    def on_epoch_end(self, epoch, logs=None):
+        for layer in self.mixes:
+            weights, gamma = layer.learned()
+            with self.writer.as_default(step=epoch):
+                tf.summary.histogram(f"{layer.name}/weights", weights)
+                tf.summary.scalar(f"{layer.name}/gamma", gamma)
+                for number, weight in enumerate(weights):
+                    tf.summary.scalar(f"{layer.name}/layer_{number}", weight)
 
 
 class _Validation:
@@ -473,6 +498,8 @@ class _Progress(keras.callbacks.Callback):
         self.logs: dict = {}  # means over the epoch so far
         self.metrics: list = []  # the state of these means, of an epoch that was interrupted
         self._begun = (0, 0)  # the optimizer's iterations and the run's step when the last batch began
+        self._tokens = [0.0, 0.0]  # tokens read, and seconds of training, since the last evaluation
+        self._resumed: float | None = None  # when the last step ended, or training went on
         steps = settings.steps
         self.evaluations = settings.evaluations or 1  # None: at the end alone
         self.steps_per_epoch = 20 if steps is None else max(1, min(20, steps // self.evaluations))
@@ -520,12 +547,15 @@ class _Progress(keras.callbacks.Callback):
         self.metrics = []
 
     def on_train_batch_begin(self, batch, logs=None):
+        if self._resumed is not None and self.state.step == self.state.epoch_end:
+            self._resumed = time.monotonic()  # an evaluation does not count
         if self.peak is not None:
             self.trained.optimizer.learning_rate = self.rate()
         self._begun = int(self.trained.optimizer.iterations.numpy()), self.state.step
 
     def on_train_batch_end(self, batch, logs):
         seconds = time.monotonic() - self._since
+        self._count(logs)
         self.logs = logs
         self.state = replace(self.state, step=self.state.step + 1, seconds=seconds)
         if not np.isfinite(logs["loss"]):
@@ -540,7 +570,16 @@ class _Progress(keras.callbacks.Callback):
         if self.done:
             self.trained.stop_training = True
 
+    def _count(self, logs: dict) -> None:
+        """Takes the number of tokens out of the logs of a step."""
+        now, tokens = time.monotonic(), float(logs.pop("tokens", 0))
+        if self._resumed is not None:  # the first step is traced, and does not count
+            self._tokens[0] += tokens * self.trained.distribute_strategy.num_replicas_in_sync
+            self._tokens[1] += now - self._resumed
+        self._resumed = now
+
     def on_epoch_end(self, epoch, logs):
+        logs.pop("tokens", None)
         self.end_epoch(logs)
 
     def end_epoch(self, logs: dict) -> None:
@@ -560,11 +599,16 @@ class _Progress(keras.callbacks.Callback):
                 state = replace(state, best=self.trained.get_weights(), best_loss=loss, stale=0)
         if due:
             seconds = time.monotonic() - self._since
+            if self._tokens[0]:
+                logs["tokens_per_second"] = self._tokens[0] / self._tokens[1]
+                self._tokens = [0.0, 0.0]
             entry = {"step": state.step, "minutes": seconds / 60} | {name: float(x) for name, x in logs.items()}
             state = replace(state, seconds=seconds, history=(*state.history, entry))
         self.state = replace(state, epoch_end=state.step)
         if self.done:
             self.trained.stop_training = True
+        if due and self.settings.folder is not None and is_chief(self.trained.distribute_strategy):
+            history.write(self.settings.folder, state.history)
         if due and self.report is not None:
             self._bar.clear()
             self.report(state.history[-1])

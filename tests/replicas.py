@@ -117,7 +117,7 @@ def overflow(name):
     with train.scope("mixed_float16", strategy=name):
         model, data = plain(rows=8)
     before = model.get_weights()
-    data = data.map(lambda x, y: ((x[0] * tf.constant([[7e4]] + [[1.0]] * 7), x[1]), y))
+    data = data.map(lambda x, y: ((x[0] * tf.constant([[1e9]] + [[1.0]] * 7), x[1]), y))
     model.fit(data, epochs=1, shuffle=False, verbose=0)
     changed = max(np.abs(a - b).max() for a, b in zip(before, model.get_weights(), strict=True))
     return {"changed": changed, "scale": float(model.optimizer.dynamic_scale.numpy())}

@@ -85,7 +85,7 @@ def test_the_same_numbers_on_one_device_and_on_several(kind, name, results):
     assert len(keys) >= 3
     for key in keys:
         np.testing.assert_allclose(two[key], one[key], atol=1e-5, err_msg=key)
-    assert one[f"{kind}/loss"][-1] < one[f"{kind}/loss"][0]
+    assert one[f"{kind}/loss"].min() < one[f"{kind}/loss"][0] - 0.01
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ PRETRAIN = "--steps 60 --unroll 4 --samples 20 --min-count 1 --batch-size 4 --ch
 @pytest.fixture
 def corpus(tmp_path, rng):
     path = tmp_path / "corpus.txt"
-    path.write_text("\n".join(" ".join(rng.choice(list("abcdefgh"), 8)) + "\n" for _ in range(200)))
+    path.write_text("\n".join(" ".join(map("".join, rng.choice(list("abcdefgh"), (8, 2)))) + "\n" for _ in range(200)))
     return path
 
 

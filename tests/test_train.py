@@ -1,3 +1,4 @@
+import csv
 import json
 import subprocess
 import sys
@@ -8,8 +9,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.util import event_pb2
 
-from keras_ctxrep import optimizers, train
+from keras_ctxrep import history, optimizers, train
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.options import Fit
 from keras_ctxrep.text.bundle import Bundle
@@ -296,13 +298,64 @@ def test_a_nan_loss_ends_the_run_and_keeps_the_checkpoint(points, tmp_path):
     """Without validation too, and whatever the optimizer."""
     spoiled = points.take(5).concatenate(points.map(lambda x, y: ({"x": x["x"] * np.inf}, y)))
     options = {"folder": tmp_path, "checkpoint_minutes": 0, "evaluations": 4, "steps": 8}
-    with pytest.raises(ValueError, match=r"^step 6: the loss became nan; try a learning rate below 0\.25$"):
+    kept = r"; the checkpoint of step 4 is kept in .*checkpoint$"
+    with pytest.raises(ValueError, match=r"^step 6: the loss became nan; try a learning rate below 0\.25" + kept):
         train.fit(linear(), spoiled, optimizer=lambda: optimizers.Adagrad(0.25), **options)
     state = json.loads((tmp_path / "checkpoint" / "state.json").read_text())
     assert state["step"] == 4
     model = linear()
     model.load_weights(tmp_path / "checkpoint" / state["weights"], skip_mismatch=True)
     assert np.isfinite(model.get_weights()[0]).all()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of file sizes there")
+def test_a_full_disk_leaves_the_last_checkpoint(points, tmp_path):
+    """A limit of the size of files stands for the disk."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def batches(start):
+        for step, batch in enumerate(points.skip(start).as_numpy_iterator(), start):
+            if step == 5:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+            yield batch
+
+    def data(start):
+        return tf.data.Dataset.from_generator(lambda: batches(start), output_signature=points.element_spec)
+
+    def trained(data, **options):
+        keras.utils.set_random_seed(3)
+        model = linear()
+        train.fit(model, data, steps=8, evaluations=4, **options)
+        return model.get_weights()
+
+    options = {"folder": tmp_path, "checkpoint_minutes": 0}
+    try:
+        with pytest.raises(OSError, match=r"; the checkpoint of step [24] is kept in .*checkpoint$"):
+            trained(data, **options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    state = json.loads((tmp_path / "checkpoint" / "state.json").read_text())
+    files = sorted(path.name for path in (tmp_path / "checkpoint").iterdir())
+    assert files == sorted(["state.json", state["weights"], state["random"]])
+    for weight, value in zip(trained(points, **options), trained(points), strict=True):
+        np.testing.assert_array_equal(weight, value)
+
+
+def test_a_run_leaves_a_table_and_curves(rng, tmp_path):
+    """Also with columns that only some evaluations have."""
+    pytest.importorskip("matplotlib")
+    keras.utils.set_random_seed(0)
+    data = endless(rng)
+    entries = train.fit(train.build(BUNDLE), data, data.take(1), steps=4, evaluations=2, folder=tmp_path)
+    with open(tmp_path / "history.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [{name: float(value) for name, value in row.items()} for row in rows] == entries
+    assert {"step", "loss", "val_loss", "tokens_per_second"} <= set(rows[0]) and float(rows[1]["tokens_per_second"]) > 1
+    assert (tmp_path / "history.png").read_bytes()[:4] == b"\x89PNG"
+    history.write(tmp_path, [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0, "val_f1": 0.5}])
+    assert (tmp_path / "history.csv").read_text().splitlines() == ["step,loss,val_f1", "1,2.0,", "2,1.0,0.5"]
 
 
 def test_a_function_from_the_number_of_batches(points, tmp_path):
@@ -497,8 +550,12 @@ def test_bad_arguments(rng, arguments, message):
 
 def test_tensorboard_logs(points, tmp_path):
     pytest.importorskip("tensorboard")
-    train.fit(linear(), points, steps=4, tensorboard=tmp_path)
-    assert list(tmp_path.rglob("events*"))
+    train.fit(train.build(BUNDLE), endless(np.random.default_rng(0)), steps=4, evaluations=2, tensorboard=tmp_path)
+    tags = set()
+    for path in tmp_path.rglob("events*"):
+        for record in tf.data.TFRecordDataset(str(path)):
+            tags |= {value.tag for value in event_pb2.Event.FromString(record.numpy()).summary.value}
+    assert {"scalar_mix/weights", "scalar_mix/layer_2", "epoch_loss", "epoch_tokens_per_second"} <= tags
 
 
 def test_mixed_precision(rng):

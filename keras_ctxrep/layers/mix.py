@@ -1,6 +1,7 @@
 """From an encoder's layers to one vector per token."""
 
 import keras
+import numpy as np
 from keras import ops
 
 
@@ -78,6 +79,12 @@ class ScalarMix(keras.layers.Layer):
         mean = ops.sum(x * real) / count
         variance = ops.sum(ops.square((x - mean) * real)) / count
         return ops.cast((x - mean) / ops.sqrt(variance + self.epsilon), layer.dtype)
+
+    def learned(self):
+        """The weights of the layers, float32 (N,) with a sum of 1, and gamma, of a mix that belongs to a model."""
+        *w, gamma = self.get_weights()
+        weights = ops.convert_to_numpy(ops.softmax(w[0])) if w else np.eye(len(self.input))[-1]
+        return weights.astype(np.float32), float(gamma)
 
     def compute_output_shape(self, input_shape):
         return input_shape[0]

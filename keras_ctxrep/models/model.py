@@ -25,6 +25,8 @@ class Model(keras.Model):
     Attributes:
         microbatches: parts of each replica's batch that are computed one after another. Their gradients are summed,
             and there is one update, of the whole batch: the published batch size with the memory of a fraction of it.
+        counts_tokens: whether the logs of a training step have "tokens", the mean over the replicas of the sum of the
+            input "mask".
 
     Raises:
         ValueError: by `fit` and `evaluate`: an option of `compile` or of the optimizer is wrong on several replicas.
@@ -35,6 +37,7 @@ class Model(keras.Model):
     """
 
     microbatches = 1
+    counts_tokens = False
 
     if keras.backend.backend() == "tensorflow":
 
@@ -70,7 +73,8 @@ class Model(keras.Model):
             if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
                 gradients = _all_finite_or_none(gradients)
             self.optimizer.apply_gradients(zip(gradients, self.trainable_weights, strict=True))
-            return self._logs(self.get_metrics_result())
+            logs = self.get_metrics_result()
+            return self._logs(logs | {"tokens": _tokens(x)} if self.counts_tokens else logs)
 
         def test_step(self, data):
             return self._logs(super().test_step(data))
@@ -130,6 +134,12 @@ class Model(keras.Model):
                     data_batch = keras.tree.map_structure(spec, next(batches))
                     break
             super()._maybe_symbolic_build(data_batch=data_batch)
+
+
+def _tokens(x):
+    import tensorflow as tf
+
+    return tf.reduce_sum(tf.cast(x["mask"], "float32"))
 
 
 def _rows(x):

@@ -124,13 +124,7 @@ def vectors(
 
 def learned_mixes(model: keras.Model) -> dict[str, tuple[np.ndarray, float]]:
     """The weights of each scalar mix in a model, float32 (N,) with a sum of 1, and its gamma, by the layer's name."""
-    mixes = {}
-    for layer in model.layers:
-        if isinstance(layer, ScalarMix):
-            *w, gamma = layer.get_weights()
-            weights = keras.ops.convert_to_numpy(keras.ops.softmax(w[0])) if w else np.eye(len(layer.input))[-1]
-            mixes[layer.name] = (weights.astype(np.float32), float(gamma))
-    return mixes
+    return {layer.name: layer.learned() for layer in model.layers if isinstance(layer, ScalarMix)}
 
 
 def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None):
