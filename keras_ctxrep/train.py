@@ -33,7 +33,7 @@ from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models import heads, stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import Model
-from keras_ctxrep.optimizers import AdamW
+from keras_ctxrep.optimizers import Adagrad, AdamW, LossScale
 from keras_ctxrep.options import Fit
 from keras_ctxrep.predict import Predictor, Run
 from keras_ctxrep.strategy import agreed, is_chief, several_workers
@@ -250,6 +250,8 @@ def compile(
     crf = next((layer for layer in model.layers if isinstance(layer, CRF)), None)
     default = crf.loss if crf is not None else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with model.distribute_strategy.scope():
+        if isinstance(optimizer, AdamW | Adagrad) and model.dtype_policy.name == "mixed_float16":
+            optimizer = LossScale(optimizer)
         model.compile(
             optimizer or "sgd",
             loss={name: default if loss is None else loss for name in names},

@@ -55,6 +55,7 @@ class ScalarMix(keras.layers.Layer):
                 initializer=start,
                 regularizer=keras.regularizers.L2(self.l2) if self.l2 and fixed is None else None,
                 trainable=fixed is None,
+                autocast=False,
             )
         self.gamma = self.add_weight(name="gamma", shape=(), initializer="ones", trainable=fixed is None)
 
@@ -62,7 +63,7 @@ class ScalarMix(keras.layers.Layer):
         if self.top_only:
             layers, weights = layers[-1:], [1.0]
         else:
-            weights = ops.softmax(self.w)
+            weights = ops.cast(ops.softmax(self.w), layers[0].dtype)
         if self.layer_norm:
             if mask is None or isinstance(mask, list | tuple):  # Keras fills in a list of the inputs' masks, all None
                 raise ValueError(f"{self.name}: layer_norm=True needs the mask: mix(layers, mask=mask)")

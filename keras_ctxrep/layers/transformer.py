@@ -130,8 +130,9 @@ class TransformerBlock(keras.layers.Layer):
         parts = ops.reshape(self.qkv(x), (-1, length, 3 * self.heads, head))
         query, key, value = ops.split(ops.transpose(parts, (0, 2, 1, 3)), 3, axis=1)  # (B, H, T, D/H)
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) * (head**-0.5)  # (B, H, T, T)
-        away = (1 - ops.cast(mask, scores.dtype)) * ops.cast(-1e4, scores.dtype)  # (B, T)
-        weights = ops.softmax(scores + away[:, None, None, :])
+        away = -1e4 * (1 - ops.cast(mask, "float32"))  # (B, T)
+        weights = ops.softmax(ops.cast(scores, "float32") + away[:, None, None, :])
+        weights = ops.cast(weights, scores.dtype)
         mixed = ops.matmul(self.drop_weights(weights, training=training), value)  # (B, H, T, D/H)
         return ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (-1, width)), weights
 
