@@ -98,7 +98,7 @@ def started(command: list[str], out: Path, workers: int) -> list[subprocess.Pope
 def finished(processes: list[subprocess.Popen]) -> None:
     for process in processes:
         if process.wait(timeout=1800):
-            raise RuntimeError(f"{process.args[2:5]}: exit status {process.returncode}")
+            raise RuntimeError(f"{process.args}: exit status {process.returncode}")
 
 
 def killed(command: list[str], out: Path, workers: int, kills: int, seconds: float) -> int:

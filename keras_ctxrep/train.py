@@ -368,8 +368,10 @@ def _run(model, data, progress: "_Progress", checkpoint: Checkpoint | None, call
             write()
         raise
     except (OSError, ValueError) as error:  # a full disk, or a loss that is no number
+        if checkpoint is None or not checkpoint.kept:
+            raise
         kind = OSError if isinstance(error, OSError) else ValueError
-        raise kind(f"{error}{checkpoint.kept}" if checkpoint else str(error)) from error
+        raise kind(f"{error}{checkpoint.kept}") from error
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
         if not several:
             raise

@@ -36,6 +36,7 @@ FLOORS = {
     "keras_ctxrep.optimizers": 2,
     "keras_ctxrep.checkpoints": 2,
     "keras_ctxrep.metrics": 2,
+    "keras_ctxrep.history": 2,
     "keras_ctxrep_export": 2,
     "keras_ctxrep.options": 1,
     "keras_ctxrep.text": 1,

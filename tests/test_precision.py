@@ -50,7 +50,8 @@ def test_softmax_norm_cells_and_loss_are_in_float32(kind, precision):
     traced = tf.function(lambda: model.compute_loss(x, y, model(x, training=True), weights)).get_concrete_function()
     graph = traced.graph.as_graph_def()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
-    exact = {"Softmax", "SparseSoftmaxCrossEntropyWithLogits", "FusedBatchNormV3", "Rsqrt", "Log", "Exp"}
+    # a FusedBatchNormV3 of half precision has its statistics in float32
+    exact = {"Softmax", "SparseSoftmaxCrossEntropyWithLogits", "Rsqrt", "Log", "Exp"}
     exact |= {"Tanh"} if kind == "sampled_streams" else set()  # of the LSTM cells; BERT's pooler has one too
     kinds = {(node.op, node.attr["T"].type) for node in nodes if node.op in exact}
     half = {tf.bfloat16.as_datatype_enum, tf.float16.as_datatype_enum}

@@ -44,7 +44,11 @@ class _PerReplica(keras.random.SeedGenerator):
 
 
 def replica():
-    """(number of replicas, index of the current one)."""
+    """(number of replicas, index of the current one).
+
+    >>> replica()
+    (1, 0)
+    """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
