@@ -135,6 +135,9 @@ class Schedule(Options):
     microbatches: int = option(
         1, "parts of a batch that are computed one after another, to save memory", above=0, metavar="N", neutral=True
     )
+    recompute: bool = option(
+        False, "BERT: compute activations again for the gradient, to save memory: a third slower", neutral=True
+    )
     checkpoint_minutes: float = option(5.0, "time between two checkpoints", least=0, metavar="N", neutral=True)
     tensorboard: str | Path | None = option(
         None, "write TensorBoard logs into this folder", metavar="FOLDER", neutral=True

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from keras_ctxrep import __version__, checkpoints, fields, history, tasks
 from keras_ctxrep.checkpoints import Checkpoint, State
-from keras_ctxrep.layers import CRF, ScalarMix
+from keras_ctxrep.layers import CRF, ScalarMix, TransformerBlock
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models import heads, stack, static
@@ -299,9 +299,9 @@ def fit(
         report: called with each evaluation's metrics.
         factors: of AdamW's learning rate, by the names of layers; 1 for the others.
         options: fields of `keras_ctxrep.options.Fit`: `steps` or `minutes`, learning_rate, warmup, decay, weight_decay,
-            clip, evaluations, patience, folder, identity, checkpoint_minutes, tensorboard, microbatches. As long as no
-            figure of a `validation` function was above 0, as a tagger's F1 at first, evaluations do not count for
-            `patience`.
+            clip, evaluations, patience, folder, identity, checkpoint_minutes, tensorboard, microbatches, recompute. As
+            long as no figure of a `validation` function was above 0, as a tagger's F1 at first, evaluations do not
+            count for `patience`.
 
     Of several workers (`keras_ctxrep.strategy`) each calls this with the same arguments; the first one writes, into a
     folder that all can read, and reports. A worker that ends early ends the others: start all of them again.
@@ -347,6 +347,9 @@ def _check(model: keras.Model, settings: Fit) -> None:
         raise ValueError(f"microbatches={parts}: build the model as keras_ctxrep.models.model.Model(inputs, outputs)")
     if parts > 1 and any(getattr(layer, "streams", None) for layer in model.layers):
         raise ValueError(f"microbatches={parts}: a biLM that carries its state on is trained on whole batches")
+    for layer in model.layers:
+        if isinstance(layer, TransformerBlock):
+            layer.recompute = settings.recompute
     if isinstance(model, Model):
         model.microbatches = parts
         model.counts_tokens = "mask" in model.input

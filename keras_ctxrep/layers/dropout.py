@@ -1,5 +1,7 @@
 """Dropout that differs between the replicas of a `tf.distribute.Strategy`."""
 
+from contextlib import contextmanager
+
 import keras
 from keras import ops
 
@@ -26,21 +28,39 @@ class Dropout(keras.layers.Dropout):
     6.0
     """
 
+    _given = None
+
     def call(self, inputs, training=False):
         if not training or self.rate == 0:
             return inputs
-        return keras.random.dropout(inputs, self.rate, self.noise_shape, _PerReplica(self.seed_generator))
+        seed = self.next_seed() if self._given is None else next(self._given)
+        return keras.random.dropout(inputs, self.rate, self.noise_shape, _Given(seed))
+
+    def next_seed(self):
+        """The seed of the next mask on this replica, uint32 (2,); None where nothing is dropped."""
+        if self.rate == 0:
+            return None
+        seed = self.seed_generator.next()
+        return seed + ops.cast(ops.stack([replica()[1], 0]), seed.dtype)
+
+    @contextmanager
+    def seeded(self, seeds):
+        """Within it, calls take these seeds instead of new ones."""
+        self._given = iter(seeds)
+        try:
+            yield
+        finally:
+            self._given = None
 
 
-class _PerReplica(keras.random.SeedGenerator):
-    """Another generator's seeds, with the number of the replica added."""
+class _Given(keras.random.SeedGenerator):
+    """One seed as a generator, which `keras.random` needs."""
 
-    def __init__(self, generator):
-        self.generator = generator  # nothing else: it has no state of its own
+    def __init__(self, seed):
+        self.seed = seed  # nothing else: it has no state
 
     def next(self, ordered=True):
-        seed = self.generator.next(ordered)
-        return seed + ops.cast(ops.stack([replica()[1], 0]), seed.dtype)
+        return self.seed
 
 
 def replica():

@@ -42,6 +42,10 @@ class TransformerBlock(keras.layers.Layer):
         initializer_range: standard deviation of the truncated normal that initializes the kernels.
         return_attention: return the attention weights too.
 
+    Attributes:
+        recompute: in training keep the block's input alone, and compute its activations again for the gradient (Chen et
+            al. 2016, https://arxiv.org/abs/1604.06174). On TensorFlow.
+
     Call:
         x: float32 (B, T, D).
         mask: int32 (B, T); masked positions are not attended to.
@@ -56,6 +60,8 @@ class TransformerBlock(keras.layers.Layer):
     >>> TransformerBlock(heads=2, intermediate=8)(ops.ones((1, 3, 4)), mask=ops.ones((1, 3), "int32")).shape
     TensorShape([1, 3, 4])
     """
+
+    recompute = False
 
     def __init__(
         self,
@@ -111,6 +117,24 @@ class TransformerBlock(keras.layers.Layer):
         self.drop_output = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def call(self, x, mask, training=None):
+        if training and self.recompute and keras.backend.backend() == "tensorflow":
+            return self._recomputed(x, mask)
+        return self._block(x, mask, training)
+
+    def _recomputed(self, x, mask):
+        """The block, whose activations are computed again for its gradient; both times with the same dropout masks."""
+        import tensorflow as tf
+
+        seeds = [layer.next_seed() for layer in (self.drop_weights, self.drop_output, self.drop_output)]
+
+        @tf.recompute_grad
+        def block(x):
+            with self.drop_weights.seeded(seeds[:1]), self.drop_output.seeded(seeds[1:]):
+                return self._block(x, mask, True)
+
+        return block(x)
+
+    def _block(self, x, mask, training):
         length, width = ops.shape(x)[1], x.shape[-1]
         x = ops.reshape(x, (-1, width))  # (B*T, D): in 2D, TensorFlow fuses the matrix product, bias and GELU
         mixed, weights = self._attention(x, mask, length, training)

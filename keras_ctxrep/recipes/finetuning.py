@@ -253,6 +253,7 @@ class _Job:
             "checkpoint_minutes": chosen.checkpoint_minutes,
             "tensorboard": chosen.tensorboard,
             "microbatches": chosen.microbatches,
+            "recompute": chosen.recompute,
         }
         if chosen.steps is not None or chosen.minutes is not None:
             return plan

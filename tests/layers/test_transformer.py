@@ -234,3 +234,43 @@ def test_take_positions_in_a_traced_function(rng):
     model = keras.Model(symbols, TakePositions()(*symbols))
     x, positions = rng.normal(size=(3, 5, 4)).astype(np.float32), np.array([[4], [0], [2]], np.int32)
     assert np.array_equal(model.predict([x, positions], verbose=0)[:, 0], x[np.arange(3), positions[:, 0]])
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_recomputed_activations(rng, policy):
+    """The same output and gradients, with the same dropout masks, which change from call to call."""
+    layer = TransformerBlock(2, 12, dropout=0.3, attention_dropout=0.3, initializer_range=0.3, dtype=policy)
+    x, mask = (
+        tf.constant(rng.normal(size=(3, 5, 8)), layer.compute_dtype),
+        np.array([[1] * 5, [1] * 3 + [0] * 2, [1] * 4 + [0]]),
+    )
+    layer(x, mask=mask)
+    state = [
+        generator.state.numpy() for generator in (layer.drop_weights.seed_generator, layer.drop_output.seed_generator)
+    ]
+    results = []
+    for recompute in (False, True):
+        layer.recompute = recompute
+        for generator, value in zip(
+            (layer.drop_weights.seed_generator, layer.drop_output.seed_generator), state, strict=True
+        ):
+            generator.state.assign(value)
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x, mask=mask, training=True)
+                loss = tf.reduce_sum(tf.cast(y, "float32") ** 3)
+            return y, *tape.gradient(loss, [x, *layer.trainable_weights])
+
+        results.append((step(), step()))
+    (first, second), (again, last) = results
+    assert len(first) == 2 + len(layer.trainable_weights) and np.abs(first[0] - second[0]).max() > 0.1
+    for expected, found in zip([*first, *second], [*again, *last], strict=True):
+        np.testing.assert_allclose(
+            found,
+            expected,
+            rtol=2e-3 if policy == "mixed_float16" else 1e-5,
+            atol=1e-2 if policy == "mixed_float16" else 1e-5,
+        )
