@@ -69,6 +69,17 @@ def dataset(
     return collated(batches, collate, 0 if seed is None else seed, start, size)
 
 
+def examples_of_batch(
+    examples: Callable[[int], Iterable], batch_size: int, length: Callable[[Any], int], seed: int, number: int
+) -> list:
+    """The examples in one batch of the endless `dataset(examples, ..., seed=seed, repeat=True)`.
+
+    >>> sorted(examples_of_batch(lambda epoch: [[1], [2], [3]], 3, len, seed=0, number=5))
+    [[1], [2], [3]]
+    """
+    return next(itertools.islice(_batches(examples, batch_size, length, seed, True), number, None))
+
+
 def _batches(
     epoch: Callable[[int], Iterable],
     batch_size: int,

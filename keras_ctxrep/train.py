@@ -279,6 +279,7 @@ def fit(
     optimizer: Callable[[], keras.optimizers.Optimizer] | None = None,
     report: Callable[[dict], None] | None = None,
     factors: Mapping[str, float] | None = None,
+    sources: Callable[[int], Sequence[str]] | None = None,
     **options,
 ) -> list[dict]:
     """Trains with AdamW, a linear warm-up and a decay, and keeps the weights that validated best.
@@ -298,6 +299,8 @@ def fit(
         optimizer: makes the optimizer in place of AdamW; its learning rate is left as it is.
         report: called with each evaluation's metrics.
         factors: of AdamW's learning rate, by the names of layers; 1 for the others.
+        sources: a function from the number of a batch, from 0, to the files and lines of its examples, which the error
+            of a loss that is no number names.
         options: fields of `keras_ctxrep.options.Fit`: `steps` or `minutes`, learning_rate, warmup, decay, weight_decay,
             clip, evaluations, patience, folder, identity, checkpoint_minutes, tensorboard, microbatches, recompute. As
             long as no figure of a `validation` function was above 0, as a tagger's F1 at first, evaluations do not
@@ -324,6 +327,7 @@ def fit(
         model.optimizer.build(model.trainable_variables)  # else the first step is traced twice, to make its variables
     chief = is_chief(model.distribute_strategy)
     progress = _Progress(model, settings, None if optimizer else settings.learning_rate, report if chief else None)
+    progress.sources = sources
     if validation is not None:
         progress.validation = _Validation(model, validation, eval_model, loss)
     checkpoint = None
@@ -501,6 +505,7 @@ class _Progress(keras.callbacks.Callback):
         super().__init__()
         self.trained, self.settings, self.peak, self.report = model, settings, peak, report
         self.validation: _Validation | None = None
+        self.sources: Callable[[int], Sequence[str]] | None = None
         self.state = State()
         self.logs: dict = {}  # means over the epoch so far
         self.metrics: list = []  # the state of these means, of an epoch that was interrupted
@@ -566,16 +571,22 @@ class _Progress(keras.callbacks.Callback):
         self.logs = logs
         self.state = replace(self.state, step=self.state.step + 1, seconds=seconds)
         if not np.isfinite(logs["loss"]):
-            rate = self.peak or float(self.trained.optimizer.learning_rate.numpy())
-            raise ValueError(
-                f"step {self.state.step}: the loss became {logs['loss']}; try a learning rate below {rate:.3g}"
-            )
+            raise ValueError(self._no_number(logs["loss"]))
         self._bar.n = self.state.step if self.settings.steps else min(seconds, self._bar.total)
         if not self._bar.disable:
             self._bar.set_postfix(loss=f"{logs['loss']:.3f}", refresh=False)
             self._bar.update(0)
         if self.done:
             self.trained.stop_training = True
+
+    def _no_number(self, loss: float) -> str:
+        step, rate = self.state.step, self.peak or float(self.trained.optimizer.learning_rate.numpy())
+        message = f"step {step}: the loss became {loss}; try a learning rate below {rate:.3g}"
+        sources = [*dict.fromkeys(filter(None, self.sources(step - 1)))] if self.sources else []
+        if sources:
+            rest = f", and {len(sources) - 10} more" if len(sources) > 10 else ""
+            message += f"; its batch is from {', '.join(sources[:10])}{rest}"
+        return message
 
     def _count(self, logs: dict) -> None:
         """Takes the number of tokens out of the logs of a step."""

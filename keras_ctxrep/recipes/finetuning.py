@@ -20,7 +20,7 @@ from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.family import depths
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
-from keras_ctxrep.recipes.targets import Data, Reader, batches, encoded, fitting, in_random_order
+from keras_ctxrep.recipes.targets import Data, Reader, batches, encoded, fitting, in_random_order, sources
 from keras_ctxrep.runs import Run
 from keras_ctxrep.strategy import choose, is_chief
 from keras_ctxrep.text.bundle import Bundle
@@ -89,6 +89,7 @@ def finetune(
         identity=run.identity,
         report=report,
         factors=job.factors,
+        sources=partial(sources, bundle, examples, rows, job.options.seed),
         **schedule,
     )
     bundle = job.task.tuned(bundle, dev_set, Predictor(bundle, train.runner(model), job.options.batch_size).ask)

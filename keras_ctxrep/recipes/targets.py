@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,7 @@ def encoded(bundle: Bundle, examples: Iterable) -> Iterator[tuple[Row, Any]]:
         encodings = task.encode(bundle, [task.query(example) for example in part])
         for example, rows in zip(part, encodings, strict=True):
             if any(map(len, rows)):  # else there is nothing to read
+                rows = [replace(row, source=getattr(example, "source", "")) for row in rows]
                 yield from zip(rows, task.targets(bundle, example, rows), strict=True)
 
 
@@ -129,11 +131,15 @@ def batches(
         return inputs, *task.batch(bundle, [target for _, target in part], inputs)
 
     return pipeline.dataset(
-        lambda epoch: encoded(bundle, examples(epoch)),
-        collate,
-        batch_size,
-        lambda pair: len(pair[0]),
-        seed,
-        repeat=True,
-        start=start,
+        lambda epoch: encoded(bundle, examples(epoch)), collate, batch_size, _length, seed, repeat=True, start=start
     )
+
+
+def sources(bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int, seed: int, number: int) -> list[str]:
+    """The files and lines, if known, of the examples in one of the `batches`."""
+    rows = pipeline.examples_of_batch(lambda e: encoded(bundle, examples(e)), batch_size, _length, seed, number)
+    return [row.source for row, _ in rows]
+
+
+def _length(pair: tuple[Row, Any]) -> int:
+    return len(pair[0])

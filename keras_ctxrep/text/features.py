@@ -7,7 +7,7 @@ The classes work in two steps, so that a pipeline can bucket by length in betwee
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 
@@ -54,6 +54,7 @@ class Row:
             (0, 0) for [CLS] and [SEP]; only if requested.
         words: (start, end) of each word in its text, in characters; for BERT only with starts.
         marks: the first token of each marked span and the one after its last; (0, 0) where it was cut off.
+        source: the file and line that it comes from, if known.
     """
 
     tokens: list
@@ -63,6 +64,7 @@ class Row:
     offsets: list[tuple[int, int]] | None = None
     words: list[tuple[int, int]] | None = None
     marks: list[tuple[int, int]] | None = None
+    source: str = field(default="", compare=False)
 
     def __len__(self) -> int:
         return len(self.tokens)
