@@ -127,7 +127,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def _parser_of(name: str, kind: Any, details: Mapping[str, Any]) -> Callable[[str], Any]:
     """A function from an argument's text to its value, within its bounds."""
     if typing.get_origin(kind) is not None:  # NAME=VALUE of a mapping
-        return pair
+        return label_weight if typing.get_args(kind)[1] is float else pair
     if kind not in (int, float):
         return str
 
@@ -151,11 +151,25 @@ def pair(text: str) -> tuple[str, str]:
     return name, column
 
 
+def label_weight(text: str) -> tuple[str, float] | str:
+    """LABEL=X as a string and a number; a word alone as it is."""
+    label, sign, number = text.rpartition("=")
+    if not sign:
+        return text
+    try:
+        return label, float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: write LABEL=X with a number, e.g. {label or 'yes'}=2.5") from None
+
+
 def given(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments as keywords of the function behind a command; arguments not given keep their defaults."""
     values = {name: value for name, value in vars(args).items() if name not in _OWN and value is not None}
     if isinstance(values.get("columns"), list):
         values["columns"] = dict(values["columns"])
+    weights = values.get("class_weights")
+    if isinstance(weights, list):
+        values["class_weights"] = weights[0] if isinstance(weights[0], str) and len(weights) == 1 else dict(weights)
     return values
 
 

@@ -64,7 +64,7 @@ def task(name, examples, family="static", **more):
     head = {"dropout": 0.0} | more.pop("head", {})
     bundle = Bundle(family, name, config, 16, vocab=vocab, head=head, **more)
     data = targets.batches(bundle, lambda _: examples, BATCH, 0)
-    return lambda: train.build(bundle), data, tasks.get(name).loss()
+    return lambda: train.build(bundle), data, tasks.get(name).loss(tasks.get(name).Options(), {})
 
 
 def tagger(crf):

@@ -73,6 +73,7 @@ def finetune(
     dev_set = list(reader(dev, "validation"))
     if malformed := (survey.skipped or []) + (skipped or []):
         warnings.warn(skipped_rows(malformed), stacklevel=2)
+    loss = job.task.loss(job.own, {label: survey.used[label] for label in survey.labels})
     with train.scope(job.options.precision, strategy):
         model, bundle = job.assemble(survey)
     rows = job.batch_rows(survey.count, strategy.num_replicas_in_sync)
@@ -84,7 +85,7 @@ def finetune(
         model,
         partial(batches, bundle, examples, rows, job.options.seed),
         _evaluation(bundle, dev_set, job.options.batch_size),
-        loss=job.task.loss(),
+        loss=loss,
         folder=out,
         identity=run.identity,
         report=report,
@@ -104,7 +105,7 @@ class _Survey:
 
     skipped: list[str] | None
     count: int = 0
-    used: set = field(default_factory=set)
+    used: Counter = field(default_factory=Counter)
     labels: tuple[str, ...] = ()
     pairs: bool = False
     traits: set[str] = field(default_factory=set)
@@ -119,10 +120,12 @@ class _Job:
             raise ValueError(f"task {task!r}: one of {', '.join(tasks.TASKS)}")
         self.task = tasks.get(task)
         known = {entry.name for entry in fields(self.task.Options)}
-        for owner in tasks.TASKS.values():
-            foreign = {entry.name for entry in fields(owner.Options)} - known
-            if wrong := sorted(foreign & set(given)):
-                raise ValueError(f"{wrong[0]} is an option of the task {owner.name!r}, and the task is {task!r}")
+        owners = {name: {entry.name for entry in fields(owner.Options)} for name, owner in tasks.TASKS.items()}
+        for name in given:
+            of = [repr(owner) for owner, names in owners.items() if name in names - known]
+            if of:
+                which = f"task {of[0]}" if len(of) == 1 else f"tasks {', '.join(of[:-1])} and {of[-1]}"
+                raise ValueError(f"{name} is an option of the {which}, and the task is {task!r}")
         self.own = self.task.Options(**{key: value for key, value in given.items() if key in known})
         rest = {key: value for key, value in given.items() if key not in known}
         self.options = options.Finetuning.of(rest, "finetune")
@@ -152,7 +155,7 @@ class _Job:
                 if self.encoder == WORDS:
                     survey.words.update(self.task.tokens(example))
                 bar.update()
-        survey.labels = self.task.labels(survey.used, self.name)
+        survey.labels = self.task.labels(set(survey.used), self.name)
         return survey
 
     def assemble(self, survey: _Survey) -> tuple[keras.Model, Bundle]:
