@@ -290,6 +290,12 @@ class Finetuning(Rows, Training):
     )
     mix: bool | None = option(None, "use a trained scalar mix of all layers (default: for ELMo)")
     freeze: bool | None = option(None, "freeze the encoder (default: for ELMo)")
+    lora: int | None = option(
+        None,
+        "BERT: freeze the encoder, but for low-rank updates to its dense layers, of this rank, e.g. 8",
+        above=0,
+        metavar="RANK",
+    )
     from_scratch: bool = option(False, "start from random weights, as a baseline")
     stack: str | None = option(None, "a task network over the encoder", choices=("lstm", "gru", "cnn"))
     units: int | None = option(
@@ -305,6 +311,14 @@ class Finetuning(Rows, Training):
         super().__post_init__()
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
+        reasons = {
+            "freeze": "low-rank updates are trained and nothing else of the encoder",
+            "layer_decay": "the rate of the low-rank updates is the same in all layers",
+            "from_scratch": "low-rank updates are to pretrained weights, and random ones would stay as they are",
+        }
+        for name, reason in reasons.items() if self.lora is not None else ():
+            if getattr(self, name) != getattr(type(self), name):
+                raise ValueError(f"lora={self.lora}, {name}={getattr(self, name)}: {reason}; leave {name} out")
 
 
 @dataclass(frozen=True)

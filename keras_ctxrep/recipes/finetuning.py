@@ -17,12 +17,13 @@ from tqdm import tqdm
 from keras_ctxrep import options, tasks, train
 from keras_ctxrep.models import static
 from keras_ctxrep.models.families import FAMILIES
-from keras_ctxrep.models.family import depths
+from keras_ctxrep.models.family import Family, depths
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
 from keras_ctxrep.recipes.targets import Data, Reader, batches, encoded, fitting, in_random_order
 from keras_ctxrep.runs import Run
 from keras_ctxrep.strategy import choose, is_chief
+from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.files import skipped_rows
@@ -30,6 +31,7 @@ from keras_ctxrep.text.files import skipped_rows
 IN_MEMORY = "examples in memory"  # in the record of a run
 WORDS = "words"  # in place of an encoder: word embeddings learned from the training data
 _EXTRA_EMBEDDINGS = "word_embedding"
+LORA_RATE = 10.0  # factor of the default learning rate; Hu et al. 2021, table 9: 4e-4 and 5e-4, ours is 3e-5
 
 
 def finetune(
@@ -64,6 +66,7 @@ def finetune(
             fit the task or the encoder. Rows that were skipped are warned of.
     """
     job = _Job(task, given, data, dev, encoder, out)
+    job.check()
     strategy = choose(job.options.strategy)  # before the first model
     check_batch_size(job.options.batch_size, strategy)
     keras.utils.set_random_seed(job.options.seed)
@@ -139,6 +142,26 @@ class _Job:
     def name(self) -> str:
         return str(self.data) if isinstance(self.data, str | Path) else f"{len(self.data)} examples"
 
+    def check(self) -> None:
+        """Raises a ValueError for options that do not fit the encoder."""
+        chosen = self.options
+        if chosen.lora is None and chosen.layer_decay == 1:
+            return
+        family = FAMILIES["static" if self.encoder == WORDS else bundles.load(self.encoder).family]
+        if chosen.layer_decay < 1 and self._frozen(family):
+            raise ValueError(f"layer_decay={chosen.layer_decay}: the encoder is frozen; train it with freeze=False")
+        if chosen.lora is not None and family.enable_lora is None:
+            raise ValueError(
+                f"lora={chosen.lora}: low-rank updates are to a BERT's dense layers, and {self.encoder} has none; "
+                "freeze=True trains the head alone, freeze=False all of it"
+            )
+
+    def _frozen(self, family: Family) -> bool:
+        chosen = self.options
+        if chosen.lora is not None:
+            return False
+        return family.frozen and not chosen.from_scratch if chosen.freeze is None else chosen.freeze
+
     def survey(self) -> _Survey:
         """Reads every example once before training, so that malformed ones are reported at once."""
         if self.encoder == WORDS and self.task.reads.windows:
@@ -166,7 +189,7 @@ class _Job:
         if reads.pair and not bundle.features.pairs:
             raise ValueError(f"{self.name}: pairs of texts, and {self.encoder} reads one text; a BERT reads pairs")
         family = FAMILIES[bundle.family]
-        frozen = family.frozen and not chosen.from_scratch if chosen.freeze is None else chosen.freeze
+        frozen = self._frozen(family)
         encoder_dropout = family.encoder_dropout if chosen.dropout is None else chosen.dropout
         encoder_dropout = 0.0 if frozen or family.encoder_dropout is None else encoder_dropout
         bundle = replace(
@@ -175,8 +198,6 @@ class _Job:
             max_length=self._length(bundle),
         )
         model = train.build(bundle)
-        if frozen and chosen.layer_decay < 1:
-            raise ValueError(f"layer_decay={chosen.layer_decay}: the encoder is frozen; train it with freeze=False")
         by_layer = depths(model)
         self.factors = {
             name: chosen.layer_decay ** (max(by_layer.values()) + 1 - depth) for name, depth in by_layer.items()
@@ -186,6 +207,8 @@ class _Job:
         else:
             train.copy_weights(pretrained, model)
         model.trainable = not frozen
+        if chosen.lora is not None and family.enable_lora is not None:
+            family.enable_lora(model, chosen.lora)
         bundle = replace(bundle, reads=reads)
         bundle = replace(bundle, stack=self._stack(bundle))
         weights = None
@@ -245,7 +268,9 @@ class _Job:
     def schedule(self, bundle: Bundle, count: int, batch_rows: int) -> dict[str, Any]:
         """Options of `train.fit`: length of the run, learning rate, evaluations."""
         chosen, family = self.options, FAMILIES[bundle.family]
-        rate = chosen.learning_rate or family.learning_rate(family.config(**bundle.config).width)
+        rate = chosen.learning_rate or family.learning_rate(family.config(**bundle.config).width) * (
+            LORA_RATE if chosen.lora is not None else 1.0
+        )
         plan = {
             "steps": chosen.steps,
             "minutes": chosen.minutes,
