@@ -86,25 +86,35 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         clip: largest global norm of the gradient.
         factors: of the learning rate, by the names of layers; 1 for the others. With one for each layer of an encoder
             it is the discriminative fine-tuning of Howard & Ruder 2018, section 3.2, https://arxiv.org/abs/1801.06146.
+        starts: steps that the weights of a layer stay as they are, by the names of layers; 0 for the others. Its
+            gradient does not count for the norm either, and its averages begin then, as those of a new optimizer: the
+            gradual unfreezing of section 3.3 of the same paper, without another model for each stage.
 
     >>> AdamW(learning_rate=1e-3, clip=1.0).clip
     1.0
     """
 
-    def __init__(self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, factors=None, **kwargs):
+    def __init__(self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, factors=None, starts=None, **kwargs):
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
-        self.clip, self.factors = clip, dict(factors or {})
+        self.clip, self.factors, self.starts = clip, dict(factors or {}), dict(starts or {})
         self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj", "softmax"])
 
     def build(self, variables):
         super().build(variables)
-        self._variable_factors = [self.factors.get(variable.path.partition("/")[0], 1.0) for variable in variables]
+        layers = [variable.path.partition("/")[0] for variable in variables]
+        self._variable_factors = [self.factors.get(layer, 1.0) for layer in layers]
+        self._variable_starts = [self.starts.get(layer, 0) for layer in layers]
 
     def _apply_weight_decay(self, trainable_variables):
         self._hook_calls["_apply_weight_decay"] += 1  # done by `update_step`, with half the memory traffic
 
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        return super()._all_reduce_sum_gradients([(self._unfrozen(g, v), v) for g, v in grads_and_vars])
+
     def update_step(self, gradient, variable, learning_rate):
-        learning_rate = learning_rate * self._variable_factors[self._get_variable_index(variable)]
+        learning_rate = self._unfrozen(
+            learning_rate * self._variable_factors[self._get_variable_index(variable)], variable
+        )
         if isinstance(gradient, tf.IndexedSlices):
             return super().update_step(gradient, variable, learning_rate)
         rate = ops.cast(learning_rate, variable.dtype)
@@ -112,7 +122,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
             self.assign_sub(variable, variable * (rate * self.weight_decay))
         if self.amsgrad:
             return super().update_step(gradient, variable, learning_rate)
-        index, time = self._get_variable_index(variable), ops.cast(self.iterations + 1, variable.dtype)
+        index, time = self._get_variable_index(variable), self._time(variable)
         tf.raw_ops.ResourceApplyAdam(  # the same update as in Keras, as one fused kernel
             var=variable.handle,
             m=self._momentums[index].value.handle,
@@ -127,11 +137,26 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         )
 
     def get_config(self):
-        return super().get_config() | {"factors": self.factors}
+        return super().get_config() | {"factors": self.factors, "starts": self.starts}
+
+    def _unfrozen(self, value, variable):
+        """A gradient or a learning rate; zero until the variable's start."""
+        start = self._variable_starts[self._get_variable_index(variable)]
+        if not start:
+            return value
+        started = self.iterations.value >= start
+        if isinstance(value, tf.IndexedSlices):
+            return tf.IndexedSlices(_where(started, value.values), value.indices, value.dense_shape)
+        return _where(started, value)
+
+    def _time(self, variable):
+        """Steps since the variable's start, the present one included."""
+        start = self._variable_starts[self._get_variable_index(variable)]
+        return ops.cast(ops.maximum(self.iterations + 1 - start, 1) if start else self.iterations + 1, variable.dtype)
 
     def _row_step(self, gradient, variable, rows):
         index = self._get_variable_index(variable)
-        time = ops.cast(self.iterations + 1, variable.dtype)
+        time = self._time(variable)
         beta_1, beta_2 = (ops.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
         m, v = self._momentums[index], self._velocities[index]
         mean = self._set_rows(m, rows, beta_1 * tf.gather(m.value, rows) + (1 - beta_1) * gradient)
@@ -187,6 +212,12 @@ class Adagrad(_ByRows, keras.optimizers.Adagrad):
         a = self._accumulators[self._get_variable_index(variable)]
         accumulated = self._set_rows(a, rows, tf.gather(a.value, rows) + tf.square(gradient))
         return gradient / ops.sqrt(accumulated + self.epsilon)
+
+
+def _where(condition, value):
+    """A tensor, or zeros, for which none of it is multiplied: it may be infinite."""
+    value = tf.convert_to_tensor(value)
+    return tf.where(condition, value, tf.zeros_like(value))
 
 
 def _unique_rows(gradient):

@@ -277,6 +277,7 @@ def fit(
     optimizer: Callable[[], keras.optimizers.Optimizer] | None = None,
     report: Callable[[dict], None] | None = None,
     factors: Mapping[str, float] | None = None,
+    starts: Mapping[str, int] | None = None,
     **options,
 ) -> list[dict]:
     """Trains with AdamW, a linear warm-up and a decay, and keeps the weights that validated best.
@@ -295,7 +296,7 @@ def fit(
         loss: as of `compile`.
         optimizer: makes the optimizer in place of AdamW; its learning rate is left as it is.
         report: called with each evaluation's metrics.
-        factors: of AdamW's learning rate, by the names of layers; 1 for the others.
+        factors, starts: as of `optimizers.AdamW`, by the names of layers.
         options: fields of `keras_ctxrep.options.Fit`: `steps` or `minutes`, learning_rate, warmup, decay, weight_decay,
             clip, evaluations, patience, folder, identity, checkpoint_minutes, tensorboard, microbatches. As long as no
             figure of a `validation` function was above 0, as a tagger's F1 at first, evaluations do not count for
@@ -316,7 +317,7 @@ def fit(
     _check(model, settings)
     if validation is not None and eval_model is None and any(getattr(layer, "streams", None) for layer in model.layers):
         raise ValueError("a biLM with streams would lose its state by validating: give an eval_model")
-    make = partial(AdamW, settings.learning_rate, settings.weight_decay, settings.clip, factors)
+    make = partial(AdamW, settings.learning_rate, settings.weight_decay, settings.clip, factors, starts)
     with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
         compile(model, (optimizer or make)(), loss)
         model.optimizer.build(model.trainable_variables)  # else the first step is traced twice, to make its variables

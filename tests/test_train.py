@@ -137,6 +137,42 @@ def test_factors_of_the_learning_rate(points):
         np.testing.assert_allclose(slowed, 0.25 * plain, atol=2e-7)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_layer_starts_as_with_a_new_optimizer(rng, sparse):
+    """Until then nothing of it changes, and its gradient is not part of the norm."""
+    values, draws = rng.normal(size=(2, 3, 2)).astype(np.float32), rng.normal(size=(8, 2, 3, 2)).astype(np.float32)
+
+    def gradient(value):
+        return tf.IndexedSlices(tf.constant(value[1:]), tf.constant([1, 2]), (3, 2)) if sparse else tf.constant(value)
+
+    def variables():
+        with keras.name_scope("below"):
+            below = keras.Variable(values[0], name="kernel")
+        with keras.name_scope("above"):
+            return below, keras.Variable(values[1], name="kernel")
+
+    below, above = variables()
+    assert below.path == "below/kernel"
+    optimizer = train.AdamW(0.01, weight_decay=0.1, clip=1.0, starts={"below": 5})
+    optimizer.build([below, above])
+    alone_below, alone_above = variables()
+    new, old = (train.AdamW(0.01, weight_decay=0.1, clip=1.0) for _ in range(2))
+    for step, (first, second) in enumerate(draws):
+        optimizer.apply([gradient(first), gradient(second)], [below, above])
+        if step < 5:
+            np.testing.assert_array_equal(below, values[0])
+            old.apply([gradient(second)], [alone_above])
+            np.testing.assert_allclose(above, alone_above, atol=1e-7)
+        else:
+            clipped, _ = tf.clip_by_global_norm([tf.convert_to_tensor(gradient(g)) for g in (first, second)], 1.0)
+            part = [gradient(clipped[0].numpy())]
+            new.apply(part, [alone_below])
+            np.testing.assert_allclose(below, alone_below, atol=1e-6)
+    assert np.abs(below - values[0]).max() > 0.02
+    again = train.AdamW.from_config(optimizer.get_config())
+    assert again.starts == {"below": 5}
+
+
 def test_a_deadline_ends_the_run(points):
     history = train.fit(linear(), points, minutes=0.02, evaluations=2)
     assert 0.02 <= history[-1]["minutes"] < 0.3

@@ -92,7 +92,6 @@ def finetune(
         folder=out,
         identity=run.identity,
         report=report,
-        factors=job.factors,
         **schedule,
     )
     bundle = job.task.tuned(bundle, dev_set, Predictor(bundle, train.runner(model), job.options.batch_size).ask)
@@ -136,7 +135,7 @@ class _Job:
             raise ValueError(f"{out}: the encoder's own folder; choose another one to write to")
         self.data, self.dev = (part if isinstance(part, str | Path) else list(part) for part in (data, dev))
         self.encoder = encoder
-        self.factors: dict[str, float] = {}  # of the learning rate, by layer of the encoder; `assemble` sets them
+        self.distances: dict[str, int] = {}  # layer of the encoder -> that from the head, from 1; `assemble` sets them
 
     @property
     def name(self) -> str:
@@ -145,11 +144,12 @@ class _Job:
     def check(self) -> None:
         """Raises a ValueError for options that do not fit the encoder."""
         chosen = self.options
-        if chosen.lora is None and chosen.layer_decay == 1:
+        if chosen.lora is None and chosen.layer_decay == 1 and chosen.unfreeze is None:
             return
         family = FAMILIES["static" if self.encoder == WORDS else bundles.load(self.encoder).family]
-        if chosen.layer_decay < 1 and self._frozen(family):
-            raise ValueError(f"layer_decay={chosen.layer_decay}: the encoder is frozen; train it with freeze=False")
+        if chosen.lora is None and self._frozen(family):
+            name = "layer_decay" if chosen.layer_decay < 1 else "unfreeze"
+            raise ValueError(f"{name}={getattr(chosen, name)}: the encoder is frozen; train it with freeze=False")
         if chosen.lora is not None and family.enable_lora is None:
             raise ValueError(
                 f"lora={chosen.lora}: low-rank updates are to a BERT's dense layers, and {self.encoder} has none; "
@@ -199,9 +199,7 @@ class _Job:
         )
         model = train.build(bundle)
         by_layer = depths(model)
-        self.factors = {
-            name: chosen.layer_decay ** (max(by_layer.values()) + 1 - depth) for name, depth in by_layer.items()
-        }
+        self.distances = {name: max(by_layer.values()) + 1 - depth for name, depth in by_layer.items()}
         if chosen.from_scratch:
             bundle = replace(bundle, card="")
         else:
@@ -281,18 +279,41 @@ class _Job:
             "checkpoint_minutes": chosen.checkpoint_minutes,
             "tensorboard": chosen.tensorboard,
             "microbatches": chosen.microbatches,
+            "factors": {name: chosen.layer_decay**distance for name, distance in self.distances.items()},
         }
-        if chosen.steps is not None or chosen.minutes is not None:
-            return plan
-        epochs = chosen.epochs or family.epochs
-        if self.task.reads.windows:
+        by_epochs = chosen.steps is None and chosen.minutes is None
+        if self.task.reads.windows and (by_epochs or chosen.unfreeze is not None):
             count = sum(1 for _ in encoded(bundle, self.examples(bundle)))
-        return plan | {
-            "steps": max(1, round(epochs * count / batch_rows)),
-            "evaluations": chosen.evaluations or max(1, math.ceil(epochs)),
-            # with one evaluation per epoch
-            "patience": chosen.patience or (None if chosen.evaluations else 3),
-        }
+        if by_epochs:
+            epochs = chosen.epochs or family.epochs
+            plan |= {
+                "steps": max(1, round(epochs * count / batch_rows)),
+                "evaluations": chosen.evaluations or max(1, math.ceil(epochs)),
+                # with one evaluation per epoch
+                "patience": chosen.patience or (None if chosen.evaluations else 3),
+            }
+        return plan | {"starts": self._starts(count / batch_rows, plan["steps"])}
+
+    def _starts(self, epoch: float, steps: int | None) -> dict[str, int]:
+        """Layer of the encoder -> the step from which on it is trained.
+
+        Args:
+            epoch: steps of one.
+            steps: of the run, if they are known.
+        """
+        interval = self.options.unfreeze
+        if interval is None:
+            return {}
+        starts = {name: round(distance * interval * epoch) for name, distance in self.distances.items()}
+        layers = max(self.distances.values())
+        left = {self.distances[name] for name, start in starts.items() if start >= (steps or math.inf)}
+        if steps and left:
+            warnings.warn(
+                f"unfreeze={interval}: {len(left)} of {layers} layers stay frozen to the end; "
+                f"unfreeze={steps / epoch / (layers + 1):.2g} would train all of them",
+                stacklevel=3,
+            )
+        return starts
 
     def run(self) -> Run:
         """The record of this run."""

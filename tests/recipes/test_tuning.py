@@ -1,6 +1,7 @@
 """Ways to fine-tune: low-rank updates, gradual unfreezing."""
 
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -101,6 +102,35 @@ def test_the_default_rate_with_lora(rows, models, tmp_path, monkeypatch):
     assert rates[1] == pytest.approx(10 * rates[0])
 
 
+# ------------------------------------------------------------------------------------------------ gradual unfreezing
+
+
+def test_layers_are_unfrozen_from_the_top(rows, models, tmp_path, monkeypatch):
+    """80 rows in batches of 8 are 10 steps an epoch; the encoder has two layers and its embeddings."""
+    encoder, starts, fit = models / "bert" / "pretrained", [], train.fit
+    monkeypatch.setattr(train, "fit", lambda *args, **more: starts.append(more["starts"]) or fit(*args, **more))
+    options = {"batch_size": 8, "unfreeze": 0.2, "learning_rate": 1e-3, "evaluations": 1}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        recipes.finetune(rows, rows[:16], encoder, tmp_path / "short", steps=4, **options)
+    messages = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    assert messages == ["unfreeze=0.2: 2 of 3 layers stay frozen to the end; unfreeze=0.1 would train all of them"]
+    assert {starts[0][name] for name in ("token_embedding", "embedding_norm", "position_embedding")} == {6}
+    assert (starts[0]["layer_0"], starts[0]["layer_1"]) == (4, 2) and not {"pooler", "logits"} & set(starts[0])
+    before = train.load_encoder(encoder)[0]
+    changes = moved(before, train.load(tmp_path / "short")[0])
+    assert {layer for (layer, _), difference in changes.items() if difference} == {"layer_1", "pooler"}
+    recipes.finetune(rows, rows[:16], encoder, tmp_path / "whole", epochs=0.8, **options)
+    changes = moved(before, train.load(tmp_path / "whole")[0])
+    assert {layer for (layer, _), difference in changes.items() if difference} >= {"token_embedding", "layer_0"}
+
+
+def test_an_interrupted_run_with_unfreezing(rows, models, tmp_path, monkeypatch):
+    """The power cut is before the embeddings are unfrozen."""
+    options = {"unfreeze": 0.3, "layer_decay": 0.9}
+    check_resume(rows, models / "bert" / "pretrained", tmp_path, monkeypatch, **options)
+
+
 @pytest.mark.parametrize(
     ("encoder", "options", "message"),
     [
@@ -108,6 +138,10 @@ def test_the_default_rate_with_lora(rows, models, tmp_path, monkeypatch):
         ("bert", {"lora": 2, "freeze": True}, "lora=2, freeze=True: .* leave freeze out"),
         ("bert", {"lora": 2, "layer_decay": 0.9}, r"lora=2, layer_decay=0\.9: .* leave layer_decay out"),
         ("bert", {"lora": 2, "from_scratch": True}, "lora=2, from_scratch=True: .* leave from_scratch out"),
+        ("bert", {"lora": 2, "unfreeze": 1.0}, r"lora=2, unfreeze=1\.0: .* leave unfreeze out"),
+        ("bert", {"unfreeze": 1.0, "freeze": True}, r"unfreeze=1\.0, freeze=True: a frozen encoder stays so"),
+        ("elmo", {"unfreeze": 1.0}, r"unfreeze=1\.0: the encoder is frozen; train it with freeze=False"),
+        ("elmo", {"layer_decay": 0.5}, r"layer_decay=0\.5: the encoder is frozen; train it with freeze=False"),
         ("bert", {"lora": 0}, "lora=0: must be above 0"),
         ("elmo", {"lora": 2}, "lora=2: low-rank updates are to a BERT's dense layers, and .* has none; freeze=True"),
         ("words", {"lora": 2}, "lora=2: low-rank updates are to a BERT's dense layers, and words has none"),
