@@ -233,7 +233,11 @@ class Pretraining(Text, Training):
         above=0,
         metavar="N",
     )
-    optimizer: str = option("adamw", "adagrad is ELMo's published recipe", choices=("adamw", "adagrad"))
+    optimizer: str = option(
+        "adamw",
+        "adagrad is ELMo's published recipe, lamb is for batches of thousands",
+        choices=("adamw", "adagrad", "lamb"),
+    )
 
     def __post_init__(self):
         super().__post_init__()
