@@ -151,6 +151,11 @@ def _checkpoint_folder(folder: str | Path) -> Path:
     return Path(folder) / "checkpoint"
 
 
+def unfinished(folder: str | Path) -> bool:
+    """Whether a model folder has the checkpoint of a run whose model has not been written."""
+    return (_checkpoint_folder(folder) / STATE).exists()
+
+
 def _saved_state(folder: Path) -> dict | None:
     """The contents of a checkpoint's state file, or None if there is none.
 

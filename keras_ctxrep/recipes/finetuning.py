@@ -65,7 +65,7 @@ def finetune(
         ValueError: a row is malformed or has an unknown label, there are fewer than two labels, or an option does not
             fit the task or the encoder. Rows that were skipped are warned of.
     """
-    job = _Job(task, given, data, dev, encoder, out)
+    job = Job(task, given, data, dev, encoder, out)
     job.check()
     strategy = choose(job.options.strategy)  # before the first model
     check_batch_size(job.options.batch_size, strategy)
@@ -114,8 +114,13 @@ class _Survey:
     words: Counter = field(default_factory=Counter)
 
 
-class _Job:
-    """A fine-tuning run: task, options and data."""
+class Job:
+    """A fine-tuning run: task, options and data; the arguments are those of `finetune`."""
+
+    @classmethod
+    def of(cls, data: Data, dev: Data, encoder: str | Path, out, task: str = "classify", **given: Any) -> "Job":
+        """The run of a call of `finetune`."""
+        return cls(task, given, data, dev, encoder, out)
 
     def __init__(self, task: str, given: Mapping[str, Any], data: Data, dev: Data, encoder: str | Path, out):
         if task not in tasks.TASKS:
