@@ -77,10 +77,10 @@ class Checkpoint(keras.callbacks.Callback):
         with model.distribute_strategy.scope():
             model.load_weights(self.folder / saved["weights"])
             arrays = _read_arrays(self.folder / saved["random"])
-            generators = _random_states(model)
-            for generator, value in zip(generators, arrays, strict=False):
-                generator.assign(value)
-        progress.metrics, progress.logs = arrays[len(generators) :], saved["logs"]
+            variables = _beside_the_weights(model)
+            for variable, value in zip(variables, arrays, strict=False):
+                variable.assign(value)
+        progress.metrics, progress.logs = arrays[len(variables) :], saved["logs"]
         best = None if saved["best"] is None else _read_arrays(self.folder / saved["best"])
         best_loss = np.inf if best is None else saved["best_loss"]
         numbers = {name: saved[name] for name in ("step", "seconds", "stale", "epoch_end")}
@@ -109,7 +109,7 @@ class Checkpoint(keras.callbacks.Callback):
         midway = state.step % progress.steps_per_epoch and state.step != state.epoch_end
         means = model.metrics_variables if midway else []
         with written_whole(self.folder / names["random"]) as path:
-            np.savez(path, *(np.asarray(variable) for variable in [*_random_states(model), *means]))
+            np.savez(path, *(np.asarray(variable) for variable in [*_beside_the_weights(model), *means]))
         if state.best is not None:
             names["best"] = f"ctxrep-{state.step}.best.npz"
             with written_whole(self.folder / names["best"]) as path:
@@ -157,6 +157,11 @@ def _checkpoint_folder(folder: str | Path) -> Path:
     return Path(folder) / "checkpoint"
 
 
+def unfinished(folder: str | Path) -> bool:
+    """Whether a model folder has the checkpoint of a run whose model has not been written."""
+    return (_checkpoint_folder(folder) / STATE).exists()
+
+
 def _saved_state(folder: Path) -> dict | None:
     """The contents of a checkpoint's state file, or None if there is none.
 
@@ -198,10 +203,16 @@ def _read_arrays(path: Path) -> list[np.ndarray]:
         return [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
 
 
-def _random_states(model: keras.Model) -> list:
-    """The random states of dropout and the sampled softmax, which Keras does not count among the weights."""
+def _beside_the_weights(model: keras.Model) -> list:
+    """The variables that Keras' weight file lacks or changes.
+
+    It lacks the random states of dropout and the sampled softmax, and adds low-rank updates to their kernels.
+    """
     weights = {id(weight) for weight in model.weights}
-    return [v for v in model.variables if id(v) not in weights and v.path.endswith("seed_generator_state")]
+    random = [v for v in model.variables if id(v) not in weights and v.path.endswith("seed_generator_state")]
+    updated = {weight.path.rpartition("/")[0] for weight in model.weights if weight.name.startswith("lora_kernel")}
+    kernels = ("kernel", "lora_kernel_a", "lora_kernel_b")
+    return random + [w for w in model.weights if w.path.rpartition("/")[0] in updated and w.name in kernels]
 
 
 def _shapes(model: keras.Model) -> list:

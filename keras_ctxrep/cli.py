@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from keras_ctxrep import __version__, options
-from keras_ctxrep.flags import Flags, given
+from keras_ctxrep.flags import Flags, given, grid
 
 DESCRIPTION = """\
 Contextual text representations in Keras, from raw text to TF Serving and to the edge.
@@ -75,10 +75,30 @@ def _prepare_flags(flags: Flags) -> None:
 def _train(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    history = recipes.finetune(report=_print_evaluation, **given(args))
+    values = given(args)
+    if "sweep" in values or "seeds" in values:
+        _sweep(values)
+        return
+    history = recipes.finetune(report=_print_evaluation, **values)
     metric = next(name for name in history[0] if name.startswith("val_"))
     best = max(entry[metric] for entry in history)
     _print_line(f"{args.out}: {metric.removeprefix('val_').replace('_', ' ')} on {args.dev}: {best:.4f}")
+
+
+def _sweep(values: dict) -> None:
+    from keras_ctxrep import recipes, tasks
+    from keras_ctxrep.recipes import sweeping
+
+    task = tasks.get(values.get("task", "classify"))
+    try:
+        options_to_try = grid(values.pop("sweep", []), options.Finetuning, task.Options)
+    except ValueError as error:
+        raise _Usage(f"train: --sweep {error}") from None
+    rows = recipes.sweep(options_to_try, report=_print_evaluation, announce=_print_line, **values)
+    print(f"\n{table(sweeping.table(rows, values.get('seed', 0)))}\n")
+    best = rows[0]
+    metric = best.metric.replace("_", " ")
+    _print_line(f"{values['out']}: {best.best.name}: {metric} on {values['dev']}: {max(best.scores):.4f}")
 
 
 def _train_flags(flags: Flags) -> None:
@@ -100,6 +120,20 @@ def _train_flags(flags: Flags) -> None:
     )
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
     flags.add("--task", "the task (default: classify)", choices=tuple(tasks.TASKS))
+    flags.add(
+        "--sweep",
+        "train with each of these values of an option, in every combination of several options; OUT is the best model, "
+        "OUT/sweep has all, OUT/sweep.tsv the table",
+        nargs="+",
+        action="extend",
+        metavar="NAME=X,Y",
+    )
+    flags.add(
+        "--seeds",
+        "train with N seeds each, from --seed on; combinations are compared by their mean (default: 1)",
+        type=_positive,
+        metavar="N",
+    )
     flags.add_options(
         options.Finetuning,
         learning_rate={"help": "peak learning rate, after a linear warm-up (default: 0.001, BERT-base 3e-5)"},

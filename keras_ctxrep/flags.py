@@ -127,7 +127,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def _parser_of(name: str, kind: Any, details: Mapping[str, Any]) -> Callable[[str], Any]:
     """A function from an argument's text to its value, within its bounds."""
     if typing.get_origin(kind) is not None:  # NAME=VALUE of a mapping
-        return pair
+        return label_weight if typing.get_args(kind)[1] is float else pair
     if kind not in (int, float):
         return str
 
@@ -151,11 +151,70 @@ def pair(text: str) -> tuple[str, str]:
     return name, column
 
 
+def label_weight(text: str) -> tuple[str, float] | str:
+    """LABEL=X as a string and a number; a word alone as it is."""
+    label, sign, number = text.rpartition("=")
+    if not sign:
+        return text
+    try:
+        return label, float(number)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: write LABEL=X with a number, e.g. {label or 'yes'}=2.5") from None
+
+
+def grid(texts: Sequence[str], *options: type[Options]) -> dict[str, list]:
+    """The values of options to try, from NAME=VALUE,VALUE,...
+
+    Args:
+        texts: one for each option; `none` is a value where an option may be None.
+        options: the dataclasses of the options.
+
+    Raises:
+        ValueError: no such option, or a value of another type or out of bounds.
+
+    >>> from keras_ctxrep.options import Finetuning
+    >>> grid(["learning-rate=1e-5,3e-5", "lora=none,8"], Finetuning)
+    {'learning_rate': [1e-05, 3e-05], 'lora': [None, 8]}
+    """
+    known = {entry.name: entry for kind in options for entry in fields(kind)}
+    values: dict[str, list] = {}
+    for text in texts:
+        name, sign, listed = text.partition("=")
+        name = name.strip().removeprefix("--").replace("-", "_")
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1, 0.0)[0]
+            raise ValueError(f"{text}: {name!r} is no option of this task; the nearest one is {nearest!r}")
+        if name in values or not sign:
+            raise ValueError(f"{text}: write {name}=VALUE,VALUE,... once")
+        values[name] = [_value(known[name], part.strip()) for part in listed.split(",")]
+    return values
+
+
+def _value(entry: Field, text: str) -> Any:
+    """The value of an option that a text is."""
+    kinds = typing.get_args(entry.type) or (entry.type,)
+    if text == "none" and type(None) in kinds:
+        return None
+    try:
+        if bool in kinds:
+            value: Any = {"true": True, "false": False}[text.lower()]
+        else:
+            value = int(text) if int in kinds else float(text) if float in kinds else text
+    except (KeyError, ValueError):
+        kind = next(kind.__name__ for kind in kinds if kind in (bool, int, float))
+        raise ValueError(f"{entry.name}={text!r}: must be {'true or false' if kind == 'bool' else kind}") from None
+    check_value(entry.name, value, entry.metadata)
+    return value
+
+
 def given(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments as keywords of the function behind a command; arguments not given keep their defaults."""
     values = {name: value for name, value in vars(args).items() if name not in _OWN and value is not None}
     if isinstance(values.get("columns"), list):
         values["columns"] = dict(values["columns"])
+    weights = values.get("class_weights")
+    if isinstance(weights, list):
+        values["class_weights"] = weights[0] if isinstance(weights[0], str) and len(weights) == 1 else dict(weights)
     return values
 
 

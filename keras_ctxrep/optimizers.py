@@ -15,7 +15,7 @@ def _message(fault: str) -> str:
 
 
 class _ByRows(keras.optimizers.Optimizer):
-    """Gradient clipping over all replicas, and updates by row for sparse gradients; base of both optimizers.
+    """Gradient clipping over all replicas, and updates by row for sparse gradients; base of all optimizers.
 
     The gradient is summed over the replicas and over repeated rows of embeddings, and then its norm is clipped: Keras
     clips each replica's part before the sum, which under MirroredStrategy lets through up to as many times the limit as
@@ -86,33 +86,45 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         clip: largest global norm of the gradient.
         factors: of the learning rate, by the names of layers; 1 for the others. With one for each layer of an encoder
             it is the discriminative fine-tuning of Howard & Ruder 2018, section 3.2, https://arxiv.org/abs/1801.06146.
+        starts: steps that the weights of a layer stay as they are, by the names of layers; 0 for the others. Its
+            gradient does not count for the norm either, and its averages begin then, as those of a new optimizer: the
+            gradual unfreezing of section 3.3 of the same paper, without another model for each stage.
 
     >>> AdamW(learning_rate=1e-3, clip=1.0).clip
     1.0
     """
 
-    def __init__(self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, factors=None, **kwargs):
+    def __init__(self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, factors=None, starts=None, **kwargs):
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
-        self.clip, self.factors = clip, dict(factors or {})
+        self.clip, self.factors, self.starts = clip, dict(factors or {}), dict(starts or {})
         self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj", "softmax"])
 
     def build(self, variables):
         super().build(variables)
-        self._variable_factors = [self.factors.get(variable.path.partition("/")[0], 1.0) for variable in variables]
+        layers = [variable.path.partition("/")[0] for variable in variables]
+        self._variable_factors = [self.factors.get(layer, 1.0) for layer in layers]
+        self._variable_starts = [self.starts.get(layer, 0) for layer in layers]
 
     def _apply_weight_decay(self, trainable_variables):
         self._hook_calls["_apply_weight_decay"] += 1  # done by `update_step`, with half the memory traffic
 
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        return super()._all_reduce_sum_gradients([(self._unfrozen(g, v), v) for g, v in grads_and_vars])
+
     def update_step(self, gradient, variable, learning_rate):
-        learning_rate = learning_rate * self._variable_factors[self._get_variable_index(variable)]
+        learning_rate = self._unfrozen(
+            learning_rate * self._variable_factors[self._get_variable_index(variable)], variable
+        )
         if isinstance(gradient, tf.IndexedSlices):
             return super().update_step(gradient, variable, learning_rate)
-        rate = ops.cast(learning_rate, variable.dtype)
+        self._dense_update(gradient, variable, ops.cast(learning_rate, variable.dtype))
+
+    def _dense_update(self, gradient, variable, rate):
         if self._decays(variable):
             self.assign_sub(variable, variable * (rate * self.weight_decay))
         if self.amsgrad:
-            return super().update_step(gradient, variable, learning_rate)
-        index, time = self._get_variable_index(variable), ops.cast(self.iterations + 1, variable.dtype)
+            return super().update_step(gradient, variable, rate)
+        index, time = self._get_variable_index(variable), self._time(variable)
         tf.raw_ops.ResourceApplyAdam(  # the same update as in Keras, as one fused kernel
             var=variable.handle,
             m=self._momentums[index].value.handle,
@@ -127,21 +139,90 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         )
 
     def get_config(self):
-        return super().get_config() | {"factors": self.factors}
+        return super().get_config() | {"factors": self.factors, "starts": self.starts}
+
+    def _unfrozen(self, value, variable):
+        """A gradient or a learning rate; zero until the variable's start."""
+        start = self._variable_starts[self._get_variable_index(variable)]
+        if not start:
+            return value
+        started = self.iterations.value >= start
+        if isinstance(value, tf.IndexedSlices):
+            return tf.IndexedSlices(_where(started, value.values), value.indices, value.dense_shape)
+        return _where(started, value)
+
+    def _time(self, variable):
+        """Steps since the variable's start, the present one included."""
+        start = self._variable_starts[self._get_variable_index(variable)]
+        return ops.cast(ops.maximum(self.iterations + 1 - start, 1) if start else self.iterations + 1, variable.dtype)
+
+    def _row_averages(self, gradient, variable, rows):
+        """The averages of some rows' gradients and of their squares, which are set."""
+        index = self._get_variable_index(variable)
+        m, v = self._momentums[index], self._velocities[index]
+        mean = self._set_rows(m, rows, self.beta_1 * tf.gather(m.value, rows) + (1 - self.beta_1) * gradient)
+        square = tf.square(gradient)
+        return mean, self._set_rows(v, rows, self.beta_2 * tf.gather(v.value, rows) + (1 - self.beta_2) * square)
 
     def _row_step(self, gradient, variable, rows):
-        index = self._get_variable_index(variable)
-        time = ops.cast(self.iterations + 1, variable.dtype)
+        time = self._time(variable)
         beta_1, beta_2 = (ops.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
-        m, v = self._momentums[index], self._velocities[index]
-        mean = self._set_rows(m, rows, beta_1 * tf.gather(m.value, rows) + (1 - beta_1) * gradient)
-        square = self._set_rows(v, rows, beta_2 * tf.gather(v.value, rows) + (1 - beta_2) * tf.square(gradient))
+        mean, square = self._row_averages(gradient, variable, rows)
         scale = ops.sqrt(1 - ops.power(beta_2, time)) / (1 - ops.power(beta_1, time))
         step = scale * mean / (ops.sqrt(square) + self.epsilon)
         return step + self.weight_decay * tf.gather(variable, rows) if self._decays(variable) else step
 
     def _decays(self, variable) -> bool:
         return bool(self.weight_decay) and self._use_weight_decay(variable)
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class LAMB(AdamW):
+    """LAMB, for batches of thousands of examples: the norm of a weight's step is the rate times the weight's own norm.
+
+    You et al. 2019, algorithm 2, https://arxiv.org/abs/1904.00962: with the bias-corrected averages m and v, the step
+    is r = m / (sqrt(v) + epsilon) + decay x, and x -= rate ||x|| / ||r|| r. Biases and layer norms, which do not decay,
+    take the step r itself, and so do weights that are zero. Clipped and lazy as AdamW; where a gradient has only some
+    rows of a table, both norms are of these rows. Differs from Keras' Lamb, which decays the weights in a step apart,
+    outside of the norm.
+
+    Args:
+        learning_rate, weight_decay, clip, factors, starts: as of `AdamW`.
+        epsilon: as published.
+
+    >>> LAMB(learning_rate=1e-3).epsilon
+    1e-06
+    """
+
+    def __init__(
+        self, learning_rate=1e-3, weight_decay=0.01, clip=1.0, factors=None, starts=None, epsilon=1e-6, **kwargs
+    ):
+        super().__init__(learning_rate, weight_decay, clip, factors, starts, epsilon=epsilon, **kwargs)
+
+    def _dense_update(self, gradient, variable, rate):
+        gradient = ops.cast(gradient, variable.dtype)
+        index = self._get_variable_index(variable)
+        m, v = self._momentums[index], self._velocities[index]
+        self.assign_add(m, (1 - self.beta_1) * (gradient - m))
+        self.assign_add(v, (1 - self.beta_2) * (tf.square(gradient) - v))
+        self.assign_sub(variable, rate * self._scaled(m, v, variable, variable))
+
+    def _row_step(self, gradient, variable, rows):
+        mean, square = self._row_averages(gradient, variable, rows)
+        return self._scaled(mean, square, variable, tf.gather(variable, rows))
+
+    def _scaled(self, mean, square, variable, values):
+        """The step of some values of a variable, from the averages of their gradients, times the ratio of norms."""
+        time = self._time(variable)
+        beta_1, beta_2 = (ops.cast(beta, variable.dtype) for beta in (self.beta_1, self.beta_2))
+        mean, square = mean / (1 - ops.power(beta_1, time)), square / (1 - ops.power(beta_2, time))
+        step = mean / (ops.sqrt(square) + self.epsilon)
+        if not self._use_weight_decay(variable):
+            return step
+        values = ops.convert_to_tensor(values)
+        step = step + self.weight_decay * values
+        norms = tf.norm(values), tf.norm(step)
+        return step * tf.where((norms[0] > 0) & (norms[1] > 0), norms[0] / norms[1], 1.0)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -220,6 +301,12 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
         grows = ops.equal(self.step_counter, self.dynamic_growth_steps - 1)
         self.step_counter.assign(ops.where(grows, 0, self.step_counter + 1))
         self.dynamic_scale.assign(ops.where(grows, 2 * scale, scale))
+
+
+def _where(condition, value):
+    """A tensor, or zeros, for which none of it is multiplied: it may be infinite."""
+    value = tf.convert_to_tensor(value)
+    return tf.where(condition, value, tf.zeros_like(value))
 
 
 def _unique_rows(gradient):

@@ -236,7 +236,11 @@ class Pretraining(Text, Training):
         above=0,
         metavar="N",
     )
-    optimizer: str = option("adamw", "adagrad is ELMo's published recipe", choices=("adamw", "adagrad"))
+    optimizer: str = option(
+        "adamw",
+        "adagrad is ELMo's published recipe, lamb is for batches of thousands",
+        choices=("adamw", "adagrad", "lamb"),
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -291,8 +295,20 @@ class Finetuning(Rows, Training):
         most=1,
         metavar="X",
     )
+    unfreeze: float | None = option(
+        None,
+        "train the head alone at first, and one more layer of the encoder, from the top, every X epochs (published: 1)",
+        above=0,
+        metavar="X",
+    )
     mix: bool | None = option(None, "use a trained scalar mix of all layers (default: for ELMo)")
     freeze: bool | None = option(None, "freeze the encoder (default: for ELMo)")
+    lora: int | None = option(
+        None,
+        "BERT: freeze the encoder, but for low-rank updates to its dense layers, of this rank, e.g. 8",
+        above=0,
+        metavar="RANK",
+    )
     from_scratch: bool = option(False, "start from random weights, as a baseline")
     stack: str | None = option(None, "a task network over the encoder", choices=("lstm", "gru", "cnn"))
     units: int | None = option(
@@ -308,6 +324,17 @@ class Finetuning(Rows, Training):
         super().__post_init__()
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
+        reasons = {
+            "freeze": "low-rank updates are trained and nothing else of the encoder",
+            "unfreeze": "the low-rank updates of all layers are trained from the start",
+            "layer_decay": "the rate of the low-rank updates is the same in all layers",
+            "from_scratch": "low-rank updates are to pretrained weights, and random ones would stay as they are",
+        }
+        for name, reason in reasons.items() if self.lora is not None else ():
+            if getattr(self, name) != getattr(type(self), name):
+                raise ValueError(f"lora={self.lora}, {name}={getattr(self, name)}: {reason}; leave {name} out")
+        if self.unfreeze is not None and self.freeze:
+            raise ValueError(f"unfreeze={self.unfreeze}, freeze=True: a frozen encoder stays so; leave freeze out")
 
 
 @dataclass(frozen=True)

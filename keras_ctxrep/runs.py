@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_ctxrep import train
+from keras_ctxrep import checkpoints, train
 from keras_ctxrep.options import Options
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import sha256, written_whole
@@ -62,6 +62,7 @@ class Run:
         """Writes run.json, which `options_from_run` reads."""
         record = {
             "command": self.command,
+            "identity": self.identity,
             "arguments": {name: _plain(value) for name, value in self.arguments.items()},
             "options": {name: _plain(value) for name, value in _as_paths(self.options).items()},
             "seed": getattr(self.options, "seed", None),
@@ -71,6 +72,16 @@ class Run:
         }
         with written_whole(Path(folder) / NAME) as path:
             path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def finished(folder: str | Path, identity: str) -> bool:
+    """Whether a model folder is the result of a run."""
+    try:
+        record = json.loads((Path(folder) / NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    written = (Path(folder) / bundles.NAME).exists() and not checkpoints.unfinished(folder)
+    return written and isinstance(record, dict) and record.get("identity") == identity
 
 
 class Recorded(NamedTuple):

@@ -279,10 +279,11 @@ def fit(
     optimizer: Callable[[], keras.optimizers.Optimizer] | None = None,
     report: Callable[[dict], None] | None = None,
     factors: Mapping[str, float] | None = None,
+    starts: Mapping[str, int] | None = None,
     sources: Callable[[int], Sequence[str]] | None = None,
     **options,
 ) -> list[dict]:
-    """Trains with AdamW, a linear warm-up and a decay, and keeps the weights that validated best.
+    """Trains with AdamW or another optimizer, a linear warm-up and a decay, and keeps the weights that validated best.
 
     It calls `model.fit`: schedule, deadline, validation, checkpoints and progress are callbacks. When interrupted
     (KeyboardInterrupt, or SIGTERM, which ends the process with status 143) it writes a checkpoint into `folder`; the
@@ -296,9 +297,10 @@ def fit(
         eval_model: the model to evaluate, if not `model` itself: it gets the weights of the layers with the same
             names. A biLM with a sampled softmax or with streams needs one.
         loss: as of `compile`.
-        optimizer: makes the optimizer in place of AdamW; its learning rate is left as it is.
+        optimizer: the class to use in place of `optimizers.AdamW`, `optimizers.LAMB`; or a function that makes an
+            optimizer, whose learning rate is left as it is.
         report: called with each evaluation's metrics.
-        factors: of AdamW's learning rate, by the names of layers; 1 for the others.
+        factors, starts: as of `optimizers.AdamW`, by the names of layers.
         sources: a function from the number of a batch, from 0, to the files and lines of its examples, which the error
             of a loss that is no number names.
         options: fields of `keras_ctxrep.options.Fit`: `steps` or `minutes`, learning_rate, warmup, decay, weight_decay,
@@ -321,12 +323,15 @@ def fit(
     _check(model, settings)
     if validation is not None and eval_model is None and any(getattr(layer, "streams", None) for layer in model.layers):
         raise ValueError("a biLM with streams would lose its state by validating: give an eval_model")
-    make = partial(AdamW, settings.learning_rate, settings.weight_decay, settings.clip, factors)
+    scheduled = optimizer is None or (isinstance(optimizer, type) and issubclass(optimizer, AdamW))
+    make = optimizer or AdamW
+    if scheduled:
+        make = partial(make, settings.learning_rate, settings.weight_decay, settings.clip, factors, starts)
     with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
-        compile(model, (optimizer or make)(), loss)
+        compile(model, make(), loss)
         model.optimizer.build(model.trainable_variables)  # else the first step is traced twice, to make its variables
     chief = is_chief(model.distribute_strategy)
-    progress = _Progress(model, settings, None if optimizer else settings.learning_rate, report if chief else None)
+    progress = _Progress(model, settings, settings.learning_rate if scheduled else None, report if chief else None)
     progress.sources = sources
     if validation is not None:
         progress.validation = _Validation(model, validation, eval_model, loss)

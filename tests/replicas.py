@@ -64,7 +64,7 @@ def task(name, examples, family="static", **more):
     head = {"dropout": 0.0} | more.pop("head", {})
     bundle = Bundle(family, name, config, 16, vocab=vocab, head=head, **more)
     data = targets.batches(bundle, lambda _: examples, BATCH, 0)
-    return lambda: train.build(bundle), data, tasks.get(name).loss()
+    return lambda: train.build(bundle), data, tasks.get(name).loss(tasks.get(name).Options(), {})
 
 
 def tagger(crf):
@@ -80,7 +80,10 @@ def answerer():
 
 def classifier():
     examples = [Example(row, "x" if row < "d" else "y") for row in text(41)]
-    return task("classify", examples, labels=("x", "y"))
+    build, data, _ = task("classify", examples, labels=("x", "y"))
+    classify = tasks.get("classify")
+    options = classify.Options(label_smoothing=0.1, class_weights={"x": 3.0})
+    return build, data, classify.loss(options, {"x": 20, "y": 21})
 
 
 def plain(microbatches=1, rows=9, dropout=0.0):
@@ -145,6 +148,7 @@ KINDS = {
     "crf": lambda: tagger(True),
     "answerer": answerer,
     "classifier": classifier,
+    "lamb": classifier,
 }
 
 
@@ -168,7 +172,7 @@ def run(kind, name, microbatches=1):
         steps=STEPS,
         evaluations=STEPS,
         loss=loss,
-        optimizer=lambda: optimizers.AdamW(0.01, epsilon=1e-4),
+        optimizer=lambda: (optimizers.LAMB if kind == "lamb" else optimizers.AdamW)(0.01, epsilon=1e-4),
         microbatches=microbatches,
     )
     moments = [np.asarray(momentum) for momentum in model.optimizer._momentums]

@@ -36,6 +36,7 @@ FLOORS = {
     "keras_ctxrep.optimizers": 2,
     "keras_ctxrep.checkpoints": 2,
     "keras_ctxrep.metrics": 2,
+    "keras_ctxrep.losses": 2,
     "keras_ctxrep.history": 2,
     "keras_ctxrep_export": 2,
     "keras_ctxrep.options": 1,
@@ -59,6 +60,7 @@ WITHOUT_TENSORFLOW = {
     "keras_ctxrep.models.model": "functions",
     "keras_ctxrep.models": "nowhere",
     "keras_ctxrep.metrics": "nowhere",
+    "keras_ctxrep.losses": "nowhere",
     "keras_ctxrep.convert.google": "functions",  # its files are TensorFlow's own
     "keras_ctxrep.convert": "nowhere",
     "keras_ctxrep.options": "nowhere",

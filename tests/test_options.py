@@ -27,7 +27,7 @@ def test_every_option_has_a_help_text_and_a_default_of_its_type(options):
         (Fit, {}, "^steps=None, minutes=None: give one of the two$"),
         (Pretraining, {"steps": 1, "minutes": 1}, "^steps=1, minutes=1: give one of the two$"),
         (Pretraining, {"steps": 1, "batch_size": 0}, "^batch_size=0: must be above 0$"),
-        (Pretraining, {"steps": 1, "optimizer": "sgd"}, "^optimizer='sgd': choose adamw or adagrad$"),
+        (Pretraining, {"steps": 1, "optimizer": "sgd"}, "^optimizer='sgd': choose adamw, adagrad or lamb$"),
         (Preparation, {"max_length": 4}, "^max_length=4: must be at least 5$"),
         (Training, {"dropout": float("nan")}, "^dropout=nan: must be at least 0 and below 1$"),
     ],

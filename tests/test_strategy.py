@@ -111,7 +111,7 @@ def test_dropout_differs_between_replicas(name, results):
     np.testing.assert_array_equal(two[0], one[0])
 
 
-@pytest.mark.parametrize("kind", ["language_model", "pretrainer", "crf", "answerer", "classifier"])
+@pytest.mark.parametrize("kind", ["language_model", "pretrainer", "crf", "answerer", "classifier", "lamb"])
 def test_microbatches_are_one_large_batch(kind):
     whole, parts = (REPLICAS["run"](kind, "one", count) for count in (1, 3))
     for key, value in whole.items():

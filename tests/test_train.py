@@ -139,6 +139,42 @@ def test_factors_of_the_learning_rate(points):
         np.testing.assert_allclose(slowed, 0.25 * plain, atol=2e-7)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_layer_starts_as_with_a_new_optimizer(rng, sparse):
+    """Until then nothing of it changes, and its gradient is not part of the norm."""
+    values, draws = rng.normal(size=(2, 3, 2)).astype(np.float32), rng.normal(size=(8, 2, 3, 2)).astype(np.float32)
+
+    def gradient(value):
+        return tf.IndexedSlices(tf.constant(value[1:]), tf.constant([1, 2]), (3, 2)) if sparse else tf.constant(value)
+
+    def variables():
+        with keras.name_scope("below"):
+            below = keras.Variable(values[0], name="kernel")
+        with keras.name_scope("above"):
+            return below, keras.Variable(values[1], name="kernel")
+
+    below, above = variables()
+    assert below.path == "below/kernel"
+    optimizer = train.AdamW(0.01, weight_decay=0.1, clip=1.0, starts={"below": 5})
+    optimizer.build([below, above])
+    alone_below, alone_above = variables()
+    new, old = (train.AdamW(0.01, weight_decay=0.1, clip=1.0) for _ in range(2))
+    for step, (first, second) in enumerate(draws):
+        optimizer.apply([gradient(first), gradient(second)], [below, above])
+        if step < 5:
+            np.testing.assert_array_equal(below, values[0])
+            old.apply([gradient(second)], [alone_above])
+            np.testing.assert_allclose(above, alone_above, atol=1e-7)
+        else:
+            clipped, _ = tf.clip_by_global_norm([tf.convert_to_tensor(gradient(g)) for g in (first, second)], 1.0)
+            part = [gradient(clipped[0].numpy())]
+            new.apply(part, [alone_below])
+            np.testing.assert_allclose(below, alone_below, atol=1e-6)
+    assert np.abs(below - values[0]).max() > 0.02
+    again = train.AdamW.from_config(optimizer.get_config())
+    assert again.starts == {"below": 5}
+
+
 def test_a_deadline_ends_the_run(points):
     history = train.fit(linear(), points, minutes=0.02, evaluations=2)
     assert 0.02 <= history[-1]["minutes"] < 0.3
@@ -687,6 +723,59 @@ def test_adamw_is_the_one_of_keras(rng, amsgrad):
     assert all(np.abs(entry - start).max() > 0.01 for entry, start in zip(result[0], values.values(), strict=False))
 
 
+def test_lamb_by_hand(rng):
+    """Algorithm 2 of the paper, in float64; neither biases nor a kernel that is zero have a ratio."""
+    values = {"kernel": 3 * rng.normal(size=(3, 4)), "bias": rng.normal(size=4), "empty/kernel": np.zeros((2, 2))}
+    variables = [keras.Variable(value, name=name.rpartition("/")[2]) for name, value in values.items()]
+    optimizer = optimizers.LAMB(0.02, weight_decay=0.1, clip=2.5)
+    optimizer.build(variables)
+    m, v = ([np.zeros_like(value) for value in values.values()] for _ in range(2))
+    ratios = []
+    for time, size in enumerate((0.01, 1.0, 3.0, 0.1, 0.5), 1):
+        gradients = [size * rng.normal(size=value.shape) for value in values.values()]
+        optimizer.apply([tf.constant(gradient, tf.float32) for gradient in gradients], variables)
+        for index, (name, gradient) in enumerate(zip(values, clipped(gradients, 2.5), strict=True)):
+            m[index] = 0.9 * m[index] + 0.1 * gradient
+            v[index] = 0.999 * v[index] + 0.001 * gradient**2
+            step = m[index] / (1 - 0.9**time) / (np.sqrt(v[index] / (1 - 0.999**time)) + 1e-6)
+            ratio = 1.0
+            if name != "bias":
+                step += 0.1 * values[name]
+                ratio = np.linalg.norm(values[name]) / np.linalg.norm(step) if values[name].any() else 1.0
+            ratios.append(ratio)
+            values[name] = values[name] - 0.02 * ratio * step
+        for value, variable in zip(values.values(), variables, strict=True):
+            np.testing.assert_allclose(variable, value, rtol=1e-6, atol=1e-6)
+    assert max(ratios) > 2 and min(ratios) < 0.1
+    again = optimizers.LAMB.from_config(optimizer.get_config())
+    assert (again.clip, again.weight_decay, again.epsilon) == (2.5, 0.1, 1e-6)
+
+
+def test_lamb_of_all_rows_is_that_of_the_table(rng):
+    value, gradients = rng.normal(size=(3, 2)), rng.normal(size=(4, 3, 2)).astype(np.float32)
+    tables = [keras.Variable(value, name="kernel") for _ in range(2)]
+    dense, by_rows = optimizers.LAMB(0.1), optimizers.LAMB(0.1)
+    for gradient in gradients:
+        dense.apply([tf.constant(gradient)], tables[:1])
+        by_rows.apply([tf.IndexedSlices(tf.constant(gradient[::-1]), tf.constant([2, 1, 0]), (3, 2))], tables[1:])
+    np.testing.assert_allclose(*tables, atol=1e-6)
+    before = tables[1].numpy()
+    by_rows.apply([tf.IndexedSlices(tf.ones((1, 2)), tf.constant([1]), (3, 2))], tables[1:])
+    assert (np.abs(tables[1] - before).max(1) > 0).tolist() == [False, True, False]
+    moved, mean, size = np.linalg.norm(tables[1] - before), np.linalg.norm(before[1]), 0.1
+    assert moved == pytest.approx(size * mean, rel=1e-5)
+
+
+def test_lamb_is_scheduled(points):
+    """Given as a class it has the rates of AdamW; that of the last step is an eighth of the peak."""
+    model = linear()
+    before = model.get_weights()
+    train.fit(model, points, steps=10, learning_rate=0.5, warmup=0.2, optimizer=optimizers.LAMB)
+    assert isinstance(model.optimizer, optimizers.LAMB)
+    assert float(model.optimizer.learning_rate.numpy()) == pytest.approx(0.5 * 0.125)
+    assert not np.array_equal(before[0], model.get_weights()[0])
+
+
 def test_repeated_rows_count_once_in_the_norm():
     variable, optimizer = keras.Variable(np.zeros((2, 1), "float32")), optimizers.Adagrad(1.0, clip=1.0)
     optimizer.build([variable])
@@ -695,7 +784,7 @@ def test_repeated_rows_count_once_in_the_norm():
     np.testing.assert_allclose(variable, [[0.0], [-1 / np.sqrt(2)]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("make", [train.AdamW, optimizers.Adagrad])
+@pytest.mark.parametrize("make", [train.AdamW, optimizers.Adagrad, optimizers.LAMB])
 def test_a_step_of_a_sampled_softmax_leaves_the_other_words_alone(rng, make):
     """No decay of the weights, either."""
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *(f"w{number}" for number in range(97))])
@@ -743,13 +832,13 @@ def test_another_optimizer_keeps_its_rate(points):
 
 def test_both_private_hooks_of_keras_are_called_in_a_step_of_fit(points):
     """Were one renamed, gradients would not be clipped, or weights decay twice, without a word."""
-    for optimizer in (train.AdamW(clip=1e-3), optimizers.Adagrad(clip=1e-3)):
+    for optimizer in (train.AdamW(clip=1e-3), optimizers.Adagrad(clip=1e-3), optimizers.LAMB(clip=1e-3)):
         model = train.compile(linear(), optimizer)
         model.fit(points, steps_per_epoch=1, shuffle=False, verbose=0)
         assert min(optimizer._hook_calls.values()) >= 1 and len(optimizer._hook_calls) == 2
 
 
-@pytest.mark.parametrize("make", [train.AdamW, optimizers.Adagrad])
+@pytest.mark.parametrize("make", [train.AdamW, optimizers.Adagrad, optimizers.LAMB])
 @pytest.mark.parametrize("hook", optimizers._HOOKS)
 def test_a_keras_without_a_hook_or_that_does_not_call_it(make, hook, monkeypatch):
     with monkeypatch.context() as patch:

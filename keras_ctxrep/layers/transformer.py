@@ -85,6 +85,23 @@ class TransformerBlock(keras.layers.Layer):
         self.activation, self.epsilon, self.initializer_range = activation, epsilon, initializer_range
         self.return_attention = return_attention
 
+    def enable_lora(self, rank):
+        """Adds low-rank updates A B to the kernels of the dense layers, and freezes all other weights of the block.
+
+        Hu et al. 2021, https://arxiv.org/abs/2106.09685, by `keras.layers.Dense.enable_lora`: B starts at zero, the
+        scale (alpha / r in the paper) is 1, and `save_weights` adds the updates to the kernels it writes. Queries,
+        keys and values share one A, since one matrix product computes them; each has its own part of B.
+
+        Args:
+            rank: columns of A.
+        """
+        self.trainable = True
+        for norm in (self.attention_norm, self.feed_forward_norm):
+            norm.trainable = False
+        for dense in (self.qkv, self.attention_output, self.feed_forward, self.feed_forward_output):
+            dense.bias.trainable = False
+            dense.enable_lora(rank)
+
     def compute_mask(self, inputs, previous_mask):
         return None  # the mask is passed explicitly
 

@@ -181,6 +181,28 @@ def _encoder_config(model: keras.Model, config: dict) -> dict:
     return config | {"pooler": "pooler" in {layer.name for layer in model.layers}}
 
 
+def enable_lora(model: keras.Model, rank: int) -> None:
+    """Freezes an encoder but for low-rank updates of its Transformer blocks; the pooler is trained, as part of a head.
+
+    See `TransformerBlock.enable_lora`. Weights that are saved have the updates merged into them: they are those of a
+    plain encoder.
+
+    Args:
+        model: an encoder.
+        rank: of the updates.
+
+    >>> model = encoder(SIZES["bert_2_64_2"])
+    >>> enable_lora(model, rank=4)
+    >>> sorted({weight.name for weight in model.trainable_weights})
+    ['bias', 'kernel', 'lora_kernel_a', 'lora_kernel_b']
+    """
+    for layer in model.layers:
+        if isinstance(layer, TransformerBlock):
+            layer.enable_lora(rank)
+        elif layer.name != "pooler":
+            layer.trainable = False
+
+
 # Devlin et al. 2018, appendix A.3; narrower models use a larger learning rate.
 FAMILY = Family(
     Config,
@@ -192,4 +214,5 @@ FAMILY = Family(
     dropout=0.1,
     epochs=3.0,
     learning_rate=lambda width: 3e-5 * max(1.0, 768 / width),
+    enable_lora=enable_lora,
 )

@@ -42,6 +42,8 @@ class Family:
         encoder_dropout: dropout rate inside an encoder that is trained; None: it has no dropout.
         epochs: passes over the data.
         learning_rate: function from the width to the peak learning rate.
+        enable_lora: function from (encoder, rank) that leaves only low-rank updates of the encoder to train; None: its
+            encoders have no such updates.
 
     >>> from keras_ctxrep.models.families import FAMILIES
     >>> FAMILIES["elmo"].frozen, FAMILIES["bert"].epochs
@@ -61,3 +63,4 @@ class Family:
     encoder_dropout: float | None = 0.1
     epochs: float = 10.0
     learning_rate: Callable[[int], float] = lambda width: 1e-3
+    enable_lora: Callable[[keras.Model, int], None] | None = None

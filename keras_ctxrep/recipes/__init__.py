@@ -7,9 +7,10 @@ from keras_ctxrep.recipes.embedding import embed
 from keras_ctxrep.recipes.finetuning import IN_MEMORY, finetune
 from keras_ctxrep.recipes.pretraining import prepare, pretrain
 from keras_ctxrep.recipes.scoring import score, score_sentences
+from keras_ctxrep.recipes.sweeping import sweep
 from keras_ctxrep.runs import options_from_run
 
-__all__ = ["again", "embed", "finetune", "prepare", "pretrain", "score", "score_sentences"]
+__all__ = ["again", "embed", "finetune", "prepare", "pretrain", "score", "score_sentences", "sweep"]
 
 
 def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | None = None) -> list[dict]:

@@ -17,12 +17,13 @@ from tqdm import tqdm
 from keras_ctxrep import options, tasks, train
 from keras_ctxrep.models import static
 from keras_ctxrep.models.families import FAMILIES
-from keras_ctxrep.models.family import depths
+from keras_ctxrep.models.family import Family, depths
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
 from keras_ctxrep.recipes.targets import Data, Reader, batches, encoded, fitting, in_random_order, sources
 from keras_ctxrep.runs import Run
 from keras_ctxrep.strategy import choose, is_chief
+from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.files import skipped_rows
@@ -30,6 +31,7 @@ from keras_ctxrep.text.files import skipped_rows
 IN_MEMORY = "examples in memory"  # in the record of a run
 WORDS = "words"  # in place of an encoder: word embeddings learned from the training data
 _EXTRA_EMBEDDINGS = "word_embedding"
+LORA_RATE = 10.0  # factor of the default learning rate; Hu et al. 2021, table 9: 4e-4 and 5e-4, ours is 3e-5
 
 
 def finetune(
@@ -63,7 +65,8 @@ def finetune(
         ValueError: a row is malformed or has an unknown label, there are fewer than two labels, or an option does not
             fit the task or the encoder. Rows that were skipped are warned of.
     """
-    job = _Job(task, given, data, dev, encoder, out)
+    job = Job(task, given, data, dev, encoder, out)
+    job.check()
     strategy = choose(job.options.strategy)  # before the first model
     check_batch_size(job.options.batch_size, strategy)
     keras.utils.set_random_seed(job.options.seed)
@@ -73,6 +76,7 @@ def finetune(
     dev_set = list(reader(dev, "validation"))
     if malformed := (survey.skipped or []) + (skipped or []):
         warnings.warn(skipped_rows(malformed), stacklevel=2)
+    loss = job.task.loss(job.own, {label: survey.used[label] for label in survey.labels})
     with train.scope(job.options.precision, strategy):
         model, bundle = job.assemble(survey)
     rows = job.batch_rows(survey.count, strategy.num_replicas_in_sync)
@@ -84,11 +88,10 @@ def finetune(
         model,
         partial(batches, bundle, examples, rows, job.options.seed),
         _evaluation(bundle, dev_set, job.options.batch_size),
-        loss=job.task.loss(),
+        loss=loss,
         folder=out,
         identity=run.identity,
         report=report,
-        factors=job.factors,
         sources=partial(sources, bundle, examples, rows, job.options.seed),
         **schedule,
     )
@@ -105,25 +108,32 @@ class _Survey:
 
     skipped: list[str] | None
     count: int = 0
-    used: set = field(default_factory=set)
+    used: Counter = field(default_factory=Counter)
     labels: tuple[str, ...] = ()
     pairs: bool = False
     traits: set[str] = field(default_factory=set)
     words: Counter = field(default_factory=Counter)
 
 
-class _Job:
-    """A fine-tuning run: task, options and data."""
+class Job:
+    """A fine-tuning run: task, options and data; the arguments are those of `finetune`."""
+
+    @classmethod
+    def of(cls, data: Data, dev: Data, encoder: str | Path, out, task: str = "classify", **given: Any) -> "Job":
+        """The run of a call of `finetune`."""
+        return cls(task, given, data, dev, encoder, out)
 
     def __init__(self, task: str, given: Mapping[str, Any], data: Data, dev: Data, encoder: str | Path, out):
         if task not in tasks.TASKS:
             raise ValueError(f"task {task!r}: one of {', '.join(tasks.TASKS)}")
         self.task = tasks.get(task)
         known = {entry.name for entry in fields(self.task.Options)}
-        for owner in tasks.TASKS.values():
-            foreign = {entry.name for entry in fields(owner.Options)} - known
-            if wrong := sorted(foreign & set(given)):
-                raise ValueError(f"{wrong[0]} is an option of the task {owner.name!r}, and the task is {task!r}")
+        owners = {name: {entry.name for entry in fields(owner.Options)} for name, owner in tasks.TASKS.items()}
+        for name in given:
+            of = [repr(owner) for owner, names in owners.items() if name in names - known]
+            if of:
+                which = f"task {of[0]}" if len(of) == 1 else f"tasks {', '.join(of[:-1])} and {of[-1]}"
+                raise ValueError(f"{name} is an option of the {which}, and the task is {task!r}")
         self.own = self.task.Options(**{key: value for key, value in given.items() if key in known})
         rest = {key: value for key, value in given.items() if key not in known}
         self.options = options.Finetuning.of(rest, "finetune")
@@ -131,11 +141,32 @@ class _Job:
             raise ValueError(f"{out}: the encoder's own folder; choose another one to write to")
         self.data, self.dev = (part if isinstance(part, str | Path) else list(part) for part in (data, dev))
         self.encoder = encoder
-        self.factors: dict[str, float] = {}  # of the learning rate, by layer of the encoder; `assemble` sets them
+        self.distances: dict[str, int] = {}  # layer of the encoder -> that from the head, from 1; `assemble` sets them
 
     @property
     def name(self) -> str:
         return str(self.data) if isinstance(self.data, str | Path) else f"{len(self.data)} examples"
+
+    def check(self) -> None:
+        """Raises a ValueError for options that do not fit the encoder."""
+        chosen = self.options
+        if chosen.lora is None and chosen.layer_decay == 1 and chosen.unfreeze is None:
+            return
+        family = FAMILIES["static" if self.encoder == WORDS else bundles.load(self.encoder).family]
+        if chosen.lora is None and self._frozen(family):
+            name = "layer_decay" if chosen.layer_decay < 1 else "unfreeze"
+            raise ValueError(f"{name}={getattr(chosen, name)}: the encoder is frozen; train it with freeze=False")
+        if chosen.lora is not None and family.enable_lora is None:
+            raise ValueError(
+                f"lora={chosen.lora}: low-rank updates are to a BERT's dense layers, and {self.encoder} has none; "
+                "freeze=True trains the head alone, freeze=False all of it"
+            )
+
+    def _frozen(self, family: Family) -> bool:
+        chosen = self.options
+        if chosen.lora is not None:
+            return False
+        return family.frozen and not chosen.from_scratch if chosen.freeze is None else chosen.freeze
 
     def survey(self) -> _Survey:
         """Reads every example once before training, so that malformed ones are reported at once."""
@@ -153,7 +184,7 @@ class _Job:
                 if self.encoder == WORDS:
                     survey.words.update(self.task.tokens(example))
                 bar.update()
-        survey.labels = self.task.labels(survey.used, self.name)
+        survey.labels = self.task.labels(set(survey.used), self.name)
         return survey
 
     def assemble(self, survey: _Survey) -> tuple[keras.Model, Bundle]:
@@ -164,7 +195,7 @@ class _Job:
         if reads.pair and not bundle.features.pairs:
             raise ValueError(f"{self.name}: pairs of texts, and {self.encoder} reads one text; a BERT reads pairs")
         family = FAMILIES[bundle.family]
-        frozen = family.frozen and not chosen.from_scratch if chosen.freeze is None else chosen.freeze
+        frozen = self._frozen(family)
         encoder_dropout = family.encoder_dropout if chosen.dropout is None else chosen.dropout
         encoder_dropout = 0.0 if frozen or family.encoder_dropout is None else encoder_dropout
         bundle = replace(
@@ -173,17 +204,15 @@ class _Job:
             max_length=self._length(bundle),
         )
         model = train.build(bundle)
-        if frozen and chosen.layer_decay < 1:
-            raise ValueError(f"layer_decay={chosen.layer_decay}: the encoder is frozen; train it with freeze=False")
         by_layer = depths(model)
-        self.factors = {
-            name: chosen.layer_decay ** (max(by_layer.values()) + 1 - depth) for name, depth in by_layer.items()
-        }
+        self.distances = {name: max(by_layer.values()) + 1 - depth for name, depth in by_layer.items()}
         if chosen.from_scratch:
             bundle = replace(bundle, card="")
         else:
             train.copy_weights(pretrained, model)
         model.trainable = not frozen
+        if chosen.lora is not None and family.enable_lora is not None:
+            family.enable_lora(model, chosen.lora)
         bundle = replace(bundle, reads=reads)
         bundle = replace(bundle, stack=self._stack(bundle))
         weights = None
@@ -243,7 +272,9 @@ class _Job:
     def schedule(self, bundle: Bundle, count: int, batch_rows: int) -> dict[str, Any]:
         """Options of `train.fit`: length of the run, learning rate, evaluations."""
         chosen, family = self.options, FAMILIES[bundle.family]
-        rate = chosen.learning_rate or family.learning_rate(family.config(**bundle.config).width)
+        rate = chosen.learning_rate or family.learning_rate(family.config(**bundle.config).width) * (
+            LORA_RATE if chosen.lora is not None else 1.0
+        )
         plan = {
             "steps": chosen.steps,
             "minutes": chosen.minutes,
@@ -255,18 +286,41 @@ class _Job:
             "tensorboard": chosen.tensorboard,
             "microbatches": chosen.microbatches,
             "recompute": chosen.recompute,
+            "factors": {name: chosen.layer_decay**distance for name, distance in self.distances.items()},
         }
-        if chosen.steps is not None or chosen.minutes is not None:
-            return plan
-        epochs = chosen.epochs or family.epochs
-        if self.task.reads.windows:
+        by_epochs = chosen.steps is None and chosen.minutes is None
+        if self.task.reads.windows and (by_epochs or chosen.unfreeze is not None):
             count = sum(1 for _ in encoded(bundle, self.examples(bundle)))
-        return plan | {
-            "steps": max(1, round(epochs * count / batch_rows)),
-            "evaluations": chosen.evaluations or max(1, math.ceil(epochs)),
-            # with one evaluation per epoch
-            "patience": chosen.patience or (None if chosen.evaluations else 3),
-        }
+        if by_epochs:
+            epochs = chosen.epochs or family.epochs
+            plan |= {
+                "steps": max(1, round(epochs * count / batch_rows)),
+                "evaluations": chosen.evaluations or max(1, math.ceil(epochs)),
+                # with one evaluation per epoch
+                "patience": chosen.patience or (None if chosen.evaluations else 3),
+            }
+        return plan | {"starts": self._starts(count / batch_rows, plan["steps"])}
+
+    def _starts(self, epoch: float, steps: int | None) -> dict[str, int]:
+        """Layer of the encoder -> the step from which on it is trained.
+
+        Args:
+            epoch: steps of one.
+            steps: of the run, if they are known.
+        """
+        interval = self.options.unfreeze
+        if interval is None:
+            return {}
+        starts = {name: round(distance * interval * epoch) for name, distance in self.distances.items()}
+        layers = max(self.distances.values())
+        left = {self.distances[name] for name, start in starts.items() if start >= (steps or math.inf)}
+        if steps and left:
+            warnings.warn(
+                f"unfreeze={interval}: {len(left)} of {layers} layers stay frozen to the end; "
+                f"unfreeze={steps / epoch / (layers + 1):.2g} would train all of them",
+                stacklevel=3,
+            )
+        return starts
 
     def run(self) -> Run:
         """The record of this run."""

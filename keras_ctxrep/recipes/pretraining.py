@@ -115,12 +115,12 @@ def _check(family: str, corpus: Sequence[str | Path], out: str | Path, settings:
         raise ValueError(f"decay={settings.decay!r}: Adagrad's learning rate stays as it is; leave decay out")
     names, message = _FOREIGN[family]
     defaults = {entry.name: entry.default for entry in fields(settings)}
-    if any(getattr(settings, name) != defaults[name] for name in names):
+    if any(getattr(settings, name) not in (defaults[name], "lamb") for name in names):  # LAMB is for both families
         raise ValueError(message)
 
 
 def _fit(model: keras.Model, plan: "_Plan", eval_model, settings: Pretraining, **more) -> list[dict]:
-    optimizer = None
+    optimizer = optimizers.LAMB if settings.optimizer == "lamb" else None
     if settings.optimizer == "adagrad":
         rate, scale = settings.learning_rate or 0.2, float(settings.unroll or 1)
         optimizer = partial(optimizers.Adagrad, rate, gradient_scale=scale)

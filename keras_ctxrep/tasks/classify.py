@@ -6,11 +6,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from keras_ctxrep import options
+from keras_ctxrep.options import check_type, check_value, option
 from keras_ctxrep.tasks.task import Figures, Task
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.decode import softmax
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.files import checked_text
+
+BALANCED = "balanced"  # class weights from the frequencies of the labels
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,40 @@ def class_name(value: Any) -> str | None:
     return None if value in (None, "") else checked_text(str(value))
 
 
+def label_smoothing() -> float:
+    """The option of tasks whose loss is a softmax cross-entropy."""
+    help = "the part of the target's probability that is shared among all labels, 0.1 for example"
+    return option(0.0, help, least=0, below=1, metavar="X")
+
+
+@dataclass(frozen=True)
+class Options(options.Options):
+    """Options of classifiers."""
+
+    label_smoothing: float = label_smoothing()
+    class_weights: Mapping[str, float] | str | None = option(
+        None,
+        "weights of labels in the loss, LABEL=X, 1 for the others; or balanced: inverse to the frequency of each",
+        metavar="LABEL=X",
+        nargs="+",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        weights = self.class_weights
+        if isinstance(weights, str) and weights != BALANCED:
+            raise ValueError(f"class_weights={weights!r}: {BALANCED}, or a weight for each of some labels, LABEL=X")
+        for label, weight in weights.items() if isinstance(weights, Mapping) else ():
+            check_type(f"class_weights: {label}", weight, float)
+            check_value(f"class_weights: {label}", weight, {"above": 0})
+
+
 class Classify(TextTask):
     """One of several classes."""
 
     name = "classify"
     help = "one label for a text or a pair: text, label[, pair]"
+    Options = Options
 
     def label(self, value):
         return class_name(value)
@@ -89,6 +122,15 @@ class Classify(TextTask):
         if len(bundle.labels) < 2:
             raise ValueError(f"classes={len(bundle.labels)}: at least 2")
         return heads.classify(encoder, len(bundle.labels), **bundle.head)
+
+    def loss(self, options, counts):
+        weights = options.class_weights
+        if weights == BALANCED:  # as scikit-learn has it: their mean over the training data is 1
+            weights = {label: sum(counts.values()) / (len(counts) * count) for label, count in counts.items() if count}
+        if unknown := sorted(set(weights or ()) - set(counts)):
+            raise ValueError(f"class_weights: {unknown[0]!r} is no label of the data, which has {', '.join(counts)}")
+        by_class = [weights.get(label, 1.0) for label in counts] if weights else None
+        return cross_entropy(options.label_smoothing, by_class)
 
     def decode(self, bundle, query, rows, outputs):
         probabilities = softmax(outputs[0]["logits"])
@@ -126,6 +168,15 @@ class Classify(TextTask):
         probabilities = tf.nn.softmax(tf.cast(outputs["logits"], tf.float32))
         best = tf.gather(tf.constant(bundle.labels), tf.argmax(probabilities, axis=-1))
         return {"label": best, "score": tf.reduce_max(probabilities, -1), "probabilities": probabilities}
+
+
+def cross_entropy(label_smoothing: float, class_weights: Sequence[float] | None = None):
+    """A `losses.CrossEntropy`, or None if Keras' own does the same."""
+    if not label_smoothing and class_weights is None:
+        return None
+    from keras_ctxrep.losses import CrossEntropy
+
+    return CrossEntropy(label_smoothing, class_weights)
 
 
 def enough_labels(used: set, source: str, model: str) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class Multilabel(TextTask):
 
         return heads.classify(encoder, len(bundle.labels), **bundle.head)
 
-    def loss(self):
+    def loss(self, options, counts):
         import keras
 
         return keras.losses.BinaryCrossentropy(from_logits=True)

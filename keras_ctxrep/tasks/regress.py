@@ -45,7 +45,7 @@ class Regress(TextTask):
 
         return heads.regress(encoder, **bundle.head)
 
-    def loss(self):
+    def loss(self, options, counts):
         import keras
 
         return keras.losses.MeanSquaredError()

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_ctxrep import options
 from keras_ctxrep.options import option
-from keras_ctxrep.tasks.classify import class_name, enough_labels
+from keras_ctxrep.tasks.classify import class_name, cross_entropy, enough_labels, label_smoothing
 from keras_ctxrep.tasks.task import Figures, Query, Task, f1_of, f1_table
 from keras_ctxrep.text import files, scores
 from keras_ctxrep.text.decode import entities, softmax
@@ -33,6 +33,15 @@ class Options(options.Options):
     """Options of taggers."""
 
     crf: bool = option(False, "predict a sentence's labels jointly, with a CRF")
+    label_smoothing: float = label_smoothing()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.crf and self.label_smoothing:
+            raise ValueError(
+                f"label_smoothing={self.label_smoothing}: a CRF's loss is over whole sentences and has no distribution "
+                "of a single label to smooth; leave crf or label_smoothing out"
+            )
 
 
 class Tag(Task):
@@ -102,6 +111,9 @@ class Tag(Task):
 
     def head_options(self, options):
         return {"crf": True} if options.crf else {}
+
+    def loss(self, options, counts):
+        return None if options.crf else cross_entropy(options.label_smoothing)
 
     def query(self, example):
         return Query(example.words)

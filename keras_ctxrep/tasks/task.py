@@ -259,8 +259,16 @@ class Task:
         """Keyword arguments of the head that are the task's own."""
         return {}
 
-    def loss(self):
-        """The loss of its outputs, a new `keras.losses.Loss`; None: softmax cross-entropy, or that of the CRF."""
+    def loss(self, options: Any, counts: Mapping[str, int]):
+        """The loss of its outputs, a new `keras.losses.Loss`; None: softmax cross-entropy, or that of the CRF.
+
+        Args:
+            options: of the class `Options`.
+            counts: every label, in the order of the logits -> its frequency in the training data.
+
+        Raises:
+            ValueError: the options do not fit these labels.
+        """
         return None
 
     # --------------------------------------------------------------------------------------------------- answers

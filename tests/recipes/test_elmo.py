@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, recipes, train
+from keras_ctxrep import cli, optimizers, recipes, train
 from keras_ctxrep.models import elmo
 from keras_ctxrep.recipes import pretraining
 from keras_ctxrep.runs import options_from_run
@@ -169,7 +169,7 @@ def vocabularies(tmp_path):
         ({"vocab": "unsorted.txt", "samples": 5}, "not sorted by count, as sampled softmax needs"),
         ({"init": "lm"}, "size='test' and init=.*: the size is that of the model to start from; give one"),
         ({"init": "lm", "size": None, "read_words": True}, "reads characters or other words"),
-        ({"optimizer": "sgd"}, "optimizer='sgd': choose adamw or adagrad"),
+        ({"optimizer": "sgd"}, "optimizer='sgd': choose adamw, adagrad or lamb"),
         ({"optimizer": "adagrad", "decay": "cosine"}, "decay='cosine': Adagrad's learning rate stays as it is"),
         ({"size": "huge"}, "size 'huge': choose one of elmo_2x128"),
     ],
@@ -325,3 +325,13 @@ def test_a_vocabulary_is_learned_once(corpus, tmp_path, monkeypatch):
         pretrain(path, tmp_path / "model", vocab_sample=100, **options)
         shutil.rmtree(tmp_path / "model")
     assert sizes == [100] * 3
+
+
+@pytest.mark.parametrize("family", ["elmo", "bert"])
+def test_lamb_is_for_both_families(family, corpus, tmp_path, monkeypatch):
+    given, fit = [], train.fit
+    monkeypatch.setattr(train, "fit", lambda *args, **more: given.append(more["optimizer"]) or fit(*args, **more))
+    sizes = {"elmo": {"size": "test", "max_length": 8}, "bert": {"size": "bert_2_64_2", "max_length": 16}}
+    options = {"steps": 2, "batch_size": 4, "optimizer": "lamb", "decay": "cosine"} | sizes[family]
+    history = recipes.pretrain(family, [corpus], tmp_path, **options)
+    assert given == [optimizers.LAMB] and np.isfinite(history[-1]["loss"])

@@ -318,7 +318,7 @@ def test_the_examples_are_not_all_held_in_memory(vectors, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"crf": True}, "crf is an option of the task 'tag', and the task is 'classify'"),
+        ({"crf": True}, "crf is an option of the tasks 'tag' and 'semantic_roles', and the task is 'classify'"),
         ({"output_mix": True}, "output_mix is for a task network, and there is none: choose one, e.g. stack='lstm'"),
         ({"extra_embeddings": "vectors"}, "extra_embeddings is for a task network, and there is none"),
         ({"units": 8}, "units is for a task network, and there is none"),

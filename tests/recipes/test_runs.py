@@ -8,7 +8,7 @@ import pytest
 
 from keras_ctxrep import cli, recipes, train
 from keras_ctxrep.models import elmo, static
-from keras_ctxrep.recipes.finetuning import _Job
+from keras_ctxrep.recipes.finetuning import Job
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.bundle import Bundle
@@ -35,7 +35,7 @@ def files(tmp_path):
 
 def identity(files, **given):
     task = given.pop("task", "classify")
-    job = _Job(task, given, files / "a.tsv", files / "a.tsv", files / "vectors", files / "out")
+    job = Job(task, given, files / "a.tsv", files / "a.tsv", files / "vectors", files / "out")
     return job.run().identity
 
 

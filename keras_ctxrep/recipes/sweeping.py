@@ -1,0 +1,176 @@
+"""Fine-tuning with several values of some options and several seeds; the best model is kept."""
+
+import gc
+import itertools
+import json
+import re
+import shutil
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_ctxrep import train
+from keras_ctxrep.options import Finetuning
+from keras_ctxrep.recipes.finetuning import Job, finetune
+from keras_ctxrep.recipes.pretraining import Report
+from keras_ctxrep.runs import NAME, finished
+from keras_ctxrep.strategy import choose, several_workers
+from keras_ctxrep.text.bundle import written_whole
+
+TABLE = "sweep.tsv"
+_FOLDER = "sweep"  # of the runs, in the model folder
+
+
+@dataclass(frozen=True)
+class Row:
+    """One combination of values, over all seeds.
+
+    Attributes:
+        values: option -> value.
+        metric: name of the main metric on the development data.
+        scores: its value in the run of each seed, of the weights that were kept.
+        folders: the model folder of each run.
+    """
+
+    values: Mapping[str, Any]
+    metric: str
+    scores: tuple[float, ...]
+    folders: tuple[Path, ...]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.scores)
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation over the seeds, estimated from them as a sample; None for one seed."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else None
+
+    @property
+    def best(self) -> Path:
+        """The folder of the best seed, of equals the first."""
+        return self.folders[self.scores.index(max(self.scores))]
+
+
+def sweep(
+    grid: Mapping[str, Sequence],
+    out: str | Path,
+    seeds: int = 1,
+    report: Report | None = None,
+    announce: Callable[[str], None] | None = None,
+    **given: Any,
+) -> list[Row]:
+    """Fine-tunes with every combination of some options' values, each with several seeds, and keeps the best model.
+
+    Each run is a model folder in OUT/sweep; the same call resumes an interrupted sweep, and repeats no run that is
+    finished there. The table is written to OUT/sweep.tsv. The best combination is that of the highest mean, and OUT
+    becomes the model of its best seed. All seeds are compared on the same development data, on which the best weights
+    of each run are chosen too: test data are needed for a figure to report.
+
+    Args:
+        grid: option -> the values to try, in place of a value in `given`.
+        out: the model folder to write.
+        seeds: runs of each combination, with the seeds from `seed` on (default 0).
+        report: called with each evaluation.
+        announce: called with a line about each run when it begins, e.g. "run 2 of 9: learning_rate=3e-05,seed=1".
+        given: data, dev, encoder, task and options, as of `finetune`. `tensorboard` gets a folder for each run.
+
+    Returns: the combinations, the best one first.
+
+    Raises:
+        TypeError, ValueError: as of `finetune`, for any of the runs before the first one begins; or an option that
+            cannot be swept, or several machines.
+    """
+    given = {name: list(value) if _in_memory(name, value) else value for name, value in given.items()}
+    _check(grid, seeds)
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    first = given.pop("seed", 0)
+    runs = [_Run(values, first + number, Path(out), given) for values in combinations for number in range(seeds)]
+    if several_workers(choose(given.get("strategy", "auto"))):
+        raise ValueError("a sweep trains on one machine: start one on each machine, with other values")
+    for number, run in enumerate(runs, 1):
+        line = f"run {number} of {len(runs)}: {run.name}"
+        done = finished(run.folder, run.identity)
+        if announce is not None:
+            announce(f"{line} (finished before)" if done else line)
+        if not done:
+            run.train(report)
+    rows = [_row([run for run in runs if run.values == values]) for values in combinations]
+    rows.sort(key=lambda row: -row.mean)  # stable: of equals the first
+    _write(rows, Path(out), first)
+    train.save(out, *train.load(rows[0].best))
+    with written_whole(Path(out) / NAME) as path:
+        shutil.copyfile(rows[0].best / NAME, path)
+    return rows
+
+
+def table(rows: Sequence[Row], first_seed: int = 0) -> list[list[str]]:
+    """Rows of text, the first a header: values, mean and standard deviation of the metric, the metric of each seed."""
+    seeds = [f"seed {first_seed + number}" for number in range(len(rows[0].scores))]
+    header = [*rows[0].values, rows[0].metric, *(["std", *seeds] if len(seeds) > 1 else [])]
+    lines = [header]
+    for row in rows:
+        scores = [f"{score:.4f}" for score in row.scores]
+        deviation = [] if row.deviation is None else [f"{row.deviation:.4f}", *scores]
+        lines.append([*map(str, row.values.values()), f"{row.mean:.4f}", *deviation])
+    return lines
+
+
+class _Run:
+    """One combination with one seed."""
+
+    def __init__(self, values: Mapping[str, Any], seed: int, out: Path, given: Mapping[str, Any]):
+        self.values = dict(values)
+        self.name = ",".join(f"{name}={value}" for name, value in {**values, "seed": seed}.items())
+        self.folder = out / _FOLDER / re.sub(r"[^\w.,=+-]", "_", self.name)
+        self._arguments = {**given, **values, "seed": seed, "out": self.folder}
+        if given.get("tensorboard") is not None:
+            self._arguments["tensorboard"] = Path(given["tensorboard"]) / self.folder.name
+        job = Job.of(**self._arguments)
+        job.check()
+        self.identity = job.run().identity
+
+    def train(self, report: Report | None) -> None:
+        try:
+            finetune(report=report, **self._arguments)
+        except ValueError as error:
+            raise ValueError(f"{self.name}: {error}") from error
+        gc.collect()  # the model, whose parts refer to each other
+
+    def score(self) -> tuple[str, float]:
+        """Name and value of the main metric, of the best evaluation."""
+        history = json.loads((self.folder / NAME).read_text(encoding="utf-8"))["history"]
+        metric = next(name for name in history[0] if name.startswith("val_"))
+        return metric.removeprefix("val_"), max(entry[metric] for entry in history)
+
+
+def _check(grid: Mapping[str, Sequence], seeds: int) -> None:
+    """Raises an error for what cannot be swept; the values themselves are checked by the options of each run."""
+    if seeds < 1:
+        raise ValueError(f"seeds={seeds}: must be at least 1")
+    if "seed" in grid:
+        raise ValueError("seed cannot be swept: give the number of seeds, and with `seed` the first one")
+    for name, values in grid.items():
+        entry = Finetuning.__dataclass_fields__.get(name)
+        if entry is not None and entry.metadata.get("neutral"):
+            raise ValueError(f"{name} cannot be swept: the result does not depend on it")
+        if isinstance(values, str) or not values:
+            raise ValueError(f"{name}={values!r}: a list of values is needed")
+        if len({repr(value) for value in values}) < len(values):
+            raise ValueError(f"{name}={list(values)}: a value is there twice")
+
+
+def _in_memory(name: str, value: Any) -> bool:
+    return name in ("data", "dev") and not isinstance(value, str | Path)
+
+
+def _row(runs: Sequence[_Run]) -> Row:
+    metrics, scores = zip(*(run.score() for run in runs), strict=True)
+    return Row(runs[0].values, metrics[0], scores, tuple(run.folder for run in runs))
+
+
+def _write(rows: Sequence[Row], out: Path, first_seed: int) -> None:
+    with written_whole(out / TABLE) as path:
+        path.write_text("".join("\t".join(line) + "\n" for line in table(rows, first_seed)), encoding="utf-8")

@@ -1,0 +1,155 @@
+"""Ways to fine-tune: low-rank updates, gradual unfreezing."""
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+
+from keras_ctxrep import recipes, train
+from keras_ctxrep.recipes import targets
+from keras_ctxrep.tasks.classify import Example
+
+TOPICS = {"weather": ["rain", "storm", "wind", "fog"], "music": ["violin", "piano", "drum", "song"]}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    draw = random.Random(0)
+    return [Example(" ".join(draw.choices(TOPICS[label], k=4)), label) for label in [*TOPICS] * 40]
+
+
+def moved(before, after):
+    """(layer, weight) -> the largest difference, of the weights that both models have."""
+    differences = {}
+    for layer in before.layers:
+        for old, new in zip(layer.weights, after.get_layer(layer.name).weights, strict=True):
+            name = (layer.name, old.path.partition("/")[2] or old.name)
+            differences[name] = float(np.abs(old.numpy() - new.numpy()).max())
+    return differences
+
+
+def cut_after(step, monkeypatch):
+    """Lets a run end, as by a power cut, with the first checkpoint after some step."""
+    write = train.Checkpoint.write
+
+    def cut(self):
+        write(self)
+        if self.progress.state.step >= step:
+            raise RuntimeError("power cut")
+
+    monkeypatch.setattr(train.Checkpoint, "write", cut)
+
+
+def check_resume(rows, encoder, folder, monkeypatch, **options):
+    """An interrupted run ends with the weights and the evaluations of an undisturbed one, which it returns."""
+    options = {"steps": 12, "batch_size": 8, "learning_rate": 5e-3, "patience": 30, "evaluations": 6} | options
+
+    def run(name, **more):
+        return recipes.finetune(rows, rows[:16], encoder, folder / name, **options, **more)
+
+    expected = run("one")
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        cut_after(5, patch)
+        run("two", checkpoint_minutes=1e-9)
+    resumed = run("two")
+    figures = [[(e["step"], e["loss"], e["val_accuracy"]) for e in history] for history in (expected, resumed)]
+    assert figures[0] == figures[1] and len(expected) == 6
+    for first, second in zip(*(train.load(folder / name)[0].get_weights() for name in ("one", "two")), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+# -------------------------------------------------------------------------------------------------- low-rank updates
+
+
+def test_lora_trains_updates_of_its_rank_and_the_head(rows, models, tmp_path, monkeypatch):
+    """The folder is a plain model: the updates are in its kernels, and it predicts what the trained model did."""
+    encoder, trained = models / "bert" / "pretrained", []
+    save = train.save
+    monkeypatch.setattr(
+        train, "save", lambda folder, model, bundle: trained.append(model) or save(folder, model, bundle)
+    )
+    recipes.finetune(rows, rows[:16], encoder, tmp_path, lora=2, steps=40, batch_size=16, learning_rate=1e-2)
+    before, (after, bundle) = train.load_encoder(encoder)[0], train.load(tmp_path)
+    changes = moved(before, after)
+    changed = {name for name, difference in changes.items() if difference}
+    kernels = ("qkv", "attention_output", "feed_forward", "feed_forward_output")
+    expected = {name for name in changes if name[0].startswith("layer_") and name[1].endswith("kernel")}
+    assert len(expected) == 2 * len(kernels)
+    assert changed == expected | {name for name in changes if name[0] == "pooler"}
+    for layer in ("layer_0", "layer_1"):
+        for kernel in kernels:
+            old, new = (np.asarray(getattr(model.get_layer(layer), kernel).kernel) for model in (before, after))
+            singular = np.linalg.svd(new - old, compute_uv=False)
+            assert singular[1] > 1e-4 and singular[2] < 1e-5
+    assert not any("lora" in weight.name for weight in after.weights)
+    assert any("lora" in weight.name for weight in trained[0].weights)
+    inputs, _ = next(iter(targets.batches(bundle, lambda _: rows[:16], 16, 0)))
+    logits = [model(inputs, training=False)["logits"] for model in (trained[0], after)]
+    np.testing.assert_allclose(*logits, atol=1e-5)
+    assert np.abs(np.asarray(logits[0])).max() > 0.1
+
+
+def test_an_interrupted_run_with_lora(rows, models, tmp_path, monkeypatch):
+    check_resume(rows, models / "bert" / "pretrained", tmp_path, monkeypatch, lora=4)
+
+
+def test_the_default_rate_with_lora(rows, models, tmp_path, monkeypatch):
+    rates, fit = [], train.fit
+    monkeypatch.setattr(train, "fit", lambda *args, **more: rates.append(more["learning_rate"]) or fit(*args, **more))
+    for name, options in {"all": {}, "lora": {"lora": 1}}.items():
+        recipes.finetune(rows, rows[:4], models / "bert" / "pretrained", tmp_path / name, steps=1, **options)
+    assert rates[1] == pytest.approx(10 * rates[0])
+
+
+# ------------------------------------------------------------------------------------------------ gradual unfreezing
+
+
+def test_layers_are_unfrozen_from_the_top(rows, models, tmp_path, monkeypatch):
+    """80 rows in batches of 8 are 10 steps an epoch; the encoder has two layers and its embeddings."""
+    encoder, starts, fit = models / "bert" / "pretrained", [], train.fit
+    monkeypatch.setattr(train, "fit", lambda *args, **more: starts.append(more["starts"]) or fit(*args, **more))
+    options = {"batch_size": 8, "unfreeze": 0.2, "learning_rate": 1e-3, "evaluations": 1}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        recipes.finetune(rows, rows[:16], encoder, tmp_path / "short", steps=4, **options)
+    messages = [str(warning.message) for warning in caught if warning.category is UserWarning]
+    assert messages == ["unfreeze=0.2: 2 of 3 layers stay frozen to the end; unfreeze=0.1 would train all of them"]
+    assert {starts[0][name] for name in ("token_embedding", "embedding_norm", "position_embedding")} == {6}
+    assert (starts[0]["layer_0"], starts[0]["layer_1"]) == (4, 2) and not {"pooler", "logits"} & set(starts[0])
+    before = train.load_encoder(encoder)[0]
+    changes = moved(before, train.load(tmp_path / "short")[0])
+    assert {layer for (layer, _), difference in changes.items() if difference} == {"layer_1", "pooler"}
+    recipes.finetune(rows, rows[:16], encoder, tmp_path / "whole", epochs=0.8, **options)
+    changes = moved(before, train.load(tmp_path / "whole")[0])
+    assert {layer for (layer, _), difference in changes.items() if difference} >= {"token_embedding", "layer_0"}
+
+
+def test_an_interrupted_run_with_unfreezing(rows, models, tmp_path, monkeypatch):
+    """The power cut is before the embeddings are unfrozen."""
+    options = {"unfreeze": 0.3, "layer_decay": 0.9}
+    check_resume(rows, models / "bert" / "pretrained", tmp_path, monkeypatch, **options)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "options", "message"),
+    [
+        ("bert", {"lora": 2, "freeze": False}, "lora=2, freeze=False: .* leave freeze out"),
+        ("bert", {"lora": 2, "freeze": True}, "lora=2, freeze=True: .* leave freeze out"),
+        ("bert", {"lora": 2, "layer_decay": 0.9}, r"lora=2, layer_decay=0\.9: .* leave layer_decay out"),
+        ("bert", {"lora": 2, "from_scratch": True}, "lora=2, from_scratch=True: .* leave from_scratch out"),
+        ("bert", {"lora": 2, "unfreeze": 1.0}, r"lora=2, unfreeze=1\.0: .* leave unfreeze out"),
+        ("bert", {"unfreeze": 1.0, "freeze": True}, r"unfreeze=1\.0, freeze=True: a frozen encoder stays so"),
+        ("elmo", {"unfreeze": 1.0}, r"unfreeze=1\.0: the encoder is frozen; train it with freeze=False"),
+        ("elmo", {"layer_decay": 0.5}, r"layer_decay=0\.5: the encoder is frozen; train it with freeze=False"),
+        ("bert", {"lora": 0}, "lora=0: must be above 0"),
+        ("elmo", {"lora": 2}, "lora=2: low-rank updates are to a BERT's dense layers, and .* has none; freeze=True"),
+        ("words", {"lora": 2}, "lora=2: low-rank updates are to a BERT's dense layers, and words has none"),
+    ],
+)
+def test_options_that_do_not_fit(encoder, options, message, models, tmp_path):
+    """Refused before the data is read."""
+    encoder = encoder if encoder == "words" else models / encoder / "pretrained"
+    with pytest.raises(ValueError, match=message):
+        recipes.finetune("missing.tsv", "missing.tsv", encoder, tmp_path / "out", steps=1, **options)
+    assert not (tmp_path / "out").exists()
