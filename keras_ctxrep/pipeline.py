@@ -242,10 +242,7 @@ def bptt_segments_of_text(documents: Iterable[list[str]], streams: int, steps: i
     [['<S>', 'a'], ['<S>', 'c']]
     """
 
-    def split(document: list[str]) -> Iterator[list[str]]:
-        return filter(None, ([word.text for word in words(sentence)] for sentence in document))
-
-    return bptt_segments((split(document) for document in pieces(documents)), streams, steps)
+    return bptt_segments((filter(None, map(_split, document)) for document in pieces(documents)), streams, steps)
 
 
 def whole_sentences(
@@ -278,7 +275,7 @@ def bucketed_by_length(sentences: Iterable[str], batch_size: int, logits: int = 
     [[2, 3], [0]]
     """
     room = min(40 * batch_size, LOGITS // logits)
-    rows = (Row([word.text for word in words(sentence)]) for sentence in sentences)
+    rows = (Row(_split(sentence)) for sentence in sentences)
     numbered = ((number, row) for number, row in enumerate(rows) if len(row))
     while pool := list(itertools.islice(numbered, POOL * batch_size)):
         pool.sort(key=lambda pair: len(pair[1]))
@@ -289,6 +286,10 @@ def bucketed_by_length(sentences: Iterable[str], batch_size: int, logits: int = 
                 batch = []
             batch.append((number, row))
         yield batch
+
+
+def _split(sentence: str | Sequence[str]) -> list[str]:
+    return [word.text for word in words(sentence)] if isinstance(sentence, str) else [*sentence]
 
 
 # --------------------------------------------------------------------------------------------------- BERT's text

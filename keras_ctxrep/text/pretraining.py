@@ -367,11 +367,22 @@ def _packed(sentences: Iterable[np.ndarray], room: int) -> Iterator[list[int]]:
 def _encoded(
     documents: Iterable[list[str]], features: WordPieceFeatures, buffer: int
 ) -> Iterator[list[list[np.ndarray]]]:
-    """The piece ids of each sentence of each document, for about `buffer` sentences at a time."""
+    """The `piece_ids` of a text, for about `buffer` sentences at a time."""
     source = iter(documents)
     while pool := _first(source, buffer):
-        ids = iter(features.wordpiece.ids_batch([sentence for document in pool for sentence in document]))
-        yield [[np.array(next(ids), np.int32) for _ in document] for document in pool]
+        yield piece_ids(pool, features)
+
+
+def piece_ids(documents: Sequence[Sequence[str]], features: WordPieceFeatures) -> list[list[np.ndarray]]:
+    """The piece ids of each sentence of each document, int32 (pieces,).
+
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+    >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b"]))
+    >>> [[ids.tolist() for ids in document] for document in piece_ids([["a", "b a"], ["b"]], features)]
+    [[[5], [6, 5]], [[6]]]
+    """
+    ids = iter(features.wordpiece.ids_batch([sentence for document in documents for sentence in document]))
+    return [[np.array(next(ids), np.int32) for _ in document] for document in documents]
 
 
 def _first(documents: Iterator[list[str]], sentences: int) -> list[list[str]]:
