@@ -2,7 +2,7 @@
 
 A shard is a TFRecord file of `tf.train.Example`s, https://www.tensorflow.org/tutorials/load_data/tfrecord, made of one
 unit of the corpus by one pass over it. Its bytes are a function of the unit, the pass and the options: they depend
-neither on other shards nor on the number of processes.
+neither on other shards nor on the number of processes. TensorFlow is loaded by the functions that read and write.
 """
 
 import json
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from keras_ctxrep.text.bundle import sha256, written_whole
 from keras_ctxrep.text.corpus import pieces
@@ -122,6 +121,8 @@ def masked_record(example: Masked) -> Record:
 
 def masked_example(data: bytes) -> Masked:
     """The `Masked` of a record."""
+    import tensorflow as tf
+
     fields = tf.train.Example.FromString(data).features.feature
     tokens, positions, labels = (list(fields[name].int64_list.value) for name in ("tokens", "positions", "labels"))
     first, follows = (fields[name].int64_list.value[0] for name in ("first", "follows"))
@@ -135,6 +136,8 @@ def sentences_record(sentences: Iterable[Sequence[str]]) -> Record:
 
 def split_sentences(data: bytes) -> list[list[str]]:
     """The words of each sentence of a record."""
+    import tensorflow as tf
+
     values = tf.train.Example.FromString(data).features.feature["sentences"].bytes_list.value
     return [sentence.decode().split(" ") for sentence in values]
 
@@ -151,8 +154,9 @@ def write(path: str | Path, records: Iterable[Record]) -> None:
     ...     [split_sentences(record) for record in read(f"{folder}/a.tfrecord")]
     [[['a', 'b'], ['c']]]
     """
+    import tensorflow as tf
 
-    def feature(values: list) -> tf.train.Feature:
+    def feature(values: list) -> Any:
         if values and isinstance(values[0], bytes):
             return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
@@ -169,6 +173,8 @@ def read(path: str | Path) -> list[bytes]:
     Raises:
         ValueError: it is damaged, or no such file.
     """
+    import tensorflow as tf
+
     if os.path.exists(path) and not os.path.getsize(path):
         return []
     try:
@@ -329,6 +335,14 @@ def _begin(maker: Maker) -> None:
             os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
+    errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)  # what TensorFlow prints as it is loaded
+    try:
+        import tensorflow  # noqa: F401
+    finally:
+        os.dup2(errors, 2)
+        os.close(errors)
+        os.close(nowhere)
 
 
 def _made(number: int, unit: Unit) -> None:

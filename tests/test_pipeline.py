@@ -29,6 +29,19 @@ def test_one_pass_gives_every_example_once_and_pads_little():
     assert real / sum(len(row) for batch, _ in batches for row in batch) > 0.9
 
 
+@pytest.mark.parametrize("kind", ["sentences", "segments"])
+def test_padding_is_under_a_tenth_of_the_tokens(kind, rng):
+    """Lengths as of English sentences (24 words, up to 128) and of BERT's pairs (one in ten is shorter)."""
+    if kind == "sentences":
+        lengths = np.clip(rng.lognormal(np.log(20), 0.6, 20_000), 1, 128).astype(int)
+    else:
+        lengths = np.where(rng.random(20_000) < 0.1, rng.integers(5, 129, 20_000), rng.integers(110, 129, 20_000))
+    data = pipeline.dataset(lengths.tolist(), lambda rows, rng: np.array(rows), 32, lambda row: row, 1, repeat=True)
+    batches = list(data.take(600).as_numpy_iterator())
+    real, size = sum(batch.sum() for batch in batches), sum(len(batch) * batch.max() for batch in batches)
+    assert 1 - real / size < 0.1
+
+
 def test_without_a_seed_the_order_is_kept():
     batches = taken(pipeline.dataset(ROWS, collate, 8), 100)
     assert [row[0] for batch, _ in batches for row in batch] == list(range(1, 101))
