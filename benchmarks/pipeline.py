@@ -7,8 +7,8 @@ thread for the tokenizer; TensorFlow is loaded before, and the figure includes h
 
 Training: the model learns for some steps from raw text and from the prepared folder. The share of waiting is the time
 in `next(iterator)` over the time of a step with it, after five steps of warm-up. Padding is the share of positions
-without a token in these batches. On a CPU a step takes so long that waiting is near zero for any input; the speed of the
-input alone, without a model, shows what one process could feed an accelerator with.
+without a token in the batches of the input alone. On a CPU a step takes so long that waiting is near zero for any
+input; the speed of the input alone, without a model, shows what one process could feed an accelerator with.
 """
 
 import os
@@ -41,26 +41,21 @@ def training(family: str, corpus: list[Path], args: argparse.Namespace) -> None:
     with train.scope(args.precision):
         model = train.compile(plan.model(), optimizers.AdamW(1e-3))
     iterator = iter(plan.data(0))
-    waited, begin, real, size = 0.0, 0.0, 0, 0
+    waited = begin = 0.0
     for number in range(args.steps + WARM):
         if number == WARM:
             begin, waited = time.perf_counter(), 0.0
         before = time.perf_counter()
         batch = next(iterator)
         waited += time.perf_counter() - before
-        mask = batch[0]["mask"]
-        real, size = real + int(tf.reduce_sum(mask)), size + int(tf.size(mask))
         model.train_on_batch(*batch)  # gives the loss, and so waits for the device
     total = time.perf_counter() - begin
-    rate = args.steps / total
-    print(f"    padding {1 - real / size:.1%} of tokens; {rate:.2f} steps/s; waiting {waited / total:.2%} of step time")
-    iterator = iter(plan.data(0))
-    next(iterator)
-    count, begin = max(50, args.steps), time.perf_counter()
-    for _ in range(count):
-        next(iterator)
-    seconds = time.perf_counter() - begin
-    print(f"    input alone: {count / seconds:.0f} batches/s, {count * args.batch_size / seconds:,.0f} examples/s")
+    print(f"    {args.steps / total:.2f} steps/s, waiting {waited / total:.2%} of step time")
+    begin, real, size = time.perf_counter(), 0, 0
+    for batch in plan.data(0).take(args.batches):
+        real, size = real + int(tf.reduce_sum(batch[0]["mask"])), size + int(tf.size(batch[0]["mask"]))
+    rate, padding = args.batches * args.batch_size / (time.perf_counter() - begin), 1 - real / size
+    print(f"    input alone, from the first batch on: {rate:,.0f} examples/s, padding {padding:.1%} of tokens")
 
 
 def preparation(family: str, corpus: list[Path], out: Path, copies: int, args: argparse.Namespace, **more) -> None:
@@ -82,6 +77,7 @@ def main() -> None:
     parser.add_argument("--size", help="a published size (default: a small one)")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--batches", type=int, default=1000, help="of the input alone")
     parser.add_argument("--precision", default="float32")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

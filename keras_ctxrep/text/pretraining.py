@@ -458,11 +458,12 @@ class Masking:
         begins |= (
             np.diff(candidates, prepend=-1) > 1
         )  # a word begins after a marker, even one that lost its first piece
-        words = np.split(candidates, np.flatnonzero(begins)[1:]) if len(candidates) else []
+        starts, places = np.flatnonzero(begins).tolist(), candidates.tolist()
+        ends = [*starts[1:], len(places)]
         chosen: list[int] = []
-        for index in rng.permutation(len(words)):
-            if len(chosen) + len(words[index]) <= count:
-                chosen.extend(words[index].tolist())
+        for index in rng.permutation(len(starts)).tolist():
+            if len(chosen) + ends[index] - starts[index] <= count:
+                chosen.extend(places[starts[index] : ends[index]])
                 if len(chosen) == count:
                     break
         return np.array(sorted(chosen), np.int64)
