@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import random
 import shlex
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_ctxrep.text.bundle import sha256, written_whole
+from keras_ctxrep.text.bundle import sha256, temporary_folder, written_whole
 from keras_ctxrep.text.corpus import pieces
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, next_sentence_rows, piece_ids
@@ -279,7 +278,7 @@ def _counted(examples: Examples, counts: Counter[str]) -> Iterator[Record]:
 
 
 def make(maker: Maker, units: Iterable[tuple[int, Unit]], processes: int = 1) -> None:
-    """Makes the shards of units in parallel; one unit per process, and one more, is in memory at a time.
+    """Makes the shards of units in parallel; a unit per process, and two or three more, are in memory at a time.
 
     Args:
         maker: makes the shards of a unit.
@@ -373,18 +372,13 @@ def make_with_beam(maker: Maker, units: Iterable[tuple[int, Unit]], runner: str,
         pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={runner}", *shlex.split(options or "")]))
     except (ValueError, ImportError, AttributeError) as error:
         raise ValueError(f"runner={runner!r}: Apache Beam cannot run it: {error}") from None
-    folder = maker.folder / "units"
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
-    folder.mkdir()
-    try:
+    with temporary_folder(maker.folder / "units") as folder:
         numbers = []
         for number, unit in units:
             numbers.append(number)
             (folder / f"{number:05}.json").write_text(json.dumps(unit))
         with pipeline as root:
             _ = root | beam.Create(numbers) | beam.Reshuffle() | beam.Map(_made_from_file, maker, folder)
-    finally:
-        shutil.rmtree(folder)
 
 
 def _made_from_file(number: int, maker: Maker, folder: Path) -> None:
