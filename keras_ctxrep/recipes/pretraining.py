@@ -121,7 +121,12 @@ def _fit(model: keras.Model, plan: "_Plan", eval_model, settings: Pretraining, *
         optimizer = partial(optimizers.Adagrad, rate, gradient_scale=scale)
     shared = {entry.name: getattr(settings, entry.name) for entry in fields(Schedule)}
     shared["learning_rate"] = settings.learning_rate or 1e-3
-    return train.fit(model, plan.data, plan.validation, eval_model, optimizer=optimizer, **shared, **more)
+    strategy = model.distribute_strategy
+
+    def data(start: int) -> Any:
+        return pipeline.distributed(lambda: plan.data(start), strategy)
+
+    return train.fit(model, data, plan.validation, eval_model, optimizer=optimizer, **shared, **more)
 
 
 # ---------------------------------------------------------------------------------------------------------- details
