@@ -20,6 +20,7 @@ CONVERT = ["safetensors>=0.4", "h5py>=3.11"]
 HUB = ["keras-hub>=0.20", "huggingface-hub>=0.30"]
 DEMO = ["scikit-learn>=1.3"]
 PLOT = ["matplotlib>=3.8"]
+BEAM = ["apache-beam>=2.70"]
 DATA = ["tensorflow-datasets>=4.9", "importlib_resources"]  # the second is missing among its own requirements
 TESTS = ["pytest>=8", "pytest-xdist>=3.6", "filelock", "tensorboard", "jax", "seqeval", "scikit-learn", "scipy"]
 DEV = [*TESTS, "build", "ruff>=0.9", "pyright>=1.1.390"]
@@ -47,6 +48,7 @@ setup(
         "demo": DEMO + PLOT,
         "plot": PLOT,
         "data": DATA,
+        "beam": TF + BEAM,
         "tensorboard": ["tensorboard"],
         "dev": TF + EDGE + CONVERT + HUB + DEMO + PLOT + DATA + DEV,
     },

@@ -42,9 +42,7 @@ def _pretrain(args: argparse.Namespace) -> None:
 
 def _pretrain_flags(flags: Flags) -> None:
     flags.add("family", "what to train", choices=("elmo", "bert"))
-    flags.add(
-        "--corpus", "text files; BERT: or a folder that `prepare` wrote", nargs="+", required=True, metavar="FILE"
-    )
+    flags.add("--corpus", "text files, or a folder that `prepare` wrote", nargs="+", required=True, metavar="FILE")
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
     flags.add_options(
         options.Pretraining,
@@ -56,17 +54,17 @@ def _pretrain_flags(flags: Flags) -> None:
 def _prepare(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    values = given(args)
-    values.pop("family")
-    counts = recipes.prepare(**values)
-    more = f"{counts['copies']} passes, {counts['valid_examples']:,} more pairs held out"
-    _print_line(
-        f"{args.out}: {counts['examples']:,} pairs of segments, {counts['pieces'] / 1e6:.1f} million pieces, {more}"
-    )
+    counts = recipes.prepare(**given(args))
+    if counts["family"] == "elmo":
+        text = f"{counts['sentences']:,} sentences of {counts['words'] / 1e6:.1f} million words"
+    else:
+        text = f"{counts['examples']:,} pairs of segments, {counts['pieces'] / 1e6:.1f} million pieces, "
+        text += f"{counts['copies']} passes, {counts['valid_examples']:,} more pairs held out"
+    _print_line(f"{args.out}: {text}, {len(counts['shards'])} shards")
 
 
 def _prepare_flags(flags: Flags) -> None:
-    flags.add("family", "whose pretraining", choices=("bert",))
+    flags.add("family", "whose pretraining", choices=("elmo", "bert"))
     flags.add("--corpus", "text files", nargs="+", required=True, metavar="FILE")
     flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
     flags.add_options(options.Preparation)
@@ -544,9 +542,11 @@ COMMANDS = {
     "prepare": _Command(
         _prepare,
         _prepare_flags,
-        "mask a text once for BERT's pretraining",
-        "Writes pairs of segments with their masks to a folder, for `ctxrep pretrain bert --corpus FOLDER`: every run\n"
-        "over it then reads the same examples. Without it, new masks are drawn in every pass.",
+        "split a large text, and for BERT mask it, once before pretraining",
+        "Writes shards to a folder, for `ctxrep pretrain FAMILY --corpus FOLDER`: for ELMo sentences split into\n"
+        "words, for BERT pairs of segments with their masks. Without it, text is split and masked anew in every pass.\n"
+        "The shards are the same for any number of processes and any runner, and the same command resumes an\n"
+        "interrupted preparation.",
         True,
     ),
     "train": _Command(_train, _train_flags, "fine-tune an encoder for a task", "", True),

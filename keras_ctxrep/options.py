@@ -176,6 +176,7 @@ class Text(Seeded):
     vocab_sample: int = option(
         200_000, "sentences, drawn from the whole corpus, that a vocabulary is learned from", above=0, metavar="N"
     )
+    min_count: int = option(2, "ELMo: minimum count of a word in a learned vocabulary", above=0, metavar="N")
     cased: bool = option(False, "BERT: keep case and accents")
     init: str | Path | None = option(
         None,
@@ -222,7 +223,6 @@ class Pretraining(Text, Training):
     next_sentence: bool | None = option(
         None, "BERT: pairs of segments and next-sentence prediction, or texts alone (default: pairs, or as init has it)"
     )
-    min_count: int = option(2, "ELMo: minimum count of a word in a learned vocabulary", above=0, metavar="N")
     read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters")
     unroll: int | None = option(
         None,
@@ -251,8 +251,27 @@ class Pretraining(Text, Training):
 class Preparation(Text):
     """Options of `recipes.prepare`."""
 
-    max_length: int = option(128, "pieces per example; longer ones are cut", least=5, metavar="N")
-    copies: int = option(10, "passes over the text, each with new masks", above=0, metavar="N")
+    max_length: int = option(128, "BERT: pieces per example; longer ones are cut", least=5, metavar="N")
+    copies: int = option(10, "BERT: passes over the text, each with new masks", above=0, metavar="N")
+    processes: int = option(1, "number of processes that work in parallel", above=0, metavar="N", neutral=True)
+    runner: str | None = option(
+        None,
+        "work in a pipeline of Apache Beam instead: DirectRunner, FlinkRunner, SparkRunner or DataflowRunner",
+        metavar="NAME",
+        neutral=True,
+    )
+    runner_options: str | None = option(
+        None, "of the runner, in one string: '--flink_master=host:8081 --parallelism=8'", metavar="FLAGS", neutral=True
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.runner is not None and self.processes != 1:
+            raise ValueError(
+                f"processes={self.processes}, runner={self.runner!r}: give one of the two; a runner has its own options"
+            )
+        if self.runner is None and self.runner_options is not None:
+            raise ValueError(f"runner_options={self.runner_options!r}: without a runner")
 
 
 @dataclass(frozen=True)

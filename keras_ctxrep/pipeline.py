@@ -2,15 +2,18 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from keras_ctxrep.strategy import several_workers
 from keras_ctxrep.text.corpus import pieces
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures
 from keras_ctxrep.text.pretraining import (
+    WHOLE,
     BpttSegment,
     Masked,
     Masking,
@@ -25,6 +28,8 @@ from keras_ctxrep.text.tokens import words
 
 LOGITS = 1 << 27  # numbers that a full softmax may give for one batch: half a gigabyte in each direction
 POOL = 64  # batches whose examples are sorted by length together
+# of the machine whose batches are made: number of the first replica on it, replicas on it, replicas in all
+_REPLICAS: ContextVar[tuple[int, int, int]] = ContextVar("_REPLICAS", default=(0, 1, 1))
 
 
 def dataset(
@@ -124,7 +129,7 @@ def _cut(
 
 def collated(
     batches: Callable[[], Iterable[list]],
-    collate: Callable[[list, np.random.Generator], Any],
+    collate: Callable[..., Any],
     seed: int = 0,
     start: int = 0,
     cardinality: int = tf.data.INFINITE_CARDINALITY,
@@ -133,7 +138,7 @@ def collated(
 
     Args:
         batches: gives the batches from the first on, the same ones whenever it is called.
-        collate: as of `dataset`.
+        collate: as of `dataset`; within `distributed` it is also given the slice of the batch that it shall return.
         seed: of the generators that `collate` is given, one for each batch.
         start: batches left out at the beginning, which are not collated.
         cardinality: number of batches.
@@ -146,9 +151,19 @@ def collated(
     [[2, 3]]
     """
 
+    replica, own, replicas = _REPLICAS.get()
+
     def arrays(first: int) -> Iterator:
         for index, batch in enumerate(itertools.islice(batches(), first, None), first):
-            yield collate(batch, np.random.default_rng((seed, 1, index)))
+            rng = np.random.default_rng((seed, 1, index))
+            if replicas == 1:
+                yield collate(batch, rng)
+                continue
+            rows = len(batch) // replicas
+            part = collate(batch, rng, slice(replica * rows, (replica + own) * rows))
+            for number in range(own):
+                span = slice(number * rows, (number + 1) * rows)
+                yield tf.nest.map_structure(lambda array, span=span: array[span], part)
 
     def spec(array: np.ndarray) -> tf.TensorSpec:
         return tf.TensorSpec([None] * min(array.ndim, 2) + list(array.shape[2:]), array.dtype)
@@ -161,9 +176,38 @@ def collated(
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     options.autotune.enabled = False  # there is nothing to tune, and its thread delays the iterator's end by up to 60 s
+    if cardinality >= 0:
+        cardinality *= own
     if cardinality != tf.data.UNKNOWN_CARDINALITY:
         data = data.apply(tf.data.experimental.assert_cardinality(cardinality))
     return data.with_options(options).prefetch(4)
+
+
+def distributed(make: Callable[[], tf.data.Dataset], strategy: tf.distribute.Strategy):
+    """The batches of `make`, of which each of several workers collates its own rows only.
+
+    Left to itself, tf.data lets each worker make whole batches, and takes its rows of them.
+
+    Args:
+        make: gives endless batches by `sentences`, `running_text` or `segments`, of as many rows as all replicas
+            share in equal parts.
+        strategy: of the training.
+
+    Returns: what `fit` takes.
+    """
+    if not several_workers(strategy):
+        return make()
+
+    def local(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        replicas = context.num_replicas_in_sync
+        own = replicas // context.num_input_pipelines
+        token = _REPLICAS.set((context.input_pipeline_id * own, own, replicas))
+        try:
+            return make()
+        finally:
+            _REPLICAS.reset(token)
+
+    return strategy.distribute_datasets_from_function(local)
 
 
 # -------------------------------------------------------------------------------------------------- a biLM's text
@@ -194,8 +238,8 @@ def sentences(
     def epoch(number: int) -> Iterator[Row]:
         return (row for document in documents(number) for row in features.encode(document) if len(row))
 
-    def collate(rows, rng):
-        batch = language_model_batch(features, vocabulary, rows)
+    def collate(rows, rng, part=WHOLE):
+        batch = language_model_batch(features, vocabulary, rows, part)
         return for_sampling(*batch) if sampled else batch
 
     return dataset(epoch, collate, batch_size, seed=seed, repeat=True, start=start)
@@ -238,8 +282,8 @@ def running_text(
     def batches() -> Iterator[list[BpttSegment]]:
         return bptt_segments_of_text(text(), streams, steps)
 
-    def collate(batch, rng):
-        batch = stream_batch(features, vocabulary, batch)
+    def collate(batch, rng, part=WHOLE):
+        batch = stream_batch(features, vocabulary, batch, part)
         return for_sampling(*batch) if sampled else batch
 
     count = tf.data.INFINITE_CARDINALITY if epochs is None else sum(1 for _ in batches()) - start
@@ -253,10 +297,7 @@ def bptt_segments_of_text(documents: Iterable[list[str]], streams: int, steps: i
     [['<S>', 'a'], ['<S>', 'c']]
     """
 
-    def split(document: list[str]) -> Iterator[list[str]]:
-        return filter(None, ([word.text for word in words(sentence)] for sentence in document))
-
-    return bptt_segments((split(document) for document in pieces(documents)), streams, steps)
+    return bptt_segments((filter(None, map(_split, document)) for document in pieces(documents)), streams, steps)
 
 
 def whole_sentences(
@@ -289,7 +330,7 @@ def bucketed_by_length(sentences: Iterable[str], batch_size: int, logits: int = 
     [[2, 3], [0]]
     """
     room = min(40 * batch_size, LOGITS // logits)
-    rows = (Row([word.text for word in words(sentence)]) for sentence in sentences)
+    rows = (Row(_split(sentence)) for sentence in sentences)
     numbered = ((number, row) for number, row in enumerate(rows) if len(row))
     while pool := list(itertools.islice(numbered, POOL * batch_size)):
         pool.sort(key=lambda pair: len(pair[1]))
@@ -300,6 +341,10 @@ def bucketed_by_length(sentences: Iterable[str], batch_size: int, logits: int = 
                 batch = []
             batch.append((number, row))
         yield batch
+
+
+def _split(sentence: str | Sequence[str]) -> list[str]:
+    return [word.text for word in words(sentence)] if isinstance(sentence, str) else [*sentence]
 
 
 # --------------------------------------------------------------------------------------------------- BERT's text
@@ -327,9 +372,9 @@ def segments(
         start: batches left out at the beginning.
     """
 
-    def collate(pairs, rng):
+    def collate(pairs, rng, part=WHOLE):
         masked = pairs if masking is None else [masking(pair, rng) for pair in pairs]
-        inputs, targets, weights = pretrainer_batch(features, masked)
+        inputs, targets, weights = pretrainer_batch(features, masked, part)
         if not next_sentence:
             del targets["nsp_logits"], weights["nsp_logits"]
         return inputs, targets, weights

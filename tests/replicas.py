@@ -6,6 +6,7 @@ python tests/replicas.py one|mirrored|multiworker OUT.npz [KIND ...]
 import os
 import sys
 from dataclasses import asdict
+from functools import partial
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import keras
@@ -41,9 +42,9 @@ def language_model(samples=None, streams=False):
     bundle = Bundle("elmo", "language_model", ELMO | {"dropout": 0.0}, 8, vocab=WORDS)
     vocabulary, documents = Vocabulary(WORDS), [[sentence] for sentence in text(64)]
     if streams:
-        data = pipeline.running_text(bundle.features, vocabulary, lambda _: documents, BATCH, 4, bool(samples))
+        data = partial(pipeline.running_text, bundle.features, vocabulary, lambda _: documents, BATCH, 4, bool(samples))
     else:
-        data = pipeline.sentences(bundle.features, vocabulary, lambda _: documents, BATCH, bool(samples))
+        data = partial(pipeline.sentences, bundle.features, vocabulary, lambda _: documents, BATCH, bool(samples))
     config = elmo.Config(**bundle.config)
     return lambda: elmo.language_model(config, len(WORDS), samples, BATCH if streams else None), data, None
 
@@ -53,7 +54,8 @@ def pretrainer():
     bundle = Bundle("bert", "pretrainer", config, 16, vocab=PIECES)
     rows = bundle.features.encode(text(64))
     pairs = [(row, bool(number % 2)) for number, row in enumerate(rows)]
-    data = pipeline.segments(bundle.features, lambda _: pairs, BATCH, Masking(bundle.features.wordpiece), seed=0)
+    masking = Masking(bundle.features.wordpiece)
+    data = partial(pipeline.segments, bundle.features, lambda _: pairs, BATCH, masking, seed=0)
     return lambda: bert.pretrainer(bert.Config(**config)), data, None
 
 
@@ -168,7 +170,9 @@ def run(kind, name, microbatches=1):
         model = build()
     history = train.fit(
         model,
-        data,
+        (lambda start: pipeline.distributed(lambda: data(start=start), strategy.choose(name)))
+        if callable(data)
+        else data,
         steps=STEPS,
         evaluations=STEPS,
         loss=loss,

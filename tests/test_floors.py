@@ -33,6 +33,7 @@ FLOORS = {
     "keras_ctxrep.predict": 2,
     "keras_ctxrep.models": 2,
     "keras_ctxrep.pipeline": 2,
+    "keras_ctxrep.shards": 2,
     "keras_ctxrep.optimizers": 2,
     "keras_ctxrep.checkpoints": 2,
     "keras_ctxrep.metrics": 2,

@@ -1,12 +1,14 @@
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_ctxrep import pipeline
-from keras_ctxrep.text.features import CharacterFeatures
-from keras_ctxrep.text.pretraining import Vocabulary
+from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
+from keras_ctxrep.text.pretraining import Masking, Vocabulary
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
 
 def collate(rows, rng):
@@ -27,6 +29,19 @@ def test_one_pass_gives_every_example_once_and_pads_little():
     assert seen == list(range(1, 101))
     real = sum(value > 0 for batch, _ in batches for row in batch for value in row)
     assert real / sum(len(row) for batch, _ in batches for row in batch) > 0.9
+
+
+@pytest.mark.parametrize("kind", ["sentences", "segments"])
+def test_padding_is_under_a_tenth_of_the_tokens(kind, rng):
+    """Lengths as of English sentences (24 words, up to 128) and of BERT's pairs (one in ten is shorter)."""
+    if kind == "sentences":
+        lengths = np.clip(rng.lognormal(np.log(20), 0.6, 20_000), 1, 128).astype(int)
+    else:
+        lengths = np.where(rng.random(20_000) < 0.1, rng.integers(5, 129, 20_000), rng.integers(110, 129, 20_000))
+    data = pipeline.dataset(lengths.tolist(), lambda rows, rng: np.array(rows), 32, lambda row: row, 1, repeat=True)
+    batches = list(data.take(600).as_numpy_iterator())
+    real, size = sum(batch.sum() for batch in batches), sum(len(batch) * batch.max() for batch in batches)
+    assert 1 - real / size < 0.1
 
 
 def test_without_a_seed_the_order_is_kept():
@@ -165,6 +180,30 @@ def test_long_sentences_come_in_smaller_batches():
     sentences = ["x " * size for size in (100, 1, 0, 30, 2, 45)]
     batches = [[(number, len(row)) for number, row in batch] for batch in pipeline.bucketed_by_length(sentences, 2)]
     assert batches == [[(1, 1), (4, 2)], [(3, 30)], [(5, 45)], [(0, 100)]]
+
+
+@pytest.mark.parametrize("kind", ["sentences", "running_text", "segments"])
+def test_the_rows_of_each_worker_are_those_of_the_whole_batch(kind):
+    """Two workers of two replicas each: their elements in turn are the batch, padded and weighted as a whole."""
+    if kind == "segments":
+        features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b"]), 16)
+        rows = features.encode([" ".join("ab"[i % 2] for i in range(1 + n % 9)) for n in range(24)])
+        pairs = [(row, bool(n % 2)) for n, row in enumerate(rows)]
+        make = partial(pipeline.segments, features, lambda _: pairs, 8, Masking(features.wordpiece), seed=0)
+    elif kind == "sentences":
+        make = partial(pipeline.sentences, FEATURES, VOCABULARY, lambda _: [["a b", "c", "b", "a c b"]] * 3, 8)
+    else:
+        make = partial(pipeline.running_text, FEATURES, VOCABULARY, lambda _: [["a b", "c"], ["b b a c"]] * 5, 8, 4)
+    whole = list(make(start=1).take(3).as_numpy_iterator())
+    parts = []
+    for worker in range(2):
+        token = pipeline._REPLICAS.set((2 * worker, 2, 4))
+        parts.append(list(make(start=1).take(6).as_numpy_iterator()))
+        pipeline._REPLICAS.reset(token)
+    for number, batch in enumerate(whole):
+        replicas = [part[2 * number + index] for part in parts for index in range(2)]
+        joined = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *replicas)
+        tf.nest.map_structure(np.testing.assert_array_equal, joined, batch)
 
 
 def test_seeds():

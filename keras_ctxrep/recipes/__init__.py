@@ -5,7 +5,8 @@ from pathlib import Path
 
 from keras_ctxrep.recipes.embedding import embed
 from keras_ctxrep.recipes.finetuning import IN_MEMORY, finetune
-from keras_ctxrep.recipes.pretraining import prepare, pretrain
+from keras_ctxrep.recipes.preparing import prepare
+from keras_ctxrep.recipes.pretraining import pretrain
 from keras_ctxrep.recipes.scoring import score, score_sentences
 from keras_ctxrep.recipes.sweeping import sweep
 from keras_ctxrep.runs import options_from_run

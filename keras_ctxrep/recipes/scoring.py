@@ -11,7 +11,7 @@ import numpy as np
 from keras_ctxrep import pipeline, tasks, train
 from keras_ctxrep.models import elmo
 from keras_ctxrep.predict import Predictor
-from keras_ctxrep.recipes.pretraining import masked_once, watched
+from keras_ctxrep.recipes.corpora import masked_once, watched
 from keras_ctxrep.recipes.targets import Data, fitting
 from keras_ctxrep.text.bundle import Bundle, written_whole
 from keras_ctxrep.text.corpus import documents

@@ -15,6 +15,7 @@ from typing import IO
 
 BLOCK = 10  # sentences in a block of held-out text
 LONGEST = 10_000  # longer documents are split into parts of so many sentences
+UNIT = 4_000_000  # bytes of text in a unit of work
 OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
@@ -156,6 +157,28 @@ def pieces(documents: Iterable[list[str]], size: int = 100) -> Iterator[list[str
     [['a', 'b'], ['c']]
     """
     return (document[i : i + size] for document in documents for i in range(0, len(document), size))
+
+
+def units(documents: Iterable[list[str]], size: int = UNIT) -> Iterator[list[list[str]]]:
+    """Consecutive documents of about `size` bytes of text together; a short rest is part of the last unit.
+
+    >>> list(units([["ab"], ["c"], ["d"], ["e"]], size=4))
+    [[['ab'], ['c']], [['d'], ['e']]]
+    """
+    last: list[list[str]] = []
+    unit: list[list[str]] = []
+    count = 0
+    for document in documents:
+        unit.append(document)
+        count += sum(len(sentence.encode("utf-8", "surrogatepass")) + 1 for sentence in document)
+        if count >= size:
+            if last:
+                yield last
+            last, unit, count = unit, [], 0
+    if last and 2 * count < size:
+        yield last + unit
+    else:
+        yield from filter(None, (last, unit))
 
 
 def shuffled(

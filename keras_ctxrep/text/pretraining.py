@@ -72,21 +72,32 @@ class Vocabulary:
         return np.array([self._lines.get(word, 3) - 1 for word in sentence], np.int32)
 
 
+WHOLE = slice(None)
+
+
 def language_model_batch(
-    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, rows: Sequence[Row]
+    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, rows: Sequence[Row], part: slice = WHOLE
 ) -> tuple[dict, dict, dict]:
     """(inputs, targets, weights) of the bidirectional language model, from rows of sentences.
 
     Peters et al. 2018, eq. 1 of section 3.1: the forward direction predicts w1 .. wn, </S> and the backward direction
     <S>, w1 .. wn, each from the words on its other side.
 
+    Args:
+        features, vocabulary: text to ids.
+        rows: of the batch.
+        part: the rows to return, padded and weighted as in the whole batch.
+
     Returns: inputs as from `features`; targets {"forward_logits", "backward_logits"}, int32 (B, T+1); weights with the
         same keys, float32 (B, T+1), scaled so that the mean over all positions is the mean over the real ones: the loss
         and its gradient are then exact on any number of replicas.
     """
-    inputs = features.collate(rows)
+    length = max(map(len, rows))
+    scale = np.float32(len(rows) * (length + 1)) / np.float32(sum(map(len, rows)) + len(rows))
+    rows = rows[part]
+    inputs = features.collate(rows, length)
     mask = inputs["mask"]
-    batch, length = mask.shape
+    batch = len(rows)
     ids = np.zeros((batch, length), np.int32)
     ids[mask.astype(bool)] = vocabulary.ids([word for row in rows for word in row.tokens])
     sizes = mask.sum(1)
@@ -94,7 +105,7 @@ def language_model_batch(
     forward[np.arange(batch), sizes] = 1  # </S>
     backward = np.concatenate([np.zeros((batch, 1), np.int32), ids], 1)  # <S> is 0
     weights = (np.arange(length + 1) <= sizes[:, None]).astype(np.float32)
-    weights *= weights.size / weights.sum()
+    weights *= scale
     targets = {"forward_logits": forward, "backward_logits": backward}
     # a copy for each output: TensorFlow takes over the memory and may write into it
     return inputs, targets, {name: weights.copy() for name in targets}
@@ -148,16 +159,26 @@ def bptt_segments(
 
 
 def stream_batch(
-    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, batch: Sequence[BpttSegment]
+    features: CharacterFeatures | WordFeatures,
+    vocabulary: Vocabulary,
+    batch: Sequence[BpttSegment],
+    part: slice = WHOLE,
 ) -> tuple[dict, dict, dict]:
     """(inputs, targets, weights) of a biLM with `streams`, from a batch that `bptt_segments` yields.
+
+    Args:
+        features, vocabulary, part: as of `language_model_batch`.
+        batch: a segment for each stream.
 
     Returns: inputs {"char_ids", "char_ids_reverse": int32 (B, T, W), "mask": int32 (B, T)}; targets
         {"forward_logits", "backward_logits"}, int32 (B, T); weights with the same keys, scaled as in
         `language_model_batch`.
     """
+    sizes = [len(segment.words) for segment in batch]
+    length, batch = max(sizes), batch[part]
+    scale = np.float32(len(sizes) * length / sum(sizes))
     inputs, reverse = (
-        features.collate([Row(words) for words in rows])
+        features.collate([Row(words) for words in rows], length)
         for rows in ([segment.words for segment in batch], [segment.reverse for segment in batch])
     )
     real = inputs["mask"].astype(bool)
@@ -168,7 +189,7 @@ def stream_batch(
     ):
         targets[name] = np.zeros(real.shape, np.int32)
         targets[name][real] = vocabulary.ids(words)
-    weights = real * np.float32(real.size / real.sum())
+    weights = real * scale
     ids = features.keys[0]
     return inputs | {f"{ids}_reverse": reverse[ids]}, targets, {name: weights.copy() for name in targets}
 
@@ -367,11 +388,22 @@ def _packed(sentences: Iterable[np.ndarray], room: int) -> Iterator[list[int]]:
 def _encoded(
     documents: Iterable[list[str]], features: WordPieceFeatures, buffer: int
 ) -> Iterator[list[list[np.ndarray]]]:
-    """The piece ids of each sentence of each document, for about `buffer` sentences at a time."""
+    """The `piece_ids` of a text, for about `buffer` sentences at a time."""
     source = iter(documents)
     while pool := _first(source, buffer):
-        ids = iter(features.wordpiece.ids_batch([sentence for document in pool for sentence in document]))
-        yield [[np.array(next(ids), np.int32) for _ in document] for document in pool]
+        yield piece_ids(pool, features)
+
+
+def piece_ids(documents: Sequence[Sequence[str]], features: WordPieceFeatures) -> list[list[np.ndarray]]:
+    """The piece ids of each sentence of each document, int32 (pieces,).
+
+    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+    >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b"]))
+    >>> [[ids.tolist() for ids in document] for document in piece_ids([["a", "b a"], ["b"]], features)]
+    [[[5], [6, 5]], [[6]]]
+    """
+    ids = iter(features.wordpiece.ids_batch([sentence for document in documents for sentence in document]))
+    return [[np.array(next(ids), np.int32) for _ in document] for document in documents]
 
 
 def _first(documents: Iterator[list[str]], sentences: int) -> list[list[str]]:
@@ -447,30 +479,42 @@ class Masking:
         begins |= (
             np.diff(candidates, prepend=-1) > 1
         )  # a word begins after a marker, even one that lost its first piece
-        words = np.split(candidates, np.flatnonzero(begins)[1:]) if len(candidates) else []
+        starts, places = np.flatnonzero(begins).tolist(), candidates.tolist()
+        ends = [*starts[1:], len(places)]
         chosen: list[int] = []
-        for index in rng.permutation(len(words)):
-            if len(chosen) + len(words[index]) <= count:
-                chosen.extend(words[index].tolist())
+        for index in rng.permutation(len(starts)).tolist():
+            if len(chosen) + ends[index] - starts[index] <= count:
+                chosen.extend(places[starts[index] : ends[index]])
                 if len(chosen) == count:
                     break
         return np.array(sorted(chosen), np.int64)
 
 
-def pretrainer_batch(features: WordPieceFeatures, examples: Sequence[Masked]) -> tuple[dict, dict, dict]:
+def pretrainer_batch(
+    features: WordPieceFeatures, examples: Sequence[Masked], part: slice = WHOLE
+) -> tuple[dict, dict, dict]:
     """(inputs, targets, weights) of BERT's pretraining.
+
+    Args:
+        features: gives padding.
+        examples: of the batch.
+        part: as of `language_model_batch`.
 
     Returns: inputs with "mlm_positions", int32 (B, P), padded with 0; targets {"mlm_logits": int32 (B, P),
         "nsp_logits": int32 (B,)}, 0 = the second segment follows, as published; weights with the same keys, those of
         the MLM scaled so that the mean over all positions is the mean over the real ones.
     """
-    inputs = features.collate([Row(example.tokens, first=example.first) for example in examples])
+    length = max(len(example.tokens) for example in examples)
     sizes = np.array([len(example.positions) for example in examples])
-    real = np.arange(max(1, sizes.max())) < sizes[:, None]  # (B, P)
+    most = max(1, sizes.max())
+    scale = np.float32(sizes.size * most / max(1, sizes.sum()))
+    examples, sizes = examples[part], sizes[part]
+    inputs = features.collate([Row(example.tokens, first=example.first) for example in examples], length)
+    real = np.arange(most) < sizes[:, None]  # (B, P)
     positions, labels = np.zeros(real.shape, np.int32), np.zeros(real.shape, np.int32)
     positions[real] = [position for example in examples for position in example.positions]
     labels[real] = [label for example in examples for label in example.labels]
-    weights = real * np.float32(real.size / max(1, real.sum()))
+    weights = real * scale
     targets = {"mlm_logits": labels, "nsp_logits": np.array([not example.follows for example in examples], np.int32)}
     scaled = {"mlm_logits": weights, "nsp_logits": np.ones(len(examples), np.float32)}
     return inputs | {"mlm_positions": positions}, targets, scaled

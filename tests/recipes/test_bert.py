@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, recipes, tasks, train
+from keras_ctxrep import cli, recipes, shards, tasks, train
 from keras_ctxrep.models import bert, heads
 from keras_ctxrep.text.corpus import documents
-from keras_ctxrep.text.pretraining import PREPARED, read_masked
+from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
 WORDS = [f"w{number}" for number in range(30)]
@@ -84,7 +84,7 @@ def test_prepared_examples(prepared, corpus):
     manifest = json.loads((prepared / PREPARED).read_text())
     text = {line for document in documents([corpus]) for line in document}
     names = [name for name in manifest["files"] if name.startswith("train-")]
-    examples = [example for name in names for example in read_masked(prepared / name)]
+    examples = [shards.masked_example(record) for name in names for record in shards.read(prepared / name)]
     assert manifest["examples"] == len(examples)
     assert manifest["pieces"] == sum(len(example.tokens) for example in examples)
     pieces = WordPiece([*SPECIAL_PIECES, *WORDS])
@@ -132,8 +132,8 @@ def test_a_folder_that_is_not_prepared_or_was_changed(prepared, tmp_path):
         recipes.pretrain("bert", [tmp_path], tmp_path / "out", size="test", max_length=24, steps=1)
     for path in prepared.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    (tmp_path / "train-00001.npz").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"train-00001\.npz: not what `ctxrep prepare` wrote"):
+    (tmp_path / "train-00000-01.tfrecord").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"train-00000-01\.tfrecord: not what `ctxrep prepare` wrote"):
         recipes.pretrain("bert", [tmp_path], tmp_path / "out", size="test", max_length=24, steps=1)
 
 

@@ -1,0 +1,114 @@
+"""Text and vocabulary of a corpus, for pretraining and for the preparation of its text."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from keras_ctxrep import __version__
+from keras_ctxrep.download import cache_folder
+from keras_ctxrep.options import Text
+from keras_ctxrep.text.bundle import sha256, written_whole
+from keras_ctxrep.text.corpus import documents, hold_out, sample, without
+from keras_ctxrep.text.features import WordPieceFeatures
+from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs
+from keras_ctxrep.text.tokens import WordPiece, read_vocab, vocab_text, words
+
+NO_PAIRS = "the held-out text has no pair of segments: one sentence a line, an empty line between documents"
+
+Read = Callable[[Sequence[str | Path]], Iterator[list[str]]]  # files -> the documents to train on
+
+
+def held_out(corpus: Sequence[str | Path], valid: str | Path | None, seed: int):
+    """The held-out documents, and a function that reads the others from some files."""
+    held = list(documents([valid])) if valid is not None else hold_out(watched(documents(corpus)), seed=seed)
+
+    def read(paths: Sequence[str | Path]) -> Iterator[list[str]]:
+        return without(documents(paths), held if valid is None else [])
+
+    if next(read(corpus), None) is None:
+        raise ValueError("no text is left to train on after a part is held out: give a file of held-out text")
+    return held, read
+
+
+def learned(
+    learn: Callable[[list[str]], list[str]], corpus: Sequence[str | Path], read: Read, settings: Text
+) -> list[str]:
+    """A vocabulary learned from `settings.vocab_sample` sentences, once for each corpus: it is kept in the cache."""
+    names = ("seed", "vocab_size", "vocab_sample", "min_count", "cased")
+    options = {name: getattr(settings, name) for name in names} | {"held_out": settings.valid is None}
+    key = json.dumps([learn.__qualname__, options, [sha256(path) for path in corpus], __version__])
+    path = cache_folder() / "vocabularies" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.txt"
+    if path.exists():
+        return read_vocab(path)
+    vocab = learn(sample(watched(read(corpus)), settings.vocab_sample, settings.seed))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole(path) as temporary:
+        temporary.write_text(vocab_text(vocab), encoding="utf-8")
+    return vocab
+
+
+def wordpiece_of(initial: Any, settings: Text, corpus: Sequence[str | Path], read: Read) -> WordPiece:
+    """The tokenizer of the initial model, of the given vocabulary, or one learned from the text."""
+    if initial is not None:
+        if settings.vocab is not None or settings.cased:
+            raise ValueError("the model to start from keeps its vocabulary and casing: leave out vocab and cased")
+        if not isinstance(initial.features, WordPieceFeatures):
+            raise ValueError(f"a model of the family {initial.family!r} has no word pieces")
+        return initial.features.wordpiece
+    lowercase = not settings.cased
+    if settings.vocab is not None:
+        return WordPiece(read_vocab(settings.vocab), lowercase)
+
+    def learn(sentences: list[str]) -> list[str]:
+        return WordPiece.train(sentences, settings.vocab_size, lowercase).vocab
+
+    return WordPiece(learned(learn, corpus, read, settings), lowercase)
+
+
+def word_vocabulary(settings: Text, initial: Any, corpus: Sequence[str | Path], read: Read) -> Vocabulary:
+    """The words a biLM predicts: of the given file, of the initial model, or counted on the text."""
+
+    def count(sentences: list[str]) -> list[str]:
+        return Vocabulary.count(split(sentences), settings.min_count, settings.vocab_size).vocab
+
+    given = given_words(settings, initial)
+    return Vocabulary(learned(count, corpus, read, settings) if given is None else given)
+
+
+def given_words(settings: Text, initial: Any) -> list[str] | None:
+    """The vocabulary of the given file or of the initial model, if there is one."""
+    if settings.vocab is not None:
+        return read_vocab(settings.vocab)
+    return list(initial.vocab) or None if initial is not None else None
+
+
+def split(sentences: Iterable[str]) -> Iterator[list[str]]:
+    """The words of each sentence."""
+    return ([word.text for word in words(sentence)] for sentence in sentences)
+
+
+def casing(wordpiece: WordPiece) -> dict[str, Any]:
+    """How a tokenizer treats case, accents and Chinese characters, as arguments of `WordPiece`."""
+    return {name: getattr(wordpiece, name) for name in ("lowercase", "strip_accents", "split_cjk")}
+
+
+def masked_once(
+    held: Iterable[list[str]], features: WordPieceFeatures, masking: Masking, seed: int = 0, segments=segment_pairs
+) -> list[Masked]:
+    """Held-out text, masked once, so that the metrics depend neither on batches nor on the number of passes."""
+    rng = np.random.default_rng(seed)
+    return [masking(pair, rng) for pair in segments(held, features, rng)]
+
+
+def watched(items: Iterable[list[str]], label: str = "reading") -> Iterator[list[str]]:
+    """Passes documents on and shows a progress bar over their sentences."""
+    with tqdm(desc=label, unit=" sentences", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
+        for item in items:
+            yield item
+            bar.update(len(item))

@@ -1,0 +1,270 @@
+"""Preparing a corpus for pretraining: from text files to a folder of shards, and reading such folders."""
+
+import itertools
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from keras_ctxrep import __version__, shards
+from keras_ctxrep.options import Preparation
+from keras_ctxrep.recipes.corpora import (
+    NO_PAIRS,
+    casing,
+    given_words,
+    held_out,
+    masked_once,
+    word_vocabulary,
+    wordpiece_of,
+)
+from keras_ctxrep.runs import Run
+from keras_ctxrep.shards import Maker, MaskedPairs, SplitSentences
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import NAME, VOCAB, sha256, written_whole
+from keras_ctxrep.text.corpus import UNIT, units
+from keras_ctxrep.text.features import WordPieceFeatures
+from keras_ctxrep.text.pretraining import PREPARED, Masked, Masking, read_masked
+from keras_ctxrep.text.tokens import read_vocab, vocab_text
+
+VALID = "valid.tfrecord"
+PAIRS, DOCUMENTS = 10_000, 1_000  # in the buffer that BERT's and a biLM's records are drawn from
+
+
+def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert", **options) -> dict:
+    """Splits a text once, and for BERT masks it, and writes shards to a folder that `pretrain` reads.
+
+    For BERT as the reference implementation does it, https://github.com/google-research/bert,
+    create_pretraining_data.py; `copies` is its dupe_factor. For a biLM, sentences that are split into words.
+    Pretraining reads the shards and needs no tokenizer then.
+
+    The corpus is cut into units of 4 MB of text; each unit and pass gives a shard, which depends on nothing else but
+    the options: the same files for any number of processes and for any runner. An interrupted preparation continues
+    with the shards that are missing. In a script, several processes need the usual `if __name__ == "__main__":`.
+
+    Args:
+        corpus: as of `pretrain`.
+        out: the folder: train-*.tfrecord, valid.tfrecord, vocab.txt and prepared.json, which is written last.
+        family: "bert" or "elmo".
+        options: fields of `keras_ctxrep.options.Preparation`.
+
+    Returns: the contents of prepared.json: the settings, counts and hashes.
+
+    Raises:
+        TypeError: no such option.
+        ValueError: no text, a vocabulary that does not fit, an argument out of range, or `out` is a model folder.
+    """
+    out, settings = Path(out), Preparation.of(options, "prepare")
+    _check(family, corpus, out, settings)
+    run = Run.of("prepare", settings, family=family, corpus=[Path(path) for path in corpus], made=[__version__, UNIT])
+    finished = _finished(out, run.identity)
+    if finished is not None:
+        return finished
+    initial = None if settings.init is None else bundles.load(settings.init)
+    held, read = held_out(corpus, settings.valid, settings.seed)
+    plan = (_bert if family == "bert" else _elmo)(settings, initial, corpus, read, held)
+    maker = Maker(out, run.identity, plan.copies, plan.examples)
+    _begin(maker)
+    shards.write(out / VALID, plan.held)
+    with written_whole(out / VOCAB) as path:
+        path.write_bytes(vocab_text(plan.vocab).encode())
+    count = _make(maker, read(corpus), settings)
+    return _finish(maker, count, {"family": family, "identity": run.identity, **plan.settings, "seed": settings.seed})
+
+
+def _check(family: str, corpus: Sequence[str | Path], out: Path, settings: Preparation) -> None:
+    if family not in ("bert", "elmo"):
+        raise ValueError(f"family={family!r}: elmo or bert")
+    if isinstance(corpus, str | Path):
+        raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
+    if (out / NAME).exists():
+        raise ValueError(f"{out}: a model folder; choose another one to write to")
+    names = {"bert": ("min_count",), "elmo": ("whole_words", "cased", "copies", "max_length")}[family]
+    defaults = {entry.name: entry.default for entry in fields(settings)}
+    for name in names:
+        if getattr(settings, name) != defaults[name]:
+            other = {"bert": "elmo", "elmo": "bert"}[family]
+            raise ValueError(f"{name}={getattr(settings, name)}: an option of `prepare {other}`")
+
+
+class _Plan(NamedTuple):
+    """What to prepare: examples of a unit, passes, held-out records, vocabulary, and settings for prepared.json."""
+
+    examples: Any
+    copies: int
+    held: list[shards.Record]
+    vocab: Sequence[str]
+    settings: dict[str, Any]
+
+
+def _bert(settings: Preparation, initial: Any, corpus, read, held) -> _Plan:
+    wordpiece = wordpiece_of(initial, settings, corpus, read)
+    features = WordPieceFeatures(wordpiece, settings.max_length)
+    masking = Masking(wordpiece, whole_words=settings.whole_words)
+    valid = [shards.masked_record(example) for example in masked_once(held, features, masking, settings.seed)]
+    if not valid:
+        raise ValueError(NO_PAIRS)
+    kept = {"max_length": settings.max_length, "whole_words": settings.whole_words, **casing(wordpiece)}
+    vocab = tuple(wordpiece.vocab)
+    examples = MaskedPairs(vocab, casing(wordpiece), settings.max_length, settings.whole_words, settings.seed)
+    return _Plan(examples, settings.copies, valid, vocab, kept | {"copies": settings.copies})
+
+
+def _elmo(settings: Preparation, initial: Any, corpus, read, held) -> _Plan:
+    vocab = word_vocabulary(settings, initial, corpus, read).vocab
+    examples = SplitSentences()
+    valid = [record for _, records in examples(0, held, [0]) for record, _ in records]
+    return _Plan(examples, 1, valid, vocab, {"learned_vocab": given_words(settings, initial) is None})
+
+
+def _finished(out: Path, identity: str) -> dict | None:
+    """The contents of prepared.json if the same command has ended before and its files are unchanged."""
+    try:
+        prepared = json.loads((out / PREPARED).read_text())
+        if prepared["identity"] == identity and not _changed(out, prepared["files"]):
+            return prepared
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass
+    return None
+
+
+def _begin(maker: Maker) -> None:
+    """Removes what an earlier preparation left, except the shards of an interrupted one with the same options."""
+    maker.folder.mkdir(parents=True, exist_ok=True)
+    (maker.folder / PREPARED).unlink(missing_ok=True)
+    digits = "[0-9][0-9][0-9][0-9][0-9]"
+    for path in maker.folder.glob("valid.npz"):
+        path.unlink()
+    for pattern in (f"train-{digits}.npz", f"train-{digits}*-[0-9][0-9]*.tfrecord"):
+        for path in maker.folder.glob(pattern):
+            if maker.record(path.name) is None:
+                path.unlink()
+                path.with_suffix(".json").unlink(missing_ok=True)
+
+
+def _make(maker: Maker, text: Iterable[list[str]], settings: Preparation) -> int:
+    """Makes the shards; the number of units."""
+    count = 0
+
+    def unfinished() -> Iterator[tuple[int, shards.Unit]]:
+        nonlocal count
+        with tqdm(desc="preparing", unit=" units", file=sys.stderr, leave=False, disable=None) as bar:
+            for count, unit in enumerate(units(text, UNIT), 1):
+                if maker.missing(count - 1):
+                    yield count - 1, unit
+                bar.update()
+
+    if settings.runner is None:
+        shards.make(maker, unfinished(), settings.processes)
+    else:
+        shards.make_with_beam(maker, unfinished(), settings.runner, settings.runner_options)
+    return count
+
+
+def _finish(maker: Maker, units_: int, settings: dict) -> dict:
+    """Writes prepared.json, and removes the shards' own records, whose contents are in it."""
+    names = [maker.name(number, copy) for number in range(units_) for copy in range(maker.copies)]
+    records: dict[str, dict] = {}
+    for name in names:
+        record = maker.record(name)
+        if record is None:
+            raise ValueError(f"{maker.folder / name}: was not made; do all machines write to this folder?")
+        records[name] = record
+    totals: Counter[str] = Counter()
+    for record in records.values():
+        totals.update(record["counts"])
+    if not totals:
+        raise ValueError("nothing to train on: one sentence a line, an empty line between documents")
+    hashes = {name: sha256(maker.folder / name) for name in (VALID, VOCAB)}
+    prepared = {
+        **settings,
+        "units": units_,
+        **totals,
+        f"valid_{next(iter(totals))}": len(shards.read(maker.folder / VALID)),
+        "shards": {name: record["counts"] for name, record in records.items()},
+        "files": hashes | {name: record["sha256"] for name, record in records.items()},
+    }
+    with written_whole(maker.folder / PREPARED) as path:
+        path.write_text(json.dumps(prepared, indent=1))
+    for name in names:
+        (maker.folder / name).with_suffix(".json").unlink()
+    return prepared
+
+
+# --------------------------------------------------------------------------------------------------- prepared folders
+
+
+class Prepared(NamedTuple):
+    """A folder that `prepare` wrote."""
+
+    folder: Path
+    settings: dict[str, Any]  # the contents of prepared.json
+
+    @property
+    def vocab(self) -> list[str]:
+        """The contents of vocab.txt."""
+        return read_vocab(self.folder / VOCAB)
+
+    @property
+    def files(self) -> list[Path]:
+        """The shards."""
+        return [self.folder / name for name in self.settings["files"] if name.startswith("train-")]
+
+    def pairs(self, seed: int, epoch: int) -> Iterator[Masked]:
+        """BERT's examples in the random order of an epoch."""
+        if self.files[0].suffix == ".npz":  # of version 0.2
+            rng, files = np.random.default_rng((seed, epoch)), self.files
+            orders = (read_masked(files[index], rng.permutation) for index in rng.permutation(len(files)))
+            return itertools.chain.from_iterable(orders)
+        return map(shards.masked_example, shards.shuffled(self.files, seed, epoch, PAIRS))
+
+    def held_pairs(self) -> list[Masked]:
+        """BERT's held-out examples."""
+        if (self.folder / VALID).exists():
+            return [*map(shards.masked_example, shards.read(self.folder / VALID))]
+        return list(read_masked(self.folder / "valid.npz"))
+
+    def documents(self, seed: int, epoch: int) -> Iterator[list[list[str]]]:
+        """A biLM's documents in the random order of an epoch, each sentence split into words."""
+        return map(shards.split_sentences, shards.shuffled(self.files, seed, epoch, DOCUMENTS))
+
+    def held_documents(self) -> list[list[list[str]]]:
+        """A biLM's held-out documents."""
+        return [*map(shards.split_sentences, shards.read(self.folder / VALID))]
+
+
+def prepared_folder(corpus: Sequence[str | Path], family: str) -> Prepared | None:
+    """The prepared folder that a corpus is, if it is one; its hashes are checked.
+
+    Raises:
+        ValueError: a folder that was not prepared, or for the other family, or that has changed, or one among others.
+    """
+    folders = [Path(path) for path in corpus if Path(path).is_dir()]
+    if not folders:
+        return None
+    folder = folders[0]
+    if len(corpus) > 1:
+        raise ValueError(f"{folder}: a folder; give either one folder that `ctxrep prepare` wrote, or text files")
+    try:
+        settings = json.loads((folder / PREPARED).read_text())
+        own, files = settings["family"], dict(settings["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder}: no {PREPARED} that can be read; run `ctxrep prepare` into it: {error}") from None
+    if own != family:
+        raise ValueError(f"{folder}: prepared for {own}; run `ctxrep prepare {family}`")
+    for name in _changed(folder, files):
+        raise ValueError(
+            f"{folder / name}: not what `ctxrep prepare` wrote; copy the whole folder again, or prepare again"
+        )
+    return Prepared(folder, settings)
+
+
+def _changed(folder: Path, files: dict[str, str]) -> list[str]:
+    """The names of files whose hash differs, or that are missing."""
+    paths = {name: folder / Path(name).name for name in files}
+    return [name for name, path in paths.items() if not path.is_file() or sha256(path) != files[name]]
