@@ -7,27 +7,22 @@ train.save("run", model, bundle)
 model, bundle = train.load("run")
 """
 
-import math
 import signal
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 import tokenizers
-from tqdm import tqdm
 
-from keras_ctxrep import __version__, checkpoints, fields, history, tasks
-from keras_ctxrep.checkpoints import Checkpoint, State
-from keras_ctxrep.layers import CRF, ScalarMix, TransformerBlock
+from keras_ctxrep import __version__, checkpoints, fields, tasks
+from keras_ctxrep.checkpoints import Checkpoint
+from keras_ctxrep.layers import CRF, TransformerBlock
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models import heads, stack, static
@@ -36,6 +31,7 @@ from keras_ctxrep.models.model import Model
 from keras_ctxrep.optimizers import Adagrad, AdamW, LossScale
 from keras_ctxrep.options import Fit
 from keras_ctxrep.predict import Predictor, Run
+from keras_ctxrep.progress import Progress, tensorboard
 from keras_ctxrep.strategy import agreed, is_chief, several_workers
 from keras_ctxrep.strategy import scope as scope  # also known as train.scope
 from keras_ctxrep.text import bundle as bundles
@@ -278,8 +274,6 @@ def fit(
     loss: keras.losses.Loss | Callable | None = None,
     optimizer: Callable[[], keras.optimizers.Optimizer] | None = None,
     report: Callable[[dict], None] | None = None,
-    factors: Mapping[str, float] | None = None,
-    starts: Mapping[str, int] | None = None,
     sources: Callable[[int], Sequence[str]] | None = None,
     **options,
 ) -> list[dict]:
@@ -297,10 +291,9 @@ def fit(
         eval_model: the model to evaluate, if not `model` itself: it gets the weights of the layers with the same
             names. A biLM with a sampled softmax or with streams needs one.
         loss: as of `compile`.
-        optimizer: the class to use in place of `optimizers.AdamW`, `optimizers.LAMB`; or a function that makes an
-            optimizer, whose learning rate is left as it is.
+        optimizer: the class to use in place of `optimizers.AdamW`, e.g. `optimizers.LAMB`, or a `functools.partial` of
+            one with more arguments; or a function that makes any optimizer, whose learning rate is left as it is.
         report: called with each evaluation's metrics.
-        factors, starts: as of `optimizers.AdamW`, by the names of layers.
         sources: a function from the number of a batch, from 0, to the files and lines of its examples, which the error
             of a loss that is no number names.
         options: fields of `keras_ctxrep.options.Fit`: `steps` or `minutes`, learning_rate, warmup, decay, weight_decay,
@@ -323,15 +316,16 @@ def fit(
     _check(model, settings)
     if validation is not None and eval_model is None and any(getattr(layer, "streams", None) for layer in model.layers):
         raise ValueError("a biLM with streams would lose its state by validating: give an eval_model")
-    scheduled = optimizer is None or (isinstance(optimizer, type) and issubclass(optimizer, AdamW))
     make = optimizer or AdamW
+    kind = make.func if isinstance(make, partial) else make
+    scheduled = isinstance(kind, type) and issubclass(kind, AdamW)
     if scheduled:
-        make = partial(make, settings.learning_rate, settings.weight_decay, settings.clip, factors, starts)
+        make = partial(make, settings.learning_rate, settings.weight_decay, settings.clip)
     with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
         compile(model, make(), loss)
         model.optimizer.build(model.trainable_variables)  # else the first step is traced twice, to make its variables
     chief = is_chief(model.distribute_strategy)
-    progress = _Progress(model, settings, settings.learning_rate if scheduled else None, report if chief else None)
+    progress = Progress(model, settings, settings.learning_rate if scheduled else None, report if chief else None)
     progress.sources = sources
     if validation is not None:
         progress.validation = _Validation(model, validation, eval_model, loss)
@@ -342,7 +336,7 @@ def fit(
                 stack.enter_context(checkpoints.held(settings.folder))
             checkpoint = Checkpoint(progress, settings.folder, settings.identity, settings.checkpoint_minutes)
             checkpoint.restore()
-        _run(model, data, progress, checkpoint if chief else None, _tensorboard(settings.tensorboard) if chief else [])
+        _run(model, data, progress, checkpoint if chief else None, tensorboard(settings.tensorboard) if chief else [])
     progress.keep_best()
     return list(progress.state.history)
 
@@ -364,7 +358,7 @@ def _check(model: keras.Model, settings: Fit) -> None:
         model.counts_tokens = "mask" in model.input
 
 
-def _run(model, data, progress: "_Progress", checkpoint: Checkpoint | None, callbacks: list) -> None:
+def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbacks: list) -> None:
     """Trains to the end of the run; an interrupt writes a checkpoint, unless there are other workers to agree with."""
     callbacks = [progress, *([checkpoint] if checkpoint else []), *callbacks]
     write = checkpoint.write if checkpoint else lambda: None
@@ -395,7 +389,7 @@ def _run(model, data, progress: "_Progress", checkpoint: Checkpoint | None, call
         progress.close()
 
 
-def _train(model, data, progress: "_Progress", callbacks: list) -> None:
+def _train(model, data, progress: Progress, callbacks: list) -> None:
     """Calls `model.fit` until the run is done."""
     step = progress.state.step
     if agreed(model.distribute_strategy, {"step": step})["step"] != step:
@@ -409,7 +403,7 @@ def _train(model, data, progress: "_Progress", callbacks: list) -> None:
         model.fit(
             data(progress.state.step) if callable(data) else data.skip(progress.state.step),
             initial_epoch=epoch,
-            epochs=epoch + 1 if begun else 1_000_000_000,  # ended by _Progress
+            epochs=epoch + 1 if begun else 1_000_000_000,  # ended by Progress
             steps_per_epoch=progress.steps_per_epoch - begun,
             callbacks=callbacks,
             shuffle=False,
@@ -435,37 +429,6 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _tensorboard(folder: str | Path | None) -> list[keras.callbacks.Callback]:
-    if folder is None:
-        return []
-    try:
-        import tensorboard as _  # noqa: F401
-    except ImportError:
-        raise ValueError("TensorBoard logs need its package: pip install tensorboard") from None
-    return [keras.callbacks.TensorBoard(str(folder)), _MixLogs(Path(folder) / "mix")]
-
-
-class _MixLogs(keras.callbacks.Callback):
-    """The weights of the layers in every scalar mix, in each epoch: a histogram, and a curve for each layer."""
-
-    def __init__(self, folder: Path):
-        super().__init__()
-        self.folder = folder
-
-    def on_train_begin(self, logs=None):
-        self.mixes = [layer for layer in self.model.layers if isinstance(layer, ScalarMix)]
-        self.writer: Any = tf.summary.create_file_writer(str(self.folder)) if self.mixes else None
-
-    def on_epoch_end(self, epoch, logs=None):
-        for layer in self.mixes:
-            weights, gamma = layer.learned()
-            with self.writer.as_default(step=epoch):
-                tf.summary.histogram(f"{layer.name}/weights", weights)
-                tf.summary.scalar(f"{layer.name}/gamma", gamma)
-                for number, weight in enumerate(weights):
-                    tf.summary.scalar(f"{layer.name}/layer_{number}", weight)
-
-
 class _Validation:
     """Metrics of a model on a data set, or by a function from a model to them."""
 
@@ -488,167 +451,3 @@ class _Validation:
             figures = self.data(self.eval_model)
         figures = agreed(self.model.distribute_strategy, figures)
         return figures, figures["loss"] if self.by_loss else -next(iter(figures.values()))
-
-
-# completed fraction of the run, fraction of the warm-up -> factor of the peak. The inverse square root is that of
-# Vaswani et al. 2017, eq. 3, https://arxiv.org/abs/1706.03762
-_DECAYS: dict[str, Callable[[float, float], float]] = {
-    "linear": lambda fraction, warmup: (1 - fraction) / (1 - warmup),
-    "cosine": lambda fraction, warmup: (1 + math.cos(math.pi * (fraction - warmup) / (1 - warmup))) / 2,
-    "inverse_sqrt": lambda fraction, warmup: math.sqrt(max(warmup, 1e-3) / fraction),
-    "none": lambda fraction, warmup: 1.0,
-}
-
-
-class _Progress(keras.callbacks.Callback):
-    """Sets the learning rate, counts the steps, ends the run, validates, keeps the best weights, shows a progress bar.
-
-    Epochs begin at the multiples of `steps_per_epoch`, whether the run was interrupted or not.
-    """
-
-    def __init__(self, model, settings: Fit, peak: float | None, report):
-        super().__init__()
-        self.trained, self.settings, self.peak, self.report = model, settings, peak, report
-        self.validation: _Validation | None = None
-        self.sources: Callable[[int], Sequence[str]] | None = None
-        self.state = State()
-        self.logs: dict = {}  # means over the epoch so far
-        self.metrics: list = []  # the state of these means, of an epoch that was interrupted
-        self._begun = (0, 0)  # the optimizer's iterations and the run's step when the last batch began
-        self._tokens = [0.0, 0.0]  # tokens read, and seconds of training, since the last evaluation
-        self._resumed: float | None = None  # when the last step ended, or training went on
-        steps = settings.steps
-        self.evaluations = settings.evaluations or 1  # None: at the end alone
-        self.steps_per_epoch = 20 if steps is None else max(1, min(20, steps // self.evaluations))
-
-    @property
-    def fraction(self) -> float:
-        """Completed fraction of the run."""
-        steps, minutes = self.settings.steps, self.settings.minutes
-        return self.state.step / steps if steps else self.state.seconds / (60 * (minutes or 1))
-
-    @property
-    def done(self) -> bool:
-        patience = self.settings.patience
-        return self.fraction >= 1 or (patience is not None and self.state.stale >= patience)
-
-    @property
-    def evaluation_missing(self) -> bool:
-        """Whether an epoch has ended without its evaluation."""
-        ended = self.state.step % self.steps_per_epoch == 0 or self.done
-        return ended and self.state.step != self.state.epoch_end
-
-    def rate(self) -> float:
-        """The learning rate now: linear warm-up, then the chosen decay."""
-        assert self.peak is not None
-        fraction, warmup = max(self.fraction, 1e-3), self.settings.warmup
-        scale = fraction / warmup if fraction < warmup else _DECAYS[self.settings.decay](fraction, warmup)
-        return self.peak * max(scale, 1e-3)
-
-    def start(self) -> None:
-        """Starts the clock and shows the bar."""
-        self._since = time.monotonic() - self.state.seconds
-        steps, minutes = self.settings.steps, self.settings.minutes
-        unit: dict[str, Any] = {"total": steps, "initial": self.state.step, "unit": " steps"}
-        if minutes:
-            unit = {
-                "total": round(60 * minutes),
-                "bar_format": "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} s{postfix}",
-            }
-        hidden = None if is_chief(self.trained.distribute_strategy) else True
-        self._bar = tqdm(desc="training", file=sys.stderr, leave=False, disable=hidden, mininterval=0.5, **unit)
-
-    def on_epoch_begin(self, epoch, logs=None):
-        for variable, value in zip(self.trained.metrics_variables, self.metrics, strict=bool(self.metrics)):
-            variable.assign(value)
-        self.metrics = []
-
-    def on_train_batch_begin(self, batch, logs=None):
-        if self._resumed is not None and self.state.step == self.state.epoch_end:
-            self._resumed = time.monotonic()  # an evaluation does not count
-        if self.peak is not None:
-            self.trained.optimizer.learning_rate = self.rate()
-        self._begun = int(self.trained.optimizer.iterations.numpy()), self.state.step
-
-    def on_train_batch_end(self, batch, logs):
-        seconds = time.monotonic() - self._since
-        self._count(logs)
-        self.logs = logs
-        self.state = replace(self.state, step=self.state.step + 1, seconds=seconds)
-        if not np.isfinite(logs["loss"]):
-            raise ValueError(self._no_number(logs["loss"]))
-        self._bar.n = self.state.step if self.settings.steps else min(seconds, self._bar.total)
-        if not self._bar.disable:
-            self._bar.set_postfix(loss=f"{logs['loss']:.3f}", refresh=False)
-            self._bar.update(0)
-        if self.done:
-            self.trained.stop_training = True
-
-    def _no_number(self, loss: float) -> str:
-        step, rate = self.state.step, self.peak or float(self.trained.optimizer.learning_rate.numpy())
-        message = f"step {step}: the loss became {loss}; try a learning rate below {rate:.3g}"
-        sources = [*dict.fromkeys(filter(None, self.sources(step - 1)))] if self.sources else []
-        if sources:
-            rest = f", and {len(sources) - 10} more" if len(sources) > 10 else ""
-            message += f"; its batch is from {', '.join(sources[:10])}{rest}"
-        return message
-
-    def _count(self, logs: dict) -> None:
-        """Takes the number of tokens out of the logs of a step."""
-        now, tokens = time.monotonic(), float(logs.pop("tokens", 0))
-        if self._resumed is not None:  # the first step is traced, and does not count
-            self._tokens[0] += tokens * self.trained.distribute_strategy.num_replicas_in_sync
-            self._tokens[1] += now - self._resumed
-        self._resumed = now
-
-    def on_epoch_end(self, epoch, logs):
-        logs.pop("tokens", None)
-        self.end_epoch(logs)
-
-    def end_epoch(self, logs: dict) -> None:
-        """Validates if an evaluation is due, and records it.
-
-        Args:
-            logs: means over the epoch; the metrics are added, for TensorBoard.
-        """
-        state = self.state
-        due = self.done or len(state.history) + 1 <= self.fraction * self.evaluations
-        if due and self.validation is not None:
-            figures, loss = self.validation()
-            logs.update({f"val_{name}": value for name, value in figures.items()})
-            learned = self.validation.by_loss or min(loss, state.best_loss) < 0
-            state = replace(state, stale=state.stale + learned)
-            if loss < state.best_loss:
-                state = replace(state, best=self.trained.get_weights(), best_loss=loss, stale=0)
-        if due:
-            seconds = time.monotonic() - self._since
-            if self._tokens[0]:
-                logs["tokens_per_second"] = self._tokens[0] / self._tokens[1]
-                self._tokens = [0.0, 0.0]
-            entry = {"step": state.step, "minutes": seconds / 60} | {name: float(x) for name, x in logs.items()}
-            state = replace(state, seconds=seconds, history=(*state.history, entry))
-        self.state = replace(state, epoch_end=state.step)
-        if self.done:
-            self.trained.stop_training = True
-        if due and self.settings.folder is not None and is_chief(self.trained.distribute_strategy):
-            history.write(self.settings.folder, state.history)
-        if due and self.report is not None:
-            self._bar.clear()
-            self.report(state.history[-1])
-
-    def interrupted(self) -> None:
-        """Counts the step that had been taken, but not yet counted, at the interrupt."""
-        iterations, step = self._begun
-        if step == self.state.step and int(self.trained.optimizer.iterations.numpy()) > iterations:
-            self.logs = {name: float(value) for name, value in self.trained.get_metrics_result().items()}
-            self.state = replace(self.state, step=step + 1)
-
-    def close(self) -> None:
-        self._bar.close()
-
-    def keep_best(self) -> None:
-        """Sets the weights that validated best."""
-        if self.state.best is not None:
-            self.trained.set_weights(self.state.best)
-        elif self.validation is not None:
-            raise ValueError("no evaluation had a finite loss; try a lower learning rate")

@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 
 import h5py
 import keras
@@ -14,6 +15,7 @@ from tensorflow.core.util import event_pb2
 from keras_ctxrep import history, optimizers, train
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.options import Fit
+from keras_ctxrep.progress import Progress
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch
@@ -120,7 +122,7 @@ def test_the_schedule_warms_up_and_decays(points):
 )
 def test_decays_of_the_learning_rate(points, decay, at_half, at_end):
     """Halfway between the end of the warm-up and that of the run, and at the end."""
-    progress = train._Progress(linear(), Fit(steps=1000, warmup=0.2, decay=decay), 1.0, None)
+    progress = Progress(linear(), Fit(steps=1000, warmup=0.2, decay=decay), 1.0, None)
     rates = {}
     for step in (100, 200, 600, 1000):
         progress.state = replace(progress.state, step=step)
@@ -133,7 +135,15 @@ def test_factors_of_the_learning_rate(points):
     for factors in ({}, {"logits": 0.25}):
         model = linear()
         model.set_weights(before)
-        train.fit(model, points, steps=1, warmup=0.0, decay="none", weight_decay=0.1, factors=factors)
+        train.fit(
+            model,
+            points,
+            steps=1,
+            warmup=0.0,
+            decay="none",
+            weight_decay=0.1,
+            optimizer=partial(train.AdamW, factors=factors),
+        )
         steps.append([after - weight for after, weight in zip(model.get_weights(), before, strict=True)])
     for plain, slowed in zip(*steps, strict=True):
         np.testing.assert_allclose(slowed, 0.25 * plain, atol=2e-7)

@@ -18,6 +18,7 @@ from keras_ctxrep import options, tasks, train
 from keras_ctxrep.models import static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.family import Family, depths
+from keras_ctxrep.optimizers import AdamW
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
 from keras_ctxrep.recipes.targets import Data, Reader, batches, encoded, fitting, in_random_order, sources
@@ -286,7 +287,6 @@ class Job:
             "tensorboard": chosen.tensorboard,
             "microbatches": chosen.microbatches,
             "recompute": chosen.recompute,
-            "factors": {name: chosen.layer_decay**distance for name, distance in self.distances.items()},
         }
         by_epochs = chosen.steps is None and chosen.minutes is None
         if self.task.reads.windows and (by_epochs or chosen.unfreeze is not None):
@@ -299,7 +299,9 @@ class Job:
                 # with one evaluation per epoch
                 "patience": chosen.patience or (None if chosen.evaluations else 3),
             }
-        return plan | {"starts": self._starts(count / batch_rows, plan["steps"])}
+        factors = {name: chosen.layer_decay**distance for name, distance in self.distances.items()}
+        starts = self._starts(count / batch_rows, plan["steps"])
+        return plan | {"optimizer": partial(AdamW, factors=factors, starts=starts)}
 
     def _starts(self, epoch: float, steps: int | None) -> dict[str, int]:
         """Layer of the encoder -> the step from which on it is trained.
