@@ -41,10 +41,12 @@ def text(count, longest=8):
 def language_model(samples=None, streams=False):
     bundle = Bundle("elmo", "language_model", ELMO | {"dropout": 0.0}, 8, vocab=WORDS)
     vocabulary, documents = Vocabulary(WORDS), [[sentence] for sentence in text(64)]
-    if streams:
-        data = partial(pipeline.running_text, bundle.features, vocabulary, lambda _: documents, BATCH, 4, bool(samples))
-    else:
-        data = partial(pipeline.sentences, bundle.features, vocabulary, lambda _: documents, BATCH, bool(samples))
+    source, more = (pipeline.running_text, {"steps": 4}) if streams else (pipeline.sentences, {})
+
+    def data(start):
+        epoch = lambda _: documents  # noqa: E731
+        return source(bundle.features, vocabulary, epoch, BATCH, sampled=bool(samples), start=start, **more)
+
     config = elmo.Config(**bundle.config)
     return lambda: elmo.language_model(config, len(WORDS), samples, BATCH if streams else None), data, None
 
@@ -55,7 +57,10 @@ def pretrainer():
     rows = bundle.features.encode(text(64))
     pairs = [(row, bool(number % 2)) for number, row in enumerate(rows)]
     masking = Masking(bundle.features.wordpiece)
-    data = partial(pipeline.segments, bundle.features, lambda _: pairs, BATCH, masking, seed=0)
+
+    def data(start):
+        return pipeline.segments(bundle.features, lambda _: pairs, BATCH, masking, seed=0, start=start)
+
     return lambda: bert.pretrainer(bert.Config(**config)), data, None
 
 
@@ -65,7 +70,7 @@ def task(name, examples, family="static", **more):
     config = config | ({"vocabulary_size": len(vocab)} if family == "bert" else {})
     head = {"dropout": 0.0} | more.pop("head", {})
     bundle = Bundle(family, name, config, 16, vocab=vocab, head=head, **more)
-    data = targets.batches(bundle, lambda _: examples, BATCH, 0)
+    data = partial(targets.batches, bundle, lambda _: examples, BATCH, 0)
     return lambda: train.build(bundle), data, tasks.get(name).loss(tasks.get(name).Options(), {})
 
 
@@ -170,9 +175,7 @@ def run(kind, name, microbatches=1):
         model = build()
     history = train.fit(
         model,
-        (lambda start: pipeline.distributed(lambda: data(start=start), strategy.choose(name)))
-        if callable(data)
-        else data,
+        lambda start: pipeline.distributed(lambda: data(start), strategy.choose(name)),
         steps=STEPS,
         evaluations=STEPS,
         loss=loss,

@@ -46,7 +46,7 @@ def test_softmax_norm_cells_and_loss_are_in_float32(kind, precision):
     build, data, loss = KINDS[kind]()
     with train.scope(precision):
         model = train.compile(build(), optimizers.AdamW(), loss)
-    x, y, weights = keras.utils.unpack_x_y_sample_weight(next(iter(data)))
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(next(iter(data(0))))
     traced = tf.function(lambda: model.compute_loss(x, y, model(x, training=True), weights)).get_concrete_function()
     graph = traced.graph.as_graph_def()
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]

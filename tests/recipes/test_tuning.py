@@ -108,7 +108,9 @@ def test_the_default_rate_with_lora(rows, models, tmp_path, monkeypatch):
 def test_layers_are_unfrozen_from_the_top(rows, models, tmp_path, monkeypatch):
     """80 rows in batches of 8 are 10 steps an epoch; the encoder has two layers and its embeddings."""
     encoder, starts, fit = models / "bert" / "pretrained", [], train.fit
-    monkeypatch.setattr(train, "fit", lambda *args, **more: starts.append(more["optimizer"].keywords["starts"]) or fit(*args, **more))
+    monkeypatch.setattr(
+        train, "fit", lambda *args, **more: starts.append(more["optimizer"].keywords["starts"]) or fit(*args, **more)
+    )
     options = {"batch_size": 8, "unfreeze": 0.2, "learning_rate": 1e-3, "evaluations": 1}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
