@@ -4,8 +4,9 @@
 
 Each command runs undisturbed once. In another folder it is killed by SIGKILL `--kills` times, each time at a moment
 drawn uniformly from the first third of the time that the undisturbed run took, and started again; the last start runs
-to its end. Two workers are killed one at a time, and the other one has to end by itself. The largest difference of any
-weight is printed (infinite where prepared files differ); exit status 1 if it is above 0, or above 1e-5 for two workers.
+to its end. Two workers are killed one at a time; the other one ends by itself, or after a minute of waiting for this
+one to begin. The largest difference of any weight is printed (infinite where prepared files differ); exit status 1 if
+it is above 0, or above 1e-5 for two workers.
 """
 
 import argparse
@@ -114,7 +115,11 @@ def killed(command: list[str], out: Path, workers: int, kills: int, seconds: flo
         except subprocess.TimeoutExpired:
             victim.send_signal(signal.SIGKILL)
         for process in processes:
-            process.wait(timeout=300)  # the other worker ends by itself
+            try:
+                process.wait(timeout=60)  # the other worker ends by itself, unless it still waits for this one to begin
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
     finished(started(command, out, workers))
     return kills
 

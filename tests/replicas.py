@@ -159,6 +159,7 @@ KINDS = {
 }
 
 
+PRETRAINING = ("language_model", "sampled_streams", "streams", "pretrainer")  # a worker collates its own rows of these
 PLAIN = {
     "plain": run_plain,
     "plain_microbatches": lambda name: run_plain(name, 3),
@@ -175,7 +176,9 @@ def run(kind, name, microbatches=1):
         model = build()
     history = train.fit(
         model,
-        lambda start: pipeline.distributed(lambda: data(start), strategy.choose(name)),
+        data
+        if kind not in PRETRAINING
+        else lambda start: pipeline.distributed(lambda: data(start), strategy.choose(name)),
         steps=STEPS,
         evaluations=STEPS,
         loss=loss,
