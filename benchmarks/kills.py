@@ -11,11 +11,9 @@ it is above 0, or above 1e-5 for two workers.
 
 import argparse
 import hashlib
-import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +23,8 @@ from pathlib import Path
 
 import numpy as np
 from tabulate import tabulate
+
+from keras_ctxrep.strategy import local_cluster
 
 ELMO = "pretrain elmo --size elmo_2x128_64_256cnn_1xhighway --steps 200 --batch-size 8 --unroll 8 --samples 50"
 BERT = "pretrain bert --size bert_2_64_2 --steps 200 --batch-size 8 --max-length 32 --vocab-size 500"
@@ -81,15 +81,8 @@ def written(corpus: str, folder: Path) -> dict[str, Path]:
 
 def started(command: list[str], out: Path, workers: int) -> list[subprocess.Popen]:
     """A process, or one for each worker of a cluster on this machine."""
-    sockets = [socket.socket() for _ in range(workers)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]}
-    for each in sockets:
-        each.close()
     processes = []
-    for number in range(workers):
-        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": number}})
+    for number, config in enumerate(local_cluster(workers)):
         environment = os.environ | ({"TF_CONFIG": config} if workers > 1 else {})
         with open(f"{out}.{number}.log", "w") as log:
             processes.append(subprocess.Popen([*command, "--out", str(out)], env=environment, stdout=log, stderr=log))

@@ -12,12 +12,13 @@ are slower than one already: the column "independent" has N single workers at on
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
 
 from tabulate import tabulate
+
+from keras_ctxrep.strategy import choose, local_cluster
 
 SIZES = {"bert": "bert_4_256_4", "elmo": "elmo_2x512_128_512cnn_1xhighway"}
 ROWS = {"bert": (16, 128), "elmo": (32, 32)}  # rows of each worker, and tokens of each row
@@ -51,21 +52,15 @@ def main() -> None:
 
 def run(family: str, workers: int, together: bool) -> list[float]:
     """Tokens per second of each process; of all of them together where they train one model."""
-    sockets = [socket.socket() for _ in range(workers)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]}
-    for each in sockets:
-        each.close()
     processes = []
-    for number in range(workers):
+    for number, config in enumerate(local_cluster(workers)):
         environment = os.environ | {
             "TF_NUM_INTRAOP_THREADS": "1",
             "TF_NUM_INTEROP_THREADS": "1",
             "OMP_NUM_THREADS": "1",
         }
         if together and workers > 1:
-            environment["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": number}})
+            environment["TF_CONFIG"] = config
         command = [sys.executable, __file__, "--worker", family]
         processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
         if hasattr(os, "sched_setaffinity"):
@@ -76,12 +71,10 @@ def run(family: str, workers: int, together: bool) -> list[float]:
 
 def measured(family: str) -> float:
     """Tokens per second, over all workers of the cluster, after the first steps."""
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import numpy as np
 
     from keras_ctxrep import pipeline, train
     from keras_ctxrep.models import bert, elmo
-    from keras_ctxrep.strategy import choose
 
     strategy = choose()
     (rows, length), rng = ROWS[family], np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -76,6 +77,19 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     resolver = strategy.cluster_resolver
     first = "chief" if "chief" in resolver.cluster_spec().jobs else "worker"
     return (resolver.task_type, resolver.task_id) == (first, 0)
+
+
+def local_cluster(workers: int) -> list[str]:
+    """The value of TF_CONFIG for each worker of a cluster on this machine, to try several workers without a second one.
+
+    >>> [json.loads(config)["task"]["index"] for config in local_cluster(2)]
+    [0, 1]
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(workers)]
+        cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]}
+    tasks = ({"type": "worker", "index": number} for number in range(workers))
+    return [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
 
 
 def agreed(strategy: tf.distribute.Strategy, figures: Mapping[str, float]) -> dict[str, float]:

@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,5 +186,47 @@ def write(tmp_path):
         path = tmp_path / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
+
+    return write
+
+
+@pytest.fixture
+def power_cut(monkeypatch):
+    """`with power_cut(step): ...` ends a run with the first checkpoint at that step or after it."""
+    from keras_ctxrep import train
+
+    @contextmanager
+    def cut(step):
+        write = train.Checkpoint.write
+
+        def last(self):
+            write(self)
+            if self.progress.state.step >= step:
+                raise RuntimeError("power cut")
+
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+            patch.setattr(train.Checkpoint, "write", last)
+            yield
+
+    return cut
+
+
+@pytest.fixture
+def write_masked():
+    """Writes pretraining examples as `ctxrep prepare` did before there were shards."""
+
+    def write(path, examples):
+        flat = lambda name: np.array([x for example in examples for x in getattr(example, name)], np.int32)  # noqa: E731
+        each = lambda value, kind: np.array([value(example) for example in examples], kind)  # noqa: E731
+        np.savez(
+            path,
+            tokens=flat("tokens"),
+            sizes=each(lambda example: len(example.tokens), np.int32),
+            first=each(lambda example: example.first, np.int32),
+            positions=flat("positions"),
+            labels=flat("labels"),
+            counts=each(lambda example: len(example.positions), np.int32),
+            follows=each(lambda example: example.follows, bool),
+        )
 
     return write

@@ -395,7 +395,7 @@ def test_ctrl_c_and_termination_keep_a_checkpoint(models, tmp_path, sent, status
     assert ("interrupted" in err) == (sent == signal.SIGINT)
     state = json.loads((tmp_path / "lm" / "checkpoint" / "state.json").read_text())
     assert state["step"] > 0
-    assert os.listdir(tmp_path / "lm") == ["checkpoint"]
+    assert sorted(os.listdir(tmp_path / "lm")) == ["checkpoint", "history.csv", "history.png"]
 
 
 def test_names_that_are_no_folder(tmp_path, capsys, monkeypatch):

@@ -48,8 +48,8 @@ def test_softmax_norm_cells_and_loss_are_in_float32(kind, precision):
         model = train.compile(build(), optimizers.AdamW(), loss)
     x, y, weights = keras.utils.unpack_x_y_sample_weight(next(iter(data(0))))
     traced = tf.function(lambda: model.compute_loss(x, y, model(x, training=True), weights)).get_concrete_function()
-    graph = traced.graph.as_graph_def()
-    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    bodies = [traced.graph, *(function.graph for function in traced.graph._functions.values())]
+    nodes = [node for graph in bodies for node in graph.as_graph_def().node]
     # a FusedBatchNormV3 of half precision has its statistics in float32
     exact = {"Softmax", "SparseSoftmaxCrossEntropyWithLogits", "Rsqrt", "Log", "Exp"}
     exact |= {"Tanh"} if kind == "sampled_streams" else set()  # of the LSTM cells; BERT's pooler has one too

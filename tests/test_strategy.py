@@ -4,7 +4,6 @@ import json
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,21 +24,13 @@ LIMIT = 600  # seconds that a process of a test may take, on a busy machine
 
 def workers(command, count=2):
     """Processes of one command, each a worker of one cluster."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]}
-    for each in sockets:
-        each.close()
-    return [
-        start(command, {"cluster": cluster, "task": {"type": "worker", "index": number}}) for number in range(count)
-    ]
+    return [start(command, config) for config in strategy.local_cluster(count)]
 
 
 def start(command, config=None):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     if config is not None:
-        environment["TF_CONFIG"] = json.dumps(config)
+        environment["TF_CONFIG"] = config
     return subprocess.Popen(
         [sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

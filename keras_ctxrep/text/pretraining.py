@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_ctxrep.text.bundle import written_whole
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures, line_numbers
 from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
 
@@ -520,41 +519,15 @@ def pretrainer_batch(
     return inputs | {"mlm_positions": positions}, targets, scaled
 
 
-def write_masked(path: str | Path, examples: Sequence[Masked]) -> None:
-    """Writes examples to a .npz file, whole or not at all; `read_masked` reads them.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_masked(f"{folder}/a.npz", [Masked([2, 4, 3, 6, 3], 3, [1], [5], True)])
-    ...     next(read_masked(f"{folder}/a.npz"))
-    Masked(tokens=[2, 4, 3, 6, 3], first=3, positions=[1], labels=[5], follows=True)
-    """
-
-    def flat(name: str) -> np.ndarray:
-        return np.array([number for example in examples for number in getattr(example, name)], np.int32)
-
-    with written_whole(Path(path)) as temporary:
-        np.savez(
-            temporary,
-            tokens=flat("tokens"),
-            sizes=np.array([len(example.tokens) for example in examples], np.int32),
-            first=np.array([example.first for example in examples], np.int32),
-            positions=flat("positions"),
-            labels=flat("labels"),
-            counts=np.array([len(example.positions) for example in examples], np.int32),
-            follows=np.array([example.follows for example in examples], bool),
-        )
-
-
 def read_masked(path: str | Path, order: Callable[[int], np.ndarray] = np.arange) -> Iterator[Masked]:
-    """The examples of a file that `write_masked` wrote.
+    """The examples of a .npz file, as `ctxrep prepare` wrote them before there were shards.
 
     Args:
         path: the file.
         order: function from the number of examples to the indices in the order to yield them.
 
     Raises:
-        ValueError: the file was not written by `write_masked`, or is damaged.
+        ValueError: it is no such file, or is damaged.
     """
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:

@@ -200,19 +200,11 @@ def test_pretraining_that_is_refused(folder, corpus, tmp_path, options, message)
 
 
 @pytest.mark.slow  # three trainings
-def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(corpus, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(corpus, tmp_path, power_cut):
     """With dropout and dynamic masks: the weights are those of an undisturbed run, to the last bit."""
     options = {"steps": 12, "dropout": 0.3, "learning_rate": 1e-3, "evaluations": 2, "checkpoint_minutes": 1e-9}
     pretrain(corpus, tmp_path / "one", **options)
-    stop = train.Checkpoint.write
-
-    def write(self):
-        stop(self)
-        if self.progress.state.step >= 5:
-            raise RuntimeError("power cut")
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(train.Checkpoint, "write", write)
+    with power_cut(5):
         pretrain(corpus, tmp_path / "two", **options)
     assert not (tmp_path / "two" / "bundle.json").exists()
     pretrain(corpus, tmp_path / "two", **options)

@@ -227,7 +227,7 @@ def test_the_best_by_the_metric_is_kept_and_patience_ends_the_run(data, vectors,
     assert not np.array_equal(seen[1][-1], seen[3][-1])
 
 
-def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(data, vectors, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(data, vectors, tmp_path, power_cut):
     learned, dev, _ = data("classify")
     options = {"stack": "cnn", "units": 4, "steps": 40, "batch_size": 4, "learning_rate": 1e-3, "patience": 30}
 
@@ -235,16 +235,8 @@ def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(data, ve
         return recipes.finetune(learned, dev, vectors, out, **options)
 
     expected = run(tmp_path / "one")
-    write = train.Checkpoint.write
-
-    def cut(self):
-        write(self)
-        if self.progress.state.step >= 12:
-            raise RuntimeError("power cut")
-
     options["checkpoint_minutes"] = 1e-9
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(train.Checkpoint, "write", cut)
+    with power_cut(12):
         run(tmp_path / "two")
     assert {path.name for path in (tmp_path / "two").iterdir()} <= {"checkpoint", "history.csv", "history.png"}
     resumed = run(tmp_path / "two")

@@ -16,7 +16,7 @@ from keras_ctxrep.recipes import preparing
 from keras_ctxrep.recipes.corpora import held_out
 from keras_ctxrep.text.bundle import sha256
 from keras_ctxrep.text.corpus import units
-from keras_ctxrep.text.pretraining import PREPARED, write_masked
+from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, words
 
 WORDS = [f"w{number}" for number in range(30)]
@@ -245,29 +245,21 @@ def test_a_bilm_of_prepared_text(options, corpus, tmp_path):
 
 @pytest.mark.slow  # five trainings
 @pytest.mark.parametrize("family", ["bert", "elmo"])
-def test_an_interrupted_run_over_prepared_text_resumes_to_the_same_weights(family, corpus, tmp_path, monkeypatch):
+def test_an_interrupted_run_over_prepared_text_resumes_to_the_same_weights(family, corpus, tmp_path, power_cut):
     if family == "bert":
         prepare(corpus, tmp_path / "text")
     else:
         recipes.prepare([corpus], tmp_path / "text", family="elmo")
     options = {"steps": 12, "dropout": 0.3, "evaluations": 2, "checkpoint_minutes": 1e-9}
     pretrain(family, tmp_path / "text", tmp_path / "one", **options)
-    stop = train.Checkpoint.write
-
-    def write(self):
-        stop(self)
-        if self.progress.state.step >= 5:
-            raise RuntimeError("power cut")
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(train.Checkpoint, "write", write)
+    with power_cut(5):
         pretrain(family, tmp_path / "text", tmp_path / "two", **options)
     pretrain(family, tmp_path / "text", tmp_path / "two", **options)
     first, second = (train.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
     assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
 
 
-def test_folders_of_the_first_format_are_read(prepared, corpus, tmp_path):
+def test_folders_of_the_first_format_are_read(prepared, corpus, tmp_path, write_masked):
     """train-*.npz, without shards of units."""
     manifest = json.loads((prepared / PREPARED).read_text())
     folder = tmp_path / "old"

@@ -29,19 +29,7 @@ def moved(before, after):
     return differences
 
 
-def cut_after(step, monkeypatch):
-    """Lets a run end, as by a power cut, with the first checkpoint after some step."""
-    write = train.Checkpoint.write
-
-    def cut(self):
-        write(self)
-        if self.progress.state.step >= step:
-            raise RuntimeError("power cut")
-
-    monkeypatch.setattr(train.Checkpoint, "write", cut)
-
-
-def check_resume(rows, encoder, folder, monkeypatch, **options):
+def check_resume(rows, encoder, folder, power_cut, **options):
     """An interrupted run ends with the weights and the evaluations of an undisturbed one, which it returns."""
     options = {"steps": 12, "batch_size": 8, "learning_rate": 5e-3, "patience": 30, "evaluations": 6} | options
 
@@ -49,8 +37,7 @@ def check_resume(rows, encoder, folder, monkeypatch, **options):
         return recipes.finetune(rows, rows[:16], encoder, folder / name, **options, **more)
 
     expected = run("one")
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        cut_after(5, patch)
+    with power_cut(5):
         run("two", checkpoint_minutes=1e-9)
     resumed = run("two")
     figures = [[(e["step"], e["loss"], e["val_accuracy"]) for e in history] for history in (expected, resumed)]
@@ -90,8 +77,8 @@ def test_lora_trains_updates_of_its_rank_and_the_head(rows, models, tmp_path, mo
     assert np.abs(np.asarray(logits[0])).max() > 0.1
 
 
-def test_an_interrupted_run_with_lora(rows, models, tmp_path, monkeypatch):
-    check_resume(rows, models / "bert" / "pretrained", tmp_path, monkeypatch, lora=4)
+def test_an_interrupted_run_with_lora(rows, models, tmp_path, power_cut):
+    check_resume(rows, models / "bert" / "pretrained", tmp_path, power_cut, lora=4)
 
 
 def test_the_default_rate_with_lora(rows, models, tmp_path, monkeypatch):
@@ -127,10 +114,10 @@ def test_layers_are_unfrozen_from_the_top(rows, models, tmp_path, monkeypatch):
     assert {layer for (layer, _), difference in changes.items() if difference} >= {"token_embedding", "layer_0"}
 
 
-def test_an_interrupted_run_with_unfreezing(rows, models, tmp_path, monkeypatch):
+def test_an_interrupted_run_with_unfreezing(rows, models, tmp_path, power_cut):
     """The power cut is before the embeddings are unfrozen."""
     options = {"unfreeze": 0.3, "layer_decay": 0.9}
-    check_resume(rows, models / "bert" / "pretrained", tmp_path, monkeypatch, **options)
+    check_resume(rows, models / "bert" / "pretrained", tmp_path, power_cut, **options)
 
 
 @pytest.mark.parametrize(

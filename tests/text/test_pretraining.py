@@ -21,7 +21,6 @@ from keras_ctxrep.text.pretraining import (
     segment_pairs,
     single_segments,
     stream_batch,
-    write_masked,
 )
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
@@ -483,7 +482,7 @@ def test_pretrainer_batch_by_hand(features):
     assert nothing[0]["mlm_positions"].shape == (1, 1) and nothing[2]["mlm_logits"].tolist() == [[0]]
 
 
-def test_examples_in_a_file(wordpiece, rows, rng, tmp_path):
+def test_examples_in_a_file(wordpiece, rows, rng, tmp_path, write_masked):
     masking = Masking(wordpiece)
     examples = [masking(row, rng) for row in rows[:50]] + [Masked([2, 9, 3, 10, 3], 3, [], [], False)]
     write_masked(tmp_path / "a.npz", examples)
