@@ -53,7 +53,7 @@ setup(
         "dev": TF + EDGE + CONVERT + HUB + DEMO + PLOT + DATA + DEV,
     },
     package_data={
-        "keras_ctxrep": ["py.typed"],
+        "keras_ctxrep": ["py.typed", "weights/*/*/*", "data/*", "data/*/*"],
         "keras_ctxrep_export": ["py.typed"],
         "keras_ctxrep_tflite": ["py.typed"],
     },

@@ -6,9 +6,10 @@
 "finetuned": five tasks from one small BERT, of which `--minilm` is our model folder and `--original` the published one
 (config.json, model.safetensors, tokenizer), by `recipes.finetune` and by PyTorch and transformers in an environment of
 their own. Rows, epochs, batch sizes, rates, warm-up, decay, clipping, dropout, lengths and windows are the same, both
-bucket rows by length, both take the weights at the end, and the figures are computed by the same code. "context":
-one biLSTM over learned word embeddings, over GloVe's, over the biLM `--elmo`, frozen, and over both. "spans": semantic
-roles and coreference of pronouns, with the first three of these and with the small BERT, fine-tuned.
+bucket rows by length, both take the weights at the end, and the figures are computed by the same code. "pretrained":
+the same tasks from the BERT that comes with the package, from random weights of its size, and from `--minilm`.
+"context": one biLSTM over learned word embeddings, over GloVe's, over the biLM `--elmo`, frozen, and over both. "spans":
+semantic roles and coreference of pronouns, with the first three of these and with both BERTs, fine-tuned.
 
 One engine runs at a time, and they take turns. Each run is a line of `--out`, and those that are there are not run
 again; `--table` only prints them as Markdown, as docs/results.md has them. CPU seconds, of all threads, feel less of
@@ -32,12 +33,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep import tasks
+from keras_ctxrep import tasks, zoo
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.decode import best_answers
 from keras_ctxrep.text.features import Row, window_step
 
 ROOT = Path(__file__).parents[1]
+SHIPPED = str(zoo.find("bert_4_256_4/books_wiki_en"))
 STRIDE, MAX_ANSWER, MAX_QUESTION = 128, 30, 64
 DEV = 400  # examples by which "context" keeps the best epoch
 
@@ -76,11 +78,15 @@ BERT_SPANS = {
     "roles": replace(SPANS["roles"], batch_size=16, learning_rate=2e-4, epochs=1),
     "pronouns": replace(SPANS["pronouns"], batch_size=16, learning_rate=1e-4, epochs=3),
 }
-SETTINGS = {"finetuned": FINETUNED, "context": CONTEXT, "spans": SPANS}
+EPOCHS = {"SST-2": 3, "MRPC": 4, "STS-B": 4, "WNUT-17": 6, "SQuAD": 3}
+PRETRAINED = {name: replace(task, learning_rate=0.0, epochs=EPOCHS[name]) for name, task in FINETUNED.items()}
+RATES = {"random weights": 5e-4, "shipped BERT": 3e-4, "MiniLM": 1e-4}  # of "pretrained"
+SETTINGS = {"finetuned": FINETUNED, "pretrained": PRETRAINED, "context": CONTEXT, "spans": SPANS}
 ENGINES = {
     "finetuned": ("keras_ctxrep", "transformers"),
+    "pretrained": tuple(RATES),
     "context": ("learned embeddings", "GloVe", "biLM, top layer", "biLM, mix", "biLM, mix, and GloVe"),
-    "spans": ("learned embeddings", "GloVe", "biLM, mix", "BERT"),
+    "spans": ("learned embeddings", "GloVe", "biLM, mix", "shipped BERT", "BERT"),
 }
 
 
@@ -417,8 +423,13 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
 
     def run(engine: str, part: str, name: str, files: dict[str, Path], seed: int) -> dict:
         task, rows, test, out = SETTINGS[part][name], files["rows"], files["test"], folder / "out"
-        if engine == "BERT":
-            return ours(BERT_SPANS[name], rows, files["dev"], test, args.minilm, out, seed, dropout=0.1)
+        if part == "pretrained":
+            task = replace(task, learning_rate=RATES[engine])
+            encoder, random_weights = args.minilm if engine == "MiniLM" else SHIPPED, engine == "random weights"
+            return ours(task, rows, files["few"], test, encoder, out, seed, dropout=0.1, from_scratch=random_weights)
+        if engine in ("BERT", "shipped BERT"):
+            task, encoder = BERT_SPANS[name], args.minilm if engine == "BERT" else SHIPPED
+            return ours(task, rows, files["dev"], test, encoder, out, seed, dropout=0.1)
         if part != "finetuned":
             return ours(task, rows, files["dev"], test, out=out, seed=seed, **contexts[engine]())
         if engine == "transformers":
@@ -435,6 +446,8 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                     path.write_text("\n".join(lines[:count]) + "\n", "utf-8")
                 files = {"rows": rows, "dev": dev, "test": test, "few": few}
                 for engine in ENGINES[part]:
+                    if (engine in ("MiniLM", "BERT") and not args.minilm) or ("biLM" in engine and not args.elmo):
+                        continue
                     about = {"part": part, "task": name, "engine": engine, "seed": seed, "settings": asdict(task)}
                     about["settings"]["figures"] = list(task.figures)  # as JSON has them
                     yield about, partial(run, engine, part, name, files, seed)
@@ -442,7 +455,8 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
 
 def table(part: str, result: list[dict]) -> Iterator[str]:
     """Rows of Markdown: mean and standard deviation over the seeds that all engines have run."""
-    tasks, engines = SETTINGS[part], ENGINES[part]
+    tasks, ran = SETTINGS[part], {entry["engine"] for entry in result if entry["part"] == part}
+    engines = [engine for engine in ENGINES[part] if engine in ran]
     timed = ["seconds", "CPU seconds", "examples/s", "ratio"] if part == "finetuned" else []
     columns = ["task", "figure", "seeds", *engines, *timed]
     yield "| " + " | ".join(columns) + " |"

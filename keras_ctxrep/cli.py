@@ -372,17 +372,21 @@ def _zoo(args: argparse.Namespace) -> None:
     if args.source is not None or args.mirror is not None:
         raise _Usage(f"zoo {args.action}: --from and --mirror are for get")
     from keras_ctxrep import zoo
+    from keras_ctxrep.text import bundle
 
     entries = []
     for entry in zoo.ENTRIES if args.action == "list" else [zoo.lookup(args.name)]:
         folder = zoo.cached(entry, args.cache)
         entries.append(entry.as_dict() | {"cached": folder and str(folder)})
+        if args.action == "show" and folder is not None and (card := bundle.load(folder).card):
+            entries[-1]["card"] = card
     if args.json:
         print(json.dumps(entries if args.action == "list" else entries[0], indent=1, ensure_ascii=False))
     elif args.action == "list":
         rows = [["name", "family", "parameters", "casing", "licence", "source"]]
         for entry in entries:
-            source = "cached" if entry["cached"] else entry["format"] or "none"
+            source = entry["format"] or "none"
+            source = "cached" if entry["cached"] and source != "shipped" else source
             million = f"{entry['parameters'] / 1e6:.1f} M"
             rows.append([entry["name"], entry["family"], million, entry["casing"], entry["licence"], source])
         print(table(rows))
@@ -401,11 +405,14 @@ def _zoo_get(args: argparse.Namespace) -> None:
 
 
 def _print_entry(entry: dict) -> None:
+    card = entry.pop("card", "")
     for name, value in entry.items():
         lines = [f"{key} {item}" for key, item in value.items()] if isinstance(value, dict) else value
         for line in (lines or ["none"]) if isinstance(lines, list) else [lines or "none"]:
             print(f"{name:15} {f'{line:,}' if isinstance(line, int) else line}")
             name = ""
+    if card:
+        print(f"\n{card.strip()}")
 
 
 def _zoo_flags(flags: Flags) -> None:
@@ -502,17 +509,21 @@ def _compare_flags(flags: Flags) -> None:
 def _demo(args: argparse.Namespace) -> None:
     from keras_ctxrep import demo
 
-    demo.run(**given(args))
+    if not all(passed for passed, _ in demo.run(**given(args))["checks"]):
+        raise SystemExit(1)
 
 
 def _demo_flags(flags: Flags) -> None:
     flags.add(
-        "--corpus", "your own text, one sentence a line, an empty line between documents", nargs="+", metavar="FILE"
+        "--corpus",
+        "pretrain on your own text, one sentence a line, an empty line between documents",
+        nargs="+",
+        metavar="FILE",
     )
     flags.add(
-        "--out", "folder for the models and report.md; its contents are replaced (default: demo)", metavar="FOLDER"
+        "--out", "folder for the models and report.html; its contents are replaced (default: demo)", metavar="FOLDER"
     )
-    flags.add("--minutes", "time for the two pretrainings together (default: 3)", type=_positive_float, metavar="N")
+    flags.add("--minutes", "of pretraining (default: 1)", type=_positive_float, metavar="N")
     flags.add("--seed", "random seed (default: 0)", type=int, metavar="N")
 
 
@@ -594,8 +605,9 @@ COMMANDS = {
         _zoo,
         _zoo_flags,
         "published models by name",
-        "list shows the published models, show gives the details of one, and get makes a model folder of it in\n"
-        "the cache and prints its path. The same command resumes an interrupted download.",
+        "list shows the published models, first those that come with the package; show gives the details of one,\n"
+        "with its model card if it is here; get makes a model folder of it in the cache and prints its path. The\n"
+        "same command resumes an interrupted download.",
     ),
     "export": _Command(
         _export,
@@ -627,10 +639,12 @@ COMMANDS = {
     "demo": _Command(
         _demo,
         _demo_flags,
-        "the whole pipeline, in a few minutes",
-        "Pretrains a small biLM and a small BERT, fine-tunes both and baselines, exports them as SavedModel\n"
-        "and TFLite, predicts without TensorFlow, and writes a report. Without --corpus the text is the language\n"
-        "reference that comes with Python.",
+        "the whole way, in five minutes",
+        "Goes on with the shipped BERT's pretraining for a minute, fine-tunes it and the same network with random\n"
+        "weights to tag named entities, shows neighbours in context, exports the tagger as SavedModel and TFLite,\n"
+        "predicts without TensorFlow, and writes report.html. Needs no network and no data: the text is Python's\n"
+        "language reference, the messages are those of WNUT-2017, which come with the package. Ends with status 1\n"
+        "if one of its checks fails.",
     ),
 }
 

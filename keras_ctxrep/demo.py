@@ -1,4 +1,9 @@
-"""The whole pipeline on a small text: pretrain, fine-tune, export, predict without TensorFlow, and write a report."""
+"""The whole way from the shipped weights to a tagger on the edge, on data that comes with the package.
+
+Pretraining goes on for a minute on a text of another domain; a tagger of named entities is fine-tuned from the shipped
+weights, from random weights, and counted from words alone; the senses of one word are separated; the tagger is
+exported, and runs in every engine.
+"""
 
 import json
 import os
@@ -9,157 +14,151 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize
 from tabulate import tabulate
 
-from keras_ctxrep import __version__, recipes, train
-from keras_ctxrep.tasks.classify import Example
-from keras_ctxrep.text.corpus import documents, hold_out, open_binary, without
-from keras_ctxrep.text.features import CharacterFeatures
-from keras_ctxrep.text.ngrams import KneserNey
-from keras_ctxrep.text.pretraining import Vocabulary
-from keras_ctxrep.text.scores import accuracy, standard_error
-from keras_ctxrep.text.tokens import WordPiece, vocab_text, words
+from keras_ctxrep import __version__, pictures, recipes, report, tasks, train, zoo
+from keras_ctxrep.tasks.tag import Tagged
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.corpus import documents, hold_out, without
+from keras_ctxrep.text.scores import accuracy, bootstrap
+from keras_ctxrep.text.tokens import WordPiece, words
 
-MAX_LENGTH = 64  # tokens of a sentence that is classified
-MAX_SENTENCES = 20_000  # of a user's corpus
+ENCODER = "bert_4_256_4/books_wiki_en"
+DATA = Path(__file__).with_name("data")
+ENTITIES = DATA / "wnut17"  # WNUT-2017: train, dev and test
+SENSES = DATA / "bank.tsv"  # sentences with the word "bank", labelled with its sense
 MARKER = ".ctxrep-demo"  # in a folder that a demo has written
-COMPARED = 200  # held-out sentences that every engine predicts
-# The chapter of the language reference that a topic of `pydoc_data.topics` is taken from.
-CHAPTERS = {
-    "data model": "types specialnames objects customization attribute-access callable-types sequence-types"
-    " numeric-types context-managers typesfunctions typesmethods typesmodules specialattrs",
-    "statements": "compound class function with try for while if else async assert assignment augassign break continue"
-    " del global import nonlocal pass raise return yield",
-    "expressions": "calls comparisons operator-summary binary bitwise booleans conversions dict exprlists lambda lists"
-    " power shifting slicings subscriptions truth unary attribute-references await in",
-    "lexical analysis": "strings identifiers id-classes atom-identifiers atom-literals integers floating imaginary"
-    " numbers",
-    "execution model": "execmodel naming dynamic-features exceptions",
-    "built-in types": "typesseq typesmapping string-methods typesseq-mutable",
-    "format strings": "formatstrings",
-    "debugger": "debugger",
-}
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """One of the two encoders of the demo.
-
-    Attributes:
-        name: shown in the report.
-        family, size: as of `recipes.pretrain`.
-        fraction: of the time for pretraining.
-        max_length: tokens of an example in pretraining; BERT learns more from many short ones.
-        rates, dropouts: of pretraining and of fine-tuning.
-        metric: of pretraining, in the evaluations.
-        label: description of the metric.
-        form: its format.
-        scale: of its axis.
-        baselines: documents to learn from and held out, and a folder -> the metric of n-gram models by name.
-    """
-
-    name: str
-    family: str
-    size: str
-    fraction: float
-    max_length: int
-    rates: tuple[float, float]
-    dropouts: tuple[float, float]
-    metric: str
-    label: str
-    form: str
-    scale: str
-    baselines: Callable[[list, list, Path], dict[str, float]]
-    has_vocabulary: bool  # learned by `baselines`, which writes pieces.txt
-
-    def shown(self, value: float) -> str:
-        """The metric as it is printed."""
-        return format(value, self.form)
+TRAINING = {"max_length": 64, "epochs": 3.0, "learning_rate": 6e-4, "evaluations": 3}  # of the taggers
+EXAMPLES = {"train": 2000, "dev": 400, "test": 1287}  # drawn from the data; all there are to test on
+COMPARED = 200  # test sentences that every engine tags
+METHODS = ("shipped weights", "random weights", "words alone")
+Data = dict[str, list[Tagged]]
 
 
 def run(
-    corpus: Sequence[str | Path] | None = None, out: str | Path = "demo", minutes: float = 3.2, seed: int = 0
+    corpus: Sequence[str | Path] | None = None, out: str | Path = "demo", minutes: float = 1.0, seed: int = 0
 ) -> dict:
-    """Runs the whole pipeline and writes OUT/report.md.
+    """Runs the demo and writes OUT/report.html, and its figures to OUT/report.json.
 
     Args:
-        corpus: text files, one sentence a line, an empty line between documents; None: Python's language reference.
+        corpus: text files to pretrain on, one sentence a line, an empty line between documents; None: Python's language
+            reference.
         out: its contents are replaced; it must be missing, empty, or the folder of an earlier demo.
-        minutes: for the two pretrainings together.
+        minutes: of pretraining.
         seed: of every random choice.
 
-    Returns: all figures of the report.
+    Returns: all figures of the report; "checks" holds (whether it passed, what was checked).
 
     Raises:
         ValueError: the folder holds something else, or there is too little text.
     """
     begin = time.monotonic()
-    out = Path(out)
-    if out.exists() and any(out.iterdir()) and not (out / MARKER).is_file():
-        raise ValueError(f"{out}: not empty, and no earlier demo; choose another --out")
-    parts, source = _reference() if corpus is None else _own_text(corpus)
-    for child in ("corpus", "elmo", "bert", "plots"):
-        shutil.rmtree(out / child, ignore_errors=True)
-    (out / "plots").mkdir(parents=True)
-    (out / MARKER).write_text("Each `ctxrep demo` replaces the contents of this folder.\n")
-    figures: dict = {"source": source, "seed": seed}
-
-    _title(f"Text: {source}")
-    text = _split(parts, out / "corpus", seed)
-    sizes = {name: len(text[name]) for name in ("train", "dev", "test")}
-    figures["text"] = sizes | {"labels": sorted(parts)}
-    print(
-        f"{sizes['train'] + sizes['dev']} sentences to learn from, {sizes['test']} held out; parts: {', '.join(parts)}"
-    )
-
-    figures["pretraining"], figures["tasks"], figures["engines"] = {}, {}, {}
-    for key, encoder in ENCODERS.items():
-        _title(f"{encoder.name}: pretraining for {minutes * encoder.fraction:.1f} minutes ({encoder.size})")
-        figures["pretraining"][key] = _pretrain(encoder, out, minutes * encoder.fraction, seed)
-
-    _title("Which part of the text does a sentence come from? Accuracy on the held-out sentences")
-    figures["tasks"]["bag of words"] = _bag_of_words(text)
-    for encoder in ENCODERS.values():
-        for from_scratch in (False, True):
-            name = f"{encoder.name}, {'random weights' if from_scratch else 'pretrained'}"
-            figures["tasks"][name] = _finetune(encoder, out / encoder.family, text, from_scratch, seed)
-    count = len(text["test"])
-    for name, value in figures["tasks"].items():
-        print(f"  {name:28} {value:6.1%} +- {standard_error(value, count):.1%}")
-
-    for key, encoder in ENCODERS.items():
-        _title(f"{encoder.name}: exporting, and predicting in every engine")
-        figures["engines"][key] = _engines(out / key, text["test"][:COMPARED])
-    mix, _ = train.load(out / "elmo" / "classifier")
-    w, gamma = mix.get_layer("scalar_mix").get_weights()
-    figures["mix"] = {"weights": (np.exp(w) / np.exp(w).sum()).tolist(), "gamma": float(gamma)}
+    out, encoder = _emptied(Path(out)), zoo.find(ENCODER)
+    data = _drawn(seed)
+    figures: dict[str, Any] = {
+        "version": __version__,
+        "seed": seed,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processor": _processor(),
+        "encoder": ENCODER,
+        "card": bundles.load(encoder).card,
+    }
+    figures["pretraining"] = _pretraining(encoder, corpus, out, minutes, seed)
+    figures["tagging"], tags = _tagging(encoder, data, out, seed)
+    figures["senses"] = _senses(encoder, out)
+    figures["engines"] = _engines(out, data["test"])
+    figures["examples"] = _examples(data["test"], tags)
+    figures["checks"] = _checks(figures)
+    _title("Results")
+    for passed, text in figures["checks"]:
+        print(f"  {_coloured('yes', 32) if passed else _coloured('NO ', 31)}  {text}")
     figures["minutes"] = (time.monotonic() - begin) / 60
-    _report(figures, out)
+    (out / "report.json").write_text(json.dumps(figures, indent=1, default=str), encoding="utf-8")
+    report.write(figures, out / "report.html")
+    print(f"\n{out / 'report.html'}: written after {figures['minutes']:.1f} minutes")
     return figures
 
 
-# ------------------------------------------------------------------------------------------------------------- text
+def _emptied(out: Path) -> Path:
+    if out.exists() and any(out.iterdir()) and not (out / MARKER).is_file():
+        raise ValueError(f"{out}: not empty, and no earlier demo; choose another --out")
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / MARKER).write_text("Each `ctxrep demo` replaces the contents of this folder.\n")
+    return out
 
 
-def _reference() -> tuple[dict[str, list[list[str]]], str]:
-    """The prose of the language reference: chapter -> documents of sentences."""
+def _drawn(seed: int) -> Data:
+    rng = np.random.default_rng(seed)
+    data = {name: [*tasks.get("tag").read(ENTITIES / f"{name}.conll.xz")] for name in EXAMPLES}
+    return {name: [data[name][i] for i in rng.permutation(len(data[name]))[:count]] for name, count in EXAMPLES.items()}
+
+
+# ------------------------------------------------------------------------------------------------------- pretraining
+
+
+def _pretraining(encoder: Path, corpus: Sequence[str | Path] | None, out: Path, minutes: float, seed: int) -> dict:
+    """Goes on with the encoder's pretraining on another text."""
+    text = [*_reference()] if corpus is None else [*documents(corpus)]
+    name = _REFERENCE if corpus is None else ", ".join(Path(path).name for path in corpus)
+    held = hold_out(text, seed=seed)
+    sides = {"train": [*without(text, held)], "valid": held}
+    files = {side: out / f"{side}.txt" for side in sides}
+    for side, blocks in sides.items():
+        files[side].write_text("\n\n".join("\n".join(block) for block in blocks) + "\n", encoding="utf-8")
+    count = sum(len(words(sentence)) for block in sides["train"] for sentence in block)
+    _title(f"Pretraining goes on for {minutes:g} minutes, from the shipped weights: {name}, {count:,} words")
+    features: Any = bundles.load(encoder).features
+    baselines = _guesses(features.wordpiece, sides["train"], held)
+    before = recipes.score(encoder, files["valid"])["mlm_accuracy"]
+    unigram, bigram = baselines.values()
+    print(f"  right guesses of masked pieces in held-out text: before {before:.1%}; by the most frequent piece")
+    print(f"  {unigram:.1%}, by the most frequent one after the true previous piece {bigram:.1%}")
+
+    def show(entry: dict) -> None:
+        shown = f"{entry['val_mlm_logits_accuracy']:.1%}"
+        print(f"  step {entry['step']:>5}  {entry['minutes']:4.1f} min  {_coloured(shown, 1)}", flush=True)
+
+    history = recipes.pretrain(
+        "bert",
+        [files["train"]],
+        out / "pretrained",
+        init=encoder,
+        valid=files["valid"],
+        batch_size=16,
+        minutes=minutes,
+        learning_rate=3e-4,
+        dropout=0.0,
+        evaluations=6,
+        seed=seed,
+        report=show,
+    )
+    curve = [(0.0, before)] + [(entry["minutes"], entry["val_mlm_logits_accuracy"]) for entry in history]
+    return {"text": name, "words": count, "curve": curve, "baselines": baselines}
+
+
+_REFERENCE = f"the language reference of Python {sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _reference() -> Iterator[list[str]]:
+    """The prose of the language reference that comes with Python: documents of sentences, none of them twice."""
     from pydoc_data.topics import topics
 
-    chapter_of = {topic: chapter for chapter, names in CHAPTERS.items() for topic in names.split()}
-    parts: dict[str, list[list[str]]] = {chapter: [] for chapter in CHAPTERS}
-    # Long topics first: they hold many of the short ones, whose repeated sentences are dropped later.
-    for topic, body in sorted(topics.items(), key=lambda item: -len(item[1])):
-        if topic in chapter_of:
-            parts[chapter_of[topic]].append(list(_prose(body)))
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return parts, f"the language reference of Python {version} (pydoc_data.topics)"
+    seen: set[str] = set()
+    # long topics first: they hold many of the short ones
+    for body in sorted(topics.values(), key=len, reverse=True):
+        sentences = [sentence for sentence in dict.fromkeys(_prose(body)) if sentence not in seen]
+        seen.update(sentences)
+        if len(sentences) > 1:
+            yield sentences
 
 
 def _prose(body: str) -> Iterable[str]:
@@ -175,346 +174,208 @@ def _prose(body: str) -> Iterable[str]:
                 yield sentence
 
 
-def _own_text(corpus: Sequence[str | Path]) -> tuple[dict[str, list[list[str]]], str]:
-    """A user's files, a part each; a single file in four quarters."""
-    parts: dict[str, list[list[str]]] = {}
-    for path in corpus:
-        open_binary(path).close()
-        parts[Path(path).name] = list(documents([path]))
-    if len(parts) < len(corpus):
-        raise ValueError("two corpus files have the same name; their names must differ")
-    if len(corpus) == 1:
-        blocks = [doc[i : i + 20] for doc in next(iter(parts.values())) for i in range(0, len(doc), 20)]
-        if len(blocks) < 40:
-            raise ValueError(f"{corpus[0]}: {len(blocks)} blocks of 20 sentences; the demo needs at least 40")
-        bounds = np.linspace(0, len(blocks), 5).astype(int)
-        parts = {f"quarter {i + 1}": blocks[bounds[i] : bounds[i + 1]] for i in range(4)}
-    return parts, ", ".join(Path(path).name for path in corpus)
-
-
-def _split(parts: dict[str, list[list[str]]], folder: Path, seed: int) -> dict[str, list[Example]]:
-    """Writes train.txt and valid.txt; gives labelled sentences of the same split, a tenth of the former as dev."""
-    label_of: dict[str, str] = {}
-    blocks = []
-    for label, docs in parts.items():
-        for document in docs:
-            if len(label_of) < MAX_SENTENCES:
-                blocks.append([sentence for sentence in document if sentence not in label_of])
-                for sentence in blocks[-1]:
-                    label_of.setdefault(sentence, label)
-    held = hold_out(blocks, seed=seed)
-    remaining = list(without(blocks, held))
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, side in (("train", remaining), ("valid", held)):
-        (folder / f"{name}.txt").write_text("\n\n".join("\n".join(block) for block in side) + "\n", encoding="utf-8")
-
-    def labelled(side):
-        return [Example(s, label_of[s]) for block in side for s in block if len(words(s)) >= 5]
-
-    order = np.random.default_rng(seed).permutation(len(seen := labelled(remaining)))
-    tenth = len(seen) // 10
-    test = labelled(held)
-    test = [test[i] for i in np.random.default_rng(seed).permutation(len(test))]
-    return {"train": [seen[i] for i in order[tenth:]], "dev": [seen[i] for i in order[:tenth]], "test": test}
-
-
-# --------------------------------------------------------------------------------------------------------- training
-
-
-def _pretrain(encoder: Encoder, out: Path, minutes: float, seed: int) -> dict:
-    text, held = (list(documents([out / "corpus" / f"{name}.txt"])) for name in ("train", "valid"))
-    baselines = encoder.baselines(text, held, out / "corpus")
-    ngrams = ", ".join(f"{name} {encoder.shown(value)}" for name, value in baselines.items())
-    print(f"  {encoder.label}; n-gram models of the same text: {ngrams}")
-
-    def show(entry: dict) -> None:
-        value = encoder.shown(entry[encoder.metric])
-        print(f"  step {entry['step']:>5}  {entry['minutes']:4.1f} min  {value}", flush=True)
-
-    history = recipes.pretrain(
-        encoder.family,
-        [out / "corpus" / "train.txt"],
-        out / encoder.family / "pretrained",
-        size=encoder.size,
-        valid=out / "corpus" / "valid.txt",
-        vocab=out / "corpus" / "pieces.txt" if encoder.has_vocabulary else None,
-        max_length=encoder.max_length,
-        minutes=minutes,
-        learning_rate=encoder.rates[0],
-        dropout=encoder.dropouts[0],
-        seed=seed,
-        report=show,
-    )
-    best = min(history, key=lambda entry: entry["val_loss"])[encoder.metric]
-    return {"history": history, "baselines": baselines, "best": best}
-
-
-def _ngram_perplexity(text: list, held: list, folder: Path) -> dict[str, float]:
-    """Perplexity of n-gram models on the same words, cut at the same length, with the same vocabulary."""
-    features = CharacterFeatures(ENCODERS["elmo"].max_length)
-    seen, unseen = ([row.tokens for block in side for row in features.encode(block)] for side in (text, held))
-    vocabulary = Vocabulary.count(seen, size=8000)
-    ids = [[vocabulary.ids(sentence).tolist() for sentence in side] for side in (seen, unseen)]
-    return {
-        name: KneserNey(ids[0], order, len(vocabulary), 0, 1).perplexity(ids[1])
-        for order, name in ((1, "unigram"), (2, "bigram"))
-    }
-
-
-def _ngram_accuracy(text: list, held: list, folder: Path) -> dict[str, float]:
-    """Accuracy of always predicting the most frequent piece, and the most frequent one after the true previous piece.
-
-    The pieces are learned from the text, and written to pieces.txt in the folder.
-    """
-    wordpiece = WordPiece.train((sentence for block in text for sentence in block), 2000)
-    (folder / "pieces.txt").write_text(vocab_text(wordpiece.vocab), encoding="utf-8")
+def _guesses(wordpiece: WordPiece, text: list[list[str]], held: list[list[str]]) -> dict[str, float]:
+    """Accuracy of the most frequent piece, and of the most frequent one after the true previous piece."""
     seen, unseen = ([ids for block in side for ids in wordpiece.ids_batch(block)] for side in (text, held))
-    after: dict[int, Counter] = {}
+    followers: dict[int, Counter] = {}
     for ids in seen:
         for before, piece in zip([wordpiece.cls, *ids], ids, strict=False):
-            after.setdefault(before, Counter())[piece] += 1
+            followers.setdefault(before, Counter())[piece] += 1
     commonest = Counter(piece for ids in seen for piece in ids).most_common(1)[0][0]
-    guesses = {before: counter.most_common(1)[0][0] for before, counter in after.items()}
+    guesses = {before: counter.most_common(1)[0][0] for before, counter in followers.items()}
     pairs = [(before, piece) for ids in unseen for before, piece in zip([wordpiece.cls, *ids], ids, strict=False)]
+    pieces = [piece for _, piece in pairs]
     return {
-        "unigram": accuracy([piece for _, piece in pairs], [commonest] * len(pairs)),
-        "bigram": accuracy([piece for _, piece in pairs], [guesses.get(before, commonest) for before, _ in pairs]),
+        "unigram": accuracy(pieces, [commonest] * len(pairs)),
+        "bigram": accuracy(pieces, [guesses.get(before, commonest) for before, _ in pairs]),
     }
 
 
-ENCODERS = {
-    "elmo": Encoder(
-        "ELMo biLM",
-        "elmo",
-        "elmo_2x128_64_256cnn_1xhighway",
-        0.58,
-        64,
-        (1e-2, 5e-3),
-        (0.2, 0.3),
-        "val_forward_logits_perplexity",
-        "held-out perplexity",
-        ".1f",
-        "log",
-        _ngram_perplexity,
-        False,
-    ),
-    "bert": Encoder(
-        "BERT",
-        "bert",
-        "bert_2_128_2",
-        0.42,
-        32,
-        (2e-3, 1e-3),
-        (0.0, 0.1),
-        "val_mlm_logits_accuracy",
-        "held-out accuracy on masked pieces",
-        ".1%",
-        "linear",
-        _ngram_accuracy,
-        True,
-    ),
-}
+# ----------------------------------------------------------------------------------------------------------- tagging
 
 
-def _finetune(encoder: Encoder, folder: Path, text: dict, from_scratch: bool, seed: int) -> float:
-    out = folder / ("random" if from_scratch else "classifier")
-    recipes.finetune(
-        text["train"],
-        text["dev"],
-        folder / "pretrained",
-        out,
-        max_length=MAX_LENGTH,
-        epochs=5.0,
-        learning_rate=encoder.rates[1],
-        dropout=encoder.dropouts[1],
-        mix=True,
-        freeze=False,
-        from_scratch=from_scratch,
-        seed=seed,
-    )
-    answers = train.predictor(out)([example.text for example in text["test"]])
-    return accuracy([example.label for example in text["test"]], [answer.get("label") for answer in answers])
+def _tagging(encoder: Path, data: Data, out: Path, seed: int) -> tuple[dict, list[list[str]]]:
+    """Figures of the three taggers, and the tags of the best on the test set."""
+    sizes = {name: len(side) for name, side in data.items()}
+    _title(f"Named entities in messages: {sizes['train']:,} to learn from, {sizes['test']:,} to test on (WNUT-2017)")
+    answers = {}
+    for method in METHODS[:2]:
+        folder = out / method.partition(" ")[0]
+        from_scratch = method == "random weights"
+        recipes.finetune(
+            data["train"], data["dev"], encoder, folder, task="tag", from_scratch=from_scratch, seed=seed, **TRAINING
+        )
+        answers[method] = train.predictor(folder).ask(data["test"])
+    answers[METHODS[2]] = [{"words": [{"label": tag} for tag in tags]} for tags in _from_words(data)]
+    measured = {method: tasks.get("tag").figures(data["test"], answers[method], ()) for method in METHODS}
+    figures: dict[str, Any] = {"sizes": sizes, "methods": {}, "gains": {}}
+    count = sizes["test"]
+    for method, own in measured.items():
+        low, high = bootstrap(own.statistic, count)
+        figures["methods"][method] = own.scores | {"interval": (low, high)}
+        f1 = _coloured(f"{own.scores['span_f1']:6.1%}", 1)
+        print(f"  {method:16} F1 {f1}   95% interval {low:.1%} to {high:.1%}")
+    first = measured[METHODS[0]]
+    for method in METHODS[1:]:
+        other = measured[method]
+        low, high = bootstrap(_difference(first.statistic, other.statistic), count)
+        gain = first.scores["span_f1"] - other.scores["span_f1"]
+        figures["gains"][method] = {"gain": gain, "interval": (low, high)}
+        points = f"{100 * gain:+.1f} points, 95% interval {100 * low:+.1f} to {100 * high:+.1f}"
+        print(f"  shipped weights against {method}: {points}")
+    return figures, [[word["label"] or "O" for word in answer["words"]] for answer in answers[METHODS[0]]]
 
 
-def _bag_of_words(text: dict) -> float:
-    """Logistic regression over tf-idf weighted words; the regularization strength is chosen on the dev set."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
+def _difference(first: Callable, second: Callable) -> Callable:
+    """The difference of two statistics of the same drawn examples."""
+    return lambda drawn: first(drawn) - second(drawn)
+
+
+def _from_words(data: Data) -> list[list[str]]:
+    """Tags of the test set by logistic regression over each word and its two neighbours, lower-cased.
+
+    The strength of the regularization is chosen on the dev set.
+    """
+    from sklearn.feature_extraction import DictVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    bags = TfidfVectorizer(analyzer=lambda text: [w.text.lower() for w in words(text)], min_df=2, sublinear_tf=True)
-    texts, labels = ({name: [getattr(e, key) for e in text[name]] for name in text} for key in ("text", "label"))
-    seen = bags.fit_transform(texts["train"])
-    models = [LogisticRegression(C=c, max_iter=1000).fit(seen, labels["train"]) for c in (1.0, 10.0, 100.0)]
-    best = max(models, key=lambda model: model.score(bags.transform(texts["dev"]), labels["dev"]))
-    return float(best.score(bags.transform(texts["test"]), labels["test"]))
+    def windows(side: list[Tagged]) -> list[dict[str, str]]:
+        rows = []
+        for example in side:
+            padded = ["", *(word.lower() for word in example.words), ""]
+            rows += [
+                dict(zip(("before", "word", "after"), padded[i : i + 3], strict=True)) for i in range(len(padded) - 2)
+            ]
+        return rows
+
+    bags = DictVectorizer()
+    seen, unseen = bags.fit_transform(windows(data["train"])), bags.transform(windows(data["test"]))
+    labels = [tag for example in data["train"] for tag in example.tags or ()]
+    models = [LogisticRegression(C=c, max_iter=200).fit(seen, labels) for c in (10.0, 100.0)]
+
+    def dev_f1(model: Any) -> float:
+        tags = iter(model.predict(bags.transform(windows(data["dev"]))))
+        answers = [{"words": [{"label": next(tags)} for _ in example.words]} for example in data["dev"]]
+        return tasks.get("tag").figures(data["dev"], answers, ()).scores["span_f1"]
+
+    tags = iter(max(models, key=dev_f1).predict(unseen))
+    return [[str(next(tags)) for _ in example.words] for example in data["test"]]
+
+
+def _examples(test: list[Tagged], tags: list[list[str]], count: int = 8) -> list[list[tuple[str, str]]]:
+    """The first test messages with three or more words in entities: (word, its predicted tag)."""
+    chosen = (pair for pair in zip(test, tags, strict=True) if sum(tag != "O" for tag in pair[1]) >= 3)
+    return [list(zip(example.words, own, strict=True)) for (example, own), _ in zip(chosen, range(count), strict=False)]
+
+
+# ------------------------------------------------------------------------------------------------------------ senses
+
+
+def _senses(encoder: Path, out: Path) -> dict:
+    """Nearest contextual neighbours of "bank" in two senses, and how often the nearest one has the same sense."""
+    _title("Two senses of “bank”: the nearest words in context")
+    examples = [*tasks.get("classify").read(SENSES)]
+    texts = [example.text for example in examples]
+    shown = []
+    for sense in dict.fromkeys(example.label for example in examples):
+        query = next(example.text for example in examples if example.label == sense)
+        entries = pictures.neighbours(encoder, "bank", texts, k=4, sentence=query)
+        print(f"  {_coloured(query, 1)}")
+        print("\n".join(f"  {line}" for line in pictures.concordance(entries, 100).splitlines()[1:]))
+        shown.append({"sentence": query, "neighbours": entries})
+    figures = pictures.senses(encoder, "bank", SENSES, out / "bank.svg")
+    chance = f"{figures['majority']:.0%} by chance"
+    print(f"  nearest sentence of the same sense: {figures['accuracy']:.1%} of {len(texts)} ({chance})")
+    return {"queries": shown, "sentences": len(texts)} | {name: figures[name] for name in ("accuracy", "majority")}
 
 
 # ----------------------------------------------------------------------------------------------------------- engines
 
 _EDGE = """
-import json, sys, time
+import json, sys
 from keras_ctxrep_tflite import runtime
 texts = json.load(sys.stdin)
-labels = {}
-for path in sys.argv[1:]:
-    predictor = runtime.load(path)
-    labels[path] = predictor.probabilities(texts).argmax(1).tolist()
+answers = [runtime.load(path)(texts) for path in sys.argv[1:]]
+labels = [[[word["label"] for word in answer["words"]] for answer in engine] for engine in answers]
 loaded = sorted({name.split(".")[0] for name in sys.modules} & {"tensorflow", "keras", "torch", "jax"})
 print(json.dumps({"labels": labels, "loaded": loaded}))
 """
 
 
-def _engines(out: Path, test: list[Example]) -> dict:
-    folder = out / "classifier"
-    saved_model.export(*train.load(folder), out / "serving" / "classifier")
-    files = {name: out / f"classifier.{name}.tflite" for name in ("float32", "int8")}
-    quantize.convert(folder, files["float32"], "none")
-    quantize.convert(folder, files["int8"], "int8")
-    engines = [compare.open_engine(p) for p in (folder, out / "serving" / "classifier", *files.values())]
-    texts = [example.text for example in test]
-    names = ("Keras", "SavedModel, raw string", "TFLite float32", "TFLite int8")
+def _comparable(test: list[Tagged], features: Any) -> list[Tagged]:
+    """Messages whose words are those that raw text is split into, and are not cut, so that every engine tags them."""
+    rows = features.encode([example.words for example in test])
+    texts = [tuple(word.text for word in words(" ".join(example.words))) for example in test]
+    pairs = zip(test, texts, rows, strict=True)
+    return [example for example, text, row in pairs if text == example.words and not row.truncated]
+
+
+def _engines(out: Path, test: list[Tagged]) -> dict:
+    """The tagger in every engine, and on the edge in a process of its own."""
+    _title("Exports, and the same messages in every engine")
+    folder = out / "shipped"
+    test = _comparable(test, bundles.load(folder).features)[:COMPARED]
+    with ThreadPoolExecutor() as pool:
+        conversions = [
+            pool.submit(quantize.convert, folder, out / f"tagger.{quantization}.tflite", quantization, (32, 64))
+            for quantization in ("none", "int8")
+        ]
+        serving = saved_model.export(*train.load(folder), out / "serving" / "tagger")
+        files = [conversion.result() for conversion in conversions]
+    names = ("Keras", "SavedModel, raw strings", "TFLite float32", "TFLite int8")
+    engines = [compare.open_engine(path) for path in (folder, serving, *files)]
     engines = [engine._replace(name=name) for engine, name in zip(engines, names, strict=True)]
     rows = compare.compare(engines, test)
+    print(_table([compare.HEADER, *compare.table(rows)]))
 
-    command = [sys.executable, "-c", _EDGE, *map(str, files.values())]
+    texts = [list(example.words) for example in test]
+    command = [sys.executable, "-c", _EDGE, *map(str, files)]
     edge = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True)
     if edge.returncode:
         raise RuntimeError(f"the edge runtime failed in its own process:\n{edge.stderr[-2000:]}")
     answers = json.loads(edge.stdout)
-    in_process = {str(e.path): e.predictor.probabilities(texts).argmax(1).tolist() for e in engines[2:]}
-    loaded = answers["loaded"]
-    print(_table([["engine", *compare.HEADER[1:]], *compare.table(rows)]))
-    print(f"  of TensorFlow, Keras, PyTorch and JAX the edge process loaded: {loaded or 'none'}")
-    if loaded:
-        raise RuntimeError(f"the edge runtime loaded {loaded}")
-    return {"rows": rows, "loaded": loaded, "same_on_edge": answers["labels"] == in_process, "sentences": len(texts)}
+    here = [[[word["label"] for word in answer["words"]] for answer in e.predictor(texts)] for e in engines[2:]]
+    print(f"  of TensorFlow, Keras, PyTorch and JAX the edge process loaded: {', '.join(answers['loaded']) or 'none'}")
+    return {
+        "rows": rows,
+        "loaded": answers["loaded"],
+        "same_on_edge": answers["labels"] == here,
+        "sentences": len(test),
+    }
 
 
-# ------------------------------------------------------------------------------------------------------------ report
+# ------------------------------------------------------------------------------------------------------------ checks
 
 
 def _checks(figures: dict) -> list[tuple[bool, str]]:
     """The expected results, and whether each one holds."""
-    bilm = figures["pretraining"]["elmo"]
-    best, bigram = bilm["best"], bilm["baselines"]["bigram"]
-    checks = [(best < bigram, f"biLM's held-out perplexity {best:.1f} is below the bigram's {bigram:.1f}")]
-    bert = figures["pretraining"]["bert"]
-    best, bigram = bert["best"], bert["baselines"]["bigram"]
-    checks.append((best > bigram, f"BERT's accuracy on masked pieces {best:.1%} is above the bigram's {bigram:.1%}"))
-    for key, results in figures["engines"].items():
-        count, name = results["sentences"], ENCODERS[key].name
-        for row in results["rows"][1:3]:
-            to = f"to {row['difference']:.1e} (1e-4 asked for)"
-            text = f"{name}: {row['engine']} gives Keras' probabilities on {count} sentences, {to}"
-            checks.append((row["difference"] <= 1e-4, text))
-        row = results["rows"][3]
-        text = f"{name}: {row['engine']} gives Keras' label for {row['agreement']:.1%} of them (99% asked for)"
-        checks.append((row["agreement"] >= 0.99, text))
-        checks.append((results["same_on_edge"], f"{name}: the same labels in a process without TensorFlow"))
+    curve, baselines = figures["pretraining"]["curve"], figures["pretraining"]["baselines"]
+    before, after = curve[0][1], curve[-1][1]
+    checks = [
+        (
+            after > before and after > baselines["bigram"],
+            f"a minute of pretraining: {before:.1%} of the masked pieces right before, {after:.1%} after, "
+            f"{baselines['bigram']:.1%} by the previous piece",
+        )
+    ]
+    for method, gain in figures["tagging"]["gains"].items():
+        low, high = gain["interval"]
+        text = f"entities: the shipped weights gain {100 * gain['gain']:.1f} points of F1 on {method}"
+        checks.append((low > 0, f"{text} (95% interval {100 * low:.1f} to {100 * high:.1f})"))
+    senses = figures["senses"]
+    right = round(senses["accuracy"] * senses["sentences"])
+    text = f"“bank”: the nearest sentence has the same sense for {right} of {senses['sentences']}"
+    checks.append((senses["accuracy"] > 0.75, f"{text} (more than 75% asked for)"))
+    rows, count = figures["engines"]["rows"], figures["engines"]["sentences"]
+    for row in rows[1:3]:
+        text = f"{row['engine']} gives Keras' probabilities on {count} messages, to {row['difference']:.1e}"
+        checks.append((row["difference"] <= 1e-4, f"{text} (1e-4 asked for)"))
+    text = f"TFLite int8 gives Keras' tag for {rows[3]['agreement']:.2%} of the words (99% asked for)"
+    checks.append((rows[3]["agreement"] >= 0.99, text))
+    loaded = figures["engines"]["loaded"]
+    text = "a process without TensorFlow gives the same tags"
+    checks.append((figures["engines"]["same_on_edge"] and not loaded, text))
     return checks
-
-
-def _report(figures: dict, out: Path) -> None:
-    checks = _checks(figures)
-    _title("Results")
-    for passed, text in checks:
-        print(f"  {'yes' if passed else 'NO ':3}  {text}")
-    rows = [
-        [ENCODERS[key].name if index == 0 else "", *row]
-        for key, results in figures["engines"].items()
-        for index, row in enumerate(compare.table(results["rows"]))
-    ]
-    engines = [["model", *compare.HEADER], *rows]
-    print("\n" + _table(engines))
-    plots = {path.stem: f"![{path.stem}](plots/{path.name})" for path in _plots(figures, out / "plots")}
-    parts = [
-        _introduction(figures, checks),
-        _pretraining_part(figures, plots.get("learning_curves", "")),
-        _tasks_part(figures),
-        "## Engines\n\nLatency is that of one sentence, from string to label, alternating between the engines. "
-        f"Agreement is with Keras.\n\n{_markdown(engines)}",
-        _mix_part(figures, plots.get("mixing_weights", "")),
-    ]
-    (out / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
-    (out / "report.json").write_text(json.dumps(figures, indent=1, default=str), encoding="utf-8")
-    print(f"\n{out / 'report.md'}: written after {figures['minutes']:.1f} minutes")
-
-
-def _introduction(figures: dict, checks: list[tuple[bool, str]]) -> str:
-    text = figures["text"]
-    results = "\n".join(f"- **{'yes' if passed else 'no'}**: {check}" for passed, check in checks)
-    return (
-        "# From raw text to int8 on the edge\n\n"
-        f"keras_ctxrep {__version__}, `ctxrep demo`, seed {figures['seed']}, {figures['minutes']:.1f} minutes on "
-        f"{os.cpu_count()} cores ({_processor()}). Text: {figures['source']}; {text['train']} sentences to "
-        f"learn from, {text['dev']} to choose weights by, {text['test']} held out.\n\n"
-        f"## Results\n\n{results}"
-    )
-
-
-def _pretraining_part(figures: dict, plot: str) -> str:
-    parts = ["## Pretraining"]
-    for key, run in figures["pretraining"].items():
-        encoder = ENCODERS[key]
-        rows = [["step", "minutes", encoder.label]]
-        rows += [
-            [str(entry["step"]), f"{entry['minutes']:.1f}", encoder.shown(entry[encoder.metric])]
-            for entry in run["history"]
-        ]
-        rows += [[name, "", encoder.shown(value)] for name, value in run["baselines"].items()]
-        parts += [f"### {encoder.name}, `{encoder.size}`", _markdown(rows)]
-    return "\n\n".join([*parts, plot] if plot else parts)
-
-
-def _tasks_part(figures: dict) -> str:
-    count = figures["text"]["test"]
-    rows = [[name, f"{value:.1%} ± {standard_error(value, count):.1%}"] for name, value in figures["tasks"].items()]
-    return (
-        "## Which part of the text a sentence comes from\n\n"
-        f"Accuracy on {count} held-out sentences, {len(figures['text']['labels'])} classes, with its standard "
-        "error.\n\n" + _markdown([["model", "accuracy"], *rows])
-    )
-
-
-def _mix_part(figures: dict, plot: str) -> str:
-    rows = [
-        [f"{layer} (characters)" if layer == 0 else str(layer), f"{weight:.3f}"]
-        for layer, weight in enumerate(figures["mix"]["weights"])
-    ]
-    rows.append(["gamma", f"{figures['mix']['gamma']:.3f}"])
-    part = "## ELMo's mixing weights\n\n" + _markdown([["layer", "weight"], *rows])
-    return f"{part}\n\n{plot}" if plot else part
-
-
-def _plots(figures: dict, folder: Path) -> list[Path]:
-    """Learning curves and mixing weights as PNG; none where matplotlib is missing."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot as plt
-    except ImportError:
-        print("no plots: pip install matplotlib")
-        return []
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    for ax, (key, run) in zip(axes, figures["pretraining"].items(), strict=True):
-        encoder, history = ENCODERS[key], run["history"]
-        values = [entry[encoder.metric] for entry in history]
-        ax.plot([entry["minutes"] for entry in history], values, marker="o", label=encoder.name)
-        for style, (name, value) in zip((":", "--"), run["baselines"].items(), strict=True):
-            ax.axhline(value, color="grey", linestyle=style, label=name)
-        ax.set(xlabel="minutes", ylabel=encoder.label, yscale=encoder.scale)
-        ax.legend()
-    paths = [folder / "learning_curves.png"]
-    figure.savefig(paths[0], dpi=120)
-    weights = figures["mix"]["weights"]
-    figure, ax = plt.subplots(figsize=(4, 3), layout="constrained")
-    ax.bar(["characters", *(f"biLSTM {i}" for i in range(1, len(weights)))], weights)
-    ax.set(ylabel="mixing weight", ylim=(0, 1))
-    paths.append(folder / "mixing_weights.png")
-    figure.savefig(paths[1], dpi=120)
-    plt.close("all")
-    return paths
 
 
 def _processor() -> str:
@@ -530,19 +391,19 @@ def _processor() -> str:
     return " ".join([model.group(1) if model else platform.machine(), *flags])
 
 
+# ---------------------------------------------------------------------------------------------------------- terminal
+
+
 def _title(text: str) -> None:
-    print(f"\n{text}\n{'-' * len(text)}", flush=True)
+    print(f"\n{_coloured(text, 1)}\n{'-' * len(text)}", flush=True)
+
+
+def _coloured(text: str, code: int) -> str:
+    """The text in a colour or style of ANSI terminals; plain in a file, or with NO_COLOR set (https://no-color.org)."""
+    return f"\033[{code}m{text}\033[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Cells in aligned columns under a header."""
-    return tabulate(rows[1:], rows[0], disable_numparse=True, colalign=_alignment(rows))
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    return tabulate(rows[1:], rows[0], "pipe", disable_numparse=True, colalign=_alignment(rows))
-
-
-def _alignment(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Figures to the right, text to the left."""
-    return ["right" if cell[:1].isdigit() else "left" for cell in rows[-1]]
+    """Cells in aligned columns under a header: figures to the right, text to the left."""
+    alignment = ["right" if cell[:1].isdigit() else "left" for cell in rows[-1]]
+    return tabulate(rows[1:], rows[0], disable_numparse=True, colalign=alignment)

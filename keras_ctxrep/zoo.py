@@ -1,11 +1,13 @@
 """The published models: their properties and sources, and how to get them as model folders.
 
 A name is SIZE/DATASET, as in GluonNLP's model zoo where that has the model. URLs are those of the authors; SHA-256
-hashes are included, and checked, only where they were published. Only `get` downloads.
+hashes are included, and checked, only where they were published. Only `get` downloads. Two small models come with the
+package.
 """
 
 import difflib
 import importlib
+import itertools
 import re
 import shutil
 import warnings
@@ -29,7 +31,16 @@ PATTERNS = {  # file names of weights, the preferred one first
     "google": ("*.index", "*.data-*"),
 }
 CHARACTERS, EMBEDDING = 261, 16  # rows and width of ELMo's character table
-FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))  # 2048cnn: (characters, filters)
+SHIPPED = Path(__file__).with_name("weights")  # NAME/ is the model folder of a model that comes with the package
+FILTERS = (
+    (1, 32),
+    (2, 32),
+    (3, 64),
+    (4, 128),
+    (5, 256),
+    (6, 512),
+    (7, 1024),
+)  # 2048cnn, and from its start 512cnn: (characters, filters)
 
 
 @dataclass(frozen=True)
@@ -38,7 +49,8 @@ class Entry:
 
     Attributes:
         name: SIZE/DATASET.
-        format: format of the published files: "google", "huggingface" or "allennlp"; "" if it is not supported.
+        format: format of the published files: "google", "huggingface" or "allennlp"; "shipped": none, it comes with
+            the package; "" if it is not supported.
         urls: files to download; () if there is no source, and `note` says why.
         licence: licence of the weights.
         citation: URL of the paper.
@@ -68,6 +80,11 @@ class Entry:
     def family(self) -> str:
         """ "elmo", "bert", or "ernie", which is a BERT with ReLU."""
         return self.name.partition("_")[0]
+
+    @property
+    def shipped(self) -> bool:
+        """Whether it comes with the package."""
+        return self.format == "shipped"
 
     @property
     def casing(self) -> str:
@@ -157,7 +174,9 @@ _HASHES = {
 def _elmo_parameters(entry: Entry) -> int:
     config = entry.config
     cells, projection, filters = config["cells"], config["projection"], config["filters"]
-    characters = CHARACTERS * EMBEDDING + sum((width * EMBEDDING + 1) * number for width, number in FILTERS)
+    totals = list(itertools.accumulate(number for _, number in FILTERS))
+    convolutions = FILTERS[: totals.index(filters) + 1]
+    characters = CHARACTERS * EMBEDDING + sum((width * EMBEDDING + 1) * number for width, number in convolutions)
     highways = config["highways"] * 2 * (filters + 1) * filters
     lstm = (2 * projection + 1) * 4 * cells + cells * projection
     return characters + highways + (filters + 1) * projection + 2 * config["layers"] * lstm
@@ -214,9 +233,17 @@ def _without(name: str, licence: str, citation: str, lowercase: bool, vocabulary
     return Entry(name, "", (), licence, citation, lowercase, vocabulary_size, note=note, **kwargs)
 
 
+def _ours(size: str, lowercase: bool | None, vocabulary_size: int, citation: str, note: str) -> Entry:
+    """A model of our own, which comes with the package."""
+    return Entry(f"{size}/books_wiki_en", "shipped", (), "Apache-2.0", citation, lowercase, vocabulary_size, note=note)
+
+
 _WIKI = "book_corpus_wiki_en"
 _GBW = "800 million words of news, the 1 Billion Word Benchmark"
+_OURS = "20 million words of public-domain books and Wikipedia"
 ENTRIES: tuple[Entry, ...] = (
+    _ours("bert_4_256_4", True, 8000, _BERT, _OURS),
+    _ours("elmo_2x512_128_512cnn_1xhighway", None, 0, _ELMO, _OURS),
     _google(f"bert_12_768_12/{_WIKI}_uncased", "2018_10_18/uncased_L-12_H-768_A-12", True, 30522),
     _google(f"bert_12_768_12/{_WIKI}_cased", "2018_10_18/cased_L-12_H-768_A-12", False, 28996),
     _google(f"bert_24_1024_16/{_WIKI}_uncased", "2018_10_18/uncased_L-24_H-1024_A-16", True, 30522),
@@ -322,6 +349,8 @@ ENTRIES: tuple[Entry, ...] = (
     ),
 )
 
+_ABSENT = "its weights are missing from this installation of keras_ctxrep: install it again"
+
 # -------------------------------------------------------------------------------------------------------------- use
 
 
@@ -349,7 +378,7 @@ def lookup(name: str) -> Entry:
 
 
 def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
-    """The model folder of an entry in the cache, or None if it is not there.
+    """The model folder of an entry in the package or in the cache, or None if it is in neither.
 
     Args:
         entry: of the list.
@@ -358,12 +387,12 @@ def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
     >>> cached(lookup("elmo_2x2048_256_2048cnn_1xhighway"), "/nowhere") is None
     True
     """
-    folder = cache_folder(cache) / entry.name
+    folder = (SHIPPED if entry.shipped else cache_folder(cache)) / entry.name
     return folder if (folder / NAME).is_file() else None
 
 
 def find(name: str | Path, cache: str | Path | None = None) -> Path:
-    """The model folder of a path or of a published model in the cache.
+    """The model folder of a path, or of a published model in the package or in the cache.
 
     Only a model of the Hugging Face Hub is downloaded: its name is an address.
 
@@ -387,7 +416,9 @@ def find(name: str | Path, cache: str | Path | None = None) -> Path:
         raise ValueError(f"{name}: no such folder; as a published model: {str(error).partition(': ')[2]}") from None
     folder = cached(entry, cache)
     if folder is None:
-        raise ValueError(f"{entry.name}: not downloaded yet: `ctxrep zoo get {entry.name}`")
+        raise ValueError(
+            f"{entry.name}: {_ABSENT if entry.shipped else f'not downloaded yet: `ctxrep zoo get {entry.name}`'}"
+        )
     return folder
 
 
@@ -398,7 +429,7 @@ def get(
     cache: str | Path | None = None,
     report: Callable[[str], None] = print,
 ) -> Path:
-    """The model folder of a published model: from the cache, or downloaded, checked, converted and cached.
+    """The model folder of a published model: shipped, from the cache, or downloaded, checked, converted and cached.
 
     Calling it again resumes an interrupted download and replaces a damaged folder in the cache. If two processes get
     the same model, the second waits for the first and uses its result.
@@ -431,6 +462,10 @@ def get(
             raise ValueError(f"{name} is downloaded; for local files: `ctxrep convert {source} --from huggingface`")
         return hub.get(name, cache, mirror, report)
     entry = lookup(name)
+    if entry.shipped:
+        if source is not None:
+            raise ValueError(f"{entry.name}: it comes with the package, so {source} is not read")
+        return find(entry.name)
     folder = cache_folder(cache) / entry.name
     if cached(entry, cache) is not None:
         try:
@@ -456,7 +491,7 @@ def get(
 
 
 def load(name: str, cache: str | Path | None = None) -> "tuple[keras.Model, bundles.Bundle]":
-    """The model of a published name and its bundle; it is downloaded unless it is in the cache.
+    """The model of a published name and its bundle; it is downloaded unless it is in the package or in the cache.
 
     Args:
         name, cache: as of `get`.

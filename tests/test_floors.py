@@ -20,6 +20,7 @@ FLOORS = {
     "keras_ctxrep.cli": 5,
     "keras_ctxrep.flags": 5,
     "keras_ctxrep.demo": 5,
+    "keras_ctxrep.report": 5,
     "keras_ctxrep.recipes": 4,
     "keras_ctxrep.pictures": 4,
     "keras_ctxrep.zoo": 4,

@@ -35,7 +35,13 @@ def test_the_wheel_holds_exactly_three_packages(wheel):
     ):
         expected = {str(path.relative_to(ROOT / source)) for path in (ROOT / source / package).rglob("*.py")}
         expected.add(f"{package}/py.typed")
+        for folder in (ROOT / source / package / "weights", ROOT / source / package / "data"):
+            expected |= {str(path.relative_to(ROOT / source)) for path in folder.rglob("*") if path.is_file()}
         assert expected == {name for name in names if name.startswith(f"{package}/")}
+
+
+def test_the_wheel_is_small(wheel):
+    assert wheel.stat().st_size < 30e6
 
 
 @pytest.mark.slow  # pip installs into a new environment

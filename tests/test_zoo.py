@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from urllib.request import HTTPSHandler
 from urllib.response import addinfourl
 
+import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -711,6 +712,47 @@ def test_find(entry, cache, tmp_path, published):
 def test_no_source():
     with pytest.raises(ValueError, match="no source: its pieces are SentencePiece's"):
         zoo.get("kobert_news_wiki_ko_cased")
+
+
+# ----------------------------------------------------------------------------------------------------------- shipped
+
+SHIPPED = [entry for entry in zoo.ENTRIES if entry.shipped]
+
+
+def test_shipped_models_come_first():
+    assert SHIPPED and zoo.ENTRIES[: len(SHIPPED)] == tuple(SHIPPED)
+
+
+@pytest.mark.parametrize("shipped", SHIPPED, ids=lambda shipped: shipped.name)
+def test_shipped_models_need_no_network_and_no_cache(shipped, cache, capsys):
+    folder = zoo.get(shipped.name)
+    assert folder == zoo.find(shipped.name) == zoo.cached(shipped) and folder.is_relative_to(Path(zoo.__file__).parent)
+    model, bundle = zoo.load(shipped.name)
+    encoder, _ = train.load_encoder(folder)
+    assert encoder.count_params() == shipped.parameters
+    assert (shipped.vocabulary_size or len(bundle.vocab)) == len(bundle.vocab)
+    assert all(np.isfinite(array).all() for array in model.get_weights())
+    assert not cache.exists()
+    with h5py.File(folder / "model.weights.h5") as file:
+        sizes: dict = {}
+        file.visititems(lambda name, item: sizes.setdefault(item.dtype, item) if hasattr(item, "dtype") else None)
+    assert set(sizes) == {np.dtype("float16")}
+    assert (folder / "model.weights.h5").stat().st_size < 12e6
+    assert cli.main(["zoo", "show", shipped.name]) == 0
+    shown = capsys.readouterr().out
+    assert bundle.card and bundle.card.strip() in shown and "CC BY-SA" in bundle.card and str(folder) in shown
+
+
+def test_a_shipped_model_is_not_read_from_elsewhere(published):
+    with pytest.raises(ValueError, match=r"it comes with the package, so .* is not read"):
+        zoo.get(SHIPPED[0].name, source=published)
+
+
+def test_an_installation_without_the_weights(tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo, "SHIPPED", tmp_path)
+    for use in (zoo.find, zoo.get, zoo.load):
+        with pytest.raises(ValueError, match="missing from this installation of keras_ctxrep: install it again"):
+            use(SHIPPED[0].name)
 
 
 # ----------------------------------------------------------------------------------------------------------- command
