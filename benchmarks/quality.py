@@ -8,8 +8,8 @@
 their own. Rows, epochs, batch sizes, rates, warm-up, decay, clipping, dropout, lengths and windows are the same, both
 bucket rows by length, both take the weights at the end, and the figures are computed by the same code. "pretrained":
 the same tasks from the BERT that comes with the package, from random weights of its size, and from `--minilm`.
-"context": one biLSTM over learned word embeddings, over GloVe's, over the biLM `--elmo`, frozen, and over both. "spans":
-semantic roles and coreference of pronouns, with the first three of these and with both BERTs, fine-tuned.
+"context": one biLSTM over learned word embeddings, over GloVe's, over the biLM `--elmo`, frozen, and over both.
+"spans": semantic roles and coreference of pronouns, with the first three of these and with both BERTs, fine-tuned.
 
 One engine runs at a time, and they take turns. Each run is a line of `--out`, and those that are there are not run
 again; `--table` only prints them as Markdown, as docs/results.md has them. CPU seconds, of all threads, feel less of

@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import venv
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from keras_ctxrep_tflite import quantize
 
@@ -74,3 +76,28 @@ def test_the_edge_predicts_in_a_bare_environment(wheel, models, tmp_path):
     process = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert process.returncode == 1 and process.stderr.count("\n") == 1
     assert 'pip install "keras_ctxrep[tf]"' in process.stderr
+
+
+@pytest.mark.slow  # starts TensorFlow three times
+def test_the_wheel_alone_has_weights_and_data(wheel, tmp_path):
+    """With the other packages of this environment, but neither this checkout nor a network."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target"]
+    subprocess.run([*command, str(tmp_path / "site"), str(wheel)], check=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    path = os.pathsep.join([str(tmp_path / "site"), sysconfig.get_path("purelib")])
+    nowhere = "http://127.0.0.1:9"
+    environment |= {"PYTHONPATH": path, "CTXREP_CACHE": str(tmp_path / "cache"), "https_proxy": nowhere}
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "a good film\tyes\na bad film\tno\n" * 8)
+    (tmp_path / "text.txt").write_text("She sat on the bank.\n")
+    train = "--data train.tsv --dev train.tsv --steps 2 --batch-size 4 --out mine"
+    for argv in (
+        "embed bert_4_256_4/books_wiki_en --input text.txt --layers top --out vectors.npz",
+        f"train --encoder bert_4_256_4/books_wiki_en {train}",
+        "zoo show bert_4_256_4/books_wiki_en",
+    ):
+        program = [sys.executable, "-S", "-c", "import sys, keras_ctxrep.cli as c; sys.exit(c.main())", *argv.split()]
+        process = subprocess.run(program, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        assert process.returncode == 0, process.stderr[-2000:]
+    assert str(tmp_path / "site") in process.stdout
+    with np.load(tmp_path / "vectors.npz") as arrays:
+        assert arrays["0"].shape == (6, 256)
