@@ -27,6 +27,8 @@ Contextual text representations in Keras, from raw text to TF Serving and to the
 """
 
 
+_FOLDER = "a model folder, or a name of `ctxrep zoo list` that is here"
+
 # ------------------------------------------------------------------------------------------------------ subcommands
 
 
@@ -193,7 +195,7 @@ def _print_figures(figures: dict) -> None:
 
 
 def _score_flags(flags: Flags) -> None:
-    flags.add("folder", "a model folder")
+    flags.add("folder", _FOLDER)
     flags.add("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
     flags.add_options(options.Rows)
     flags.add("--predictions", "write the predictions here, one JSON object a line", metavar="FILE.jsonl")
@@ -225,7 +227,7 @@ def _embed(args: argparse.Namespace) -> None:
 
 
 def _embed_flags(flags: Flags) -> None:
-    flags.add("folder", "a model folder of any task")
+    flags.add("folder", _FOLDER)
     flags.add("--input", "a text file, or - for standard input", required=True, metavar="FILE")
     flags.add("--out", "FILE.npz or FILE.hdf5", required=True, metavar="FILE")
     flags.add_options(options.Embedding)
@@ -244,7 +246,7 @@ def _neighbours(args: argparse.Namespace) -> None:
 
 
 def _neighbours_flags(flags: Flags) -> None:
-    flags.add("folder", "a model folder of any task")
+    flags.add("folder", _FOLDER)
     flags.add("--word", "the word", required=True)
     flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
     flags.add("--sentence", "a sentence with the word (default: the first one in the text)", metavar="TEXT")
@@ -325,7 +327,7 @@ def _convert(args: argparse.Namespace) -> None:
         raise _Usage("convert: give either --from or --to")
     if args.pairs and args.source_format != "huggingface":
         raise _Usage("convert: --pairs is for --from huggingface")
-    from keras_ctxrep import train
+    from keras_ctxrep import train, zoo
     from keras_ctxrep.convert import bert
     from keras_ctxrep.text.bundle import written_whole_folder
 
@@ -337,7 +339,7 @@ def _convert(args: argparse.Namespace) -> None:
             with written_whole_folder(args.out, without=("checkpoint",)) as folder:
                 train.save(folder, model, bundle)
         else:
-            model, bundle = train.load(args.source)
+            model, bundle = train.load(zoo.find(args.source))
             converter.write(args.out, model, bundle)
     for warning in caught:
         if warning.category is UserWarning:
@@ -347,7 +349,9 @@ def _convert(args: argparse.Namespace) -> None:
 
 
 def _convert_flags(flags: Flags) -> None:
-    flags.add("source", "published weights (a folder, or the weight file), or a model folder")
+    flags.add(
+        "source", "published weights (a folder, or the weight file); with --to, a model folder or a name of the zoo"
+    )
     flags.add(
         "--from",
         "the format that is read",
@@ -443,7 +447,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _export_flags(flags: Flags) -> None:
-    flags.add("folder", "a model folder")
+    flags.add("folder", _FOLDER)
     flags.add("--out", "where TF Serving looks for versions", required=True, metavar="BASE/NAME")
 
 
@@ -461,7 +465,7 @@ def _tflite_flags(flags: Flags) -> None:
     from keras_ctxrep_tflite import quantize
 
     default = ",".join(map(str, quantize.LENGTHS))
-    flags.add("folder", "a model folder")
+    flags.add("folder", _FOLDER)
     flags.add("--out", "the file to write", required=True, metavar="FILE.tflite")
     flags.add("--quantize", "number format of weights and products (default: none)", choices=quantize.QUANTIZATIONS)
     flags.add(

@@ -743,6 +743,21 @@ def test_shipped_models_need_no_network_and_no_cache(shipped, cache, capsys):
     assert bundle.card and bundle.card.strip() in shown and "CC BY-SA" in bundle.card and str(folder) in shown
 
 
+def test_names_where_folders_are_read(tmp_path, capsys):
+    name = "bert_4_256_4/books_wiki_en"
+    (tmp_path / "text.txt").write_text("She sat on the bank of the river.\nHe keeps his money in the bank.\n")
+    text = str(tmp_path / "text.txt")
+    for argv in (
+        ["embed", name, "--input", text, "--layers", "mean", "--out", str(tmp_path / "vectors.npz")],
+        ["neighbours", name, "--word", "bank", "--input", text],
+        ["convert", name, "--to", "huggingface", "--out", str(tmp_path / "converted")],
+        ["export", name, "--out", str(tmp_path / "served")],
+    ):
+        assert cli.main(argv) == 0, capsys.readouterr().err
+    assert (tmp_path / "converted" / "model.safetensors").exists()
+    assert (tmp_path / "served" / "1" / "assets.extra" / "card.md").exists()
+
+
 def test_a_shipped_model_is_not_read_from_elsewhere(published):
     with pytest.raises(ValueError, match=r"it comes with the package, so .* is not read"):
         zoo.get(SHIPPED[0].name, source=published)
