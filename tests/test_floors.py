@@ -18,6 +18,7 @@ PACKAGES = {
 }
 FLOORS = {
     "keras_ctxrep.cli": 5,
+    "keras_ctxrep.commands": 5,
     "keras_ctxrep.flags": 5,
     "keras_ctxrep.demo": 5,
     "keras_ctxrep.report": 5,

@@ -1,0 +1,1 @@
+"""The subcommands of `ctxrep`: flags, one call, what is printed."""

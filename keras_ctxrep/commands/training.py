@@ -1,0 +1,229 @@
+"""Learning: pretraining, preparation of its text, fine-tuning, evaluation."""
+
+import argparse
+import json
+
+from keras_ctxrep import options
+from keras_ctxrep.commands.command import (
+    FOLDER,
+    Command,
+    Usage,
+    positive,
+    print_evaluation,
+    print_line,
+    short,
+    table,
+)
+from keras_ctxrep.flags import Flags, given, grid
+
+
+def _pretrain(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+
+    values = given(args)
+    if "steps" not in values and "minutes" not in values:
+        values["minutes"] = 30.0
+    history = recipes.pretrain(report=print_evaluation, **values)
+    print_line(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
+
+
+def _pretrain_flags(flags: Flags) -> None:
+    flags.add("family", "what to train", choices=("elmo", "bert"))
+    flags.add("--corpus", "text files, or a folder that `prepare` wrote", nargs="+", required=True, metavar="FILE")
+    flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
+    flags.add_options(
+        options.Pretraining,
+        minutes={"help": "length of the run in minutes (default: 30, unless --steps is given)"},
+        learning_rate={"help": "peak learning rate, after a linear warm-up (default: 0.001, adagrad: 0.2)"},
+    )
+
+
+def _prepare(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+
+    counts = recipes.prepare(**given(args))
+    if counts["family"] == "elmo":
+        text = f"{counts['sentences']:,} sentences of {counts['words'] / 1e6:.1f} million words"
+    else:
+        text = f"{counts['examples']:,} pairs of segments, {counts['pieces'] / 1e6:.1f} million pieces, "
+        text += f"{counts['copies']} passes, {counts['valid_examples']:,} more pairs held out"
+    print_line(f"{args.out}: {text}, {len(counts['shards'])} shards")
+
+
+def _prepare_flags(flags: Flags) -> None:
+    flags.add("family", "whose pretraining", choices=("elmo", "bert"))
+    flags.add("--corpus", "text files", nargs="+", required=True, metavar="FILE")
+    flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
+    flags.add_options(options.Preparation)
+
+
+def _train(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+
+    values = given(args)
+    if "sweep" in values or "seeds" in values:
+        _sweep(values)
+        return
+    history = recipes.finetune(report=print_evaluation, **values)
+    metric = next(name for name in history[0] if name.startswith("val_"))
+    best = max(entry[metric] for entry in history)
+    print_line(f"{args.out}: {metric.removeprefix('val_').replace('_', ' ')} on {args.dev}: {best:.4f}")
+
+
+def _sweep(values: dict) -> None:
+    from keras_ctxrep import recipes, tasks
+    from keras_ctxrep.recipes import sweeping
+
+    task = tasks.get(values.get("task", "classify"))
+    try:
+        options_to_try = grid(values.pop("sweep", []), options.Finetuning, task.Options)
+    except ValueError as error:
+        raise Usage(f"train: --sweep {error}") from None
+    rows = recipes.sweep(options_to_try, report=print_evaluation, announce=print_line, **values)
+    print(f"\n{table(sweeping.table(rows, values.get('seed', 0)))}\n")
+    best = rows[0]
+    metric = best.metric.replace("_", " ")
+    print_line(f"{values['out']}: {best.best.name}: {metric} on {values['dev']}: {max(best.scores):.4f}")
+
+
+def _train_flags(flags: Flags) -> None:
+    from keras_ctxrep import tasks
+
+    width = max(map(len, tasks.TASKS)) + 2
+    listed = "\n".join(f"  {name:{width}}{task.help}" for name, task in tasks.TASKS.items())
+    flags.parser.description = (
+        f"Fine-tune a pretrained encoder.\n\n{listed}\n\n"
+        "Files are .tsv with a header, .jsonl, CoNLL columns, SQuAD's JSON, also compressed, or tfds:NAME:SPLIT."
+    )
+    flags.add("--data", "labelled examples to learn from", required=True, metavar="FILE")
+    flags.add("--dev", "labelled examples to choose the best weights by", required=True, metavar="FILE")
+    flags.add(
+        "--encoder",
+        "a model folder of any task, a name of `ctxrep zoo list`, or `words`: embeddings learned from the data alone",
+        required=True,
+        metavar="FOLDER",
+    )
+    flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
+    flags.add("--task", "the task (default: classify)", choices=tuple(tasks.TASKS))
+    flags.add(
+        "--sweep",
+        "train with each of these values of an option, in every combination of several options; OUT is the best model, "
+        "OUT/sweep has all, OUT/sweep.tsv the table",
+        nargs="+",
+        action="extend",
+        metavar="NAME=X,Y",
+    )
+    flags.add(
+        "--seeds",
+        "train with N seeds each, from --seed on; combinations are compared by their mean (default: 1)",
+        type=positive,
+        metavar="N",
+    )
+    flags.add_options(
+        options.Finetuning,
+        learning_rate={"help": "peak learning rate, after a linear warm-up (default: 0.001, BERT-base 3e-5)"},
+    )
+    for name, task in tasks.TASKS.items():
+        flags.add_options(task.Options, prefix=f"{name}: ")
+
+
+def _score(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+
+    if args.lm:
+        _score_sentences(args)
+        return
+    values = given(args)
+    as_json = values.pop("json", False)
+    values.pop("lm", None)
+    figures = recipes.score(values.pop("folder"), values.pop("data"), **values)
+    if as_json:
+        print(json.dumps(figures, ensure_ascii=False))
+    else:
+        _print_figures(figures)
+
+
+def _score_sentences(args: argparse.Namespace) -> None:
+    refused = [name for name in ("carry_state", "columns", "skip_bad", "predictions", "json") if getattr(args, name)]
+    if refused:
+        flag = f"--{refused[0].replace('_', '-')}"
+        reason = (
+            "one JSON object for each sentence is what it prints" if refused[0] == "json" else "it scores sentences"
+        )
+        raise Usage(f"score: leave out {flag} with --lm: {reason} of a text, each by itself")
+    from keras_ctxrep import recipes
+    from keras_ctxrep.text.corpus import documents
+
+    sentences = (sentence for document in documents([args.data]) for sentence in document)
+    for entry in recipes.score_sentences(args.folder, sentences):
+        print(json.dumps(entry, ensure_ascii=False), flush=True)
+
+
+def _print_figures(figures: dict) -> None:
+    metric, interval = figures.get("metric"), figures.get("interval")
+    for name, value in figures.items():
+        if isinstance(value, int | float):
+            shown = f"{value:.4f}" if isinstance(value, float) else f"{value:,}"
+            note = f"   95% of resamples: {interval[0]:.4f} to {interval[1]:.4f}" if name == metric and interval else ""
+            print(f"{name.replace('_', ' '):20} {shown}{note}")
+    if figures.get("table"):
+        print(f"\n{table(figures['table'])}")
+    if figures.get("worst"):
+        print("\nworst")
+    for entry in figures.get("worst", ()):
+        print(f"  {entry['source']}\n    {short(entry['input'])}")
+        print(f"    expected  {short(entry['expected'])}\n    answered  {short(entry['answer'])}")
+    if figures.get("skipped"):
+        from keras_ctxrep.text.files import skipped_rows
+
+        print(f"\n{skipped_rows(figures['skipped'])}")
+
+
+def _score_flags(flags: Flags) -> None:
+    flags.add("folder", FOLDER)
+    flags.add("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
+    flags.add_options(options.Rows)
+    flags.add("--predictions", "write the predictions here, one JSON object a line", metavar="FILE.jsonl")
+    flags.add("--json", "print one JSON object", action="store_true", default=None)
+    flags.add(
+        "--carry-state",
+        "a biLM: carry the state through the text, instead of scoring each sentence by itself",
+        action="store_true",
+        default=None,
+    )
+    flags.add(
+        "--lm",
+        "a biLM: the log-probability of each sentence, one JSON object a line",
+        action="store_true",
+        default=None,
+    )
+
+
+COMMANDS = {
+    "pretrain": Command(
+        _pretrain,
+        _pretrain_flags,
+        "learn an ELMo biLM or a BERT encoder from text",
+        "Learn from plain text: UTF-8, one sentence a line, an empty line between documents; .gz, .bz2 and .xz are\n"
+        "read as they are. The same command resumes an interrupted run.",
+        True,
+    ),
+    "prepare": Command(
+        _prepare,
+        _prepare_flags,
+        "split a large text, and for BERT mask it, once before pretraining",
+        "Writes shards to a folder, for `ctxrep pretrain FAMILY --corpus FOLDER`: for ELMo sentences split into\n"
+        "words, for BERT pairs of segments with their masks. Without it, text is split and masked anew in every pass.\n"
+        "The shards are the same for any number of processes and any runner, and the same command resumes an\n"
+        "interrupted preparation.",
+        True,
+    ),
+    "train": Command(_train, _train_flags, "fine-tune an encoder for a task", "", True),
+    "score": Command(
+        _score,
+        _score_flags,
+        "evaluate on held-out data",
+        "A task's metrics, with an interval and the worst examples; a biLM's\n"
+        "full-softmax perplexity, or a BERT's MLM and NSP accuracy.",
+    ),
+}
