@@ -115,7 +115,8 @@ def _pretraining(encoder: Path, corpus: Sequence[str | Path] | None, out: Path, 
     for side, blocks in sides.items():
         files[side].write_text("\n\n".join("\n".join(block) for block in blocks) + "\n", encoding="utf-8")
     count = sum(len(words(sentence)) for block in sides["train"] for sentence in block)
-    _title(f"Pretraining goes on for {minutes:g} minutes, from the shipped weights: {name}, {count:,} words")
+    length = "a minute" if minutes == 1 else f"{minutes:g} minutes"
+    _title(f"Pretraining goes on for {length}, from the shipped weights: {name}, {count:,} words")
     features: Any = bundles.load(encoder).features
     baselines = _guesses(features.wordpiece, sides["train"], held)
     before = recipes.score(encoder, files["valid"])["mlm_accuracy"]
@@ -279,11 +280,11 @@ def _senses(encoder: Path, out: Path) -> dict:
     shown = []
     for sense in dict.fromkeys(example.label for example in examples):
         query = next(example.text for example in examples if example.label == sense)
-        entries = pictures.neighbours(encoder, "bank", texts, k=4, sentence=query)
+        entries = pictures.neighbours(encoder, "bank", texts, k=4, sentence=query, layer="mean")
         print(f"  {_coloured(query, 1)}")
         print("\n".join(f"  {line}" for line in pictures.concordance(entries, 100).splitlines()[1:]))
         shown.append({"sentence": query, "neighbours": entries})
-    figures = pictures.senses(encoder, "bank", SENSES, out / "bank.svg")
+    figures = pictures.senses(encoder, "bank", SENSES, out / "bank.svg", layer="mean")
     chance = f"{figures['majority']:.0%} by chance"
     print(f"  nearest sentence of the same sense: {figures['accuracy']:.1%} of {len(texts)} ({chance})")
     return {"queries": shown, "sentences": len(texts)} | {name: figures[name] for name in ("accuracy", "majority")}
@@ -354,7 +355,7 @@ def _checks(figures: dict) -> list[tuple[bool, str]]:
     checks = [
         (
             after > before and after > baselines["bigram"],
-            f"a minute of pretraining: {before:.1%} of the masked pieces right before, {after:.1%} after, "
+            f"pretraining: {before:.1%} of the masked pieces right before, {after:.1%} after, "
             f"{baselines['bigram']:.1%} by the previous piece",
         )
     ]
