@@ -21,6 +21,7 @@ from keras_ctxrep.recipes.corpora import (
     casing,
     given_words,
     held_out,
+    lines_of_rows,
     masked_once,
     split,
     word_vocabulary,
@@ -32,7 +33,7 @@ from keras_ctxrep.strategy import choose, is_chief
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import LONGEST, shuffled
 from keras_ctxrep.text.features import WordPieceFeatures
-from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs, single_segments
+from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids, segment_pairs, single_segments
 from keras_ctxrep.text.tokens import WordPiece
 
 Report = Callable[[dict], None]
@@ -87,7 +88,8 @@ def pretrain(
         if source is not None:
             _copy_common_layers(source, initial, model, plan.bundle, settings.init)
     eval_model = None if plan.eval_model is None else plan.eval_model()
-    history = _fit(model, plan, eval_model, settings, folder=out, identity=run.identity, report=report)
+    files = [path for path in corpus if Path(path).is_file()]  # not what `prepare` wrote
+    history = _fit(model, plan, eval_model, settings, files, folder=out, identity=run.identity, report=report)
     if eval_model is not None:  # the saved model reads whole sentences
         plain = train.build(plan.bundle)
         train.copy_weights(model, plain)
@@ -114,7 +116,9 @@ def _check(family: str, corpus: Sequence[str | Path], out: str | Path, settings:
         raise ValueError(message)
 
 
-def _fit(model: keras.Model, plan: "_Plan", eval_model, settings: Pretraining, **more) -> list[dict]:
+def _fit(
+    model: keras.Model, plan: "_Plan", eval_model, settings: Pretraining, files: Sequence[str | Path], **more
+) -> list[dict]:
     optimizer = optimizers.LAMB if settings.optimizer == "lamb" else None
     if settings.optimizer == "adagrad":
         rate, scale = settings.learning_rate or 0.2, float(settings.unroll or 1)
@@ -126,18 +130,32 @@ def _fit(model: keras.Model, plan: "_Plan", eval_model, settings: Pretraining, *
     def data(start: int) -> Any:
         return pipeline.distributed(lambda: plan.data(start), strategy)
 
-    return train.fit(model, data, plan.validation, eval_model, optimizer=optimizer, **shared, **more)
+    def sources(number: int) -> list[str]:
+        return lines_of_rows(files, plan.rows(number), plan.ids)
+
+    return train.fit(model, data, plan.validation, eval_model, optimizer=optimizer, sources=sources, **shared, **more)
 
 
 # ---------------------------------------------------------------------------------------------------------- details
 
 
 class _Plan(NamedTuple):
-    """The parts of a run: a function to the batches from the nth on, validation data, and functions to the models."""
+    """The parts of a run.
+
+    Attributes:
+        bundle: of the model.
+        data: number of a batch -> the batches from this one on.
+        validation: data.
+        rows: number of a batch -> the ids of each of its rows, unmasked.
+        ids: lines of text -> the ids of each.
+        model, eval_model: make the models.
+    """
 
     bundle: Bundle
     data: Callable[[int], Any]
     validation: Any
+    rows: Callable[[int], list[np.ndarray]]
+    ids: Callable[[list[str]], list[np.ndarray]]
     model: Callable[[], keras.Model]
     eval_model: Callable[[], keras.Model] | None = None
 
@@ -200,7 +218,15 @@ def _language_modelling(corpus: Sequence[str | Path], settings: Pretraining, ini
     def batches(start: int) -> Any:
         return data(sampled=bool(samples), start=start)
 
-    return _Plan(bundle, batches, validation, model, eval_model)
+    def rows_of(number: int) -> list[np.ndarray]:
+        _, targets, weights = next(data(start=number).as_numpy_iterator())
+        real = weights["forward_logits"] > 0
+        return [ids[mask][: None if unroll else -1] for ids, mask in zip(targets["forward_logits"], real, strict=True)]
+
+    def line_ids(text: list[str]) -> list[np.ndarray]:
+        return [vocabulary.ids(words) for words in split(text)]
+
+    return _Plan(bundle, batches, validation, rows_of, line_ids, model, eval_model)
 
 
 class _SentenceText(NamedTuple):
@@ -277,7 +303,18 @@ def _masked_modelling(corpus: Sequence[str | Path], settings: Pretraining, initi
     batch_size = settings.batch_size
     data = partial(pipeline.segments, features, text.examples, batch_size, text.masking, config.pooler, settings.seed)
     validation = pipeline.segments(features, text.held, batch_size, next_sentence=config.pooler)
-    return _Plan(bundle, data, validation, partial(train.build, bundle))
+
+    def rows_of(number: int) -> list[np.ndarray]:
+        inputs, targets, weights = next(data(number).as_numpy_iterator())
+        positions, real = inputs["mlm_positions"], weights["mlm_logits"] > 0
+        rows = inputs["token_ids"].copy()
+        rows[np.nonzero(real)[0], positions[real]] = targets["mlm_logits"][real]
+        return [ids[mask > 0] for ids, mask in zip(rows, inputs["mask"], strict=True)]
+
+    def line_ids(text: list[str]) -> list[np.ndarray]:
+        return piece_ids([text], features)[0]
+
+    return _Plan(bundle, data, validation, rows_of, line_ids, partial(train.build, bundle))
 
 
 def _prepared_text(prepared: Prepared, settings: Pretraining, initial: Any) -> _PairText:
