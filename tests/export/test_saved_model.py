@@ -172,7 +172,9 @@ TAGGED = ("words", "starts", "ends", "labels", "scores")
 
 def test_words_that_are_not_read_have_no_label():
     model, bundle = fresh("tag", max_length=5)  # three pieces
-    outputs = saved_model.Signatures(model, bundle).text(tf.constant(["a  the cats b", "é c", ""]))
+    outputs = saved_model.Signatures(model, bundle).functions["serving_default"](
+        tf.constant(["a  the cats b", "é c", ""])
+    )
     rows = {name: outputs[name].numpy() for name in TAGGED}
     assert rows["words"].tolist() == [[b"a", b"the", b"cats", b"b"], ["é".encode(), b"c", b"", b""], [b""] * 4]
     assert rows["starts"].tolist() == [[0, 3, 7, 12], [0, 2, 0, 0], [0] * 4]
