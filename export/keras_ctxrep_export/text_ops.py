@@ -10,7 +10,7 @@ import tensorflow_text as tf_text
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
-from keras_ctxrep_export.words import Words, lowered, padded, split, substrings
+from keras_ctxrep_export.words import Words, lowered, padded, row_numbers, split, substrings
 
 
 def features(bundle: Bundle) -> "WordOps | PieceOps":
@@ -251,7 +251,7 @@ class PieceOps(tf.Module):
         words = self._split(text)
         cut = self._cut(words)
         ids = cut[0]  # (B, ragged W, ragged)
-        first, begin = tf.gather(ids.row_starts(), ids.value_rowids()), ids.values.row_starts()
+        first, begin = tf.gather(ids.row_starts(), row_numbers(ids)), ids.values.row_starts()
         position = tf.cast(1 + begin - tf.gather(begin, first), tf.int32)
         read = position < self.max_length - 1
         number = tf.where(read, tf.cast(tf.range(tf.size(begin, tf.int64)) - first, tf.int32), -1)
@@ -325,7 +325,7 @@ class PieceOps(tf.Module):
         strings = strings.with_values(tf.where(long, self.unknown, strings.values))[:, :most]
         ids, begin, end = self.tokenizer.tokenize_with_offsets(strings)
         # Bytes of a word to its code points.
-        code, word = words.codes.values, ids.values.value_rowids()
+        code, word = words.codes.values, row_numbers(ids.values)
         before = tf.cumsum(sum(tf.cast(code >= least, tf.int32) for least in (0, 0x80, 0x800, 0x10000)), exclusive=True)
         base = tf.gather(before, tf.gather(words.codes.row_starts(), word))
         first, last = (
@@ -359,7 +359,7 @@ def _windows(sizes: tf.Tensor, room: tf.Tensor | int, stride: int) -> tuple[tf.T
     room = tf.broadcast_to(tf.cast(room, tf.int64), tf.shape(sizes))
     step = tf.where(stride < room, tf.cast(stride, tf.int64), tf.maximum(room // 2, 1))
     numbers = tf.ragged.range(1 + (tf.maximum(sizes - room, 0) + step - 1) // step)  # (B, windows)
-    example = numbers.value_rowids()
+    example = row_numbers(numbers)
     begin = numbers.values * tf.gather(step, example)
     return example, begin, tf.minimum(tf.gather(room, example), tf.gather(sizes, example) - begin)
 

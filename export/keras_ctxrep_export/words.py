@@ -53,7 +53,7 @@ class Words(NamedTuple):
     def dense(self, most: int | None = None) -> dict[str, tf.Tensor]:
         """The words as they stand in the text, their "starts" and "ends", each (B, W), padded to the longest row."""
         start, end = (span[:, :most] for span in self.spans())
-        words = start.with_values(substrings(self.original, start.value_rowids(), start.values, end.values))
+        words = start.with_values(substrings(self.original, row_numbers(start), start.values, end.values))
         return {"words": padded(words, ""), "starts": padded(start), "ends": padded(end)}
 
 
@@ -66,7 +66,7 @@ def split(texts: tf.Tensor, lowercase: bool = False, strip_accents: bool = False
     """
     rules = _rules(lowercase, strip_accents, split_cjk)
     original = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
-    code, text = original.flat_values, original.value_rowids()
+    code, text = original.flat_values, row_numbers(original)
     rule = tf.cast(tf.searchsorted(rules.first, code, side="right"), tf.int64) - 1
     if strip_accents:  # marks are put in canonical order, since some of them are kept
         rank = tf.gather(rules.rank, rule)
@@ -118,6 +118,19 @@ def substrings(texts: tf.RaggedTensor, rows: tf.Tensor, start: tf.Tensor, end: t
     begin = tf.gather(texts.row_starts(), rows)
     characters = tf.ragged.range(begin + tf.cast(start, tf.int64), begin + tf.cast(end, tf.int64))
     return tf.strings.unicode_encode(tf.gather(texts.values, characters), "UTF-8")
+
+
+def row_numbers(rows: tf.RaggedTensor) -> tf.Tensor:
+    """The row of each value, int64 (values,), in memory that grows with the values alone.
+
+    `rows.value_rowids()` takes that of all rows at the length of the longest one: of a thousand texts and one of a
+    megabyte, gigabytes.
+
+    >>> row_numbers(tf.ragged.constant([[5, 6], [], [7]])).numpy().tolist()
+    [0, 0, 2]
+    """
+    ends, count = rows.row_splits[1:], rows.row_splits[-1]
+    return tf.cumsum(tf.math.unsorted_segment_sum(tf.ones_like(ends), ends, count + 1))[:count]
 
 
 def padded(rows: tf.RaggedTensor, fill: int | str = 0) -> tf.Tensor:

@@ -248,7 +248,7 @@ def test_files_of_a_killed_export_are_removed_by_the_next(tmp_path, monkeypatch)
     with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
         killed.setattr(os, "getpid", lambda: ended.pid)
         killed.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
-        killed.setattr(os, "replace", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        killed.setattr(os, "rename", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
         saved_model.export(*fresh("classify"), tmp_path / "m")
     (left,) = os.listdir(tmp_path / "m")
     assert not left.isdecimal()

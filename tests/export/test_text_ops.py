@@ -147,6 +147,20 @@ def test_word_ids(bundle, tmp_path):
     assert not [*(tmp_path / "assets").iterdir()]
 
 
+@pytest.mark.parametrize("family", ["bert", "elmo"])
+def test_memory_of_a_long_text_among_short_ones(family):
+    """All rows at the length of the longest one would be 160 GB."""
+    if family == "bert":
+        bundle = Bundle("bert", "tag", {}, 9, ("O",), LETTERS, reads=Reads(words=True))
+    else:
+        bundle = Bundle("elmo", "tag", {"max_characters": 9}, 9, reads=Reads(words=True))
+    texts = ["ab c"] * 20_000 + ["é" * 1_000_000]
+    batch = features(bundle)(tf.constant(texts))
+    assert batch["mask"].shape[0] == len(texts)
+    batch, number, _ = features(bundle).given(tf.constant([texts]))
+    assert number.shape == (1, len(texts))
+
+
 def test_models_without_a_text_graph():
     with pytest.raises(ValueError, match="character n-grams have no graph"):
         features(Bundle("static", "embed", TABLE | {"buckets": 5}, 8, vocab=UNKNOWN))
