@@ -1,6 +1,7 @@
 """Predictions through any engine: the only module that prepares text for a model with answers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise, zip_longest
 from typing import IO, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ class Predictor:
         run: input dict -> output dict, both of arrays with a batch axis, or the outputs as lists over the batch.
         batch_size: texts given to `run` at once.
         raw: `run` prepares the text itself and is given strings, as a SavedModel's raw-string signature is.
+        words: with `raw`: `run` is also given sentences that are split already, as {"words"}, string (B, W).
 
     Call:
         texts: strings; for a task over words also sentences already split into words.
@@ -56,14 +58,14 @@ class Predictor:
     [{'label': 'yes', 'score': 0.75, 'probabilities': {'no': 0.25, 'yes': 0.75}}, {'error': 'no words in this text'}]
     """
 
-    def __init__(self, bundle: Bundle, run: Run, batch_size: int = 32, raw: bool = False):
+    def __init__(self, bundle: Bundle, run: Run, batch_size: int = 32, raw: bool = False, words: bool = False):
         if bundle.task not in tasks.SERVED:
             raise ValueError(
                 f"a {bundle.task} answers nothing; fine-tune it with `ctxrep train`, or use `ctxrep embed`"
             )
         self.task = tasks.get(bundle.task)
         self.task.check(bundle)
-        self.bundle, self.run, self.batch_size, self.raw = bundle, run, batch_size, raw
+        self.bundle, self.run, self.batch_size, self.raw, self.words = bundle, run, batch_size, raw, words
         pair = [""] if bundle.pairs else None
         # tokens of a text without words, which gets no answer; with windows every query gets one
         self._empty = 0 if bundle.reads.windows else len(bundle.features.encode([""], pair)[0])
@@ -101,15 +103,15 @@ class Predictor:
         return self._answers([self._unsplit(query) for query in queries] if self.raw else queries)
 
     def _unsplit(self, query: Query) -> Query:
-        """A query of one string: a SavedModel splits text into words itself."""
-        if isinstance(query.text, str):
+        """A query of one string where a SavedModel can only split text into words itself."""
+        if isinstance(query.text, str) or self.words:
             return query
         text, offsets = joined(query.text)
         return Query(text, query.pair, tuple((offsets[a][0], offsets[b - 1][1]) for a, b in query.marks))
 
     def _answers(self, queries: Sequence[Query]) -> list[dict]:
-        if self.raw and not all(isinstance(query.text, str) for query in queries):
-            raise ValueError("a SavedModel splits text into words itself: give strings")
+        if self.raw and not self.words and not all(isinstance(query.text, str) for query in queries):
+            raise ValueError("this SavedModel splits text into words itself: give strings, or export the model again")
         queries = [_valid(query) for query in queries]
         encoded = self.task.encode(self.bundle, queries) if queries else []
         rows = [(index, row) for index, own in enumerate(encoded) for row in own if len(row) > self._empty]
@@ -129,11 +131,14 @@ class Predictor:
         """(number of a query, the outputs of its rows); runs the rows, or if `raw` the queries' texts."""
         if self.raw:  # one output for all rows of a query
             rows = list(dict(rows).items())
-        # Rows are bucketed by length, to keep padding small.
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i][1]))
+        # Rows are bucketed by length, to keep padding small; strings and split sentences are inputs of their own.
+        split = [self.raw and not isinstance(queries[index].text, str) for index, _ in rows]
+        order = sorted(range(len(rows)), key=lambda i: (split[i], len(rows[i][1])))
         outputs: list[dict] = [{} for _ in rows]
-        for begin in range(0, len(order), self.batch_size):
-            chosen = order[begin : begin + self.batch_size]
+        raw_strings = split.count(False)
+        begins = [*range(0, raw_strings, self.batch_size), *range(raw_strings, len(order), self.batch_size)]
+        for begin, end in pairwise([*begins, len(order)]):
+            chosen = order[begin:end]
             if self.raw:
                 batch = self._strings([queries[rows[i][0]] for i in chosen])
             else:
@@ -147,13 +152,18 @@ class Predictor:
         return iter(by_query.items())
 
     def _strings(self, queries: Sequence[Query]) -> dict[str, np.ndarray]:
+        """The inputs of a SavedModel: of strings, or of sentences that are split already."""
         texts, pairs, marks = zip(*queries, strict=True)
-        columns = [np.array(texts, object)]
+        names = list(self.task.inputs(self.bundle))
+        if isinstance(texts[0], str):
+            columns = [np.array(texts, object)]
+        else:
+            names[0], columns = "words", [np.array([*zip_longest(*texts, fillvalue="")], object).T]
         if self.bundle.pairs:
             columns.append(np.array(pairs, object))
         if self.bundle.reads.marks:
             columns.append(np.array(marks, np.int32))
-        return dict(zip(self.task.inputs(self.bundle), columns, strict=True))
+        return dict(zip(names, columns, strict=True))
 
     def probabilities(self, texts: Sequence[str], pairs: Sequence[str | None] | None = None) -> np.ndarray:
         """float64 (B, C): a classifier's probabilities, in the order of its labels.

@@ -349,7 +349,7 @@ def test_a_tagger_that_reads_raw_text():
     assert first["entities"] == [{"type": "X", "text": "\u00e9e b", "start": 1, "end": 5}] and empty == EMPTY
     assert [word["label"] for word in second["words"]] == ["B-Y"] and len(first["words"]) == 3
     assert predictor.ask([Tagged(("x",), None)]) == [second]
-    with pytest.raises(ValueError, match="a SavedModel splits text into words itself: give strings"):
+    with pytest.raises(ValueError, match="this SavedModel splits text into words itself: give strings"):
         predictor([["x"]])
 
 

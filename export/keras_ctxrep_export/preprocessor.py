@@ -63,9 +63,6 @@ class Preprocessor(keras.layers.Layer):
         if single:
             given = {name: tensor[None] for name, tensor in given.items()}
         inputs = self.features(**given)
-        if "starts" in inputs:  # of all words, 0 for those that were cut off
-            kept = tf.reduce_max(tf.math.count_nonzero(inputs["starts"], axis=1))
-            inputs["starts"] = inputs["starts"][:, : tf.maximum(kept, 1)]
         inputs = {name: self._sized(name, tensor) for name, tensor in inputs.items()}
         if single:
             inputs = {name: tensor[0] for name, tensor in inputs.items()}

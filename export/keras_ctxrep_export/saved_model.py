@@ -1,8 +1,9 @@
 """SavedModels for TF Serving, with raw strings as their input."""
 
+import contextlib
+import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -10,65 +11,114 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the operators that a SavedModel with text in it needs
 
 from keras_ctxrep import tasks
-from keras_ctxrep.models import heads
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep_export import text_ops
+from keras_ctxrep_export import manifest
+from keras_ctxrep_export.signatures import DEFAULT, Signatures
 
 EXTRA = "assets.extra"  # the folder TF Serving reserves for other files
 
 
-def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
+def export(
+    model: keras.Model, bundle: Bundle, folder: str | Path, windows: str | None = None, keep: int | None = None
+) -> Path:
     """Writes the next version of a SavedModel: FOLDER/1, FOLDER/2, ... as TF Serving polls them.
 
-    Two signatures: `serving_default` takes raw strings and gives answers, `ids` takes and gives the model's own dict of
-    int32 and float32 tensors. The strings are {"text": string (B,)}, with {"pair": string (B,)} where the model reads
-    pairs, and {"marks": int32 (B, M, 2)}, in characters of the text, the end exclusive, where it reads marked spans; or
-    {"question", "context"}; the answers, by the model's task, added to the model's outputs:
+    Its signatures, of which a row of answers never depends on the other rows of the batch:
 
-    * classify, coreference: "label" string (B,), "score" float32 (B,), "probabilities" float32 (B, C);
-    * multilabel: "probabilities", and "labels" string (B, C): each where its probability is 0.5 or more, else "";
-    * regress: "value" float32 (B,);
-    * tag, semantic_roles: "words" and "labels" string (B, W), "starts" and "ends" int32 (B, W), in characters of the
-      text, the end exclusive, and "scores" float32 (B, W); in padding and for words that were cut off the label is "";
-    * answer: "answer" string (B,), "start" and "end" int32 (B,), in characters of the context, "score" and "null_score"
-      float32 (B,), over all windows of the context, and nothing else;
-    * embed: an encoder's layers are one tensor "layers", (B, N, T, D).
+    * serving_default: raw strings to answers. It takes {"text": string (B,)}, with {"pair": string (B,)} where the
+      model reads pairs, and {"marks": int32 (B, M, 2)}, in characters of the text, the end exclusive, where it reads
+      marked spans; or {"question", "context"}. The answers, by the model's task, are added to the model's outputs:
 
-    Characters are Unicode's code points. The bundle lies in assets.extra. Whoever loads the SavedModel in Python
-    imports `tensorflow_text` first, which registers its operators.
+      * classify, coreference: "label" string (B,), "score" float32 (B,), "probabilities" float32 (B, C);
+      * multilabel: "probabilities", and "labels" string (B, C): each where its probability is 0.5 or more, else "";
+      * regress: "value" float32 (B,);
+      * tag, semantic_roles: "words" and "labels" string (B, W), "starts" and "ends" int32 (B, W), in characters of the
+        text, the end exclusive, and "scores" float32 (B, W); in padding and for words that were cut off the label is
+        "";
+      * answer: "answer" string (B,), "start" and "end" int32 (B,), in characters of the context, "score" and
+        "null_score" float32 (B,), over all windows of the context, and nothing else;
+      * embed: an encoder's layers are one tensor "layers", (B, N, T, D).
+
+    * words, of tag and semantic_roles: the same of sentences that are split already, {"words": string (B, W)}, "" where
+      a row has no more words, and "marks" in words. "labels" and "scores" are (B, W), of these words.
+    * classify, of classify, coreference and multilabel, and regress, of regress: for TF Serving's APIs of these names.
+      "inputs", string (B,), are serialized tf.Examples whose features have the names of serving_default's inputs;
+      "classes" string and "scores" float32 (B, C) are all labels with their probabilities; "outputs" float32 (B,).
+    * embed, of every model: {"text"} to vectors of the encoder. "vector" float32 (B, D) is the encoder's pooled output,
+      as a `Predictor` of the encoder gives it, or "mean" if it has none; "mean" float32 (B, D) that of `ctxrep embed
+      --layers mean`: of the trained scalar mix, else of all layers, over the text's tokens; "layers" float32 (B, N, T,
+      D) with "mask" int32 (B, T).
+    * ids: the model's own dict of int32 and float32 tensors, without text.
+
+    A version is written beside the others and renamed, so that it is there whole or not at all, and it never replaces
+    one that is there: of two exports at once each gets a number of its own.
+
+    Characters are Unicode's code points. Texts may be empty, of any length, which is cut as in training, and of any
+    bytes; a batch may be empty. The bundle and a manifest, see `manifest.write`, lie in assets.extra. Whoever loads
+    the SavedModel in Python imports `tensorflow_text` first, which registers its operators.
 
     Args:
         model: a task model or an encoder, with its weights.
         bundle: of the model.
         folder: BASE/NAME; TF Serving is given `--model_base_path=BASE/NAME --model_name=NAME`.
+        windows: "mean" or "max": a text longer than the model reads is read in overlapping windows, and this of their
+            probabilities, or of a regression's numbers, is the answer, see `tasks.classify.TextTask`; it has no
+            "logits". None: it is cut.
+        keep: remove all versions but this many, those of the highest numbers, in the end.
 
     Returns: the folder of the new version.
 
     Raises:
-        ValueError: a pretraining model, which has no answers to serve, or word vectors with character n-grams.
+        ValueError: a pretraining model, which has no answers to serve, word vectors with character n-grams, `windows`
+            of a model that has none, or `keep` below 1.
     """
+    if keep is not None and keep < 1:
+        raise ValueError(f"keep={keep}: at least 1, the new version")
     if bundle.task not in tasks.SERVED:
         raise ValueError(f"a {bundle.task} has nothing to serve: fine-tune it, or export its encoder")
+    if windows is not None:
+        bundle = tasks.get(bundle.task).windowed(bundle, windows)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    version = 1 + max((int(child.name) for child in folder.iterdir() if child.name.isdecimal()), default=0)
     with bundles.temporary_folder(folder / "version") as work:  # not a number, so that no poller picks it up
-        new = work / str(version)
+        new = work / "new"
         signatures = Signatures(model, bundle)
-        tf.saved_model.save(
-            signatures, str(new), signatures={"serving_default": signatures.text, "ids": signatures.ids}
-        )
+        tf.saved_model.save(signatures, str(new), signatures=dict(signatures.functions))
         (new / EXTRA).mkdir()
         for name, data in bundle.files_as_bytes().items():
             (new / EXTRA / name).write_bytes(data)
-        os.replace(new, folder / str(version))
-    return folder / str(version)
+        manifest.write(new)
+        version = _publish(new, folder)
+        for old in _versions(folder)[:-keep] if keep else ():
+            with contextlib.suppress(FileNotFoundError):  # another export has removed it
+                os.replace(folder / old, work / old)  # gone at once; a poller never sees a part of it
+    return version
+
+
+def _publish(new: Path, folder: Path) -> Path:
+    """Renames a folder to the next version that is free."""
+    while True:
+        version = folder / str(1 + max(map(int, _versions(folder)), default=0))
+        try:
+            os.rename(new, version)
+        except OSError as error:  # another export has taken the number: a folder with files is never replaced
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+        else:
+            return version
+
+
+def _versions(folder: Path) -> list[str]:
+    """The names of the versions in a folder, ascending."""
+    return sorted((child.name for child in folder.iterdir() if child.name.isdecimal()), key=int)
 
 
 def load(path: str | Path, batch_size: int = 32) -> Predictor:
-    """A predictor through the raw-string signature of a SavedModel: what a TF Serving client gets.
+    """A predictor through the string signatures of a SavedModel: what a TF Serving client gets.
+
+    Sentences that are split into words go through the signature `words`; exports of 0.1.0 have none.
 
     Args:
         path: a version folder, or BASE/NAME, of which the highest version is taken.
@@ -83,15 +133,32 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
 
     def tensor(column: np.ndarray) -> tf.Tensor:
         if column.dtype == object:
-            return tf.constant([text.encode("utf-8", "replace") for text in column])
+            encoded = [text.encode("utf-8", "replace") for text in column.flat]
+            return tf.reshape(tf.constant(encoded, tf.string), column.shape)
         return tf.constant(column)
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        serve = loaded.signatures["serving_default"]  # a function lives only as long as the object it was loaded with
+        # a function lives only as long as the object it was loaded with
+        serve = loaded.signatures["words" if "words" in batch else DEFAULT]
         outputs = serve(**{name: tensor(column) for name, column in batch.items()})
         return {name: value.numpy() for name, value in outputs.items()}
 
-    return Predictor(bundle, run, batch_size, raw=True)
+    return Predictor(bundle, run, batch_size, raw=True, words="words" in loaded.signatures)
+
+
+def check(path: str | Path) -> tuple[Path, dict[str, int]]:
+    """Replays the manifest of an export: hashes of its files, signatures, answers to some inputs.
+
+    Args:
+        path: a version folder, or BASE/NAME, of which the highest version is taken.
+
+    Returns: the version folder, and how many "files", "signatures" and "answers" are as they were exported.
+
+    Raises:
+        ValueError: there is no SavedModel, it has no manifest, or something in it differs.
+    """
+    folder = latest(path)
+    return folder, manifest.check(folder)
 
 
 def latest(path: str | Path) -> Path:
@@ -101,36 +168,8 @@ def latest(path: str | Path) -> Path:
         ValueError: there is none.
     """
     path = Path(path)
-    versions = [int(child.name) for child in path.iterdir() if child.name.isdecimal()] if path.is_dir() else []
-    version_folder = path if (path / "saved_model.pb").is_file() else path / str(max(versions, default=0))
+    versions = _versions(path) if path.is_dir() else []
+    version_folder = path if (path / "saved_model.pb").is_file() else path / (versions or ["0"])[-1]
     if not (version_folder / "saved_model.pb").is_file():
         raise ValueError(f"{path}: no SavedModel in it; write one with `ctxrep export`")
     return version_folder
-
-
-class Signatures(tf.Module):
-    """Text preparation, model and answers as two functions of tensors, with the variables to save."""
-
-    def __init__(self, model: keras.Model, bundle: Bundle):
-        super().__init__()
-        task = tasks.get(bundle.task)
-        self.features: Any = text_ops.features(bundle)
-        self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
-        spec = {name: tf.TensorSpec(tensor.shape, tf.int32, name) for name, tensor in model.input.items()}
-
-        @tf.function(input_signature=[spec])
-        def ids(inputs):
-            return heads.flat(model(inputs, training=False))
-
-        @tf.function(input_signature=[_spec(name, bundle) for name in task.inputs(bundle)])
-        def text(*inputs):
-            return task.in_graph(bundle, self.features, ids, dict(zip(task.inputs(bundle), inputs, strict=True)))
-
-        self.ids, self.text = ids, text
-
-
-def _spec(name: str, bundle: Bundle) -> tf.TensorSpec:
-    """Of an input of the raw-string signature."""
-    if name == "marks":
-        return tf.TensorSpec([None, bundle.reads.marks, 2], tf.int32, name)
-    return tf.TensorSpec([None], tf.string, name)

@@ -1,34 +1,16 @@
 """The text preparation of `keras_ctxrep.text.features` as a TensorFlow graph, for models that take raw strings."""
 
-import unicodedata
 from collections.abc import Callable
-from functools import cache
-from itertools import chain, count
+from itertools import count
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
-
-# The rule of each of these code points also holds up to the next one in the list. Surrogates are not characters, planes
-# 4 to 13 are empty, and a private-use plane is uniform but for its last two code points.
-_PROBED = (
-    range(0xD800),
-    range(0xE000, 0x40000),
-    range(0x40001, 0x40002),
-    range(0xE0000, 0xF0001),
-    range(0xFFFFE, 0x100001),
-    range(0x10FFFE, 0x110000),
-)
-_BETWEEN = chr(0x40000)  # outside _PROBED, and no rule touches it
-_NONE = -0x200000  # added to any code point it is negative
-_INSIDE, _SPACE, _APART = range(3)
+from keras_ctxrep_export.words import Words, lowered, padded, row_numbers, split, substrings
 
 
 def features(bundle: Bundle) -> "WordOps | PieceOps":
@@ -61,75 +43,24 @@ def features(bundle: Bundle) -> "WordOps | PieceOps":
     return FAMILIES[bundle.family](bundle)
 
 
-class Words(NamedTuple):
-    """The words of a batch of texts.
+class Sentences(NamedTuple):
+    """A batch of sentences for a task over words.
 
     Attributes:
-        codes: code points of each word as the model sees it, (words of all texts, ragged).
-        origin: for each of them, which character of its text it comes from.
-        numbers: the numbers of each text's words, (B, ragged); `numbers.with_values` gives them other values.
-        original: the code points of the texts, (B, ragged).
+        inputs: of the model, whose outputs have a row for each word that it reads.
+        number: int32 (B, W), which of these rows each word has; -1 if it is not read: cut off, or without pieces.
+        words: "words", "starts" and "ends", each (B, W), as of `Words.dense`; empty if the sentences came split.
     """
 
-    codes: tf.RaggedTensor
-    origin: tf.Tensor
-    numbers: tf.RaggedTensor
-    original: tf.RaggedTensor
+    inputs: dict[str, tf.Tensor]
+    number: tf.Tensor
+    words: dict[str, tf.Tensor]
 
-    def strings(self, most: int | None = None) -> tf.RaggedTensor:
-        """The first `most` words of each text, string (B, ragged)."""
-        return self.numbers.with_values(tf.strings.unicode_encode(self.codes, "UTF-8"))[:, :most]
-
-    def spans(self) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Where each word begins and ends in its text, in characters: int32 (B, ragged)."""
-        splits = self.codes.row_splits
-        start, end = tf.gather(self.origin, splits[:-1]), tf.gather(self.origin, splits[1:] - 1) + 1
-        return self.numbers.with_values(start), self.numbers.with_values(end)
-
-    def dense(self, most: int | None = None) -> dict[str, tf.Tensor]:
-        """The words as they stand in the text, their "starts" and "ends", each (B, W), padded to the longest row."""
-        start, end = (span[:, :most] for span in self.spans())
-        words = start.with_values(substrings(self.original, start.value_rowids(), start.values, end.values))
-        return {"words": _padded(words, ""), "starts": _padded(start), "ends": _padded(end)}
-
-
-def split(texts: tf.Tensor, lowercase: bool = False, strip_accents: bool = False, split_cjk: bool = True) -> Words:
-    """`tokens.words`, or the words of a BERT with these rules: of string (B,).
-
-    >>> start, end = split(tf.constant(["a\\t(é"])).spans()
-    >>> start.to_list(), end.to_list()
-    ([[0, 2, 3]], [[1, 3, 4]])
-    """
-    rules = _rules(lowercase, strip_accents, split_cjk)
-    original = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
-    code, text = original.flat_values, original.value_rowids()
-    rule = tf.cast(tf.searchsorted(rules.first, code, side="right"), tf.int64) - 1
-    if strip_accents:  # marks are put in canonical order, since some of them are kept
-        rank = tf.gather(rules.rank, rule)
-        marks = tf.where(rank > 0)[:, 0]
-        between = tf.gather(tf.cumsum(tf.cast(rank == 0, tf.int64)) + text, marks)
-        order = tf.gather(marks, tf.argsort(between * 256 + tf.gather(rank, marks), stable=True))
-        code, rule = (
-            tf.tensor_scatter_nd_update(values, marks[:, None], tf.gather(values, order)) for values in (code, rule)
-        )
-    kind = tf.gather(rules.kind, rule)
-    word = tf.cumsum(kind) - tf.cast(kind == _APART, tf.int64) + text  # grows from one word to the next
-    becomes = tf.reshape(code[:, None] + tf.gather(rules.shifts, rule), [-1])
-    index = tf.where(becomes >= 0)[:, 0]
-    codes, parent = tf.gather(becomes, index), index // rules.shifts.shape[1]
-    word = tf.gather(word, parent)
-    first = tf.where(word != tf.concat([[-1], word[:-1]], 0))[:, 0]
-    row = tf.gather(text, parent)
-    origin = tf.cast(parent - tf.gather(original.row_splits, row), tf.int32)
-    nrows = tf.size(texts, tf.int64)
-    ragged: Any = tf.RaggedTensor
-    splits = tf.concat([first, [tf.size(codes, tf.int64)]], 0)
-    return Words(
-        ragged.from_row_splits(codes, splits, validate=False),
-        origin,
-        ragged.from_value_rowids(tf.range(tf.size(first)), tf.gather(row, first), nrows, validate=False),
-        original,
-    )
+    def by_word(self, values: tf.Tensor, fill: Any = 0) -> tf.Tensor:
+        """From a row for each word that is read, (B, K, ...), to one for each word, (B, W, ...)."""
+        rows = tf.gather(values, tf.maximum(self.number, 0), batch_dims=1)
+        read = tf.reshape(self.number >= 0, tf.concat([tf.shape(self.number), [1] * (values.shape.rank - 2)], 0))
+        return tf.where(read, rows, tf.cast(fill, values.dtype))
 
 
 class WordOps(tf.Module):
@@ -141,7 +72,7 @@ class WordOps(tf.Module):
         if "subword_ids" in prepared.keys:
             raise ValueError("word vectors with character n-grams have no graph of their text preparation: use Keras")
         characters = prepared.characters if isinstance(prepared, CharacterAndWordFeatures) else prepared
-        self.max_length, self.width, self.table = prepared.max_length, 0, None
+        self.max_length, self.width, self.table, self.lowercase = prepared.max_length, 0, None, False
         if isinstance(characters, CharacterFeatures):
             self.width = characters.characters.width
         if "word_ids" in prepared.keys:
@@ -152,24 +83,66 @@ class WordOps(tf.Module):
             self.lowercase = (bundle.extra_embeddings or bundle.config).get("lowercase", False)
 
     def __call__(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        return self.tagging(text, marks)[0]
+        return self.tagging(text, marks).inputs
 
-    def tagging(
-        self, text: tf.Tensor, marks: tf.Tensor | None = None
-    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """The model's input, and "words", "starts" and "ends" of what it reads, each (B, T)."""
+    def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The input of an encoder alone."""
+        return self(text)
+
+    def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The mask of an input's tokens that are of the text, int32 (B, T)."""
+        return inputs["mask"]
+
+    def tagging(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
+        """Sentences from texts, with the words that are read."""
         words = split(text)
-        ids = {}
-        if self.width:
-            ids["char_ids"] = self._characters(words.strings(self.max_length))
-        if self.table is not None:
-            seen = split(text, lowercase=True) if self.lowercase else words
-            ids["word_ids"] = self.table.lookup(seen.strings(self.max_length))
-        mask = ids["mask"] = tf.ones_like(words.numbers[:, : self.max_length])
-        inputs = {key: _padded(rows) for key, rows in ids.items()}
+        inputs = self._inputs(*(rows[:, : self.max_length] for rows in self._strings(text, words)))
         if marks is not None:
-            inputs["marks"] = _marked(*words.spans(), marks, mask.row_lengths())
-        return inputs, words.dense(self.max_length)
+            lengths = tf.reduce_sum(inputs["mask"], 1)
+            inputs["marks"] = _marked(*words.spans(), marks, lengths)
+        number = tf.range(tf.shape(inputs["mask"])[1])
+        return Sentences(inputs, tf.where(inputs["mask"] > 0, number, -1), words.dense(self.max_length))
+
+    def given(self, words: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
+        """Sentences that are split already, string (B, W), with spans of words as their marks; "" is no word."""
+        words = tf.strings.unicode_transcode(words, "UTF-8", "UTF-8", errors="replace")
+        real = words != ""
+        order = tf.cumsum(tf.cast(real, tf.int32), 1)
+        number = tf.where(real & (order <= self.max_length), order - 1, -1)
+        rows = tf.ragged.boolean_mask(words, number >= 0)
+        inputs = self._inputs(rows, rows.with_values(lowered(rows.values)) if self.lowercase else rows)
+        if self.width:  # the words that stand for a sentence's begin and end
+            char_ids = inputs["char_ids"]
+            codes = Characters.BEGIN_SENTENCE, Characters.END_SENTENCE
+            for marker, code in zip(Characters.MARKERS, codes, strict=True):
+                row = [Characters.BEGIN_WORD, code, Characters.END_WORD]
+                row += [Characters.PADDING] * (self.width - len(row))
+                char_ids = tf.where(tf.expand_dims(padded(rows, "") == marker, -1), row, char_ids)
+            inputs["char_ids"] = char_ids
+        if marks is not None:
+            before = tf.pad(order, [[0, 0], [1, 0]])
+            inputs["marks"] = _tokens_of(before, marks, tf.reduce_sum(inputs["mask"], 1))
+        return Sentences(inputs, number, {})
+
+    def text_windows(self, text: tf.Tensor, stride: int) -> "TextWindows":
+        """`features.text_windows` for a batch."""
+        rows = self._strings(text, split(text))
+        example, begin, size = _windows(rows[0].row_lengths(), self.max_length, stride)
+        begin += tf.gather(rows[0].row_starts(), example)
+        inside = tf.ragged.range(begin, begin + size)
+        return TextWindows(self._inputs(*(tf.gather(strings.values, inside) for strings in rows)), example)
+
+    def _strings(self, text: tf.Tensor, words: Words) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """The words of each text, and as they are looked up in the vocabulary, string (B, ragged)."""
+        return words.strings(), (split(text, lowercase=True) if self.lowercase else words).strings()
+
+    def _inputs(self, words: tf.RaggedTensor, seen: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+        """The model's input of words that fit."""
+        ids = {"char_ids": self._characters(words)} if self.width else {}
+        if self.table is not None:
+            ids["word_ids"] = self.table.lookup(seen)
+        ids["mask"] = words.with_values(tf.ones_like(words.values, tf.int32))
+        return {key: padded(rows) for key, rows in ids.items()}
 
     def _characters(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
         # "<S>" and "</S>" do not come out of the split, so every word is its bytes.
@@ -180,6 +153,22 @@ class WordOps(tf.Module):
         ids = tf.where(position < end, tf.pad(data + 1, [[0, 0], [0, 1]]), Characters.PADDING)
         ids = tf.where(position == end, Characters.END_WORD, ids)
         return words.with_flat_values(tf.pad(ids, [[0, 0], [1, 0]], constant_values=Characters.BEGIN_WORD))
+
+
+class TextWindows(NamedTuple):
+    """Texts, each in overlapping windows.
+
+    Attributes:
+        inputs: of the model, a row for each window (R).
+        example: int64 (R,), which text it is of; ascending.
+    """
+
+    inputs: dict[str, tf.Tensor]
+    example: tf.Tensor
+
+    def run(self, model: Callable[[dict], dict]) -> dict[str, tf.Tensor]:
+        """The model's outputs of all rows."""
+        return in_parts(model, self.inputs)
 
 
 class Windows(NamedTuple):
@@ -203,6 +192,10 @@ class Windows(NamedTuple):
     start: tf.Tensor
     end: tf.Tensor
     contexts: tf.RaggedTensor
+
+    def run(self, model: Callable[[dict], dict]) -> dict[str, tf.Tensor]:
+        """The model's outputs of all rows."""
+        return in_parts(model, self.inputs)
 
     def substrings(self, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         """Characters [start, end) of each context, int32 (B,) -> string (B,)."""
@@ -231,26 +224,75 @@ class PieceOps(tf.Module):
         self, text: tf.Tensor, pair: tf.Tensor | None = None, marks: tf.Tensor | None = None
     ) -> dict[str, tf.Tensor]:
         if self.starts:
-            return self.tagging(text, marks)[0]
-        # Each word has at least one piece.
-        cut = self._cut(self._split(text), self.max_length if pair is None and marks is None else None)
+            return self.tagging(text, marks).inputs
+        if pair is None and marks is None:
+            return self.plain(text)
+        cut = self._cut(self._split(text))
         first, second = cut[0].merge_dims(1, 2), None
         if pair is None:
             first = first[:, : self.max_length - 2]
         else:
             second = self._cut(self._split(pair))[0].merge_dims(1, 2)
             first, second = _truncated_pair(first, second, self.max_length - 3)
-        return self._with_marks(self._rows(first, second), cut, first.row_lengths(), marks)
+        inputs = self._rows(first, second)
+        return inputs if marks is None else self._with_marks(inputs, self._spans(cut, marks, first.row_lengths()))
 
-    def _with_marks(
-        self, inputs: dict[str, tf.Tensor], cut: tuple, lengths: tf.Tensor, marks: tf.Tensor | None
-    ) -> dict[str, tf.Tensor]:
-        """The model's input with the marked spans of the first text, as "marks" or in the second segment."""
-        if marks is None:
-            return inputs
+    def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The input of an encoder alone."""
+        pieces = self._cut(self._split(text), self.max_length)[0].merge_dims(1, 2)  # each word has at least one
+        return self._rows(pieces[:, : self.max_length - 2])
+
+    def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The mask of an input's tokens that are of the text, int32 (B, T): without [CLS] and [SEP]."""
+        return tf.pad(inputs["mask"][:, 2:], [[0, 0], [1, 1]])
+
+    def tagging(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
+        """Sentences from texts, with all of their words."""
+        words = self._split(text)
+        cut = self._cut(words)
+        ids = cut[0]  # (B, ragged W, ragged)
+        first, begin = tf.gather(ids.row_starts(), row_numbers(ids)), ids.values.row_starts()
+        position = tf.cast(1 + begin - tf.gather(begin, first), tf.int32)
+        read = position < self.max_length - 1
+        number = tf.where(read, tf.cast(tf.range(tf.size(begin, tf.int64)) - first, tf.int32), -1)
+        starts = tf.ragged.boolean_mask(ids.with_values(position), ids.with_values(read))
+        pieces = ids.merge_dims(1, 2)[:, : self.max_length - 2]
+        inputs = self._rows(pieces) | {"starts": padded(starts)}
+        if marks is not None:
+            inputs = self._with_marks(inputs, self._spans(cut, marks, pieces.row_lengths()))
+        return Sentences(inputs, padded(ids.with_values(number), -1), words.dense())
+
+    def given(self, words: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
+        """Sentences that are split already, string (B, W), with spans of words as their marks; "" is no word."""
+        ids = self._cut(self._split(tf.reshape(words, [-1])))[0].merge_dims(1, 2)  # (B W, ragged)
+        sizes = tf.reshape(tf.cast(ids.row_lengths(), tf.int32), tf.shape(words))
+        begins = 1 + tf.pad(tf.cumsum(sizes, 1), [[0, 0], [1, 0]])  # (B, W+1); a word without pieces as the next word
+        read = (sizes > 0) & (begins[:, :-1] < self.max_length - 1)
+        number = tf.where(read, tf.cumsum(tf.cast(read, tf.int32), 1) - 1, -1)
+        ragged: Any = tf.RaggedTensor
+        pieces = ragged.from_row_lengths(ids.values, tf.reduce_sum(sizes, 1), validate=False)
+        pieces = pieces[:, : self.max_length - 2]
+        inputs = self._rows(pieces) | {"starts": padded(tf.ragged.boolean_mask(begins[:, :-1], read))}
+        if marks is not None:
+            last = tf.cast(pieces.row_lengths(), tf.int32) + 1  # [SEP]
+            inputs = self._with_marks(inputs, _tokens_of(begins, marks, last))
+        return Sentences(inputs, number, {})
+
+    def text_windows(self, text: tf.Tensor, stride: int) -> TextWindows:
+        """`features.text_windows` for a batch."""
+        pieces = self._cut(self._split(text))[0].merge_dims(1, 2)
+        example, begin, size = _windows(pieces.row_lengths(), self.max_length - 2, stride)
+        begin += tf.gather(pieces.row_starts(), example)
+        return TextWindows(self._rows(tf.gather(pieces.values, tf.ragged.range(begin, begin + size))), example)
+
+    def _spans(self, cut: tuple, marks: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
+        """The positions of the pieces that spans of characters are, int32 (B, M, 2)."""
         ids, start, end = cut
         pieces = ids.merge_dims(1, 2)
-        spans = _marked(pieces.with_values(start), pieces.with_values(end), marks, lengths, 1)
+        return _marked(pieces.with_values(start), pieces.with_values(end), marks, lengths, 1)
+
+    def _with_marks(self, inputs: dict[str, tf.Tensor], spans: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The model's input with the marked spans of the first text, as "marks" or in the second segment."""
         if not self.indicate:
             return inputs | {"marks": spans}
         position = tf.range(tf.shape(inputs["mask"])[1])
@@ -259,20 +301,6 @@ class PieceOps(tf.Module):
         segments = tf.where(tf.reduce_any(inside, 1), 1, inputs["segment_ids"])
         return inputs | {"segment_ids": segments}
 
-    def tagging(
-        self, text: tf.Tensor, marks: tf.Tensor | None = None
-    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """The model's input, and "words", "starts" and "ends" of all words of the texts, each (B, W)."""
-        words = self._split(text)
-        cut = self._cut(words)
-        ids = cut[0]  # (B, ragged W, ragged)
-        begin = ids.values.row_starts()
-        position = 1 + begin - tf.gather(begin, tf.gather(ids.row_starts(), ids.value_rowids()))
-        starts = ids.with_values(tf.cast(tf.where(position < self.max_length - 1, position, 0), tf.int32))
-        pieces = ids.merge_dims(1, 2)[:, : self.max_length - 2]
-        inputs = self._with_marks(self._rows(pieces), cut, pieces.row_lengths(), marks)
-        return inputs | {"starts": _padded(starts)}, words.dense()
-
     def windows(self, questions: tf.Tensor, contexts: tf.Tensor, stride: int) -> Windows:
         """`WordPieceFeatures.windows` for a batch."""
         question = self._cut(self._split(questions), self.max_question)[0].merge_dims(1, 2)[:, : self.max_question]
@@ -280,15 +308,7 @@ class PieceOps(tf.Module):
         words = self._split(contexts)
         ids, start, end = self._cut(words)
         context = ids.merge_dims(1, 2)
-        # as `features.window_step`
-        step, sizes = (
-            tf.where(stride < room, tf.cast(stride, room.dtype), tf.maximum(room // 2, 1)),
-            context.row_lengths(),
-        )
-        numbers = tf.ragged.range(1 + (tf.maximum(sizes - room, 0) + step - 1) // step)  # (B, windows)
-        example = numbers.value_rowids()
-        begin = numbers.values * tf.gather(step, example)
-        size = tf.minimum(tf.gather(room, example), tf.gather(sizes, example) - begin)
+        example, begin, size = _windows(context.row_lengths(), room, stride)
         piece = tf.gather(context.row_starts(), example) + begin
         asked = tf.gather(question, example)
         part = tf.gather(context.values, tf.ragged.range(piece, piece + size))
@@ -305,7 +325,7 @@ class PieceOps(tf.Module):
         strings = strings.with_values(tf.where(long, self.unknown, strings.values))[:, :most]
         ids, begin, end = self.tokenizer.tokenize_with_offsets(strings)
         # Bytes of a word to its code points.
-        code, word = words.codes.values, ids.values.value_rowids()
+        code, word = words.codes.values, row_numbers(ids.values)
         before = tf.cumsum(sum(tf.cast(code >= least, tf.int32) for least in (0, 0x80, 0x800, 0x10000)), exclusive=True)
         base = tf.gather(before, tf.gather(words.codes.row_starts(), word))
         first, last = (
@@ -325,18 +345,49 @@ class PieceOps(tf.Module):
             added = _joined(second, sep)
             rows, segments = _joined(rows, added), _joined(segments, tf.ones_like(added))
         mask = tf.ones_like(rows)
-        return {"token_ids": _padded(rows, self.pieces.pad), "segment_ids": _padded(segments), "mask": _padded(mask)}
+        return {"token_ids": padded(rows, self.pieces.pad), "segment_ids": padded(segments), "mask": padded(mask)}
 
 
-def substrings(texts: tf.RaggedTensor, rows: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
-    """Characters [start, end) of the texts with these numbers: code points (B, ragged) -> string (n,).
+def _windows(sizes: tf.Tensor, room: tf.Tensor | int, stride: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Of each overlapping window: which text it is of, its first token there, and its number of tokens; int64 (R,).
 
-    >>> substrings(tf.strings.unicode_decode(["one", "two"], "UTF-8"), tf.constant([1]), [0], [2]).numpy()
-    array([b'tw'], dtype=object)
+    Args:
+        sizes: tokens of each text, int64 (B,).
+        room: tokens of a window, for all or int64 (B,).
+        stride: tokens from one window to the next, as of `features.window_step`.
     """
-    begin = tf.gather(texts.row_starts(), rows)
-    characters = tf.ragged.range(begin + tf.cast(start, tf.int64), begin + tf.cast(end, tf.int64))
-    return tf.strings.unicode_encode(tf.gather(texts.values, characters), "UTF-8")
+    room = tf.broadcast_to(tf.cast(room, tf.int64), tf.shape(sizes))
+    step = tf.where(stride < room, tf.cast(stride, tf.int64), tf.maximum(room // 2, 1))
+    numbers = tf.ragged.range(1 + (tf.maximum(sizes - room, 0) + step - 1) // step)  # (B, windows)
+    example = row_numbers(numbers)
+    begin = numbers.values * tf.gather(step, example)
+    return example, begin, tf.minimum(tf.gather(room, example), tf.gather(sizes, example) - begin)
+
+
+def in_parts(model: Callable[[dict], dict], inputs: dict[str, tf.Tensor], rows: int = 64) -> dict[str, tf.Tensor]:
+    """A model's outputs of many rows, some at a time, so that the memory they need does not grow with their number.
+
+    Args:
+        model: a function from a dict of tensors to a dict of tensors.
+        inputs: tensors of the same number of rows.
+        rows: how many are computed at once.
+    """
+    count = tf.shape(next(iter(inputs.values())))[0]
+
+    def part(begin) -> dict[str, tf.Tensor]:
+        return model({name: tensor[begin : begin + rows] for name, tensor in inputs.items()})
+
+    def array(first: tf.Tensor) -> tf.TensorArray:
+        shape = [None, *first.shape[1:]]
+        return tf.TensorArray(first.dtype, 1, dynamic_size=True, infer_shape=False, element_shape=shape).write(0, first)
+
+    def body(begin, arrays):
+        return begin + rows, {name: arrays[name].write(begin // rows, value) for name, value in part(begin).items()}
+
+    first = part(0)
+    start = tf.constant(rows), {name: array(value) for name, value in first.items()}
+    _, arrays = tf.while_loop(lambda begin, _: begin < count, body, start, parallel_iterations=1)
+    return {name: arrays[name].concat() for name in first}
 
 
 def _joined(*rows: Any) -> Any:
@@ -369,7 +420,7 @@ def _marked(
 
     Returns: int32 (B, M, 2), the first token of each span and the one after its last, (0, 0) if it is not all there.
     """
-    begin, stop = _padded(start)[:, None], _padded(end)[:, None]  # (B, 1, T), 0 to 0 in padding
+    begin, stop = padded(start)[:, None], padded(end)[:, None]  # (B, 1, T), 0 to 0 in padding
     left, right = tf.split(marks, 2, -1)  # (B, M, 1)
     inside = tf.cast((begin < right) & (stop > left) & (begin < stop), tf.int32)  # (B, M, T)
     before = tf.argmax(inside, -1, tf.int32)
@@ -378,54 +429,17 @@ def _marked(
     return tf.where(complete[..., None], first + tf.stack([before, after], -1), 0)
 
 
-def _padded(rows: tf.RaggedTensor, fill: int | str = 0) -> tf.Tensor:
-    """Dense rows of at least one position."""
-    inner = rows.flat_values.shape[1:]
-    longest = tf.maximum(tf.reduce_max(rows.row_lengths()), 1)
-    dense = rows.to_tensor(fill, shape=tf.stack([rows.nrows(), longest, *inner]))
-    return tf.ensure_shape(dense, [None, None, *inner])
+def _tokens_of(begins: tf.Tensor, marks: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
+    """The tokens of marked spans of words, int32 (B, M, 2); (0, 0) for those that are not all there.
+
+    Args:
+        begins: the first token of each word, and the one after all of them, int32 (B, W+1).
+        marks: spans of words, int32 (B, M, 2); what is beyond the words does not count.
+        last: the greatest end of a span, int32 (B,).
+    """
+    spans = tf.gather(begins, tf.clip_by_value(marks, 0, tf.shape(begins)[1] - 1), batch_dims=1)
+    begin, end = tf.split(spans, 2, -1)  # (B, M, 1)
+    return tf.where((begin < end) & (end <= last[:, None, None]), spans, 0)
 
 
 FAMILIES: dict[str, Callable[[Bundle], WordOps | PieceOps]] = {"elmo": WordOps, "bert": PieceOps, "static": WordOps}
-
-
-class _Rules(NamedTuple):
-    """The normalization of each character, one row for each range of code points."""
-
-    first: np.ndarray  # int32 (ranges,), ascending
-    kind: np.ndarray  # int64 (ranges,), _INSIDE a word, _SPACE, or _APART: a word of its own
-    rank: np.ndarray  # int64 (ranges,), canonical combining class; -1 if removed before the order matters
-    shifts: np.ndarray  # int32 (ranges, most), added to the code point give the new ones; _NONE: no more of them
-
-
-@cache
-def _rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> _Rules:
-    """The rules of `tokenizers`, read from its output for every character."""
-    chars = [*map(chr, chain(*_PROBED))]
-
-    rules = BertNormalizer(
-        clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lowercase
-    )
-
-    def normalized(template: str) -> list[str]:
-        return rules.normalize_str(_BETWEEN.join(map(template.format, chars))).split(_BETWEEN)
-
-    results = normalized("x{}y")
-    inside = [becomes[1:-1].strip(" ") for becomes in results]
-    single = {piece for piece, _ in BertPreTokenizer().pre_tokenize_str("x".join(inside)) if len(piece) == 1} - {"x"}
-    # Canonical order: U+1B44 (class 9) moves before U+302E (class 224), unless a character between them is a base.
-    ordered = normalized("x\u302e{}\u1b44y") if strip_accents else results
-    lines: list[tuple] = []
-    firsts = []
-    for char, becomes, inner, order in zip(chars, results, inside, ordered, strict=True):
-        kind = _SPACE if becomes == "x y" else _APART if inner in single or becomes[1] == " " else _INSIDE
-        passes = order.find("\u1b44") < order.find("\u302e")
-        rank = (unicodedata.combining(char) or -1) if passes else 0
-        line = (kind, rank, *(ord(new) - ord(char) for new in inner))
-        if not lines or line != lines[-1]:
-            lines.append(line)
-            firsts.append(ord(char))
-    most = max(map(len, lines)) - 2
-    shifts = [[*line[2:], *[_NONE] * (most + 2 - len(line))] for line in lines]
-    kinds, ranks = zip(*(line[:2] for line in lines), strict=True)
-    return _Rules(np.array(firsts, np.int32), np.array(kinds), np.array(ranks), np.array(shifts, np.int32))

@@ -6,21 +6,45 @@ import json
 import sys
 
 from keras_ctxrep import options
-from keras_ctxrep.commands.command import FOLDER, Command, positive_float, table
+from keras_ctxrep.commands.command import FOLDER, Command, Usage, positive, positive_float, table
 from keras_ctxrep.flags import Flags, given
 
 
 def _export(args: argparse.Namespace) -> None:
+    values = given(args)
+    path, folder, out = values.pop("check", None), values.pop("folder", None), values.pop("out", None)
+    if path is not None:
+        if folder or out or values:
+            raise Usage("export: --check PATH checks an export that is there; leave out the rest")
+        from keras_ctxrep_export import saved_model
+
+        version, counts = saved_model.check(path)
+        print(f"{version}: {', '.join(f'{count} {name}' for name, count in counts.items())} as they were exported")
+        return
+    if folder is None or out is None:
+        raise Usage("export: FOLDER and --out BASE/NAME are needed, or --check PATH")
     from keras_ctxrep_export import saved_model
 
     from keras_ctxrep import train
 
-    print(saved_model.export(*train.load_served(args.folder), args.out))
+    print(saved_model.export(*train.load_served(folder), out, **values))
 
 
 def _export_flags(flags: Flags) -> None:
-    flags.add("folder", FOLDER)
-    flags.add("--out", "where TF Serving looks for versions", required=True, metavar="BASE/NAME")
+    flags.add("folder", FOLDER, nargs="?")
+    flags.add("--out", "where TF Serving looks for versions", metavar="BASE/NAME")
+    flags.add(
+        "--windows",
+        "classify, multilabel, regress: read a long text in overlapping windows, and give the mean or the maximum of "
+        "their probabilities (default: the text is cut)",
+        choices=("mean", "max"),
+    )
+    flags.add("--keep", "remove all versions but the N highest, in the end", type=positive, metavar="N")
+    flags.add(
+        "--check",
+        "instead: replay the manifest of an export, BASE/NAME or a version of it: hashes, signatures, answers",
+        metavar="PATH",
+    )
 
 
 def _tflite(args: argparse.Namespace) -> None:
@@ -108,7 +132,7 @@ COMMANDS = {
         _export,
         _export_flags,
         "write a SavedModel for TF Serving",
-        "Writes the next version, BASE/NAME/1, 2, ..., with raw strings as its input.",
+        "Writes the next version, BASE/NAME/1, 2, ..., with raw strings as its input; or, with --check, tests one.",
     ),
     "tflite": Command(
         _tflite,

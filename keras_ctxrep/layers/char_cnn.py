@@ -91,8 +91,9 @@ class CharCNN(keras.layers.Layer):
         if keras.backend.backend() == "tensorflow" and char_ids.shape[0] is None:
             import tensorflow as tf
 
-            distinct, index = tf.raw_ops.UniqueV2(x=flat, axis=[0])
-            x = tf.gather(self._encode(self._without_padding(distinct)), index)
+            # with a position without a word, since TensorFlow's convolution of no rows has a wrong shape on a CPU
+            distinct, index = tf.raw_ops.UniqueV2(x=tf.pad(flat, [[0, 1], [0, 0]]), axis=[0])
+            x = tf.gather(self._encode(self._without_padding(distinct)), index[:-1])
         else:
             x = self._encode(flat)
         return ops.reshape(x, (-1, shape[1], x.shape[-1]))  # (B, T, D)

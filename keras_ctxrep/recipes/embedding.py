@@ -17,7 +17,7 @@ from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import elmo
 from keras_ctxrep.options import Embedding
 from keras_ctxrep.text.bundle import Bundle, written_whole
-from keras_ctxrep.text.features import CharacterFeatures, Row
+from keras_ctxrep.text.features import CharacterFeatures, Reads, Row
 from keras_ctxrep.text.tokens import Characters, read_vocab
 
 
@@ -129,6 +129,7 @@ def learned_mixes(model: keras.Model) -> dict[str, tuple[np.ndarray, float]]:
 
 def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None):
     """A model's features, and a function from rows to its encoder's layers, (N, B, T, D)."""
+    bundle = replace(bundle, reads=Reads())  # of a tagger too every piece has a vector
     features, known, table = bundle.features, {}, None
     recurrent = "cells" in bundle.config
     if not recurrent and (carry_state or cache is not None):

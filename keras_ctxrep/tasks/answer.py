@@ -151,7 +151,7 @@ class Answer(Task):
 
     def in_graph(self, bundle, features, ids, inputs):
         windows = features.windows(inputs["question"], inputs["context"], bundle.settings["stride"])
-        return answers_in_graph(ids(windows.inputs), windows, bundle.settings)
+        return answers_in_graph(windows.run(ids), windows, bundle.settings)
 
 
 def _answers(answers: Any, context: str) -> tuple[tuple[str, int], ...] | None:

@@ -1,7 +1,7 @@
 """Classification: one label for a text or a pair of texts."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from keras_ctxrep.text.decode import softmax
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.files import checked_text
 
+WINDOWS = ("mean", "max")  # how the scores of a text's windows are pooled
 BALANCED = "balanced"  # class weights from the frequencies of the labels
 
 
@@ -34,7 +35,20 @@ class Example:
 
 
 class TextTask(Task):
-    """Base of the tasks that label a text or a pair of texts."""
+    """Base of the tasks that label a text or a pair of texts.
+
+    A text may be read in overlapping windows, each half of the last one and half new, so that nothing of it is cut
+    off: `windowed`. What is pooled over the windows are the scores, not logits or vectors: probabilities, of which one
+    confident window cannot outvote many others in a mean, or the numbers of a regression. The mean counts every window
+    the same; the maximum is that of each label, and of one label per text it is divided by its sum over the labels.
+
+    Attributes:
+        scored: the output of a SavedModel that `answer` is given.
+        sums_to_one: the scores of a text are a distribution over the labels.
+    """
+
+    scored = "probabilities"
+    sums_to_one = False
 
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "text": ("text", "sentence", "sentence1", "premise", "question1"),
@@ -52,6 +66,69 @@ class TextTask(Task):
 
     def label(self, value: Any) -> Any:
         """The label that a column or key holds, None if it is empty."""
+        raise NotImplementedError
+
+    def check(self, bundle):
+        if "windows" not in bundle.settings:
+            return
+        how = bundle.settings["windows"]
+        if how not in WINDOWS or "stride" not in bundle.settings:
+            raise ValueError(f"windows={how!r}: choose {' or '.join(WINDOWS)}, with a stride")
+        if bundle.pairs or bundle.reads.marks:
+            what = "pairs of texts" if bundle.pairs else "marked spans"
+            raise ValueError(f"windows={how!r}: of single texts only, and this model reads {what}; leave it out")
+
+    def windowed(self, bundle, how):
+        bundle = replace(bundle, settings=bundle.settings | {"windows": how, "stride": max(1, bundle.max_length // 2)})
+        self.check(bundle)
+        return bundle
+
+    def encode(self, bundle, queries):
+        if "windows" not in bundle.settings:
+            return super().encode(bundle, queries)
+        features: Any = bundle.features
+        return features.text_windows([query.text for query in queries], bundle.settings["stride"])
+
+    def decode(self, bundle, query, rows, outputs):
+        scores = self.scores(np.array([output["logits"] for output in outputs], np.float64))  # (windows, C)
+        pooled = scores.max(0) if bundle.settings.get("windows") == "max" else scores.mean(0)
+        return self.answer(bundle, query, pooled / pooled.sum() if self.sums_to_one else pooled)
+
+    def served(self, bundle, query, output):
+        return self.answer(bundle, query, np.atleast_1d(np.asarray(output[self.scored], np.float64)))
+
+    def scores(self, logits: np.ndarray) -> np.ndarray:
+        """float64 (windows, C): what the answer is made from."""
+        raise NotImplementedError
+
+    def answer(self, bundle, query, scores: np.ndarray) -> dict:
+        """The answer from the scores of a text, float64 (C,)."""
+        raise NotImplementedError
+
+    def in_graph(self, bundle, features, ids, inputs):
+        import tensorflow as tf
+
+        if "windows" not in bundle.settings:
+            return super().in_graph(bundle, features, ids, inputs)
+        windows = features.text_windows(inputs["text"], bundle.settings["stride"])
+        scores = self.scores_in_graph(tf.cast(windows.run(ids)["logits"], tf.float32))
+        pool = tf.math.segment_max if bundle.settings["windows"] == "max" else tf.math.segment_mean
+        pooled = pool(scores, windows.example)  # (B, C)
+        if self.sums_to_one:
+            pooled /= tf.reduce_sum(pooled, -1, keepdims=True)
+        return self.answer_in_graph(bundle, pooled)
+
+    def answers_in_graph(self, bundle, outputs):
+        import tensorflow as tf
+
+        return self.answer_in_graph(bundle, self.scores_in_graph(tf.cast(outputs["logits"], tf.float32)))
+
+    def scores_in_graph(self, logits):
+        """As `scores`, float32."""
+        raise NotImplementedError
+
+    def answer_in_graph(self, bundle, scores) -> dict:
+        """The answers to a batch of texts, from float32 (B, C)."""
         raise NotImplementedError
 
 
@@ -100,6 +177,8 @@ class Classify(TextTask):
     name = "classify"
     help = "one label for a text or a pair: text, label[, pair]"
     Options = Options
+    example_api = "classify"
+    sums_to_one = True
 
     def label(self, value):
         return class_name(value)
@@ -132,11 +211,13 @@ class Classify(TextTask):
         by_class = [weights.get(label, 1.0) for label in counts] if weights else None
         return cross_entropy(options.label_smoothing, by_class)
 
-    def decode(self, bundle, query, rows, outputs):
-        probabilities = softmax(outputs[0]["logits"])
-        best = int(probabilities.argmax())
-        named = dict(zip(bundle.labels, map(float, probabilities), strict=True))
-        return {"label": bundle.labels[best], "score": float(probabilities[best]), "probabilities": named}
+    def scores(self, logits):
+        return softmax(logits)
+
+    def answer(self, bundle, query, scores):
+        best = int(scores.argmax())
+        named = dict(zip(bundle.labels, map(float, scores), strict=True))
+        return {"label": bundle.labels[best], "score": float(scores[best]), "probabilities": named}
 
     def figures(self, expected: Sequence[Any], answers, labels) -> Figures:
         gold, predicted = [example.label for example in expected], [answer.get("label") for answer in answers]
@@ -162,12 +243,26 @@ class Classify(TextTask):
     def agreement(self, reference, answer):
         return [(reference["label"] == answer["label"], probability_difference(reference, answer))]
 
-    def answers_in_graph(self, bundle, outputs):
+    def scores_in_graph(self, logits):
         import tensorflow as tf
 
-        probabilities = tf.nn.softmax(tf.cast(outputs["logits"], tf.float32))
-        best = tf.gather(tf.constant(bundle.labels), tf.argmax(probabilities, axis=-1))
-        return {"label": best, "score": tf.reduce_max(probabilities, -1), "probabilities": probabilities}
+        return tf.nn.softmax(logits)
+
+    def answer_in_graph(self, bundle, scores):
+        import tensorflow as tf
+
+        best = tf.gather(tf.constant(bundle.labels), tf.argmax(scores, axis=-1))
+        return {"label": best, "score": tf.reduce_max(scores, -1), "probabilities": scores}
+
+    def example_answers_in_graph(self, bundle, answers):
+        return classes_and_scores(bundle, answers["probabilities"])
+
+
+def classes_and_scores(bundle, probabilities) -> dict:
+    """The outputs that TF Serving's Classify takes, in the graph: all labels and their probabilities, each (B, C)."""
+    import tensorflow as tf
+
+    return {"classes": tf.broadcast_to(bundle.labels, tf.shape(probabilities)), "scores": probabilities}
 
 
 def cross_entropy(label_smoothing: float, class_weights: Sequence[float] | None = None):

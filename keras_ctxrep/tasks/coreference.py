@@ -93,8 +93,8 @@ class Coreference(Classify):
     def query(self, example):
         return Query(example.text, None, (example.pronoun, example.a, example.b))
 
-    def decode(self, bundle, query, rows, outputs):
-        answer = super().decode(bundle, query, rows, outputs)
+    def answer(self, bundle, query, scores):
+        answer = super().answer(bundle, query, scores)
         return {"label": answer["label"], "name": _name(query, answer["label"])} | answer
 
     def figures(self, expected: Sequence[Any], answers, labels) -> Figures:

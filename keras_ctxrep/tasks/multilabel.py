@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
-from keras_ctxrep.tasks.classify import TextTask, class_name, probability_difference
+from keras_ctxrep.tasks.classify import TextTask, class_name, classes_and_scores, probability_difference
 from keras_ctxrep.tasks.task import Figures, f1_of
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.decode import sigmoid
@@ -16,6 +16,7 @@ class Multilabel(TextTask):
 
     name = "multilabel"
     help = "any number of labels: text, label (a,b,c)[, pair]"
+    example_api = "classify"
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {**TextTask.columns, "label": ("labels", "label")}
 
     def label(self, value):
@@ -51,8 +52,11 @@ class Multilabel(TextTask):
 
         return keras.losses.BinaryCrossentropy(from_logits=True)
 
-    def decode(self, bundle, query, rows, outputs):
-        named = dict(zip(bundle.labels, map(float, sigmoid(outputs[0]["logits"])), strict=True))
+    def scores(self, logits):
+        return sigmoid(logits)
+
+    def answer(self, bundle, query, scores):
+        named = dict(zip(bundle.labels, map(float, scores), strict=True))
         return {"labels": [label for label, p in named.items() if p >= THRESHOLD], "probabilities": named}
 
     def figures(self, expected, answers, labels) -> Figures:
@@ -74,9 +78,15 @@ class Multilabel(TextTask):
     def agreement(self, reference, answer):
         return [(reference["labels"] == answer["labels"], probability_difference(reference, answer))]
 
-    def answers_in_graph(self, bundle, outputs):
+    def scores_in_graph(self, logits):
         import tensorflow as tf
 
-        probabilities = tf.sigmoid(tf.cast(outputs["logits"], tf.float32))
-        labels = tf.where(probabilities >= THRESHOLD, tf.constant(bundle.labels), "")
-        return {"labels": labels, "probabilities": probabilities}
+        return tf.sigmoid(logits)
+
+    def answer_in_graph(self, bundle, scores):
+        import tensorflow as tf
+
+        return {"labels": tf.where(scores >= THRESHOLD, tf.constant(bundle.labels), ""), "probabilities": scores}
+
+    def example_answers_in_graph(self, bundle, answers):
+        return classes_and_scores(bundle, answers["probabilities"])

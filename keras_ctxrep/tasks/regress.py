@@ -19,6 +19,8 @@ class Regress(TextTask):
 
     name = "regress"
     help = "a number for a text or a pair: text, label[, pair]"
+    example_api = "regress"
+    scored = "value"
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {**TextTask.columns, "label": ("label", "score")}
 
     def label(self, value):
@@ -50,8 +52,11 @@ class Regress(TextTask):
 
         return keras.losses.MeanSquaredError()
 
-    def decode(self, bundle, query, rows, outputs):
-        return {"value": float(np.asarray(outputs[0]["logits"])[0])}
+    def scores(self, logits):
+        return logits
+
+    def answer(self, bundle, query, scores):
+        return {"value": float(scores[0])}
 
     def figures(self, expected, answers, labels) -> Figures:
         for example, answer in zip(expected, answers, strict=True):
@@ -71,7 +76,13 @@ class Regress(TextTask):
         difference = abs(reference["value"] - answer["value"])
         return [(difference <= TOLERANCE * max(1.0, abs(reference["value"])), difference)]
 
-    def answers_in_graph(self, bundle, outputs):
+    def scores_in_graph(self, logits):
+        return logits
+
+    def answer_in_graph(self, bundle, scores):
         import tensorflow as tf
 
-        return {"value": tf.squeeze(tf.cast(outputs["logits"], tf.float32), -1)}
+        return {"value": tf.squeeze(scores, -1)}
+
+    def example_answers_in_graph(self, bundle, answers):
+        return {"outputs": answers["value"]}

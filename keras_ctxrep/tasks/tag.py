@@ -139,6 +139,14 @@ class Tag(Task):
         return self.answer(bundle, words, sentence)
 
     def served(self, bundle, query, output):
+        if not isinstance(query.text, str):
+            sentence, offsets = joined(query.text)
+            columns = zip(query.text, offsets, output["labels"], output["scores"], strict=False)  # without padding
+            words = [
+                {"word": word, "start": begin, "end": end, "label": label.decode() or None, "score": float(score)}
+                for word, (begin, end), label, score in columns
+            ]
+            return self.answer(bundle, words, sentence)
         columns = [output[name] for name in ("words", "starts", "ends", "labels", "scores")]
         words = [
             {
@@ -192,16 +200,23 @@ class Tag(Task):
         return words + [(False, 1.0)] * abs(len(reference["words"]) - len(answer["words"]))
 
     def in_graph(self, bundle, features, ids, inputs):
+        return self._labelled(bundle, features.tagging(**inputs), ids)
+
+    def words_in_graph(self, bundle, features, ids, inputs):
+        given = dict(inputs)
+        return self._labelled(bundle, features.given(given.pop("words"), **given), ids)
+
+    def _labelled(self, bundle, sentences, ids) -> dict:
+        """The model's outputs and the answers, a row for each word of `sentences`."""
         import tensorflow as tf
 
-        batch, words = features.tagging(**inputs)
-        outputs = ids(batch)
+        outputs = ids(sentences.inputs)
         probabilities = tf.nn.softmax(tf.cast(outputs["logits"], tf.float32))
         tags = outputs["tags"] if "tags" in outputs else tf.argmax(probabilities, axis=-1)
-        read = batch.get("starts", batch["mask"]) > 0  # a word that was cut off has no label
-        labels = tf.where(read, tf.gather(tf.constant(bundle.labels), tags), "")
-        confidence = tf.where(read, tf.gather(probabilities, tags, batch_dims=2), 0.0)
-        return outputs | words | {"labels": labels, "scores": confidence}
+        labels = sentences.by_word(tf.gather(tf.constant(bundle.labels), tags), "")
+        scores = sentences.by_word(tf.gather(probabilities, tags, batch_dims=2))
+        by_word = {name: sentences.by_word(value) for name, value in outputs.items()}
+        return by_word | sentences.words | {"labels": labels, "scores": scores}
 
 
 def checked_words(words: Any) -> tuple[str, ...]:

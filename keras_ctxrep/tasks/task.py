@@ -83,6 +83,7 @@ class Task:
         Options: a frozen dataclass of its own training options, made with `options.option`.
         max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
         head_dropout: before the head's dense layer; None: as the family has it.
+        example_api: which of TF Serving's APIs over tf.Example the answers fit, "classify" or "regress"; None: neither.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Task:
     Options: type[options.Options] = options.Options
     max_length: int | None = None
     head_dropout: float | None = None
+    example_api: str | None = None
 
     # ------------------------------------------------------------------------------------------------- examples
 
@@ -273,6 +275,18 @@ class Task:
 
     # --------------------------------------------------------------------------------------------------- answers
 
+    def windowed(self, bundle: Bundle, how: str) -> Bundle:
+        """The bundle of the same model that reads a long text in overlapping windows instead of cutting it.
+
+        Args:
+            bundle: of a model.
+            how: its answer comes from the "mean" or the "max" over the windows.
+
+        Raises:
+            ValueError: the task has no such answers, or it reads more than one text.
+        """
+        raise ValueError(f"windows={how!r}: a {self.name} model gives no scores of a whole text to pool; leave it out")
+
     def check(self, bundle: Bundle) -> None:
         """Raises a ValueError if this model has no answers to give."""
 
@@ -379,9 +393,18 @@ class Task:
         outputs = ids(features(**inputs))
         return outputs | self.answers_in_graph(bundle, outputs)
 
+    def words_in_graph(self, bundle: Bundle, features: Any, ids: Callable, inputs: dict) -> dict:
+        """As `in_graph`, of sentences that are split already: "words", string (B, W), "" where a row has no more, and
+        "marks" in words. Only of a task that reads words."""
+        raise NotImplementedError
+
     def answers_in_graph(self, bundle: Bundle, outputs: dict) -> dict:
         """The answers, added to the model's own outputs."""
         return {}
+
+    def example_answers_in_graph(self, bundle: Bundle, answers: dict) -> dict:
+        """The outputs of a signature for `example_api`, from what `in_graph` gives."""
+        raise NotImplementedError
 
 
 def f1_table(kinds: Sequence[str], counts: np.ndarray) -> list[list[str]]:

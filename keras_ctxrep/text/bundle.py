@@ -36,7 +36,7 @@ _CHECKED = {  # values of a config that text preparation reads, and the settings
         "max_n": Annotated[int, Range(0, 100)],
         "lowercase": bool,
     },
-    "settings": {"stride": Rows, "max_answer": Rows, "null_threshold": float | None},
+    "settings": {"stride": Rows, "max_answer": Rows, "null_threshold": float | None, "windows": str},
 }
 _CHECKED["extra_embeddings"] = _CHECKED["config"]
 _REPLACED = "replaced"  # in a temporary folder: the old folder that is being replaced

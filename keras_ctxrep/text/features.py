@@ -129,6 +129,16 @@ class _WordRows:
         ids[mask.astype(bool)] = numbers
         return {self.keys[0]: ids, "mask": mask} | _marks(rows)
 
+    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
+        """Each text in overlapping windows of `max_length` words, see `window_begins`."""
+        check_texts(texts)
+        windows = []
+        for text in texts:
+            split = [word.text for word in words(text)] if isinstance(text, str) else list(text)
+            begins = window_begins(len(split), self.max_length, stride)
+            windows.append([Row(split[begin : begin + self.max_length]) for begin in begins])
+        return windows
+
     def numbers(self, words: Sequence[str]) -> np.ndarray:
         """The ids of each word, int32 (words,) or (words, W)."""
         raise NotImplementedError
@@ -459,16 +469,32 @@ class WordPieceFeatures:
         windows = []
         for question, context in zip(*map(self.wordpiece.encode_batch, (questions, contexts)), strict=True):
             asked = question[: self.max_question]
-            room = self.max_length - len(asked) - 3
-            step = window_step(room, stride)
-            rows, begin = [], 0
-            while not rows or begin - step + room < len(context):
+            room, truncated = self.max_length - len(asked) - 3, len(asked) < len(question)
+            rows = []
+            for begin in window_begins(len(context), room, stride):
                 pieces = [cls, *asked, sep, *context[begin : begin + room], sep]
                 spans = [(piece.start, piece.end) for piece in pieces]
-                truncated = len(asked) < len(question)
                 rows.append(Row([piece.id for piece in pieces], truncated, first=len(asked) + 2, offsets=spans))
-                begin += step
             windows.append(rows)
+        return windows
+
+    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
+        """Each text in overlapping windows, [CLS] window [SEP], see `window_begins`.
+
+        >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+        >>> features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b", "c"]), max_length=4)
+        >>> [row.tokens for row in features.text_windows(["a b c"], stride=1)[0]]
+        [[2, 5, 6, 3], [2, 6, 7, 3]]
+        """
+        check_texts(texts)
+        room, (cls, sep) = self.max_length - 2, (self.wordpiece.cls, self.wordpiece.sep)
+        cut = self.wordpiece.ids_batch
+        pieces = iter(cut([text for text in texts if isinstance(text, str)]))
+        windows = []
+        for text in texts:
+            ids = next(pieces) if isinstance(text, str) else _joined(cut(text)).pieces
+            parts = [ids[begin : begin + room] for begin in window_begins(len(ids), room, stride)]
+            windows.append([Row([cls, *part, sep], first=len(part) + 2) for part in parts])
         return windows
 
     def _raw(self, pieces: list) -> _Split:
@@ -518,6 +544,21 @@ def window_step(room: int, stride: int) -> int:
     (128, 55, 1)
     """
     return stride if stride < room else max(1, room // 2)
+
+
+def window_begins(size: int, room: int, stride: int) -> range:
+    """Where the windows of a text begin that together have all of its tokens.
+
+    Args:
+        size: tokens of the text.
+        room: tokens of a window; the last one may have fewer.
+        stride: tokens from one window to the next, as of `window_step`.
+
+    >>> [*window_begins(10, 4, 2)], [*window_begins(0, 4, 2)]
+    ([0, 2, 4, 6], [0])
+    """
+    step = window_step(room, stride)
+    return range(0, max(size - room, 0) + step, step)
 
 
 def covered(tokens: Sequence[Span], span: Span) -> Span:

@@ -172,7 +172,9 @@ TAGGED = ("words", "starts", "ends", "labels", "scores")
 
 def test_words_that_are_not_read_have_no_label():
     model, bundle = fresh("tag", max_length=5)  # three pieces
-    outputs = saved_model.Signatures(model, bundle).text(tf.constant(["a  the cats b", "é c", ""]))
+    outputs = saved_model.Signatures(model, bundle).functions["serving_default"](
+        tf.constant(["a  the cats b", "é c", ""])
+    )
     rows = {name: outputs[name].numpy() for name in TAGGED}
     assert rows["words"].tolist() == [[b"a", b"the", b"cats", b"b"], ["é".encode(), b"c", b"", b""], [b""] * 4]
     assert rows["starts"].tolist() == [[0, 3, 7, 12], [0, 2, 0, 0], [0] * 4]
@@ -246,7 +248,7 @@ def test_files_of_a_killed_export_are_removed_by_the_next(tmp_path, monkeypatch)
     with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
         killed.setattr(os, "getpid", lambda: ended.pid)
         killed.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
-        killed.setattr(os, "replace", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        killed.setattr(os, "rename", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
         saved_model.export(*fresh("classify"), tmp_path / "m")
     (left,) = os.listdir(tmp_path / "m")
     assert not left.isdecimal()

@@ -6,19 +6,21 @@ import random
 import string
 import unicodedata
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export.text_ops import Windows, features, split
+from keras_ctxrep_export.text_ops import Windows, features, in_parts
+from keras_ctxrep_export.words import lowered, split
 from tensorflow.core.protobuf import saved_model_pb2
 from tokenizers.normalizers import BertNormalizer
 
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks.answer import answers_in_graph
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import Reads
+from keras_ctxrep.text.features import Reads, window_step
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece, words
 
 AWKWARD = [
@@ -143,6 +145,20 @@ def test_word_ids(bundle, tmp_path):
     tf.saved_model.save(module, tmp_path)
     assert_equal((bundle, tf.saved_model.load(tmp_path).prepare), texts)
     assert not [*(tmp_path / "assets").iterdir()]
+
+
+@pytest.mark.parametrize("family", ["bert", "elmo"])
+def test_memory_of_a_long_text_among_short_ones(family):
+    """All rows at the length of the longest one would be 160 GB."""
+    if family == "bert":
+        bundle = Bundle("bert", "tag", {}, 9, ("O",), LETTERS, reads=Reads(words=True))
+    else:
+        bundle = Bundle("elmo", "tag", {"max_characters": 9}, 9, reads=Reads(words=True))
+    texts = ["ab c"] * 20_000 + ["é" * 1_000_000]
+    batch = features(bundle)(tf.constant(texts))
+    assert batch["mask"].shape[0] == len(texts)
+    batch, number, _ = features(bundle).given(tf.constant([texts]))
+    assert number.shape == (1, len(texts))
 
 
 def test_models_without_a_text_graph():
@@ -285,26 +301,18 @@ RULES = ("lowercase", "strip_accents", "split_cjk")
 LETTERS = (*SPECIAL_PIECES, "a", "##b", "c", "d", "é")
 
 
-def widened(batch: dict[str, np.ndarray], words: int) -> dict[str, np.ndarray]:
-    """With as many "starts" as the graph has, which has a 0 for each word that was cut off."""
-    return {
-        name: np.pad(array, ((0, 0), (0, words - array.shape[1]))) if name == "starts" else array
-        for name, array in batch.items()
-    }
-
-
 @pytest.mark.parametrize("max_length", [4, 5, 9, 200])
 def test_starts_of_words(max_length):
     bundle = Bundle("bert", "tag", {}, max_length, ("O",), LETTERS, strip_accents=False, reads=Reads(words=True))
     texts = ["", "ab c, Ab\u200b  É", "c" * 101 + " ab", "ab " * 7, " \t", "👩‍👩‍👧 a", "e\u0301a שלום ab"]
-    batch, spans = features(bundle).tagging(tf.constant(texts))
+    batch, number, spans = features(bundle).tagging(tf.constant(texts))
     rows = [bundle.features.wordpiece.encode(text) for text in texts]
     first = [[i for i, piece in enumerate(row) if not i or piece.word != row[i - 1].word] for row in rows]
     width = max(map(len, first))
-    starts = [[1 + i if 1 + i < max_length - 1 else 0 for i in row] + [0] * (width - len(row)) for row in first]
-    assert batch["starts"].numpy().tolist() == starts and batch["starts"].dtype == tf.int32
-    for name, array in widened(bundle.features(texts), width).items():
-        assert np.array_equal(batch[name], array), name
+    numbers = [[n if 1 + i < max_length - 1 else -1 for n, i in enumerate(row)] for row in first]
+    assert number.numpy().tolist() == [row + [-1] * (width - len(row)) for row in numbers]
+    for name, array in bundle.features(texts).items():
+        assert np.array_equal(batch[name], array) and batch[name].dtype == tf.int32, name
     for i, (text, row, begins) in enumerate(zip(texts, rows, first, strict=True)):
         edges = [(row[a].start, row[b - 1].end) for a, b in itertools.pairwise([*begins, len(row)])]
         expected = [(text[start:end].encode(), start, end) for start, end in edges]
@@ -315,11 +323,58 @@ def test_starts_of_words(max_length):
 SPANS = ("words", "starts", "ends")
 
 
+GIVEN = [
+    ["ab", "c,", "", "\u200b", "É", "c" * 101, "a b", "<S>", "</S>", "\ufffd", "ǅ İ"],
+    ["ab"] * 9,
+    ["One", "straße", "İSTANBUL", "\x01", "ÉTÉ", "<UNK>", "x" * 60, "👩‍👩‍👧"],
+    [],
+]
+
+
+@pytest.mark.parametrize("max_length", [4, 6, 200])
+@pytest.mark.parametrize("family", ["bert", "elmo", "both", "static"])
+def test_sentences_that_are_split_already(family, max_length):
+    reads = Reads(words=True, marks=1)
+    bundle = {
+        "bert": Bundle("bert", "tag", {}, max_length, ("O",), LETTERS, strip_accents=False, reads=reads),
+        "elmo": Bundle("elmo", "tag", {"max_characters": 9}, max_length, reads=reads),
+        "both": Bundle(
+            "elmo", "tag", {"max_characters": 9}, max_length, vocab=UNKNOWN, extra_embeddings=TABLE, reads=reads
+        ),
+        "static": Bundle("static", "tag", TABLE, max_length, vocab=UNKNOWN, reads=reads),
+    }[family]
+    given = GIVEN if family == "bert" else [[word for word in words if word] for words in GIVEN]
+    marks = [[(0, 2)], [(2, 3)], [(1, 8)], [(0, 0)]]
+    rows = bundle.features.encode(given, marks=marks)
+    longest = max(map(len, given))
+    strings = tf.constant([[*words, *[""] * (longest - len(words))] for words in given])
+    batch, number, spans = features(bundle).given(strings, marks=tf.constant(marks))
+    expected = bundle.features.collate(rows)
+    assert batch.keys() == expected.keys() and not spans
+    for name, array in expected.items():
+        assert np.array_equal(batch[name], array) and batch[name].dtype == tf.int32, name
+    for row, own in zip(rows, number.numpy().tolist(), strict=True):
+        read = [start is not None for start in row.starts or []]
+        assert own[: len(read)] == [sum(read[:i]) if there else -1 for i, there in enumerate(read)]
+        assert set(own[len(read) :]) <= {-1}
+
+
+def test_lower_case_of_every_code_point():
+    chars = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    words = ["".join(chars[i : i + 1000]) for i in range(0, len(chars), 1000)]
+    normalizer = BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=True)
+    expected = [normalizer.normalize_str(word) for word in words]
+    assert [word.decode() for word in lowered(tf.constant(words)).numpy()] == expected
+
+
 @pytest.mark.parametrize("max_length", [2, 100])
 def test_tokens_of_word_models_are_words(max_length):
     texts = ["one, Été  中", "", "a b c d e"]
-    batch, spans = features(Bundle("elmo", "tag", {"max_characters": 5}, max_length)).tagging(tf.constant(texts))
+    batch, number, spans = features(Bundle("elmo", "tag", {"max_characters": 5}, max_length)).tagging(
+        tf.constant(texts)
+    )
     assert batch["mask"].shape == spans["words"].shape
+    assert np.array_equal(number, np.where(batch["mask"], np.arange(number.shape[1]), -1))
     for text, *columns in zip(texts, *(spans[name].numpy() for name in SPANS), strict=True):
         expected = [(text[w.start : w.end].encode(), w.start, w.end) for w in words(text)][:max_length]
         assert [*zip(*columns, strict=True)] == expected + [(b"", 0, 0)] * (batch["mask"].shape[1] - len(expected))
@@ -336,6 +391,49 @@ def python_windows(pieces: WordPiece, question: str, context: str, max_length: i
         if begin + room >= len(ids):
             return windows
         begin += stride if stride < room else max(1, room // 2)
+
+
+@pytest.mark.parametrize("max_length", [4, 5, 9])
+@pytest.mark.parametrize("family", ["bert", "elmo", "static"])
+def test_text_windows(family, max_length):
+    if family == "bert":
+        bundle = Bundle("bert", "classify", {}, max_length, (), LETTERS)
+    elif family == "elmo":
+        bundle = Bundle("elmo", "classify", {"max_characters": 9}, max_length)
+    else:
+        bundle = Bundle("static", "classify", TABLE, max_length, vocab=UNKNOWN)
+    texts = ["", "\u200b", *("ab c, ONE " * count + "d" for count in range(8))]
+    for stride in (1, 2, 7):
+        rows = bundle.features.text_windows(texts, stride)
+        windows = features(bundle).text_windows(tf.constant(texts), stride)
+        assert windows.example.numpy().tolist() == [number for number, own in enumerate(rows) for _ in own]
+        expected = bundle.features.collate([row for own in rows for row in own])
+        assert {name: tensor.numpy().tolist() for name, tensor in windows.inputs.items()} == {
+            name: array.tolist() for name, array in expected.items()
+        }
+    for text, own in zip(texts, rows, strict=True):  # together they have the whole text
+        (whole,) = replace(bundle, max_length=1000).features.encode([text])
+        tokens = whole.tokens[1:-1] if family == "bert" else whole.tokens
+        room = max_length - 2 if family == "bert" else max_length
+        step, joined = window_step(room, stride), []
+        for row in own:
+            joined = joined[: len(joined) - max(0, room - step) if joined else 0]
+            joined += row.tokens[1:-1] if family == "bert" else row.tokens
+        assert joined == tokens
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 6, 12])
+def test_rows_in_parts(rows):
+    inputs = {"x": tf.reshape(tf.range(2 * rows), [rows, 2])}
+    seen = []
+
+    def model(batch):
+        seen.append(batch["x"].shape[0])
+        return {"y": batch["x"] * 2, "z": batch["x"][:, :1]}
+
+    outputs = in_parts(model, inputs, 5)
+    assert outputs["y"].numpy().tolist() == (2 * inputs["x"]).numpy().tolist() and outputs["z"].shape == (rows, 1)
+    assert max(seen) <= 5
 
 
 QUESTIONS = ["a", "", "c ab", "ab " * 40]
@@ -447,8 +545,6 @@ def test_marks(name, reads, length):
     expected = bundle.features.collate(bundle.features.encode(texts, marks=spans))
     actual = features(bundle)(tf.constant(texts), marks=tf.constant(spans, tf.int32))
     assert actual.keys() == expected.keys()
-    if "starts" in expected:
-        expected = widened(expected, actual["starts"].shape[1])
     for key, array in expected.items():
         different = [
             i for i, (a, b) in enumerate(zip(actual[key].numpy(), array, strict=True)) if not np.array_equal(a, b)

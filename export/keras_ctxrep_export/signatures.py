@@ -1,0 +1,136 @@
+"""The signatures of a SavedModel as functions of tensors, over one text preparation and one set of weights."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_ctxrep import tasks
+from keras_ctxrep.layers import ScalarMix
+from keras_ctxrep.models import families, heads
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep_export import text_ops
+
+DEFAULT = "serving_default"
+
+
+class Signatures(tf.Module):
+    """The functions that `saved_model.export` saves, with their variables.
+
+    Every function gives a row of answers for each row of its input, which does not depend on the other rows; a batch
+    may have no rows. Bytes that are not UTF-8 are read as U+FFFD, which is removed.
+
+    Args:
+        model, bundle: as of `saved_model.export`.
+
+    Attributes:
+        functions: name of a signature -> `tf.function`.
+
+    Raises:
+        ValueError: word vectors with character n-grams.
+    """
+
+    def __init__(self, model: keras.Model, bundle: Bundle):
+        super().__init__()
+        self.task, self.bundle = tasks.get(bundle.task), bundle
+        self.features: Any = text_ops.features(bundle)
+        self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
+        ids = self._ids(model)
+        text = self._text(ids)
+        self.functions: dict[str, Callable] = {DEFAULT: text, "ids": ids, "embed": self._embed(model)}
+        if self.task.reads.words:
+            self.functions["words"] = self._words(ids)
+        if self.task.example_api:
+            self.functions[self.task.example_api] = self._examples(text)
+
+    def _ids(self, model: keras.Model) -> Callable:
+        """The model's own dict of tensors in and out."""
+        spec = {name: tf.TensorSpec(tensor.shape, tf.int32, name) for name, tensor in model.input.items()}
+
+        @tf.function(autograph=False, input_signature=[spec])
+        def ids(inputs):
+            return heads.flat(model(inputs, training=False))
+
+        return ids
+
+    def _text(self, ids: Callable) -> Callable:
+        """Raw strings to answers."""
+        names = self.task.inputs(self.bundle)
+
+        @tf.function(autograph=False, input_signature=[self._spec(name) for name in names])
+        def text(*inputs):
+            return self.task.in_graph(self.bundle, self.features, ids, _checked(names, inputs))
+
+        return text
+
+    def _words(self, ids: Callable) -> Callable:
+        """Sentences that are split already to answers."""
+        names = ["words" if name == "text" else name for name in self.task.inputs(self.bundle)]
+
+        @tf.function(autograph=False, input_signature=[self._spec(name) for name in names])
+        def words(*inputs):
+            return self.task.words_in_graph(self.bundle, self.features, ids, _checked(names, inputs))
+
+        return words
+
+    def _embed(self, model: keras.Model) -> Callable:
+        """Raw strings to vectors of the encoder alone, whatever is above it."""
+        encoder = families.encoder_of(model, self.bundle.family, self.bundle.config)
+        mixes = [layer for layer in model.layers if isinstance(layer, ScalarMix) and layer.name == "scalar_mix"]
+        weights, gamma = mixes[0].learned() if mixes else (None, 1.0)
+
+        @tf.function(autograph=False, input_signature=[self._spec("text")])
+        def embed(text):
+            (given,) = _checked(["text"], [text]).values()
+            inputs = self.features.plain(given)
+            outputs: Any = encoder({name: inputs[name] for name in encoder.input}, training=False)
+            layers = tf.stack([tf.cast(layer, tf.float32) for layer in outputs["layers"]], 1)  # (B, N, T, D)
+            mixed = tf.reduce_mean(layers, 1) if weights is None else gamma * tf.tensordot(layers, weights, [[1], [0]])
+            inner = tf.cast(self.features.inner(inputs), tf.float32)[..., None]  # (B, T, 1)
+            mean = tf.math.divide_no_nan(tf.reduce_sum(mixed * inner, 1), tf.reduce_sum(inner, 1))
+            vector = tf.cast(outputs["pooled"], tf.float32) if "pooled" in outputs else mean
+            return {"vector": vector, "mean": mean, "layers": layers, "mask": inputs["mask"]}
+
+        return embed
+
+    def _examples(self, text: Callable) -> Callable:
+        """Serialized tf.Examples to the answers that TF Serving's Classify or Regress take."""
+        names = self.task.inputs(self.bundle)
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
+        def over_examples(inputs):
+            (examples,) = _checked(["inputs"], [inputs]).values()
+            answers = text(*self._parsed(examples, names))
+            return self.task.example_answers_in_graph(self.bundle, answers)
+
+        return over_examples
+
+    def _parsed(self, examples: tf.Tensor, names: Sequence[str]) -> list[tf.Tensor]:
+        """The features of serialized tf.Examples that have the names of inputs."""
+        specs = {name: self._spec(name) for name in names}
+        kinds = {name: tf.string if spec.dtype == tf.string else tf.int64 for name, spec in specs.items()}
+        features = tf.io.parse_example(examples, {name: tf.io.RaggedFeature(kind) for name, kind in kinds.items()})
+        tensors = []
+        for name, spec in specs.items():
+            shape = spec.shape[1:]
+            message = f"each tf.Example needs a feature {name} of {shape.num_elements()} values"
+            tf.debugging.assert_equal(tf.cast(features[name].row_lengths(), tf.int32), shape.num_elements(), message)
+            tensors.append(tf.cast(tf.reshape(features[name].values, [-1, *shape]), spec.dtype))
+        return tensors
+
+    def _spec(self, name: str) -> tf.TensorSpec:
+        """Of an input of strings, or of marked spans."""
+        if name == "marks":
+            return tf.TensorSpec([None, self.bundle.reads.marks, 2], tf.int32, name)
+        return tf.TensorSpec([None, None] if name == "words" else [None], tf.string, name)
+
+
+def _checked(names: Sequence[str], inputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+    """A signature's inputs by name; of the right rank, which servers do not check, and of the same number of rows."""
+    tensors = [tf.ensure_shape(tensor, tensor.shape) for tensor in inputs]
+    if len(tensors) > 1:
+        message = f"{' and '.join(names)} must have the same number of rows"
+        for tensor in tensors[1:]:
+            tf.debugging.assert_equal(tf.shape(tensor)[0], tf.shape(tensors[0])[0], message)
+    return dict(zip(names, tensors, strict=True))

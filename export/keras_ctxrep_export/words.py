@@ -1,0 +1,203 @@
+"""Words of texts in a TensorFlow graph: split and normalized by the rules of `tokenizers`, character by character."""
+
+import unicodedata
+from functools import cache
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+# The rule of each of these code points also holds up to the next one in the list. Surrogates are not characters, planes
+# 4 to 13 are empty, and a private-use plane is uniform but for its last two code points.
+_PROBED = (
+    range(0xD800),
+    range(0xE000, 0x40000),
+    range(0x40001, 0x40002),
+    range(0xE0000, 0xF0001),
+    range(0xFFFFE, 0x100001),
+    range(0x10FFFE, 0x110000),
+)
+_BETWEEN = chr(0x40000)  # outside _PROBED, and no rule touches it
+_NONE = -0x200000  # added to any code point it is negative
+_INSIDE, _SPACE, _APART = range(3)
+
+
+class Words(NamedTuple):
+    """The words of a batch of texts.
+
+    Attributes:
+        codes: code points of each word as the model sees it, (words of all texts, ragged).
+        origin: for each of them, which character of its text it comes from.
+        numbers: the numbers of each text's words, (B, ragged); `numbers.with_values` gives them other values.
+        original: the code points of the texts, (B, ragged).
+    """
+
+    codes: tf.RaggedTensor
+    origin: tf.Tensor
+    numbers: tf.RaggedTensor
+    original: tf.RaggedTensor
+
+    def strings(self, most: int | None = None) -> tf.RaggedTensor:
+        """The first `most` words of each text, string (B, ragged)."""
+        return self.numbers.with_values(tf.strings.unicode_encode(self.codes, "UTF-8"))[:, :most]
+
+    def spans(self) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Where each word begins and ends in its text, in characters: int32 (B, ragged)."""
+        splits = self.codes.row_splits
+        start, end = tf.gather(self.origin, splits[:-1]), tf.gather(self.origin, splits[1:] - 1) + 1
+        return self.numbers.with_values(start), self.numbers.with_values(end)
+
+    def dense(self, most: int | None = None) -> dict[str, tf.Tensor]:
+        """The words as they stand in the text, their "starts" and "ends", each (B, W), padded to the longest row."""
+        start, end = (span[:, :most] for span in self.spans())
+        words = start.with_values(substrings(self.original, row_numbers(start), start.values, end.values))
+        return {"words": padded(words, ""), "starts": padded(start), "ends": padded(end)}
+
+
+def split(texts: tf.Tensor, lowercase: bool = False, strip_accents: bool = False, split_cjk: bool = True) -> Words:
+    """`tokens.words`, or the words of a BERT with these rules: of string (B,).
+
+    >>> start, end = split(tf.constant(["a\\t(é"])).spans()
+    >>> start.to_list(), end.to_list()
+    ([[0, 2, 3]], [[1, 3, 4]])
+    """
+    rules = _rules(lowercase, strip_accents, split_cjk)
+    original = tf.strings.unicode_decode(texts, "UTF-8", errors="replace")
+    code, text = original.flat_values, row_numbers(original)
+    rule = tf.cast(tf.searchsorted(rules.first, code, side="right"), tf.int64) - 1
+    if strip_accents:  # marks are put in canonical order, since some of them are kept
+        rank = tf.gather(rules.rank, rule)
+        marks = tf.where(rank > 0)[:, 0]
+        between = tf.gather(tf.cumsum(tf.cast(rank == 0, tf.int64)) + text, marks)
+        order = tf.gather(marks, tf.argsort(between * 256 + tf.gather(rank, marks), stable=True))
+        code, rule = (
+            tf.tensor_scatter_nd_update(values, marks[:, None], tf.gather(values, order)) for values in (code, rule)
+        )
+    kind = tf.gather(rules.kind, rule)
+    word = tf.cumsum(kind) - tf.cast(kind == _APART, tf.int64) + text  # grows from one word to the next
+    becomes = tf.reshape(code[:, None] + tf.gather(rules.shifts, rule), [-1])
+    index = tf.where(becomes >= 0)[:, 0]
+    codes, parent = tf.gather(becomes, index), index // rules.shifts.shape[1]
+    word = tf.gather(word, parent)
+    first = tf.where(word != tf.concat([[-1], word[:-1]], 0))[:, 0]
+    row = tf.gather(text, parent)
+    origin = tf.cast(parent - tf.gather(original.row_splits, row), tf.int32)
+    nrows = tf.size(texts, tf.int64)
+    ragged: Any = tf.RaggedTensor
+    splits = tf.concat([first, [tf.size(codes, tf.int64)]], 0)
+    return Words(
+        ragged.from_row_splits(codes, splits, validate=False),
+        origin,
+        ragged.from_value_rowids(tf.range(tf.size(first)), tf.gather(row, first), nrows, validate=False),
+        original,
+    )
+
+
+def lowered(words: tf.Tensor) -> tf.Tensor:
+    """Words in lower case, as static vectors look them up; nothing else of them changes.
+
+    >>> [word.decode() for word in lowered(tf.constant(["ÉTÉ", "İx", "ΣΑΣ"])).numpy()]
+    ['été', 'i̇x', 'σασ']
+    """
+    first, shifts = _lower_case()
+    codes = tf.strings.unicode_decode(words, "UTF-8", errors="replace")
+    becomes = codes.values[:, None] + tf.gather(shifts, tf.searchsorted(first, codes.values, side="right") - 1)
+    lower = tf.ragged.boolean_mask(becomes, becomes >= 0)
+    return tf.strings.unicode_encode(codes.with_values(lower).merge_dims(1, 2), "UTF-8")
+
+
+def substrings(texts: tf.RaggedTensor, rows: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+    """Characters [start, end) of the texts with these numbers: code points (B, ragged) -> string (n,).
+
+    >>> substrings(tf.strings.unicode_decode(["one", "two"], "UTF-8"), tf.constant([1]), [0], [2]).numpy()
+    array([b'tw'], dtype=object)
+    """
+    begin = tf.gather(texts.row_starts(), rows)
+    characters = tf.ragged.range(begin + tf.cast(start, tf.int64), begin + tf.cast(end, tf.int64))
+    return tf.strings.unicode_encode(tf.gather(texts.values, characters), "UTF-8")
+
+
+def row_numbers(rows: tf.RaggedTensor) -> tf.Tensor:
+    """The row of each value, int64 (values,), in memory that grows with the values alone.
+
+    `rows.value_rowids()` takes that of all rows at the length of the longest one: of a thousand texts and one of a
+    megabyte, gigabytes.
+
+    >>> row_numbers(tf.ragged.constant([[5, 6], [], [7]])).numpy().tolist()
+    [0, 0, 2]
+    """
+    ends, count = rows.row_splits[1:], rows.row_splits[-1]
+    return tf.cumsum(tf.math.unsorted_segment_sum(tf.ones_like(ends), ends, count + 1))[:count]
+
+
+def padded(rows: tf.RaggedTensor, fill: int | str = 0) -> tf.Tensor:
+    """Dense rows of at least one position."""
+    inner = rows.flat_values.shape[1:]
+    longest = tf.maximum(tf.reduce_max(rows.row_lengths()), 1)
+    dense = rows.to_tensor(fill, shape=tf.stack([rows.nrows(), longest, *inner]))
+    return tf.ensure_shape(dense, [None, None, *inner])
+
+
+class _Rules(NamedTuple):
+    """The normalization of each character, one row for each range of code points."""
+
+    first: np.ndarray  # int32 (ranges,), ascending
+    kind: np.ndarray  # int64 (ranges,), _INSIDE a word, _SPACE, or _APART: a word of its own
+    rank: np.ndarray  # int64 (ranges,), canonical combining class; -1 if removed before the order matters
+    shifts: np.ndarray  # int32 (ranges, most), added to the code point give the new ones; _NONE: no more of them
+
+
+@cache
+def _rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> _Rules:
+    """The rules of `tokenizers`, read from its output for every character."""
+    chars = [*map(chr, chain(*_PROBED))]
+
+    rules = BertNormalizer(
+        clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lowercase
+    )
+
+    def normalized(template: str) -> list[str]:
+        return rules.normalize_str(_BETWEEN.join(map(template.format, chars))).split(_BETWEEN)
+
+    results = normalized("x{}y")
+    inside = [becomes[1:-1].strip(" ") for becomes in results]
+    single = {piece for piece, _ in BertPreTokenizer().pre_tokenize_str("x".join(inside)) if len(piece) == 1} - {"x"}
+    # Canonical order: U+1B44 (class 9) moves before U+302E (class 224), unless a character between them is a base.
+    ordered = normalized("x\u302e{}\u1b44y") if strip_accents else results
+    lines: list[tuple] = []
+    firsts = []
+    for char, becomes, inner, order in zip(chars, results, inside, ordered, strict=True):
+        kind = _SPACE if becomes == "x y" else _APART if inner in single or becomes[1] == " " else _INSIDE
+        passes = order.find("\u1b44") < order.find("\u302e")
+        rank = (unicodedata.combining(char) or -1) if passes else 0
+        line = (kind, rank, *(ord(new) - ord(char) for new in inner))
+        if not lines or line != lines[-1]:
+            lines.append(line)
+            firsts.append(ord(char))
+    kinds, ranks = zip(*(line[:2] for line in lines), strict=True)
+    return _Rules(
+        np.array(firsts, np.int32), np.array(kinds), np.array(ranks), _rectangle([line[2:] for line in lines])
+    )
+
+
+@cache
+def _lower_case() -> tuple[np.ndarray, np.ndarray]:
+    """First code points of ranges, and what is added to each of a range to have it in lower case, as of `_Rules`."""
+    chars = [*map(chr, chain(*_PROBED))]
+    rules = BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=True)
+    lines, firsts = [], []
+    for char, becomes in zip(chars, rules.normalize_str(_BETWEEN.join(chars)).split(_BETWEEN), strict=True):
+        line = tuple(ord(new) - ord(char) for new in becomes)
+        if not lines or line != lines[-1]:
+            lines.append(line)
+            firsts.append(ord(char))
+    return np.array(firsts, np.int32), _rectangle(lines)
+
+
+def _rectangle(shifts: list[tuple]) -> np.ndarray:
+    """Rows of the same length, int32 (ranges, most)."""
+    most = max(map(len, shifts))
+    return np.array([[*row, *[_NONE] * (most - len(row))] for row in shifts], np.int32)

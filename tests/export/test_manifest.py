@@ -1,0 +1,202 @@
+"""Versions of an export and its manifest: what a folder of SavedModels holds, whatever happens while one is written."""
+
+import json
+import os
+import shutil
+import threading
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+from keras_ctxrep_export import manifest, saved_model
+
+from keras_ctxrep import __version__, cli, tasks, train
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
+
+VOCAB = (*SPECIAL_PIECES, "a", "b", "the")
+CONFIG = {"vocabulary_size": 8, "layers": 1, "width": 8, "heads": 2, "intermediate": 8, "max_positions": 40}
+
+
+def fresh(task: str = "classify"):
+    bundle = Bundle("bert", config=CONFIG, max_length=16, labels=("x", "y"), vocab=VOCAB, **tasks.bundle_fields(task))
+    return train.build(bundle), bundle
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    return saved_model.export(*fresh(), tmp_path_factory.mktemp("served"), windows="max")
+
+
+@pytest.fixture
+def copy(exported, tmp_path):
+    return shutil.copytree(exported, tmp_path / "served" / "7")
+
+
+def content(version):
+    return json.loads((version / manifest.NAME).read_text(encoding="utf-8"))
+
+
+def test_what_the_manifest_says(exported):
+    said = content(exported)
+    assert said["least_server"] == "2.20.0"
+    assert said["versions"] == {"keras_ctxrep": __version__, "tensorflow": tf.__version__}
+    assert said["signatures"].keys() == {"serving_default", "ids", "embed", "classify"}
+    classify = said["signatures"]["classify"]
+    assert classify["inputs"] == {"inputs": {"dtype": "string", "shape": [-1]}}
+    assert classify["outputs"] == {
+        "classes": {"dtype": "string", "shape": [-1, 2]},
+        "scores": {"dtype": "float32", "shape": [-1, 2]},
+    }
+    assert said["signatures"]["embed"]["outputs"]["layers"] == {"dtype": "float32", "shape": [-1, 2, -1, 8]}
+    files = {str(path.relative_to(exported)) for path in exported.rglob("*") if path.is_file()}
+    assert said["files"].keys() == files - {manifest.NAME}
+    assert {"saved_model.pb", "assets.extra/bundle.json", "assets.extra/vocab.txt"} <= said["files"].keys()
+
+
+def test_check_of_a_copy(copy):
+    (copy / "assets.extra" / "README.md").write_text("added later")
+    version, counts = saved_model.check(copy.parent)
+    assert version == copy and counts["signatures"] == counts["answers"] == 4
+    assert counts["files"] == len(content(copy)["files"])
+
+
+def change(version, entry) -> None:
+    said = content(version)
+    entry(said)
+    (version / manifest.NAME).write_text(json.dumps(said), encoding="utf-8")
+
+
+DAMAGES = {
+    "is not the file that was exported": lambda v: (v / "assets.extra/vocab.txt").write_text("other"),
+    "is missing": lambda v: (v / "variables/variables.index").unlink(),
+    "no assets.extra/manifest.json in it": lambda v: (v / manifest.NAME).unlink(),
+    "damaged": lambda v: (v / manifest.NAME).write_text("{"),
+    "format 9 is not 1": lambda v: change(v, lambda said: said.update(format=9)),
+    "its signatures are not those of": lambda v: change(v, lambda said: said["signatures"].pop("ids")),
+    "signature embed: the output 'vector' is not what it was": lambda v: change(
+        v, lambda said: answer(said, "embed", "vector")["values"].__setitem__(0, 5.0)
+    ),
+    "signature serving_default: the output 'label' is not what": lambda v: change(
+        v, lambda said: answer(said, "serving_default", "label")["values"].__setitem__(0, "z")
+    ),
+}
+
+
+def answer(said: dict, signature: str, output: str) -> dict:
+    (entry,) = [entry for entry in said["answers"] if entry["signature"] == signature]
+    return entry["outputs"][output]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_check_finds(copy, damage):
+    DAMAGES[damage](copy)
+    with pytest.raises(ValueError, match=damage):
+        saved_model.check(copy)
+
+
+def test_an_export_without_a_manifest_still_loads(copy):
+    (copy / manifest.NAME).unlink()
+    (answer,) = saved_model.load(copy)(["the a b"])
+    assert set(answer["probabilities"]) == {"x", "y"}
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    train.save(tmp_path / "model", *fresh())
+    out = str(tmp_path / "served")
+    command = ["export", str(tmp_path / "model"), "--out", out]
+    assert cli.main([*command, "--windows", "mean"]) == 0
+    assert cli.main([*command, "--keep", "1"]) == 0
+    assert os.listdir(out) == ["2"]
+    capsys.readouterr()
+    assert cli.main(["export", "--check", out]) == 0
+    assert capsys.readouterr().out.endswith("4 signatures, 4 answers as they were exported\n")
+    (tmp_path / "served" / "2" / "assets.extra" / "vocab.txt").unlink()
+    assert cli.main(["export", "--check", out]) == 1
+    assert "vocab.txt: is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["."], ["--out", "x"], [".", "--out", "x", "--check", "y"]])
+def test_usage(arguments):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["export", *arguments])
+    assert ended.value.code == 2
+
+
+# --------------------------------------------------------------------------------------------------------- versions
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Exports that only write a file, which says who wrote it."""
+
+    def save(module, folder, signatures):
+        os.mkdir(folder)
+        with open(f"{folder}/saved_model.pb", "w") as file:
+            file.write(threading.current_thread().name)
+
+    monkeypatch.setattr(saved_model, "Signatures", lambda model, bundle: SimpleNamespace(functions={}))
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    monkeypatch.setattr(manifest, "write", lambda folder: None)
+    bundle = Bundle("bert", config={}, max_length=16, vocab=VOCAB, **tasks.bundle_fields("embed"))
+    return lambda folder, **given: saved_model.export(None, bundle, folder, **given)
+
+
+def test_exports_at_once_get_versions_of_their_own(quick, tmp_path):
+    made, start = {}, threading.Barrier(8)
+
+    def run():
+        start.wait()
+        for _ in range(5):
+            version = quick(tmp_path)
+            made.setdefault(threading.current_thread().name, []).append(version)
+
+    threads = [threading.Thread(target=run, name=f"exporter {number}") for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(int, os.listdir(tmp_path))) == [*range(1, 41)]
+    for name, versions in made.items():
+        assert [(version / "saved_model.pb").read_text() for version in versions] == [name] * 5
+
+
+def test_a_version_is_never_replaced(quick, tmp_path, monkeypatch):
+    """Another export takes the number between the look at the folder and the renaming."""
+    rename, taken = os.rename, []
+
+    def late(source, target):
+        if not taken:
+            taken.append(target)
+            target.mkdir()
+            (target / "saved_model.pb").write_text("of the other")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", late)
+    assert quick(tmp_path).name == "2"
+    assert (tmp_path / "1" / "saved_model.pb").read_text() == "of the other"
+
+
+def test_keep(quick, tmp_path):
+    for _ in range(4):
+        quick(tmp_path)
+    (tmp_path / "notes").mkdir()
+    assert quick(tmp_path, keep=2).name == "5"
+    assert sorted(os.listdir(tmp_path)) == ["4", "5", "notes"]
+    assert quick(tmp_path, keep=9).name == "6"
+    assert sorted(os.listdir(tmp_path)) == ["4", "5", "6", "notes"]
+    with pytest.raises(ValueError, match="keep=0: at least 1"):
+        quick(tmp_path, keep=0)
+
+
+def test_nothing_is_removed_by_an_export_that_fails(quick, tmp_path, monkeypatch):
+    for _ in range(3):
+        quick(tmp_path)
+
+    def fail(folder):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(manifest, "write", fail)
+    with pytest.raises(OSError, match="disk full"):
+        quick(tmp_path, keep=1)
+    assert sorted(os.listdir(tmp_path)) == ["1", "2", "3"]
