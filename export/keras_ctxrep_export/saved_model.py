@@ -14,12 +14,12 @@ from keras_ctxrep.models import heads
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep_export import text_ops
+from keras_ctxrep_export import kit, text_ops
 
 EXTRA = "assets.extra"  # the folder TF Serving reserves for other files
 
 
-def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
+def export(model: keras.Model, bundle: Bundle, folder: str | Path, source: str | Path | None = None) -> Path:
     """Writes the next version of a SavedModel: FOLDER/1, FOLDER/2, ... as TF Serving polls them.
 
     Two signatures: `serving_default` takes raw strings and gives answers, `ids` takes and gives the model's own dict of
@@ -36,13 +36,15 @@ def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
       float32 (B,), over all windows of the context, and nothing else;
     * embed: an encoder's layers are one tensor "layers", (B, N, T, D).
 
-    Characters are Unicode's code points. The bundle lies in assets.extra. Whoever loads the SavedModel in Python
-    imports `tensorflow_text` first, which registers its operators.
+    Characters are Unicode's code points. The bundle lies in assets.extra, with warm-up requests; beside them are a
+    README.md, batching_params.pbtxt and BASE/model.config, see `kit`. Whoever loads the SavedModel in Python imports
+    `tensorflow_text` first, which registers its operators.
 
     Args:
         model: a task model or an encoder, with its weights.
         bundle: of the model.
         folder: BASE/NAME; TF Serving is given `--model_base_path=BASE/NAME --model_name=NAME`.
+        source: the model folder it comes from, whose run.json the README.md of the version cites.
 
     Returns: the folder of the new version.
 
@@ -63,6 +65,7 @@ def export(model: keras.Model, bundle: Bundle, folder: str | Path) -> Path:
         (new / EXTRA).mkdir()
         for name, data in bundle.files_as_bytes().items():
             (new / EXTRA / name).write_bytes(data)
+        kit.write(new, folder, bundle, source)
         os.replace(new, folder / str(version))
     return folder / str(version)
 

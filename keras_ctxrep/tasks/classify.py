@@ -100,6 +100,11 @@ class Classify(TextTask):
     name = "classify"
     help = "one label for a text or a pair: text, label[, pair]"
     Options = Options
+    outputs: ClassVar[Mapping[str, str]] = {
+        "label": "the most probable label",
+        "score": "its probability",
+        "probabilities": "of every label, in their order in the model card",
+    }
 
     def label(self, value):
         return class_name(value)

@@ -19,6 +19,9 @@ class Regress(TextTask):
 
     name = "regress"
     help = "a number for a text or a pair: text, label[, pair]"
+    outputs: ClassVar[Mapping[str, str]] = {
+        "value": "the predicted value",
+    }
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {**TextTask.columns, "label": ("label", "score")}
 
     def label(self, value):

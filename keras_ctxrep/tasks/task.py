@@ -83,6 +83,7 @@ class Task:
         Options: a frozen dataclass of its own training options, made with `options.option`.
         max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
         head_dropout: before the head's dense layer; None: as the family has it.
+        outputs: what the answers of the raw-string signature mean, by name.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Task:
     Options: type[options.Options] = options.Options
     max_length: int | None = None
     head_dropout: float | None = None
+    outputs: ClassVar[Mapping[str, str]] = {}
 
     # ------------------------------------------------------------------------------------------------- examples
 
