@@ -24,6 +24,7 @@ from keras_ctxrep.messages import PredictionLog, array_of, predict_request
 from keras_ctxrep.tasks import Query
 from keras_ctxrep.text.bundle import Bundle, written_whole
 
+DEFAULT = "serving_default"
 WARMUP, BATCHING, CONFIG, README = "tf_serving_warmup_requests", "batching_params.pbtxt", "model.config", "README.md"
 # Powers of two up to the 32 of `Predictor`: a batch is padded to less than twice its size, and the server meets, and
 # warms up, six shapes. `benchmarks/serving.py` prints the throughput of each.
@@ -44,7 +45,7 @@ def write(version: Path, base: Path, bundle: Bundle, source: str | Path | None =
     """Adds the files to a SavedModel that is not yet in place.
 
     Args:
-        version: the SavedModel's folder, of any path; its name is the number of the version.
+        version: the SavedModel's folder, of any name.
         base: BASE/NAME, where the version will be.
         bundle: of the model.
         source: the model folder, whose run.json the model card cites.
@@ -73,40 +74,53 @@ def write(version: Path, base: Path, bundle: Bundle, source: str | Path | None =
 def warmup_requests(signatures: Mapping[str, Any], bundle: Bundle, model: str) -> Iterator[Any]:
     """Requests to a SavedModel's signatures, of which the first has one text.
 
-    A signature of texts gets one for each of `BATCH_SIZES`, since a server that batches runs these sizes alone; a
-    signature of the model's own inputs one text and the largest batch. Other signatures get none.
+    The raw-string signature gets one for each of `BATCH_SIZES`, since a server that batches runs these sizes alone;
+    the others get one text and the largest batch.
 
     Args:
         signatures: of the loaded SavedModel.
         bundle: of the model.
         model: its name on the server.
     """
-    for name in sorted(signatures, key=lambda name: name != "serving_default"):
+    for name in sorted(signatures, key=lambda name: name != DEFAULT):
         inputs = signatures[name].structured_input_signature[1].keys()
-        for size in BATCH_SIZES:
-            texts, features = _inputs(bundle, size)
-            if inputs <= texts.keys():
-                yield predict_request({key: texts[key] for key in inputs}, model, name)
-            elif inputs == features.keys() and size in (BATCH_SIZES[0], BATCH_SIZES[-1]):
-                yield predict_request(features, model, name)
+        for size in BATCH_SIZES if name == DEFAULT else (BATCH_SIZES[0], BATCH_SIZES[-1]):
+            forms = (form for form in _inputs(bundle, size) if inputs <= form.keys())
+            if (form := next(forms, None)) is not None:
+                yield predict_request({key: form[key] for key in inputs}, model, name)
 
 
-def _inputs(bundle: Bundle, size: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Texts of several lengths, as the raw-string signature and as the model itself read them."""
+def _inputs(bundle: Bundle, size: int) -> Iterator[dict[str, np.ndarray]]:
+    """Texts of several lengths in the forms that signatures read: strings, words, tf.Examples, the model's own dict."""
     task = tasks.get(bundle.task)
     words = PASSAGE.split(" ")
-    texts = [" ".join(words[: LENGTHS[number % len(LENGTHS)]]) for number in range(size)]
+    rows = [words[: LENGTHS[number % len(LENGTHS)]] for number in range(size)]
+    texts = [" ".join(row) for row in rows]
     first = [QUESTION] * size if bundle.reads.windows else texts
     spans = ((match.start(), match.end()) for match in re.finditer(r"\w+", PASSAGE))
     marks = tuple(islice(spans, bundle.reads.marks))  # the first words, which every text has
     queries = [Query(*parts, marks) for parts in zip(first, texts if bundle.pairs else [None] * size, strict=True)]
-    columns = [np.array(first, object)]
-    if bundle.pairs:
-        columns.append(np.array(texts, object))
-    if marks:
-        columns.append(np.array([marks] * size, np.int32))
-    rows = [row for own in task.encode(bundle, queries) for row in own][:size]
-    return dict(zip(task.inputs(bundle), columns, strict=True)), bundle.features.collate(rows)
+    columns = [np.array(first, object), *([np.array(texts, object)] if bundle.pairs else [])]
+    columns += [np.array([marks] * size, np.int32)] if marks else []
+    strings = dict(zip(task.inputs(bundle), columns, strict=True))
+    yield {"text": np.array(texts, object)} | strings
+    padded = [row + [""] * (max(map(len, rows)) - len(row)) for row in rows]
+    places = [[(word, word + 1) for word in range(len(marks))]] * size
+    yield {"words": np.array(padded, object), "marks": np.array(places, np.int32)}
+    yield {"inputs": np.array([_example(strings, number) for number in range(size)], object)}
+    yield bundle.features.collate([row for own in task.encode(bundle, queries) for row in own][:size])
+
+
+def _example(columns: Mapping[str, np.ndarray], number: int) -> bytes:
+    """A row of inputs as a serialized tf.Example."""
+    example = tf.train.Example()
+    for name, column in columns.items():
+        feature = example.features.feature[name]
+        if column.dtype == object:
+            feature.bytes_list.value.append(column[number].encode())
+        else:
+            feature.int64_list.value.extend(column[number].ravel().tolist())
+    return example.SerializeToString()
 
 
 def replay(signatures: Mapping[str, Any], request: Any) -> dict[str, np.ndarray]:
@@ -212,12 +226,12 @@ class Readme:
             answer: the outputs for it.
         """
         parts = [
-            f"# {self.name}, version {self.version.name}",
-            "A SavedModel for TF Serving that takes raw strings, written by `ctxrep export`. It was run in TensorFlow "
-            f"{tf.__version__}, not in a TF Serving server; its operators beside TensorFlow's own are those of "
-            "tensorflow-text, which stock TF Serving binaries have.",
+            f"# {self.name}",
+            "A SavedModel for TF Serving that takes raw strings, written by `ctxrep export`. The name of its folder is "
+            f"the number of the version. It was run in TensorFlow {tf.__version__}, not in a TF Serving server; its "
+            "operators beside TensorFlow's own are those of tensorflow-text, which stock TF Serving binaries have.",
             self._usage(request, answer),
-            *(self._signature(name) for name in sorted(self.signatures, key=lambda name: name != "serving_default")),
+            *(self._signature(name) for name in sorted(self.signatures, key=lambda name: name != DEFAULT)),
             self._card(),
         ]
         if self.bundle.card:
@@ -295,7 +309,13 @@ The answer (under "predictions" in what curl prints; "..." for long lists):
         return f"## Model card\n\n| | |\n|---|---|\n{table}"
 
 
-_MEANINGS = {
+_MEANINGS = {  # of outputs that are not a task's
+    "classes": "every label",
+    "scores": "the probability of each",
+    "outputs": "the predicted value",
+    "vector": "the vector of the text: the encoder's pooled output, else the mean",
+    "mean": "the mean over the text's tokens",
+    "mask": "1 where there is a token",
     "logits": "of the model's head, before softmax or sigmoid",
     "layers": "the vectors of every layer; layer 0 is without context",
     "sequence": "the vectors of the top layer",
