@@ -18,7 +18,7 @@ def _export(args: argparse.Namespace) -> None:
 
     from keras_ctxrep import train
 
-    print(saved_model.export(*train.load_served(args.folder), args.out, args.folder))
+    print(saved_model.export(*train.load_served(args.folder), args.out, source=args.folder))
 
 
 def _export_flags(flags: Flags) -> None:

@@ -23,7 +23,7 @@ def version(request, tiny_model, tmp_path_factory):
     model, bundle = tiny_model(request.param, pair=request.param in ("answer", "regress"))
     source = tmp_path_factory.mktemp("source")
     (source / "run.json").write_text(json.dumps(RUN))
-    return saved_model.export(model, bundle, tmp_path_factory.mktemp("serving") / "topics", source)
+    return saved_model.export(model, bundle, tmp_path_factory.mktemp("serving") / "topics", source=source)
 
 
 RUN = {
