@@ -88,7 +88,7 @@ def inputs_of(texts: Sequence[str], names: Sequence[str] | None) -> Batch:
     """The inputs of a signature from lines of text.
 
     Args:
-        texts: each a text; or two, separated by a tab.
+        texts: each a text; or two, separated by a tab, for a signature that takes two.
         names: inputs of the signature, None if they are not known: then "text", and "pair" where there is a tab.
 
     Raises:
@@ -98,7 +98,7 @@ def inputs_of(texts: Sequence[str], names: Sequence[str] | None) -> Batch:
     >>> {name: column.tolist() for name, column in inputs_of(["a\\tb"], ("context", "question")).items()}
     {'question': ['a'], 'context': ['b']}
     """
-    rows = [text.split("\t") for text in texts]
+    rows = [[text] if names is not None and len(names) == 1 else text.split("\t") for text in texts]
     if names is None:
         names = ("text", "pair")[: len(rows[0])]
     elif others := sorted({*names} - {*FIRST, *SECOND}):

@@ -209,7 +209,7 @@ def test_addresses(url):
 @pytest.mark.parametrize(
     ("texts", "names", "message"),
     [
-        (["a\tb"], ("text",), "1 needed, text"),
+        (["a"], ("text", "pair"), "2 needed, text and pair"),
         (["a\tb", "c"], None, "2 needed, text and pair"),
         (["a"], ("text", "marks"), "inputs marks, text: give JSON for marks"),
     ],
@@ -217,6 +217,10 @@ def test_addresses(url):
 def test_lines_that_do_not_fit(texts, names, message):
     with pytest.raises(ValueError, match=message):
         client.inputs_of(texts, names)
+
+
+def test_a_tab_in_a_single_text():
+    assert client.inputs_of(["a\tb"], ("text",))["text"].tolist() == ["a\tb"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ and https://github.com/tensorflow/serving, tensorflow_serving/batching/README.md
 """
 
 import json
+import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -53,6 +55,7 @@ def write(version: Path, base: Path, bundle: Bundle, source: str | Path | None =
     Raises:
         RuntimeError: a warm-up request fails: TF Serving would refuse the version.
     """
+    base = Path(os.path.abspath(base))  # with a name, which "." has not
     loaded: Any = tf.saved_model.load(str(version))
     requests = [*warmup_requests(loaded.signatures, bundle, base.name)]
     answers = [replay(loaded.signatures, request) for request in requests]
@@ -165,6 +168,9 @@ max_enqueued_batches {{ value: 100 }}
 def write_config(base: Path, name: str) -> None:
     """Writes BASE/model.config, a ModelServerConfig as text, unless it was changed by hand.
 
+    Warns:
+        UserWarning: it cannot be written, since BASE belongs to someone else.
+
     Args:
         base: the folder of the models.
         name: a model whose first version is not in place yet.
@@ -182,8 +188,11 @@ def write_config(base: Path, name: str) -> None:
         '    model_platform: "tensorflow"\n  }\n'
         for name in sorted(names)
     )
-    with written_whole(path) as new:
-        new.write_text(f"{GENERATED}\n{_CONFIG_HELP}model_config_list {{\n{entries}}}\n", encoding="utf-8")
+    try:
+        with written_whole(path) as new:
+            new.write_text(f"{GENERATED}\n{_CONFIG_HELP}model_config_list {{\n{entries}}}\n", encoding="utf-8")
+    except PermissionError as error:
+        warnings.warn(f"{path} was not written: {error}", stacklevel=2)
 
 
 _CONFIG_HELP = """\
@@ -293,7 +302,12 @@ The answer (under "predictions" in what curl prints; "..." for long lists):
         size = sum(file.stat().st_size for file in self.version.rglob("*") if file.is_file()) / 1e6
         rows = [("task", f"{bundle.task}: {tasks.get(bundle.task).help.partition(':')[0]}")]
         if bundle.labels:
-            rows.append((f"labels, {len(bundle.labels)}", ", ".join(f"`{label}`" for label in bundle.labels[:100])))
+            rows.append(
+                (
+                    f"labels, {len(bundle.labels)}",
+                    ", ".join(f"`{label}`" for label in bundle.labels[:100]).replace("|", r"\|"),
+                )
+            )
         rows.append(("model", f"{bundle.family}, {self.weights:,} weights, {size:.1f} MB"))
         rows.append(("text", f"at most {bundle.max_length} tokens{', in windows' if bundle.reads.windows else ''}"))
         arguments = {name: value for name, value in run.get("arguments", {}).items() if value is not None}

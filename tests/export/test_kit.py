@@ -179,6 +179,15 @@ def test_the_example_of_labels_is_valid(tmp_path):
     assert [*entry.model_version_policy.specific.versions] == [1, 2]
 
 
+def test_a_base_that_cannot_be_written(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(kit, "written_whole", refuse)
+    with pytest.warns(UserWarning, match=r"model\.config was not written: not yours"):
+        kit.write_config(tmp_path, "m")
+
+
 def test_a_changed_model_config_is_kept(tmp_path):
     kit.write_config(tmp_path, "m")
     changed = (tmp_path / "model.config").read_text().split("\n", 1)[1]
