@@ -105,7 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 # ---------------------------------------------------------------------------------------------------------- details
 
 
-_EXTRAS = {"ai_edge_litert": "edge", "sklearn": "demo", "matplotlib": "plot"}  # module -> what installs it; else "tf"
+# module -> what installs it; else "tf"
+_EXTRAS = {"ai_edge_litert": "edge", "sklearn": "demo", "matplotlib": "plot", "grpc": "serving", "google": "serving"}
 
 
 def _message(error: Exception) -> str | None:
@@ -121,7 +122,7 @@ def _message(error: Exception) -> str | None:
 
 
 def _without_tensorflow(args: argparse.Namespace) -> bool:
-    return args.command == "zoo" or (args.command == "predict" and args.artifact.endswith(".tflite"))
+    return args.command in ("zoo", "client") or (args.command == "predict" and args.artifact.endswith(".tflite"))
 
 
 def _published(args: argparse.Namespace) -> None:

@@ -321,7 +321,7 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
             pool.submit(quantize.convert, folder, out / f"tagger.{quantization}.tflite", quantization, (32, 64))
             for quantization in ("none", "int8")
         ]
-        serving = saved_model.export(*train.load(folder), out / "serving" / "tagger")
+        serving = saved_model.export(*train.load(folder), out / "serving" / "tagger", source=folder)
         files = [conversion.result() for conversion in conversions]
     names = ("Keras", "SavedModel, raw strings", "TFLite float32", "TFLite int8")
     engines = [compare.open_engine(path) for path in (folder, serving, *files)]

@@ -178,6 +178,35 @@ def train_models(root: Path) -> None:
         )
 
 
+@pytest.fixture(scope="session")
+def tiny_model() -> Callable:
+    """A function from a task and fields of its bundle to a tiny BERT with random weights, and its bundle."""
+    from dataclasses import asdict
+
+    from keras_ctxrep import tasks, train
+    from keras_ctxrep.models import bert
+    from keras_ctxrep.text.bundle import Bundle
+    from keras_ctxrep.text.tokens import SPECIAL_PIECES
+
+    vocab = (*SPECIAL_PIECES, *"abcdefgh", "##a", "##s", "the", "cat", "rain", "fell", "she", ".", "中")
+    labels = {"semantic_roles": ("O", "B-V", "B-ARG0", "I-ARG0"), "coreference": ("A", "B", "neither")}
+    labels |= {"tag": ("O", "B-PER", "I-PER"), "classify": ("no", "yes"), "multilabel": ("x", "y", "z")}
+
+    def make(task, pair=False, **fields):
+        keras.utils.set_random_seed(1)
+        config = bert.Config(
+            len(vocab), layers=1, width=8, heads=2, intermediate=8, max_positions=64, initializer_range=1.0
+        )
+        fields = {"max_length": 40, "labels": labels.get(task, ())} | fields
+        bundle = Bundle("bert", config=asdict(config), vocab=vocab, **tasks.bundle_fields(task, pair), **fields)
+        model = train.build(bundle)
+        for weight in model.weights:
+            weight.assign(np.random.default_rng(0).normal(size=weight.shape))
+        return model, bundle
+
+    return make
+
+
 @pytest.fixture
 def write(tmp_path):
     """Writes a file of some name and returns its path."""

@@ -27,6 +27,7 @@ COMMANDS = (
     "export",
     "tflite",
     "predict",
+    "client",
     "compare",
     "demo",
 )

@@ -20,7 +20,7 @@ from keras_ctxrep.convert import allennlp, huggingface
 ROOT = Path(__file__).parent.parent
 PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8")
-    for name in ("README.md", "docs/elmo.md", "docs/bert.md", "docs/tasks.md", "docs/scaling.md")
+    for name in ("README.md", "docs/elmo.md", "docs/bert.md", "docs/tasks.md", "docs/scaling.md", "docs/serving.md")
 }
 every_page = pytest.mark.parametrize("page", PAGES)
 MODULES = sorted(
@@ -97,7 +97,7 @@ def test_commands(page, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     shell = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
     commands = [line for line in shell.splitlines() if "ctxrep " in line]
-    assert len(commands) > (1 if page == "docs/scaling.md" else 6)
+    assert len(commands) > (1 if page in ("docs/scaling.md", "docs/serving.md") else 6)
     for command in commands:
         argv = shlex.split(command.split(" #")[0].split("|")[-1])
         assert argv[0] == "ctxrep", command

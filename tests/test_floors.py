@@ -33,6 +33,7 @@ FLOORS = {
     "keras_ctxrep.runs": 3,
     "keras_ctxrep.tasks": 2,
     "keras_ctxrep.predict": 2,
+    "keras_ctxrep.client": 2,
     "keras_ctxrep.models": 2,
     "keras_ctxrep.pipeline": 2,
     "keras_ctxrep.shards": 2,
@@ -46,6 +47,7 @@ FLOORS = {
     "keras_ctxrep.options": 1,
     "keras_ctxrep.text": 1,
     "keras_ctxrep.fields": 1,
+    "keras_ctxrep.messages": 1,
     "keras_ctxrep.layers": 1,
     "keras_ctxrep.strategy": 1,
     "keras_ctxrep": 0,
@@ -71,12 +73,16 @@ WITHOUT_TENSORFLOW = {
     "keras_ctxrep.text": "nowhere",
     "keras_ctxrep.tasks": "functions",
     "keras_ctxrep.predict": "nowhere",
+    "keras_ctxrep.client": "nowhere",
+    "keras_ctxrep.messages": "nowhere",
     "keras_ctxrep_tflite.runtime": "nowhere",
 }
 WITHOUT_KERAS = (
     "keras_ctxrep.options",
     "keras_ctxrep.text",
     "keras_ctxrep.predict",
+    "keras_ctxrep.client",
+    "keras_ctxrep.messages",
     "keras_ctxrep_tflite.runtime",
     "keras_ctxrep_tflite.__init__",
 )
@@ -85,6 +91,7 @@ AT_IMPORT = {
     "keras_ctxrep.options": (),
     "keras_ctxrep.tasks": ("numpy", "keras_ctxrep.options", "keras_ctxrep.text", "keras_ctxrep.tasks"),
     "keras_ctxrep.predict": ("numpy", "keras_ctxrep.tasks", "keras_ctxrep.text"),
+    "keras_ctxrep.client": ("numpy", "keras_ctxrep.predict", "keras_ctxrep.text"),
 }
 
 

@@ -14,14 +14,19 @@ from keras_ctxrep import tasks
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep_export import manifest
+from keras_ctxrep_export import kit, manifest
 from keras_ctxrep_export.signatures import DEFAULT, Signatures
 
 EXTRA = "assets.extra"  # the folder TF Serving reserves for other files
 
 
 def export(
-    model: keras.Model, bundle: Bundle, folder: str | Path, windows: str | None = None, keep: int | None = None
+    model: keras.Model,
+    bundle: Bundle,
+    folder: str | Path,
+    windows: str | None = None,
+    keep: int | None = None,
+    source: str | Path | None = None,
 ) -> Path:
     """Writes the next version of a SavedModel: FOLDER/1, FOLDER/2, ... as TF Serving polls them.
 
@@ -56,8 +61,9 @@ def export(
     one that is there: of two exports at once each gets a number of its own.
 
     Characters are Unicode's code points. Texts may be empty, of any length, which is cut as in training, and of any
-    bytes; a batch may be empty. The bundle and a manifest, see `manifest.write`, lie in assets.extra. Whoever loads
-    the SavedModel in Python imports `tensorflow_text` first, which registers its operators.
+    bytes; a batch may be empty. The bundle, a manifest, see `manifest.write`, and warm-up requests lie in assets.extra;
+    beside them are a README.md, batching_params.pbtxt and BASE/model.config, see `kit`. Whoever loads the SavedModel in
+    Python imports `tensorflow_text` first, which registers its operators.
 
     Args:
         model: a task model or an encoder, with its weights.
@@ -67,6 +73,7 @@ def export(
             probabilities, or of a regression's numbers, is the answer, see `tasks.classify.TextTask`; it has no
             "logits". None: it is cut.
         keep: remove all versions but this many, those of the highest numbers, in the end.
+        source: the model folder it comes from, whose run.json the README.md of the version cites.
 
     Returns: the folder of the new version.
 
@@ -89,6 +96,7 @@ def export(
         (new / EXTRA).mkdir()
         for name, data in bundle.files_as_bytes().items():
             (new / EXTRA / name).write_bytes(data)
+        kit.write(new, folder, bundle, source)
         manifest.write(new)
         version = _publish(new, folder)
         for old in _versions(folder)[:-keep] if keep else ():

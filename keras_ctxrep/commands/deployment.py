@@ -2,11 +2,14 @@
 
 import argparse
 import contextlib
+import io
 import json
 import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from keras_ctxrep import options
-from keras_ctxrep.commands.command import FOLDER, Command, Usage, positive, positive_float, table
+from keras_ctxrep.commands.command import FOLDER, Command, Usage, positive, positive_float, read_sentences, table
 from keras_ctxrep.flags import Flags, given
 
 
@@ -27,7 +30,7 @@ def _export(args: argparse.Namespace) -> None:
 
     from keras_ctxrep import train
 
-    print(saved_model.export(*train.load_served(folder), out, **values))
+    print(saved_model.export(*train.load_served(folder), out, source=folder, **values))
 
 
 def _export_flags(flags: Flags) -> None:
@@ -89,6 +92,72 @@ def _predict_flags(flags: Flags) -> None:
     flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
 
 
+def _client(args: argparse.Namespace) -> None:
+    if args.pair is not None and len(args.pair) != len(args.texts):
+        raise Usage(f"client: {len(args.texts)} texts and {len(args.pair)} of --pair; give one for each text")
+    if args.json and (args.pair is not None or args.bundle is not None):
+        raise Usage("client: leave out --pair and --bundle with --json, whose lines have every input")
+    if args.bundle is not None and (args.signature != "serving_default" or args.dry_run):
+        raise Usage("client: leave out --signature and --dry-run with --bundle")
+    from keras_ctxrep import client
+
+    target = client.Target(args.model, args.signature, args.version, args.label, args.timeout)
+    if args.bundle is not None:
+        from keras_ctxrep.text import bundle
+
+        predictor = client.load(args.url, target, bundle.load(args.bundle), args.batch_size)
+        text = "".join(f"{line}\n" for line in _texts(args)) if args.texts else None
+        answers = predictor.lines(sys.stdin.buffer if text is None else io.BytesIO(text.encode("utf-8", "replace")))
+    else:
+        answers = _answers(args, client.connect(args.url, target))
+    for answer in answers:
+        print(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False), flush=True)
+
+
+def _texts(args: argparse.Namespace) -> Iterable[str]:
+    """The lines of the input; a tab separates the two texts of a pair."""
+    if args.pair is not None:
+        return [f"{text}\t{pair}" for text, pair in zip(args.texts, args.pair, strict=True)]
+    return args.texts or read_sentences("-")
+
+
+def _answers(args: argparse.Namespace, server) -> Iterator[dict | str]:
+    """The outputs for each text, or with --dry-run the requests."""
+    from keras_ctxrep.client import inputs_of, inputs_of_json, rows_of
+
+    lines = iter(_texts(args))
+    size = 1 if not args.texts and sys.stdin.isatty() else args.batch_size
+    names = None if args.json or args.dry_run else server.inputs()
+    while chunk := list(islice(lines, size)):
+        batch = inputs_of_json(chunk) if args.json else inputs_of(chunk, names)
+        if args.dry_run:
+            yield server.request(batch)
+        else:
+            yield from rows_of(server.run(dict(batch)))
+
+
+def _client_flags(flags: Flags) -> None:
+    flags.add("texts", "texts (default: the lines of standard input)", nargs="*", metavar="TEXT")
+    flags.add("--url", "of the server: http://HOST:8501, or grpc://HOST:8500", required=True)
+    flags.add("--model", "its name on the server", required=True, metavar="NAME")
+    flags.add(
+        "--pair", "the second text of each; or give both as one text, with a tab between", nargs="+", metavar="TEXT"
+    )
+    flags.add("--json", "each text is a JSON object with all inputs of the signature", action="store_true")
+    flags.add("--signature", "of the model (default: serving_default)", default="serving_default", metavar="NAME")
+    version = flags.parser.add_mutually_exclusive_group()
+    version.add_argument("--version", help="number of the version (default: the latest)", type=int, metavar="N")
+    version.add_argument("--label", help="label of the version, of the server's model.config", metavar="NAME")
+    flags.add(
+        "--bundle",
+        "a local copy of the SavedModel or model folder: answers have the form of `ctxrep predict`",
+        metavar="FOLDER",
+    )
+    flags.add("--batch-size", "texts of a request (default: 32)", type=positive, default=32, metavar="N")
+    flags.add("--timeout", "seconds for a request (default: 10)", type=positive_float, default=10.0, metavar="S")
+    flags.add("--dry-run", "print the requests, JSON or gRPC's message as text, and send nothing", action="store_true")
+
+
 def _compare(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite import compare
 
@@ -132,7 +201,8 @@ COMMANDS = {
         _export,
         _export_flags,
         "write a SavedModel for TF Serving",
-        "Writes the next version, BASE/NAME/1, 2, ..., with raw strings as its input; or, with --check, tests one.",
+        "Writes the next version, BASE/NAME/1, 2, ..., with raw strings as its input; a README.md in it has the lines\n"
+        "to run and to ask it, and BASE/model.config lists the models for the server. Or, with --check, tests one.",
     ),
     "tflite": Command(
         _tflite,
@@ -147,6 +217,13 @@ COMMANDS = {
         "Prints one JSON object for each line of input, as soon as it is read: a text, or two with a tab\n"
         "between them for a model that reads pairs; JSON for tasks over marked spans. A .tflite file runs without\n"
         "TensorFlow.",
+    ),
+    "client": Command(
+        _client,
+        _client_flags,
+        "ask a model on a TF Serving server",
+        "Prints one JSON object for each text: the outputs of the signature. A text is an argument or a line of\n"
+        "standard input. Runs without TensorFlow; gRPC needs the extra [serving].",
     ),
     "compare": Command(
         _compare,

@@ -45,6 +45,13 @@ class Answer(Task):
 
     name = "answer"
     help = "the span that answers a question: SQuAD's JSON, or question, context, answers"
+    outputs: ClassVar[Mapping[str, str]] = {
+        "answer": "the answer, empty if the context has none",
+        "start": "where it begins, in characters of the context",
+        "end": "where it ends, exclusive",
+        "score": "the sum of its start and end logits",
+        "null_score": "the same of no answer",
+    }
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         name: (name,) for name in ("question", "context", "answers", "id", "is_impossible")
     }

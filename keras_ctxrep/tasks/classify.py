@@ -179,6 +179,11 @@ class Classify(TextTask):
     Options = Options
     example_api = "classify"
     sums_to_one = True
+    outputs: ClassVar[Mapping[str, str]] = {
+        "label": "the most probable label",
+        "score": "its probability",
+        "probabilities": "of every label, in their order in the model card",
+    }
 
     def label(self, value):
         return class_name(value)

@@ -17,6 +17,10 @@ class Multilabel(TextTask):
     name = "multilabel"
     help = "any number of labels: text, label (a,b,c)[, pair]"
     example_api = "classify"
+    outputs: ClassVar[Mapping[str, str]] = {
+        "labels": "each label where its probability is 0.5 or more, else an empty string",
+        "probabilities": "of every label, in their order in the model card",
+    }
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {**TextTask.columns, "label": ("labels", "label")}
 
     def label(self, value):

@@ -21,6 +21,9 @@ class Regress(TextTask):
     help = "a number for a text or a pair: text, label[, pair]"
     example_api = "regress"
     scored = "value"
+    outputs: ClassVar[Mapping[str, str]] = {
+        "value": "the predicted value",
+    }
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {**TextTask.columns, "label": ("label", "score")}
 
     def label(self, value):

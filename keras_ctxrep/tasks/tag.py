@@ -49,6 +49,14 @@ class Tag(Task):
 
     name = "tag"
     help = "one label for each word: CoNLL columns, or words, tags"
+    outputs: ClassVar[Mapping[str, str]] = {
+        "words": "the words of the text",
+        "starts": "where each begins, in characters of the text",
+        "ends": "where each ends, exclusive",
+        "labels": "the tag of each; empty in padding and for words that were cut off",
+        "scores": "the probability of each tag",
+        "tags": "the numbers of the tags, of a model with a CRF",
+    }
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "text": ("words", "tokens"),
         "label": ("tags", "labels", "ner_tags", "ner"),

@@ -84,6 +84,7 @@ class Task:
         max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
         head_dropout: before the head's dense layer; None: as the family has it.
         example_api: which of TF Serving's APIs over tf.Example the answers fit, "classify" or "regress"; None: neither.
+        outputs: what the answers of the raw-string signature mean, by name.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Task:
     max_length: int | None = None
     head_dropout: float | None = None
     example_api: str | None = None
+    outputs: ClassVar[Mapping[str, str]] = {}
 
     # ------------------------------------------------------------------------------------------------- examples
 
