@@ -2,6 +2,7 @@
 
     python benchmarks/serving.py                              a BERT of 4 layers; SIZE: any of models.bert.SIZES
     python benchmarks/serving.py --size bert_12_768_12 --rounds 20
+    python benchmarks/serving.py --texts 1,2,4,8,16,32 --words 30     which batches pay off
     python benchmarks/serving.py --soak 10 --clients 8        one KServe process under full load, its memory sampled
 
 The engines are a classifier over an encoder with random weights, and go in turn in every round, so that the machine's
@@ -81,12 +82,12 @@ def in_bfloat16(model, bundle):
     return half
 
 
-def texts_of(count: int) -> list[str]:
-    """Texts like those of the warm-up requests."""
+def texts_of(count: int, length: int | None = None) -> list[str]:
+    """Texts like those of the warm-up requests, or all of one length, in words."""
     from keras_ctxrep_export import kit
 
-    words = kit.PASSAGE.split(" ")
-    return [" ".join(words[: kit.LENGTHS[number % len(kit.LENGTHS)]]) for number in range(count)]
+    words, lengths = kit.PASSAGE.split(" "), kit.LENGTHS if length is None else (length,)
+    return [" ".join(words[: lengths[number % len(lengths)]]) for number in range(count)]
 
 
 # ---------------------------------------------------------------------------------------------------------- engines
@@ -150,10 +151,10 @@ def kerashub(size: str, base: Path) -> Callable | None:
     return run
 
 
-def measure(made: dict[str, Engine], sizes: list[int], rounds: int) -> None:
+def measure(made: dict[str, Engine], sizes: list[int], rounds: int, length: int | None = None) -> None:
     print(f"{'texts':>6} {'engine':18} {'median':>9} {'texts/s':>8} {'ratio':>6}")
     for size in sizes:
-        texts, seconds = texts_of(size), {name: [] for name in made}
+        texts, seconds = texts_of(size, length), {name: [] for name in made}
         for _ in range(2):
             for engine in made.values():
                 engine(texts)
@@ -279,6 +280,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="bert_4_256_4")
     parser.add_argument("--texts", help="batch sizes (default: 1,32)", default="1,32")
+    parser.add_argument("--words", help="all texts of this length, to compare batch sizes", type=int)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--requests", help="to a KServe process, instead of the engines", type=int)
@@ -290,7 +292,8 @@ def main() -> None:
         if args.soak or args.requests:
             load_server(args.size, base, args)
             return
-        measure(engines(args.size, base, args.precision), [int(size) for size in args.texts.split(",")], args.rounds)
+        sizes = [int(size) for size in args.texts.split(",")]
+        measure(engines(args.size, base, args.precision), sizes, args.rounds, args.words)
         first_requests(base / "float32" / "1")
 
 
