@@ -13,7 +13,7 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.predict import Predictor
 
-HEADER = ("engine", "size", "median latency", "agreement", "max difference", "quality")
+HEADER = ("engine", "size", "median latency", "agreement", "max difference", "cut texts", "quality")
 
 
 class Engine(NamedTuple):
@@ -77,8 +77,9 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
         examples: of that task, as `keras_ctxrep.tasks.Task.read` gives them, each with at least one word.
 
     Returns: for each engine {"engine", "bytes", "milliseconds" (median), "agreement" (fraction of texts, of a tagger's
-        words, with the reference's answer), "difference" (largest of a probability, or of a value or score), "metric"
-        and "quality" (the task's figure; None without labels)}.
+        words, with the reference's answer), "difference" (largest of a probability, or of a value or score), "truncated"
+        (number of texts longer than the engine reads, which were cut), "metric" and "quality" (the task's figure; None
+        without labels)}.
 
     Raises:
         ValueError: an engine has another task or other labels than the reference, its task has no answers to compare,
@@ -116,6 +117,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
                 "milliseconds": float(np.median(times) * 1000),
                 "agreement": float(np.mean([same for same, _ in pairs])),
                 "difference": float(max(difference for _, difference in pairs)),
+                "truncated": sum(bool(answer.get("truncated")) for answer in answers),
                 "metric": report and report.metric,
                 "quality": report and report.value,
             }
@@ -141,6 +143,7 @@ def table(rows: Sequence[dict]) -> list[list[str]]:
             f"{row['milliseconds']:.2f} ms",
             f"{row['agreement']:.1%}",
             f"{row['difference']:.1e}",
+            f"{row['truncated']:,}",
             "" if row["quality"] is None else f"{row['metric']} {row['quality']:.1%}",
         ]
         for row in rows
