@@ -42,8 +42,8 @@ def _tflite_flags(flags: Flags) -> None:
     flags.add("--quantize", "number format of weights and products (default: none)", choices=quantize.QUANTIZATIONS)
     flags.add(
         "--lengths",
-        f"input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none does (default: {default} "
-        "up to the length of the model, and that itself)",
+        "input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none does (default: "
+        f"{default} up to the length of the model, and that itself)",
         type=lambda text: tuple(int(part) for part in text.split(",")),
         metavar="N,N,...",
     )

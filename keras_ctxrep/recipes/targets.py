@@ -66,7 +66,10 @@ class Reader:
     def _problem(self, example: Any, pair: bool, pairs: bool) -> str | None:
         labels = self.task.labels_of(example)
         if labels is None:
-            return f"no {self.task.gold}"
+            return (
+                f"no {self.task.gold} (--columns {self.task.labelled[0]}=NAME gives the name of its column, --skip-bad "
+                "leaves such rows out)"
+            )
         if pairs != pair:
             kinds = ("one text", "a pair of texts") if pairs else ("a pair of texts", "one text")
             return f"{kinds[0]}; this model reads {kinds[1]}"

@@ -49,6 +49,7 @@ class Answer(Task):
         name: (name,) for name in ("question", "context", "answers", "id", "is_impossible")
     }
     gold = "answers"
+    labelled: ClassVar[tuple[str, ...]] = ("answers", "is_impossible")
     reads = Reads(pair=True, windows=True)
     Options = Options
     max_length = 384

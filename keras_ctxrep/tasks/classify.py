@@ -1,5 +1,6 @@
 """Classification: one label for a text or a pair of texts."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -56,14 +57,20 @@ class TextTask(Task):
 
 
 def class_name(value: Any) -> str | None:
-    """The name of a class from what a column or key holds.
+    """The name of a class from what a column or key holds, without spaces around it; 1.0 is one, 0.5 is none.
 
-    >>> class_name(3), class_name("")
-    ('3', None)
+    >>> class_name(3), class_name(1.0), class_name("")
+    ('3', '1.0', None)
     """
-    if isinstance(value, dict | list | float):
+    if isinstance(value, dict | list) or (isinstance(value, float) and not value.is_integer()):
         raise ValueError(f"label {value!r}: a class label is a string or a whole number")
-    return None if value in (None, "") else checked_text(str(value))
+    if value is None:
+        return None
+    text = checked_text(str(value))
+    name = text.strip()
+    if name and name != text:
+        warnings.warn(f"label {text!r}: the spaces around it are left out", stacklevel=2)
+    return name or None
 
 
 def label_smoothing() -> float:

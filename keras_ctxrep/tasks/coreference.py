@@ -51,6 +51,7 @@ class Coreference(Classify):
         **{f"{name}_offset": (f"{name}_offset", f"{name.capitalize()}-offset") for name in ("pronoun", "a", "b")},
         **{f"{name}_coref": (f"{name}_coref", f"{name.capitalize()}-coref") for name in ("a", "b")},
     }
+    labelled: ClassVar[tuple[str, ...]] = ("a_coref", "b_coref")
     reads = Reads(marks=3)
     max_length = 256
 

@@ -79,6 +79,7 @@ class Task:
         help: one line for the command line: what it is, and its columns.
         columns: field of an example -> names of the columns or keys it is read from; the first one present is taken.
         gold: the attribute of an example that holds the expected answer.
+        labelled: the fields in `columns` that it is read from.
         reads: the inputs it asks of a family.
         Options: a frozen dataclass of its own training options, made with `options.option`.
         max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
@@ -89,6 +90,7 @@ class Task:
     help: str
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     gold = "label"
+    labelled: ClassVar[tuple[str, ...]] = ("label",)
     reads = Reads()
     Options: type[options.Options] = options.Options
     max_length: int | None = None
@@ -179,15 +181,21 @@ class Task:
         raise NotImplementedError
 
     def value(self, row: Mapping[str, Any], name: str, columns: Mapping[str, str] | None) -> Any:
-        """The value of the first column or key present, or None."""
+        """The value of the first column or key present, or None; case is ignored where only one can be meant."""
         names = (columns[name],) if columns and name in columns else self.columns[name]
-        return next((row[key] for key in names if row.get(key) is not None), None)
+        if any(key in row for key in names):
+            return next((row[key] for key in names if row.get(key) is not None), None)
+        key = files.key_of(row, names)
+        return None if key is None else row[key]
 
     def text(self, row: Mapping[str, Any], name: str, columns: Mapping[str, str] | None) -> str:
         """A text that a row must have."""
         value = self.value(row, name, columns)
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"no {name} (key or column {(columns or {}).get(name, name)!r}); found {sorted(row)}")
+            raise ValueError(
+                f"no {name} (key or column {(columns or {}).get(name, name)!r}); found {sorted(row)}: "
+                f"--columns {name}=NAME gives it another name"
+            )
         return files.checked_text(value)
 
     def tokens(self, example: Any) -> Sequence[str]:

@@ -77,9 +77,9 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
         examples: of that task, as `keras_ctxrep.tasks.Task.read` gives them, each with at least one word.
 
     Returns: for each engine {"engine", "bytes", "milliseconds" (median), "agreement" (fraction of texts, of a tagger's
-        words, with the reference's answer), "difference" (largest of a probability, or of a value or score), "truncated"
-        (number of texts longer than the engine reads, which were cut), "metric" and "quality" (the task's figure; None
-        without labels)}.
+        words, with the reference's answer), "difference" (largest of a probability, or of a value or score),
+        "truncated" (number of texts longer than the engine reads, which were cut), "metric" and "quality" (the task's
+        figure; None without labels)}.
 
     Raises:
         ValueError: an engine has another task or other labels than the reference, its task has no answers to compare,

@@ -53,8 +53,8 @@ def convert(folder: str | Path, out: str | Path, quantize: str = "none", lengths
     signature_lengths = _signature_lengths(lengths, bundle.max_length)
     if signature_lengths[-1] < bundle.max_length:
         warnings.warn(
-            f"{out}: reads {signature_lengths[-1]} tokens of a text, and the model {bundle.max_length}: longer texts are "
-            f"cut; add the length {bundle.max_length} to read as much",
+            f"{out}: reads {signature_lengths[-1]} tokens of a text, and the model {bundle.max_length}: longer texts "
+            f"are cut; add the length {bundle.max_length} to read as much",
             stacklevel=2,
         )
     with written_whole(out) as path:
