@@ -281,11 +281,23 @@ class Rows(Options):
     columns: Mapping[str, str] | None = option(
         None,
         "names of the columns in the files, or their numbers where there is no header: "
-        "text=sentence label=gold, text=6 pair=7 label=5",
+        "text=sentence label=gold, text=6 pair=7 label=5 (default: the usual ones, and those of the training file)",
         metavar="NAME=COLUMN",
         nargs="+",
     )
     skip_bad: bool = option(False, "skip malformed rows, and list them")
+
+
+@dataclass(frozen=True)
+class Prediction(Rows):
+    """Options of predictions for a file."""
+
+    format: str | None = option(
+        None,
+        "what is written: jsonl, a JSON object for each line or row, or tsv, the row's own columns and those of the "
+        "prediction (default: by the suffix of --out, else jsonl)",
+        choices=("jsonl", "tsv"),
+    )
 
 
 @dataclass(frozen=True)
@@ -294,6 +306,12 @@ class Finetuning(Rows, Training):
 
     evaluations: int | None = option(
         None, "number of evaluations, evenly spaced (default: one per epoch, or 10)", above=0, metavar="N"
+    )
+    dev_columns: Mapping[str, str] | None = option(
+        None,
+        "names or numbers of the columns in the development file (default: as those of the training file)",
+        metavar="NAME=COLUMN",
+        nargs="+",
     )
     max_length: int | None = option(
         None, "tokens per text (default: as the encoder was trained, or as the task needs)", above=0, metavar="N"

@@ -133,7 +133,15 @@ def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
     family = FAMILIES[bundle.family]
     config = family.encoder_config(model, bundle.config)
     vocab = bundle.vocab if family.reads_vocabulary(config) else ()
-    empty: dict = {"labels": (), "reads": Reads(), "head": {}, "stack": {}, "extra_embeddings": {}, "settings": {}}
+    empty: dict = {
+        "labels": (),
+        "reads": Reads(),
+        "head": {},
+        "stack": {},
+        "extra_embeddings": {},
+        "settings": {},
+        "columns": {},
+    }
     return replace(bundle, task="embed", config=config, vocab=vocab, **empty)
 
 

@@ -33,6 +33,7 @@ FLOORS = {
     "keras_ctxrep.runs": 3,
     "keras_ctxrep.tasks": 2,
     "keras_ctxrep.predict": 2,
+    "keras_ctxrep.predictions": 2,
     "keras_ctxrep.models": 2,
     "keras_ctxrep.pipeline": 2,
     "keras_ctxrep.shards": 2,
@@ -71,12 +72,14 @@ WITHOUT_TENSORFLOW = {
     "keras_ctxrep.text": "nowhere",
     "keras_ctxrep.tasks": "functions",
     "keras_ctxrep.predict": "nowhere",
+    "keras_ctxrep.predictions": "nowhere",
     "keras_ctxrep_tflite.runtime": "nowhere",
 }
 WITHOUT_KERAS = (
     "keras_ctxrep.options",
     "keras_ctxrep.text",
     "keras_ctxrep.predict",
+    "keras_ctxrep.predictions",
     "keras_ctxrep_tflite.runtime",
     "keras_ctxrep_tflite.__init__",
 )

@@ -73,7 +73,7 @@ def finetune(
     keras.utils.set_random_seed(job.options.seed)
     survey = job.survey()
     skipped: list[str] | None = [] if job.options.skip_bad else None
-    reader = Reader(job.task, job.options.columns, skipped, survey.labels or None, survey.pairs)
+    reader = Reader(job.task, job.dev_columns, skipped, survey.labels or None, survey.pairs)
     dev_set = list(reader(dev, "validation"))
     if malformed := (survey.skipped or []) + (skipped or []):
         warnings.warn(skipped_rows(malformed), stacklevel=2)
@@ -147,6 +147,11 @@ class Job:
     @property
     def name(self) -> str:
         return str(self.data) if isinstance(self.data, str | Path) else f"{len(self.data)} examples"
+
+    @property
+    def dev_columns(self) -> Mapping[str, str] | None:
+        chosen = self.options
+        return chosen.columns if chosen.dev_columns is None else chosen.dev_columns
 
     def check(self) -> None:
         """Raises a ValueError for options that do not fit the encoder."""
@@ -223,6 +228,7 @@ class Job:
         settings = self.task.settings(self.own, survey.traits)
         head = self._head(bundle) | self.task.head_options(self.own)
         bundle = replace(bundle, task=self.task.name, labels=survey.labels, head=head, settings=settings)
+        bundle = replace(bundle, columns=dict(self.options.columns or {}))
         model = train.finish(model, bundle)
         if weights is not None:
             model.get_layer(_EXTRA_EMBEDDINGS).set_weights(weights)

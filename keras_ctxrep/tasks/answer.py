@@ -127,6 +127,15 @@ class Answer(Task):
         figures = {name: float(output[name]) for name in ("score", "null_score")}
         return {"answer": bytes(output["answer"]).decode("utf-8")} | offsets | figures
 
+    def own_fields(self, row):
+        """Without the context and the answers, if the question has an id."""
+        own, (key,) = super().own_fields(row), self.columns["id"][-1:]
+        long = ("context", "answers", "is_impossible")
+        return {name: value for name, value in own.items() if name not in long} if key in own else own
+
+    def cells(self, answer):
+        return {"prediction": answer.get("answer")} | {name: answer.get(name) for name in ("start", "end", "score")}
+
     def figures(self, expected, answers, labels) -> Figures:
         truths = [[text for text, _ in example.answers] for example in expected]
         predicted = [answer.get("answer") for answer in answers]

@@ -98,6 +98,9 @@ class Coreference(Classify):
         answer = super().decode(bundle, query, rows, outputs)
         return {"label": answer["label"], "name": _name(query, answer["label"])} | answer
 
+    def cells(self, answer):
+        return {"prediction": answer.get("label"), "name": answer.get("name"), "score": answer.get("score")}
+
     def figures(self, expected: Sequence[Any], answers, labels) -> Figures:
         counts = np.array([_counts(e.label, a.get("label")) for e, a in zip(expected, answers, strict=True)])
         spoken = [example.text[slice(*example.pronoun)].lower() for example in expected]

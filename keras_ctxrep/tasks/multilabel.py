@@ -55,6 +55,9 @@ class Multilabel(TextTask):
         named = dict(zip(bundle.labels, map(float, sigmoid(outputs[0]["logits"])), strict=True))
         return {"labels": [label for label, p in named.items() if p >= THRESHOLD], "probabilities": named}
 
+    def cells(self, answer):
+        return {"prediction": ",".join(answer.get("labels", ()))}
+
     def figures(self, expected, answers, labels) -> Figures:
         gold, predicted = [example.label for example in expected], [answer.get("labels", ()) for answer in answers]
         labels = sorted({*labels, *(label for example in gold for label in example)})

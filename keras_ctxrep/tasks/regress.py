@@ -53,6 +53,9 @@ class Regress(TextTask):
     def decode(self, bundle, query, rows, outputs):
         return {"value": float(np.asarray(outputs[0]["logits"])[0])}
 
+    def cells(self, answer):
+        return {"prediction": answer.get("value")}
+
     def figures(self, expected, answers, labels) -> Figures:
         for example, answer in zip(expected, answers, strict=True):
             if "error" in answer:

@@ -1,9 +1,10 @@
 """The interface of a task: everything that the rest of the library asks of one, with common defaults."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -96,6 +97,15 @@ class Task:
     max_length: int | None = None
     head_dropout: float | None = None
 
+    def of_model(self, bundle: Bundle) -> Self:
+        """This task as a model has it: it knows the columns that the model was trained from, and reads them first."""
+        task = copy.copy(self)
+        own = {name: bundle.columns[name] for name in self.columns if name in bundle.columns}
+        vars(task)["columns"] = {
+            name: tuple(dict.fromkeys([*_listed(own.get(name)), *names])) for name, names in self.columns.items()
+        }
+        return task
+
     # ------------------------------------------------------------------------------------------------- examples
 
     def read(
@@ -125,6 +135,22 @@ class Task:
         self.check_columns(columns)
         return self.from_rows(str(path), self.rows(Path(path), columns or {}), columns, skipped)
 
+    def read_unlabelled(
+        self, path: str | Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """The rows of a file, values by name, each with its example, which has no label: none is read.
+
+        Args:
+            path, columns, skipped: as of `read`; the columns of labels need not exist.
+
+        Raises:
+            ValueError: as of `read`.
+        """
+        self.check_columns(columns)
+        columns = {name: column for name, column in (columns or {}).items() if name not in self.labelled}
+        hidden = {name.casefold() for field in self.labelled for name in self.columns[field]} - {*columns.values()}
+        return self._parsed(str(path), self.rows(Path(path), columns), columns, skipped, hidden)
+
     def check_columns(self, columns: Mapping[str, str] | None) -> None:
         """Raises a ValueError unless the task reads such columns."""
         if unknown := set(columns or ()) - set(self.columns):
@@ -148,10 +174,20 @@ class Task:
             rows: (number, function to a row's values by name), see `text.files.Rows`.
             columns, skipped: as of `read`.
         """
+        return (example for _, example in self._parsed(source, rows, columns, skipped))
+
+    def _parsed(
+        self, source: str, rows: files.Rows, columns, skipped: list[str] | None, hidden: Collection[str] = ()
+    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """Rows and their examples, as of `from_rows`; these are made without the values of `hidden`, in lower case."""
         count, first = 0, ""
-        for number, row in rows:
+        for number, read in rows:
             try:
-                examples = list(self.examples(row(), f"{source}:{number}", columns))
+                row = read()
+                bare: Any = copy.copy(row) if hidden else row
+                for name in [name for name in row if hidden and name.casefold() in hidden]:
+                    del bare[name]
+                examples = list(self.examples(bare, f"{source}:{number}", columns))
             except ValueError as error:
                 message = f"{source}:{getattr(error, 'line', number)}: {error}"
                 if skipped is None:
@@ -160,7 +196,7 @@ class Task:
                 first = first or message
             else:
                 count += len(examples)
-                yield from examples
+                yield from ((row, example) for example in examples)
         if not count:
             reason = f"no row of it can be read; the first: {first}" if first else "no examples in it"
             raise ValueError(f"{source}: {reason}")
@@ -317,6 +353,18 @@ class Task:
         """The answer to a query from the outputs of a SavedModel's raw-string signature."""
         return self.decode(bundle, query, (), (output,))
 
+    def own_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a file's row that are repeated beside a prediction; {} of a row that has no names for them."""
+        return {} if isinstance(row, files.Sentence) else dict(row)
+
+    def cells(self, answer: dict) -> dict[str, Any]:
+        """The answer as values of a table's columns; the same columns for every answer, {"error"} included."""
+        return {"prediction": answer.get("label"), "score": answer.get("score")}
+
+    def labels_of_words(self, example: Any, answer: dict) -> Sequence[str]:
+        """The label of each word of an example that came split, "" if it has none."""
+        raise NotImplementedError
+
     # --------------------------------------------------------------------------------------------------- metrics
 
     def figures(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Figures:
@@ -390,6 +438,10 @@ class Task:
     def answers_in_graph(self, bundle: Bundle, outputs: dict) -> dict:
         """The answers, added to the model's own outputs."""
         return {}
+
+
+def _listed(name: str | None) -> list[str]:
+    return [] if name is None else [name]
 
 
 def f1_table(kinds: Sequence[str], counts: np.ndarray) -> list[list[str]]:

@@ -19,7 +19,7 @@ from keras_ctxrep.text.corpus import OPENERS, byte_lines
 Rows = Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]
 
 
-def skipped_rows(messages: Sequence[str]) -> str:
+def skipped_rows(messages: Sequence[str], title: str = "malformed rows left out") -> str:
     """A message with the number of skipped rows and the errors of the first 20.
 
     >>> print(skipped_rows(["a.tsv:3: no label"]))
@@ -27,7 +27,7 @@ def skipped_rows(messages: Sequence[str]) -> str:
       a.tsv:3: no label
     """
     rest = [f"and {len(messages) - 20:,} more"] if len(messages) > 20 else []
-    return "\n  ".join([f"malformed rows left out: {len(messages):,}", *messages[:20], *rest])
+    return "\n  ".join([f"{title}: {len(messages):,}", *messages[:20], *rest])
 
 
 class MalformedRow(ValueError):
@@ -121,7 +121,8 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
 
     Args:
         path: the file.
-        names: field -> the column names it may have; the first field is required.
+        names: field -> the column names it may have; the first field is required. A number among the names is that of
+            a column in a file without a header; it is used if the header has none of the first field's names.
         columns: field -> its column's name in this file, or its number from "1" on; with numbers the file has no
             header, and may have more columns, and a row has all of its columns under their numbers.
 
@@ -142,6 +143,14 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
             header = decoded(raw).split("\t")
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {error}") from None
+        number_of_text = next((name for name in names[needed] if name.isdecimal()), None)
+        if number_of_text is not None and needed not in columns and key_of(header, names[needed]) is None:
+            yield from (
+                (at, partial(_numbered, line, int(number_of_text)))
+                for at, line in chain([(number, raw)], lines)
+                if line
+            )
+            return
         if plain and not columns and (len(header) < 2 or key_of(header, names[needed]) is None):
             yield number, partial(_line, raw, needed)
             yield from ((number, partial(_line, raw, needed)) for number, raw in lines if raw.strip())
@@ -250,6 +259,18 @@ def conll_columns(path: Path, columns: Mapping[str, str]) -> dict[str, int]:
     if columns and numbers is None:
         raise ValueError(f"{path}: columns {dict(columns)}: those of a CoNLL file are numbers from 1 on")
     return numbers or {}
+
+
+class Sentence(dict[str, Any]):
+    """The row of a CoNLL sentence: values by name, and the columns of its words.
+
+    Attributes:
+        tokens: of all words.
+    """
+
+    def __init__(self, tokens: Sequence[Token], **values: Any):
+        super().__init__(values)
+        self.tokens = tokens
 
 
 def _tokens(words: list[tuple[int, list[bytes]]]) -> dict[str, list[Token]]:
