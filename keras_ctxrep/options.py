@@ -325,6 +325,11 @@ class Finetuning(Rows, Training):
     patience: int | None = option(
         None, "stop after this many evaluations without improvement (default: 3, one an epoch)", above=0, metavar="N"
     )
+    metric: str | None = option(
+        None,
+        "the figure of the development data that chooses the best weights, e.g. matthews (default: the main one)",
+        metavar="NAME",
+    )
     layer_decay: float = option(
         1.0,
         "factor of the learning rate from each layer of the encoder to the one below it",

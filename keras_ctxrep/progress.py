@@ -38,7 +38,7 @@ class Progress(keras.callbacks.Callback):
     def __init__(self, model, settings: Fit, peak: float | None, report):
         super().__init__()
         self.trained, self.settings, self.peak, self.report = model, settings, peak, report
-        self.validation: Any = None  # a function to the metrics and the value to minimise, with `by_loss`
+        self.validation: Any = None  # a function to the metrics and the value to minimise, with `minimised`
         self.sources: Callable[[int], Sequence[str]] | None = None
         self.state = State()
         self.logs: dict = {}  # means over the epoch so far
@@ -145,7 +145,7 @@ class Progress(keras.callbacks.Callback):
         if due and self.validation is not None:
             figures, loss = self.validation()
             logs.update({f"val_{name}": value for name, value in figures.items()})
-            learned = self.validation.by_loss or min(loss, state.best_loss) < 0
+            learned = self.validation.minimised or min(loss, state.best_loss) < 0
             state = replace(state, stale=state.stale + learned)
             if loss < state.best_loss:
                 state = replace(state, best=self.trained.get_weights(), best_loss=loss, stale=0)

@@ -58,7 +58,7 @@ def _prepare_flags(flags: Flags) -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
-    from keras_ctxrep import recipes
+    from keras_ctxrep import recipes, tasks
 
     values = given(args)
     if "sweep" in values or "seeds" in values:
@@ -66,7 +66,8 @@ def _train(args: argparse.Namespace) -> None:
         return
     history = recipes.finetune(report=print_evaluation, **values)
     metric = next(name for name in history[0] if name.startswith("val_"))
-    best = max(entry[metric] for entry in history)
+    task = tasks.get(values.get("task", "classify"))
+    best = task.best(metric.removeprefix("val_"), (entry[metric] for entry in history))
     print_line(f"{args.out}: {metric.removeprefix('val_').replace('_', ' ')} on {args.dev}: {best:.4f}")
 
 
@@ -83,7 +84,8 @@ def _sweep(values: dict) -> None:
     print(f"\n{table(sweeping.table(rows, values.get('seed', 0)))}\n")
     best = rows[0]
     metric = best.metric.replace("_", " ")
-    print_line(f"{values['out']}: {best.best.name}: {metric} on {values['dev']}: {max(best.scores):.4f}")
+    score = task.best(best.metric, best.scores)
+    print_line(f"{values['out']}: {best.best.name}: {metric} on {values['dev']}: {score:.4f}")
 
 
 def _train_flags(flags: Flags) -> None:

@@ -48,7 +48,7 @@ def finetune(
 
     The defaults are those of the papers. BERT (Devlin et al. 2018, appendix A.3): all of it is trained, with AdamW,
     warm-up over 10% of the steps, 3 epochs. ELMo (Peters et al. 2018): the biLM is frozen, its layers are mixed with an
-    L2 penalty of 0.001 on the weights, dropout 0.5. The weights with the best task metric on `dev` are kept, and a
+    L2 penalty of 0.001 on the weights, dropout 0.5. The weights with the best `metric` on `dev` are kept, and a
     threshold of no answer is chosen there. `data` is read again in every epoch and need not fit into memory.
 
     Args:
@@ -80,6 +80,10 @@ def finetune(
     loss = job.task.loss(job.own, {label: survey.used[label] for label in survey.labels})
     with train.scope(job.options.precision, strategy):
         model, bundle = job.assemble(survey)
+    evaluate = _evaluation(bundle, dev_set, job.options.batch_size)
+    if (metric := job.options.metric) is not None:
+        evaluate = _by_metric(evaluate, metric, metric in job.task.smaller)
+        evaluate(model)  # an error is raised before the training
     rows = job.batch_rows(survey.count, strategy.num_replicas_in_sync)
     schedule = job.schedule(bundle, survey.count, rows)
     examples = in_random_order(lambda: job.examples(bundle), job.options.seed)
@@ -88,7 +92,7 @@ def finetune(
     history = train.fit(
         model,
         partial(batches, bundle, examples, rows, job.options.seed),
-        _evaluation(bundle, dev_set, job.options.batch_size),
+        evaluate,
         loss=loss,
         folder=out,
         identity=run.identity,
@@ -142,6 +146,9 @@ class Job:
             raise ValueError(f"{out}: the encoder's own folder; choose another one to write to")
         self.data, self.dev = (part if isinstance(part, str | Path) else list(part) for part in (data, dev))
         self.encoder = encoder
+        metric, known_metrics = self.options.metric, self.task.metrics
+        if metric is not None and metric not in known_metrics:
+            raise ValueError(f"metric={metric!r}: the task {task!r} has {', '.join(known_metrics)}")
         self.distances: dict[str, int] = {}  # layer of the encoder -> that from the head, from 1; `assemble` sets them
 
     @property
@@ -375,3 +382,20 @@ def _evaluation(bundle: Bundle, examples: list, batch_size: int) -> Callable[[ke
         return predictor.task.evaluate(examples, predictor.ask(examples), bundle.labels, interval=False).scores
 
     return evaluate
+
+
+def _by_metric(evaluate: Callable, metric: str, smaller: bool) -> Callable[[keras.Model], Any]:
+    """An evaluation by another metric than the main one; if its smaller values are better, with the value to minimise.
+
+    Raises:
+        ValueError: (the function) there is no such figure of these examples.
+    """
+
+    def evaluate_by_metric(model: keras.Model) -> Any:
+        figures = evaluate(model)
+        if metric not in figures:
+            raise ValueError(f"metric={metric!r}: no figure of these labels and data; they have {', '.join(figures)}")
+        figures = {metric: figures[metric]} | figures
+        return (figures, figures[metric]) if smaller else figures
+
+    return evaluate_by_metric

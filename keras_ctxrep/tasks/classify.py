@@ -105,6 +105,7 @@ class Classify(TextTask):
     """One of several classes."""
 
     name = "classify"
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews", "f1")
     help = "one label for a text or a pair: text, label[, pair]"
     Options = Options
 

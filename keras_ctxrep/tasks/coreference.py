@@ -44,6 +44,7 @@ class Coreference(Classify):
     """
 
     name = "coreference"
+    metrics: ClassVar[tuple[str, ...]] = ("f1", "masculine_f1", "feminine_f1", "precision", "recall", "accuracy")
     help = "which of two names a pronoun means: GAP's columns, or text, pronoun, a, b and their offsets"
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "text": ("text", "Text"),

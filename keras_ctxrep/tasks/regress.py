@@ -18,6 +18,8 @@ class Regress(TextTask):
     """A number."""
 
     name = "regress"
+    metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
+    smaller: ClassVar[tuple[str, ...]] = ("mean_squared_error",)
     help = "a number for a text or a pair: text, label[, pair]"
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {**TextTask.columns, "label": ("label", "score")}
 

@@ -82,6 +82,9 @@ class Task:
         gold: the attribute of an example that holds the expected answer.
         labelled: the fields in `columns` that it is read from.
         reads: the inputs it asks of a family.
+        metrics: the figures that may choose the best weights, as of `figures`, which leaves out those that do not
+            apply to the labels.
+        smaller: those of them of which a smaller value is better.
         Options: a frozen dataclass of its own training options, made with `options.option`.
         max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
         head_dropout: before the head's dense layer; None: as the family has it.
@@ -93,6 +96,8 @@ class Task:
     gold = "label"
     labelled: ClassVar[tuple[str, ...]] = ("label",)
     reads = Reads()
+    metrics: ClassVar[tuple[str, ...]] = ()
+    smaller: ClassVar[tuple[str, ...]] = ()
     Options: type[options.Options] = options.Options
     max_length: int | None = None
     head_dropout: float | None = None
@@ -105,6 +110,10 @@ class Task:
             name: tuple(dict.fromkeys([*_listed(own.get(name)), *names])) for name, names in self.columns.items()
         }
         return task
+
+    def best(self, metric: str, values: Iterable[float]) -> float:
+        """The best of some values of a figure."""
+        return min(values) if metric in self.smaller else max(values)
 
     # ------------------------------------------------------------------------------------------------- examples
 
