@@ -289,6 +289,17 @@ class Rows(Options):
 
 
 @dataclass(frozen=True)
+class Scoring(Rows):
+    """Options of `recipes.score` for task models."""
+
+    positive: str | None = option(
+        None,
+        "classify: the label of which `f1` is reported (default: that of the training, or of two labels the second)",
+        metavar="LABEL",
+    )
+
+
+@dataclass(frozen=True)
 class Prediction(Rows):
     """Options of predictions for a file."""
 

@@ -61,7 +61,7 @@ class Predictor:
             raise ValueError(
                 f"a {bundle.task} answers nothing; fine-tune it with `ctxrep train`, or use `ctxrep embed`"
             )
-        self.task = tasks.get(bundle.task)
+        self.task = tasks.of_model(bundle)
         self.task.check(bundle)
         self.bundle, self.run, self.batch_size, self.raw = bundle, run, batch_size, raw
         pair = [""] if bundle.pairs else None

@@ -58,8 +58,8 @@ def print_line(text: str) -> None:
 
 
 def short(value) -> str:
-    """A value on one line of at most 100 characters."""
-    text = " ".join(str(value).split())
+    """A value on one line of at most 100 characters; a number with four digits."""
+    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 

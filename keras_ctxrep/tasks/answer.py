@@ -152,7 +152,8 @@ class Answer(Task):
 
     def shown(self, example, answer):
         expected = " | ".join(dict.fromkeys(text for text, _ in example.answers)) or "(none)"
-        return {"input": example.question, "expected": expected, "answer": answer.get("error") or answer["answer"]}
+        shown = {"input": example.question, "expected": expected, "answer": answer.get("error") or answer["answer"]}
+        return shown | {"texts": [example.question, example.context]}
 
     def agreement(self, reference, answer):
         return [(reference["answer"] == answer["answer"], abs(reference["score"] - answer["score"]))]

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_ctxrep.tasks.classify import Classify
-from keras_ctxrep.tasks.task import Figures, Query, f1_of
+from keras_ctxrep.tasks.classify import Classify, LossOptions
+from keras_ctxrep.tasks.task import Figures, Query, Task, confidence, f1_of
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.features import Reads, Span
 
@@ -55,6 +55,9 @@ class Coreference(Classify):
     labelled: ClassVar[tuple[str, ...]] = ("a_coref", "b_coref")
     reads = Reads(marks=3)
     max_length = 256
+    Options = LossOptions
+    settings = Task.settings
+    with_positive = Task.with_positive
 
     def examples(self, row, source="", columns=None) -> Iterator[Any]:
         text = self.text(row, "text", columns)
@@ -119,7 +122,8 @@ class Coreference(Classify):
         begin, end = example.pronoun
         text = f"{example.text[max(0, begin - 60) : begin]}[{example.text[begin:end]}]{example.text[end : end + 20]}"
         expected = _name(query, example.label) or "neither"
-        return {"input": text, "expected": expected, "answer": answer.get("error") or answer["name"] or "neither"}
+        shown = {"input": text, "expected": expected, "answer": answer.get("error") or answer["name"] or "neither"}
+        return shown | confidence(answer)
 
 
 def _name(query: Query, label: str | None) -> str | None:

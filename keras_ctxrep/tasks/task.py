@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -42,6 +42,7 @@ class Report:
         scores: all metrics by name, the main one included.
         table: rows of text, the first a header: the confusion table (classify), or the metrics of each type (tag).
         worst: indices of up to 10 examples, the worst first.
+        of: metric -> the label that it is of, where that is one.
     """
 
     metric: str
@@ -50,6 +51,7 @@ class Report:
     scores: dict[str, float]
     table: list[list[str]] | None
     worst: list[int]
+    of: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -60,13 +62,14 @@ class Figures:
         scores: metrics by name, the main one first.
         errors: float (examples,), how bad each answer is; 0 is right.
         statistic: indices of examples -> the first figure of these alone, for its interval.
-        table: as of `Report`.
+        table, of: as of `Report`.
     """
 
     scores: dict[str, float]
     errors: np.ndarray
     statistic: Callable[[np.ndarray], float]
     table: list[list[str]] | None = None
+    of: dict[str, str] = field(default_factory=dict)
 
 
 class Task:
@@ -294,6 +297,14 @@ class Task:
         """
         return bundle
 
+    def with_positive(self, bundle: Bundle, label: str) -> Bundle:
+        """The bundle of a model whose `f1` is that of a label.
+
+        Raises:
+            ValueError: it is no classifier, or has no such label.
+        """
+        raise ValueError(f"positive={label!r}: of a classifier alone, and the task is {self.name!r}")
+
     # -------------------------------------------------------------------------------------------------- training
 
     def targets(self, bundle: Bundle, example: Any, rows: Sequence[Row]) -> list:
@@ -410,12 +421,18 @@ class Task:
             figures.scores,
             figures.table,
             [int(index) for index in worst if figures.errors[index] > 0],
+            figures.of,
         )
 
     def shown(self, example: Any, answer: dict) -> dict[str, Any]:
-        """An example and its answer in readable form: {"input", "expected", "answer"}."""
+        """An example and its answer in readable form: {"input", "expected", "answer"}.
+
+        With "texts", of a pair the list of both, and "confidence", the answer's probability if it has one.
+        """
         text = example.text if example.pair is None else f"{example.text} | {example.pair}"
-        return {"input": text, "expected": example.label, "answer": self.summary(answer)}
+        shown = {"input": text, "expected": example.label, "answer": self.summary(answer)}
+        texts = {} if example.pair is None else {"texts": [example.text, example.pair]}
+        return shown | texts | confidence(answer)
 
     def summary(self, answer: dict) -> Any:
         """An answer in short."""
@@ -447,6 +464,11 @@ class Task:
     def answers_in_graph(self, bundle: Bundle, outputs: dict) -> dict:
         """The answers, added to the model's own outputs."""
         return {}
+
+
+def confidence(answer: dict) -> dict[str, float]:
+    """{"confidence"} of an answer with a probability, else {}."""
+    return {"confidence": answer["score"]} if "probabilities" in answer and "score" in answer else {}
 
 
 def _listed(name: str | None) -> list[str]:

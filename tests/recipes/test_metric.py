@@ -21,7 +21,10 @@ def test_the_best_weights_by_a_metric(task, metric, best, tmp_path, monkeypatch)
     main, other = ("accuracy", "matthews") if task == "classify" else ("pearson", "spearman")
     script = [{main: 0.9, other: 0.1}, {main: 0.8, other: 0.9}, {main: 0.7, other: 0.2}]
     errors = [9.0, 5.0, 1.0] if task == "regress" else [None] * 3
-    figures = [row | ({} if error is None else {"mean_squared_error": error}) for row, error in zip(script, errors)]
+    figures = [
+        row | ({} if error is None else {"mean_squared_error": error})
+        for row, error in zip(script, errors, strict=True)
+    ]
     seen = []
 
     def evaluation(bundle, examples, batch_size):

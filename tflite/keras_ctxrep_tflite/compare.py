@@ -93,7 +93,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
         )
     for engine in engines:
         labels = engine.predictor.bundle.labels
-        if (engine.predictor.task, labels) != (task, bundle.labels):
+        if (engine.predictor.task.name, labels) != (task.name, bundle.labels):
             raise ValueError(f"{engine.path}: its labels are {list(labels)}, not the reference's")
     results = [engine.predictor.ask(examples) for engine in engines]
     for example, answer in zip(examples, results[0], strict=True):
