@@ -145,7 +145,11 @@ def _compare(args: argparse.Namespace) -> None:
     engines = [compare.open_engine(path) for path in (args.folder, *args.artifacts)]
     task = tasks.of_model(engines[0].predictor.bundle)
     rows = compare.compare(engines, list(task.read(args.data, values.get("columns"))))
-    print(json.dumps(rows) if args.json else table([list(compare.HEADER), *compare.table(rows)]))
+    if args.json:
+        print(json.dumps(rows))
+        return
+    print(table([list(compare.HEADER), *compare.table(rows)]))
+    print(f"\nagreement with {engines[0].name}: {task.agrees}; in brackets: the difference in points")
 
 
 def _compare_flags(flags: Flags) -> None:

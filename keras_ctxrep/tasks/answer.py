@@ -44,6 +44,7 @@ class Answer(Task):
     """The span of a context that answers a question, or none."""
 
     name = "answer"
+    agrees = "the same answer"
     metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match", "has_answer_f1", "no_answer_f1")
     help = "the span that answers a question: SQuAD's JSON, or question, context, answers"
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -15,6 +15,7 @@ class Multilabel(TextTask):
     """Any number of labels, each by itself."""
 
     name = "multilabel"
+    agrees = "all labels of a text are the same"
     metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
     help = "any number of labels: text, label (a,b,c)[, pair]"
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {**TextTask.columns, "label": ("labels", "label")}

@@ -18,6 +18,7 @@ class Regress(TextTask):
     """A number."""
 
     name = "regress"
+    agrees = f"values within {TOLERANCE:.0%} of the reference's, or within {TOLERANCE} of one below 1"
     metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
     smaller: ClassVar[tuple[str, ...]] = ("mean_squared_error",)
     help = "a number for a text or a pair: text, label[, pair]"

@@ -48,6 +48,7 @@ class Tag(Task):
     """One label for each word."""
 
     name = "tag"
+    agrees = "the same label of a word"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1", "precision", "recall", "token_accuracy", "accuracy", "macro_f1")
     help = "one label for each word: CoNLL columns, or words, tags"
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {

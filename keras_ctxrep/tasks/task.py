@@ -88,6 +88,7 @@ class Task:
         metrics: the figures that may choose the best weights, as of `figures`, which leaves out those that do not
             apply to the labels.
         smaller: those of them of which a smaller value is better.
+        agrees: when two engines agree, in a few words.
         Options: a frozen dataclass of its own training options, made with `options.option`.
         max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
         head_dropout: before the head's dense layer; None: as the family has it.
@@ -101,6 +102,7 @@ class Task:
     reads = Reads()
     metrics: ClassVar[tuple[str, ...]] = ()
     smaller: ClassVar[tuple[str, ...]] = ()
+    agrees = "the same label"
     Options: type[options.Options] = options.Options
     max_length: int | None = None
     head_dropout: float | None = None

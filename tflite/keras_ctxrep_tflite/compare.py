@@ -78,8 +78,8 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
 
     Returns: for each engine {"engine", "bytes", "milliseconds" (median), "agreement" (fraction of texts, of a tagger's
         words, with the reference's answer), "difference" (largest of a probability, or of a value or score),
-        "truncated" (number of texts longer than the engine reads, which were cut), "metric" and "quality" (the task's
-        figure; None without labels)}.
+        "truncated" (number of texts longer than the engine reads, which were cut), "metric", "quality" (the task's
+        figure; None without labels) and "quality_difference" (from the reference's)}.
 
     Raises:
         ValueError: an engine has another task or other labels than the reference, its task has no answers to compare,
@@ -122,6 +122,8 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
                 "quality": report and report.value,
             }
         )
+    for row in rows:
+        row["quality_difference"] = row["quality"] - rows[0]["quality"] if labelled else None
     return rows
 
 
@@ -135,7 +137,9 @@ def size(path: Path) -> int:
 
 
 def table(rows: Sequence[dict]) -> list[list[str]]:
-    """The rows of `compare` as text, under HEADER."""
+    """The rows of `compare` as text, under HEADER; qualities with as many digits as tell them apart, up to five."""
+    qualities = [row["quality"] for row in rows if row["quality"] is not None]
+    digits = next((n for n in range(1, 4) if len({f"{q:.{n}%}" for q in qualities}) == len({*qualities})), 3)
     return [
         [
             row["engine"],
@@ -144,7 +148,15 @@ def table(rows: Sequence[dict]) -> list[list[str]]:
             f"{row['agreement']:.1%}",
             f"{row['difference']:.1e}",
             f"{row['truncated']:,}",
-            "" if row["quality"] is None else f"{row['metric']} {row['quality']:.1%}",
+            _quality(row, rows[0], digits),
         ]
         for row in rows
     ]
+
+
+def _quality(row: dict, reference: dict, digits: int) -> str:
+    """The figure of an engine, and in how many points it differs from the reference's."""
+    if row["quality"] is None:
+        return ""
+    text = f"{row['metric']} {row['quality']:.{digits}%}"
+    return text if row is reference else f"{text} ({100 * (row['quality'] - reference['quality']):+.{digits}f})"
