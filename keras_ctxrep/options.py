@@ -194,6 +194,9 @@ class Text(Seeded):
 class Fit(Schedule):
     """Options of `train.fit`."""
 
+    evaluations: float | None = option(  # pyright: ignore[reportIncompatibleVariableOverride]
+        10, "number of evaluations, evenly spaced over the run; of 2.5 the third is at the end", above=0, metavar="X"
+    )
     learning_rate: float = option(1e-3, "peak learning rate, after a linear warm-up", above=0, metavar="X")
     warmup: float = option(0.1, "fraction of the run until the peak", least=0, below=1, metavar="X")
     weight_decay: float = option(0.01, "of AdamW", least=0, metavar="X")

@@ -53,6 +53,11 @@ def print_evaluation(entry: dict) -> None:
     print_line(f"step {entry['step']:>6}  {entry['minutes']:5.1f} min  loss {entry['loss']:.3f}  " + "  ".join(parts))
 
 
+def print_error(text: str) -> None:
+    """Prints to standard error, so that what a script reads stays the same."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def print_line(text: str) -> None:
     print(text, flush=True)
 

@@ -9,6 +9,7 @@ from keras_ctxrep.commands.command import (
     Command,
     Usage,
     positive,
+    print_error,
     print_evaluation,
     print_line,
     short,
@@ -64,7 +65,7 @@ def _train(args: argparse.Namespace) -> None:
     if "sweep" in values or "seeds" in values:
         _sweep(values)
         return
-    history = recipes.finetune(report=print_evaluation, **values)
+    history = recipes.finetune(report=print_evaluation, announce=print_error, **values)
     metric = next(name for name in history[0] if name.startswith("val_"))
     task = tasks.get(values.get("task", "classify"))
     best = task.best(metric.removeprefix("val_"), (entry[metric] for entry in history))

@@ -42,6 +42,7 @@ def finetune(
     out: str | Path,
     task: str = "classify",
     report: Report | None = None,
+    announce: Callable[[str], object] | None = None,
     **given: Any,
 ) -> list[dict]:
     """Fine-tunes an encoder for a task and writes a model folder.
@@ -57,6 +58,7 @@ def finetune(
         out: the model folder to write; its run.json records data, options and versions.
         task: name of one of `tasks.TASKS`.
         report: called with each evaluation.
+        announce: called once, before the training, with lines about what will be done, and why.
         given: fields of `options.Finetuning`, and of the task's own `Options`.
 
     Returns: the evaluations on `dev`.
@@ -88,6 +90,8 @@ def finetune(
     schedule = job.schedule(bundle, survey.count, rows)
     examples = in_random_order(lambda: job.examples(bundle), job.options.seed)
     run = job.run()
+    if announce is not None and is_chief(strategy):
+        announce(job.plan(survey, dev_set, bundle, schedule, rows))
     Path(out).mkdir(parents=True, exist_ok=True)
     history = train.fit(
         model,
@@ -308,13 +312,46 @@ class Job:
             epochs = chosen.epochs or family.epochs
             plan |= {
                 "steps": max(1, round(epochs * count / batch_rows)),
-                "evaluations": chosen.evaluations or max(1, math.ceil(epochs)),
+                "evaluations": chosen.evaluations or epochs,  # at the end of each, and of the run
                 # with one evaluation per epoch
                 "patience": chosen.patience or (None if chosen.evaluations else 3),
             }
         factors = {name: chosen.layer_decay**distance for name, distance in self.distances.items()}
         starts = self._starts(count / batch_rows, plan["steps"])
         return plan | {"optimizer": partial(AdamW, factors=factors, starts=starts)}
+
+    def plan(self, survey: _Survey, dev_set: list, bundle: Bundle, schedule: Mapping[str, Any], rows: int) -> str:
+        """Lines about the run: data, labels, length, encoder, rate, steps and evaluations, and where they come from."""
+        chosen, family = self.options, FAMILIES[bundle.family]
+        cut = sum(row.truncated for row, _ in encoded(bundle, dev_set))
+        network = f"{bundle.stack['kind']} over " if bundle.stack else ""
+        trained = (
+            "frozen"
+            if self._frozen(family)
+            else f"low-rank updates of rank {chosen.lora}"
+            if chosen.lora
+            else "trained"
+        )
+        steps, minutes, evaluations = schedule["steps"], schedule["minutes"], schedule["evaluations"]
+        epochs = chosen.epochs or family.epochs
+        run = f"{minutes:g} minutes" if steps is None else f"{steps:,} steps of {rows} rows"
+        if steps is not None and chosen.steps is None:
+            run += f", {epochs:g} epochs" + ("" if chosen.epochs else f" (default for {bundle.family})")
+        by_epoch = steps is not None and chosen.steps is None and chosen.evaluations is None
+        times = "at the end of every epoch" if by_epoch else f"{evaluations:g} times, evenly spaced"
+        patience = f", ended after {schedule['patience']} without improvement" if schedule["patience"] else ""
+        length = "given" if chosen.max_length else "as the task needs" if self.task.max_length else "as the encoder"
+        metric = chosen.metric or "the main metric"
+        lines = {
+            "data": f"{survey.count:,} rows of {self.name}; {len(dev_set):,} of {_shown(self.dev)} to choose by",
+            "labels": _counted(survey.used, survey.labels),
+            "length": f"{bundle.max_length} tokens ({length}); {cut:,} of the development texts are longer, and are cut",
+            "encoder": f"{network}{self.encoder} ({bundle.family}), {trained}{_default(chosen.freeze is None)}",
+            "rate": f"{schedule['learning_rate']:.3g}{_default(chosen.learning_rate is None)}, {chosen.decay} decay",
+            "run": run,
+            "evaluated": f"{times}{patience}; the best by {metric} is kept",
+        }
+        return "\n".join(f"{name + ':':10} {text}" for name, text in lines.items() if text)
 
     def _starts(self, epoch: float, steps: int | None) -> dict[str, int]:
         """Layer of the encoder -> the step from which on it is trained.
@@ -342,6 +379,20 @@ class Job:
         encoder = self.encoder if self.encoder == WORDS else Path(self.encoder)
         sources = {"data": _source(self.data), "dev": _source(self.dev)}
         return Run.of("finetune", self.options, task=self.task.name, encoder=encoder, **sources, **self.own.plain())
+
+
+def _default(chosen: bool) -> str:
+    return " (default)" if chosen else ""
+
+
+def _shown(data: Data) -> str:
+    return str(data) if isinstance(data, str | Path) else "examples in memory"
+
+
+def _counted(used: Counter, labels: tuple[str, ...]) -> str:
+    """The first ten labels and how often they are used; "" if there are none."""
+    shown = ", ".join(f"{label} {used[label]:,}" for label in labels[:10])
+    return f"{len(labels)}: {shown}{', ...' if len(labels) > 10 else ''}" if labels else ""
 
 
 def _source(data: Data) -> Any:
