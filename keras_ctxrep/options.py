@@ -399,12 +399,35 @@ class Embedding(Options):
 
     layers: str = option(
         "all",
-        "which vectors: all layers, their scalar mix, the top layer, or the mean of the mix over the tokens",
-        choices=("all", "mix", "top", "mean"),
+        "what is written of a sentence: all, every layer, (layers, tokens, width); mix, their scalar mix, trained or "
+        "the mean, and top, the top layer, (tokens, width); mean, the mean of the mix over the tokens, and pooled, the "
+        "encoder's vector of a sentence, or without a pooler the mean of the top layer over the pieces, (width,)",
+        choices=("all", "mix", "top", "mean", "pooled"),
     )
-    words: bool = option(False, "the input is already split into words, at spaces")
+    layer_numbers: str | None = option(
+        None,
+        "with --layers all: only these, from 0, the layer without context, to the top, or from -1, the top, downward: "
+        "0,6,-1",
+        metavar="N,N,...",
+    )
+    dtype: str = option(
+        "float32", "number format of the file; float16 is half the size", choices=("float32", "float16")
+    )
+    words: bool = option(False, "the input is already split into words, at spaces; one vector per word")
+    pieces: str = option(
+        "first",
+        "with --words, BERT: the vector of a word is that of its first piece, or the mean of its pieces",
+        choices=("first", "mean"),
+    )
     carry_state: bool = option(False, "ELMo: carry the state from batch to batch, as bilm-tf does")
     batch_size: int = option(32, "sentences computed together", above=0, metavar="N")
     cache: str | Path | None = option(
         None, "ELMo: words, one a line, whose token vectors are computed once and kept", metavar="VOCAB.txt"
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.layer_numbers is not None and self.layers != "all":
+            raise ValueError(f"layer_numbers={self.layer_numbers!r}: with layers='all', and they are {self.layers!r}")
+        if self.pieces != "first" and not self.words:
+            raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")

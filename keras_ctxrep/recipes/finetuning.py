@@ -345,7 +345,7 @@ class Job:
         lines = {
             "data": f"{survey.count:,} rows of {self.name}; {len(dev_set):,} of {_shown(self.dev)} to choose by",
             "labels": _counted(survey.used, survey.labels),
-            "length": f"{bundle.max_length} tokens ({length}); {cut:,} of the development texts are longer, and are cut",
+            "length": f"{bundle.max_length} tokens ({length}); {cut:,} of the development texts are longer, so cut",
             "encoder": f"{network}{self.encoder} ({bundle.family}), {trained}{_default(chosen.freeze is None)}",
             "rate": f"{schedule['learning_rate']:.3g}{_default(chosen.learning_rate is None)}, {chosen.decay} decay",
             "run": run,

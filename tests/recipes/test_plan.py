@@ -33,13 +33,13 @@ def test_the_plan_is_printed_once(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "HALF_MINUTE", 0.0)
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"{row.text}\t{row.label}\n" for row in ROWS))
     argv = f"train --data {tmp_path}/a.tsv --dev {tmp_path}/a.tsv --encoder words --out {tmp_path}/m"
-    assert cli.main([*argv.split(), *"--epochs 1 --stack cnn --units 4 --batch-size 50 --max-length 1".split()]) == 0
+    assert cli.main(f"{argv} --epochs 1 --stack cnn --units 4 --batch-size 50 --max-length 1".split()) == 0
     printed = capsys.readouterr()
     lines = dict(line.split(": ", 1) for line in printed.err.splitlines() if ": " in line)
     lines = {name: text.strip() for name, text in lines.items()}
     assert lines["data"] == f"100 rows of {tmp_path}/a.tsv; 100 of {tmp_path}/a.tsv to choose by"
     assert lines["labels"] == "2: b 50, r 50"
-    assert lines["length"] == "1 tokens (given); 100 of the development texts are longer, and are cut"
+    assert lines["length"] == "1 tokens (given); 100 of the development texts are longer, so cut"
     assert lines["rate"].endswith("(default), linear decay") and lines["run"] == "2 steps of 50 rows, 1 epochs"
     assert lines["evaluated"].startswith("at the end of every epoch")
     assert printed.err.count("data: ") == 1 and "step 1 of 2, loss " in printed.err
