@@ -106,7 +106,7 @@ class Checkpoint(keras.callbacks.Callback):
         }
         with written_whole(self.folder / names["weights"]) as path:
             model.save_weights(path)
-        midway = state.step % progress.steps_per_epoch and state.step != state.epoch_end
+        midway = state.step % progress.steps_per_epoch and not progress.done
         means = model.metrics_variables if midway else []
         with written_whole(self.folder / names["random"]) as path:
             np.savez(path, *(np.asarray(variable) for variable in [*_beside_the_weights(model), *means]))

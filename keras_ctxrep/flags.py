@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import json
+import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, fields
@@ -127,7 +128,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def _parser_of(name: str, kind: Any, details: Mapping[str, Any]) -> Callable[[str], Any]:
     """A function from an argument's text to its value, within its bounds."""
     if typing.get_origin(kind) is not None:  # NAME=VALUE of a mapping
-        return label_weight if typing.get_args(kind)[1] is float else pair
+        return label_weight if typing.get_args(kind)[1] is float else pairs
     if kind not in (int, float):
         return str
 
@@ -143,12 +144,20 @@ def _parser_of(name: str, kind: Any, details: Mapping[str, Any]) -> Callable[[st
     return parse
 
 
-def pair(text: str) -> tuple[str, str]:
-    """NAME=COLUMN as two strings."""
-    name, sign, column = text.partition("=")
-    if not (name and sign and column):
-        raise argparse.ArgumentTypeError(f"{text}: write NAME=COLUMN, e.g. text=sentence")
-    return name, column
+class Pairs(tuple[tuple[str, str], ...]):
+    """Names and columns of one argument."""
+
+
+def pairs(text: str) -> Pairs:
+    """NAME=COLUMN,NAME=COLUMN,... as pairs of strings; a comma that no NAME= follows is part of a column's name.
+
+    >>> pairs("text=Subject, body,label=Queue")
+    (('text', 'Subject, body'), ('label', 'Queue'))
+    """
+    parts = [part.partition("=") for part in re.split(r",\s*(?=\w+=)", text)]
+    if not all(name and sign and column for name, sign, column in parts):
+        raise argparse.ArgumentTypeError(f"{text}: write NAME=COLUMN, e.g. text=sentence label=gold")
+    return Pairs((name, column) for name, _, column in parts)
 
 
 def label_weight(text: str) -> tuple[str, float] | str:
@@ -210,8 +219,9 @@ def _value(entry: Field, text: str) -> Any:
 def given(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments as keywords of the function behind a command; arguments not given keep their defaults."""
     values = {name: value for name, value in vars(args).items() if name not in _OWN and value is not None}
-    if isinstance(values.get("columns"), list):
-        values["columns"] = dict(values["columns"])
+    for name, value in values.items():
+        if isinstance(value, list) and all(isinstance(part, Pairs) for part in value):
+            values[name] = {key: column for part in value for key, column in part}
     weights = values.get("class_weights")
     if isinstance(weights, list):
         values["class_weights"] = weights[0] if isinstance(weights[0], str) and len(weights) == 1 else dict(weights)

@@ -194,6 +194,9 @@ class Text(Seeded):
 class Fit(Schedule):
     """Options of `train.fit`."""
 
+    evaluations: float | None = option(  # pyright: ignore[reportIncompatibleVariableOverride]
+        10, "number of evaluations, evenly spaced over the run; of 2.5 the third is at the end", above=0, metavar="X"
+    )
     learning_rate: float = option(1e-3, "peak learning rate, after a linear warm-up", above=0, metavar="X")
     warmup: float = option(0.1, "fraction of the run until the peak", least=0, below=1, metavar="X")
     weight_decay: float = option(0.01, "of AdamW", least=0, metavar="X")
@@ -281,11 +284,34 @@ class Rows(Options):
     columns: Mapping[str, str] | None = option(
         None,
         "names of the columns in the files, or their numbers where there is no header: "
-        "text=sentence label=gold, text=6 pair=7 label=5",
+        "text=sentence label=gold, text=6 pair=7 label=5 (default: the usual ones, and those of the training file)",
         metavar="NAME=COLUMN",
         nargs="+",
     )
     skip_bad: bool = option(False, "skip malformed rows, and list them")
+
+
+@dataclass(frozen=True)
+class Scoring(Rows):
+    """Options of `recipes.score` for task models."""
+
+    positive: str | None = option(
+        None,
+        "classify: the label of which `f1` is reported (default: that of the training, or of two labels the second)",
+        metavar="LABEL",
+    )
+
+
+@dataclass(frozen=True)
+class Prediction(Rows):
+    """Options of predictions for a file."""
+
+    format: str | None = option(
+        None,
+        "what is written: jsonl, a JSON object for each line or row, or tsv, the row's own columns and those of the "
+        "prediction (default: by the suffix of --out, else jsonl)",
+        choices=("jsonl", "tsv"),
+    )
 
 
 @dataclass(frozen=True)
@@ -294,6 +320,12 @@ class Finetuning(Rows, Training):
 
     evaluations: int | None = option(
         None, "number of evaluations, evenly spaced (default: one per epoch, or 10)", above=0, metavar="N"
+    )
+    dev_columns: Mapping[str, str] | None = option(
+        None,
+        "names or numbers of the columns in the development file (default: as those of the training file)",
+        metavar="NAME=COLUMN",
+        nargs="+",
     )
     max_length: int | None = option(
         None, "tokens per text (default: as the encoder was trained, or as the task needs)", above=0, metavar="N"
@@ -306,6 +338,11 @@ class Finetuning(Rows, Training):
     )
     patience: int | None = option(
         None, "stop after this many evaluations without improvement (default: 3, one an epoch)", above=0, metavar="N"
+    )
+    metric: str | None = option(
+        None,
+        "the figure of the development data that chooses the best weights, e.g. matthews (default: the main one)",
+        metavar="NAME",
     )
     layer_decay: float = option(
         1.0,
@@ -362,12 +399,35 @@ class Embedding(Options):
 
     layers: str = option(
         "all",
-        "which vectors: all layers, their scalar mix, the top layer, or the mean of the mix over the tokens",
-        choices=("all", "mix", "top", "mean"),
+        "what is written of a sentence: all, every layer, (layers, tokens, width); mix, their scalar mix, trained or "
+        "the mean, and top, the top layer, (tokens, width); mean, the mean of the mix over the tokens, and pooled, the "
+        "encoder's vector of a sentence, or without a pooler the mean of the top layer over the pieces, (width,)",
+        choices=("all", "mix", "top", "mean", "pooled"),
     )
-    words: bool = option(False, "the input is already split into words, at spaces")
+    layer_numbers: str | None = option(
+        None,
+        "with --layers all: only these, from 0, the layer without context, to the top, or from -1, the top, downward: "
+        "0,6,-1",
+        metavar="N,N,...",
+    )
+    dtype: str = option(
+        "float32", "number format of the file; float16 is half the size", choices=("float32", "float16")
+    )
+    words: bool = option(False, "the input is already split into words, at spaces; one vector per word")
+    pieces: str = option(
+        "first",
+        "with --words, BERT: the vector of a word is that of its first piece, or the mean of its pieces",
+        choices=("first", "mean"),
+    )
     carry_state: bool = option(False, "ELMo: carry the state from batch to batch, as bilm-tf does")
     batch_size: int = option(32, "sentences computed together", above=0, metavar="N")
     cache: str | Path | None = option(
         None, "ELMo: words, one a line, whose token vectors are computed once and kept", metavar="VOCAB.txt"
     )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.layer_numbers is not None and self.layers != "all":
+            raise ValueError(f"layer_numbers={self.layer_numbers!r}: with layers='all', and they are {self.layers!r}")
+        if self.pieces != "first" and not self.words:
+            raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")

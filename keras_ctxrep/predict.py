@@ -63,7 +63,7 @@ class Predictor:
             raise ValueError(
                 f"a {bundle.task} answers nothing; fine-tune it with `ctxrep train`, or use `ctxrep embed`"
             )
-        self.task = tasks.get(bundle.task)
+        self.task = tasks.of_model(bundle)
         self.task.check(bundle)
         self.bundle, self.run, self.batch_size, self.raw, self.words = bundle, run, batch_size, raw, words
         pair = [""] if bundle.pairs else None
@@ -183,6 +183,10 @@ class Predictor:
         A tab separates the two texts of a pair.
         Bytes that are not UTF-8 become U+FFFD, which no tokenizer reads, and the answer carries a "warning".
         """
+        return (answer for _, answer in self.answered_lines(stream))
+
+    def answered_lines(self, stream: IO[bytes]) -> Iterator[tuple[str, dict]]:
+        """Each line of a byte stream and its answer, as of `lines`."""
         rest = b""
         read = getattr(stream, "read1", stream.read)  # the bytes available, without waiting for more
         while chunk := read(1 << 20):
@@ -191,7 +195,7 @@ class Predictor:
         if rest:
             yield from self._answer_lines([rest])
 
-    def _answer_lines(self, raw: list[bytes]) -> Iterator[dict]:
+    def _answer_lines(self, raw: list[bytes]) -> Iterator[tuple[str, dict]]:
         texts = [line.removesuffix(b"\r").decode("utf-8", "replace") for line in raw]
         queries: dict[int, Query] = {}
         answers: dict[int, dict] = {}
@@ -206,7 +210,7 @@ class Predictor:
             answer = answers[number]
             if "\ufffd" in text and "\ufffd".encode() not in line:
                 answer = answer | {"warning": "not UTF-8: the bytes that are not were left out"}
-            yield {"error": "empty line"} if not text else answer
+            yield text, {"error": "empty line"} if not text else answer
 
 
 def _valid(query: Query) -> Query:

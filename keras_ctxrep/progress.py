@@ -19,6 +19,7 @@ from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.options import Fit
 from keras_ctxrep.strategy import is_chief
 
+HALF_MINUTE = 30.0
 # completed fraction of the run, fraction of the warm-up -> factor of the peak. The inverse square root is that of
 # Vaswani et al. 2017, eq. 3, https://arxiv.org/abs/1706.03762
 DECAYS: dict[str, Callable[[float, float], float]] = {
@@ -38,7 +39,7 @@ class Progress(keras.callbacks.Callback):
     def __init__(self, model, settings: Fit, peak: float | None, report):
         super().__init__()
         self.trained, self.settings, self.peak, self.report = model, settings, peak, report
-        self.validation: Any = None  # a function to the metrics and the value to minimise, with `by_loss`
+        self.validation: Any = None  # a function to the metrics and the value to minimise, with `minimised`
         self.sources: Callable[[int], Sequence[str]] | None = None
         self.state = State()
         self.logs: dict = {}  # means over the epoch so far
@@ -48,7 +49,9 @@ class Progress(keras.callbacks.Callback):
         self._resumed: float | None = None  # when the last step ended, or training went on
         steps = settings.steps
         self.evaluations = settings.evaluations or 1  # None: at the end alone
-        self.steps_per_epoch = 20 if steps is None else max(1, min(20, steps // self.evaluations))
+        self.steps_per_epoch = 20 if steps is None else max(1, min(20, int(steps // self.evaluations)))
+        self._figures: dict = {}  # of an evaluation within the epoch, for TensorBoard
+        self._told = 0.0  # when the last line about the progress was written
 
     @property
     def fraction(self) -> float:
@@ -62,10 +65,15 @@ class Progress(keras.callbacks.Callback):
         return self.fraction >= 1 or (patience is not None and self.state.stale >= patience)
 
     @property
+    def due(self) -> bool:
+        """Whether an evaluation is due."""
+        return self.done or len(self.state.history) + 1 <= self.fraction * self.evaluations
+
+    @property
     def evaluation_missing(self) -> bool:
-        """Whether an epoch has ended without its evaluation."""
-        ended = self.state.step % self.steps_per_epoch == 0 or self.done
-        return ended and self.state.step != self.state.epoch_end
+        """Whether an epoch, or the steps until an evaluation, have ended without it."""
+        ended = self.state.step % self.steps_per_epoch == 0 or (self.settings.steps is not None and self.due)
+        return (ended or self.done) and self.state.step != self.state.epoch_end
 
     def rate(self) -> float:
         """The learning rate now: linear warm-up, then the chosen decay."""
@@ -76,7 +84,8 @@ class Progress(keras.callbacks.Callback):
 
     def start(self) -> None:
         """Starts the clock and shows the bar."""
-        self._since = time.monotonic() - self.state.seconds
+        self._told = time.monotonic()
+        self._since = self._told - self.state.seconds
         steps, minutes = self.settings.steps, self.settings.minutes
         unit: dict[str, Any] = {"total": steps, "initial": self.state.step, "unit": " steps"}
         if minutes:
@@ -110,8 +119,23 @@ class Progress(keras.callbacks.Callback):
         if not self._bar.disable:
             self._bar.set_postfix(loss=f"{logs['loss']:.3f}", refresh=False)
             self._bar.update(0)
+        self._tell(logs["loss"])
         if self.done:
             self.trained.stop_training = True
+        elif self.evaluation_missing and self.state.step % self.steps_per_epoch:  # else at the end of the epoch
+            self._figures = dict(logs)
+            self.end_epoch(self._figures)
+
+    def _tell(self, loss: float) -> None:
+        """Without a progress bar, a line every half minute."""
+        now = time.monotonic()
+        if not self._bar.disable or not is_chief(self.trained.distribute_strategy) or now - self._told < HALF_MINUTE:
+            return
+        self._told, seconds = now, now - self._since
+        left = seconds / max(self.fraction, 1e-9) - seconds
+        of = f" of {self.settings.steps}" if self.settings.steps else ""
+        text = f"step {self.state.step}{of}, loss {loss:.3f}, {seconds / 60:.1f} min, at most {left / 60:.1f} more"
+        print(text, file=sys.stderr, flush=True)
 
     def _no_number(self, loss: float) -> str:
         step, rate = self.state.step, self.peak or float(self.trained.optimizer.learning_rate.numpy())
@@ -132,7 +156,10 @@ class Progress(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs):
         logs.pop("tokens", None)
-        self.end_epoch(logs)
+        logs.update({name: value for name, value in self._figures.items() if name not in logs})
+        self._figures = {}
+        if self.state.step != self.state.epoch_end:  # else it has been evaluated
+            self.end_epoch(logs)
 
     def end_epoch(self, logs: dict) -> None:
         """Validates if an evaluation is due, and records it.
@@ -141,11 +168,11 @@ class Progress(keras.callbacks.Callback):
             logs: means over the epoch; the metrics are added, for TensorBoard.
         """
         state = self.state
-        due = self.done or len(state.history) + 1 <= self.fraction * self.evaluations
+        due = self.due
         if due and self.validation is not None:
             figures, loss = self.validation()
             logs.update({f"val_{name}": value for name, value in figures.items()})
-            learned = self.validation.by_loss or min(loss, state.best_loss) < 0
+            learned = self.validation.minimised or min(loss, state.best_loss) < 0
             state = replace(state, stale=state.stale + learned)
             if loss < state.best_loss:
                 state = replace(state, best=self.trained.get_weights(), best_loss=loss, stale=0)

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -133,7 +134,15 @@ def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
     family = FAMILIES[bundle.family]
     config = family.encoder_config(model, bundle.config)
     vocab = bundle.vocab if family.reads_vocabulary(config) else ()
-    empty: dict = {"labels": (), "reads": Reads(), "head": {}, "stack": {}, "extra_embeddings": {}, "settings": {}}
+    empty: dict = {
+        "labels": (),
+        "reads": Reads(),
+        "head": {},
+        "stack": {},
+        "extra_embeddings": {},
+        "settings": {},
+        "columns": {},
+    }
     return replace(bundle, task="embed", config=config, vocab=vocab, **empty)
 
 
@@ -269,7 +278,7 @@ def compile(
 def fit(
     model: keras.Model,
     data: tf.data.Dataset | Callable[[int], tf.data.Dataset],
-    validation: tf.data.Dataset | Callable[[keras.Model], dict[str, float]] | None = None,
+    validation: tf.data.Dataset | Callable[[keras.Model], Any] | None = None,
     eval_model: keras.Model | None = None,
     loss: keras.losses.Loss | Callable | None = None,
     optimizer: Callable[[], keras.optimizers.Optimizer] | None = None,
@@ -287,7 +296,8 @@ def fit(
         model: of this package; compiled here.
         data: endless batches, or a function from a number of batches to those after them.
         validation: a data set, one pass of which is an evaluation, and the smallest loss is the best; or a function
-            from the model to metrics, of which the largest value of the first is the best.
+            from the model to metrics, of which the largest value of the first is the best, or to metrics and a value
+            of which the smallest is.
         eval_model: the model to evaluate, if not `model` itself: it gets the weights of the layers with the same
             names. A biLM with a sampled softmax or with streams needs one.
         loss: as of `compile`.
@@ -437,6 +447,7 @@ class _Validation:
         # on one device, where any number of examples works
         self.eval_model = eval_model or keras.Model(model.input, model.output)
         self.by_loss = isinstance(data, tf.data.Dataset)
+        self.minimised = self.by_loss  # else the first figure is to be as large as possible
         if self.by_loss:
             compile(self.eval_model, loss=loss)
 
@@ -449,5 +460,10 @@ class _Validation:
             figures = self.eval_model.evaluate(self.data, verbose=0, return_dict=True)
         else:
             figures = self.data(self.eval_model)
-        figures = agreed(self.model.distribute_strategy, figures)
+        strategy = self.model.distribute_strategy
+        if isinstance(figures, tuple):
+            figures, value = figures
+            self.minimised = True
+            return agreed(strategy, figures), agreed(strategy, {"value": value})["value"]
+        figures = agreed(strategy, figures)
         return figures, figures["loss"] if self.by_loss else -next(iter(figures.values()))

@@ -13,7 +13,15 @@ from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
 METHOD = {"span_f1": 0.2, "precision": 0.3, "recall": 0.15, "token_accuracy": 0.9, "interval": (0.15, 0.25)}
-ROW = {"engine": "Keras", "bytes": 4e6, "milliseconds": 2.0, "agreement": 1.0, "difference": 0.0, "metric": "span_f1"}
+ROW = {
+    "engine": "Keras",
+    "bytes": 4e6,
+    "milliseconds": 2.0,
+    "agreement": 1.0,
+    "difference": 0.0,
+    "truncated": 0,
+    "metric": "span_f1",
+}
 
 
 @pytest.fixture

@@ -54,6 +54,11 @@ def test_a_flag_for_every_field():
     assert Some(**{name: value for name, value in values.items() if name != "out"}).count == 5
 
 
+@pytest.mark.parametrize("text", ["text=a,label=b", "text=a, label=b"])
+def test_columns_with_commas(text):
+    assert parse("--out", "x", "--columns", text, "pair=c, d")["columns"] == {"text": "a", "label": "b", "pair": "c, d"}
+
+
 @pytest.mark.parametrize("wrong", ["--count 0", "--count x", "--rate 1", "--rate -0.1", "--kind c", "--columns text"])
 def test_a_value_out_of_bounds(wrong):
     with pytest.raises((argparse.ArgumentError, SystemExit)):

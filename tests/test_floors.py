@@ -34,6 +34,7 @@ FLOORS = {
     "keras_ctxrep.tasks": 2,
     "keras_ctxrep.predict": 2,
     "keras_ctxrep.client": 2,
+    "keras_ctxrep.predictions": 2,
     "keras_ctxrep.models": 2,
     "keras_ctxrep.pipeline": 2,
     "keras_ctxrep.shards": 2,
@@ -75,6 +76,7 @@ WITHOUT_TENSORFLOW = {
     "keras_ctxrep.predict": "nowhere",
     "keras_ctxrep.client": "nowhere",
     "keras_ctxrep.messages": "nowhere",
+    "keras_ctxrep.predictions": "nowhere",
     "keras_ctxrep_tflite.runtime": "nowhere",
 }
 WITHOUT_KERAS = (
@@ -83,6 +85,7 @@ WITHOUT_KERAS = (
     "keras_ctxrep.predict",
     "keras_ctxrep.client",
     "keras_ctxrep.messages",
+    "keras_ctxrep.predictions",
     "keras_ctxrep_tflite.runtime",
     "keras_ctxrep_tflite.__init__",
 )

@@ -22,7 +22,10 @@ from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle, load
 from keras_ctxrep.text.scores import accuracy
 
-pytestmark = pytest.mark.usefixtures("tflite_in_process")
+pytestmark = [
+    pytest.mark.usefixtures("tflite_in_process"),
+    pytest.mark.filterwarnings("ignore:.*longer texts are cut"),  # files of few lengths, for speed
+]
 
 AWKWARD = [
     "The CAFÉ\u0301 is good.",

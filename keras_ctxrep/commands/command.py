@@ -53,13 +53,18 @@ def print_evaluation(entry: dict) -> None:
     print_line(f"step {entry['step']:>6}  {entry['minutes']:5.1f} min  loss {entry['loss']:.3f}  " + "  ".join(parts))
 
 
+def print_error(text: str) -> None:
+    """Prints to standard error, so that what a script reads stays the same."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def print_line(text: str) -> None:
     print(text, flush=True)
 
 
 def short(value) -> str:
-    """A value on one line of at most 100 characters."""
-    text = " ".join(str(value).split())
+    """A value on one line of at most 100 characters; a number with four digits."""
+    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 

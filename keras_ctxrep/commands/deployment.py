@@ -2,8 +2,10 @@
 
 import argparse
 import contextlib
+import functools
 import io
 import json
+import pathlib
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -69,27 +71,95 @@ def _tflite_flags(flags: Flags) -> None:
     flags.add("--quantize", "number format of weights and products (default: none)", choices=quantize.QUANTIZATIONS)
     flags.add(
         "--lengths",
-        f"input lengths, in tokens; a text runs at the smallest that holds it (default: {default})",
+        "input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none does (default: "
+        f"{default} up to the length of the model, and that itself)",
         type=lambda text: tuple(int(part) for part in text.split(",")),
         metavar="N,N,...",
     )
 
 
 def _predict(args: argparse.Namespace) -> None:
+    if args.data is None and (args.columns or args.skip_bad):
+        raise Usage("predict: --columns and --skip-bad are for the rows of --data; --input is read line by line")
+    if args.data is not None and args.input is not None:
+        raise Usage("predict: give either --data or --input")
+    chosen = options.Prediction(columns=given(args).get("columns"), skip_bad=bool(args.skip_bad), format=args.format)
+    form = chosen.format or ("tsv" if str(args.out).endswith(".tsv") else "jsonl")
     from keras_ctxrep_tflite.compare import open_engine
 
-    from keras_ctxrep.text.corpus import open_binary
+    from keras_ctxrep.text.bundle import written_whole
 
     predictor = open_engine(args.artifact).predictor
+    entries = _predict_lines if args.data is None else _predict_rows
     with contextlib.ExitStack() as stack:
-        stream = sys.stdin.buffer if args.input == "-" else stack.enter_context(open_binary(args.input))
-        for answer in predictor.lines(stream):
-            print(json.dumps(answer, ensure_ascii=False), flush=True)
+        write = functools.partial(print, end="", flush=True)
+        if args.out is not None:
+            path = stack.enter_context(written_whole(args.out))
+            write = stack.enter_context(open(path, "w", encoding="utf-8")).write
+        answered, first = 0, "the input is empty"
+        for text, answer in entries(predictor, args, chosen, form):
+            write(text)
+            first = answer["error"] if not answered and "error" in answer else first
+            answered += "error" not in answer
+    if not answered:
+        raise ValueError(f"{args.data or args.input or 'standard input'}: nothing in it was answered: {first}")
+
+
+def _predict_lines(predictor, args: argparse.Namespace, chosen: options.Prediction, form: str) -> Iterator:
+    """(what is written, answer) of each line of text."""
+    from keras_ctxrep import predictions
+    from keras_ctxrep.text.corpus import open_binary
+
+    line = predictions.as_table(predictor.task)
+    with contextlib.ExitStack() as stack:
+        plain = args.input in (None, "-")
+        stream = sys.stdin.buffer if plain else stack.enter_context(open_binary(args.input))
+        reads, suffix = predictor.bundle.reads, pathlib.Path(args.input or "").suffix
+        if suffix in (".json", ".jsonl", ".conll", ".tsv")[: 3 if reads.pair else 4] and not reads.marks:
+            print(f"ctxrep: {args.input}: read line by line; --data {args.input} reads its rows", file=sys.stderr)
+        names: list[str] = ["text", "pair"][: 1 + predictor.bundle.pairs]
+        for text, answer in predictor.answered_lines(stream):
+            own = dict.fromkeys(names, "") | dict(zip(names, text.split("\t", len(names) - 1), strict=False))
+            row = predictions.Answered(own, None, answer)
+            yield line(row) if form == "tsv" else json.dumps(answer, ensure_ascii=False) + "\n", answer
+
+
+def _predict_rows(predictor, args: argparse.Namespace, chosen: options.Prediction, form: str) -> Iterator:
+    """(what is written, answer) of each row of a file; what is wrong with rows goes to standard error."""
+    from keras_ctxrep import predictions, tasks
+    from keras_ctxrep.text.files import skipped_rows
+
+    line = predictions.FORMATS[form](tasks.of_model(predictor.bundle))
+    skipped: list[str] | None = [] if chosen.skip_bad else None
+    errors, cut = [], 0
+    for entry in predictions.predict(predictor, args.data, chosen.columns, skipped):
+        if "error" in entry.answer:
+            errors.append(f"{entry.example.source}: {entry.answer['error']}")
+        cut += bool(entry.answer.get("truncated"))
+        yield line(entry), entry.answer
+    for title, messages in (("malformed rows left out", skipped or []), ("rows without an answer", errors)):
+        if messages:
+            print(f"ctxrep: {skipped_rows(messages, title)}", file=sys.stderr)
+    if cut:
+        print(f"ctxrep: {cut:,} texts were longer than the model reads, and were cut", file=sys.stderr)
 
 
 def _predict_flags(flags: Flags) -> None:
     flags.add("artifact", "a model folder, a SavedModel folder or a .tflite file")
-    flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
+    flags.add(
+        "--input",
+        "text, a line each, or - for standard input (the default); for a model that reads pairs the two texts with a "
+        "tab between them, for tasks over marked spans a JSON object",
+        metavar="FILE",
+    )
+    flags.add(
+        "--data",
+        "rows instead of lines: the files that `train` and `score` read, .tsv with a header, .jsonl, CoNLL or SQuAD's "
+        "JSON; labels are not needed. The row's own fields are written beside the prediction",
+        metavar="FILE",
+    )
+    flags.add_options(options.Prediction)
+    flags.add("--out", "the file to write (default: standard output)", metavar="FILE")
 
 
 def _client(args: argparse.Namespace) -> None:
@@ -161,10 +231,17 @@ def _client_flags(flags: Flags) -> None:
 def _compare(args: argparse.Namespace) -> None:
     from keras_ctxrep_tflite import compare
 
+    from keras_ctxrep import tasks
+
     values = given(args)
     engines = [compare.open_engine(path) for path in (args.folder, *args.artifacts)]
-    rows = compare.compare(engines, list(engines[0].predictor.task.read(args.data, values.get("columns"))))
-    print(json.dumps(rows) if args.json else table([list(compare.HEADER), *compare.table(rows)]))
+    task = tasks.of_model(engines[0].predictor.bundle)
+    rows = compare.compare(engines, list(task.read(args.data, values.get("columns"))))
+    if args.json:
+        print(json.dumps(rows))
+        return
+    print(table([list(compare.HEADER), *compare.table(rows)]))
+    print(f"\nagreement with {engines[0].name}: {task.agrees}; in brackets: the difference in points")
 
 
 def _compare_flags(flags: Flags) -> None:
@@ -215,8 +292,12 @@ COMMANDS = {
         _predict_flags,
         "predict line by line",
         "Prints one JSON object for each line of input, as soon as it is read: a text, or two with a tab\n"
-        "between them for a model that reads pairs; JSON for tasks over marked spans. A .tflite file runs without\n"
-        "TensorFlow.",
+        "between them for a model that reads pairs; JSON for tasks over marked spans. With --data, one for each row\n"
+        'of a file, with the row\'s own fields and "prediction"; --format tsv writes a table instead:\n\n'
+        "  ctxrep predict mine --data unlabelled.tsv --out answered.tsv\n"
+        "  ctxrep predict pairs --data pairs.tsv --columns text=question_a pair=question_b\n\n"
+        "The columns that the model was trained from need not be named. A .tflite file runs without TensorFlow. The\n"
+        "status is 1 if nothing was answered.",
     ),
     "client": Command(
         _client,

@@ -9,6 +9,7 @@ from keras_ctxrep.commands.command import (
     Command,
     Usage,
     positive,
+    print_error,
     print_evaluation,
     print_line,
     short,
@@ -58,15 +59,16 @@ def _prepare_flags(flags: Flags) -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
-    from keras_ctxrep import recipes
+    from keras_ctxrep import recipes, tasks
 
     values = given(args)
     if "sweep" in values or "seeds" in values:
         _sweep(values)
         return
-    history = recipes.finetune(report=print_evaluation, **values)
+    history = recipes.finetune(report=print_evaluation, announce=print_error, **values)
     metric = next(name for name in history[0] if name.startswith("val_"))
-    best = max(entry[metric] for entry in history)
+    task = tasks.get(values.get("task", "classify"))
+    best = task.best(metric.removeprefix("val_"), (entry[metric] for entry in history))
     print_line(f"{args.out}: {metric.removeprefix('val_').replace('_', ' ')} on {args.dev}: {best:.4f}")
 
 
@@ -83,7 +85,8 @@ def _sweep(values: dict) -> None:
     print(f"\n{table(sweeping.table(rows, values.get('seed', 0)))}\n")
     best = rows[0]
     metric = best.metric.replace("_", " ")
-    print_line(f"{values['out']}: {best.best.name}: {metric} on {values['dev']}: {max(best.scores):.4f}")
+    score = task.best(best.metric, best.scores)
+    print_line(f"{values['out']}: {best.best.name}: {metric} on {values['dev']}: {score:.4f}")
 
 
 def _train_flags(flags: Flags) -> None:
@@ -144,7 +147,11 @@ def _score(args: argparse.Namespace) -> None:
 
 
 def _score_sentences(args: argparse.Namespace) -> None:
-    refused = [name for name in ("carry_state", "columns", "skip_bad", "predictions", "json") if getattr(args, name)]
+    refused = [
+        name
+        for name in ("carry_state", "columns", "skip_bad", "positive", "predictions", "json")
+        if getattr(args, name)
+    ]
     if refused:
         flag = f"--{refused[0].replace('_', '-')}"
         reason = (
@@ -165,14 +172,17 @@ def _print_figures(figures: dict) -> None:
         if isinstance(value, int | float):
             shown = f"{value:.4f}" if isinstance(value, float) else f"{value:,}"
             note = f"   95% of resamples: {interval[0]:.4f} to {interval[1]:.4f}" if name == metric and interval else ""
-            print(f"{name.replace('_', ' '):20} {shown}{note}")
+            of = f" of {figures[f'{name}_of']}" if f"{name}_of" in figures else ""
+            print(f"{name.replace('_', ' ') + of:20} {shown}{note}")
     if figures.get("table"):
         print(f"\n{table(figures['table'])}")
     if figures.get("worst"):
         print("\nworst")
     for entry in figures.get("worst", ()):
-        print(f"  {entry['source']}\n    {short(entry['input'])}")
-        print(f"    expected  {short(entry['expected'])}\n    answered  {short(entry['answer'])}")
+        texts = entry.get("texts") or [entry["input"]]
+        print("\n    ".join([f"  {entry['source']}", *map(short, texts)]))
+        confidence = f"   ({entry['confidence']:.1%} sure)" if "confidence" in entry else ""
+        print(f"    expected  {short(entry['expected'])}\n    answered  {short(entry['answer'])}{confidence}")
     if figures.get("skipped"):
         from keras_ctxrep.text.files import skipped_rows
 
@@ -180,9 +190,9 @@ def _print_figures(figures: dict) -> None:
 
 
 def _score_flags(flags: Flags) -> None:
-    flags.add("folder", FOLDER)
+    flags.add("folder", f"{FOLDER}; of a task model also a SavedModel folder or a .tflite file")
     flags.add("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
-    flags.add_options(options.Rows)
+    flags.add_options(options.Scoring)
     flags.add("--predictions", "write the predictions here, one JSON object a line", metavar="FILE.jsonl")
     flags.add("--json", "print one JSON object", action="store_true", default=None)
     flags.add(

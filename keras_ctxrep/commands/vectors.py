@@ -123,8 +123,14 @@ COMMANDS = {
         _embed,
         _embed_flags,
         "write the vectors of sentences to a file",
-        "One sentence a line in; one array per sentence out, under '0', '1', ...: (layers, tokens, width), or\n"
-        "(tokens, width) for mix and top, (width,) for mean.",
+        "One sentence a line in; one array per sentence out, under '0', '1', ...: by --layers\n\n"
+        "  all     (layers, tokens, width)  every layer, from 0, without context, to the top; --layer-numbers chooses\n"
+        "  mix     (tokens, width)          the sum of the layers by trained weights, without such their mean\n"
+        "  top     (tokens, width)          the last layer\n"
+        "  mean    (width,)                 the mean of the mix over the tokens: a vector of the sentence\n"
+        "  pooled  (width,)                 the encoder's own vector of the sentence, or the mean of the top layer\n\n"
+        "Tokens are words (ELMo, static vectors) or word pieces without markers (BERT; --words: words). All layers of\n"
+        "many sentences are large: --layers mix or top, --layer-numbers and --dtype float16 write less.",
     ),
     "neighbours": Command(
         _neighbours,

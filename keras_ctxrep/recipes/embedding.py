@@ -5,7 +5,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import elmo
 from keras_ctxrep.options import Embedding
 from keras_ctxrep.text.bundle import Bundle, written_whole
-from keras_ctxrep.text.features import CharacterFeatures, Reads, Row
+from keras_ctxrep.text.features import CharacterFeatures, Reads, Row, WordPieceFeatures
 from keras_ctxrep.text.tokens import Characters, read_vocab
 
 
@@ -37,10 +37,12 @@ def embed(
         progress: called with the number of sentences written.
         given: fields of `options.Embedding`. `layers` is "all": (N, T, D); "mix": their scalar mix (trained, in a model
             that has one; else the mean, with a warning), (T, D); "top": (T, D); "mean": the mean of the mix over the
-            tokens, (D,). With `words` BERT gives one vector per word, that of its first piece, and otherwise one per
-            piece, without [CLS] and [SEP]. With `carry_state` each sentence begins where the one `batch_size` before it
-            ended, as in bilm-tf and AllenNLP: sentence k of a batch belongs to row k, and a shorter batch continues
-            the first rows; without it no figure depends on `batch_size`.
+            tokens, (D,); "pooled": the encoder's pooled output, or without a pooler the mean of the top layer over the
+            pieces, (D,). With `words` BERT gives one vector per word, that of its first piece or with `pieces="mean"`
+            the mean of its pieces, and otherwise one per piece, without [CLS] and [SEP]. With `carry_state` each
+            sentence begins where the one `batch_size` before it ended, as in bilm-tf and AllenNLP: sentence k of a
+            batch belongs to row k, and a shorter batch continues the first rows; without it no figure depends on
+            `batch_size`.
 
     Returns: the number of sentences.
 
@@ -59,18 +61,35 @@ def embed(
     weights, gamma = learned_mixes(model).get("scalar_mix", (None, 1.0))
     if chosen.layers == "mix" and weights is None:
         warnings.warn(f"{folder}: it has no trained scalar mix; the mean of its layers is used", stacklevel=2)
+    numbers = _layer_numbers(chosen.layer_numbers, model, bundle)
     split = str.split if chosen.words else None
     count = 0
     with written_whole(out) as path, _array_writer(path) as write:
-        for sentence, numbers, layers in vectors(
-            model, bundle, sentences, split, chosen.carry_state, chosen.batch_size, chosen.cache
-        ):
-            if split and len(numbers) < len(split(sentence)):
+        for sentence, words, layers, pooled in _vectors(model, bundle, sentences, split, chosen):
+            if split and len(words) < len(split(sentence)):
                 raise ValueError(f"a word without pieces: {sentence[:60]!r}")
-            write(str(count), _selected(layers, chosen.layers, weights, gamma).astype(np.float32))
+            if chosen.layers == "pooled":
+                array = pooled
+            else:
+                array = _selected(layers if numbers is None else layers[numbers], chosen.layers, weights, gamma)
+            write(str(count), array.astype(chosen.dtype))
             count += 1
             progress(count)
     return count
+
+
+def _layer_numbers(text: str | None, model: keras.Model, bundle: Bundle) -> list[int] | None:
+    """The layers of `options.Embedding.layer_numbers`, counted from 0."""
+    if text is None:
+        return None
+    count = len(_encoder(model, bundle).output["layers"])
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"layer_numbers={text!r}: write numbers with commas between them, e.g. 0,-1") from None
+    if wrong := [number for number in numbers if not -count <= number < count]:
+        raise ValueError(f"layer_numbers={text!r}: no layer {wrong[0]}; this encoder has 0 to {count - 1}")
+    return [number % count for number in numbers]
 
 
 def _selected(vectors: np.ndarray, layers: str, weights: np.ndarray | None, gamma: float) -> np.ndarray:
@@ -109,17 +128,38 @@ def vectors(
     Raises:
         ValueError: a sentence longer than a BERT reads, or an option that the model does not have.
     """
-    features, run = _layers(model, bundle, carry_state, cache)
+    chosen = Embedding(carry_state=carry_state, batch_size=batch_size, cache=cache)
+    return (entry[:3] for entry in _vectors(model, bundle, sentences, split, chosen))
+
+
+def _vectors(
+    model: keras.Model,
+    bundle: Bundle,
+    sentences: Iterable[str],
+    split: Callable[[str], Sequence[str]] | None,
+    chosen: Embedding,
+) -> Iterator[tuple[str, list[int], np.ndarray, np.ndarray]]:
+    """As `vectors`, with a vector of each sentence, (D,): the pooled output, or the mean of the top over the pieces."""
+    features, run = _layers(model, bundle, chosen.carry_state, chosen.cache)
     sentences = iter(sentences)
-    while batch := list(islice(sentences, batch_size)):
+    while batch := list(islice(sentences, chosen.batch_size)):
         rows = features.encode([split(sentence) for sentence in batch] if split else batch)
         for sentence, row in zip(batch, rows, strict=True):
             if row.truncated:
                 raise ValueError(f"longer than the {bundle.max_length} tokens this model reads: {sentence[:60]!r} ...")
-        layers = run(rows)  # (N, B, T, D)
+        layers, pooled = run(rows)  # (N, B, T, D)
         for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):
             positions = {number: at for number, at in enumerate(features.positions(row)) if at is not None}
-            yield sentence, [*positions], layers[:, index, [*positions.values()]]
+            pieces = isinstance(features, WordPieceFeatures)
+            first, end = (1, len(row) - 1) if pieces else (0, len(row))  # without [CLS] and [SEP]
+            if split and pieces and chosen.pieces == "mean":
+                edges = [*positions.values(), end]
+                means = [layers[:, index, a:b].mean(1) for a, b in pairwise(edges)]
+                vectors = np.stack(means, 1) if means else layers[:, index, :0]
+            else:
+                vectors = layers[:, index, [*positions.values()]]
+            mean = layers[-1, index, first:end].mean(0) if end > first else np.zeros(layers.shape[-1])
+            yield sentence, [*positions], vectors, mean if pooled is None else pooled[index]
 
 
 def learned_mixes(model: keras.Model) -> dict[str, tuple[np.ndarray, float]]:
@@ -128,7 +168,7 @@ def learned_mixes(model: keras.Model) -> dict[str, tuple[np.ndarray, float]]:
 
 
 def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None):
-    """A model's features, and a function from rows to its encoder's layers, (N, B, T, D)."""
+    """A model's features, and a function from rows to its encoder's layers, (N, B, T, D), and pooled output or None."""
     bundle = replace(bundle, reads=Reads())  # of a tagger too every piece has a vector
     features, known, table = bundle.features, {}, None
     recurrent = "cells" in bundle.config
@@ -142,11 +182,10 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
         listed = dict.fromkeys([*Characters.MARKERS, *read_vocab(cache)])
         known = {word: number for number, word in enumerate(listed, 1)}
         table = np.pad(elmo.token_vectors(model, features, known), ((1, 0), (0, 0)))
-    encoder = model
     if carry_state or known:
         encoder = elmo.encoder(elmo.Config(**bundle.config), carry_state=carry_state, cache=len(known))
-    elif "layers" not in model.output:  # it has a head
-        encoder = train.build(train.encoder_bundle(model, bundle))
+    else:
+        encoder = _encoder(model, bundle)
     if encoder is not model:
         train.copy_weights(model, encoder, skip=["token_cache"])
     if table is not None:
@@ -154,7 +193,7 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
     call = train.runner(encoder)
     state = np.zeros((0, encoder.input["state"].shape[-1] if carry_state else 0), np.float32)
 
-    def run(rows: Sequence[Row]) -> np.ndarray:
+    def run(rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray | None]:
         nonlocal state
         batch, size = features.collate(rows), len(rows)
         if known:
@@ -167,9 +206,14 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
         outputs = call(batch)
         if carry_state:
             state[:size] = outputs["state"]  # the other rows keep theirs
-        return np.moveaxis(outputs["layers"], 1, 0)
+        return np.moveaxis(outputs["layers"], 1, 0), outputs.get("pooled")
 
     return features, run
+
+
+def _encoder(model: keras.Model, bundle: Bundle) -> keras.Model:
+    """The model itself if it is an encoder; else a new one of its sizes, to which the weights are yet to be copied."""
+    return model if "layers" in model.output else train.build(train.encoder_bundle(model, bundle))
 
 
 class _array_writer:

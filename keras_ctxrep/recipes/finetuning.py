@@ -42,13 +42,14 @@ def finetune(
     out: str | Path,
     task: str = "classify",
     report: Report | None = None,
+    announce: Callable[[str], object] | None = None,
     **given: Any,
 ) -> list[dict]:
     """Fine-tunes an encoder for a task and writes a model folder.
 
     The defaults are those of the papers. BERT (Devlin et al. 2018, appendix A.3): all of it is trained, with AdamW,
     warm-up over 10% of the steps, 3 epochs. ELMo (Peters et al. 2018): the biLM is frozen, its layers are mixed with an
-    L2 penalty of 0.001 on the weights, dropout 0.5. The weights with the best task metric on `dev` are kept, and a
+    L2 penalty of 0.001 on the weights, dropout 0.5. The weights with the best `metric` on `dev` are kept, and a
     threshold of no answer is chosen there. `data` is read again in every epoch and need not fit into memory.
 
     Args:
@@ -57,6 +58,7 @@ def finetune(
         out: the model folder to write; its run.json records data, options and versions.
         task: name of one of `tasks.TASKS`.
         report: called with each evaluation.
+        announce: called once, before the training, with lines about what will be done, and why.
         given: fields of `options.Finetuning`, and of the task's own `Options`.
 
     Returns: the evaluations on `dev`.
@@ -73,22 +75,28 @@ def finetune(
     keras.utils.set_random_seed(job.options.seed)
     survey = job.survey()
     skipped: list[str] | None = [] if job.options.skip_bad else None
-    reader = Reader(job.task, job.options.columns, skipped, survey.labels or None, survey.pairs)
+    reader = Reader(job.task, job.dev_columns, skipped, survey.labels or None, survey.pairs)
     dev_set = list(reader(dev, "validation"))
     if malformed := (survey.skipped or []) + (skipped or []):
         warnings.warn(skipped_rows(malformed), stacklevel=2)
     loss = job.task.loss(job.own, {label: survey.used[label] for label in survey.labels})
     with train.scope(job.options.precision, strategy):
         model, bundle = job.assemble(survey)
+    evaluate = _evaluation(bundle, dev_set, job.options.batch_size)
+    if (metric := job.options.metric) is not None:
+        evaluate = _by_metric(evaluate, metric, metric in job.task.smaller)
+        evaluate(model)  # an error is raised before the training
     rows = job.batch_rows(survey.count, strategy.num_replicas_in_sync)
     schedule = job.schedule(bundle, survey.count, rows)
     examples = in_random_order(lambda: job.examples(bundle), job.options.seed)
     run = job.run()
+    if announce is not None and is_chief(strategy):
+        announce(job.plan(survey, dev_set, bundle, schedule, rows))
     Path(out).mkdir(parents=True, exist_ok=True)
     history = train.fit(
         model,
         partial(batches, bundle, examples, rows, job.options.seed),
-        _evaluation(bundle, dev_set, job.options.batch_size),
+        evaluate,
         loss=loss,
         folder=out,
         identity=run.identity,
@@ -142,11 +150,19 @@ class Job:
             raise ValueError(f"{out}: the encoder's own folder; choose another one to write to")
         self.data, self.dev = (part if isinstance(part, str | Path) else list(part) for part in (data, dev))
         self.encoder = encoder
+        metric, known_metrics = self.options.metric, self.task.metrics
+        if metric is not None and metric not in known_metrics:
+            raise ValueError(f"metric={metric!r}: the task {task!r} has {', '.join(known_metrics)}")
         self.distances: dict[str, int] = {}  # layer of the encoder -> that from the head, from 1; `assemble` sets them
 
     @property
     def name(self) -> str:
         return str(self.data) if isinstance(self.data, str | Path) else f"{len(self.data)} examples"
+
+    @property
+    def dev_columns(self) -> Mapping[str, str] | None:
+        chosen = self.options
+        return chosen.columns if chosen.dev_columns is None else chosen.dev_columns
 
     def check(self) -> None:
         """Raises a ValueError for options that do not fit the encoder."""
@@ -223,6 +239,7 @@ class Job:
         settings = self.task.settings(self.own, survey.traits)
         head = self._head(bundle) | self.task.head_options(self.own)
         bundle = replace(bundle, task=self.task.name, labels=survey.labels, head=head, settings=settings)
+        bundle = replace(bundle, columns=dict(self.options.columns or {}))
         model = train.finish(model, bundle)
         if weights is not None:
             model.get_layer(_EXTRA_EMBEDDINGS).set_weights(weights)
@@ -295,13 +312,46 @@ class Job:
             epochs = chosen.epochs or family.epochs
             plan |= {
                 "steps": max(1, round(epochs * count / batch_rows)),
-                "evaluations": chosen.evaluations or max(1, math.ceil(epochs)),
+                "evaluations": chosen.evaluations or epochs,  # at the end of each, and of the run
                 # with one evaluation per epoch
                 "patience": chosen.patience or (None if chosen.evaluations else 3),
             }
         factors = {name: chosen.layer_decay**distance for name, distance in self.distances.items()}
         starts = self._starts(count / batch_rows, plan["steps"])
         return plan | {"optimizer": partial(AdamW, factors=factors, starts=starts)}
+
+    def plan(self, survey: _Survey, dev_set: list, bundle: Bundle, schedule: Mapping[str, Any], rows: int) -> str:
+        """Lines about the run: data, labels, length, encoder, rate, steps and evaluations, and where they come from."""
+        chosen, family = self.options, FAMILIES[bundle.family]
+        cut = sum(row.truncated for row, _ in encoded(bundle, dev_set))
+        network = f"{bundle.stack['kind']} over " if bundle.stack else ""
+        trained = (
+            "frozen"
+            if self._frozen(family)
+            else f"low-rank updates of rank {chosen.lora}"
+            if chosen.lora
+            else "trained"
+        )
+        steps, minutes, evaluations = schedule["steps"], schedule["minutes"], schedule["evaluations"]
+        epochs = chosen.epochs or family.epochs
+        run = f"{minutes:g} minutes" if steps is None else f"{steps:,} steps of {rows} rows"
+        if steps is not None and chosen.steps is None:
+            run += f", {epochs:g} epochs" + ("" if chosen.epochs else f" (default for {bundle.family})")
+        by_epoch = steps is not None and chosen.steps is None and chosen.evaluations is None
+        times = "at the end of every epoch" if by_epoch else f"{evaluations:g} times, evenly spaced"
+        patience = f", ended after {schedule['patience']} without improvement" if schedule["patience"] else ""
+        length = "given" if chosen.max_length else "as the task needs" if self.task.max_length else "as the encoder"
+        metric = chosen.metric or "the main metric"
+        lines = {
+            "data": f"{survey.count:,} rows of {self.name}; {len(dev_set):,} of {_shown(self.dev)} to choose by",
+            "labels": _counted(survey.used, survey.labels),
+            "length": f"{bundle.max_length} tokens ({length}); {cut:,} of the development texts are longer, so cut",
+            "encoder": f"{network}{self.encoder} ({bundle.family}), {trained}{_default(chosen.freeze is None)}",
+            "rate": f"{schedule['learning_rate']:.3g}{_default(chosen.learning_rate is None)}, {chosen.decay} decay",
+            "run": run,
+            "evaluated": f"{times}{patience}; the best by {metric} is kept",
+        }
+        return "\n".join(f"{name + ':':10} {text}" for name, text in lines.items() if text)
 
     def _starts(self, epoch: float, steps: int | None) -> dict[str, int]:
         """Layer of the encoder -> the step from which on it is trained.
@@ -329,6 +379,20 @@ class Job:
         encoder = self.encoder if self.encoder == WORDS else Path(self.encoder)
         sources = {"data": _source(self.data), "dev": _source(self.dev)}
         return Run.of("finetune", self.options, task=self.task.name, encoder=encoder, **sources, **self.own.plain())
+
+
+def _default(chosen: bool) -> str:
+    return " (default)" if chosen else ""
+
+
+def _shown(data: Data) -> str:
+    return str(data) if isinstance(data, str | Path) else "examples in memory"
+
+
+def _counted(used: Counter, labels: tuple[str, ...]) -> str:
+    """The first ten labels and how often they are used; "" if there are none."""
+    shown = ", ".join(f"{label} {used[label]:,}" for label in labels[:10])
+    return f"{len(labels)}: {shown}{', ...' if len(labels) > 10 else ''}" if labels else ""
 
 
 def _source(data: Data) -> Any:
@@ -369,3 +433,20 @@ def _evaluation(bundle: Bundle, examples: list, batch_size: int) -> Callable[[ke
         return predictor.task.evaluate(examples, predictor.ask(examples), bundle.labels, interval=False).scores
 
     return evaluate
+
+
+def _by_metric(evaluate: Callable, metric: str, smaller: bool) -> Callable[[keras.Model], Any]:
+    """An evaluation by another metric than the main one; if its smaller values are better, with the value to minimise.
+
+    Raises:
+        ValueError: (the function) there is no such figure of these examples.
+    """
+
+    def evaluate_by_metric(model: keras.Model) -> Any:
+        figures = evaluate(model)
+        if metric not in figures:
+            raise ValueError(f"metric={metric!r}: no figure of these labels and data; they have {', '.join(figures)}")
+        figures = {metric: figures[metric]} | figures
+        return (figures, figures[metric]) if smaller else figures
+
+    return evaluate_by_metric

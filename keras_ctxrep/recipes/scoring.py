@@ -13,6 +13,7 @@ from keras_ctxrep.models import elmo
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.corpora import masked_once, watched
 from keras_ctxrep.recipes.targets import Data, fitting
+from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle, written_whole
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.features import WordPieceFeatures
@@ -34,37 +35,45 @@ def score(
     columns: Mapping[str, str] | None = None,
     skip_bad: bool = False,
     predictions: str | Path | None = None,
+    positive: str | None = None,
 ) -> dict:
-    """A model folder's figures on held-out data.
+    """The figures of a model on held-out data.
 
     A task model: the figures of `tasks.Task.evaluate`, on labelled examples. A biLM: full-softmax perplexity
     forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A BERT pretrainer:
     MLM and NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
 
     Args:
-        folder: the model.
+        folder: the model: a model folder, or of a task model also a SavedModel or a .tflite file.
         data: examples, a file of them or "tfds:NAME:SPLIT", for a task model; a text file for a language model.
         batch_size: texts computed together; no figure depends on it, but with `carry_state`.
         carry_state: a biLM: carry the state through the text in `batch_size` streams, as in training with `unroll` and
             in bilm-tf; else every sentence is scored by itself.
-        columns: names of columns, as of `tasks.Task.read`.
+        columns: names of columns, as of `tasks.Task.read`; those that the model was trained from need none.
         skip_bad: leave malformed examples out, and count them under "skipped", instead of ending with an error.
         predictions: FILE.jsonl to write the predictions to, one object a line, in the order of the examples.
+        positive: a classifier's label, of which "f1" is; None: that of the training, or of two labels the second.
 
     Returns: of a task model {"examples": how many, "metric": the name of the main metric, all metrics
-        by name, "interval": its 95% bootstrap interval, "table": rows of text or None, "worst": the examples
-        that were answered worst, each {"source", "input", "expected", "answer"}}.
+        by name, "f1_of": the label that "f1" is of, where there is one, "interval": its 95% bootstrap interval,
+        "table": rows of text or None, "worst": the examples that were answered worst, each {"source", "input",
+        "expected", "answer"}, with "texts", both texts of a pair, and "confidence" where they exist}.
 
     Raises:
         ValueError: the data is malformed or does not fit the model's task.
     """
+    engine = _exported(folder)
+    if engine is not None:
+        if engine.bundle.task not in tasks.TASKS or carry_state:
+            raise ValueError(f"{folder}: an export of the task {engine.bundle.task!r}: score the model folder it is of")
+        return _score_task(engine, data, columns, skip_bad, predictions, positive)
     model, bundle = train.load(folder)
     if carry_state and bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
     if bundle.task in tasks.TASKS:
         predictor = Predictor(bundle, train.runner(model), batch_size)
-        return _score_task(predictor, data, columns, skip_bad, predictions)
-    if columns or skip_bad or predictions:
+        return _score_task(predictor, data, columns, skip_bad, predictions, positive)
+    if columns or skip_bad or predictions or positive:
         raise ValueError(
             f"{folder}: its task is {bundle.task!r}; columns, skip_bad and predictions are for task models"
         )
@@ -74,6 +83,16 @@ def score(
         raise ValueError(f"{folder}: an encoder alone has no score; fine-tune it with `ctxrep train`")
     score_text = _CARRYING[bundle.task] if carry_state else _PRETRAINING[bundle.task]
     return score_text(model, bundle, data, batch_size)
+
+
+def _exported(path: str | Path) -> Predictor | None:
+    """The predictor of a .tflite file or a SavedModel; None of a model folder, or of what is none of these."""
+    from keras_ctxrep_tflite.compare import open_engine
+
+    path = Path(path)
+    versions = [path, *path.iterdir()] if path.is_dir() and not (path / bundles.NAME).is_file() else []
+    saved_model = any((version / "saved_model.pb").is_file() for version in versions)
+    return open_engine(path).predictor if saved_model or path.suffix == ".tflite" else None
 
 
 def _score_language_model(model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
@@ -103,7 +122,12 @@ def _perplexities(rows: Iterable[tuple], data: str | Path) -> dict:
     }
 
 
-def _score_task(predictor: Predictor, data: Data, columns, skip_bad: bool, predictions: str | Path | None) -> dict:
+def _score_task(
+    predictor: Predictor, data: Data, columns, skip_bad: bool, predictions: str | Path | None, positive: str | None
+) -> dict:
+    if positive is not None:
+        bundle = predictor.task.with_positive(predictor.bundle, positive)
+        predictor = Predictor(bundle, predictor.run, predictor.batch_size, predictor.raw)
     task, bundle, skipped = predictor.task, predictor.bundle, [] if skip_bad else None
     examples = list(fitting(bundle, data, columns, skipped, "validation"))
     answers = predictor.ask(examples)
@@ -115,6 +139,7 @@ def _score_task(predictor: Predictor, data: Data, columns, skip_bad: bool, predi
     return (
         {"examples": len(examples), "metric": report.metric}
         | report.scores
+        | {f"{name}_of": label for name, label in report.of.items()}
         | {"interval": list(report.interval or ()), "table": report.table, "worst": worst}
         | ({} if skipped is None else {"skipped": skipped})
     )

@@ -32,12 +32,14 @@ class Row:
         metric: name of the main metric on the development data.
         scores: its value in the run of each seed, of the weights that were kept.
         folders: the model folder of each run.
+        smaller: whether a smaller value is better.
     """
 
     values: Mapping[str, Any]
     metric: str
     scores: tuple[float, ...]
     folders: tuple[Path, ...]
+    smaller: bool = False
 
     @property
     def mean(self) -> float:
@@ -51,7 +53,7 @@ class Row:
     @property
     def best(self) -> Path:
         """The folder of the best seed, of equals the first."""
-        return self.folders[self.scores.index(max(self.scores))]
+        return self.folders[self.scores.index((min if self.smaller else max)(self.scores))]
 
 
 def sweep(
@@ -98,7 +100,7 @@ def sweep(
         if not done:
             run.train(report)
     rows = [_row([run for run in runs if run.values == values]) for values in combinations]
-    rows.sort(key=lambda row: -row.mean)  # stable: of equals the first
+    rows.sort(key=lambda row: row.mean if row.smaller else -row.mean)  # stable: of equals the first
     _write(rows, Path(out), first)
     train.save(out, *train.load(rows[0].best))
     with written_whole(Path(out) / NAME) as path:
@@ -130,7 +132,7 @@ class _Run:
             self._arguments["tensorboard"] = Path(given["tensorboard"]) / self.folder.name
         job = Job.of(**self._arguments)
         job.check()
-        self.identity = job.run().identity
+        self.identity, self.task = job.run().identity, job.task
 
     def train(self, report: Report | None) -> None:
         try:
@@ -143,7 +145,8 @@ class _Run:
         """Name and value of the main metric, of the best evaluation."""
         history = json.loads((self.folder / NAME).read_text(encoding="utf-8"))["history"]
         metric = next(name for name in history[0] if name.startswith("val_"))
-        return metric.removeprefix("val_"), max(entry[metric] for entry in history)
+        name = metric.removeprefix("val_")
+        return name, self.task.best(name, (entry[metric] for entry in history))
 
 
 def _check(grid: Mapping[str, Sequence], seeds: int) -> None:
@@ -168,7 +171,8 @@ def _in_memory(name: str, value: Any) -> bool:
 
 def _row(runs: Sequence[_Run]) -> Row:
     metrics, scores = zip(*(run.score() for run in runs), strict=True)
-    return Row(runs[0].values, metrics[0], scores, tuple(run.folder for run in runs))
+    smaller = metrics[0] in runs[0].task.smaller
+    return Row(runs[0].values, metrics[0], scores, tuple(run.folder for run in runs), smaller)
 
 
 def _write(rows: Sequence[Row], out: Path, first_seed: int) -> None:

@@ -60,7 +60,12 @@ class Reader:
                 continue
             source = example.source or repr(str(self.task.query(example).text))[:60]
             if self.skipped is None:
-                raise ValueError(f"{source}: {message}")
+                remedy = ""
+                if isinstance(data, str | Path) and self.task.labels_of(example) is None:
+                    remedy = (
+                        f": --columns {self.task.labelled[0]}=NAME names its column, --skip-bad leaves such rows out"
+                    )
+                raise ValueError(f"{source}: {message}{remedy}")
             self.skipped.append(f"{source}: {message}")
 
     def _problem(self, example: Any, pair: bool, pairs: bool) -> str | None:
@@ -85,7 +90,7 @@ def fitting(
 ) -> Iterator[Any]:
     """The examples that a model can learn from or be compared with, as of `Reader`."""
     pairs = bundle.pairs and not bundle.reads.windows
-    return Reader(tasks.get(bundle.task), columns, skipped, bundle.labels or None, pairs)(data, split)
+    return Reader(tasks.of_model(bundle), columns, skipped, bundle.labels or None, pairs)(data, split)
 
 
 def in_random_order(source: Callable[[], Iterable], seed: int) -> Callable[[int], Iterator]:

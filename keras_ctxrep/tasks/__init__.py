@@ -13,8 +13,9 @@ from keras_ctxrep.tasks.regress import Regress
 from keras_ctxrep.tasks.semantic_roles import SemanticRoles
 from keras_ctxrep.tasks.tag import Tag
 from keras_ctxrep.tasks.task import Query, Report, Task
+from keras_ctxrep.text.bundle import Bundle
 
-__all__ = ["SERVED", "TASKS", "Query", "Report", "Task", "bundle_fields", "get"]
+__all__ = ["SERVED", "TASKS", "Query", "Report", "Task", "bundle_fields", "get", "of_model"]
 
 # the tasks of `ctxrep train`
 TASKS: Mapping[str, Task] = {
@@ -44,6 +45,19 @@ def get(name: str) -> Task:
     if name not in SERVED:
         raise ValueError(f"task {name!r}: one of {', '.join(SERVED)}")
     return SERVED[name]
+
+
+def of_model(bundle: Bundle) -> Task:
+    """The task of a model, which also knows the columns that the model was trained from.
+
+    Raises:
+        ValueError: the model has no answers.
+
+    >>> bundle = Bundle("elmo", "classify", {}, 8, columns={"text": "Subject"})
+    >>> of_model(bundle).columns["text"][:2]
+    ('Subject', 'text')
+    """
+    return get(bundle.task).of_model(bundle)
 
 
 def bundle_fields(name: str, pair: bool = False, **settings: Any) -> dict[str, Any]:

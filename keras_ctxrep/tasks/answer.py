@@ -44,6 +44,8 @@ class Answer(Task):
     """The span of a context that answers a question, or none."""
 
     name = "answer"
+    agrees = "the same answer"
+    metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match", "has_answer_f1", "no_answer_f1")
     help = "the span that answers a question: SQuAD's JSON, or question, context, answers"
     outputs: ClassVar[Mapping[str, str]] = {
         "answer": "the answer, empty if the context has none",
@@ -56,6 +58,7 @@ class Answer(Task):
         name: (name,) for name in ("question", "context", "answers", "id", "is_impossible")
     }
     gold = "answers"
+    labelled: ClassVar[tuple[str, ...]] = ("answers", "is_impossible")
     reads = Reads(pair=True, windows=True)
     Options = Options
     max_length = 384
@@ -133,6 +136,15 @@ class Answer(Task):
         figures = {name: float(output[name]) for name in ("score", "null_score")}
         return {"answer": bytes(output["answer"]).decode("utf-8")} | offsets | figures
 
+    def own_fields(self, row):
+        """Without the context and the answers, if the question has an id."""
+        own, (key,) = super().own_fields(row), self.columns["id"][-1:]
+        long = ("context", "answers", "is_impossible")
+        return {name: value for name, value in own.items() if name not in long} if key in own else own
+
+    def cells(self, answer):
+        return {"prediction": answer.get("answer")} | {name: answer.get(name) for name in ("start", "end", "score")}
+
     def figures(self, expected, answers, labels) -> Figures:
         truths = [[text for text, _ in example.answers] for example in expected]
         predicted = [answer.get("answer") for answer in answers]
@@ -148,7 +160,8 @@ class Answer(Task):
 
     def shown(self, example, answer):
         expected = " | ".join(dict.fromkeys(text for text, _ in example.answers)) or "(none)"
-        return {"input": example.question, "expected": expected, "answer": answer.get("error") or answer["answer"]}
+        shown = {"input": example.question, "expected": expected, "answer": answer.get("error") or answer["answer"]}
+        return shown | {"texts": [example.question, example.context]}
 
     def agreement(self, reference, answer):
         return [(reference["answer"] == answer["answer"], abs(reference["score"] - answer["score"]))]

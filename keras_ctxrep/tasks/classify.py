@@ -1,5 +1,6 @@
 """Classification: one label for a text or a pair of texts."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -133,14 +134,20 @@ class TextTask(Task):
 
 
 def class_name(value: Any) -> str | None:
-    """The name of a class from what a column or key holds.
+    """The name of a class from what a column or key holds, without spaces around it; 1.0 is one, 0.5 is none.
 
-    >>> class_name(3), class_name("")
-    ('3', None)
+    >>> class_name(3), class_name(1.0), class_name("")
+    ('3', '1.0', None)
     """
-    if isinstance(value, dict | list | float):
+    if isinstance(value, dict | list) or (isinstance(value, float) and not value.is_integer()):
         raise ValueError(f"label {value!r}: a class label is a string or a whole number")
-    return None if value in (None, "") else checked_text(str(value))
+    if value is None:
+        return None
+    text = checked_text(str(value))
+    name = text.strip()
+    if name and name != text:
+        warnings.warn(f"label {text!r}: the spaces around it are left out", stacklevel=2)
+    return name or None
 
 
 def label_smoothing() -> float:
@@ -150,8 +157,8 @@ def label_smoothing() -> float:
 
 
 @dataclass(frozen=True)
-class Options(options.Options):
-    """Options of classifiers."""
+class LossOptions(options.Options):
+    """Options of a classifier's loss."""
 
     label_smoothing: float = label_smoothing()
     class_weights: Mapping[str, float] | str | None = option(
@@ -171,12 +178,22 @@ class Options(options.Options):
             check_value(f"class_weights: {label}", weight, {"above": 0})
 
 
+@dataclass(frozen=True)
+class Options(LossOptions):
+    """Options of classifiers."""
+
+    positive: str | None = option(
+        None, "the label of which `f1` is reported (default: of two labels the second in order)", metavar="LABEL"
+    )
+
+
 class Classify(TextTask):
     """One of several classes."""
 
     name = "classify"
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews", "f1")
     help = "one label for a text or a pair: text, label[, pair]"
-    Options = Options
+    Options: type[options.Options] = Options
     example_api = "classify"
     sums_to_one = True
     outputs: ClassVar[Mapping[str, str]] = {
@@ -184,6 +201,20 @@ class Classify(TextTask):
         "score": "its probability",
         "probabilities": "of every label, in their order in the model card",
     }
+    positive: str | None = None  # of a model: the label of which `f1` is reported
+
+    def of_model(self, bundle):
+        task = super().of_model(bundle)
+        vars(task)["positive"] = bundle.settings.get("positive")
+        return task
+
+    def with_positive(self, bundle, label):
+        if label not in bundle.labels:
+            raise ValueError(f"positive={label!r}: no label of this model, which has {', '.join(bundle.labels)}")
+        return replace(bundle, settings=bundle.settings | {"positive": label})
+
+    def settings(self, options, traits):
+        return {} if options.positive is None else {"positive": options.positive}
 
     def label(self, value):
         return class_name(value)
@@ -213,6 +244,9 @@ class Classify(TextTask):
             weights = {label: sum(counts.values()) / (len(counts) * count) for label, count in counts.items() if count}
         if unknown := sorted(set(weights or ()) - set(counts)):
             raise ValueError(f"class_weights: {unknown[0]!r} is no label of the data, which has {', '.join(counts)}")
+        positive = getattr(options, "positive", None)
+        if positive is not None and positive not in counts:
+            raise ValueError(f"positive={positive!r}: no label of the data, which has {', '.join(counts)}")
         by_class = [weights.get(label, 1.0) for label in counts] if weights else None
         return cross_entropy(options.label_smoothing, by_class)
 
@@ -234,13 +268,15 @@ class Classify(TextTask):
             "macro_f1": scores.f1(gold, predicted, [label for label in labels if label in {*gold, *predicted}]),
             "matthews": scores.matthews(gold, predicted),
         }
-        if len(labels) == 2:
-            figures["f1"] = scores.f1(gold, predicted, labels[1:])
+        positive = labels[1] if self.positive is None and len(labels) == 2 else self.positive
+        if positive is not None:
+            figures["f1"] = scores.f1(gold, predicted, [positive])
         columns = [*labels, *([None] if None in predicted else [])]
         counts = scores.confusion(gold, predicted, columns)[: len(labels)].tolist()
-        table = [["", *(label or "(none)" for label in columns)]]
+        table = [["expected \\ answered", *(label or "(none)" for label in columns)]]
         table += [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
-        return Figures(figures, ~right * (1 + np.array(doubt)), lambda drawn: right[drawn].mean(), table)
+        of = {} if positive is None else {"f1": positive}
+        return Figures(figures, ~right * (1 + np.array(doubt)), lambda drawn: right[drawn].mean(), table, of)
 
     def summary(self, answer):
         return answer.get("error") or answer["label"]

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_ctxrep.tasks.classify import Classify
-from keras_ctxrep.tasks.task import Figures, Query, f1_of
+from keras_ctxrep.tasks.classify import Classify, LossOptions
+from keras_ctxrep.tasks.task import Figures, Query, Task, confidence, f1_of
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.features import Reads, Span
 
@@ -44,6 +44,7 @@ class Coreference(Classify):
     """
 
     name = "coreference"
+    metrics: ClassVar[tuple[str, ...]] = ("f1", "masculine_f1", "feminine_f1", "precision", "recall", "accuracy")
     help = "which of two names a pronoun means: GAP's columns, or text, pronoun, a, b and their offsets"
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "text": ("text", "Text"),
@@ -51,8 +52,12 @@ class Coreference(Classify):
         **{f"{name}_offset": (f"{name}_offset", f"{name.capitalize()}-offset") for name in ("pronoun", "a", "b")},
         **{f"{name}_coref": (f"{name}_coref", f"{name.capitalize()}-coref") for name in ("a", "b")},
     }
+    labelled: ClassVar[tuple[str, ...]] = ("a_coref", "b_coref")
     reads = Reads(marks=3)
     max_length = 256
+    Options = LossOptions
+    settings = Task.settings
+    with_positive = Task.with_positive
 
     def examples(self, row, source="", columns=None) -> Iterator[Any]:
         text = self.text(row, "text", columns)
@@ -97,6 +102,9 @@ class Coreference(Classify):
         answer = super().answer(bundle, query, scores)
         return {"label": answer["label"], "name": _name(query, answer["label"])} | answer
 
+    def cells(self, answer):
+        return {"prediction": answer.get("label"), "name": answer.get("name"), "score": answer.get("score")}
+
     def figures(self, expected: Sequence[Any], answers, labels) -> Figures:
         counts = np.array([_counts(e.label, a.get("label")) for e, a in zip(expected, answers, strict=True)])
         spoken = [example.text[slice(*example.pronoun)].lower() for example in expected]
@@ -114,7 +122,8 @@ class Coreference(Classify):
         begin, end = example.pronoun
         text = f"{example.text[max(0, begin - 60) : begin]}[{example.text[begin:end]}]{example.text[end : end + 20]}"
         expected = _name(query, example.label) or "neither"
-        return {"input": text, "expected": expected, "answer": answer.get("error") or answer["name"] or "neither"}
+        shown = {"input": text, "expected": expected, "answer": answer.get("error") or answer["name"] or "neither"}
+        return shown | confidence(answer)
 
 
 def _name(query: Query, label: str | None) -> str | None:

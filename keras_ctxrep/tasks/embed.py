@@ -24,5 +24,8 @@ class Embed(Task):
         if not bundle.config.get("pooler", True):
             raise ValueError("this encoder has no pooler, so no vector of a text; use `ctxrep embed`")
 
+    def cells(self, answer):
+        return {"prediction": " ".join(f"{number:.6g}" for number in answer.get("vector", ()))}
+
     def decode(self, bundle, query, rows, outputs):
         return {"vector": np.asarray(outputs[0]["pooled"]).tolist()}

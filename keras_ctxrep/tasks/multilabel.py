@@ -15,6 +15,8 @@ class Multilabel(TextTask):
     """Any number of labels, each by itself."""
 
     name = "multilabel"
+    agrees = "all labels of a text are the same"
+    metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
     help = "any number of labels: text, label (a,b,c)[, pair]"
     example_api = "classify"
     outputs: ClassVar[Mapping[str, str]] = {
@@ -62,6 +64,9 @@ class Multilabel(TextTask):
     def answer(self, bundle, query, scores):
         named = dict(zip(bundle.labels, map(float, scores), strict=True))
         return {"labels": [label for label, p in named.items() if p >= THRESHOLD], "probabilities": named}
+
+    def cells(self, answer):
+        return {"prediction": ",".join(answer.get("labels", ()))}
 
     def figures(self, expected, answers, labels) -> Figures:
         gold, predicted = [example.label for example in expected], [answer.get("labels", ()) for answer in answers]

@@ -18,6 +18,9 @@ class Regress(TextTask):
     """A number."""
 
     name = "regress"
+    agrees = f"values within {TOLERANCE:.0%} of the reference's, or within {TOLERANCE} of one below 1"
+    metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
+    smaller: ClassVar[tuple[str, ...]] = ("mean_squared_error",)
     help = "a number for a text or a pair: text, label[, pair]"
     example_api = "regress"
     scored = "value"
@@ -60,6 +63,9 @@ class Regress(TextTask):
 
     def answer(self, bundle, query, scores):
         return {"value": float(scores[0])}
+
+    def cells(self, answer):
+        return {"prediction": answer.get("value")}
 
     def figures(self, expected, answers, labels) -> Figures:
         for example, answer in zip(expected, answers, strict=True):

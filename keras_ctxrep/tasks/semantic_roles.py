@@ -42,6 +42,8 @@ class SemanticRoles(Tag):
     """
 
     name = "semantic_roles"
+    agrees = "the same label of a word"
+    metrics: ClassVar[tuple[str, ...]] = ("span_f1", "precision", "recall", "token_accuracy")
     help = "the arguments of a predicate: CoNLL with a BIO column per predicate, or words, predicate, tags"
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "text": ("words", "tokens"),
@@ -51,20 +53,37 @@ class SemanticRoles(Tag):
     reads = Reads(words=True, marks=1, indicate=True)
 
     def _conll(self, path, columns) -> files.Rows:
-        numbers = files.conll_columns(path, columns)
+        files.conll_columns(path, columns)  # to check them
         for number, sentence in files.conll(path):
-            yield number, partial(_predicates, sentence, numbers.get("text", 0), numbers.get("predicate", 2))
+            yield number, partial(self._predicates, sentence, columns)
 
     def examples(self, row, source="", columns=None) -> Iterator[Roles]:
-        if isinstance(row, _Sentence):
+        if isinstance(row, files.Sentence):
             words = checked_words(row["words"])
-            for predicate, tags in row["predicates"]:
+            for number, predicate in enumerate(row["predicates"]):
+                tags = row["tags"][number] if row.get("tags") else None
                 yield Roles(words, predicate, checked_tags(words, tags), source)
             return
         words, predicate = checked_words(self.value(row, "text", columns)), self.value(row, "predicate", columns)
         if isinstance(predicate, bool) or not isinstance(predicate, int) or not 0 <= predicate < len(words):
             raise ValueError(f"predicate {predicate!r}: the number of its word, 0 to {len(words) - 1}, is needed")
         yield Roles(words, predicate, checked_tags(words, self.value(row, "label", columns)), source)
+
+    def _predicates(self, sentence, columns) -> files.Sentence:
+        """Of a CoNLL sentence its words, the numbers of its predicates, and a column of tags for each, or none."""
+        tokens = sentence()["tokens"]
+        numbers = self.numbers(columns, len(tokens[0]))
+        text, predicate = numbers.get("text", 0), numbers.get("predicate", 2)
+        frames = files.column(tokens, predicate)
+        predicates = [number for number, frame in enumerate(frames) if frame != NONE]
+        behind = len(tokens[0]) - predicate - 1
+        if behind not in (0, len(predicates)):
+            raise ValueError(
+                f"{len(predicates)} predicates in column {predicate + 1} (a word that is none has {NONE!r}) and "
+                f"{behind} columns of tags behind it"
+            )
+        tags = [files.column(tokens, predicate + 1 + order) for order in range(behind)]
+        return files.Sentence(tokens, words=files.column(tokens, text), predicates=predicates, tags=tags)
 
     def query(self, example):
         return Query(example.words, None, ((example.predicate, example.predicate + 1),))
@@ -105,21 +124,3 @@ def is_span(span: Any, length: int) -> TypeGuard[list[int]]:
     (True, False)
     """
     return isinstance(span, list) and [type(edge) for edge in span] == [int, int] and 0 <= span[0] < span[1] <= length
-
-
-class _Sentence(dict[str, Any]):
-    """The row of a CoNLL sentence: {"words", "predicates": (number of the word, tags) of each}."""
-
-
-def _predicates(sentence, text: int, predicate: int) -> _Sentence:
-    """Of a CoNLL sentence its words, and the number and the tags of each predicate: a column of tags for each."""
-    tokens = sentence()["tokens"]
-    frames = files.column(tokens, predicate)
-    predicates = [number for number, frame in enumerate(frames) if frame != NONE]
-    if len(predicates) != len(tokens[0]) - predicate - 1:
-        raise ValueError(
-            f"{len(predicates)} predicates in column {predicate + 1} (a word that is none has {NONE!r}) and "
-            f"{len(tokens[0]) - predicate - 1} columns of tags behind it"
-        )
-    tags = [files.column(tokens, predicate + 1 + order) for order in range(len(predicates))]
-    return _Sentence(words=files.column(tokens, text), predicates=list(zip(predicates, tags, strict=True)))

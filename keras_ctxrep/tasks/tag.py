@@ -48,6 +48,8 @@ class Tag(Task):
     """One label for each word."""
 
     name = "tag"
+    agrees = "the same label of a word"
+    metrics: ClassVar[tuple[str, ...]] = ("span_f1", "precision", "recall", "token_accuracy", "accuracy", "macro_f1")
     help = "one label for each word: CoNLL columns, or words, tags"
     outputs: ClassVar[Mapping[str, str]] = {
         "words": "the words of the text",
@@ -71,15 +73,24 @@ class Tag(Task):
         return self._conll(path, columns)
 
     def _conll(self, path, columns) -> files.Rows:
-        numbers = files.conll_columns(path, columns)
+        files.conll_columns(path, columns)  # to check them
         for number, sentence in files.conll(path):
-            yield number, partial(self._columns, sentence, numbers, columns)
+            yield number, partial(self._columns, sentence, columns)
 
-    def _columns(self, sentence, numbers, columns) -> dict[str, list[str]]:
+    def numbers(self, columns: Mapping[str, str], width: int) -> dict[str, int]:
+        """Field -> index of its column in a CoNLL file: those given, and the existing ones that a model knows."""
+        known = {field: int(names[0]) - 1 for field, names in self.columns.items() if names[0].isdecimal()}
+        known = {field: number for field, number in known.items() if number < width}
+        return known | {field: int(number) - 1 for field, number in columns.items()}
+
+    def _columns(self, sentence, columns) -> files.Sentence:
         tokens = sentence()["tokens"]
+        numbers = self.numbers(columns, len(tokens[0]))
         word, tag = numbers.get("text", 0), numbers.get("label", len(tokens[0]) - 1)
-        row = {columns.get("text", "words"): files.column(tokens, word)}
-        return row if word == tag else row | {columns.get("label", "tags"): files.column(tokens, tag)}
+        row = files.Sentence(tokens, **{columns.get("text", "words"): files.column(tokens, word)})
+        if word != tag:
+            row[columns.get("label", "tags")] = files.column(tokens, tag)
+        return row
 
     def examples(self, row, source="", columns=None) -> Iterator[Any]:
         words = checked_words(self.value(row, "text", columns))
@@ -193,6 +204,12 @@ class Tag(Task):
         figures = {"accuracy": accuracy, "macro_f1": float(scores.precision_recall_f1(by_tag)[:, 2].mean())}
         table = f1_table(tags, by_tag)
         return Figures(figures, size - right, lambda drawn: right[drawn].sum() / size[drawn].sum(), table)
+
+    def labels_of_words(self, example, answer):
+        return predicted_tags(example, answer)
+
+    def cells(self, answer):
+        return {"prediction": " ".join(word["label"] or "_" for word in answer.get("words", ()))}
 
     def shown(self, example, answer):
         tags = predicted_tags(example, answer)

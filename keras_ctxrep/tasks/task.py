@@ -1,9 +1,10 @@
 """The interface of a task: everything that the rest of the library asks of one, with common defaults."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class Report:
         scores: all metrics by name, the main one included.
         table: rows of text, the first a header: the confusion table (classify), or the metrics of each type (tag).
         worst: indices of up to 10 examples, the worst first.
+        of: metric -> the label that it is of, where that is one.
     """
 
     metric: str
@@ -49,6 +51,7 @@ class Report:
     scores: dict[str, float]
     table: list[list[str]] | None
     worst: list[int]
+    of: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -59,13 +62,14 @@ class Figures:
         scores: metrics by name, the main one first.
         errors: float (examples,), how bad each answer is; 0 is right.
         statistic: indices of examples -> the first figure of these alone, for its interval.
-        table: as of `Report`.
+        table, of: as of `Report`.
     """
 
     scores: dict[str, float]
     errors: np.ndarray
     statistic: Callable[[np.ndarray], float]
     table: list[list[str]] | None = None
+    of: dict[str, str] = field(default_factory=dict)
 
 
 class Task:
@@ -79,7 +83,12 @@ class Task:
         help: one line for the command line: what it is, and its columns.
         columns: field of an example -> names of the columns or keys it is read from; the first one present is taken.
         gold: the attribute of an example that holds the expected answer.
+        labelled: the fields in `columns` that it is read from.
         reads: the inputs it asks of a family.
+        metrics: the figures that may choose the best weights, as of `figures`, which leaves out those that do not
+            apply to the labels.
+        smaller: those of them of which a smaller value is better.
+        agrees: when two engines agree, in a few words.
         Options: a frozen dataclass of its own training options, made with `options.option`.
         max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
         head_dropout: before the head's dense layer; None: as the family has it.
@@ -91,12 +100,29 @@ class Task:
     help: str
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     gold = "label"
+    labelled: ClassVar[tuple[str, ...]] = ("label",)
     reads = Reads()
+    metrics: ClassVar[tuple[str, ...]] = ()
+    smaller: ClassVar[tuple[str, ...]] = ()
+    agrees = "the same label"
     Options: type[options.Options] = options.Options
     max_length: int | None = None
     head_dropout: float | None = None
     example_api: str | None = None
     outputs: ClassVar[Mapping[str, str]] = {}
+
+    def of_model(self, bundle: Bundle) -> Self:
+        """This task as a model has it: it knows the columns that the model was trained from, and reads them first."""
+        task = copy.copy(self)
+        own = {name: bundle.columns[name] for name in self.columns if name in bundle.columns}
+        vars(task)["columns"] = {
+            name: tuple(dict.fromkeys([*_listed(own.get(name)), *names])) for name, names in self.columns.items()
+        }
+        return task
+
+    def best(self, metric: str, values: Iterable[float]) -> float:
+        """The best of some values of a figure."""
+        return min(values) if metric in self.smaller else max(values)
 
     # ------------------------------------------------------------------------------------------------- examples
 
@@ -127,6 +153,22 @@ class Task:
         self.check_columns(columns)
         return self.from_rows(str(path), self.rows(Path(path), columns or {}), columns, skipped)
 
+    def read_unlabelled(
+        self, path: str | Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """The rows of a file, values by name, each with its example, which has no label: none is read.
+
+        Args:
+            path, columns, skipped: as of `read`; the columns of labels need not exist.
+
+        Raises:
+            ValueError: as of `read`.
+        """
+        self.check_columns(columns)
+        columns = {name: column for name, column in (columns or {}).items() if name not in self.labelled}
+        hidden = {name.casefold() for field in self.labelled for name in self.columns[field]} - {*columns.values()}
+        return self._parsed(str(path), self.rows(Path(path), columns), columns, skipped, hidden)
+
     def check_columns(self, columns: Mapping[str, str] | None) -> None:
         """Raises a ValueError unless the task reads such columns."""
         if unknown := set(columns or ()) - set(self.columns):
@@ -150,10 +192,20 @@ class Task:
             rows: (number, function to a row's values by name), see `text.files.Rows`.
             columns, skipped: as of `read`.
         """
+        return (example for _, example in self._parsed(source, rows, columns, skipped))
+
+    def _parsed(
+        self, source: str, rows: files.Rows, columns, skipped: list[str] | None, hidden: Collection[str] = ()
+    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """Rows and their examples, as of `from_rows`; these are made without the values of `hidden`, in lower case."""
         count, first = 0, ""
-        for number, row in rows:
+        for number, read in rows:
             try:
-                examples = list(self.examples(row(), f"{source}:{number}", columns))
+                row = read()
+                bare: Any = copy.copy(row) if hidden else row
+                for name in [name for name in row if hidden and name.casefold() in hidden]:
+                    del bare[name]
+                examples = list(self.examples(bare, f"{source}:{number}", columns))
             except ValueError as error:
                 message = f"{source}:{getattr(error, 'line', number)}: {error}"
                 if skipped is None:
@@ -162,7 +214,7 @@ class Task:
                 first = first or message
             else:
                 count += len(examples)
-                yield from examples
+                yield from ((row, example) for example in examples)
         if not count:
             reason = f"no row of it can be read; the first: {first}" if first else "no examples in it"
             raise ValueError(f"{source}: {reason}")
@@ -183,15 +235,21 @@ class Task:
         raise NotImplementedError
 
     def value(self, row: Mapping[str, Any], name: str, columns: Mapping[str, str] | None) -> Any:
-        """The value of the first column or key present, or None."""
+        """The value of the first column or key present, or None; case is ignored where only one can be meant."""
         names = (columns[name],) if columns and name in columns else self.columns[name]
-        return next((row[key] for key in names if row.get(key) is not None), None)
+        if any(key in row for key in names):
+            return next((row[key] for key in names if row.get(key) is not None), None)
+        key = files.key_of(row, names)
+        return None if key is None else row[key]
 
     def text(self, row: Mapping[str, Any], name: str, columns: Mapping[str, str] | None) -> str:
         """A text that a row must have."""
         value = self.value(row, name, columns)
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"no {name} (key or column {(columns or {}).get(name, name)!r}); found {sorted(row)}")
+            raise ValueError(
+                f"no {name} (key or column {(columns or {}).get(name, name)!r}); found {sorted(row)}: "
+                f"--columns {name}=NAME gives it another name"
+            )
         return files.checked_text(value)
 
     def tokens(self, example: Any) -> Sequence[str]:
@@ -244,6 +302,14 @@ class Task:
             ask: examples -> answers.
         """
         return bundle
+
+    def with_positive(self, bundle: Bundle, label: str) -> Bundle:
+        """The bundle of a model whose `f1` is that of a label.
+
+        Raises:
+            ValueError: it is no classifier, or has no such label.
+        """
+        raise ValueError(f"positive={label!r}: of a classifier alone, and the task is {self.name!r}")
 
     # -------------------------------------------------------------------------------------------------- training
 
@@ -325,6 +391,18 @@ class Task:
         """The answer to a query from the outputs of a SavedModel's raw-string signature."""
         return self.decode(bundle, query, (), (output,))
 
+    def own_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a file's row that are repeated beside a prediction; {} of a row that has no names for them."""
+        return {} if isinstance(row, files.Sentence) else dict(row)
+
+    def cells(self, answer: dict) -> dict[str, Any]:
+        """The answer as values of a table's columns; the same columns for every answer, {"error"} included."""
+        return {"prediction": answer.get("label"), "score": answer.get("score")}
+
+    def labels_of_words(self, example: Any, answer: dict) -> Sequence[str]:
+        """The label of each word of an example that came split, "" if it has none."""
+        raise NotImplementedError
+
     # --------------------------------------------------------------------------------------------------- metrics
 
     def figures(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Figures:
@@ -361,12 +439,18 @@ class Task:
             figures.scores,
             figures.table,
             [int(index) for index in worst if figures.errors[index] > 0],
+            figures.of,
         )
 
     def shown(self, example: Any, answer: dict) -> dict[str, Any]:
-        """An example and its answer in readable form: {"input", "expected", "answer"}."""
+        """An example and its answer in readable form: {"input", "expected", "answer"}.
+
+        With "texts", of a pair the list of both, and "confidence", the answer's probability if it has one.
+        """
         text = example.text if example.pair is None else f"{example.text} | {example.pair}"
-        return {"input": text, "expected": example.label, "answer": self.summary(answer)}
+        shown = {"input": text, "expected": example.label, "answer": self.summary(answer)}
+        texts = {} if example.pair is None else {"texts": [example.text, example.pair]}
+        return shown | texts | confidence(answer)
 
     def summary(self, answer: dict) -> Any:
         """An answer in short."""
@@ -407,6 +491,15 @@ class Task:
     def example_answers_in_graph(self, bundle: Bundle, answers: dict) -> dict:
         """The outputs of a signature for `example_api`, from what `in_graph` gives."""
         raise NotImplementedError
+
+
+def confidence(answer: dict) -> dict[str, float]:
+    """{"confidence"} of an answer with a probability, else {}."""
+    return {"confidence": answer["score"]} if "probabilities" in answer and "score" in answer else {}
+
+
+def _listed(name: str | None) -> list[str]:
+    return [] if name is None else [name]
 
 
 def f1_table(kinds: Sequence[str], counts: np.ndarray) -> list[list[str]]:

@@ -65,6 +65,7 @@ class Bundle:
         reads: what the task reads of a text.
         head: keyword arguments of the head.
         settings: the task's own settings for predictions.
+        columns: names of the columns, or their numbers, in the files that a task model was trained from.
         versions: of the packages that wrote it.
         files: SHA-256 of the files beside it.
     """
@@ -84,6 +85,7 @@ class Bundle:
     stack: dict = field(default_factory=dict)
     extra_embeddings: dict = field(default_factory=dict)
     settings: dict = field(default_factory=dict)
+    columns: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
 
@@ -195,7 +197,8 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
         fields.check_values({name: hint for name, hint in hints.items() if name != "reads"}, content)
         for name, allowed in _CHECKED.items():
             fields.check_values(allowed, content.get(name, {}), f"{name}.")
-        fields.check_values(dict.fromkeys(content.get("files", ()), str), content.get("files", {}), "files.")
+        for name in ("files", "columns"):
+            fields.check_values(dict.fromkeys(content.get(name, ()), str), content.get(name, {}), f"{name}.")
         content["labels"] = tuple(content["labels"])
         bundle = Bundle(**content)
         if bundle.family not in FAMILIES:

@@ -4,10 +4,12 @@ The readers do not depend on a task: a row is a line number for messages and a f
 or raises a ValueError if the row is malformed.
 """
 
+import difflib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from keras_ctxrep.text.corpus import OPENERS, byte_lines
 Rows = Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]
 
 
-def skipped_rows(messages: Sequence[str]) -> str:
+def skipped_rows(messages: Sequence[str], title: str = "malformed rows left out") -> str:
     """A message with the number of skipped rows and the errors of the first 20.
 
     >>> print(skipped_rows(["a.tsv:3: no label"]))
@@ -25,7 +27,7 @@ def skipped_rows(messages: Sequence[str]) -> str:
       a.tsv:3: no label
     """
     rest = [f"and {len(messages) - 20:,} more"] if len(messages) > 20 else []
-    return "\n  ".join([f"malformed rows left out: {len(messages):,}", *messages[:20], *rest])
+    return "\n  ".join([f"{title}: {len(messages):,}", *messages[:20], *rest])
 
 
 class MalformedRow(ValueError):
@@ -45,9 +47,70 @@ def suffix(path: Path) -> str:
     return path.with_suffix("").suffix if path.suffix in OPENERS else path.suffix
 
 
+def key_of(keys: Collection[Any], names: Sequence[str]) -> str | None:
+    """The first of some names that is among the keys; else the only key that equals one of them but for case.
+
+    >>> key_of(["id", "Text"], ["text", "sentence"]), key_of(["TEXT", "Text"], ["text"])
+    ('Text', None)
+    """
+    for name in names:
+        if name in keys:
+            return name
+    folded = {name.casefold() for name in names}
+    similar = [key for key in keys if isinstance(key, str) and key.casefold() in folded]
+    return similar[0] if len(similar) == 1 else None
+
+
 def objects(path: Path) -> Rows:
-    """The objects of a file with one JSON object per line."""
-    return ((number, partial(json_object, raw)) for number, raw in byte_lines(path) if raw.strip())
+    """The objects of a file with one JSON object per line, or of one with an array of objects."""
+    lines = byte_lines(path)
+    first: list[tuple[int, bytes]] = []
+    begin = b""
+    for number, raw in lines:
+        first.append((number, raw))
+        begin += raw.strip()
+        if len(begin) > 1:
+            break
+    if _ARRAY.match(begin.decode("utf-8", "replace")):
+        yield from _array(path, _whole_text(path))
+        return
+    yield from ((number, partial(json_object, raw)) for number, raw in chain(first, lines) if raw.strip())
+
+
+_ARRAY = re.compile(r"\s*\[\s*(?=\{)")  # the begin of an array of objects
+
+
+def _array(path: Path, text: str) -> Rows:
+    """The objects of a JSON array, with their lines."""
+    begin = _ARRAY.match(text)
+    line, counted = 1, 0
+    for start, _, value in _elements(path, text, begin.end() if begin else 0, "an object"):
+        line, counted = line + text.count("\n", counted, start), start
+        yield line, partial(_checked_object, value)
+
+
+def _elements(path: Path, text: str, position: int, kind: str) -> Iterator[tuple[int, int, Any]]:
+    """(begin, end, value) of each element of a JSON array, parsed one at a time.
+
+    Args:
+        path: for messages.
+        text: with the array.
+        position: of its first element, or of its closing bracket.
+        kind: what an element is, for messages.
+    """
+    while text[position : position + 1] != "]":
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, position)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: not JSON: {error}") from None
+        yield position, end, value
+        gap = re.compile(r"\s*(,\s*|(?=\]))").match(text, end)
+        if gap is None:
+            line = text.count("\n", 0, end) + 1
+            raise ValueError(f"{path}:{line}: not JSON: {kind} is followed by {text[end : end + 20]!r}")
+        position = gap.end()
 
 
 def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, str]) -> Rows:
@@ -58,9 +121,12 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
 
     Args:
         path: the file.
-        names: field -> the column names it may have; the first field is required.
+        names: field -> the column names it may have; the first field is required. A number among the names is that of
+            a column in a file without a header; it is used if the header has none of the first field's names.
         columns: field -> its column's name in this file, or its number from "1" on; with numbers the file has no
-            header, and may have more columns.
+            header, and may have more columns, and a row has all of its columns under their numbers.
+
+    Case is ignored in names where only one column is meant.
 
     Raises:
         ValueError: the header lacks a column or has it twice.
@@ -70,44 +136,75 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
     numbers = _numbers(path, columns)
     if numbers is not None:
         width = max(numbers.values()) + 1
-        header = [columns.get(next((name for name, at in numbers.items() if at == i), ""), "") for i in range(width)]
-        yield from ((number, partial(_fields, raw, header, True)) for number, raw in lines if raw)
+        yield from ((number, partial(_numbered, raw, width)) for number, raw in lines if raw)
         return
     for number, raw in lines:
         try:
             header = decoded(raw).split("\t")
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {error}") from None
-        known = {columns[needed]} if needed in columns else set(names[needed])
-        if plain and not columns and not (len(header) > 1 and known & set(header)):
+        number_of_text = next((name for name in names[needed] if name.isdecimal()), None)
+        if number_of_text is not None and needed not in columns and key_of(header, names[needed]) is None:
+            yield from (
+                (at, partial(_numbered, line, int(number_of_text)))
+                for at, line in chain([(number, raw)], lines)
+                if line
+            )
+            return
+        if plain and not columns and (len(header) < 2 or key_of(header, names[needed]) is None):
             yield number, partial(_line, raw, needed)
             yield from ((number, partial(_line, raw, needed)) for number, raw in lines if raw.strip())
             return
-        _check_header(f"{path}:{number}", header, names, columns, known)
+        _check_header(f"{path}:{number}", header, names, columns)
         yield from ((number, partial(_fields, raw, header)) for number, raw in lines if raw)
 
 
-def _check_header(where: str, header: list[str], names: Mapping[str, Sequence[str]], columns, known: set[str]) -> None:
-    if missing := [name for name in columns.values() if name not in header]:
+def _check_header(where: str, header: list[str], names: Mapping[str, Sequence[str]], columns) -> None:
+    if missing := [name for name in columns.values() if key_of(header, [name]) is None]:
         raise ValueError(f"{where}: the header has no column {missing[0]!r}; found {header}")
     used = {*columns.values(), *(alias for aliases in names.values() for alias in aliases)}
     if twice := [name for name in header if name in used and header.count(name) > 1]:
         raise ValueError(f"{where}: the header has {twice[0]!r} twice")
-    if not known & set(header):
-        hint = "; fields are separated by tabs" if len(header) == 1 and "," in header[0] else ""
-        raise ValueError(f"{where}: the header must name a column {next(iter(names))!r}; found {header}{hint}")
+    needed, *others = names
+    if needed in columns or key_of(header, names[needed]) is not None:
+        return
+    message = f"{where}: the header must name a column {needed!r}; found {header}"
+    if len(header) == 1 and "," in header[0]:
+        raise ValueError(f"{message}; fields are separated by tabs")
+    claimed = {columns[name] if name in columns else key_of(header, names[name]) for name in others}
+    free = [name for name in header if name and name not in claimed]
+    nearest = max(free or ["NAME"], key=lambda name: max(_likeness(name, known) for known in names[needed]))
+    raise ValueError(
+        f"{message}. Give its name, e.g. --columns {needed}={_quoted(nearest)}, or, if the file has no header, its "
+        f"number: --columns {needed}=1. Known without it: {', '.join(names[needed])}"
+    )
+
+
+def _likeness(name: str, known: str) -> float:
+    return difflib.SequenceMatcher(None, name.casefold(), known).ratio()
+
+
+def _quoted(name: str) -> str:
+    """A name as it is written in a shell."""
+    return name if re.fullmatch(r"[\w.:/-]+", name) else f'"{name}"'
 
 
 def _line(raw: bytes, name: str) -> dict[str, str]:
     return {name: decoded(raw)}
 
 
-def _fields(raw: bytes, names: Sequence[str], more: bool = False) -> dict[str, str]:
+def _fields(raw: bytes, names: Sequence[str]) -> dict[str, str]:
     fields = decoded(raw).split("\t")
-    if len(fields) < len(names) or (len(fields) > len(names) and not more):
-        wanted = f"column {len(names)} is needed" if more else f"the header has {len(names)}: {list(names)}"
-        raise ValueError(f"{len(fields)} fields where {wanted}")
-    return {name: value for name, value in zip(names, fields, strict=False) if name}
+    if len(fields) != len(names):
+        raise ValueError(f"{len(fields)} fields where the header has {len(names)}: {list(names)}")
+    return {name: value for name, value in zip(names, fields, strict=True) if name}
+
+
+def _numbered(raw: bytes, width: int) -> dict[str, str]:
+    fields = decoded(raw).split("\t")
+    if len(fields) < width:
+        raise ValueError(f"{len(fields)} fields where column {width} is needed")
+    return {str(number): value for number, value in enumerate(fields, 1)}
 
 
 class Token(tuple[str, ...]):
@@ -164,6 +261,18 @@ def conll_columns(path: Path, columns: Mapping[str, str]) -> dict[str, int]:
     return numbers or {}
 
 
+class Sentence(dict[str, Any]):
+    """The row of a CoNLL sentence: values by name, and the columns of its words.
+
+    Attributes:
+        tokens: of all words.
+    """
+
+    def __init__(self, tokens: Sequence[Token], **values: Any):
+        super().__init__(values)
+        self.tokens = tokens
+
+
 def _tokens(words: list[tuple[int, list[bytes]]]) -> dict[str, list[Token]]:
     width = len(words[0][1])
     tokens = []
@@ -207,13 +316,16 @@ def _whole_text(path: Path) -> str:
 
 
 def squad(path: Path, keys: Sequence[str]) -> Rows:
-    """The questions of an official SQuAD file, parsed one article at a time, or of a file with one object per line.
+    """The questions of an official SQuAD file, parsed one article at a time, or of a file of objects, as of `objects`.
 
     Args:
         path: FILE.json.
         keys: if the first object of the file begins with one of these keys, there is one object per line.
     """
     text = _whole_text(path)
+    if _ARRAY.match(text):
+        yield from _array(path, text)
+        return
     first_key = re.match(r'\s*\{\s*"([^"]*)"', text)
     if first_key is not None and first_key[1] in keys:
         yield from objects(path)
@@ -221,23 +333,12 @@ def squad(path: Path, keys: Sequence[str]) -> Rows:
     data_key = re.search(r'"data"\s*:\s*\[\s*', text)
     if data_key is None:
         raise ValueError(f'{path}:1: neither the JSON of SQuAD, {{"data": [...]}}, nor an object a line')
-    line, counted, position = 1, 0, data_key.end()
-    while text[position : position + 1] != "]":
-        try:
-            article, end = json.JSONDecoder().raw_decode(text, position)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}: not JSON: {error}") from None
+    line, counted = 1, 0
+    for position, end, article in _elements(path, text, data_key.end(), "an article"):
         for row in _article(article):
             position = max(position, text.find(json.dumps(row.get("id"), ensure_ascii=False), position, end))
             line, counted = line + text.count("\n", counted, position), position
             yield line, partial(_given, row)
-        gap = re.compile(r"\s*(,\s*|(?=\]))").match(text, end)
-        if gap is None:
-            line += text.count("\n", counted, end)
-            raise ValueError(f"{path}:{line}: not JSON: an article is followed by {text[end : end + 20]!r}")
-        position = gap.end()
 
 
 def _article(article: Any) -> Iterator[dict]:
@@ -279,6 +380,10 @@ def json_object(raw: bytes) -> dict:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError) as error:  # a number too long, nesting too deep
         raise ValueError(f"not JSON: {error}") from None
+    return _checked_object(row)
+
+
+def _checked_object(row: Any) -> dict:
     if not isinstance(row, dict):
         raise ValueError(f'{type(row).__name__}; each line is an object such as {{"text": ..., "label": ...}}')
     return row

@@ -134,7 +134,7 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
     low, high = scores["interval"]
     assert low <= scores[scores["metric"]] <= high
     assert (scores["table"] is not None) == (task in ("classify", "pair", "tag"))
-    assert all(set(example) == {"source", "input", "expected", "answer"} for example in scores["worst"])
+    assert all(set(example) >= {"source", "input", "expected", "answer"} for example in scores["worst"])
     assert all(f"{task}.test.jsonl:" in example["source"] for example in scores["worst"])
     bundle = train.load(tmp_path)[1]
     assert bundle.task == ("classify" if task == "pair" else task) and bundle.pairs == (task in ("pair", "answer"))

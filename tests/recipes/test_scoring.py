@@ -126,6 +126,57 @@ def test_a_text_without_words_is_a_wrong_answer(folders, tmp_path):
     assert scores["accuracy"] == 0 and scores["worst"][0]["answer"] == "no words in this text"
 
 
+def test_what_people_read(folders, tmp_path, capsys):
+    """Which side of the table is expected, the class of F1, both texts of a pair, the confidence; rounded numbers."""
+    long = "x " * 70
+    data = put(tmp_path, "a.tsv", f"text\tpair\tlabel\n{long}\tz\ta\n{long}\tz\tb\n")
+    scores = recipes.score(folders / "pair", data)
+    assert scores["table"][0] == ["expected \\ answered", "a", "b"] and scores["f1_of"] == "b"
+    (worst,) = scores["worst"]
+    assert worst["texts"] == [long, "z"] and worst["input"] == f"{long} | z" and 0.5 <= worst["confidence"] <= 1
+    assert cli.main(["score", str(folders / "pair"), "--data", str(data)]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "\nf1 of b " in out and "expected \\ answered" in out and "\n    z\n    expected  " in out and "% sure)" in out
+    )
+    data = put(tmp_path, "b.tsv", "text\tlabel\nx\t1.23456789\ny\t2\n")
+    assert cli.main(["score", str(folders / "regress"), "--data", str(data)]) == 0
+    shown = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("    ")]
+    assert "1.235" in shown and all(len(number) <= 9 for number in shown if number not in "xy")
+
+
+def test_the_positive_class(folders, tmp_path, capsys):
+    data = put(tmp_path, *GOOD["classify"])
+    figures = {label: recipes.score(folders / "classify", data, positive=label) for label in "ab"}
+    assert [figures[label]["f1_of"] for label in "ab"] == ["a", "b"] and figures["a"]["f1"] != figures["b"]["f1"]
+    argv = ["score", str(folders / "classify"), "--data", str(data), "--positive"]
+    assert cli.main([*argv, "a"]) == 0 and "\nf1 of a " in capsys.readouterr().out
+    assert cli.main([*argv, "c"]) == 1
+    assert "positive='c': no label of this model, which has a, b" in one_line(capsys)
+    argv = ["train", "--data", data, "--dev", data, "--encoder", folders / "encoder", "--steps", "1"]
+    argv = [*map(str, argv), "--out", str(tmp_path / "m"), "--positive"]
+    assert cli.main([*argv, "c"]) == 1
+    assert "positive='c': no label of the data, which has a, b" in one_line(capsys)
+    assert cli.main([*argv, "a"]) == 0
+    assert recipes.score(tmp_path / "m", data)["f1_of"] == "a"
+    with pytest.raises(ValueError, match="positive='a': of a classifier alone, and the task is 'multilabel'"):
+        recipes.score(folders / "multilabel", put(tmp_path, *GOOD["multilabel"]), positive="a")
+
+
+def test_exports_are_scored(folders, tflite_in_process, tmp_path, capsys):
+    from keras_ctxrep_export import saved_model
+    from keras_ctxrep_tflite import quantize
+
+    folder, data = folders / "classify", put(tmp_path, *GOOD["classify"])
+    quantize.convert(folder, tmp_path / "m.tflite")
+    saved_model.export(*train.load(folder), tmp_path / "served")
+    expected = recipes.score(folder, data)
+    for path in ("m.tflite", "served", "served/1"):
+        assert cli.main(["score", str(tmp_path / path), "--data", str(data), "--json"]) == 0
+        figures = json.loads(capsys.readouterr().out)
+        assert figures["examples"] == 3 and figures["accuracy"] == expected["accuracy"]
+
+
 # ------------------------------------------------------------------------------------------------------ malformed rows
 
 ANSWER = '{"question": "x ?", "context": "y z x", "answers": [{"text": "z", "start": %s}]}\n'

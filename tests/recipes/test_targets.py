@@ -153,6 +153,12 @@ def test_examples_that_do_not_fit(task, example, options, message):
     assert list(Reader(tasks.get(task), **options, skipped=skipped)([example])) == [] and skipped == [message]
 
 
+def test_rows_of_a_file_without_a_label_name_the_remedy(tmp_path):
+    (tmp_path / "a.tsv").write_text("text\tgold\nx\ty\n")
+    with pytest.raises(ValueError, match=r"a\.tsv:2: no label: --columns label=NAME names its column, --skip-bad"):
+        list(Reader(tasks.get("classify"))(tmp_path / "a.tsv"))
+
+
 def test_false_values_are_labels():
     assert list(Reader(tasks.get("multilabel"), labels=["a"])([Example("x", ())])) == [Example("x", ())]
     assert list(Reader(tasks.get("regress"))([Example("x", 0.0)])) == [Example("x", 0.0)]

@@ -111,6 +111,7 @@ def trained(request, models, tmp_path_factory):
     return folder
 
 
+@pytest.mark.filterwarnings("ignore:.*longer texts are cut")
 @pytest.mark.slow  # three engines: 20 seconds
 def test_every_engine(trained, tmp_path):
     """The same names in Keras, in the SavedModel and in the int8 file."""

@@ -32,7 +32,11 @@ def test_classify():
     assert report.scores["f1"] == pytest.approx(2 / 5) and report.scores["macro_f1"] == pytest.approx(
         (1 / 2 + 2 / 5) / 2
     )
-    assert report.table == [["", "no", "yes", "(none)"], ["no", "1", "1", "0"], ["yes", "1", "1", "1"]]
+    assert report.table == [
+        ["expected \\ answered", "no", "yes", "(none)"],
+        ["no", "1", "1", "0"],
+        ["yes", "1", "1", "1"],
+    ]
     assert report.worst == [4, 2, 1]  # no answer, then the least probable gold labels
     assert report.interval and report.interval[0] <= 0.4 <= report.interval[1]
 
@@ -40,7 +44,7 @@ def test_classify():
 def test_a_class_that_the_model_does_not_know_is_wrong():
     report = evaluate("classify", [Example("", "a"), Example("", "new")], [answer("a"), answer("a")], ["a", "b"])
     assert report.value == 0.5 and report.table == [
-        ["", "a", "b", "new"],
+        ["expected \\ answered", "a", "b", "new"],
         ["a", "1", "0", "0"],
         ["b", "0", "0", "0"],
         ["new", "1", "0", "0"],

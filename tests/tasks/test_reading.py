@@ -81,6 +81,73 @@ def test_tables_refuses(write, name, content, message):
         list(read("classify", write(name, content)))
 
 
+ODD = "ID\tsentence_A\tSentence_B\tJudgement\n7\ta\tb\tx\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "message"),
+    [
+        ("classify", ODD, r"--columns text=sentence_A, or, if the file has no header, its number: --columns text=1\. "
+         r"Known without it: text, sentence, sentence1, premise, question1$"),
+        ("classify", "no\tsource text\n", r"--columns text=\"source text\", or"),
+        ("classify", "Text\tTEXT\n", r"the header must name a column 'text'; found \['Text', 'TEXT'\]"),
+    ],
+)  # fmt: skip
+def test_a_header_that_does_not_fit_names_the_remedy(write, task, content, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        list(read(task, write("a.tsv", content)))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "expected"),
+    [
+        ("a.tsv", "Sentence1\tSENTENCE2\tLabel\na\tb\tx\n", {}, Example("a", "x", "b")),
+        ("a.tsv", "Text\ttext\tlabel\na\tb\tx\n", {}, Example("b", "x")),
+        ("a.tsv", ODD, {"text": "Sentence_a", "label": "judgement"}, Example("a", "x")),
+        ("a.jsonl", '{"Text": "a", "LABEL": 1}', {}, Example("a", "1")),
+        ("a.txt", "Text\tLabel\na\tx\n", {}, Example("a", "x")),
+        ("a.jsonl", '{"TEXT": "a", "text": "b", "Label": "x", "label": null}', {}, Example("b", None)),
+    ],
+)
+def test_case_is_ignored_where_one_column_is_meant(write, name, content, columns, expected):
+    assert list(read("classify", write(name, content), columns)) == [expected]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz"])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_array_of_objects(write, name, indent):
+    rows = [{"text": "fine", "label": 1.0}, {"text": "rain", "label": "b"}]
+    text = "\ufeff" + json.dumps(rows, indent=indent)
+    path = write(name, gzip.compress(text.encode()) if name.endswith("gz") else text)
+    examples = list(read("classify", path))
+    assert examples == [Example("fine", "1.0"), Example("rain", "b")]
+    assert [example.source for example in examples] == [f"{path}:{line}" for line in ((2, 6) if indent else (1, 1))]
+    words = [{"words": ["a"], "tags": ["O"]}]
+    assert list(read("tag", write("b.json", json.dumps(words, indent=indent)))) == [Tagged(("a",), ("O",))]
+    questions = [row | {"context": CONTEXT} for row in ROWS]
+    assert list(read("answer", write("c.json", json.dumps(questions, indent=indent)))) == QUESTIONS
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('[{"text": "a"},\n 7]', r"a\.json:2: int; each line is an object"),
+        ('[{"text": "a"}\n{"text": "b"}]', r"a\.json:1: not JSON: an object is followed by"),
+        ('[{"text": "a"},\n{"text": ', r"a\.json:2: not JSON"),
+    ],
+)
+def test_an_array_that_is_malformed(write, content, message):
+    with pytest.raises(ValueError, match=message):
+        list(read("classify", write("a.json", content)))
+
+
+def test_spaces_around_a_label(write):
+    with pytest.warns(UserWarning, match="label ' x ': the spaces around it are left out"):
+        examples = list(read("classify", write("a.tsv", "text\tlabel\na\t x \nb\tx\nc\t  \n")))
+    assert [example.label for example in examples] == ["x", "x", None]
+
+
 def test_sources_are_kept_but_not_compared(write):
     path = write("a.tsv", TSV)
     assert [example.source for example in read("classify", path)] == [f"{path}:2", f"{path}:3"]
@@ -273,7 +340,9 @@ def test_errors_that_skipping_does_not_catch(write, name, content, message):
 def test_the_words_of_a_row():
     (example,) = tasks.get("tag").examples({"tokens": ["a"], "ner": ["B-x"]}, "here")
     assert example == Tagged(("a",), ("B-x",))
-    with pytest.raises(ValueError, match=r"^no text \(key or column 'body'\); found \['text'\]$"):
+    with pytest.raises(
+        ValueError, match=r"^no text \(key or column 'body'\); found \['text'\]: --columns text=NAME gives"
+    ):
         list(tasks.get("classify").examples({"text": "a"}, "here", {"text": "body"}))
 
 

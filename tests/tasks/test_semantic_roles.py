@@ -142,6 +142,7 @@ def trained(request, models, tmp_path_factory):
     return folder
 
 
+@pytest.mark.filterwarnings("ignore:.*longer texts are cut")
 @pytest.mark.slow  # two models in three engines: half a minute
 def test_every_engine(trained, tmp_path):
     """The predicate that is marked decides, in Keras, the SavedModel and, without TensorFlow, the int8 file."""
@@ -179,6 +180,7 @@ def test_every_engine(trained, tmp_path):
     assert labels == [[word["label"] for word in answer["words"]] for answer in expected]
 
 
+@pytest.mark.filterwarnings("ignore:.*longer texts are cut")
 def test_lines(models, tflite_in_process, tmp_path):
     recipes.finetune(
         generated(8), generated(8), "words", tmp_path / "m", task="semantic_roles", steps=1, units=4, batch_size=8

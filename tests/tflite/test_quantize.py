@@ -6,10 +6,11 @@ import keras
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
-from keras_ctxrep_tflite import quantize, runtime
+from keras_ctxrep_tflite import compare, quantize, runtime
 
 from keras_ctxrep import tasks, train
 from keras_ctxrep.models import bert
+from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.bundle import Bundle, load
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
@@ -47,6 +48,7 @@ def test_the_bundle_is_inside(file):
     assert load(file).max_length == 32
 
 
+@pytest.mark.filterwarnings("ignore:.*longer texts are cut")
 @pytest.mark.slow  # two conversions of a biLM
 def test_the_answer_does_not_depend_on_the_signature(models, tmp_path):
     texts = ["the violin", "snow"]
@@ -111,6 +113,38 @@ def test_files_of_version_0_1_have_no_hash(file, tmp_path):
         archive.writestr("bundle.json", json.dumps(old))
     texts = ["the violin", "snow"]
     assert runtime.load(tmp_path / "m.tflite")(texts) == runtime.load(file)(texts)
+
+
+@pytest.fixture(scope="module")
+def long_model(tmp_path_factory):
+    """A classifier that reads 20 tokens."""
+    keras.utils.set_random_seed(0)
+    vocab = (*SPECIAL_PIECES, *"abcdef")
+    config = bert.Config(len(vocab), layers=1, width=8, heads=2, intermediate=8, max_positions=20)
+    fields = tasks.bundle_fields("classify") | {"labels": ("x", "y"), "vocab": vocab}
+    bundle = Bundle("bert", config=asdict(config), max_length=20, **fields)
+    folder = tmp_path_factory.mktemp("long")
+    train.save(folder, train.build(bundle), bundle)
+    return folder
+
+
+def test_the_last_length_is_that_of_the_model(long_model, tflite_in_process, tmp_path):
+    path = quantize.convert(long_model, tmp_path / "m.tflite")
+    lengths = {int(name.partition("_")[2]) for name in Interpreter(model_path=str(path)).get_signature_list()}
+    assert lengths == {16, 20} and load(path).max_length == 20
+    assert ["truncated" in answer for answer in runtime.load(path)(["a " * 18, "a " * 19])] == [False, True]
+    assert quantize._signature_lengths(None, 300) == [16, 32, 64, 128, 256, 300]
+
+
+def test_fewer_tokens_than_the_model_reads(long_model, tflite_in_process, tmp_path):
+    """A warning, and `compare` counts the texts that were cut."""
+    with pytest.warns(UserWarning, match=r"m\.tflite: reads 8 tokens of a text, and the model 20: .* the length 20"):
+        quantize.convert(long_model, tmp_path / "m.tflite", lengths=(4, 8))
+    engines = [compare.open_engine(path) for path in (long_model, tmp_path / "m.tflite")]
+    rows = compare.compare(engines, [Example("a " * size) for size in (6, 7, 10, 40)])
+    assert [row["truncated"] for row in rows] == [1, 3]
+    column = compare.HEADER.index("cut texts")
+    assert [row[column] for row in compare.table(rows)] == ["1", "3"]
 
 
 def test_words_without_pieces(tflite_in_process, tmp_path):

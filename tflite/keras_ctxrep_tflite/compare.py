@@ -13,7 +13,7 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.predict import Predictor
 
-HEADER = ("engine", "size", "median latency", "agreement", "max difference", "quality")
+HEADER = ("engine", "size", "median latency", "agreement", "max difference", "cut texts", "quality")
 
 
 class Engine(NamedTuple):
@@ -77,8 +77,9 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
         examples: of that task, as `keras_ctxrep.tasks.Task.read` gives them, each with at least one word.
 
     Returns: for each engine {"engine", "bytes", "milliseconds" (median), "agreement" (fraction of texts, of a tagger's
-        words, with the reference's answer), "difference" (largest of a probability, or of a value or score), "metric"
-        and "quality" (the task's figure; None without labels)}.
+        words, with the reference's answer), "difference" (largest of a probability, or of a value or score),
+        "truncated" (number of texts longer than the engine reads, which were cut), "metric", "quality" (the task's
+        figure; None without labels) and "quality_difference" (from the reference's)}.
 
     Raises:
         ValueError: an engine has another task or other labels than the reference, its task has no answers to compare,
@@ -92,7 +93,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
         )
     for engine in engines:
         labels = engine.predictor.bundle.labels
-        if (engine.predictor.task, labels) != (task, bundle.labels):
+        if (engine.predictor.task.name, labels) != (task.name, bundle.labels):
             raise ValueError(f"{engine.path}: its labels are {list(labels)}, not the reference's")
     results = [engine.predictor.ask(examples) for engine in engines]
     for example, answer in zip(examples, results[0], strict=True):
@@ -116,10 +117,13 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
                 "milliseconds": float(np.median(times) * 1000),
                 "agreement": float(np.mean([same for same, _ in pairs])),
                 "difference": float(max(difference for _, difference in pairs)),
+                "truncated": sum(bool(answer.get("truncated")) for answer in answers),
                 "metric": report and report.metric,
                 "quality": report and report.value,
             }
         )
+    for row in rows:
+        row["quality_difference"] = row["quality"] - rows[0]["quality"] if labelled else None
     return rows
 
 
@@ -133,7 +137,9 @@ def size(path: Path) -> int:
 
 
 def table(rows: Sequence[dict]) -> list[list[str]]:
-    """The rows of `compare` as text, under HEADER."""
+    """The rows of `compare` as text, under HEADER; qualities with as many digits as tell them apart, up to five."""
+    qualities = [row["quality"] for row in rows if row["quality"] is not None]
+    digits = next((n for n in range(1, 4) if len({f"{q:.{n}%}" for q in qualities}) == len({*qualities})), 3)
     return [
         [
             row["engine"],
@@ -141,7 +147,16 @@ def table(rows: Sequence[dict]) -> list[list[str]]:
             f"{row['milliseconds']:.2f} ms",
             f"{row['agreement']:.1%}",
             f"{row['difference']:.1e}",
-            "" if row["quality"] is None else f"{row['metric']} {row['quality']:.1%}",
+            f"{row['truncated']:,}",
+            _quality(row, rows[0], digits),
         ]
         for row in rows
     ]
+
+
+def _quality(row: dict, reference: dict, digits: int) -> str:
+    """The figure of an engine, and in how many points it differs from the reference's."""
+    if row["quality"] is None:
+        return ""
+    text = f"{row['metric']} {row['quality']:.{digits}%}"
+    return text if row is reference else f"{text} ({100 * (row['quality'] - reference['quality']):+.{digits}f})"

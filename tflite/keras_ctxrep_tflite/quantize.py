@@ -4,6 +4,7 @@ import hashlib
 import subprocess
 import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,10 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import written_whole
 
 QUANTIZATIONS = ("none", "int8")
-LENGTHS = (16, 32, 64, 128)
+LENGTHS = (16, 32, 64, 128, 256)  # those below the model's own, which is the last one
 
 
-def convert(folder: str | Path, out: str | Path, quantize: str = "none", lengths: Sequence[int] = LENGTHS) -> Path:
+def convert(folder: str | Path, out: str | Path, quantize: str = "none", lengths: Sequence[int] | None = None) -> Path:
     """Writes a .tflite file of a model folder, for one text at a time, with built-in operators only.
 
     The file has one signature per length, "length_16", "length_32", ..., which share the weights: {"char_ids"} or
@@ -32,22 +33,30 @@ def convert(folder: str | Path, out: str | Path, quantize: str = "none", lengths
         folder: a task model or an encoder; of a pretraining model the encoder is taken.
         out: FILE.tflite.
         quantize: "none" (float32) or "int8".
-        lengths: tokens per signature; those above the model's own maximum become that.
+        lengths: tokens per signature; those above the model's own maximum become that. None: those of `LENGTHS` below
+            the model's own maximum, and that itself, so that the file reads as much as the model.
 
     Returns: `out`.
 
     Raises:
         ValueError: an unknown quantization, a length below 4, or a file name that does not end in .tflite.
         RuntimeError: the converter failed; the message holds the end of its output.
+
+    Warns:
+        UserWarning: the longest of the lengths is below that of the model, so that texts are cut that it reads.
     """
     bundle = bundles.load(folder)
     if quantize not in QUANTIZATIONS:
         raise ValueError(f"quantize={quantize!r}: choose one of {', '.join(QUANTIZATIONS)}")
     if Path(out).suffix != ".tflite":
         raise ValueError(f"{out}: the name must end in .tflite")
-    if not lengths or min(lengths) < 4:
-        raise ValueError(f"lengths={list(lengths)}: each must be at least 4")
-    signature_lengths = sorted({min(length, bundle.max_length) for length in lengths})
+    signature_lengths = _signature_lengths(lengths, bundle.max_length)
+    if signature_lengths[-1] < bundle.max_length:
+        warnings.warn(
+            f"{out}: reads {signature_lengths[-1]} tokens of a text, and the model {bundle.max_length}: longer texts "
+            f"are cut; add the length {bundle.max_length} to read as much",
+            stacklevel=2,
+        )
     with written_whole(out) as path:
         command = [sys.executable, "-m", "keras_ctxrep_tflite.quantize", str(folder), str(path), quantize]
         process = subprocess.run([*command, *map(str, signature_lengths)], capture_output=True, text=True)
@@ -55,6 +64,18 @@ def convert(folder: str | Path, out: str | Path, quantize: str = "none", lengths
             tail = "\n".join(process.stderr.strip().splitlines()[-12:])
             raise RuntimeError(f"{folder}: the TFLite converter failed (exit {process.returncode}):\n{tail}")
     return Path(out)
+
+
+def _signature_lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:
+    """The lengths of the signatures of a model that reads `longest` tokens.
+
+    >>> _signature_lengths(None, 384), _signature_lengths((64, 512), 384)
+    ([16, 32, 64, 128, 256, 384], [64, 384])
+    """
+    lengths = (*LENGTHS, longest) if lengths is None else lengths
+    if not lengths or min(lengths) < 4:
+        raise ValueError(f"lengths={list(lengths)}: each must be at least 4")
+    return sorted({min(length, longest) for length in lengths})
 
 
 def _convert(folder: str, out: str, quantize: str, lengths: list[int]) -> None:

@@ -1,0 +1,76 @@
+"""What `embed` writes: a choice of layers, number formats, vectors of words and of sentences."""
+
+from dataclasses import asdict
+
+import keras
+import numpy as np
+import pytest
+
+from keras_ctxrep import cli, recipes, train
+from keras_ctxrep.models import bert
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
+
+VOCAB = (*SPECIAL_PIECES, "red", "fish", "##es", "?")
+SENTENCES = ["red fishes", "fishes ?", "red"]  # of 3, 3 and 1 pieces
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["pooler", "no_pooler"])
+def folder(request, tmp_path_factory):
+    keras.utils.set_random_seed(0)
+    size = bert.Config(len(VOCAB), layers=2, width=8, heads=2, intermediate=8, max_positions=16, initializer_range=0.5)
+    config = asdict(size) | {"pooler": request.param}
+    bundle = Bundle("bert", "embed", config, 16, vocab=VOCAB)
+    out = tmp_path_factory.mktemp("embedding") / "m"
+    train.save(out, train.build(bundle), bundle)
+    return out
+
+
+@pytest.fixture
+def arrays(folder, tmp_path):
+    """A function from options to the arrays that are written."""
+
+    def run(**options):
+        assert recipes.embed(folder, SENTENCES, tmp_path / "a.npz", **options) == 3
+        written = np.load(tmp_path / "a.npz")
+        return [written[str(number)] for number in range(3)]
+
+    return run
+
+
+def test_a_choice_of_layers_in_half_precision(arrays):
+    every, chosen = arrays(), arrays(layer_numbers="2,0,-1", dtype="float16")
+    assert [array.shape for array in every] == [(3, 3, 8), (3, 3, 8), (3, 1, 8)]
+    for wanted, array in zip(every, chosen, strict=True):
+        assert array.dtype == np.float16 and wanted.dtype == np.float32
+        np.testing.assert_allclose(array, wanted[[2, 0, 2]], atol=2e-3)
+
+
+def test_words_by_their_first_piece_or_the_mean(arrays):
+    pieces, first, mean = arrays(), arrays(words=True), arrays(words=True, pieces="mean")
+    np.testing.assert_allclose(first[0], pieces[0][:, [0, 1]], atol=1e-6)
+    np.testing.assert_allclose(mean[0], np.stack([pieces[0][:, 0], pieces[0][:, 1:].mean(1)], 1), atol=1e-6)
+    np.testing.assert_allclose(mean[1], np.stack([pieces[1][:, :2].mean(1), pieces[1][:, 2]], 1), atol=1e-6)
+
+
+def test_the_vector_of_a_sentence(arrays, folder):
+    model, bundle = train.load(folder)
+    for array, text, top in zip(arrays(layers="pooled"), SENTENCES, arrays(layers="top"), strict=True):
+        outputs = model(bundle.features([text]))
+        np.testing.assert_allclose(array, outputs["pooled"][0] if "pooled" in outputs else top.mean(0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--layer-numbers 3", "layer_numbers='3': no layer 3; this encoder has 0 to 2"),
+        ("--layer-numbers top", "layer_numbers='top': write numbers with commas between them"),
+        ("--layer-numbers 1 --layers top", "layer_numbers='1': with layers='all', and they are 'top'"),
+        ("--pieces mean", "pieces='mean': of words; without words every piece has a vector"),
+    ],
+)
+def test_what_is_refused(flags, message, folder, tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("red\n")
+    argv = ["embed", str(folder), "--input", str(tmp_path / "a.txt"), "--out", str(tmp_path / "a.npz"), *flags.split()]
+    assert cli.main(argv) == 1
+    assert message in capsys.readouterr().err

@@ -1,0 +1,46 @@
+"""What `train` says it will do, and that it does so: the plan, evaluations at the ends of epochs, lines of progress."""
+
+import pytest
+
+from keras_ctxrep import cli, progress, recipes
+from keras_ctxrep.tasks.classify import Example
+
+ROWS = [Example(f"{word} {number}", label) for word, label in (("red", "r"), ("blue", "b")) for number in range(50)]
+OPTIONS = {"stack": "cnn", "units": 4, "batch_size": 4, "patience": 50}
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(3.0, [25, 50, 75]), (2.5, [25, 50, 62]), (0.4, [10])])
+def test_evaluations_are_at_the_ends_of_epochs(epochs, steps, tmp_path):
+    """Also where an epoch is no multiple of the 20 steps after which Keras' own end."""
+    history = recipes.finetune(ROWS, ROWS[40:60], "words", tmp_path / "m", epochs=epochs, **OPTIONS)
+    assert [entry["step"] for entry in history] == steps
+
+
+def test_a_run_that_was_interrupted_between_them(tmp_path, power_cut):
+    def run(out):
+        return recipes.finetune(ROWS, ROWS[40:60], "words", out, epochs=2, checkpoint_minutes=1e-9, **OPTIONS)
+
+    expected = run(tmp_path / "one")
+    with power_cut(20):
+        run(tmp_path / "two")
+    history = run(tmp_path / "two")
+    for entry, wanted in zip(history, expected, strict=True):
+        for name in ("step", "loss", "val_accuracy"):
+            assert entry[name] == pytest.approx(wanted[name], abs=1e-6)
+
+
+def test_the_plan_is_printed_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "HALF_MINUTE", 0.0)
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"{row.text}\t{row.label}\n" for row in ROWS))
+    argv = f"train --data {tmp_path}/a.tsv --dev {tmp_path}/a.tsv --encoder words --out {tmp_path}/m"
+    assert cli.main(f"{argv} --epochs 1 --stack cnn --units 4 --batch-size 50 --max-length 1".split()) == 0
+    printed = capsys.readouterr()
+    lines = dict(line.split(": ", 1) for line in printed.err.splitlines() if ": " in line)
+    lines = {name: text.strip() for name, text in lines.items()}
+    assert lines["data"] == f"100 rows of {tmp_path}/a.tsv; 100 of {tmp_path}/a.tsv to choose by"
+    assert lines["labels"] == "2: b 50, r 50"
+    assert lines["length"] == "1 tokens (given); 100 of the development texts are longer, so cut"
+    assert lines["rate"].endswith("(default), linear decay") and lines["run"] == "2 steps of 50 rows, 1 epochs"
+    assert lines["evaluated"].startswith("at the end of every epoch")
+    assert printed.err.count("data: ") == 1 and "step 1 of 2, loss " in printed.err
+    assert printed.out.startswith("step ")
