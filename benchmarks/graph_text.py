@@ -1,0 +1,248 @@
+"""Compares the text preparation inside SavedModels with that of `bundle.features`: every id, every offset.
+
+    python benchmarks/graph_text.py [--texts FILE ...] [--count 100000]
+
+The strings are lines of the files; then every code point between letters; and random ones of all Unicode blocks with
+controls, combining marks, very long words and bytes that are not UTF-8. Each goes through every path that a task's text
+takes: whole, as a pair, as words with offsets, as words split already, in windows, and as a question's context; uncased
+and cased pieces, and ELMo's characters. Prints a table, and the code points of each string that differs.
+
+Known: where accents are stripped, a musical note of one character before a virama, U+1D15E to U+1D164 and U+1D1BB to
+U+1D1C0, whose parts have canonical classes of their own.
+"""
+
+import argparse
+import random
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from keras_ctxrep_export import text_ops
+from tabulate import tabulate
+from tokenizers.normalizers import BertNormalizer
+
+from keras_ctxrep import tasks
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.corpus import lines
+from keras_ctxrep.text.features import Reads
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, words
+
+BATCH = 500
+POINTS = [
+    chr(code)
+    for code in range(0x110000)
+    if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs") or (code % 1000 == 0 and not 0xD800 <= code < 0xE000)
+]
+
+
+def strings(files: Iterable[str], count: int, seed: int = 0) -> Iterator[str]:
+    """Half of the strings from the files, if there are any, and the others made up."""
+    made = count
+    for number, file in enumerate(files := list(files)):
+        part = count // 2 // len(files) + (number < count // 2 % len(files))
+        for _, line in islice(((n, line) for n, line in lines(file) if line.strip()), part):
+            made -= 1
+            yield line
+    pick = random.Random(seed)
+    points = [f"a{char}b {char} A{char}" for char in POINTS]
+    pick.shuffle(points)
+    per_text = max(1, 3 * len(points) // max(1, made))
+    blocks = [POINTS[begin : begin + 256] for begin in range(0, len(POINTS), 256)]
+    special = ["\t\n\0\x01\x7f\x85\xa0\u2028", "\u0301\u0308\u0323\u200d\u00ad\u1b44\u302e", " ", "aAéÉß", ".,!?-"]
+    for number in range(made):
+        if number % 3 == 0 and points:
+            yield " ".join(points[-per_text:])
+            del points[-per_text:]
+        elif number % 3 == 1 or number % 50:
+            source = [pick.choice(blocks), pick.choice(blocks), *special]
+            yield "".join(pick.choice(pick.choice(source)) for _ in range(pick.randrange(60)))
+        else:
+            yield pick.choice("aé中\u0301😀") * pick.choice([99, 100, 101, 5000]) + pick.choice(POINTS)
+
+
+def vocabulary() -> tuple[str, ...]:
+    """Every character, as the rules change it and as it is, first or not, so that no difference hides in [UNK]."""
+    text = "".join(POINTS)
+    rules = [(False, True), (True, False), (True, True)]
+    changed = [BertNormalizer(False, False, strip, lower).normalize_str(text) for strip, lower in rules]
+    chars = dict.fromkeys("".join([text, *changed]))
+    for char in "…\0\x11":  # tensorflow-text cannot take "\0" and "\x11" as pieces
+        chars.pop(char, None)
+    return (*SPECIAL_PIECES, *chars, *("##" + char for char in chars))
+
+
+def bundles(vocab: tuple[str, ...]) -> dict[str, Bundle]:
+    """A bundle for each way of reading."""
+    made = {}
+    for name, rules in {"uncased": {}, "cased": {"lowercase": False}}.items():
+        made[name] = Bundle("bert", "classify", {}, 128, vocab=vocab, **rules)
+    made["ELMo"] = Bundle("elmo", "classify", {"max_characters": 50}, 128)
+    return made
+
+
+def reading(bundle: Bundle, **reads) -> Bundle:
+    return replace(bundle, reads=Reads(**reads))
+
+
+def paths(bundle: Bundle) -> dict[str, Callable[[list[str]], tuple[list, list]]]:
+    """Name of a path -> function from texts to (ids and offsets of each from the graph, the same expected)."""
+    compared = {"text": _whole(bundle), "windows": _windows(bundle), "words": _words(bundle), "split": _split(bundle)}
+    if bundle.family == "bert":
+        compared |= {"pair": _pair(bundle), "question": _question(bundle)}
+    return compared
+
+
+def _graph(function: Callable, *shapes: list) -> Callable:
+    signature = [tf.TensorSpec(shape, tf.string) for shape in shapes]
+    return tf.function(function, autograph=False, input_signature=signature)
+
+
+def _per_row(arrays: dict[str, Any]) -> list[tuple]:
+    """The values of each row, but for padding."""
+    mask = np.array(arrays["mask"], bool)
+    keys = sorted(arrays.keys() - {"starts"})
+    rows = [tuple(np.array(arrays[key])[i][mask[i]].tobytes() for key in keys) for i in range(len(mask))]
+    if "starts" in arrays:
+        starts = np.array(arrays["starts"])
+        rows = [(*row, *(int(start) for start in starts[i] if start)) for i, row in enumerate(rows)]
+    return rows
+
+
+def _whole(bundle: Bundle):
+    graph = _graph(text_ops.features(bundle), [None])
+    return lambda texts: (_per_row(graph(tf.constant(texts))), _per_row(bundle.features(texts)))
+
+
+def _pair(bundle: Bundle):
+    bundle = reading(bundle, pair=True)
+    ops: Any = text_ops.features(bundle)
+    features: Any = bundle.features
+    graph = _graph(ops, [None], [None])
+
+    def compare(texts: list[str]):
+        pairs = texts[::-1]
+        return _per_row(graph(tf.constant(texts), tf.constant(pairs))), _per_row(features(texts, pairs))
+
+    return compare
+
+
+def _windows(bundle: Bundle):
+    graph = _graph(lambda text: tuple(text_ops.features(bundle).text_windows(text, 64)), [None])
+
+    def compare(texts: list[str]):
+        inputs, example = graph(tf.constant(texts))
+        rows = bundle.features.text_windows(texts, 64)
+        expected = _per_row(bundle.features.collate([row for own in rows for row in own]))
+        numbers = [number for number, own in enumerate(rows) for _ in own]
+        return _grouped(_per_row(inputs), example.numpy().tolist(), len(texts)), _grouped(expected, numbers, len(texts))
+
+    return compare
+
+
+def _grouped(rows: list, numbers: list[int], count: int) -> list[list]:
+    groups: list[list] = [[] for _ in range(count)]
+    for row, number in zip(rows, numbers, strict=True):
+        groups[number].append(row)
+    return groups
+
+
+def _words(bundle: Bundle):
+    bundle = reading(bundle, words=True)
+    graph = _graph(lambda text: tuple(text_ops.features(bundle).tagging(text)), [None])
+
+    def compare(texts: list[str]):
+        inputs, number, spans = graph(tf.constant(texts))
+        columns = [number.numpy(), *(spans[name].numpy() for name in ("starts", "ends", "words"))]
+        actual = [
+            (row, [span for span in zip(*(column[i].tolist() for column in columns), strict=True) if span[2]])
+            for i, row in enumerate(_per_row(inputs))
+        ]
+        expected = []
+        rows = bundle.features.encode(texts, offsets=True)
+        for text, row, encoded in zip(texts, _per_row(bundle.features(texts)), rows, strict=True):
+            places = encoded.words if bundle.family == "bert" else [(w.start, w.end) for w in words(text)][:128]
+            starts = (encoded.starts or [])[: len(places or [])]
+            numbers = [-1 if start is None else order for order, start in enumerate(starts)]
+            spelled = [(n, a, b, text[a:b].encode()) for n, (a, b) in zip(numbers, places or [], strict=True)]
+            expected.append((row, spelled))
+        return actual, expected
+
+    return compare
+
+
+def _split(bundle: Bundle):
+    bundle = reading(bundle, words=True)
+    graph = _graph(lambda given: text_ops.features(bundle).given(given).inputs, [None, None])
+
+    def compare(texts: list[str]):
+        sentences = [text.split(" ") for text in texts]
+        sentences = [[word for word in sentence if word] for sentence in sentences]
+        longest = max(map(len, sentences))
+        padded = [[*sentence, *[""] * (longest - len(sentence))] for sentence in sentences]
+        return _per_row(graph(tf.constant(padded))), _per_row(bundle.features(sentences))
+
+    return compare
+
+
+def _question(bundle: Bundle):
+    bundle = replace(bundle, **tasks.bundle_fields("answer"))
+    ops: Any = text_ops.features(bundle)
+    graph = _graph(lambda *texts: tuple(ops.windows(*texts, 64))[:7], [None], [None])
+
+    def compare(texts: list[str]):
+        inputs, example, *_, start, end = graph(tf.constant(texts[::-1]), tf.constant(texts))
+        features: Any = bundle.features
+        rows = features.windows(texts[::-1], texts, 64)
+        expected = _per_row(features.collate([row for own in rows for row in own]))
+        numbers = [number for number, own in enumerate(rows) for _ in own]
+        pieces = features.wordpiece.encode_batch(texts)
+        spans = iter(zip(start.numpy().tolist(), end.numpy().tolist(), strict=True))
+        actual = _grouped(_per_row(inputs), example.numpy().tolist(), len(texts))
+        return (
+            [(row, [next(spans) for _ in own]) for row, own in zip(actual, pieces, strict=True)],
+            [
+                (row, [(piece.start, piece.end) for piece in own])
+                for row, own in zip(_grouped(expected, numbers, len(texts)), pieces, strict=True)
+            ],
+        )
+
+    return compare
+
+
+def compare(texts: list[str]) -> tuple[list[list], list[tuple[str, str]]]:
+    """Rows of (model, path, strings, different ones), and (model and path, string) of each that differs."""
+    table, different = [], []
+    for model, bundle in bundles(vocabulary()).items():
+        for path, run in paths(bundle).items():
+            wrong = []
+            for begin in range(0, len(texts), BATCH):
+                batch = texts[begin : begin + BATCH]
+                actual, expected = run(batch)
+                wrong += [text for text, a, b in zip(batch, actual, expected, strict=True) if a != b]
+            table.append([model, path, len(texts), len(wrong)])
+            different += [(f"{model}, {path}", text) for text in wrong]
+            print(*table[-1], sep="\t", file=sys.stderr)
+    return table, different
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--texts", nargs="*", default=[], metavar="FILE", help="one text a line")
+    parser.add_argument("--count", type=int, default=100_000, help="comparisons of a string, over all paths")
+    args = parser.parse_args()
+    each = -(-args.count // sum(len(paths(bundle)) for bundle in bundles(tuple(SPECIAL_PIECES)).values()))
+    table, different = compare([*strings(args.texts, each)])
+    print(tabulate(table, ["model", "path", "strings", "different"]))
+    for path, text in different[:20]:
+        print(f"{path}: {' '.join(f'U+{ord(char):04X}' for char in text[:60])}")
+    if different:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
