@@ -20,7 +20,10 @@ from keras_ctxrep.convert import allennlp, huggingface
 ROOT = Path(__file__).parent.parent
 PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8")
-    for name in ("README.md", "docs/elmo.md", "docs/bert.md", "docs/tasks.md", "docs/scaling.md", "docs/serving.md")
+    for name in (
+        "README.md",
+        *(f"docs/{page}.md" for page in ("elmo", "bert", "tasks", "scaling", "serving", "own_data")),
+    )
 }
 every_page = pytest.mark.parametrize("page", PAGES)
 MODULES = sorted(
@@ -78,6 +81,11 @@ def place(models, tmp_path_factory):
     answer = {"id": "1", "question": "what fell?", "answers": [{"text": "rain", "answer_start": 4}]}
     paragraph = {"context": "the rain fell", "qas": [answer] * 20}
     (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    header, columns = "Ticket No\tCustomer Message", ("T1\tthe parcel is late", "T2\tthe bill, a refund")
+    labelled = "".join(f"{row}\t{label}\n" for row, label in zip(columns, ("Delivery", "Billing"), strict=True))
+    for name in ("tickets.tsv", "tickets_dev.tsv"):
+        (folder / name).write_text(f"{header}\tQueue\n{labelled * 10}")
+    (folder / "tickets_new.tsv").write_text("\n".join([header, *columns]) + "\n")
     (folder / "bank.tsv").write_text("text\tlabel\nthe river bank\tshore\na bank with money\tmoney\n")
     (folder / "vectors.txt").write_text("the 0.1 0.2\nrain 0.3 0.4\nviolin -0.1 0.5\n")
     shutil.copytree(models / "elmo" / "pretrained", folder / "lm")
@@ -97,7 +105,7 @@ def test_commands(page, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     shell = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
     commands = [line for line in shell.splitlines() if "ctxrep " in line]
-    assert len(commands) > (1 if page in ("docs/scaling.md", "docs/serving.md") else 6)
+    assert len(commands) > {"docs/scaling.md": 1, "docs/serving.md": 1, "docs/own_data.md": 4}.get(page, 6)
     for command in commands:
         argv = shlex.split(command.split(" #")[0].split("|")[-1])
         assert argv[0] == "ctxrep", command
@@ -108,13 +116,17 @@ def test_commands(page, place, monkeypatch, capsys):
         if argv[1] == "demo":
             cli._parse(argv[1:])
         else:
-            if argv[1] == "predict" and "--input" not in argv:
+            if argv[1] == "predict" and not {"--input", "--data"} & {*argv}:
                 argv += ["--input", "text.txt"]
             assert cli.main(argv[1:]) == 0, (command, capsys.readouterr().err)
+    if page == "docs/own_data.md":
+        header, first, *_ = (place / "answered.tsv").read_text(encoding="utf-8").splitlines()
+        assert header.split("\t") == ["Ticket No", "Customer Message", "prediction", "score"]
+        assert first.startswith("T1\tthe parcel is late\t")
 
 
 @pytest.mark.slow  # trains at a published size
-@every_page
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/own_data.md"])  # commands alone
 def test_python(page, place, monkeypatch):
     monkeypatch.chdir(place)
     examples = blocks(page, "python")

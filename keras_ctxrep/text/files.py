@@ -4,7 +4,6 @@ The readers do not depend on a task: a row is a line number for messages and a f
 or raises a ValueError if the row is malformed.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -155,11 +154,14 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
             yield number, partial(_line, raw, needed)
             yield from ((number, partial(_line, raw, needed)) for number, raw in lines if raw.strip())
             return
-        _check_header(f"{path}:{number}", header, names, columns)
+        _check_header(f"{path}:{number}", header, names, columns, lines)
         yield from ((number, partial(_fields, raw, header)) for number, raw in lines if raw)
 
 
-def _check_header(where: str, header: list[str], names: Mapping[str, Sequence[str]], columns) -> None:
+def _check_header(
+    where: str, header: list[str], names: Mapping[str, Sequence[str]], columns: Mapping[str, str], lines: Iterator
+) -> None:
+    """Raises a ValueError for a header that does not fit; the next of the lines shows which column is long."""
     if missing := [name for name in columns.values() if key_of(header, [name]) is None]:
         raise ValueError(f"{where}: the header has no column {missing[0]!r}; found {header}")
     used = {*columns.values(), *(alias for aliases in names.values() for alias in aliases)}
@@ -173,15 +175,13 @@ def _check_header(where: str, header: list[str], names: Mapping[str, Sequence[st
         raise ValueError(f"{message}; fields are separated by tabs")
     claimed = {columns[name] if name in columns else key_of(header, names[name]) for name in others}
     free = [name for name in header if name and name not in claimed]
-    nearest = max(free or ["NAME"], key=lambda name: max(_likeness(name, known) for known in names[needed]))
+    _, first = next(lines, (0, b""))
+    values = dict(zip(header, first.decode("utf-8", "replace").split("\t"), strict=False))
+    longest = max(free or ["NAME"], key=lambda name: len(values.get(name, "")))  # most likely the text
     raise ValueError(
-        f"{message}. Give its name, e.g. --columns {needed}={_quoted(nearest)}, or, if the file has no header, its "
+        f"{message}. Give its name, e.g. --columns {needed}={_quoted(longest)}, or, if the file has no header, its "
         f"number: --columns {needed}=1. Known without it: {', '.join(names[needed])}"
     )
-
-
-def _likeness(name: str, known: str) -> float:
-    return difflib.SequenceMatcher(None, name.casefold(), known).ratio()
 
 
 def _quoted(name: str) -> str:

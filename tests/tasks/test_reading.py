@@ -81,7 +81,7 @@ def test_tables_refuses(write, name, content, message):
         list(read("classify", write(name, content)))
 
 
-ODD = "ID\tsentence_A\tSentence_B\tJudgement\n7\ta\tb\tx\n"
+ODD = "ID\tsentence_A\tSentence_B\tJudgement\n7\ta a\tb\tx\n"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,8 @@ ODD = "ID\tsentence_A\tSentence_B\tJudgement\n7\ta\tb\tx\n"
     [
         ("classify", ODD, r"--columns text=sentence_A, or, if the file has no header, its number: --columns text=1\. "
          r"Known without it: text, sentence, sentence1, premise, question1$"),
-        ("classify", "no\tsource text\n", r"--columns text=\"source text\", or"),
+        ("classify", "Ticket No\tCustomer Message\tQueue\n1\tlate again\tx\n", r"--columns text=\"Customer Message\", or"),
+        ("classify", "no\tsource text\n1\tlate\n", r"--columns text=\"source text\", or"),
         ("classify", "Text\tTEXT\n", r"the header must name a column 'text'; found \['Text', 'TEXT'\]"),
     ],
 )  # fmt: skip
@@ -104,7 +105,7 @@ def test_a_header_that_does_not_fit_names_the_remedy(write, task, content, messa
     [
         ("a.tsv", "Sentence1\tSENTENCE2\tLabel\na\tb\tx\n", {}, Example("a", "x", "b")),
         ("a.tsv", "Text\ttext\tlabel\na\tb\tx\n", {}, Example("b", "x")),
-        ("a.tsv", ODD, {"text": "Sentence_a", "label": "judgement"}, Example("a", "x")),
+        ("a.tsv", ODD, {"text": "Sentence_a", "label": "judgement"}, Example("a a", "x")),
         ("a.jsonl", '{"Text": "a", "LABEL": 1}', {}, Example("a", "1")),
         ("a.txt", "Text\tLabel\na\tx\n", {}, Example("a", "x")),
         ("a.jsonl", '{"TEXT": "a", "text": "b", "Label": "x", "label": null}', {}, Example("b", None)),
