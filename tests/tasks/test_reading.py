@@ -89,7 +89,7 @@ ODD = "ID\tsentence_A\tSentence_B\tJudgement\n7\ta a\tb\tx\n"
     [
         ("classify", ODD, r"--columns text=sentence_A, or, if the file has no header, its number: --columns text=1\. "
          r"Known without it: text, sentence, sentence1, premise, question1$"),
-        ("classify", "No\tCustomer Message\tQueue\n1\tlate again\tx\n", r"--columns text=\"Customer Message\", or"),
+        ("classify", "Ticket No\tCustomer Message\tQueue\n1\tlate\tx\n", r"--columns text=\"Customer Message\", or"),
         ("classify", "no\tsource text\n1\tlate\n", r"--columns text=\"source text\", or"),
         ("classify", "Text\tTEXT\n", r"the header must name a column 'text'; found \['Text', 'TEXT'\]"),
     ],
