@@ -117,7 +117,10 @@ def test_commands(page, place, monkeypatch, capsys):
             cli._parse(argv[1:])
         else:
             if argv[1] == "predict" and not {"--input", "--data"} & {*argv}:
-                argv += ["--input", "text.txt"]
+                echo, text = shlex.split(command.partition("|")[0])
+                assert echo == "echo"
+                Path("piped.txt").write_text(f"{text}\n")
+                argv += ["--input", "piped.txt"]
             assert cli.main(argv[1:]) == 0, (command, capsys.readouterr().err)
     if page == "docs/own_data.md":
         header, first, *_ = (place / "answered.tsv").read_text(encoding="utf-8").splitlines()
