@@ -176,7 +176,7 @@ def test_the_whole_demo(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "EXAMPLES", {"train": 200, "dev": 40, "test": 100})
     monkeypatch.setattr(demo, "COMPARED", 10)
     figures = demo.run(out=tmp_path / "demo", minutes=0.05)
-    assert len(figures["checks"]) == 7
+    assert len(figures["checks"]) == 8
     out = capsys.readouterr().out
     assert "shipped weights against random weights" in out and "\033" not in out
     saved = json.loads((tmp_path / "demo" / "report.json").read_text("utf-8"))

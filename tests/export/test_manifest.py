@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export import manifest, saved_model
+from keras_ctxrep_export import kit, manifest, saved_model
 
 from keras_ctxrep import __version__, cli, tasks, train
 from keras_ctxrep.text.bundle import Bundle
@@ -138,6 +138,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(saved_model, "Signatures", lambda model, bundle: SimpleNamespace(functions={}))
     monkeypatch.setattr(tf.saved_model, "save", save)
     monkeypatch.setattr(manifest, "write", lambda folder: None)
+    monkeypatch.setattr(kit, "write", lambda *args: None)
     bundle = Bundle("bert", config={}, max_length=16, vocab=VOCAB, **tasks.bundle_fields("embed"))
     return lambda folder, **given: saved_model.export(None, bundle, folder, **given)
 
