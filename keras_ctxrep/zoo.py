@@ -32,15 +32,8 @@ PATTERNS = {  # file names of weights, the preferred one first
 }
 CHARACTERS, EMBEDDING = 261, 16  # rows and width of ELMo's character table
 SHIPPED = Path(__file__).with_name("weights")  # NAME/ is the model folder of a model that comes with the package
-FILTERS = (
-    (1, 32),
-    (2, 32),
-    (3, 64),
-    (4, 128),
-    (5, 256),
-    (6, 512),
-    (7, 1024),
-)  # 2048cnn, and from its start 512cnn: (characters, filters)
+# of 2048cnn, and from its start of 512cnn: (characters, filters)
+FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
 @dataclass(frozen=True)

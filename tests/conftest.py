@@ -220,6 +220,19 @@ def write(tmp_path):
 
 
 @pytest.fixture
+def graph_nodes():
+    """The nodes of a concrete function, with those of the functions that it calls; calls of these are left out."""
+
+    def nodes(function):
+        called = function.graph._functions
+        bodies = [function.graph, *(each.graph for each in called.values())]
+        every = (node for graph in bodies for node in graph.as_graph_def().node)
+        return [node for node in every if node.op not in called]
+
+    return nodes
+
+
+@pytest.fixture
 def power_cut(monkeypatch):
     """`with power_cut(step): ...` ends a run with the first checkpoint at that step or after it."""
     from keras_ctxrep import train

@@ -42,14 +42,13 @@ def test_an_overflow_lowers_the_scale_and_is_overcome():
 
 @halves
 @pytest.mark.parametrize("kind", ["pretrainer", "sampled_streams", "crf"])
-def test_softmax_norm_cells_and_loss_are_in_float32(kind, precision):
+def test_softmax_norm_cells_and_loss_are_in_float32(kind, precision, graph_nodes):
     build, data, loss = KINDS[kind]()
     with train.scope(precision):
         model = train.compile(build(), optimizers.AdamW(), loss)
     x, y, weights = keras.utils.unpack_x_y_sample_weight(next(iter(data(0))))
     traced = tf.function(lambda: model.compute_loss(x, y, model(x, training=True), weights)).get_concrete_function()
-    bodies = [traced.graph, *(function.graph for function in traced.graph._functions.values())]
-    nodes = [node for graph in bodies for node in graph.as_graph_def().node]
+    nodes = graph_nodes(traced)
     # a FusedBatchNormV3 of half precision has its statistics in float32
     exact = {"Softmax", "SparseSoftmaxCrossEntropyWithLogits", "Rsqrt", "Log", "Exp"}
     exact |= {"Tanh"} if kind == "sampled_streams" else set()  # of the LSTM cells; BERT's pooler has one too
