@@ -15,7 +15,7 @@ VERSION = next(
 # 2.21.0 of tensorflow-text fails to import
 TEXT = 'tensorflow-text>=2.21.1,<2.22; sys_platform != "win32"'
 TF = ["tensorflow>=2.21,<2.22", TEXT, "keras>=3.13", "h5py>=3.11", "tqdm", "pyyaml", "filelock>=3.12"]
-EDGE = ["ai-edge-litert>=2.1"]
+EDGE = ["ai-edge-litert>=2.3"]  # with the options of CompiledModel
 CONVERT = ["safetensors>=0.4", "h5py>=3.11"]
 HUB = ["keras-hub>=0.20", "huggingface-hub>=0.30"]
 DEMO = ["scikit-learn>=1.3"]
@@ -37,10 +37,16 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11.4",  # with tarfile's filters
-    packages=[*find_packages(include=["keras_ctxrep*"]), "keras_ctxrep_export", "keras_ctxrep_tflite"],
+    packages=[
+        *find_packages(include=["keras_ctxrep*"]),
+        "keras_ctxrep_export",
+        "keras_ctxrep_tflite",
+        "keras_ctxrep_tflite.web",  # no Python in it
+    ],
     package_dir={
         "keras_ctxrep_export": "export/keras_ctxrep_export",
         "keras_ctxrep_tflite": "tflite/keras_ctxrep_tflite",
+        "keras_ctxrep_tflite.web": "tflite/web",
     },
     install_requires=["numpy>=1.26", "tokenizers>=0.20", "tabulate>=0.9"],
     extras_require={
@@ -62,6 +68,7 @@ setup(
         "keras_ctxrep": ["py.typed", "weights/*/*/*", "data/*", "data/*/*"],
         "keras_ctxrep_export": ["py.typed"],
         "keras_ctxrep_tflite": ["py.typed"],
+        "keras_ctxrep_tflite.web": ["*"],
     },
     entry_points={"console_scripts": ["ctxrep = keras_ctxrep.cli:main"]},
     classifiers=[

@@ -1,6 +1,7 @@
 """The command `ctxrep`: parses, calls one function, prints."""
 
 import argparse
+import atexit
 import os
 import sys
 import warnings
@@ -20,7 +21,7 @@ Contextual text representations in Keras, from raw text to TF Serving and to the
   ctxrep train --data train.tsv --dev dev.tsv --encoder lm --out mine     fine-tune it to classify
   ctxrep score mine --data test.tsv                                       evaluate it
   ctxrep export mine --out serving/mine                                   a SavedModel for TF Serving
-  ctxrep tflite mine --quantize int8 --out mine.tflite                    a file for phones and boards
+  ctxrep tflite mine --quantize dynamic --out mine.tflite                 a file for phones and boards
   echo "Some text" | ctxrep predict mine.tflite                           answers, without TensorFlow
 """
 
@@ -99,6 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if message is None or args.debug:
             raise
         print(f"ctxrep: {message}", file=sys.stderr)
+    finally:
+        if "ai_edge_litert.compiled_model" in sys.modules:
+            atexit.register(_end_silently)
     return 1
 
 
@@ -119,6 +123,13 @@ def _message(error: Exception) -> str | None:
     if type(error).__module__.partition(".")[0] == "tensorflow":
         return f"TensorFlow: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
     return None
+
+
+def _end_silently() -> None:
+    """Drops what C++ libraries write to standard error after Python has ended, as LiteRT does."""
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _without_tensorflow(args: argparse.Namespace) -> bool:

@@ -319,7 +319,7 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
     with ThreadPoolExecutor() as pool:
         conversions = [
             pool.submit(quantize.convert, folder, out / f"tagger.{quantization}.tflite", quantization, (32, 64))
-            for quantization in ("none", "int8")
+            for quantization in ("none", "dynamic")
         ]
         serving = saved_model.export(*train.load(folder), out / "serving" / "tagger", source=folder)
         files = [conversion.result() for conversion in conversions]

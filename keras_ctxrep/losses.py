@@ -46,3 +46,71 @@ class CrossEntropy(keras.losses.Loss):
     def get_config(self):
         config = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights}
         return super().get_config() | config
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class Distillation(keras.losses.Loss):
+    """The loss of a student: its distance from a teacher's outputs, and from the labels.
+
+    Hinton et al. 2015, section 2, https://arxiv.org/abs/1503.02531: with the teacher's logits v and the student's z,
+    w T^2 KL(softmax(v / T) || softmax(z / T)) + (1 - w) L(label, z). The same with sigmoids, and of numbers, which have
+    no temperature, the mean squared difference. `keras.distillation.Distiller` runs the teacher in every step; here its
+    logits are a part of the targets, computed once for all epochs. Where they are NaN, L alone counts.
+
+    Args:
+        labels: L, a loss of logits, of which `call` is used: one number for each distribution.
+        activation: "softmax", "sigmoid" or "linear".
+        temperature: T.
+        weight: w, from 0 to 1.
+
+    Call:
+        y_true: float32 (..., K + C), the label, as K numbers, and the teacher's logits. K is 1, a class number, for
+            "softmax", else C.
+        y_pred: float32 (..., C), logits.
+
+    >>> loss = Distillation(CrossEntropy(), temperature=2.0, weight=1.0)
+    >>> float(loss(ops.array([[0.0, 1.0, 3.0]]), ops.array([[0.0, 2.0]])))  # equal distributions, another label
+    0.0
+    """
+
+    def __init__(
+        self,
+        labels: keras.losses.Loss,
+        activation: str = "softmax",
+        temperature: float = 2.0,
+        weight: float = 0.9,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.labels, self.activation, self.temperature, self.weight = labels, activation, temperature, weight
+
+    def call(self, y_true, y_pred):
+        numbers = ops.shape(y_true)[-1] - ops.shape(y_pred)[-1]  # of the label
+        label, teacher = y_true[..., :numbers], y_true[..., numbers:]
+        of_label = self.labels.call(label[..., 0] if self.activation == "softmax" else label, y_pred)
+        known = ops.logical_not(ops.isnan(teacher))
+        of_teacher = self._distance(ops.where(known, teacher, 0.0), y_pred)
+        mixed = self.weight * of_teacher + (1 - self.weight) * of_label
+        return ops.where(ops.all(known, axis=-1), mixed, of_label)
+
+    def _distance(self, teacher, student):
+        """From one distribution to the other, (...)."""
+        if self.activation == "linear":
+            return ops.mean(ops.square(teacher - student), axis=-1)
+        teacher, student = teacher / self.temperature, student / self.temperature
+        if self.activation == "softmax":
+            logs = ops.log_softmax(teacher)
+            divergence = ops.sum(ops.exp(logs) * (logs - ops.log_softmax(student)), axis=-1)
+        else:
+            logs, negative = ops.log_sigmoid(teacher), ops.log_sigmoid(-teacher)
+            yes = ops.exp(logs) * (logs - ops.log_sigmoid(student))
+            divergence = ops.mean(yes + ops.exp(negative) * (negative - ops.log_sigmoid(-student)), axis=-1)
+        return self.temperature**2 * divergence
+
+    def get_config(self):
+        config = {"activation": self.activation, "temperature": self.temperature, "weight": self.weight}
+        return super().get_config() | config | {"labels": keras.saving.serialize_keras_object(self.labels)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config | {"labels": keras.saving.deserialize_keras_object(config["labels"])})

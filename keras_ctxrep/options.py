@@ -9,11 +9,12 @@ import difflib
 import numbers
 import operator
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tflite files
 _METADATA = {"choices", "above", "least", "most", "below", "metavar", "nargs", "neutral"}
 
 
@@ -394,6 +395,25 @@ class Finetuning(Rows, Training):
 
 
 @dataclass(frozen=True)
+class Distillation(Finetuning):
+    """Options of `recipes.distill`, apart from those of the task itself."""
+
+    size: str | None = option(
+        None,
+        "a student of this size with random weights, e.g. bert_2_128_2; a BERT has the teacher's vocabulary and, "
+        "projected, its token vectors",
+        metavar="NAME",
+    )
+    unlabelled: str | Path | None = option(
+        None, "texts without labels, in the form of the data, which the teacher labels", metavar="FILE"
+    )
+    temperature: float = option(2.0, "divides the logits of teacher and student", above=0, metavar="X")
+    teacher_weight: float = option(
+        0.9, "of the teacher's outputs in the loss; the rest is that of the labels", least=0, most=1, metavar="X"
+    )
+
+
+@dataclass(frozen=True)
 class Embedding(Options):
     """Options of `recipes.embed`."""
 
@@ -431,3 +451,44 @@ class Embedding(Options):
             raise ValueError(f"layer_numbers={self.layer_numbers!r}: with layers='all', and they are {self.layers!r}")
         if self.pieces != "first" and not self.words:
             raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")
+
+
+@dataclass(frozen=True)
+class Tflite(Rows):
+    """Options of .tflite files."""
+
+    quantize: str = option(
+        "none",
+        "number format of weights and products: float16, half the size; dynamic, 8-bit weights and activations "
+        "quantized on the fly, a quarter; int8, the same with fixed ranges of activations, from --calibrate",
+        choices=QUANTIZATIONS,
+    )
+    calibrate: Sequence | None = option(
+        None,
+        "int8: texts to take the ranges from, a line each, or rows of the task (.tsv, .jsonl, .json, .conll); the "
+        "first 300 of each file are read",
+        metavar="FILE",
+        nargs="+",
+    )
+    keep_float: Sequence | None = option(
+        None,
+        "layers whose weights stay float32, as --explain names them; or auto, with --data: the fewest that bring the "
+        "drop within --max-drop",
+        metavar="LAYER",
+        nargs="+",
+    )
+    max_drop: float = option(
+        1.0,
+        "with --data: largest drop of the metric, in points, or without labels of the agreement with Keras, in "
+        "percent; a file beyond it is put aside, and the status is 1",
+        least=0,
+        metavar="X",
+    )
+    explain: bool = option(
+        False, "with --data: show how much each layer costs when it alone is quantized, as a table and a picture"
+    )
+    mediapipe: bool = option(
+        False,
+        "a file that TextClassifier and TextEmbedder of MediaPipe run too, of a BERT classifier or encoder; of one "
+        "length (default: that of the model)",
+    )

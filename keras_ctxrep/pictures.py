@@ -3,12 +3,9 @@
 import base64
 import heapq
 import html
-import importlib.util
 import json
 import unicodedata
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain, product
 from pathlib import Path
 from string import Template
@@ -18,16 +15,11 @@ import keras
 import numpy as np
 
 from keras_ctxrep import tasks, train
+from keras_ctxrep.drawing import COLOURS, MARKERS, check_drawable, drawing
 from keras_ctxrep.models import bert
 from keras_ctxrep.recipes.embedding import learned_mixes, vectors
 from keras_ctxrep.text.bundle import written_whole
 from keras_ctxrep.text.tokens import Word, words
-
-# A palette for colour-blind readers: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
-MARKERS = "osD^vPX*"
-DRAWN = (".png", ".svg", ".pdf")
-
 
 # ------------------------------------------------------------------------------------------------------ scalar mixes
 
@@ -46,7 +38,7 @@ def mix(folders: Sequence[str | Path], out: str | Path) -> list[dict]:
     Raises:
         ValueError: a model without a mix, or another file suffix.
     """
-    _drawable(out)
+    check_drawable(out)
     entries = []
     for folder in folders:
         mixes = learned_mixes(train.load(folder)[0])
@@ -54,7 +46,7 @@ def mix(folders: Sequence[str | Path], out: str | Path) -> list[dict]:
             raise ValueError(f"{folder}: no scalar mix in it; train it with one: `ctxrep train --mix`")
         for name, (weights, gamma) in mixes.items():
             entries.append({"folder": str(folder), "mix": name, "gamma": gamma, "weights": weights.tolist()})
-    with _drawing(out, map(str, folders)) as figure:
+    with drawing(out, map(str, folders)) as figure:
         _bars(figure, entries)
     return entries
 
@@ -128,7 +120,7 @@ def attention(
     """
     page = Path(out).suffix == ".html"
     if not page:
-        _drawable(out, "or .html")
+        check_drawable(out, "or .html")
     model, bundle = train.load(folder)
     if "heads" not in bundle.config:
         raise ValueError(f"{folder}: no attention in a model of the family {bundle.family!r}; give a BERT")
@@ -152,7 +144,7 @@ def attention(
         with written_whole(out) as path:
             path.write_text(_page(text, pieces, weights, layer, head), encoding="utf-8")
     else:
-        with _drawing(out, pieces) as figure:
+        with drawing(out, pieces) as figure:
             _maps(figure, pieces, weights, layer, head)
     return {"pieces": pieces, "attention": weights}
 
@@ -415,7 +407,7 @@ def senses(
     Raises:
         ValueError: a sentence without the word or without a label, fewer than two senses, or another file suffix.
     """
-    _drawable(out)
+    check_drawable(out)
     labels, array = _sense_vectors(folder, word, data, layer)
     names = sorted(set(labels), key=lambda name: (-labels.count(name), name))
     if len(names) < 2:
@@ -460,7 +452,7 @@ def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tu
 
 def _draw_senses(out: str | Path, word: str, names: list[str], result: dict[str, Any]) -> None:
     labels, variance = result["labels"], result["variance"]
-    with _drawing(out, [word, *names]) as figure:
+    with drawing(out, [word, *names]) as figure:
         figure.set_size_inches(7.5, 5.4)
         axes = figure.subplots()
         for number, name in enumerate(names):
@@ -539,45 +531,3 @@ def _cut(text: str, room: int) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------- drawing
-
-
-def _drawable(out: str | Path, *others: str) -> None:
-    """Checks the suffix of a picture and that matplotlib is installed, before any computation."""
-    if Path(out).suffix not in DRAWN:
-        raise ValueError(f"{out}: the name must end in {', '.join([*DRAWN, *others])}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError('matplotlib is not installed: pip install "keras_ctxrep[plot]"')
-
-
-@contextmanager
-def _drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
-    """A figure to draw on, in fonts that have the letters of `texts`; written at the end with 150 dots per inch."""
-    import matplotlib
-    from matplotlib import font_manager
-    from matplotlib.figure import Figure
-
-    fonts = ["DejaVu Sans"]  # which comes with matplotlib
-    lacking = {char for char in "".join(texts) if not char.isspace()}
-    known = [(fonts[0], font_manager.findfont(fonts[0]))]
-    known += [(font.name, font.fname) for font in font_manager.fontManager.ttflist if "Last Resort" not in font.name]
-    for name, path in known:
-        if not lacking:
-            break
-        font = font_manager.get_font(path)
-        if covered := {char for char in lacking if font.get_char_index(ord(char))}:
-            lacking -= covered
-            fonts.append(name)
-    if lacking:
-        page = "; install one, or look at it as .html in a browser"
-        warnings.warn(
-            f"{out}: no installed font has the characters {''.join(sorted(lacking)[:10])}{page}", stacklevel=4
-        )
-    with (
-        matplotlib.rc_context({"font.family": [*dict.fromkeys(fonts)], "text.parse_math": False}),
-        warnings.catch_warnings(),
-    ):
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        figure = Figure(layout="constrained")
-        yield figure
-        with written_whole(out) as path:
-            figure.savefig(path, dpi=150, bbox_inches="tight")

@@ -113,10 +113,9 @@ class Predictor:
         if self.raw and not self.words and not all(isinstance(query.text, str) for query in queries):
             raise ValueError("this SavedModel splits text into words itself: give strings, or export the model again")
         queries = [_valid(query) for query in queries]
-        encoded = self.task.encode(self.bundle, queries) if queries else []
-        rows = [(index, row) for index, own in enumerate(encoded) for row in own if len(row) > self._empty]
+        encoded, results = self._encoded_outputs(queries)
         answers: list[dict] = [{"error": "no words in this text"} for _ in queries]
-        for index, outputs in self._outputs(queries, rows):
+        for index, outputs in results:
             query, own = queries[index], encoded[index]
             if self.raw:
                 answers[index] = self.task.served(self.bundle, query, outputs[0])
@@ -124,6 +123,19 @@ class Predictor:
                 answers[index] = self.task.decode(self.bundle, query, own, outputs)
             answers[index] |= {"truncated": True} if any(row.truncated for row in own) else {}
         return answers
+
+    def outputs(self, examples: Sequence[Any]) -> list[tuple[list[Row], list[dict[str, Any]]]]:
+        """The rows of examples and what the model gives for each row; ([], []) of a text that has no words."""
+        queries = [_valid(self.task.query(example)) for example in examples]
+        encoded, results = self._encoded_outputs(queries)
+        outputs = dict(results)
+        return [(encoded[index], outputs[index]) if index in outputs else ([], []) for index in range(len(queries))]
+
+    def _encoded_outputs(self, queries: Sequence[Query]) -> tuple[list[list[Row]], Iterator]:
+        """The rows of each query, and (number of a query, the outputs of its rows) of all that have words."""
+        encoded = self.task.encode(self.bundle, queries) if queries else []
+        rows = [(index, row) for index, own in enumerate(encoded) for row in own if len(row) > self._empty]
+        return encoded, self._outputs(queries, rows)
 
     def _outputs(
         self, queries: Sequence[Query], rows: Sequence[tuple[int, Row]]

@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_ctxrep_tflite import compare
 
-from keras_ctxrep.pictures import COLOURS
+from keras_ctxrep.drawing import COLOURS
 from keras_ctxrep.text.bundle import written_whole
 from keras_ctxrep.text.decode import entities
 

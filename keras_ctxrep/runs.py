@@ -58,8 +58,15 @@ class Run:
         text = json.dumps([self.command, options, arguments], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def save(self, folder: str | Path, history: list[dict]) -> None:
-        """Writes run.json, which `options_from_run` reads."""
+    def save(self, folder: str | Path, history: list[dict], dev: Mapping[str, Any] | None = None) -> None:
+        """Writes run.json, which `options_from_run` reads.
+
+        Args:
+            folder: of the model.
+            history: the evaluations of the run.
+            dev: figures of the finished model on its development set: "examples", how many; the task's metrics, the
+                main one first; "interval", its 95% interval.
+        """
         record = {
             "command": self.command,
             "identity": self.identity,
@@ -70,6 +77,8 @@ class Run:
             "versions": train.versions(),
             "history": history,
         }
+        if dev is not None:
+            record["dev"] = dict(dev)
         with written_whole(Path(folder) / NAME) as path:
             path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -179,6 +179,14 @@ def train_models(root: Path) -> None:
 
 
 @pytest.fixture(scope="session")
+def golden_strings(made_once) -> Path:
+    """The folder of `golden.write`: what other languages' runtimes must give."""
+    from tests import golden
+
+    return made_once("golden", golden.write)
+
+
+@pytest.fixture(scope="session")
 def tiny_model() -> Callable:
     """A function from a task and fields of its bundle to a tiny BERT with random weights, and its bundle."""
     from dataclasses import asdict

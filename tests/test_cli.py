@@ -18,6 +18,7 @@ COMMANDS = (
     "prepare",
     "pretrain",
     "train",
+    "distill",
     "score",
     "embed",
     "neighbours",
@@ -90,6 +91,8 @@ def test_help_is_quick_and_needs_no_tensorflow():
         ["train", "--data", "a", "--dev", "b", "--encoder", "c", "--out", "d", "--patience", "0"],
         ["tflite", "a", "--out", "b.tflite", "--lengths", "8,x"],
         ["tflite", "a", "--out", "b.tflite", "--quantize", "int3"],
+        ["predict", "a", "--threads", "2"],
+        ["predict", "a.tflite", "--threads", "0"],
     ],
 )
 def test_wrong_usage_is_exit_2(argv, capsys):
@@ -204,7 +207,11 @@ def test_export_predict_and_compare(models, tflite, tmp_path, capsys):
     assert [row["agreement"] for row in rows] == [1, 1, 1]
     assert cli.main(["compare", *arguments, "--data", str(tmp_path / "test.tsv")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 7 and lines[-1].startswith("agreement with Keras: the same label")
+    assert (
+        len(lines) == 13
+        and lines[6].startswith("latency, p50 / p95")
+        and lines[-1].startswith("agreement with Keras: the same label")
+    )
 
 
 def test_score(models, capsys):

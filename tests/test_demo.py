@@ -14,6 +14,8 @@ from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
 METHOD = {"span_f1": 0.2, "precision": 0.3, "recall": 0.15, "token_accuracy": 0.9, "interval": (0.15, 0.25)}
 ROW = {
+    "quality_difference": 0.0,
+    "quality_interval": (0.0, 0.0),
     "engine": "Keras",
     "bytes": 4e6,
     "milliseconds": 2.0,

@@ -22,9 +22,10 @@ PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8")
     for name in (
         "README.md",
-        *(f"docs/{page}.md" for page in ("elmo", "bert", "tasks", "scaling", "serving", "own_data")),
+        *(f"docs/{page}.md" for page in ("elmo", "bert", "tasks", "scaling", "serving", "own_data", "web", "mobile")),
     )
 }
+COMMANDS_ALONE = ("docs/own_data.md", "docs/web.md", "docs/mobile.md")  # no examples in Python
 every_page = pytest.mark.parametrize("page", PAGES)
 MODULES = sorted(
     info.name
@@ -105,7 +106,8 @@ def test_commands(page, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     shell = "\n".join(blocks(page, "sh")).replace("\\\n", " ")
     commands = [line for line in shell.splitlines() if "ctxrep " in line]
-    assert len(commands) > {"docs/scaling.md": 1, "docs/serving.md": 1, "docs/own_data.md": 4}.get(page, 6)
+    few = {"docs/scaling.md": 1, "docs/serving.md": 1, "docs/own_data.md": 4, "docs/web.md": 1, "docs/mobile.md": 3}
+    assert len(commands) > few.get(page, 6)
     for command in commands:
         argv = shlex.split(command.split(" #")[0].split("|")[-1])
         assert argv[0] == "ctxrep", command
@@ -129,7 +131,7 @@ def test_commands(page, place, monkeypatch, capsys):
 
 
 @pytest.mark.slow  # trains at a published size
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "docs/own_data.md"])  # commands alone
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in COMMANDS_ALONE])
 def test_python(page, place, monkeypatch):
     monkeypatch.chdir(place)
     examples = blocks(page, "python")

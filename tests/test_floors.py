@@ -44,6 +44,7 @@ FLOORS = {
     "keras_ctxrep.losses": 2,
     "keras_ctxrep.history": 2,
     "keras_ctxrep.progress": 2,
+    "keras_ctxrep.drawing": 2,
     "keras_ctxrep_export": 2,
     "keras_ctxrep.options": 1,
     "keras_ctxrep.text": 1,

@@ -73,7 +73,7 @@ def test_every_engine_gives_the_same_answers(family, models, tmp_path):
     quantize.convert(folder, tmp_path / "float32.tflite", "none", (8, 16, 32))
     np.testing.assert_allclose(runtime.load(tmp_path / "float32.tflite").probabilities(texts), expected, atol=1e-4)
 
-    quantize.convert(folder, tmp_path / "int8.tflite", "int8", (8, 16, 32))
+    quantize.convert(folder, tmp_path / "int8.tflite", "dynamic", (8, 16, 32))
     edge = runtime.load(tmp_path / "int8.tflite")
     assert accuracy(labels[: len(examples)], [answer["label"] for answer in edge(texts)][: len(examples)]) >= 0.99
     assert (tmp_path / "int8.tflite").stat().st_size < (tmp_path / "float32.tflite").stat().st_size
@@ -233,7 +233,7 @@ def test_every_head_in_every_engine(name, trained, tmp_path):
         else:
             assert all(compared(task, other) == compared(task, wanted) for other in others), text
 
-    quantize.convert(folder, tmp_path / "int8.tflite", "int8", (16, 32))
+    quantize.convert(folder, tmp_path / "int8.tflite", "dynamic", (16, 32))
     script = (
         "import json, sys\nfrom keras_ctxrep_tflite import runtime\n"
         "texts, pairs = json.load(sys.stdin)\nanswers = runtime.load(sys.argv[1])(texts, pairs)\n"

@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 import sysconfig
-import venv
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from keras_ctxrep_tflite import quantize
+
+from keras_ctxrep import tasks, train
 
 ROOT = Path(__file__).parent.parent
 
@@ -39,6 +40,8 @@ def test_the_wheel_holds_exactly_three_packages(wheel):
         expected.add(f"{package}/py.typed")
         for folder in (ROOT / source / package / "weights", ROOT / source / package / "data"):
             expected |= {str(path.relative_to(ROOT / source)) for path in folder.rglob("*") if path.is_file()}
+        if package == "keras_ctxrep_tflite":
+            expected |= {f"{package}/web/{path.name}" for path in (ROOT / source / "web").iterdir()}
         assert expected == {name for name in names if name.startswith(f"{package}/")}
 
 
@@ -46,36 +49,72 @@ def test_the_wheel_is_small(wheel):
     assert wheel.stat().st_size < 30e6
 
 
+# This Python, and others that are to be tested, for example the newest one: their paths, with ":" between them.
+PYTHONS = [sys.executable, *os.environ.get("CTXREP_PYTHONS", "").split(os.pathsep)]
+
+ASK = """
+import importlib.util, json, sys
+from keras_ctxrep_tflite import runtime
+answers = {}
+for path in sys.argv[1:]:
+    predictor = runtime.load(path, threads=2)
+    reads = predictor.bundle.reads
+    texts = ["the cat fell", "she"]
+    marks = [[(0, 3)] * reads.marks] * 2
+    answers[path] = predictor(texts, ["the rain fell"] * 2 if reads.pair else None, marks)
+print(json.dumps([answers, sorted({"tensorflow", "keras"} & {name.partition(".")[0] for name in sys.modules}),
+                  [name for name in ("tensorflow", "keras") if importlib.util.find_spec(name)]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def tflite_files(tiny_model, tflite_in_process, models, tmp_path_factory):
+    """A .tflite file of every task, and one of an ELMo; the answers of this process to each."""
+    root = tmp_path_factory.mktemp("files")
+    files = [quantize.convert(models / "elmo" / "classifier", root / "elmo.tflite", "dynamic", (16, 32))]
+    for task in tasks.SERVED:
+        train.save(root / task, *tiny_model(task))
+        files.append(quantize.convert(root / task, root / f"{task}.tflite", "none", (40,)))
+    process = subprocess.run([sys.executable, "-c", ASK, *files], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-2000:]
+    return files, json.loads(process.stdout)[0]
+
+
 @pytest.mark.slow  # pip installs into a new environment
-def test_the_edge_predicts_in_a_bare_environment(wheel, models, tmp_path):
-    file = quantize.convert(models / "elmo" / "classifier", tmp_path / "m.tflite", "int8", (16, 32))
-    venv.create(tmp_path / "venv", with_pip=True)
+@pytest.mark.parametrize("python", [path for path in PYTHONS if path])
+def test_the_edge_predicts_in_a_bare_environment(python, wheel, tflite_files, models, tmp_path):
+    files, expected = tflite_files
+    subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[edge]"]
-    process = subprocess.run(command, capture_output=True, text=True, env=environment)
+    # wheels alone: nothing is compiled
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]
+    process = subprocess.run([*command, f"{wheel}[edge]"], capture_output=True, text=True, env=environment)
     assert process.returncode == 0, process.stderr[-2000:]
 
-    code = (
-        "import sys, json\n"
-        "from keras_ctxrep_tflite import runtime\n"
-        f"answers = runtime.load({str(file)!r})(['the violin', 'snow'])\n"
-        "import importlib.util as util\n"
-        "print(json.dumps([[a['label'] for a in answers], [n for n in ('tensorflow', 'keras') if util.find_spec(n)]]))"
-    )
-    process = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr[-2000:]
-    assert json.loads(process.stdout) == [["music", "weather"], []]
-
-    command = [tmp_path / "venv" / "bin" / "ctxrep", "predict", file]
     options = {"capture_output": True, "text": True, "env": environment, "cwd": tmp_path}
+    process = subprocess.run([python, "-c", ASK, *files], **options)
+    assert process.returncode == 0, process.stderr[-2000:]
+    answers, loaded, installed = json.loads(process.stdout)
+    assert loaded == installed == []
+    assert flat(answers) == pytest.approx(flat(expected), abs=1e-5)
+
+    command = [tmp_path / "venv" / "bin" / "ctxrep", "predict", files[0], "--threads", "2"]
     process = subprocess.run(command, input="the violin\n", **options)
     assert json.loads(process.stdout)["label"] == "music" and process.stderr == ""
     # what needs TensorFlow says in one line what to install
     command = [tmp_path / "venv" / "bin" / "ctxrep", "score", str(models / "elmo" / "classifier"), "--data", "x.tsv"]
-    process = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    process = subprocess.run(command, **options)
     assert process.returncode == 1 and process.stderr.count("\n") == 1
     assert 'pip install "keras_ctxrep[tf]"' in process.stderr
+
+
+def flat(node, name="") -> dict:
+    """The leaves of nested objects and lists, by their paths."""
+    if not isinstance(node, dict | list):
+        return {name: node}
+    items = node.items() if isinstance(node, dict) else enumerate(node)
+    return {path: leaf for key, value in items for path, leaf in flat(value, f"{name}/{key}").items()}
 
 
 @pytest.mark.slow  # starts TensorFlow three times

@@ -43,11 +43,12 @@ QUESTION = "Who read the newspaper on the ferry?"
 GENERATED = "# Written by `ctxrep export`, which adds models to it. To keep changes of your own, remove this line."
 
 
-def write(version: Path, base: Path, bundle: Bundle, source: str | Path | None = None) -> None:
+def write(version: Path, base: Path, bundle: Bundle, loaded: Any, source: str | Path | None = None) -> None:
     """Adds the files to a SavedModel that is not yet in place.
 
     Args:
         version: the SavedModel's folder, of any name.
+        loaded: the SavedModel, from this folder.
         base: BASE/NAME, where the version will be.
         bundle: of the model.
         source: the model folder, whose run.json the model card cites.
@@ -56,7 +57,6 @@ def write(version: Path, base: Path, bundle: Bundle, source: str | Path | None =
         RuntimeError: a warm-up request fails: TF Serving would refuse the version.
     """
     base = Path(os.path.abspath(base))  # with a name, which "." has not
-    loaded: Any = tf.saved_model.load(str(version))
     requests = [*warmup_requests(loaded.signatures, bundle, base.name)]
     answers = [replay(loaded.signatures, request) for request in requests]
     with tf.io.TFRecordWriter(str(version / "assets.extra" / WARMUP)) as writer:
@@ -338,15 +338,23 @@ _MEANINGS = {  # of outputs that are not a task's
 
 
 def _last_evaluation(run: Mapping[str, Any]) -> str:
-    """The metrics of the evaluation whose weights were kept, of a fine-tuning: that with the best first metric."""
+    """The metrics of the finished model on its development set, with the interval of the main one.
+
+    Models without them, fine-tuned by earlier versions or pretrained: of the evaluation whose weights were kept.
+    """
+    dev = run.get("dev")
+    if isinstance(dev, dict):
+        dev = dict(dev)
+        examples, interval = dev.pop("examples"), dev.pop("interval")
+        main, *others = (f"{name.replace('_', ' ')} {value:.4f}" for name, value in dev.items())
+        between = f" (95% interval {interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
+        return ", ".join([main + between, *others, f"{examples:,} examples"])
     history = [entry for entry in run.get("history", ()) if isinstance(entry, dict)]
     names = [name for name in (history[-1] if history else ()) if name.startswith("val_") and "loss" not in name]
     if not names:
         return ""
     best = max(history, key=lambda entry: entry.get(names[0], 0.0)) if run.get("command") == "finetune" else history[-1]
-    metrics = ", ".join(f"{name.removeprefix('val_').replace('_', ' ')} {best[name]:.4f}" for name in names)
-    interval = best.get("interval")
-    return metrics + (f" (95% interval {interval[0]:.4f} to {interval[1]:.4f})" if interval else "")
+    return ", ".join(f"{name.removeprefix('val_').replace('_', ' ')} {best[name]:.4f}" for name in names)
 
 
 def _file_name(value: Any) -> str:

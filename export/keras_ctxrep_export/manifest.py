@@ -24,8 +24,8 @@ STORED = 64  # values of each output that are stored, evenly spaced over it
 _TEXTS = ["The first text, with a café in it.", "中文 und English; 42% of it!", "over and over again " * 100]
 
 
-def write(folder: Path) -> None:
-    """Writes the manifest of a SavedModel, the last of its files; so one that does not load is not published.
+def write(folder: Path, loaded: Any) -> None:
+    """Writes the manifest of a SavedModel, the last of its files.
 
     JSON: "least_server", the oldest version of TF Serving that is known to serve it; "versions" of what wrote it;
     "signatures": name -> "inputs" and "outputs": name -> "dtype" and "shape", -1 for any size; "files": path -> SHA-256
@@ -34,10 +34,11 @@ def write(folder: Path) -> None:
 
     Args:
         folder: the version folder.
+        loaded: the SavedModel, from this folder.
     """
     signatures = described(folder)
     samples = {name: _sample(signature["inputs"], signatures) for name, signature in signatures.items()}
-    answers = _answers(folder, signatures, samples)
+    answers = _answers(loaded, signatures, samples)
     content = {
         "format": FORMAT,
         "least_server": LEAST_SERVER,
@@ -80,7 +81,7 @@ def check(folder: str | Path) -> dict[str, int]:
     if described(folder) != content["signatures"]:
         raise ValueError(f"{folder}: its signatures are not those of {NAME}")
     samples = {entry["signature"]: entry["inputs"] for entry in content["answers"]}
-    answers = _answers(folder, content["signatures"], samples)
+    answers = _answers(tf.saved_model.load(str(folder)), content["signatures"], samples)
     for entry in content["answers"]:
         _compare(f"{folder}: signature {entry['signature']}", answers[entry["signature"]], entry["outputs"])
     return {name: len(content[name]) for name in ("files", "signatures", "answers")}
@@ -150,9 +151,8 @@ def _tensors(inputs: Mapping[str, list], signature: Mapping[str, Any]) -> dict[s
     return tensors
 
 
-def _answers(folder: Path, signatures: Mapping[str, Any], samples: Mapping[str, Any]) -> dict[str, dict]:
+def _answers(loaded: Any, signatures: Mapping[str, Any], samples: Mapping[str, Any]) -> dict[str, dict]:
     """Of each signature, each output's shape, and values of it, for its sample."""
-    loaded = tf.saved_model.load(str(folder))
     answers = {}
     for name, inputs in samples.items():
         outputs = loaded.signatures[name](**_tensors(inputs, signatures[name]))

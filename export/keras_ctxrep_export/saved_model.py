@@ -96,8 +96,9 @@ def export(
         (new / EXTRA).mkdir()
         for name, data in bundle.files_as_bytes().items():
             (new / EXTRA / name).write_bytes(data)
-        kit.write(new, folder, bundle, source)
-        manifest.write(new)
+        loaded = tf.saved_model.load(str(new))  # what does not load, or fails, is not published
+        kit.write(new, folder, bundle, loaded, source)
+        manifest.write(new, loaded)
         version = _publish(new, folder)
         for old in _versions(folder)[:-keep] if keep else ():
             with contextlib.suppress(FileNotFoundError):  # another export has removed it

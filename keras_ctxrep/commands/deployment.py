@@ -5,8 +5,11 @@ import contextlib
 import functools
 import io
 import json
+import os
 import pathlib
+import shlex
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
@@ -53,13 +56,56 @@ def _export_flags(flags: Flags) -> None:
 
 
 def _tflite(args: argparse.Namespace) -> None:
-    from keras_ctxrep_tflite import quantize
+    from keras_ctxrep_tflite import acceptance, compare, page
 
+    values = given(args)
+    if "web" not in values and ("out" not in values or "litertjs" in values):
+        raise Usage("tflite: --out FILE.tflite or --web FOLDER is needed; --litertjs is for --web")
+    names = ("folder", "out", "data", "lengths", "web", "litertjs")
+    folder, out, data, lengths, web, litertjs = (values.pop(name, None) for name in names)
+    if web is not None:
+        page.check(folder, litertjs)
+        if os.path.isfile(folder):
+            if out is not None or data is not None or lengths is not None or values:
+                others = {"out": out, "data": data, "lengths": lengths} | values
+                named = ", ".join(name for name, value in others.items() if value is not None)
+                raise ValueError(f"{folder}: it is converted already; leave out {named}")
+            print(_page(page.write(folder, web, litertjs)))
+            return
+    picture = pathlib.Path(out or f"{web}.tflite").with_suffix(".layers.png")
+    if values.get("explain"):
+        from keras_ctxrep.drawing import check_drawable
+
+        check_drawable(picture)
     if sys.stderr.isatty():
         print("converting in a subprocess: about ten seconds for a small model", file=sys.stderr)
-    values = given(args)
-    out = quantize.convert(values.pop("folder"), values.pop("out"), **values)
-    print(f"{out}: {out.stat().st_size / 1e6:.2f} MB")
+    with tempfile.TemporaryDirectory() as scratch:
+        file = out or pathlib.Path(scratch) / page.MODEL
+        result = acceptance.export(folder, file, options.Tflite(**values), lengths, data, report=_explained(picture))
+        print(f"{out or 'the model'}: {result.path.stat().st_size / 1e6:.2f} MB")
+        if result.kept:
+            print(f"in float32: {', '.join(result.kept)}")
+        if result.rows:
+            print(table([list(compare.HEADER), *compare.table(result.rows)]))
+        if web is not None:
+            print(_page(page.write(result.path, web, litertjs)))
+
+
+def _page(web: pathlib.Path) -> str:
+    return f"{web}: serve it with `python -m http.server --directory {shlex.quote(str(web))}`"
+
+
+def _explained(picture: pathlib.Path):
+    """A function that prints and draws what each layer costs."""
+
+    def report(rows: list[dict]) -> None:
+        from keras_ctxrep_tflite import acceptance, plots
+
+        print(table(acceptance.table(rows)))
+        plots.layer_costs(rows, picture)
+        print(f"{picture}: the same as a picture")
+
+    return report
 
 
 def _tflite_flags(flags: Flags) -> None:
@@ -67,8 +113,7 @@ def _tflite_flags(flags: Flags) -> None:
 
     default = ",".join(map(str, quantize.LENGTHS))
     flags.add("folder", FOLDER)
-    flags.add("--out", "the file to write", required=True, metavar="FILE.tflite")
-    flags.add("--quantize", "number format of weights and products (default: none)", choices=quantize.QUANTIZATIONS)
+    flags.add("--out", "the file to write", metavar="FILE.tflite")
     flags.add(
         "--lengths",
         "input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none does (default: "
@@ -76,6 +121,25 @@ def _tflite_flags(flags: Flags) -> None:
         type=lambda text: tuple(int(part) for part in text.split(",")),
         metavar="N,N,...",
     )
+    flags.add(
+        "--web",
+        "write a folder for any static server: a web page that runs the model in the browser; FOLDER may also be a "
+        "FILE.tflite then",
+        metavar="FOLDER",
+    )
+    flags.add(
+        "--litertjs",
+        "with --web: node_modules/@litertjs of `npm install @litertjs/core`, copied into the page's folder (default: "
+        "the page loads LiteRT from a CDN)",
+        metavar="FOLDER",
+    )
+    flags.add(
+        "--data",
+        "examples of the model's task: the file is measured on them against Keras, and its figures are written into "
+        "the model card in it",
+        metavar="FILE",
+    )
+    flags.add_options(options.Tflite, without=("skip_bad",))
 
 
 def _predict(args: argparse.Namespace) -> None:
@@ -89,7 +153,9 @@ def _predict(args: argparse.Namespace) -> None:
 
     from keras_ctxrep.text.bundle import written_whole
 
-    predictor = open_engine(args.artifact).predictor
+    if args.threads is not None and not args.artifact.endswith(".tflite"):
+        raise Usage("predict: --threads is for .tflite files; TensorFlow reads TF_NUM_INTRAOP_THREADS")
+    predictor = open_engine(args.artifact, args.threads or 1).predictor
     entries = _predict_lines if args.data is None else _predict_rows
     with contextlib.ExitStack() as stack:
         write = functools.partial(print, end="", flush=True)
@@ -160,6 +226,7 @@ def _predict_flags(flags: Flags) -> None:
     )
     flags.add_options(options.Prediction)
     flags.add("--out", "the file to write (default: standard output)", metavar="FILE")
+    flags.add("--threads", "of LiteRT, for a .tflite file (default: 1)", type=positive, metavar="N")
 
 
 def _client(args: argparse.Namespace) -> None:
@@ -229,19 +296,28 @@ def _client_flags(flags: Flags) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from keras_ctxrep_tflite import compare
+    from keras_ctxrep_tflite import compare, plots
 
     from keras_ctxrep import tasks
+    from keras_ctxrep.drawing import check_drawable
 
     values = given(args)
+    if args.plot is not None:
+        check_drawable(args.plot)
     engines = [compare.open_engine(path) for path in (args.folder, *args.artifacts)]
     task = tasks.of_model(engines[0].predictor.bundle)
     rows = compare.compare(engines, list(task.read(args.data, values.get("columns"))))
+    if args.start:
+        for engine, row in zip(engines, rows, strict=True):
+            row |= compare.start(engine.path)
+    if args.plot is not None:
+        plots.engines(rows, args.plot)
     if args.json:
         print(json.dumps(rows))
         return
     print(table([list(compare.HEADER), *compare.table(rows)]))
-    print(f"\nagreement with {engines[0].name}: {task.agrees}; in brackets: the difference in points")
+    print(f"\n{table(compare.lengths_table(rows))}")
+    print(f"\nagreement with {engines[0].name}: {task.agrees}; in brackets: the difference in points, its 95% interval")
 
 
 def _compare_flags(flags: Flags) -> None:
@@ -249,6 +325,8 @@ def _compare_flags(flags: Flags) -> None:
     flags.add("artifacts", "SavedModel folders and .tflite files", nargs="+")
     flags.add("--data", "examples of the model's task", required=True, metavar="FILE")
     flags.add_options(options.Rows, without=("skip_bad",))
+    flags.add("--start", "also start each engine in a process: time to the first answer, memory", action="store_true")
+    flags.add("--plot", "a picture of size, latency and quality", metavar="FILE.png")
     flags.add("--json", "print one JSON array", action="store_true")
 
 
@@ -285,7 +363,7 @@ COMMANDS = {
         _tflite,
         _tflite_flags,
         "write a .tflite file for phones and boards",
-        "One file that holds the model, its vocabulary and its labels.",
+        "One file that holds the model, its vocabulary and its labels. With --web also a web page that runs it.",
     ),
     "predict": Command(
         _predict,

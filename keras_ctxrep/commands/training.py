@@ -59,17 +59,30 @@ def _prepare_flags(flags: Flags) -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
-    from keras_ctxrep import recipes, tasks
+    from keras_ctxrep import recipes
 
     values = given(args)
     if "sweep" in values or "seeds" in values:
         _sweep(values)
         return
     history = recipes.finetune(report=print_evaluation, announce=print_error, **values)
-    metric = next(name for name in history[0] if name.startswith("val_"))
-    task = tasks.get(values.get("task", "classify"))
-    best = task.best(metric.removeprefix("val_"), (entry[metric] for entry in history))
-    print_line(f"{args.out}: {metric.removeprefix('val_').replace('_', ' ')} on {args.dev}: {best:.4f}")
+    _print_best(values, history)
+
+
+def _print_best(values: dict, history: list[dict]) -> None:
+    from keras_ctxrep import tasks
+
+    metric = next(name for name in history[0] if name.startswith("val_")).removeprefix("val_")
+    choose = min if tasks.smaller_is_better(metric) else max
+    best = choose(entry[f"val_{metric}"] for entry in history)
+    print_line(f"{values['out']}: {metric.replace('_', ' ')} on {values['dev']}: {best:.4f}")
+
+
+def _distill(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+
+    values = given(args)
+    _print_best(values, recipes.distill(report=print_evaluation, announce=print_error, **values))
 
 
 def _sweep(values: dict) -> None:
@@ -98,15 +111,13 @@ def _train_flags(flags: Flags) -> None:
         f"Fine-tune a pretrained encoder.\n\n{listed}\n\n"
         "Files are .tsv with a header, .jsonl, CoNLL columns, SQuAD's JSON, also compressed, or tfds:NAME:SPLIT."
     )
-    flags.add("--data", "labelled examples to learn from", required=True, metavar="FILE")
-    flags.add("--dev", "labelled examples to choose the best weights by", required=True, metavar="FILE")
+    _example_flags(flags)
     flags.add(
         "--encoder",
         "a model folder of any task, a name of `ctxrep zoo list`, or `words`: embeddings learned from the data alone",
         required=True,
         metavar="FOLDER",
     )
-    flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
     flags.add("--task", "the task (default: classify)", choices=tuple(tasks.TASKS))
     flags.add(
         "--sweep",
@@ -124,10 +135,33 @@ def _train_flags(flags: Flags) -> None:
     )
     flags.add_options(
         options.Finetuning,
-        learning_rate={"help": "peak learning rate, after a linear warm-up (default: 0.001, BERT-base 3e-5)"},
+        learning_rate=LEARNING_RATE,
     )
+    _task_flags(flags)
+
+
+LEARNING_RATE = {"help": "peak learning rate, after a linear warm-up (default: 0.001, BERT-base 3e-5)"}
+
+
+def _example_flags(flags: Flags) -> None:
+    flags.add("--data", "labelled examples to learn from", required=True, metavar="FILE")
+    flags.add("--dev", "labelled examples to choose the best weights by", required=True, metavar="FILE")
+    flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
+
+
+def _task_flags(flags: Flags) -> None:
+    from keras_ctxrep import tasks
+
     for name, task in tasks.TASKS.items():
         flags.add_options(task.Options, prefix=f"{name}: ")
+
+
+def _distill_flags(flags: Flags) -> None:
+    flags.add("teacher", "a model folder that was fine-tuned")
+    _example_flags(flags)
+    flags.add("--encoder", "what the student begins with, as of `ctxrep train`; or give --size", metavar="FOLDER")
+    flags.add_options(options.Distillation, learning_rate=LEARNING_RATE)
+    _task_flags(flags)
 
 
 def _score(args: argparse.Namespace) -> None:
@@ -229,6 +263,16 @@ COMMANDS = {
         True,
     ),
     "train": Command(_train, _train_flags, "fine-tune an encoder for a task", "", True),
+    "distill": Command(
+        _distill,
+        _distill_flags,
+        "train a small model on the outputs of a fine-tuned one",
+        "The student learns from the labels and from what the teacher answers, of texts without labels from its\n"
+        "answers alone. Task, labels, columns and length are the teacher's.\n\n"
+        "  ctxrep distill large --data train.tsv --dev dev.tsv --unlabelled more.txt --size bert_2_128_2 --out small\n"
+        "  ctxrep tflite small --quantize dynamic --out small.tflite",
+        True,
+    ),
     "score": Command(
         _score,
         _score_flags,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from keras_ctxrep.recipes.distilling import distill
 from keras_ctxrep.recipes.embedding import embed
 from keras_ctxrep.recipes.finetuning import IN_MEMORY, finetune
 from keras_ctxrep.recipes.preparing import prepare
@@ -11,7 +12,7 @@ from keras_ctxrep.recipes.scoring import score, score_sentences
 from keras_ctxrep.recipes.sweeping import sweep
 from keras_ctxrep.runs import options_from_run
 
-__all__ = ["again", "embed", "finetune", "prepare", "pretrain", "score", "score_sentences", "sweep"]
+__all__ = ["again", "distill", "embed", "finetune", "prepare", "pretrain", "score", "score_sentences", "sweep"]
 
 
 def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | None = None) -> list[dict]:
@@ -31,11 +32,11 @@ def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | Non
         UserWarning: a file of the run is missing or has changed since.
     """
     command, arguments, options = options_from_run(run)
-    recipes: dict[str, Callable[..., list[dict]]] = {"pretrain": pretrain, "finetune": finetune}
+    recipes: dict[str, Callable[..., list[dict]]] = {"pretrain": pretrain, "finetune": finetune, "distill": distill}
     if command not in recipes:
         raise ValueError(f"{run}: its command is {command!r}; one of {', '.join(recipes)}")
     for name, value in arguments.items():
         if isinstance(value, str) and IN_MEMORY in value:
-            raise ValueError(f"{run}: its {name} were {value}; call `finetune` with them")
+            raise ValueError(f"{run}: its {name} were {value}; call `{command}` with them")
     recipe = recipes[command]
     return recipe(**arguments, out=out, report=report, **options)

@@ -68,7 +68,11 @@ def finetune(
         ValueError: a row is malformed or has an unknown label, there are fewer than two labels, or an option does not
             fit the task or the encoder. Rows that were skipped are warned of.
     """
-    job = Job(task, given, data, dev, encoder, out)
+    return train_job(Job(task, given, data, dev, encoder, out), report, announce)
+
+
+def train_job(job: "Job", report: Report | None, announce: Callable[[str], object] | None) -> list[dict]:
+    """Trains the model of a run and writes its folder; arguments and result are those of `finetune`."""
     job.check()
     strategy = choose(job.options.strategy)  # before the first model
     check_batch_size(job.options.batch_size, strategy)
@@ -76,10 +80,10 @@ def finetune(
     survey = job.survey()
     skipped: list[str] | None = [] if job.options.skip_bad else None
     reader = Reader(job.task, job.dev_columns, skipped, survey.labels or None, survey.pairs)
-    dev_set = list(reader(dev, "validation"))
+    dev_set = list(reader(job.dev, "validation"))
     if malformed := (survey.skipped or []) + (skipped or []):
         warnings.warn(skipped_rows(malformed), stacklevel=2)
-    loss = job.task.loss(job.own, {label: survey.used[label] for label in survey.labels})
+    loss = job.loss(survey)
     with train.scope(job.options.precision, strategy):
         model, bundle = job.assemble(survey)
     evaluate = _evaluation(bundle, dev_set, job.options.batch_size)
@@ -88,31 +92,34 @@ def finetune(
         evaluate(model)  # an error is raised before the training
     rows = job.batch_rows(survey.count, strategy.num_replicas_in_sync)
     schedule = job.schedule(bundle, survey.count, rows)
-    examples = in_random_order(lambda: job.examples(bundle), job.options.seed)
     run = job.run()
     if announce is not None and is_chief(strategy):
         announce(job.plan(survey, dev_set, bundle, schedule, rows))
-    Path(out).mkdir(parents=True, exist_ok=True)
+    Path(job.out).mkdir(parents=True, exist_ok=True)
+    data, sources_of = job.batches(bundle, rows)
     history = train.fit(
         model,
-        partial(batches, bundle, examples, rows, job.options.seed),
+        data,
         evaluate,
         loss=loss,
-        folder=out,
+        folder=job.out,
         identity=run.identity,
         report=report,
-        sources=partial(sources, bundle, examples, rows, job.options.seed),
+        sources=sources_of,
         **schedule,
     )
-    bundle = job.task.tuned(bundle, dev_set, Predictor(bundle, train.runner(model), job.options.batch_size).ask)
+    runner = train.runner(model)
+    bundle = job.task.tuned(bundle, dev_set, Predictor(bundle, runner, job.options.batch_size).ask)
     if is_chief(strategy):
-        run.save(out, history)
-        train.save(out, model, bundle)
+        answers = Predictor(bundle, runner, job.options.batch_size).ask(dev_set)
+        final = job.task.evaluate(dev_set, answers, bundle.labels)
+        run.save(job.out, history, {"examples": len(dev_set), "interval": final.interval} | final.scores)
+        train.save(job.out, model, bundle)
     return history
 
 
 @dataclass
-class _Survey:
+class Survey:
     """Statistics of the training examples, from one pass over them."""
 
     skipped: list[str] | None
@@ -126,6 +133,9 @@ class _Survey:
 
 class Job:
     """A fine-tuning run: task, options and data; the arguments are those of `finetune`."""
+
+    command = "finetune"
+    Options = options.Finetuning
 
     @classmethod
     def of(cls, data: Data, dev: Data, encoder: str | Path, out, task: str = "classify", **given: Any) -> "Job":
@@ -145,11 +155,11 @@ class Job:
                 raise ValueError(f"{name} is an option of the {which}, and the task is {task!r}")
         self.own = self.task.Options(**{key: value for key, value in given.items() if key in known})
         rest = {key: value for key, value in given.items() if key not in known}
-        self.options = options.Finetuning.of(rest, "finetune")
+        self.options = self.Options.of(rest, self.command)
         if Path(out).resolve() == Path(encoder).resolve():
             raise ValueError(f"{out}: the encoder's own folder; choose another one to write to")
         self.data, self.dev = (part if isinstance(part, str | Path) else list(part) for part in (data, dev))
-        self.encoder = encoder
+        self.encoder, self.out = encoder, out
         metric, known_metrics = self.options.metric, self.task.metrics
         if metric is not None and metric not in known_metrics:
             raise ValueError(f"metric={metric!r}: the task {task!r} has {', '.join(known_metrics)}")
@@ -158,6 +168,11 @@ class Job:
     @property
     def name(self) -> str:
         return str(self.data) if isinstance(self.data, str | Path) else f"{len(self.data)} examples"
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that the model will remember."""
+        return dict(self.options.columns or {})
 
     @property
     def dev_columns(self) -> Mapping[str, str] | None:
@@ -185,11 +200,11 @@ class Job:
             return False
         return family.frozen and not chosen.from_scratch if chosen.freeze is None else chosen.freeze
 
-    def survey(self) -> _Survey:
+    def survey(self) -> Survey:
         """Reads every example once before training, so that malformed ones are reported at once."""
         if self.encoder == WORDS and self.task.reads.windows:
             raise ValueError(f"{self.name}: pairs of texts, and word embeddings read one text; a BERT reads pairs")
-        survey = _Survey([] if self.options.skip_bad else None)
+        survey = Survey([] if self.options.skip_bad else None)
         reader = Reader(self.task, self.options.columns, survey.skipped)
         with tqdm(desc="reading", unit=" examples", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
             for example in reader(self.data):
@@ -204,10 +219,18 @@ class Job:
         survey.labels = self.task.labels(set(survey.used), self.name)
         return survey
 
-    def assemble(self, survey: _Survey) -> tuple[keras.Model, Bundle]:
+    def pretrained(self, survey: Survey) -> tuple[keras.Model, Bundle]:
+        """The encoder to start from, and its bundle."""
+        return _fresh(survey.words) if self.encoder == WORDS else train.load_encoder(self.encoder)
+
+    def loss(self, survey: Survey) -> Any:
+        """The loss, as of `Task.loss`."""
+        return self.task.loss(self.own, {label: survey.used[label] for label in survey.labels})
+
+    def assemble(self, survey: Survey) -> tuple[keras.Model, Bundle]:
         """The model to train, from the encoder's weights, and its bundle."""
         chosen = self.options
-        pretrained, bundle = _fresh(survey.words) if self.encoder == WORDS else train.load_encoder(self.encoder)
+        pretrained, bundle = self.pretrained(survey)
         reads = replace(self.task.reads, pair=survey.pairs or bool(self.task.reads.pair))
         if reads.pair and not bundle.features.pairs:
             raise ValueError(f"{self.name}: pairs of texts, and {self.encoder} reads one text; a BERT reads pairs")
@@ -239,7 +262,7 @@ class Job:
         settings = self.task.settings(self.own, survey.traits)
         head = self._head(bundle) | self.task.head_options(self.own)
         bundle = replace(bundle, task=self.task.name, labels=survey.labels, head=head, settings=settings)
-        bundle = replace(bundle, columns=dict(self.options.columns or {}))
+        bundle = replace(bundle, columns=self.columns)
         model = train.finish(model, bundle)
         if weights is not None:
             model.get_layer(_EXTRA_EMBEDDINGS).set_weights(weights)
@@ -278,6 +301,12 @@ class Job:
         default = family.dropout if self.task.head_dropout is None else self.task.head_dropout
         dropout = default if chosen.dropout is None else chosen.dropout
         return {"dropout": dropout, "mix": family.mix if chosen.mix is None else chosen.mix, "l2": family.mix_l2}
+
+    def batches(self, bundle: Bundle, rows: int) -> tuple[Callable, Callable]:
+        """Functions from a number of batches: to those after them, and to the sources of the examples in that one."""
+        examples = in_random_order(lambda: self.examples(bundle), self.options.seed)
+        arguments = (bundle, examples, rows, self.options.seed)
+        return partial(batches, *arguments), partial(sources, *arguments)
 
     def examples(self, bundle: Bundle) -> Iterator:
         """The training examples, in the order of the data."""
@@ -320,7 +349,7 @@ class Job:
         starts = self._starts(count / batch_rows, plan["steps"])
         return plan | {"optimizer": partial(AdamW, factors=factors, starts=starts)}
 
-    def plan(self, survey: _Survey, dev_set: list, bundle: Bundle, schedule: Mapping[str, Any], rows: int) -> str:
+    def plan(self, survey: Survey, dev_set: list, bundle: Bundle, schedule: Mapping[str, Any], rows: int) -> str:
         """Lines about the run: data, labels, length, encoder, rate, steps and evaluations, and where they come from."""
         chosen, family = self.options, FAMILIES[bundle.family]
         cut = sum(row.truncated for row, _ in encoded(bundle, dev_set))
@@ -376,9 +405,18 @@ class Job:
 
     def run(self) -> Run:
         """The record of this run."""
-        encoder = self.encoder if self.encoder == WORDS else Path(self.encoder)
-        sources = {"data": _source(self.data), "dev": _source(self.dev)}
-        return Run.of("finetune", self.options, task=self.task.name, encoder=encoder, **sources, **self.own.plain())
+        return Run.of(
+            self.command,
+            self.options,
+            **self.models(),
+            data=_source(self.data),
+            dev=_source(self.dev),
+            **self.own.plain(),
+        )
+
+    def models(self) -> dict[str, Any]:
+        """What the run learns from beside data, as arguments of its command."""
+        return {"task": self.task.name, "encoder": self.encoder if self.encoder == WORDS else Path(self.encoder)}
 
 
 def _default(chosen: bool) -> str:

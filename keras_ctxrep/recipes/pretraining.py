@@ -37,7 +37,7 @@ from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids
 from keras_ctxrep.text.tokens import WordPiece
 
 Report = Callable[[dict], None]
-BUFFER = 200_000  # sentences of BERT's text that are shuffled in memory
+BUFFER = 1_000_000  # sentences that are shuffled in memory: 100 MB of English text
 ENCODED = 20_000  # of which so many are turned into pieces at once
 
 
@@ -244,7 +244,7 @@ def _sentence_text(corpus: Sequence[str | Path], settings: Pretraining, initial:
         vocabulary = word_vocabulary(settings, initial, corpus, read)
 
         def texts(epoch: int) -> Iterator[list[str]]:
-            return shuffled(corpus, read, settings.seed, epoch)
+            return shuffled(corpus, read, settings.seed, epoch, BUFFER)
 
         text = _SentenceText(vocabulary, texts, held)
         first = split(itertools.chain.from_iterable(read(corpus)))

@@ -108,13 +108,21 @@ def in_random_order(source: Callable[[], Iterable], seed: int) -> Callable[[int]
 
 def encoded(bundle: Bundle, examples: Iterable) -> Iterator[tuple[Row, Any]]:
     """Rows and their targets; a question has one of each for every window of its context."""
+    for rows, targets in encoded_examples(bundle, examples):
+        yield from zip(rows, targets, strict=True)
+
+
+def encoded_examples(bundle: Bundle, examples: Iterable) -> Iterator[tuple[list[Row], list]]:
+    """The rows of each example and their targets; none of an example in which there is nothing to read."""
     source, task = iter(examples), tasks.get(bundle.task)
     while part := list(itertools.islice(source, ENCODED)):
         encodings = task.encode(bundle, [task.query(example) for example in part])
         for example, rows in zip(part, encodings, strict=True):
-            if any(map(len, rows)):  # else there is nothing to read
+            if any(map(len, rows)):
                 rows = [replace(row, source=getattr(example, "source", "")) for row in rows]
-                yield from zip(rows, task.targets(bundle, example, rows), strict=True)
+                yield rows, [*task.targets(bundle, example, rows)]
+            else:
+                yield [], []
 
 
 def batches(

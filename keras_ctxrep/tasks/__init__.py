@@ -15,7 +15,7 @@ from keras_ctxrep.tasks.tag import Tag
 from keras_ctxrep.tasks.task import Query, Report, Task
 from keras_ctxrep.text.bundle import Bundle
 
-__all__ = ["SERVED", "TASKS", "Query", "Report", "Task", "bundle_fields", "get", "of_model"]
+__all__ = ["SERVED", "TASKS", "Query", "Report", "Task", "bundle_fields", "get", "of_model", "smaller_is_better"]
 
 # the tasks of `ctxrep train`
 TASKS: Mapping[str, Task] = {
@@ -58,6 +58,15 @@ def of_model(bundle: Bundle) -> Task:
     ('Subject', 'text')
     """
     return get(bundle.task).of_model(bundle)
+
+
+def smaller_is_better(metric: str) -> bool:
+    """Whether a smaller value of a metric, of any task, is better.
+
+    >>> smaller_is_better("accuracy"), smaller_is_better("mean_squared_error")
+    (False, True)
+    """
+    return any(metric in task.smaller for task in TASKS.values())
 
 
 def bundle_fields(name: str, pair: bool = False, **settings: Any) -> dict[str, Any]:

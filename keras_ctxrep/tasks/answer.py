@@ -1,7 +1,7 @@
 """Extractive question answering: the span of a text that answers a question."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from keras_ctxrep.text.decode import best_answers
 from keras_ctxrep.text.features import Reads, Row
 from keras_ctxrep.text.files import checked_text
 
+PADDING = -1e4  # the logit of a masked piece, as of `models.heads.answer`
 UNANSWERABLE = "unanswerable"  # a trait of the training data: some questions have no answer
 
 
@@ -44,6 +45,7 @@ class Answer(Task):
     """The span of a context that answers a question, or none."""
 
     name = "answer"
+    model_outputs: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
     agrees = "the same answer"
     metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match", "has_answer_f1", "no_answer_f1")
     help = "the span that answers a question: SQuAD's JSON, or question, context, answers"
@@ -90,8 +92,6 @@ class Answer(Task):
         return {"stride": options.stride, "max_answer": options.max_answer, "null_threshold": threshold}
 
     def tuned(self, bundle, examples, ask):
-        from dataclasses import replace
-
         if bundle.settings["null_threshold"] is None or all(example.answers for example in examples):
             return bundle
         return replace(bundle, settings=bundle.settings | {"null_threshold": null_threshold(examples, ask(examples))})
@@ -113,6 +113,26 @@ class Answer(Task):
             raise ValueError(
                 f"the settings {', '.join(sorted(missing))} are missing in the bundle: train the model again"
             )
+
+    def labelled_by(self, example, answer):
+        answers = ((answer["answer"], answer["start"]),) if answer["answer"] else ()
+        return replace(example, answers=answers)
+
+    def teacher_logits(self, rows, outputs):
+        """By piece: float32 (T,) of each window."""
+        return [
+            {name: output[name][: len(row)] for name in ("start_logits", "end_logits")}
+            for row, output in zip(rows, outputs, strict=True)
+        ]
+
+    def logits_of_student(self, row, logits, length):
+        if any(len(values) != len(row) for values in logits.values()):
+            raise ValueError(
+                f"{row.source}: the teacher's window has other pieces; a student needs the teacher's vocabulary, "
+                "length and stride"
+            )
+        padding = (0, length - len(row))
+        return {name: np.pad(values, padding, constant_values=PADDING) for name, values in logits.items()}
 
     def query(self, example):
         return Query(example.question, example.context)

@@ -45,11 +45,9 @@ class TextTask(Task):
 
     Attributes:
         scored: the output of a SavedModel that `answer` is given.
-        sums_to_one: the scores of a text are a distribution over the labels.
     """
 
     scored = "probabilities"
-    sums_to_one = False
 
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "text": ("text", "sentence", "sentence1", "premise", "question1"),
@@ -93,10 +91,17 @@ class TextTask(Task):
     def decode(self, bundle, query, rows, outputs):
         scores = self.scores(np.array([output["logits"] for output in outputs], np.float64))  # (windows, C)
         pooled = scores.max(0) if bundle.settings.get("windows") == "max" else scores.mean(0)
-        return self.answer(bundle, query, pooled / pooled.sum() if self.sums_to_one else pooled)
+        return self.answer(bundle, query, pooled / pooled.sum() if self.activation == "softmax" else pooled)
 
     def served(self, bundle, query, output):
         return self.answer(bundle, query, np.atleast_1d(np.asarray(output[self.scored], np.float64)))
+
+    def labelled_by(self, example, answer):
+        return replace(example, label=self.gold_of(answer))
+
+    def gold_of(self, answer: dict) -> Any:
+        """The label of an example to which this is the right answer."""
+        return answer["label"]
 
     def scores(self, logits: np.ndarray) -> np.ndarray:
         """float64 (windows, C): what the answer is made from."""
@@ -115,7 +120,7 @@ class TextTask(Task):
         scores = self.scores_in_graph(tf.cast(windows.run(ids)["logits"], tf.float32))
         pool = tf.math.segment_max if bundle.settings["windows"] == "max" else tf.math.segment_mean
         pooled = pool(scores, windows.example)  # (B, C)
-        if self.sums_to_one:
+        if self.activation == "softmax":
             pooled /= tf.reduce_sum(pooled, -1, keepdims=True)
         return self.answer_in_graph(bundle, pooled)
 
@@ -195,7 +200,6 @@ class Classify(TextTask):
     help = "one label for a text or a pair: text, label[, pair]"
     Options: type[options.Options] = Options
     example_api = "classify"
-    sums_to_one = True
     outputs: ClassVar[Mapping[str, str]] = {
         "label": "the most probable label",
         "score": "its probability",

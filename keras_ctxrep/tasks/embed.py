@@ -13,6 +13,7 @@ class Embed(Task):
 
     name = "embed"
     help = "a vector"
+    model_outputs: ClassVar[tuple[str, ...]] = ("pooled",)
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "text": ("text", "sentence", "sentence1", "premise", "question1")
     }

@@ -19,6 +19,7 @@ class Multilabel(TextTask):
     metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "exact_match")
     help = "any number of labels: text, label (a,b,c)[, pair]"
     example_api = "classify"
+    activation = "sigmoid"
     outputs: ClassVar[Mapping[str, str]] = {
         "labels": "each label where its probability is 0.5 or more, else an empty string",
         "probabilities": "of every label, in their order in the model card",
@@ -57,6 +58,9 @@ class Multilabel(TextTask):
         import keras
 
         return keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def gold_of(self, answer):
+        return tuple(answer["labels"])
 
     def scores(self, logits):
         return sigmoid(logits)

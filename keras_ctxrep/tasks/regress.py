@@ -24,6 +24,7 @@ class Regress(TextTask):
     help = "a number for a text or a pair: text, label[, pair]"
     example_api = "regress"
     scored = "value"
+    activation = "linear"
     outputs: ClassVar[Mapping[str, str]] = {
         "value": "the predicted value",
     }
@@ -57,6 +58,9 @@ class Regress(TextTask):
         import keras
 
         return keras.losses.MeanSquaredError()
+
+    def gold_of(self, answer):
+        return answer["value"]
 
     def scores(self, logits):
         return logits

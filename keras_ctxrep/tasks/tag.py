@@ -1,7 +1,7 @@
 """Tagging: one label for each word, as of named entities or parts of speech."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import eq
 from typing import Any, ClassVar
@@ -133,6 +133,21 @@ class Tag(Task):
 
     def loss(self, options, counts):
         return None if options.crf else cross_entropy(options.label_smoothing)
+
+    def labelled_by(self, example, answer):
+        return replace(example, tags=tuple(predicted_tags(example, answer)))
+
+    def teacher_logits(self, rows, outputs):
+        """By word, so that the student may have other pieces: float32 (words, C), NaN of words that were not read."""
+        starts, logits = rows[0].starts or [], outputs[0]["logits"]
+        by_word = np.full((len(starts), logits.shape[-1]), np.nan, np.float32)
+        read = [number for number, start in enumerate(starts) if start is not None]
+        by_word[read] = logits[: len(read)]
+        return [{"logits": by_word}]
+
+    def logits_of_student(self, row, logits, length):
+        read = [number for number, start in enumerate(row.starts or []) if start is not None]
+        return {"logits": logits["logits"][read]}
 
     def query(self, example):
         return Query(example.words)

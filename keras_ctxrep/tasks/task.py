@@ -94,6 +94,8 @@ class Task:
         head_dropout: before the head's dense layer; None: as the family has it.
         example_api: which of TF Serving's APIs over tf.Example the answers fit, "classify" or "regress"; None: neither.
         outputs: what the answers of the raw-string signature mean, by name.
+        activation: of the logits: "softmax", "sigmoid" or "linear".
+        model_outputs: the outputs of the model that `decode` reads.
     """
 
     name: str
@@ -110,6 +112,8 @@ class Task:
     head_dropout: float | None = None
     example_api: str | None = None
     outputs: ClassVar[Mapping[str, str]] = {}
+    activation = "softmax"
+    model_outputs: ClassVar[tuple[str, ...]] = ("logits",)
 
     def of_model(self, bundle: Bundle) -> Self:
         """This task as a model has it: it knows the columns that the model was trained from, and reads them first."""
@@ -340,6 +344,35 @@ class Task:
             ValueError: the options do not fit these labels.
         """
         return None
+
+    # ---------------------------------------------------------------------------------------------- distillation
+
+    def labelled_by(self, example: Any, answer: dict) -> Any:
+        """An example whose labels are a model's answer to it."""
+        raise NotImplementedError
+
+    def teacher_logits(self, rows: Sequence[Row], outputs: Sequence[Outputs]) -> list[dict[str, np.ndarray]]:
+        """The logits of a teacher for one example in a form that does not depend on its tokens, where there is one.
+
+        Args:
+            rows: of the example.
+            outputs: of the teacher for each of them.
+
+        Returns: for each row, output name -> float32 (..., C).
+        """
+        return [{"logits": output["logits"]} for output in outputs]
+
+    def logits_of_student(self, row: Row, logits: Mapping[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
+        """What a student shall give for its row.
+
+        Args:
+            row: of the student.
+            logits: as `teacher_logits` gives them for this row.
+            length: tokens of the row's batch, with padding.
+
+        Returns: output name -> (..., C), NaN where the teacher gave nothing.
+        """
+        return dict(logits)
 
     # --------------------------------------------------------------------------------------------------- answers
 

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import struct
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -131,6 +132,23 @@ def save(bundle: Bundle, folder: str | Path) -> None:
         (folder / CARD).unlink(missing_ok=True)
 
 
+def write_tflite(path: str | Path, model: bytes, bundle: Bundle, files: Mapping[str, bytes] | None = None) -> None:
+    """Writes a .tflite file: what LiteRT reads, then a zip archive with the bundle, uncompressed.
+
+    Args:
+        path: the file.
+        model: what LiteRT reads.
+        bundle: of the model.
+        files: more files of the archive, name -> contents.
+    """
+    digest = hashlib.sha256(model).hexdigest()
+    with written_whole(path) as temporary:
+        temporary.write_bytes(model)
+        with zipfile.ZipFile(temporary, "a", zipfile.ZIP_STORED) as archive:
+            for name, data in {**bundle.files_as_bytes({TFLITE: digest}), **(files or {})}.items():
+                archive.writestr(zipfile.ZipInfo(name), data)
+
+
 def load(path: str | Path) -> Bundle:
     """The bundle of a model folder, a SavedModel folder (in its assets.extra) or a .tflite file (zipped at its end).
 
@@ -151,17 +169,48 @@ def load(path: str | Path) -> Bundle:
         return bundle
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            bundle = _parse(path, archive.read)
-            begin = min(entry.header_offset for entry in archive.infolist())
-    except (zipfile.BadZipFile, KeyError):
-        raise ValueError(f"{path}: no bundle in it; write the file with `ctxrep tflite`") from None
-    if TFLITE in bundle.files:  # files of version 0.1 have no hash of it
-        with open(path, "rb") as file:
-            if hashlib.sha256(file.read(begin)).hexdigest() != bundle.files[TFLITE]:
-                raise ValueError(f"{path}: the model in it is damaged; copy the file again, or convert again")
+    files, begin = _archived(path)
+    bundle = _parse(path, files.__getitem__)
+    if VOCAB in bundle.files and hashlib.sha256(files[VOCAB]).hexdigest() != bundle.files[VOCAB]:
+        raise ValueError(f"{path}: {VOCAB} in it is damaged; copy the file again, or convert again")
+    if TFLITE in bundle.files:
+        digest = sha256(path, begin)
+    elif json.loads(files[NAME])["format"] == 1:  # files of version 0.1 have no hash of it
+        digest = ""
+    else:
+        raise ValueError(f"{path / NAME}: files has no hash of {TFLITE}; copy the file again, or convert again")
+    if digest != bundle.files.get(TFLITE, ""):
+        raise ValueError(f"{path}: the model in it is damaged; copy the file again, or convert again")
     return bundle
+
+
+def _archived(path: Path) -> tuple[dict[str, bytes], int]:
+    """The bundle's files in the archive at the end of a .tflite file, and where the archive begins.
+
+    Raises:
+        ValueError: there is no bundle, or it cannot be read.
+    """
+    remedy = "copy the file again if it was cut off, or write it with `ctxrep tflite`"
+    entries: dict[str, zipfile.ZipInfo] = {}
+    files: dict[str, bytes | None] = {}
+    begin = 0
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                entries = {entry.filename: entry for entry in archive.infolist()}
+                begin = min((entry.header_offset for entry in entries.values()), default=0)
+                for name in {NAME, VOCAB, CARD} & set(entries):
+                    stored = entries[name].compress_type == zipfile.ZIP_STORED
+                    files[name] = archive.read(entries[name]) if stored else None
+        except (zipfile.BadZipFile, ValueError, RuntimeError, EOFError, OSError, OverflowError, struct.error) as error:
+            if NAME in entries:
+                raise ValueError(f"{path}: the bundle in it cannot be read ({error}); {remedy}") from None
+    if NAME not in files:
+        raise ValueError(f"{path}: no bundle in it; {remedy}")
+    for name, data in files.items():
+        if data is None:  # as written, and so no file grows while it is read
+            raise ValueError(f"{path}: {name} in it is compressed; {remedy}")
+    return {name: data for name, data in files.items() if data is not None}, begin
 
 
 def from_files(files: Mapping[str, bytes], source: str | Path) -> Bundle:
@@ -236,10 +285,17 @@ def _upgraded(fields: dict) -> dict:
     return fields
 
 
-def sha256(path: str | Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(path: str | Path, size: int | None = None) -> str:
+    """SHA-256 of a file, in hexadecimal, or of its first `size` bytes; little of it is in memory at a time."""
+    if size is None:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    digest, left = hashlib.sha256(), size
+    with open(path, "rb", buffering=0) as file:
+        while left > 0 and (chunk := file.read(min(left, 1 << 18))):
+            digest.update(chunk)
+            left -= len(chunk)
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -214,8 +214,9 @@ def test_model_cards(tmp_path):
         {"step": 2, "val_mlm_logits_accuracy": 0.4},
     ]
     assert kit._last_evaluation({"command": "pretrain", "history": history}) == "mlm logits accuracy 0.4000"
-    with_interval = {"command": "finetune", "history": [{"val_f1": 0.5, "interval": [0.4, 0.6]}]}
-    assert kit._last_evaluation(with_interval) == "f1 0.5000 (95% interval 0.4000 to 0.6000)"
+    dev = {"examples": 1200, "interval": [0.4, 0.6], "f1": 0.5, "macro_f1": 0.25}
+    written = "f1 0.5000 (95% interval 0.4000 to 0.6000), macro f1 0.2500, 1,200 examples"
+    assert kit._last_evaluation({"history": history, "dev": dev}) == written
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{"])

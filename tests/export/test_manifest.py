@@ -137,7 +137,8 @@ def quick(monkeypatch):
 
     monkeypatch.setattr(saved_model, "Signatures", lambda model, bundle: SimpleNamespace(functions={}))
     monkeypatch.setattr(tf.saved_model, "save", save)
-    monkeypatch.setattr(manifest, "write", lambda folder: None)
+    monkeypatch.setattr(tf.saved_model, "load", lambda folder: None)
+    monkeypatch.setattr(manifest, "write", lambda folder, loaded: None)
     monkeypatch.setattr(kit, "write", lambda *args: None)
     bundle = Bundle("bert", config={}, max_length=16, vocab=VOCAB, **tasks.bundle_fields("embed"))
     return lambda folder, **given: saved_model.export(None, bundle, folder, **given)
@@ -194,7 +195,7 @@ def test_nothing_is_removed_by_an_export_that_fails(quick, tmp_path, monkeypatch
     for _ in range(3):
         quick(tmp_path)
 
-    def fail(folder):
+    def fail(folder, loaded):
         raise OSError("disk full")
 
     monkeypatch.setattr(manifest, "write", fail)

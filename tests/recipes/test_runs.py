@@ -68,6 +68,9 @@ def test_a_run_is_repeated_from_its_record(files, capsys):
     assert record["command"] == "finetune" and record["options"]["columns"] == {"text": "body"}
     assert record["options"]["learning_rate"] == 0.02 and set(record["files"]) == {f"{files}/a.tsv"}
     assert record["history"][-1]["step"] == 12 and "keras" in record["versions"]
+    dev = record["dev"]
+    assert dev["accuracy"] == max(entry["val_accuracy"] for entry in record["history"])
+    assert dev["interval"][0] <= dev["accuracy"] <= dev["interval"][1] and dev["examples"] == ROWS.count("\n") - 1
     assert cli.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/two"]) == 0
     assert cli.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/three", "--seed", "4"]) == 0
     first, second, third = (train.load(files / name)[0].get_weights() for name in ("one", "two", "three"))

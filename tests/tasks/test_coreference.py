@@ -118,7 +118,7 @@ def test_every_engine(trained, tmp_path):
     examples = generated(40, seed=2)
     figures = recipes.score(trained, examples)
     assert figures["metric"] == "f1" and figures["f1"] > 0.95 and figures["feminine_f1"] == figures["f1"]
-    quantize.convert(trained, tmp_path / "a.tflite", "int8", (16, 32))
+    quantize.convert(trained, tmp_path / "a.tflite", "dynamic", (16, 32))
     saved_model.export(*train.load(trained), tmp_path / "served")
     engines = [compare.open_engine(path) for path in (trained, tmp_path / "served", tmp_path / "a.tflite")]
     for row in compare.compare(engines, examples):

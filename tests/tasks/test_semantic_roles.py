@@ -152,7 +152,7 @@ def test_every_engine(trained, tmp_path):
     assert bool(bundle.stack) == ("token_ids" not in model.input) == ("marks" in model.input)
     predict = train.predictor(trained)
     expected = predict.ask(examples)
-    quantize.convert(trained, tmp_path / "a.tflite", "int8", (16, 32))
+    quantize.convert(trained, tmp_path / "a.tflite", "dynamic", (16, 32))
     saved_model.export(model, bundle, tmp_path / "served")
     engines = [compare.open_engine(path) for path in (trained, tmp_path / "served", tmp_path / "a.tflite")]
     for row in compare.compare(engines, examples):

@@ -114,10 +114,7 @@ def test_in_the_assets_of_a_saved_model(tmp_path):
 
 def test_zipped_at_the_end_of_a_file(tmp_path):
     path = tmp_path / "model.tflite"
-    path.write_bytes(b"\x1c\x00\x00\x00TFL3" + bytes(1000))
-    with zipfile.ZipFile(path, "a") as archive:
-        for name, data in BERT.files_as_bytes().items():
-            archive.writestr(name, data)
+    bundles.write_tflite(path, b"\x1c\x00\x00\x00TFL3" + bytes(1000), BERT)
     assert fields_of(bundles.load(path)) == fields_of(BERT)
 
 

@@ -1,10 +1,11 @@
 """The table of `ctxrep compare`."""
 
+import numpy as np
 import pytest
-from keras_ctxrep_tflite import compare
+from keras_ctxrep_tflite import compare, plots, quantize
 from keras_ctxrep_tflite.compare import Engine
 
-from keras_ctxrep import tasks
+from keras_ctxrep import tasks, train
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.bundle import Bundle
@@ -32,8 +33,60 @@ def test_the_difference_from_the_reference(tmp_path):
     shown = [row[-1] for row in compare.table(rows)]
     assert shown[0].startswith("pearson 100.0") and len({text.split()[1] for text in shown}) == 3
     assert "(" not in shown[0] and all(text.endswith(")") and "(-0.0" in text for text in shown[1:])
+    low, high = rows[2]["quality_interval"]
+    assert low <= rows[2]["quality_difference"] <= high and low < high and rows[0]["quality_interval"] == (0, 0)
     unlabelled = compare.compare(engines[:2], [Example("x")])
     assert unlabelled[1]["quality_difference"] is None and compare.table(unlabelled)[1][-1] == ""
+
+
+def test_the_interval_is_that_of_pairs(tmp_path):
+    """Two engines that err on the same texts do not differ, however uncertain the figure of each is."""
+    engines = [engine(name, tmp_path, [1.0, 2.0, 4.0]) for name in ("one", "other")]
+    draw = np.random.default_rng(0)
+    examples = [Example("x " * draw.integers(1, 4), draw.normal()) for _ in range(50)]
+    rows = compare.compare(engines, examples)
+    assert rows[1]["quality_interval"] == (0, 0)
+
+
+def test_latencies_by_length(tmp_path, monkeypatch):
+    """Each text under the next power of two of its tokens, from 16 on; p50 and p95 as NumPy has them."""
+    bundle = Bundle(
+        "static", "regress", {"words": 1, "width": 1, "lowercase": True, "buckets": 0}, 99, vocab=("<UNK>",)
+    )
+    predictor = Predictor(bundle, lambda batch: {"logits": np.ones((len(batch["mask"]), 1))})
+    clock = iter(np.cumsum([0.0, 0.001, 0.0, 0.003, 0.0, 0.01]))
+    monkeypatch.setattr(compare.time, "perf_counter", lambda: next(clock))
+    examples = [Example("x " * size) for size in (3, 16, 40)]
+    rows = compare.compare([Engine("only", tmp_path, predictor)], examples)
+    assert rows[0]["lengths"] == [
+        {"tokens": 16, "texts": 2, "p50": pytest.approx(2.0), "p95": pytest.approx(2.9)},
+        {"tokens": 64, "texts": 1, "p50": pytest.approx(10.0), "p95": pytest.approx(10.0)},
+    ]
+    header, line = compare.lengths_table(rows)
+    assert header[1:] == ["to 16 tokens (2)", "to 64 tokens (1)"] and line[1] == "2.00 / 2.90 ms"
+    header, line = compare.lengths_table([rows[0] | {"start_seconds": 0.25, "peak_bytes": 73e6}])
+    assert line[-2:] == ["0.25 s", "73 MB"] and header[-2:] == ["first answer", "peak memory"]
+
+
+def test_start(tiny_model, tflite_in_process, tmp_path):
+    """In a process of its own, whose memory is its own."""
+    train.save(tmp_path / "model", *tiny_model("answer"))
+    path = quantize.convert(tmp_path / "model", tmp_path / "m.tflite")
+    started = compare.start(path)
+    assert 0 < started["start_seconds"] < 120 and 10e6 < started["peak_bytes"] < 400e6  # without TensorFlow
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(RuntimeError, match=r"m\.tflite: a process that opens it failed:\n(.|\n)*m\.tflite: "):
+        compare.start(path)
+
+
+def test_the_picture_of_engines(tmp_path):
+    pytest.importorskip("matplotlib")
+    row = {"bytes": 5e6, "milliseconds": 1.5, "agreement": 0.99, "metric": None, "quality": None}
+    plots.engines([row | {"engine": "a"}, row | {"engine": "b", "metric": "f1", "quality": 0.5}], tmp_path / "p.svg")
+    drawn = (tmp_path / "p.svg").read_text(encoding="utf-8")
+    assert drawn.startswith("<?xml") and len(drawn) > 5000
+    with pytest.raises(ValueError, match=r"p\.gif: the name must end in"):
+        plots.engines([row], tmp_path / "p.gif")
 
 
 def test_every_task_says_when_engines_agree():

@@ -18,7 +18,7 @@ from keras_ctxrep.text.tokens import SPECIAL_PIECES
 @pytest.fixture(scope="module")
 def file(models, tmp_path_factory):
     return quantize.convert(
-        models / "elmo" / "classifier", tmp_path_factory.mktemp("tflite") / "m.tflite", "int8", (8, 16, 64)
+        models / "elmo" / "classifier", tmp_path_factory.mktemp("tflite") / "m.tflite", "dynamic", (8, 16, 64)
     )
 
 
@@ -36,10 +36,8 @@ def test_signatures_and_builtin_operators(file):
 
 def test_weights_are_int8(file):
     interpreter = Interpreter(model_path=str(file))
-    wide = {
-        d["dtype"].__name__ for d in interpreter.get_tensor_details() if "MatMul" in d["name"] and len(d["shape"]) == 2
-    }
-    assert "int8" in wide
+    kinds = {d["name"]: d["dtype"].__name__ for d in interpreter.get_tensor_details()}
+    assert kinds["char_cnn/W_proj"] == kinds["char_cnn/char_embed"] == kinds["forward_0/kernel"] == "int8"
 
 
 def test_the_bundle_is_inside(file):
@@ -62,10 +60,11 @@ def test_the_answer_does_not_depend_on_the_signature(models, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"quantize": "int4"}, "choose one of none, int8"),
+        ({"quantize": "int4"}, "choose one of none, float16, dynamic, int8"),
         ({"out": "m.bin"}, r"must end in \.tflite"),
         ({"lengths": (2,)}, "at least 4"),
         ({"lengths": ()}, "at least 4"),
+        ({"quantize": "dynamic", "calibrate": ["a.txt"]}, "are for 'int8'"),
     ],
 )
 def test_bad_arguments(arguments, message, models, tmp_path):
@@ -96,7 +95,7 @@ def test_a_damaged_model_is_refused_before_litert_sees_it(file, tmp_path, monkey
     data[int(place * len(parts(file)[0]))] ^= 1
     (tmp_path / "m.tflite").write_bytes(data)
     seen = []
-    monkeypatch.setattr("ai_edge_litert.interpreter.Interpreter", lambda **kwargs: seen.append(kwargs))
+    monkeypatch.setattr("ai_edge_litert.compiled_model.CompiledModel.from_file", lambda *args, **_: seen.append(args))
     with pytest.raises(ValueError, match=r"m\.tflite: the model in it is damaged; copy the file again"):
         runtime.load(tmp_path / "m.tflite")
     assert not seen
@@ -113,6 +112,13 @@ def test_files_of_version_0_1_have_no_hash(file, tmp_path):
         archive.writestr("bundle.json", json.dumps(old))
     texts = ["the violin", "snow"]
     assert runtime.load(tmp_path / "m.tflite")(texts) == runtime.load(file)(texts)
+
+
+def test_int8_without_texts_is_dynamic(long_model, tflite_in_process, tmp_path):
+    with pytest.warns(UserWarning, match="the same as dynamic; give texts .*--calibrate FILE"):
+        quantize.convert(long_model, tmp_path / "int8.tflite", "int8")
+    quantize.convert(long_model, tmp_path / "dynamic.tflite", "dynamic")
+    assert parts(tmp_path / "int8.tflite")[0] == parts(tmp_path / "dynamic.tflite")[0]
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,22 @@
 """Compares one model in several engines: agreement, quality, size and latency."""
 
 import contextlib
+import json
 import os
+import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.predict import Predictor
+from keras_ctxrep.text import scores
 
 HEADER = ("engine", "size", "median latency", "agreement", "max difference", "cut texts", "quality")
 
@@ -24,24 +29,33 @@ class Engine(NamedTuple):
     predictor: Predictor
 
 
-def open_engine(path: str | Path) -> Engine:
+def open_engine(path: str | Path, threads: int = 1) -> Engine:
     """The engine of an artifact, a .tflite file, a SavedModel or a model folder, after a first prediction.
+
+    Args:
+        path: the artifact.
+        threads: of LiteRT, for a .tflite file.
 
     Raises:
         ValueError: the path is none of these.
     """
     with quiet_stderr():
-        engine = _open(Path(path))
-        reads = engine.predictor.bundle.reads
-        engine.predictor(["warm up"], ["engine"] if reads.pair else None, [[(0, 4)] * reads.marks])
+        engine = _open(Path(path), threads)
+        _answer(engine.predictor, "warm up")
     return engine
 
 
-def _open(path: Path) -> Engine:
+def _answer(predictor: Predictor, text: str) -> None:
+    """Has a model of any task answer a text."""
+    reads = predictor.bundle.reads
+    predictor([text], [text] if reads.pair else None, [[(0, 4)] * reads.marks])
+
+
+def _open(path: Path, threads: int) -> Engine:
     if path.suffix == ".tflite":
         from keras_ctxrep_tflite import runtime
 
-        return Engine(path.name, path, runtime.load(path))
+        return Engine(path.name, path, runtime.load(path, threads))
     if (path / "bundle.json").is_file():
         from keras_ctxrep import train
 
@@ -52,19 +66,29 @@ def _open(path: Path) -> Engine:
     return Engine(f"SavedModel {path.name}", folder, saved_model.load(folder))
 
 
+_redirecting = threading.RLock()  # two threads that redirect at once could leave standard error silent
+
+
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
     """Silences standard error while TensorFlow or LiteRT starts: both log before their log level is read."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with open(os.devnull, "w") as null:
-        os.dup2(null.fileno(), 2)
+    with _redirecting:
         try:
+            stderr = os.dup(2)
+        except OSError:  # closed, as for a daemon
             yield
-        finally:
+            return
+        if sys.stderr is not None:
             sys.stderr.flush()
-            os.dup2(stderr, 2)
-            os.close(stderr)
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), 2)
+            try:
+                yield
+            finally:
+                if sys.stderr is not None:
+                    sys.stderr.flush()
+                os.dup2(stderr, 2)
+                os.close(stderr)
 
 
 def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
@@ -79,7 +103,9 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
     Returns: for each engine {"engine", "bytes", "milliseconds" (median), "agreement" (fraction of texts, of a tagger's
         words, with the reference's answer), "difference" (largest of a probability, or of a value or score),
         "truncated" (number of texts longer than the engine reads, which were cut), "metric", "quality" (the task's
-        figure; None without labels) and "quality_difference" (from the reference's)}.
+        figure; None without labels), "quality_difference" (from the reference's), "quality_interval" (of this
+        difference: 95%, by bootstrap over the examples) and "lengths": for the texts of up to 16, 32, 64, ... tokens
+        {"tokens", "texts" (their number), "p50" and "p95" (percentiles of their latencies, in milliseconds)}}.
 
     Raises:
         ValueError: an engine has another task or other labels than the reference, its task has no answers to compare,
@@ -105,26 +131,119 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
             begin = time.perf_counter()
             engine.predictor.ask([example])
             seconds[row, column] = time.perf_counter() - begin
-    labelled = all(getattr(example, task.gold) is not None for example in examples)
+    tokens = np.array([_tokens(engines[0].predictor, example) for example in examples])
     rows = []
+    reference = None  # the statistic of the first engine's answers
     for engine, answers, times in zip(engines, results, seconds, strict=True):
-        report = task.evaluate(examples, answers, bundle.labels, interval=False) if labelled else None
-        pairs = [pair for both in zip(results[0], answers, strict=True) for pair in task.agreement(*both)]
+        measured = figures(engine.predictor, examples, results[0], answers)
         rows.append(
             {
                 "engine": engine.name,
                 "bytes": size(engine.path),
                 "milliseconds": float(np.median(times) * 1000),
-                "agreement": float(np.mean([same for same, _ in pairs])),
-                "difference": float(max(difference for _, difference in pairs)),
+                "agreement": measured["agreement"],
+                "difference": measured["difference"],
                 "truncated": sum(bool(answer.get("truncated")) for answer in answers),
-                "metric": report and report.metric,
-                "quality": report and report.value,
+                "metric": measured["metric"],
+                "quality": measured["quality"],
+                "quality_difference": None,
+                "quality_interval": None,
+                "lengths": _by_length(tokens, times),
             }
         )
-    for row in rows:
-        row["quality_difference"] = row["quality"] - rows[0]["quality"] if labelled else None
+        if measured["quality"] is not None:
+            rows[-1]["quality_difference"] = measured["quality"] - rows[0]["quality"]
+            own = task.figures(examples, answers, bundle.labels).statistic
+            reference = reference or own
+            rows[-1]["quality_interval"] = _interval(own, reference, len(examples))
     return rows
+
+
+def _interval(own: Callable, reference: Callable, count: int) -> tuple[float, float]:
+    """The interval of the difference of two engines' figures, of the same examples in each resample."""
+    return scores.bootstrap(lambda drawn: own(drawn) - reference(drawn), count)
+
+
+def _tokens(predictor: Predictor, example: Any) -> int:
+    """The tokens of an example, of a long one in windows those of its longest window."""
+    (rows,) = predictor.task.encode(predictor.bundle, [predictor.task.query(example)])
+    return max(map(len, rows))
+
+
+def _by_length(tokens: np.ndarray, seconds: np.ndarray) -> list[dict]:
+    """Percentiles of latencies, of the texts up to 16 tokens and of those up to each power of two above.
+
+    >>> _by_length(np.array([3, 16, 40]), np.array([0.001, 0.001, 0.004]))[1]
+    {'tokens': 64, 'texts': 1, 'p50': 4.0, 'p95': 4.0}
+    """
+    bounds = 2 ** np.maximum(4, np.ceil(np.log2(np.maximum(tokens, 1)))).astype(int)
+    lengths = []
+    for bound in np.unique(bounds):
+        chosen = 1000 * seconds[bounds == bound]
+        p50, p95 = np.percentile(chosen, [50, 95]).tolist()
+        lengths.append({"tokens": int(bound), "texts": len(chosen), "p50": p50, "p95": p95})
+    return lengths
+
+
+def start(path: str | Path) -> dict[str, float]:
+    """Opens an artifact in a process of its own, where it answers a short text and one as long as it reads.
+
+    Returns: {"start_seconds": from the start of the process to the first answer, "peak_bytes": the largest memory that
+        it held}.
+
+    Raises:
+        RuntimeError: the process failed; the message is the end of its output.
+    """
+    paths = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-m", "keras_ctxrep_tflite.compare", str(path)]
+    environment = os.environ | {"PYTHONPATH": paths}
+    with tempfile.TemporaryFile("w+") as errors:
+        begin = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        with process, cast(IO[str], process.stdout) as output:
+            output.readline()  # after the first answer
+            seconds = time.perf_counter() - begin
+            peak = output.read()
+        if process.returncode:
+            errors.seek(0)
+            last = "".join(errors.readlines()[-5:])
+            raise RuntimeError(f"{path}: a process that opens it failed:\n{last}")
+    return {"start_seconds": seconds, "peak_bytes": json.loads(peak)}
+
+
+def _start(path: str) -> None:
+    """What `start` runs: prints a line after the first answer, and then the peak of the memory."""
+    predictor = open_engine(path).predictor
+    print("answered", flush=True)
+    _answer(predictor, "word " * predictor.bundle.max_length)
+    if sys.platform == "linux":  # getrusage counts the process that started this one
+        with open("/proc/self/status") as status:
+            print(next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")))
+    else:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print(peak if sys.platform == "darwin" else peak * 1024)
+
+
+def figures(
+    predictor: Predictor, examples: Sequence[Any], reference: Sequence[dict], answers: Sequence[dict]
+) -> dict[str, Any]:
+    """Agreement of the answers to some examples with those of a reference, and their quality.
+
+    Returns: {"agreement", "difference", "metric", "quality"} as of `compare`, and "mean_difference".
+    """
+    task = predictor.task
+    labelled = all(getattr(example, task.gold) is not None for example in examples)
+    report = task.evaluate(examples, answers, predictor.bundle.labels, interval=False) if labelled else None
+    pairs = [pair for both in zip(reference, answers, strict=True) for pair in task.agreement(*both)]
+    return {
+        "agreement": float(np.mean([same for same, _ in pairs])),
+        "difference": float(max(difference for _, difference in pairs)),
+        "mean_difference": float(np.mean([difference for _, difference in pairs])),
+        "metric": report and report.metric,
+        "quality": report and report.value,
+    }
 
 
 def size(path: Path) -> int:
@@ -155,8 +274,28 @@ def table(rows: Sequence[dict]) -> list[list[str]]:
 
 
 def _quality(row: dict, reference: dict, digits: int) -> str:
-    """The figure of an engine, and in how many points it differs from the reference's."""
+    """The figure of an engine, in how many points it differs from the reference's, and the interval of that."""
     if row["quality"] is None:
         return ""
     text = f"{row['metric']} {row['quality']:.{digits}%}"
-    return text if row is reference else f"{text} ({100 * (row['quality'] - reference['quality']):+.{digits}f})"
+    if row is reference:
+        return text
+    low, high = (f"{100 * edge:+.{digits}f}" for edge in row["quality_interval"])
+    return f"{text} ({100 * row['quality_difference']:+.{digits}f}{'' if low == high else f'; {low} to {high}'})"
+
+
+def lengths_table(rows: Sequence[dict]) -> list[list[str]]:
+    """The latencies of `compare` by length, p50 / p95, and with `start` time and memory, with a header."""
+    header = [f"to {entry['tokens']} tokens ({entry['texts']:,})" for entry in rows[0]["lengths"]]
+    lines = [
+        [row["engine"], *(f"{entry['p50']:.2f} / {entry['p95']:.2f} ms" for entry in row["lengths"])] for row in rows
+    ]
+    if "start_seconds" in rows[0]:
+        header += ["first answer", "peak memory"]
+        for line, row in zip(lines, rows, strict=True):
+            line += [f"{row['start_seconds']:.2f} s", f"{row['peak_bytes'] / 1e6:,.0f} MB"]
+    return [["latency, p50 / p95", *header], *lines]
+
+
+if __name__ == "__main__":
+    _start(sys.argv[1])

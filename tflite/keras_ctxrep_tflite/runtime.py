@@ -1,24 +1,35 @@
 """Text to answers from a .tflite file, with LiteRT and NumPy: neither TensorFlow nor Keras is imported."""
 
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep_tflite import mediapipe
+from keras_ctxrep_tflite.compare import quiet_stderr
 
 
 def load(path: str | Path, threads: int = 1) -> Predictor:
     """A predictor of a .tflite file written by `ctxrep tflite`.
 
-    Each text runs through the signature of the smallest length that holds it.
+    Each text runs through the signature of the smallest length that holds it. LiteRT maps the file into memory and
+    packs its weights once for all lengths, on Linux; elsewhere once for each length. Threads of Python may share the
+    predictor: they take turns.
 
     Args:
         path: the file.
         threads: of LiteRT.
 
     Raises:
-        ValueError: the file is missing, damaged, or has no bundle in it.
+        ValueError: the file is missing, damaged, has no bundle in it or that of another model, or `threads` is below 1.
         ImportError: LiteRT is not installed.
 
     >>> load("missing.tflite")
@@ -26,16 +37,20 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
     ValueError: missing.tflite: no such file or folder
     """
     try:
-        from ai_edge_litert.interpreter import Interpreter
+        from ai_edge_litert.compiled_model import CompiledModel
+        from ai_edge_litert.options import CpuOptions, Options
     except ImportError:
         raise ImportError('running .tflite files needs LiteRT: pip install "keras_ctxrep[edge]"') from None
+    if threads < 1:
+        raise ValueError(f"threads={threads}: at least 1")
     bundle = bundles.load(path)
-    try:
-        interpreter = Interpreter(model_path=str(path), num_threads=threads)
-    except (ValueError, RuntimeError) as error:
-        raise ValueError(f"{path}: not a TFLite file that LiteRT can run: {error}") from None
-    runners = {int(name.removeprefix("length_")): name for name in interpreter.get_signature_list()}
-    ready: dict = {}
+    with _naming(path, "its bundle cannot be used", "copy the file again, or convert the model again"):
+        predictor = Predictor(bundle, lambda batch: run(batch))
+        sample = _sample(bundle)
+    cache = ":memory" if sys.platform == "linux" else ""  # of packed weights
+    options = Options(cpu_options=CpuOptions(num_threads=threads, xnnpack_weight_cache_path=cache))
+    signatures: dict[int, _Signature] = {}
+    taking_turns = threading.Lock()
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
         answers = [
@@ -45,15 +60,113 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
 
     def run_single(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         tokens = int(inputs["mask"].sum())
-        length = min(length for length in runners if length >= tokens)
-        if length not in ready:
-            runner = interpreter.get_signature_runner(runners[length])
-            sizes = {name: int(details["shape"][1]) for name, details in runner.get_input_details().items()}
-            ready[length] = runner, sizes
-        runner, sizes = ready[length]
-        return runner(**{name: _fit(inputs[name], size) for name, size in sizes.items()})
+        signature = signatures[min(length for length in signatures if length >= tokens)]
+        with taking_turns, _naming(path, "LiteRT cannot run this text", "convert the model again"):
+            outputs = signature(inputs)
+        if mediapipe.PROBABILITIES in outputs:
+            outputs["logits"] = mediapipe.logits(outputs.pop(mediapipe.PROBABILITIES), predictor.task)
+        return outputs
 
-    return Predictor(bundle, run)
+    with quiet_stderr():  # LiteRT logs each step
+        with _naming(path, "not a TFLite file that LiteRT can run", "convert the model again"):
+            model = CompiledModel.from_file(str(path), options=options)
+        weakref.finalize(predictor, _close, model, signatures)
+        with _naming(path, "its bundle is not of its model", "copy the file again, or convert the model again"):
+            for length in _lengths(model, bundle):
+                signatures[length] = _Signature(model, f"length_{length}")
+                signatures[length].check(predictor, sample)
+            predictor(*_example(bundle))  # the first run logs more
+    return predictor
+
+
+def _example(bundle: Bundle) -> tuple[list[str], list[str] | None, list | None]:
+    """The arguments of a predictor for a short text."""
+    marks = [[(0, 1)] * bundle.reads.marks] if bundle.reads.marks else None
+    return ["a"], ["a"] if bundle.pairs else None, marks
+
+
+def _close(model: Any, signatures: dict[int, "_Signature"]) -> None:
+    """Frees a model, of which LiteRT logs each step too."""
+    with quiet_stderr():
+        for signature in signatures.values():
+            signature.buffers = [], []
+        model.close()
+        model.environment.close()
+
+
+class _Signature:
+    """A signature of a LiteRT model, with its buffers."""
+
+    def __init__(self, model: Any, name: str):
+        self.model, self.name, self.index = model, name, model.get_signature_index(name)
+        self.inputs: dict[str, dict] = model.get_input_tensor_details(name)
+        self.outputs: dict[str, dict] = model.get_output_tensor_details(name)
+        self.buffers = model.create_input_buffers(self.index), model.create_output_buffers(self.index)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        for (name, tensor), buffer in zip(self.inputs.items(), self.buffers[0], strict=True):
+            buffer.write(_fit(inputs[name], tensor["shape"][1]))
+        self.model.run_by_index(self.index, *self.buffers)
+        outputs = {}
+        for (name, tensor), buffer in zip(self.outputs.items(), self.buffers[1], strict=True):
+            outputs[name] = buffer.read(int(np.prod(tensor["shape"])), tensor["dtype"]).reshape(tensor["shape"])
+        return outputs
+
+    def check(self, predictor: Predictor, sample: dict[str, np.ndarray]) -> None:
+        """Checks inputs and outputs against those of the bundle.
+
+        Raises:
+            ValueError: a name, a shape or the number of labels is another one.
+        """
+        if set(self.inputs) != set(sample):
+            raise ValueError(f"{self.name} reads {', '.join(sorted(self.inputs))}, not {', '.join(sorted(sample))}")
+        for name, tensor in self.inputs.items():
+            length = sample[name].shape[1] if name == "marks" else int(self.name.partition("_")[2])
+            expected = [1, length, *sample[name].shape[2:]]
+            if tensor["shape"] != expected or tensor["dtype"] != "int32":
+                raise ValueError(f"{self.name}: {name} is {tensor['dtype']} {tensor['shape']}, not int32 {expected}")
+        shapes = {name: tensor["shape"] for name, tensor in self.outputs.items()}
+        if mediapipe.PROBABILITIES in shapes:
+            shapes = {"logits": shapes[mediapipe.PROBABILITIES]}
+        if missing := [output for output in predictor.task.model_outputs if output not in shapes]:
+            raise ValueError(f"{self.name} has no output {missing[0]!r}, which a model for {predictor.task.name} has")
+        labels = len(predictor.bundle.labels)
+        if "logits" in shapes and shapes["logits"][-1] != max(labels, 1):  # a regression has no label
+            raise ValueError(f"{self.name} has {shapes['logits'][-1]} logits for {labels} labels")
+
+
+def _lengths(model: Any, bundle: Bundle) -> list[int]:
+    """The lengths of a model's signatures.
+
+    Raises:
+        ValueError: a signature has another name, or none is as long as the bundle says.
+    """
+    lengths = []
+    for name in model.get_signature_list():
+        prefix, _, length = name.partition("_")
+        if prefix != "length" or not length.isdecimal():
+            raise ValueError(f"it has a signature {name!r}, where length_16 for example is expected")
+        lengths.append(int(length))
+    if max(lengths, default=0) < bundle.max_length:
+        raise ValueError(f"it has no signature length_{bundle.max_length}; its longest has {max(lengths, default=0)}")
+    return sorted(lengths)
+
+
+@contextmanager
+def _naming(path: str | Path, problem: str, remedy: str) -> Iterator[None]:
+    """Errors within it name the file."""
+    try:
+        yield
+    except (ValueError, RuntimeError, TypeError, IndexError) as error:
+        raise ValueError(f"{path}: {problem}: {error}; {remedy}") from None
+    except KeyError as error:
+        raise ValueError(f"{path}: {problem}: {error.args[0]} is missing; {remedy}") from None
+
+
+def _sample(bundle: Bundle) -> dict[str, np.ndarray]:
+    """The inputs of a short text."""
+    texts, pairs, marks = _example(bundle)
+    return bundle.features.collate(bundle.features.encode(texts, pairs, bundle.reads.words, marks))
 
 
 def _fit(array: np.ndarray, length: int) -> np.ndarray:

@@ -1,0 +1,269 @@
+"""Distillation: a small model that learns from the outputs of a larger one that was fine-tuned."""
+
+import itertools
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from tqdm import tqdm
+
+from keras_ctxrep import options, pipeline, tasks, train
+from keras_ctxrep.losses import Distillation as Loss
+from keras_ctxrep.models.families import FAMILIES
+from keras_ctxrep.predict import Predictor
+from keras_ctxrep.recipes.finetuning import Job, Survey, train_job
+from keras_ctxrep.recipes.pretraining import Report
+from keras_ctxrep.recipes.targets import ENCODED, Data, encoded_examples, fitting
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Row
+
+Taught = tuple[Any, list[dict[str, np.ndarray]]]  # an example, and the teacher's logits for each of its rows
+
+
+def distill(
+    teacher: str | Path,
+    data: Data,
+    dev: Data,
+    out: str | Path,
+    encoder: str | Path | None = None,
+    report: Report | None = None,
+    announce: Callable[[str], object] | None = None,
+    **given: Any,
+) -> list[dict]:
+    """Fine-tunes a student on the labels of some data and on the outputs of a fine-tuned teacher, see `losses`.
+
+    The teacher reads all texts once, before the first step; its logits, a few numbers for a text or a word, stay in
+    memory. Of texts without labels its answers are the labels too. Task, labels, columns and, unless it is given, the
+    length are the teacher's.
+
+    Args:
+        teacher: a fine-tuned model folder.
+        data, dev, out, report, announce: as of `finetune`.
+        encoder: the student's encoder, a model folder; None: a fresh one of the `size`.
+        given: fields of `options.Distillation`, and of the task's own `Options`.
+
+    Returns: the evaluations on `dev`.
+
+    Raises:
+        TypeError: there is no such option.
+        ValueError: as of `finetune`, or the teacher was not fine-tuned, has a CRF, or does not know a label, or not
+            exactly one of `encoder` and `size` is given.
+    """
+    return train_job(Distilling(teacher, given, data, dev, encoder, out), report, announce)
+
+
+class Distilling(Job):
+    """A distillation run; the arguments are those of `distill`."""
+
+    command = "distill"
+    Options = options.Distillation
+    options: options.Distillation
+
+    def __init__(self, teacher: str | Path, given: Mapping[str, Any], data: Data, dev: Data, encoder, out):
+        self.model, self.teacher = train.load(teacher)
+        self.folder = teacher
+        if self.teacher.task not in tasks.TASKS:
+            raise ValueError(
+                f"{teacher}: its task is {self.teacher.task!r}; a teacher is fine-tuned with `ctxrep train`"
+            )
+        size = given.get("size")
+        start = size if encoder is None else encoder
+        if start is None or None not in (encoder, size):
+            raise ValueError(f"encoder={encoder!r}, size={size!r}: give one of the two, what the student begins with")
+        known = {entry.name for entry in fields(tasks.get(self.teacher.task).Options)}
+        settings = {name: value for name, value in self.teacher.settings.items() if name in known}
+        super().__init__(self.teacher.task, settings | dict(given), data, dev, start, out)
+        self.task = tasks.of_model(self.teacher)
+        crfs = {str(teacher): self.teacher.head.get("crf"), "crf=True": getattr(self.own, "crf", False)}
+        for name, crf in crfs.items():
+            if crf:
+                raise ValueError(
+                    f"{name}: the logits of a CRF are no distribution of a word's labels; leave the CRF out"
+                )
+        self.taught: list[Taught] = []
+
+    @property
+    def columns(self) -> dict[str, str]:
+        return super().columns or self.teacher.columns
+
+    def check(self) -> None:
+        """Raises a ValueError for options that do not fit the encoder."""
+        if self.options.size is None:
+            super().check()
+            return
+        for name in ("freeze", "lora", "from_scratch", "unfreeze"):
+            if getattr(self.options, name):
+                raise ValueError(f"{name}={getattr(self.options, name)}: a student of a size has random weights")
+
+    def survey(self) -> Survey:
+        """Reads every example, and has the teacher answer it."""
+        survey = super().survey()
+        labels = self.teacher.labels
+        if unknown := sorted(set(survey.used) - set(labels)) if labels else []:
+            raise ValueError(
+                f"{self.name}: the teacher, {self.folder}, has no label {unknown[0]!r}: {', '.join(labels)}"
+            )
+        survey.labels = labels
+        predictor = Predictor(self.teacher, train.runner(self.model), self.options.batch_size)
+        columns, skipped = self.options.columns, survey.skipped
+        self.taught = [*_taught(predictor, fitting(self.teacher, self.data, columns, skipped))]
+        if (path := self.options.unlabelled) is not None:
+            unlabelled = (example for _, example in self.task.read_unlabelled(path, columns, skipped))
+            self.taught += _taught(predictor, unlabelled, answers=True)
+            if self.teacher.pairs != (self.task.query(self.taught[-1][0]).pair is not None):
+                raise ValueError(f"{path}: this teacher reads {'pairs of texts' if self.teacher.pairs else 'one text'}")
+        survey.count = len(self.taught)
+        return survey
+
+    def pretrained(self, survey: Survey) -> tuple[keras.Model, Bundle]:
+        """The encoder to start from, and its bundle."""
+        if self.options.size is None:
+            return super().pretrained(survey)
+        return student(self.model, self.teacher, self.options.size)
+
+    def _length(self, bundle: Bundle) -> int:
+        return self.options.max_length or min(self.teacher.max_length, bundle.config.get("max_positions", sys.maxsize))
+
+    def loss(self, survey: Survey) -> Any:
+        labels = super().loss(survey) or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return Loss(labels, self.task.activation, self.options.temperature, self.options.teacher_weight)
+
+    def batches(self, bundle: Bundle, rows: int) -> tuple[Callable, Callable]:
+        seed = self.options.seed
+
+        def epoch(number: int) -> Iterator:
+            order = random.Random(f"{seed} {number}").sample(range(len(self.taught)), len(self.taught))
+            return _encoded(bundle, [self.taught[index] for index in order])
+
+        def data(start: int):
+            collate = partial(_collate, bundle)
+            return pipeline.dataset(epoch, collate, rows, _length, seed, repeat=True, start=start)
+
+        def sources(number: int) -> list[str]:
+            return [row.source for row, *_ in pipeline.examples_of_batch(epoch, rows, _length, seed, number)]
+
+        return data, sources
+
+    def examples(self, bundle: Bundle) -> Iterator:
+        return (example for example, _ in self.taught)
+
+    def models(self) -> dict[str, Any]:
+        """What the run learns from beside data, as arguments of its command."""
+        teacher = {"teacher": Path(self.folder)}
+        return teacher if self.options.size is not None else teacher | {"encoder": super().models()["encoder"]}
+
+
+def student(teacher: keras.Model, bundle: Bundle, size: str) -> tuple[keras.Model, Bundle]:
+    """A fresh encoder of a size, and its bundle.
+
+    A BERT of a BERT has the teacher's vocabulary, and its token vectors are the teacher's, projected to their principal
+    components (Jolliffe 2002) and scaled to the standard deviation of fresh ones.
+
+    Args:
+        teacher: a model of any task.
+        bundle: of the teacher.
+        size: a name of one of the families' `SIZES`.
+
+    Raises:
+        ValueError: there is no such size.
+    """
+    sizes = {name: (family, config) for family in FAMILIES for name, config in FAMILIES[family].sizes.items()}
+    if size not in sizes:
+        raise ValueError(f"size={size!r}: one of {', '.join(sizes)}")
+    name, config = sizes[size]
+    own = train.encoder_bundle(teacher, bundle)
+    if name != bundle.family:
+        empty = Bundle(name, "embed", asdict(config), bundle.max_length, card=bundle.card)
+        return train.build(empty), empty
+    own = replace(own, config=asdict(config))
+    if not FAMILIES[name].reads_vocabulary(own.config):
+        return train.build(own), own
+    own = replace(own, config=own.config | {"vocabulary_size": len(bundle.vocab)})
+    model = train.build(own)
+    for layer in model.layers:
+        if layer.name == TOKENS:
+            layer.set_weights([_projected(teacher.get_layer(TOKENS).get_weights()[0], *layer.get_weights())])
+    return model, own
+
+
+TOKENS = "token_embedding"  # BERT's layer of token vectors
+
+
+def _projected(table: np.ndarray, fresh: np.ndarray) -> np.ndarray:
+    """The vectors of a table (V, D) in the width of a fresh one (V, d)."""
+    width = fresh.shape[1]
+    centred = table - table.mean(0)
+    _, axes = np.linalg.eigh(centred.T @ centred)  # ascending
+    projected = np.zeros_like(fresh)
+    kept = axes[:, ::-1][:, :width]
+    projected[:, : kept.shape[1]] = centred @ kept
+    return projected * (fresh.std() / projected.std())
+
+
+def _taught(predictor: Predictor, examples: Iterator, answers: bool = False) -> Iterator[Taught]:
+    """Examples and the teacher's logits; those in which there is nothing to read are left out.
+
+    Args:
+        predictor: of the teacher.
+        examples: of its task.
+        answers: their labels become the teacher's answers.
+    """
+    task, bundle = predictor.task, predictor.bundle
+    with tqdm(desc="teacher", unit=" examples", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
+        while part := list(itertools.islice(examples, ENCODED)):
+            for example, (rows, outputs) in zip(part, predictor.outputs(part), strict=True):
+                if rows:
+                    if answers:
+                        example = task.labelled_by(example, task.decode(bundle, task.query(example), rows, outputs))
+                    logits = task.teacher_logits(rows, outputs)
+                    yield (
+                        example,
+                        [{name: np.array(value, np.float32) for name, value in row.items()} for row in logits],
+                    )
+            bar.update(len(part))
+
+
+def _encoded(bundle: Bundle, taught: Sequence[Taught]) -> Iterator[tuple[Row, Any, Mapping[str, np.ndarray]]]:
+    """Rows with their targets and the teacher's logits."""
+    encodings = encoded_examples(bundle, (example for example, _ in taught))
+    for (example, logits), (rows, targets) in zip(taught, encodings, strict=True):
+        if rows and len(rows) != len(logits):
+            raise ValueError(
+                f"{example.source}: {len(rows)} windows, and {len(logits)} of the teacher; give its length"
+            )
+        yield from zip(rows, targets, logits if rows else (), strict=True)
+
+
+def _collate(bundle: Bundle, part: list, rng: np.random.Generator) -> tuple:
+    """Inputs, and the targets of `losses.Distillation`."""
+    task = tasks.get(bundle.task)
+    inputs = bundle.features.collate([row for row, *_ in part])
+    targets, *weights = task.batch(bundle, [target for _, target, _ in part], inputs)
+    length = inputs["mask"].shape[1]
+    logits = [task.logits_of_student(row, own, length) for row, _, own in part]
+    joined = {name: _joined(labels, [own[name] for own in logits]) for name, labels in targets.items()}
+    return inputs, joined, *weights
+
+
+def _joined(labels: np.ndarray, logits: Sequence[np.ndarray]) -> np.ndarray:
+    """Labels, as numbers (B, ...) of classes or as floats (B, C), and logits in one array, float32 (B, ..., K + C).
+
+    >>> _joined(np.array([1, 0]), [np.array([0.5, 2.0]), np.array([3.0, 0.0])]).tolist()
+    [[1.0, 0.5, 2.0], [0.0, 3.0, 0.0]]
+    """
+    if labels.dtype.kind == "i":
+        labels = labels[..., None]
+    array = np.full((*labels.shape[:-1], logits[0].shape[-1]), np.nan, np.float32)
+    for number, values in enumerate(logits):
+        array[(number, *(slice(0, size) for size in values.shape))] = values
+    return np.concatenate([labels.astype(np.float32), array], -1)
+
+
+def _length(entry: tuple) -> int:
+    return len(entry[0])

@@ -1,0 +1,485 @@
+package org.keras_ctxrep;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.UncheckedIOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.StringJoiner;
+import java.util.stream.Collectors;
+
+/** Compares text preparation and decoding with what the Python package gives, as tests/golden.py writes it. */
+public final class Golden {
+    private static final double TOLERANCE = 1e-9; // of probabilities, relative to 1
+    private int compared;
+    private final List<String> differences = new ArrayList<>();
+
+    private Golden() {}
+
+    /** Compares the models of a folder, or measures the time of a model's text preparation. */
+    public static void main(String[] arguments) throws IOException {
+        if (arguments[0].equals("time")) {
+            time(files(Path.of(arguments[1])), Files.readString(Path.of(arguments[2])));
+            return;
+        }
+        if (arguments[0].equals("serve")) {
+            serve(Path.of(arguments[1]));
+            return;
+        }
+        if (arguments[0].equals("litert")) {
+            litert();
+            return;
+        }
+        if (arguments[0].equals("bundle")) {
+            bundle(Path.of(arguments[1]));
+            return;
+        }
+        int failures = 0;
+        try (DirectoryStream<Path> folders = Files.newDirectoryStream(Path.of(arguments[1]))) {
+            for (Path folder : folders) {
+                Golden golden = new Golden();
+                golden.compare(folder);
+                System.out.println(folder.getFileName() + ": " + golden.compared + " values, "
+                        + golden.differences.size() + " differences");
+                golden.differences.stream().limit(5).forEach(System.out::println);
+                failures += golden.differences.size();
+            }
+        }
+        System.exit(failures == 0 ? 0 : 1);
+    }
+
+    private static Map<String, byte[]> files(Path folder) throws IOException {
+        Map<String, byte[]> files = new HashMap<>();
+        for (String name : new String[] {"bundle.json", "vocab.txt"}) {
+            if (Files.exists(folder.resolve(name))) {
+                files.put(name, Files.readAllBytes(folder.resolve(name)));
+            }
+        }
+        return files;
+    }
+
+    private static void bundle(Path path) throws IOException {
+        try (FileChannel channel = FileChannel.open(path)) {
+            ByteBuffer file = channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size());
+            Bundle bundle = Bundle.of(file);
+            String text = String.join(",", bundle.labels()) + " " + bundle.card() + " " + bundle.vocab;
+            System.out.println(bundle.task() + " " + bundle.matches(file) + " " + text);
+        } catch (IllegalArgumentException error) {
+            System.out.println(error.getMessage());
+        }
+    }
+
+    private static void litert() {
+        try (Runner runner = new LiteRtRunner(ByteBuffer.allocateDirect(8), 2)) {
+            String name = runner.signatures().get(0);
+            Map<String, int[]> inputs = Collections.singletonMap("a", new int[] {1, -2, 9});
+            Map<String, float[]> all = runner.run(name, inputs, runner.outputs(name));
+            Map<String, float[]> one = runner.run(name, inputs, Collections.singletonList("double"));
+            System.out.println(runner.inputs(name) + " " + Arrays.toString(all.get("double")) + " "
+                    + Arrays.toString(all.get("rounded")) + " " + one.keySet());
+        }
+    }
+
+    private static void time(Map<String, byte[]> files, String text) {
+        Features features = Features.of(new Bundle(files));
+        Query query = new Query(text, null, null, null);
+        long best = Long.MAX_VALUE;
+        for (int round = 0; round < 3000; round++) {
+            long begin = System.nanoTime();
+            features.encode(query);
+            best = Math.min(best, System.nanoTime() - begin);
+        }
+        System.out.printf("%.3f ms%n", best / 1e6);
+    }
+
+    private void compare(Path folder) throws IOException {
+        Bundle bundle = new Bundle(files(folder));
+        Features features = Features.of(bundle);
+        Decoder decoder = new Decoder(bundle);
+        for (Map<?, ?> line : lines(folder.resolve("cases.jsonl"))) {
+            List<Row> rows = decoder.encode(features, query(line));
+            List<?> windows = (List<?>) line.get("windows");
+            check(windows.size(), rows.size(), "windows", line);
+            for (int i = 0; i < Math.min(windows.size(), rows.size()); i++) {
+                row(features, rows.get(i), (Map<?, ?>) windows.get(i), line);
+            }
+        }
+        for (Map<?, ?> line : lines(folder.resolve("answers.jsonl"))) {
+            Outputs runner = new Outputs(bundle, (Map<?, ?>) line.get("outputs"));
+            Model model = new Model(bundle, runner);
+            Query query = query(line);
+            near(line.get("answer"), answer(bundle, query, predict(model, query)), "answer", line);
+        }
+    }
+
+    private static Prediction predict(Model model, Query query) {
+        if (query.pair != null) {
+            return model.predict(query.text, query.pair);
+        }
+        if (query.marks == null) {
+            return query.text == null ? model.predict(query.words) : model.predict(query.text);
+        }
+        return query.text == null ? model.predict(query.words, query.marks) : model.predict(query.text, query.marks);
+    }
+
+    /** Answers to the queries of a model in the lines of the input, each of which ends with those of its outputs. */
+    private static void serve(Path path) throws IOException {
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        try (FileChannel channel = FileChannel.open(path)) {
+            Bundle bundle = Bundle.of(channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size()));
+            Model model = new Model(bundle, new Asked(input));
+            for (String line = input.readLine(); line != null; line = input.readLine()) {
+                Query query = query((Map<?, ?>) Json.parse(line));
+                System.out.println(json(answer(bundle, query, predict(model, query))));
+            }
+        }
+    }
+
+    private static String json(Object value) {
+        StringJoiner values = new StringJoiner(", ");
+        if (value instanceof Map) {
+            ((Map<?, ?>) value).forEach((name, field) -> values.add(json(name) + ": " + json(field)));
+            return "{" + values + "}";
+        }
+        if (value instanceof Iterable) {
+            ((Iterable<?>) value).forEach(element -> values.add(json(element)));
+            return "[" + values + "]";
+        }
+        if (!(value instanceof String)) {
+            return String.valueOf(value);
+        }
+        StringBuilder string = new StringBuilder();
+        for (char unit : ((String) value).toCharArray()) {
+            string.append(String.format("\\u%04x", (int) unit));
+        }
+        return "\"" + string + "\"";
+    }
+
+    private void row(Features features, Row row, Map<?, ?> window, Map<?, ?> line) {
+        Map<?, ?> expected = (Map<?, ?>) window.get("inputs");
+        Map<String, int[]> inputs = features.inputs(row, Math.max(1, row.size));
+        check(expected.keySet(), inputs.keySet(), "inputs", line);
+        for (Object name : expected.keySet()) {
+            List<Object> values = new ArrayList<>();
+            flatten(expected.get(name), values);
+            List<Object> own = new ArrayList<>();
+            for (int value : inputs.get(name)) {
+                own.add((long) value);
+            }
+            while (name.equals("starts") && own.size() > values.size()) { // padded with 0
+                check(0L, own.remove(own.size() - 1), "padding of starts", line);
+            }
+            check(values, own, name, line);
+        }
+        if (window.get("offsets") != null) {
+            check(window.get("offsets"), offsets(row, query(line)), "offsets", line);
+        }
+        if (window.get("spans") != null) {
+            List<Object> spans = new ArrayList<>();
+            for (int i = 0; i < row.wordBegins.length; i++) {
+                spans.add(points(query(line).text, row.wordBegins[i], row.wordEnds[i]));
+            }
+            check(window.get("spans"), spans, "spans", line);
+        }
+        if (window.get("truncated") != null) {
+            check(window.get("truncated"), row.truncated, "truncated", line);
+        }
+    }
+
+    /** The offsets of a row's tokens in code points, each in its text or its word. */
+    private static List<Object> offsets(Row row, Query query) {
+        List<Object> offsets = new ArrayList<>();
+        int word = 0;
+        for (int i = 0; i < row.size; i++) {
+            String text = row.ids == null || i < row.first ? query.text : query.pair;
+            if (query.text == null) {
+                for (int later = word; later < row.starts.length; later++) {
+                    word = row.starts[later] >= 0 && row.starts[later] <= i ? later : word;
+                }
+                text = query.words.get(word);
+            }
+            offsets.add(points(text, row.begins[i], row.ends[i]));
+        }
+        return offsets;
+    }
+
+    /** A prediction as the Python package gives it, offsets in code points. */
+    private static Map<String, Object> answer(Bundle bundle, Query query, Prediction prediction) {
+        String text = query.text == null ? String.join(" ", query.words) : query.pair == null ? query.text : query.pair;
+        Map<String, Object> own = new HashMap<>();
+        if (prediction.truncated()) {
+            own.put("truncated", true);
+        }
+        if (prediction.error() != null) {
+            own.put("error", prediction.error());
+            return own;
+        }
+        switch (bundle.task()) {
+            case "embed":
+                List<Object> vector = new ArrayList<>();
+                for (float number : prediction.vector()) {
+                    vector.add((double) number);
+                }
+                own.put("vector", vector);
+                break;
+            case "regress":
+                own.put("value", prediction.value());
+                break;
+            case "tag":
+            case "semantic_roles":
+                own.put("words", words(text, prediction));
+                if (bundle.labels().contains("O")) {
+                    own.put(bundle.task().equals("tag") ? "entities" : "arguments", spans(text, prediction));
+                }
+                break;
+            case "answer":
+                own.putAll(candidate(text, prediction.answer()));
+                own.remove("probability");
+                own.put("null_score", prediction.nullScore());
+                List<Object> best = new ArrayList<>();
+                prediction.best().forEach(candidate -> best.add(candidate(text, candidate)));
+                own.put("n_best", best);
+                break;
+            default:
+                own.put("probabilities", prediction.probabilities());
+                if (bundle.task().equals("multilabel")) {
+                    own.put("labels", prediction.labels());
+                } else {
+                    own.put("label", prediction.label());
+                    own.put("score", prediction.score());
+                }
+                if (bundle.task().equals("coreference")) {
+                    own.put("name", prediction.name());
+                }
+        }
+        return own;
+    }
+
+    private static List<Object> words(String text, Prediction prediction) {
+        List<Object> words = new ArrayList<>();
+        for (Prediction.Word word : prediction.words()) {
+            Map<String, Object> fields = span(text, "word", word.text, word.start, word.end);
+            fields.put("label", word.label);
+            fields.put("score", word.score);
+            words.add(fields);
+        }
+        return words;
+    }
+
+    private static List<Object> spans(String text, Prediction prediction) {
+        List<Object> spans = new ArrayList<>();
+        for (Prediction.Span span : prediction.spans()) {
+            Map<String, Object> fields = span(text, "text", span.text, span.start, span.end);
+            fields.put("type", span.type);
+            spans.add(fields);
+        }
+        return spans;
+    }
+
+    private static Map<String, Object> candidate(String text, Prediction.Candidate candidate) {
+        Map<String, Object> fields = span(text, "answer", candidate.text, candidate.start, candidate.end);
+        fields.put("score", candidate.score);
+        fields.put("probability", candidate.probability);
+        return fields;
+    }
+
+    private static Map<String, Object> span(String text, String name, String value, int start, int end) {
+        Map<String, Object> fields = new HashMap<>();
+        fields.put(name, value);
+        List<?> points = (List<?>) points(text, start, end);
+        fields.put("start", points.get(0));
+        fields.put("end", points.get(1));
+        return fields;
+    }
+
+    private static Object points(String text, int begin, int end) {
+        List<Object> points = new ArrayList<>();
+        points.add((long) text.codePointCount(0, begin));
+        points.add((long) text.codePointCount(0, end));
+        return points;
+    }
+
+    private void near(Object expected, Object own, String what, Map<?, ?> line) {
+        if (expected instanceof Map && own instanceof Map) {
+            Map<?, ?> fields = (Map<?, ?>) own;
+            check(((Map<?, ?>) expected).keySet(), fields.keySet(), what, line);
+            ((Map<?, ?>) expected).forEach((name, value) -> near(value, fields.get(name), what + "." + name, line));
+        } else if (expected instanceof List && own instanceof List) {
+            List<?> values = (List<?>) own;
+            check(((List<?>) expected).size(), values.size(), what, line);
+            for (int i = 0; i < Math.min(values.size(), ((List<?>) expected).size()); i++) {
+                near(((List<?>) expected).get(i), values.get(i), what, line);
+            }
+        } else if (expected instanceof Number && own instanceof Double) {
+            double difference = Math.abs(((Number) expected).doubleValue() - (Double) own);
+            compared++;
+            if (!(difference <= TOLERANCE * Math.max(1, Math.abs((Double) own)))) {
+                check(expected, own, what, line);
+            }
+        } else {
+            check(expected, own, what, line);
+        }
+    }
+
+    private void check(Object expected, Object own, Object what, Map<?, ?> line) {
+        compared++;
+        if (!Objects.equals(expected, own)) {
+            differences.add(what + ": expected " + expected + ", is " + own + " of " + line.get("text") + " | "
+                    + line.get("pair") + " | " + line.get("words"));
+        }
+    }
+
+    private static List<Map<?, ?>> lines(Path path) throws IOException {
+        List<Map<?, ?>> lines = new ArrayList<>();
+        for (String line : Files.readAllLines(path, StandardCharsets.UTF_8)) {
+            lines.add((Map<?, ?>) Json.parse(line));
+        }
+        return lines;
+    }
+
+    private static Query query(Map<?, ?> line) {
+        String text = line.get("words") == null ? (String) line.get("text") : null;
+        List<String> words = text == null ? new ArrayList<>() : null;
+        if (text == null) {
+            ((List<?>) line.get("words")).forEach(word -> words.add((String) word));
+        }
+        int[][] marks = null;
+        if (line.get("marks") != null) {
+            List<?> spans = (List<?>) line.get("marks");
+            marks = new int[spans.size()][2];
+            for (int i = 0; i < 2 * marks.length; i++) {
+                int edge = ((Number) ((List<?>) spans.get(i / 2)).get(i % 2)).intValue();
+                marks[i / 2][i % 2] = text == null ? edge : text.offsetByCodePoints(0, edge);
+            }
+        }
+        return new Query(text, words, (String) line.get("pair"), marks);
+    }
+
+    private static void flatten(Object values, List<Object> flat) {
+        if (values instanceof List) {
+            ((List<?>) values).forEach(value -> flatten(value, flat));
+        } else {
+            flat.add(values);
+        }
+    }
+
+    private static float[] floats(Object nested) {
+        List<Object> values = new ArrayList<>();
+        flatten(nested, values);
+        float[] numbers = new float[values.size()];
+        for (int i = 0; i < numbers.length; i++) {
+            numbers[i] = ((Number) values.get(i)).floatValue();
+        }
+        return numbers;
+    }
+
+    /** Gives the outputs of a line, those of one window after the other. */
+    private static final class Outputs implements Runner {
+        private final Bundle bundle;
+        private final Map<?, ?> outputs;
+        private int window;
+
+        Outputs(Bundle bundle, Map<?, ?> outputs) {
+            this.bundle = bundle;
+            this.outputs = outputs;
+        }
+
+        @Override
+        public List<String> signatures() {
+            return Collections.singletonList("length_" + bundle.maxLength);
+        }
+
+        @Override
+        public List<String> inputs(String signature) {
+            return Collections.singletonList("mask");
+        }
+
+        @Override
+        public List<String> outputs(String signature) {
+            List<String> names = new ArrayList<>();
+            outputs.keySet().forEach(name -> names.add((String) name));
+            return names;
+        }
+
+        @Override
+        public Map<String, float[]> run(String signature, Map<String, int[]> inputs, List<String> names) {
+            Map<String, float[]> results = new HashMap<>();
+            for (String name : names) {
+                results.put(name, floats(((List<?>) outputs.get(name)).get(window)));
+            }
+            window++;
+            return results;
+        }
+
+        @Override
+        public void close() {}
+    }
+
+    /** Asks for outputs: prints a signature and its inputs, and reads a line of the outputs. */
+    private static final class Asked implements Runner {
+        private final BufferedReader input;
+
+        Asked(BufferedReader input) {
+            this.input = input;
+        }
+
+        private List<String> names(String kind, String signature) {
+            List<String> names = new ArrayList<>();
+            ((List<?>) ask(Map.of("names", kind, "signature", signature))).forEach(name -> names.add((String) name));
+            return names;
+        }
+
+        private Object ask(Map<String, Object> question) {
+            try {
+                System.out.println(json(question));
+                return Json.parse(input.readLine());
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+        }
+
+        @Override
+        public List<String> signatures() {
+            return names("signatures", "");
+        }
+
+        @Override
+        public List<String> inputs(String signature) {
+            return names("inputs", signature);
+        }
+
+        @Override
+        public List<String> outputs(String signature) {
+            return names("outputs", signature);
+        }
+
+        @Override
+        public Map<String, float[]> run(String signature, Map<String, int[]> inputs, List<String> names) {
+            Map<String, Object> given = new HashMap<>();
+            for (Map.Entry<String, int[]> input : inputs.entrySet()) {
+                given.put(input.getKey(), Arrays.stream(input.getValue()).boxed().collect(Collectors.toList()));
+            }
+            Map<?, ?> outputs = (Map<?, ?>) ask(Map.of("signature", signature, "inputs", given));
+            Map<String, float[]> results = new HashMap<>();
+            for (String name : names) {
+                results.put(name, floats(outputs.get(name)));
+            }
+            return results;
+        }
+
+        @Override
+        public void close() {}
+    }
+}

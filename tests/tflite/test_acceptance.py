@@ -1,0 +1,110 @@
+"""Exports that are measured before they are accepted, and what each layer costs."""
+
+import functools
+import zipfile
+
+import pytest
+from keras_ctxrep_tflite import acceptance, quantize, runtime
+
+from keras_ctxrep import cli, train
+from keras_ctxrep.options import Tflite
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import load
+
+
+@pytest.fixture(scope="module", autouse=True)
+def converted_once(tflite_in_process):
+    """The converter runs once for the same model and lengths."""
+    with pytest.MonkeyPatch.context() as patch:
+        convert = functools.cache(quantize.float_model)
+        patch.setattr(quantize, "float_model", lambda folder, lengths: convert(str(folder), tuple(lengths)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("m")
+    train.save(path, *tiny_model("classify", card="Trained on tales."))
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(folder, tmp_path_factory):
+    """Labelled rows, and the same texts alone."""
+    path = tmp_path_factory.mktemp("data")
+    texts = ["the cat fell", "she fell", "rain", "the rain fell .", "a b c d e", "cats", "f g h", "中 cat"]
+    labels = [answer["label"] for answer in train.predictor(folder)(texts)]
+    rows = "".join(f"{text}\t{label}\n" for text, label in zip(texts, labels, strict=True))
+    (path / "labelled.tsv").write_text(f"text\tlabel\n{rows}")
+    (path / "plain.txt").write_text("\n".join(texts))
+    return path
+
+
+def card(path):
+    with zipfile.ZipFile(path) as archive:
+        return archive.read(bundles.CARD).decode()
+
+
+def test_the_figures_are_in_the_card(folder, data, tmp_path):
+    result = acceptance.export(
+        folder, tmp_path / "m.tflite", Tflite(quantize="float16"), (16, 40), data / "labelled.tsv"
+    )
+    assert result.rows[1]["quality"] == result.rows[0]["quality"] == 1.0
+    text = card(tmp_path / "m.tflite")
+    assert text.startswith("Trained on tales.\n\n## Export to .tflite\n\n- Number format: float16\n")
+    assert "- Measured on 8 examples of labelled.tsv: accuracy 100.00% (100.00% in Keras, +0.00 points)" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["m.tflite"]
+    assert load(folder).card == "Trained on tales." and runtime.load(tmp_path / "m.tflite")(["the cat"])
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A quantizer that ruins one layer."""
+    quantized = quantize.weights.quantized
+
+    def ruin(model, form, only=None, ranges=None):
+        model = quantized(model, form, only, ranges)
+        if only is not None and "logits/kernel" in only:
+            parsed = quantize.weights.read(model)
+            for tensor in (tensor for graph in parsed.subgraphs for tensor in graph.tensors):
+                if tensor.name == b"logits/kernel":
+                    buffer = parsed.buffers[tensor.buffer]
+                    buffer.data = (-buffer.data.astype("i1")).view("u1")
+            model = quantize.weights.packed(parsed)
+        return model
+
+    monkeypatch.setattr(quantize.weights, "quantized", ruin)
+    monkeypatch.setattr(quantize.weights, "SMALLEST", 16)
+
+
+@pytest.mark.parametrize(("name", "figure"), [("labelled.tsv", "points"), ("plain.txt", "percent of the answers")])
+def test_a_file_beyond_the_bound_is_put_aside(name, figure, folder, data, broken, tmp_path, capsys):
+    out = tmp_path / "m.tflite"
+    arguments = ["tflite", str(folder), "--out", str(out), "--quantize", "dynamic", "--lengths", "40"]
+    assert cli.main([*arguments, "--data", str(data / name)]) == 1
+    message = capsys.readouterr().err
+    assert "m.tflite is not written: " in message and figure in message and "--max-drop is 1. The file" in message
+    assert "--quantize float16; --explain" in message and "--keep-float LAYER" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["m.rejected.tflite"]
+    assert "## Export to .tflite" in card(tmp_path / "m.rejected.tflite")
+    assert cli.main([*arguments, "--data", str(data / name), "--max-drop", "100"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["m.tflite"]
+
+
+def test_the_layer_that_costs_most(folder, data, broken, tmp_path, capsys):
+    """It heads the table and the picture, and is the one that stays float32."""
+    out = tmp_path / "m.tflite"
+    arguments = ["tflite", str(folder), "--out", str(out), "--quantize", "dynamic", "--lengths", "40", "--explain"]
+    assert cli.main([*arguments, "--data", str(data / "labelled.tsv"), "--keep-float", "auto"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["layer", "mean", "difference"] and lines[2].split()[0] == "logits/kernel"
+    assert "in float32: logits/kernel" in lines
+    assert (tmp_path / "m.layers.png").read_bytes().startswith(b"\x89PNG")
+    assert "- Number format: dynamic; in float32: logits/kernel\n" in card(out)
+    assert cli.main([*arguments[:-1], "--keep-float", "logits", "--data", str(data / "labelled.tsv")]) == 0
+
+
+def test_layers_are_measured_on_data(folder, tmp_path, capsys):
+    for flags in (["--explain"], ["--keep-float", "auto"]):
+        assert cli.main(["tflite", str(folder), "--out", str(tmp_path / "m.tflite"), *flags]) == 1
+        assert "needs data to measure the layers with" in capsys.readouterr().err

@@ -1,0 +1,59 @@
+"""Mutated files and odd strings: an answer or an error that names the file, and never a crash or an endless loop."""
+
+import subprocess
+import sys
+import warnings
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import keras
+import pytest
+from keras_ctxrep_tflite import quantize
+
+from keras_ctxrep import tasks, train
+from keras_ctxrep.models import elmo, static
+from keras_ctxrep.text.bundle import Bundle
+
+FUZZ = Path(__file__).parent / "fuzz.py"
+
+
+@pytest.fixture(scope="module")
+def files(tiny_model, tflite_in_process, tmp_path_factory):
+    """A tiny .tflite file of every family: BERT for tags, for answers and for vectors, ELMo and static vectors."""
+    root = tmp_path_factory.mktemp("fuzz")
+    made = {f"bert_{task}": tiny_model(task) for task in ("tag", "answer", "embed")}
+    keras.utils.set_random_seed(1)
+    small = replace(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"], cells=8, projection=4, max_characters=12)
+    for family, config, vocab in (("elmo", small, ()), ("static", static.Config(3, 8), ("<UNK>", "the", "cat"))):
+        fields = tasks.bundle_fields("classify") | {"labels": ("no", "yes"), "vocab": vocab, "head": {"mix": True}}
+        bundle = Bundle(family, config=asdict(config), max_length=24, **fields)
+        made[family] = train.build(bundle), bundle
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "(?s).*softmax over axis")  # the mix of one layer
+        for name, (model, bundle) in made.items():
+            train.save(root / name, model, bundle)
+            quantize.convert(root / name, root / f"{name}.tflite", "none", (8, bundle.max_length))
+    return sorted(root.glob("*.tflite"))
+
+
+def fuzz(*arguments):
+    process = subprocess.run([sys.executable, "-W", "ignore", FUZZ, *arguments], capture_output=True, text=True)
+    assert process.returncode == 0, f"exit {process.returncode}: {process.stderr[-3000:]}"
+    lines = [line.split(maxsplit=1) for line in process.stdout.splitlines()]
+    return {name: int(number) for number, name in lines}
+
+
+@pytest.mark.slow  # loads 2,000 files
+def test_mutated_files(files):
+    outcomes = fuzz("files", "2000", *files)
+    assert sum(outcomes.values()) == 2000
+    of = {name: sum(n for text, n in outcomes.items() if text.startswith(name)) for name in ("cut", "bits")}
+    assert of["cut"] >= 200 and not outcomes.get("cut answers")
+    # a flipped bit is refused, unless it is in the archive where nothing reads it
+    assert outcomes.get("bits answers", 0) < 0.05 * of["bits"]
+
+
+@pytest.mark.slow  # 20,000 texts through every family
+def test_odd_strings(files):
+    outcomes = fuzz("texts", "20000", *files)
+    assert outcomes == {file.name: 20000 for file in files}

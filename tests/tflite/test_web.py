@@ -1,0 +1,281 @@
+"""The runtime of the browser: golden strings in Node, and real models in Chromium."""
+
+import contextlib
+import functools
+import http.server
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import keras
+import pytest
+from keras_ctxrep_tflite import page, quantize, runtime
+
+from keras_ctxrep import cli, tasks, train
+from keras_ctxrep.models import elmo
+from keras_ctxrep.text.bundle import Bundle
+
+LITERTJS = os.environ.get("CTXREP_LITERTJS")  # node_modules/@litertjs
+needs_litertjs = pytest.mark.skipif(LITERTJS is None, reason="CTXREP_LITERTJS names no node_modules/@litertjs")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+
+TEXTS = ("She fell. Rain, rain – café!", "the cat 😀 fell 中 cat", "", "a b c d e f g h a b c d e f g h cat rain")
+CONTEXT = " ".join(["😀 the cat fell. She rain: a b c d."] * 6)
+
+
+@pytest.mark.slow  # asks for each of a million code points
+def test_unicode_tables_are_those_of_tokenizers():
+    from tests.reference import unicode_tables
+
+    file = json.loads(unicode_tables.FILE.read_text(encoding="ascii"))
+    assert {**unicode_tables.tables(), "tokenizers": file["tokenizers"]} == file
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_golden_strings(golden_strings):
+    command = ["node", str(Path(__file__).with_name("web_golden.mjs")), str(golden_strings)]
+    process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert json.loads(process.stdout.splitlines()[-1])["cases"] > 12_000
+
+
+@pytest.fixture(scope="module")
+def files(tiny_model, tflite_in_process, tmp_path_factory):
+    """{name: .tflite file}: a tagger and an answerer over BERT, a tagger over ELMo."""
+    root = tmp_path_factory.mktemp("web")
+    bundles = {task: tiny_model(task)[1] for task in ("tag", "answer")}
+    size = replace(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"], cells=16, projection=8, max_characters=12)
+    fields = tasks.bundle_fields("tag")
+    bundles["elmo"] = Bundle("elmo", config=asdict(size), max_length=16, labels=("X", "Y", "Z"), **fields)
+    for name, bundle in bundles.items():
+        keras.utils.set_random_seed(2)
+        train.save(root / name, train.build(bundle), bundle)
+        quantize.convert(root / name, root / f"{name}.tflite", lengths=(8, bundle.max_length))
+    return {name: root / f"{name}.tflite" for name in bundles}
+
+
+def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
+    page.write(files["tag"], tmp_path / "page")
+    names = {path.name for path in (tmp_path / "page").iterdir()}
+    assert names == {"index.html", "ctxrep.js", "text.js", "unicode.json", "model.tflite"}
+    assert (tmp_path / "page" / "model.tflite").read_bytes() == files["tag"].read_bytes()
+    assert page.CDN in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    litertjs = tmp_path / "litertjs"
+    for package in ("core", "wasm-utils"):
+        (litertjs / package / "dist").mkdir(parents=True)
+        (litertjs / package / "dist" / "index.js").write_text("")
+        (litertjs / package / "package.json").write_text(json.dumps({"version": "2.9.1"}))
+    page.write(files["tag"], tmp_path / "page", litertjs)
+    html = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert "https:" not in html and '"./litertjs/core/dist/index.js"' in html
+    assert (tmp_path / "page" / "litertjs" / "wasm-utils" / "dist" / "index.js").is_file()
+
+    (litertjs / "core" / "package.json").write_text('{"version": "3.0.0"}')
+    with pytest.raises(ValueError, match=r"version 3\.0\.0; npm install @litertjs/core@2"):
+        page.write(files["tag"], tmp_path / "page", litertjs)
+    with pytest.raises(ValueError, match="no core in it; name node_modules/@litertjs"):
+        page.write(files["tag"], tmp_path / "page", tmp_path)
+
+
+def test_the_command(files, tmp_path, capsys):
+    out = tmp_path / "a page"
+    assert cli.main(["tflite", str(files["tag"]), "--web", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out}: serve it with `python -m http.server --directory '{out}'`\n"
+    folder = files["tag"].with_suffix("")
+    kept = tmp_path / "kept.tflite"
+    assert cli.main(["tflite", str(folder), "--web", str(out), "--out", str(kept), "--lengths", "8,40"]) == 0
+    assert kept.read_bytes() == (out / "model.tflite").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "message"),
+    [
+        ("{tag}", 2, "--out FILE.tflite or --web FOLDER is needed"),
+        ("{tag} --out x.tflite --litertjs a", 2, "--litertjs is for --web"),
+        ("{tag} --web {tmp}/page --lengths 8", 1, "converted already; leave out lengths"),
+        ("{tmp}/missing --web {tmp}/page", 1, "no such folder"),
+        ("{roles} --web {tmp}/page", 1, "no page answers semantic_roles"),
+    ],
+)
+def test_wrong_arguments(argv, status, message, files, tiny_model, tmp_path, capsys):
+    train.save(tmp_path / "roles", *tiny_model("semantic_roles"))
+    argv = argv.format(tag=files["tag"], tmp=tmp_path, roles=tmp_path / "roles").split()
+    try:
+        result = cli.main(["tflite", *argv])
+    except SystemExit as end:
+        result = end.code
+    assert result == status and message in capsys.readouterr().err
+    assert not (tmp_path / "page").exists()
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder, and keeps what a page posts."""
+
+    def do_POST(self):
+        self.server.posted = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(204)
+        self.end_headers()
+        self.server.done.set()
+
+    def end_headers(self):
+        """With the headers that threads in a browser need."""
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
+    def log_message(self, format, *values):
+        pass
+
+
+def browse(folder: Path, profile: Path, name: str):
+    """What the page of this name posts."""
+    with contextlib.ExitStack() as stack:
+        handler = functools.partial(Handler, directory=str(folder))
+        server = stack.enter_context(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler))
+        server.done = threading.Event()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        stack.callback(server.shutdown)
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={profile}"]
+        log = stack.enter_context(open(profile.with_suffix(".log"), "w"))
+        url = f"http://127.0.0.1:{server.server_port}/{name}"
+        browser = subprocess.Popen([CHROMIUM, *flags, url], stdout=log, stderr=log, start_new_session=True)
+        try:
+            assert server.done.wait(100), Path(log.name).read_text()[-2000:]
+        finally:
+            os.killpg(browser.pid, signal.SIGKILL)
+            browser.wait()
+        return server.posted
+
+
+ASKING = """
+<!doctype html>
+<body>
+IMPORTS
+<script type="module">
+import { load } from "./ctxrep.js";
+const answers = {};
+try {
+  for (const [name, queries] of Object.entries(await (await fetch("queries.json")).json())) {
+    const bytes = new Uint8Array(await (await fetch(name)).arrayBuffer());
+    const model = await load(THREADS > 1 ? name : bytes, { threads: THREADS });
+    answers[name] = await Promise.all(queries.map((query) => model.predict(...query)));
+    bytes[1000] ^= 1;
+    answers.errors = [];
+    for (const wrong of [bytes, bytes.subarray(0, 5000), "missing.tflite"]) {
+      answers.errors.push(await load(wrong).catch((error) => error.message));
+    }
+    answers.isolated = crossOriginIsolated;
+  }
+} catch (error) {
+  answers.error = String(error?.stack ?? error);
+}
+await fetch("answers", { method: "POST", body: JSON.stringify(answers) });
+</script>
+"""
+
+TYPING = """
+<!doctype html>
+<body>
+<iframe src="index.html?text=She%20fell"></iframe>
+<script type="module">
+const frame = document.querySelector("iframe");
+const wait = () => new Promise((resolve) => setTimeout(resolve, 50));
+const page = () => frame.contentDocument;
+while (page()?.documentElement?.dataset.ready === undefined) await wait();
+const texts = [page().getElementById("result").textContent];
+const field = page().getElementById("text");
+for (const letter of ". Rain <b> fell") {
+  field.value += letter;
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+}
+while (!page().getElementById("result").textContent.replaceAll("PER", "").includes("<b>")) await wait();
+texts.push(page().getElementById("result").textContent);
+const marks = [...page().querySelectorAll("mark")].map((mark) => mark.textContent);
+const [time, status] = ["time", "status"].map((name) => page().getElementById(name).textContent);
+await fetch("answers", { method: "POST", body: JSON.stringify({ texts, marks, time, status }) });
+</script>
+"""
+
+
+def in_code_points(value, text):
+    """An answer with its offsets in code points instead of UTF-16 units."""
+    if isinstance(value, list):
+        return [in_code_points(entry, text) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    units = text.encode("utf-16-le")
+    return {
+        name: len(units[: 2 * entry].decode("utf-16-le")) if name in ("start", "end") else in_code_points(entry, text)
+        for name, entry in value.items()
+    }
+
+
+def assert_near(answer, expected):
+    if isinstance(expected, dict):
+        assert answer.keys() == expected.keys()
+        for name, value in expected.items():
+            assert_near(answer[name], value)
+    elif isinstance(expected, list):
+        assert len(answer) == len(expected)
+        for pair in zip(answer, expected, strict=True):
+            assert_near(*pair)
+    else:
+        assert answer == (pytest.approx(expected, abs=1e-3) if isinstance(expected, float) else expected)
+
+
+@pytest.fixture(scope="module")
+def served(files, tmp_path_factory):
+    """A page's folder with all of the models, and the pages of the tests."""
+    folder = page.write(files["tag"], tmp_path_factory.mktemp("served") / "page", LITERTJS)
+    (folder / "typing.html").write_text(TYPING)
+    for path in files.values():
+        shutil.copy(path, folder / path.name)
+    return folder
+
+
+def imports_of(folder):
+    imports = re.search(r'<script type="importmap">.*?</script>', (folder / "index.html").read_text(), re.DOTALL)
+    assert imports is not None
+    return imports.group()
+
+
+@needs_litertjs
+@needs_chromium
+@pytest.mark.parametrize("threads", [1, 2])
+def test_answers_in_chromium_are_those_of_the_edge(threads, files, served, tmp_path):
+    contexts = (CONTEXT, "She fell 😀", "")
+    queries = {name: [[text] for text in TEXTS] for name in ("tag", "elmo")}
+    queries["answer"] = [["the cat", context] for context in contexts]
+    (served / "queries.json").write_text(json.dumps({files[name].name: given for name, given in queries.items()}))
+    (served / "asking.html").write_text(ASKING.replace("IMPORTS", imports_of(served)).replace("THREADS", str(threads)))
+    answers = browse(served, tmp_path / "profile", "asking.html")
+    assert "error" not in answers, answers["error"]
+    assert answers["isolated"]
+    for message, start in zip(
+        answers["errors"], ("the model in this file is damaged", "no bundle", "missing"), strict=True
+    ):
+        assert message.startswith(start)
+    for name, given in queries.items():
+        pairs = [pair for _, pair in given] if name == "answer" else None
+        expected = runtime.load(files[name])([query[0] for query in given], pairs)
+        for query, answer, reference in zip(given, answers[files[name].name], expected, strict=True):
+            assert_near(in_code_points(answer, query[-1]), reference)
+
+
+@needs_litertjs
+@needs_chromium
+def test_the_page_answers_as_one_types(files, served, tmp_path):
+    shown = browse(served, tmp_path / "profile", "typing.html")
+    before, text = "She fell", "She fell. Rain <b> fell"
+    entities = runtime.load(files["tag"])([text])[0]["entities"]
+    assert shown["marks"] == [f"{entity['text']}{entity['type']}" for entity in entities] and entities
+    for shown_text, typed in zip(shown["texts"], (before, text), strict=True):
+        assert shown_text.replace("PER", "") == typed
+    assert re.fullmatch(r"\d+ ms", shown["time"]) and shown["status"] == ""

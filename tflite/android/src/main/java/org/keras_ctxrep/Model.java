@@ -1,0 +1,176 @@
+package org.keras_ctxrep;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+
+/**
+ * Predicts answers to texts with a .tflite file of {@code ctxrep tflite}.
+ *
+ * <p>Each text runs through the signature of the smallest length that holds it. A model may be used from several
+ * threads: text is prepared at the same time, the network runs for one text after the other.
+ */
+public final class Model implements AutoCloseable {
+    private final Bundle bundle;
+    private final Runner runner;
+    private final Features features;
+    private final Decoder decoder;
+    private final TreeMap<Integer, String> signatures = new TreeMap<>();
+
+    /**
+     * Makes a model of the parts of a .tflite file.
+     *
+     * @param bundle of the file
+     * @param runner of the same file; it is closed with the model
+     * @throws IllegalArgumentException the model has no answers to give, its bundle is damaged, or a signature's name
+     *     is not one of {@code ctxrep tflite}
+     */
+    public Model(Bundle bundle, Runner runner) {
+        this.bundle = bundle;
+        this.runner = runner;
+        features = Features.of(bundle);
+        decoder = new Decoder(bundle);
+        for (String name : runner.signatures()) {
+            if (!name.matches("length_[0-9]{1,9}")) {
+                throw new IllegalArgumentException("signature " + name + ": length_N is needed");
+            }
+            signatures.put(Integer.parseInt(name.substring("length_".length())), name);
+        }
+    }
+
+    /** What the model is. */
+    public Bundle bundle() {
+        return bundle;
+    }
+
+    /**
+     * The answer to a text.
+     *
+     * @param text the text
+     * @throws IllegalArgumentException the model reads pairs of texts, or marked spans
+     */
+    public Prediction predict(String text) {
+        return predict(text, null, null, null);
+    }
+
+    /**
+     * The answer to a pair of texts.
+     *
+     * @param text the first text; of a model of the task "answer" the question
+     * @param pair the second text; of a model of the task "answer" the context
+     * @throws IllegalArgumentException the model reads single texts
+     */
+    public Prediction predict(String text, String pair) {
+        return predict(text, null, pair == null ? "" : pair, null);
+    }
+
+    /**
+     * The answer to a text with marked spans.
+     *
+     * @param text the text
+     * @param marks {begin, end} of each span in UTF-16 units, the end exclusive: of the predicate, or of the pronoun
+     *     and the two names; {0, 0} for none
+     * @throws IllegalArgumentException the model reads another number of spans, or one of them is not in the text
+     */
+    public Prediction predict(String text, int[][] marks) {
+        return predict(text, null, null, marks);
+    }
+
+    /**
+     * The answer to a sentence that is split into words already.
+     *
+     * @param words the words
+     * @throws IllegalArgumentException the model reads pairs of texts, or marked spans
+     */
+    public Prediction predict(List<String> words) {
+        return predict(null, words, null, null);
+    }
+
+    /**
+     * The answer to a sentence that is split into words already, with marked spans.
+     *
+     * @param words the words
+     * @param marks {first word, the one after the last} of each span
+     * @throws IllegalArgumentException the model reads another number of spans, or one of them is not in the sentence
+     */
+    public Prediction predict(List<String> words, int[][] marks) {
+        return predict(null, words, null, marks);
+    }
+
+    private Prediction predict(String text, List<String> words, String pair, int[][] marks) {
+        if (bundle.readsPair != (pair != null)) {
+            throw new IllegalArgumentException(
+                    "this model reads " + (bundle.readsPair ? "pairs of texts" : "one text at a time"));
+        }
+        check(text, words, marks);
+        List<String> split = words == null ? null : new ArrayList<>();
+        for (int i = 0; split != null && i < words.size(); i++) {
+            split.add(Characters.wellFormed(words.get(i)));
+        }
+        Query query = new Query(
+                text == null ? null : Characters.wellFormed(text),
+                split,
+                pair == null ? null : Characters.wellFormed(pair),
+                bundle.marks == 0 ? null : marks);
+        List<Row> rows = decoder.encode(features, query);
+        List<Map<String, float[]>> outputs = new ArrayList<>();
+        for (Row row : rows) {
+            if (row.size > (bundle.readsWindows ? 0 : features.empty())) {
+                outputs.add(run(row));
+            }
+        }
+        if (outputs.isEmpty()) {
+            Prediction prediction = new Prediction();
+            prediction.error = "no words in this text";
+            return prediction;
+        }
+        return decoder.decode(query, rows, outputs);
+    }
+
+    private void check(String text, List<String> words, int[][] marks) {
+        int given = marks == null ? 0 : marks.length;
+        if (given != bundle.marks) {
+            throw new IllegalArgumentException(
+                    given + " marked spans: this model reads " + bundle.marks + " of each text");
+        }
+        if (text == null && bundle.task().equals("coreference")) {
+            throw new IllegalArgumentException("this model reads a text as one string");
+        }
+        int size = text == null ? words.size() : text.length();
+        for (int i = 0; i < given; i++) {
+            int[] span = marks[i];
+            boolean none = Arrays.equals(span, new int[] {0, 0});
+            if (span.length != 2 || !none && !(0 <= span[0] && span[0] < span[1] && span[1] <= size)) {
+                throw new IllegalArgumentException("marked span " + Arrays.toString(span) + " is not in the text");
+            }
+        }
+    }
+
+    private synchronized Map<String, float[]> run(Row row) {
+        Map.Entry<Integer, String> signature = signatures.ceilingEntry(row.size);
+        if (signature == null) {
+            throw new IllegalStateException("no signature for " + row.size + " tokens in this file");
+        }
+        String name = signature.getValue();
+        Map<String, int[]> all = features.inputs(row, signature.getKey());
+        Map<String, int[]> inputs = new LinkedHashMap<>();
+        for (String input : runner.inputs(name)) {
+            if (!all.containsKey(input)) {
+                throw new IllegalStateException("the model has an input " + input + ", which is not known");
+            }
+            inputs.put(input, all.get(input));
+        }
+        List<String> outputs = new ArrayList<>(decoder.outputs());
+        outputs.retainAll(runner.outputs(name));
+        return runner.run(name, inputs, outputs);
+    }
+
+    /** Frees the memory of the model. */
+    @Override
+    public synchronized void close() {
+        runner.close();
+    }
+}

@@ -1,0 +1,106 @@
+"""The ranges of a model's activations on some texts, for quantization with fixed ranges."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from keras_ctxrep import tasks
+from keras_ctxrep.text import files
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.corpus import lines
+from keras_ctxrep_tflite import weights
+from keras_ctxrep_tflite.weights import Ranges
+
+TEXTS = 300  # of each file
+WIDEST = 0.125  # a step of 256 over the range, in standard deviations: rounding adds at most 4% of noise
+ROWS = (".jsonl", ".json", ".tsv", ".conll")  # suffixes of files with rows of the task
+
+
+def ranges(data: bytes, bundle: Bundle, paths: Sequence[str | Path]) -> dict[str, Ranges]:
+    """Smallest and largest inputs and outputs of the dense layers, over all real tokens and all signatures.
+
+    Layers are left out where few values are so large that 256 steps over the whole range are too coarse for the others,
+    as in what a Transformer block adds to its residual stream: with a fixed range they cost most of the accuracy. So
+    are layers within loops. They stay dynamic, which has a range for every token.
+
+    Args:
+        data: a float32 model with named weights.
+        bundle: of the model.
+        paths: text, a line each as `ctxrep predict --input` reads it, or rows of the model's task, by the suffix;
+            compressed files too. The first 300 of each file are read.
+
+    Returns: name of a weight -> the ranges of its layer.
+
+    Raises:
+        ValueError: a file has no text that the model reads.
+    """
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=weights.watched(data))
+    runners = {
+        int(name.removeprefix("length_")): interpreter.get_signature_runner(name)
+        for name in interpreter.get_signature_list()
+    }
+    seen: dict[str, np.ndarray] = {}  # name and end -> smallest, largest value, their number, sum and sum of squares
+    for path in paths:
+        count = 0
+        for inputs in _inputs(bundle, path):
+            tokens = int(inputs["mask"].sum())
+            length = min((length for length in runners if length >= tokens), default=max(runners))
+            details = runners[length].get_input_details()
+            fitted = {name: _fit(inputs[name], details[name]["shape"]) for name in details}
+            for name, value in runners[length](**fitted).items():
+                if name.endswith((" input", " output")):
+                    real = value.reshape(-1, value.shape[-1])
+                    real = real[:tokens] if len(real) == length else real  # no padding
+                    old = seen.get(name, np.array([np.inf, -np.inf, 0, 0, 0]))
+                    sums = real.size, real.sum(dtype=float), np.square(real, dtype=float).sum()
+                    seen[name] = np.array([min(old[0], real.min()), max(old[1], real.max()), *(old[2:] + sums)])
+            count += 1
+        if not count:
+            raise ValueError(f"{path}: no text in it that the model reads, to calibrate with")
+    names = [name.removesuffix(" input") for name in seen if name.endswith(" input")]
+    pairs = {name: (seen[f"{name} input"], seen[f"{name} output"]) for name in names}
+    return {
+        name: Ranges(*((float(values[0]), float(values[1])) for values in pair))
+        for name, pair in pairs.items()
+        if all(coarseness(values) <= WIDEST for values in pair)
+    }
+
+
+def coarseness(values: np.ndarray) -> float:
+    """One of 256 steps from the smallest to the largest value, in standard deviations.
+
+    Args:
+        values: smallest and largest value, their number, their sum and the sum of their squares.
+
+    >>> round(coarseness(np.array([-4.0, 4.0, 100, 0.0, 100.0])), 3)
+    0.031
+    """
+    least, most, count, total, squares = values
+    spread = np.sqrt(max(squares / count - (total / count) ** 2, 1e-12))
+    return float((max(most, 0) - min(least, 0)) / 255 / spread)
+
+
+def _inputs(bundle: Bundle, path: str | Path) -> Iterator[dict[str, np.ndarray]]:
+    """The inputs of the first texts of a file, one row each."""
+    features = bundle.features
+    if bundle.task in tasks.SERVED:
+        task = tasks.of_model(bundle)
+        if files.suffix(Path(path)) in ROWS:
+            queries = (task.query(example) for _, example in task.read_unlabelled(path))
+        else:
+            queries = (task.query_of_line(line, bundle.pairs) for _, line in lines(path) if line.strip())
+        rows = (row for query in islice(queries, TEXTS) for row in task.encode(bundle, [query])[0])
+    else:
+        texts = (line for _, line in lines(path) if line.strip())
+        rows = (row for text in islice(texts, TEXTS) for row in features.encode([text]))
+    return (features.collate([row]) for row in rows)
+
+
+def _fit(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """The array cut or padded with zeros."""
+    array = array[tuple(slice(size) for size in shape)]
+    return np.pad(array, [(0, size - have) for size, have in zip(shape, array.shape, strict=True)])

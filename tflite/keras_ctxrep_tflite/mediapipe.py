@@ -1,0 +1,236 @@
+"""Makes a .tflite file one that TextClassifier and TextEmbedder of MediaPipe Tasks run on raw text."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_ctxrep import tasks
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep_tflite import weights
+
+LABELS = "labels.txt"
+PROBABILITIES = "probabilities"  # the output in place of "logits"
+TASKS = {"classify": "TextClassifier", "multilabel": "TextClassifier", "embed": "TextEmbedder"}
+_INPUTS = {"token_ids": "ids", "mask": "mask", "segment_ids": "segment_ids"}  # our names -> MediaPipe's
+
+
+class AssociatedFile(NamedTuple):
+    """A table of TFLite's metadata: the fields are in the order of the schema, as in all tables here.
+
+    https://github.com/google-ai-edge/mediapipe, mediapipe/tasks/metadata/metadata_schema.fbs.
+    """
+
+    name: str
+    description: str
+    type: int
+
+    AXIS_LABELS, VOCABULARY = 2, 5  # values of `type`
+
+
+class BertTokenizerOptions(NamedTuple):
+    """The tokenizer: BERT's, with MediaPipe's own rules of splitting and normalising."""
+
+    vocab_file: list[AssociatedFile]
+
+
+class ProcessUnit(NamedTuple):
+    """A step before or after the graph."""
+
+    options_type: int
+    options: BertTokenizerOptions
+
+    BERT_TOKENIZER = 4  # value of `options_type`
+
+
+class TensorMetadata(NamedTuple):
+    """An input or an output of the graph."""
+
+    name: str
+    description: str
+    dimension_names: None = None
+    content: None = None
+    process_units: None = None
+    stats: None = None
+    associated_files: list[AssociatedFile] | None = None
+
+
+class SubGraphMetadata(NamedTuple):
+    """The inputs, in the order of the graph, the outputs and the tokenizer."""
+
+    name: str
+    description: None
+    input_tensor_metadata: list[TensorMetadata]
+    output_tensor_metadata: list[TensorMetadata]
+    associated_files: None
+    input_process_units: list[ProcessUnit]
+
+
+class ModelMetadata(NamedTuple):
+    """The root of the metadata."""
+
+    name: str
+    description: str
+    version: None
+    subgraph_metadata: list[SubGraphMetadata]
+    author: None = None
+    license: None = None
+    associated_files: None = None
+    min_parser_version: str = "1.1.0"  # the first one with BertTokenizerOptions
+
+    IDENTIFIER = b"M001"
+
+
+def check(bundle: Bundle, source: str | Path) -> None:
+    """Raises a ValueError if MediaPipe has no task that answers as this model does.
+
+    Args:
+        bundle: of the model.
+        source: its path, for the message.
+    """
+    reason = None
+    if bundle.family != "bert" or bundle.reads.words or bundle.reads.marks or bundle.task not in TASKS:
+        reason = f"its text tasks are a classifier and an embedder over BERT, not {bundle.family} for {bundle.task}"
+    elif bundle.pairs:
+        reason = "its text tasks read single texts, and this model pairs"
+    elif not bundle.lowercase:
+        reason = "its tokenizer always lower-cases text, and this model is cased"
+    elif bundle.task == "embed" and not bundle.config.get("pooler", True):
+        reason = "this encoder has no pooler, so no vector of a text"
+    elif any("\n" in label or not label for label in bundle.labels):
+        reason = "labels are the lines of a file, and one of them is empty or has a line break"
+    if reason:
+        raise ValueError(f"{source}: not for MediaPipe: {reason}")
+
+
+def describe(path: str | Path) -> None:
+    """Rewrites a .tflite file of `quantize.convert` for MediaPipe.
+
+    The graph of a classifier then ends in its probabilities, since MediaPipe shows a graph's output as it is, and that
+    of an encoder in its pooled output alone. TFLite's metadata tell the inputs apart and name the vocabulary and the
+    labels, which lie uncompressed in the zip archive at the file's end, beside the bundle. `runtime` reads the file as
+    before.
+
+    Args:
+        path: the file, which has one length.
+
+    Raises:
+        ValueError: MediaPipe has no task that answers as this model does, or the file has several lengths, that is
+            graphs.
+    """
+    import flatbuffers
+
+    schema, bundle = weights.schema(), bundles.load(path)
+    check(bundle, path)
+    with open(path, "rb") as file:
+        model: Any = weights.read(file.read())
+    if len(model.subgraphs) != 1:
+        raise ValueError(f"{path}: not for MediaPipe: it reads files of one length, not of {len(model.subgraphs)}")
+    (graph,), (signature,) = model.subgraphs, model.signatureDefs
+    if bundle.task == "embed":
+        _keep_output(graph, signature, "pooled")
+    else:
+        _add_probabilities(model, signature, bundle.task)
+    names = {entry.tensorIndex: _text(entry.name) for entry in signature.inputs}
+    metadata = flatbuffers.Builder(1024)
+    tables = _metadata(bundle, [names[index] for index in graph.inputs])
+    metadata.Finish(_write(metadata, tables), ModelMetadata.IDENTIFIER)
+    buffer, entry = schema.BufferT(), schema.MetadataT()
+    buffer.data, entry.name, entry.buffer = bytes(metadata.Output()), "TFLITE_METADATA", len(model.buffers)
+    model.buffers.append(buffer)
+    model.metadata = [*(model.metadata or []), entry]
+    files = {LABELS: "".join(f"{label}\n" for label in bundle.labels).encode()} if bundle.labels else {}
+    bundles.write_tflite(path, weights.packed(model), bundle, files)
+
+
+def logits(probabilities: np.ndarray, task: Any) -> np.ndarray:
+    """Logits of which a task's scores are these probabilities; those of 0 and 1 are as of the nearest float32.
+
+    >>> from keras_ctxrep import tasks
+    >>> logits(np.array([0.5, 0.5]), tasks.get("multilabel"))
+    array([0., 0.])
+    """
+    clipped = np.clip(np.asarray(probabilities, np.float64), 1e-38, 1.0)
+    if task.activation == "softmax":
+        return np.log(clipped)
+    return np.log(clipped) - np.log(np.maximum(1 - clipped, 1e-8))
+
+
+def _keep_output(graph: Any, signature: Any, name: str) -> None:
+    """Leaves one output in a graph and its signature, and the operators that it needs."""
+    signature.outputs = [entry for entry in signature.outputs if _text(entry.name) == name]
+    graph.outputs = [entry.tensorIndex for entry in signature.outputs]
+    needed, operators = set(graph.outputs), []
+    for operator in reversed(graph.operators):
+        if needed.intersection(operator.outputs):
+            needed.update(operator.inputs)
+            operators.append(operator)
+    graph.operators = operators[::-1]
+
+
+def _add_probabilities(model: Any, signature: Any, task: str) -> None:
+    """Appends the operator from logits to probabilities, whose output replaces the logits."""
+    (graph,), (output,), schema = model.subgraphs, signature.outputs, weights.schema()
+    logits, softmax = graph.tensors[output.tensorIndex], tasks.get(task).activation == "softmax"
+    tensor, operator = schema.TensorT(), schema.OperatorT()
+    tensor.name, tensor.shape, tensor.type, tensor.buffer = PROBABILITIES, logits.shape, logits.type, 0
+    operator.opcodeIndex = weights.operator_code(model, "SOFTMAX" if softmax else "LOGISTIC")
+    operator.inputs, operator.outputs = [output.tensorIndex], [len(graph.tensors)]
+    if softmax:
+        operator.builtinOptionsType = schema.BuiltinOptions.SoftmaxOptions
+        operator.builtinOptions = schema.SoftmaxOptionsT()
+        operator.builtinOptions.beta = 1.0
+    graph.operators.append(operator)
+    graph.tensors.append(tensor)
+    graph.outputs = operator.outputs
+    output.name, output.tensorIndex = PROBABILITIES, len(graph.tensors) - 1
+
+
+def _metadata(bundle: Bundle, inputs: list[str]) -> ModelMetadata:
+    """The metadata of a model.
+
+    Args:
+        bundle: of the model.
+        inputs: our names of the graph's inputs, in its order.
+    """
+    vocabulary = AssociatedFile(bundles.VOCAB, "the pieces, in the order of their ids", AssociatedFile.VOCABULARY)
+    labels = AssociatedFile(LABELS, "the labels, in the order of the output", AssociatedFile.AXIS_LABELS)
+    if bundle.labels:
+        output = TensorMetadata("probability", "of each label", associated_files=[labels])
+    else:
+        output = TensorMetadata("embedding", "the vector of the text")
+    graph = SubGraphMetadata(
+        "text",
+        None,
+        [TensorMetadata(_INPUTS[name], "[CLS] text [SEP]") for name in inputs],
+        [output],
+        None,
+        [ProcessUnit(ProcessUnit.BERT_TOKENIZER, BertTokenizerOptions([vocabulary]))],
+    )
+    return ModelMetadata("keras_ctxrep", f"{bundle.family} for {bundle.task}, for {TASKS[bundle.task]}", None, [graph])
+
+
+def _write(builder: Any, value: Any) -> int:
+    """Writes a text, a table or a list of tables, what it refers to first; returns its offset."""
+    if isinstance(value, str):
+        return builder.CreateString(value)
+    if isinstance(value, list):
+        offsets = [_write(builder, table) for table in value]
+        builder.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            builder.PrependUOffsetTRelative(offset)
+        return builder.EndVector()
+    fields = [(slot, field) for slot, field in enumerate(value) if field is not None]
+    offsets = {slot: _write(builder, field) for slot, field in fields if not isinstance(field, int)}
+    builder.StartObject(len(value))
+    for slot, field in fields:
+        if slot in offsets:
+            builder.PrependUOffsetTRelativeSlot(slot, offsets[slot], 0)
+        else:
+            builder.PrependInt8Slot(slot, field, 0)
+    return builder.EndObject()
+
+
+def _text(name: str | bytes) -> str:
+    return name if isinstance(name, str) else name.decode()

@@ -1,0 +1,89 @@
+"""A folder with a web page that runs a model in the browser, for any static file server."""
+
+import json
+import shutil
+from pathlib import Path
+
+from keras_ctxrep import tasks
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import written_whole_folder
+
+# in a wheel beside this file, in a checkout beside the package
+WEB = next(folder for folder in (Path(__file__).with_name("web"), Path(__file__).parents[1] / "web") if folder.is_dir())
+FILES = ("index.html", "ctxrep.js", "text.js", "unicode.json")
+MODEL = "model.tflite"
+CDN = "https://cdn.jsdelivr.net/npm/@litertjs/"  # of the import map in index.html, before NAME@VERSION/
+# the files that the page may load: with relaxed SIMD or without it, and with threads
+WASM = tuple(f"wasm/litert_wasm_{form}internal.*" for form in ("", "compat_", "threaded_"))
+PACKAGES = {"core": ("package.json", "dist/index.js", *WASM), "wasm-utils": ("package.json", "dist/index.js")}
+TASKS = ("classify", "multilabel", "regress", "tag", "answer", "embed")  # those that ctxrep.js decodes
+
+
+def write(tflite: str | Path, out: str | Path, litertjs: str | Path | None = None) -> Path:
+    """Writes a folder with index.html, the modules that it uses, and the model.
+
+    Args:
+        tflite: a .tflite file with its bundle.
+        out: the folder; other files in it are kept.
+        litertjs: the folder node_modules/@litertjs after `npm install @litertjs/core`; what the page needs of it is
+            copied to OUT/litertjs, for use without other servers. None: the page loads LiteRT from a CDN.
+
+    Returns: `out`.
+
+    Raises:
+        ValueError: the file has no bundle, its task does not run in the browser, or the folder of LiteRT is not one.
+
+    >>> write("missing.tflite", "page")
+    Traceback (most recent call last):
+    ValueError: missing.tflite: no such file or folder
+    """
+    check(tflite, litertjs)
+    tasks.of_model(bundle := bundles.load(tflite)).check(bundle)
+    page = (WEB / "index.html").read_text(encoding="utf-8")
+    with written_whole_folder(out) as folder:
+        for name in FILES:
+            shutil.copyfile(WEB / name, folder / name)
+        if litertjs is not None:
+            for package, patterns in PACKAGES.items():
+                page = page.replace(f"{CDN}{package}@{version(page, package)}/", f"./litertjs/{package}/")
+                _copy(Path(litertjs) / package, folder / "litertjs" / package, patterns)
+            (folder / "index.html").write_text(page, encoding="utf-8")
+        shutil.copyfile(tflite, folder / MODEL)
+    return Path(out)
+
+
+def check(model: str | Path, litertjs: str | Path | None = None) -> None:
+    """Checks a model, before it is converted or after, and the folder of LiteRT.
+
+    Raises:
+        ValueError: there is no page for the model's task, or `litertjs` is not such a folder or has another version.
+    """
+    task = bundles.load(model).task
+    if task in tasks.TASKS and task not in TASKS:
+        raise ValueError(f"{model}: no page answers {task}; there are {', '.join(TASKS)}")
+    if litertjs is None:
+        return
+    page = (WEB / "index.html").read_text(encoding="utf-8")
+    for package in PACKAGES:
+        path = Path(litertjs) / package / "package.json"
+        if not path.is_file():
+            raise ValueError(f"{litertjs}: no {package} in it; name node_modules/@litertjs")
+        have, needed = json.loads(path.read_text(encoding="utf-8"))["version"], version(page, package)
+        if have.split(".")[0] != needed.split(".")[0]:
+            raise ValueError(f"{path}: version {have}; npm install @litertjs/core@{needed}")
+
+
+def version(page: str, package: str) -> str:
+    """The version of a package of LiteRT that a page loads.
+
+    >>> version('"https://cdn.jsdelivr.net/npm/@litertjs/core@2.5.3/dist/index.js"', "core")
+    '2.5.3'
+    """
+    return page.split(f"{CDN}{package}@")[1].split("/")[0]
+
+
+def _copy(source: Path, target: Path, patterns: tuple[str, ...]) -> None:
+    for path in (path for pattern in patterns for path in source.glob(pattern)):
+        destination = target / path.relative_to(source)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, destination)

@@ -1,0 +1,408 @@
+/**
+ * Runs .tflite files of keras_ctxrep in a web page: text in, answers out, nothing leaves the browser.
+ *
+ *     import { load } from "./ctxrep.js";
+ *     const model = await load("model.tflite");
+ *     const { entities } = await model.tag("Ada Lovelace lived in London.");
+ *
+ * The answers have the form of the Python `Predictor`'s; offsets are in UTF-16 units, so that `text.slice(start, end)`
+ * is what they mark. LiteRT comes from the page's import map, under the name "@litertjs/core", or is given.
+ */
+
+import { featuresOf, rowsOf, Unicode, wellFormed } from "./text.js";
+
+const N_BEST = 20; // answers kept for each window, and returned
+const THRESHOLD = 0.5; // smallest probability of a predicted label of multilabel
+const TAG = /^(?:O|[BI]|[BIESLU]-[^\n]+)$/u;
+
+/**
+ * @typedef {{data: ArrayLike<number>, shape: number[]}} Output without the batch axis
+ * @typedef {import("./text.js").Row} Row
+ * @typedef {Record<string, Output>} Outputs
+ * @typedef {{bundle: any, text: string|string[], pair: string|null, rows: Row[], outputs: Outputs[]}} Ran
+ * @typedef {{type: string, text: string, start: number, end: number}} Entity
+ * @typedef {{word: string, start: number, end: number, label: string|null, score: number}} Word
+ * @typedef {{answer: string, start: number, end: number, score: number, probability: number}} Candidate
+ */
+
+/** @param {ArrayLike<number>} logits @returns {number[]} probabilities */
+function softmax(logits) {
+  const values = Array.from(logits);
+  const highest = values.reduce((most, value) => Math.max(most, value), -Infinity);
+  const exponentials = values.map((value) => Math.exp(value - highest));
+  const sum = exponentials.reduce((total, value) => total + value, 0);
+  return exponentials.map((value) => value / sum);
+}
+
+/** @param {ArrayLike<number>} values @returns {number} the index of the first of the highest values */
+function argmax(values) {
+  let best = 0;
+  for (let i = 1; i < values.length; i++) if (values[i] > values[best]) best = i;
+  return best;
+}
+
+/** @param {Ran} ran @param {(logits: ArrayLike<number>) => number[]} scored @returns {number[]} over the windows */
+function pooled({ bundle, outputs }, scored) {
+  const windows = outputs.map((output) => scored(output.logits.data));
+  return windows[0].map((_, label) => {
+    const scores = windows.map((scores) => scores[label]);
+    if (bundle.settings.windows === "max") return scores.reduce((most, score) => Math.max(most, score), -Infinity);
+    return scores.reduce((sum, score) => sum + score, 0) / scores.length;
+  });
+}
+
+/** @param {string[]} labels @param {number[]} scores @returns {Record<string, number>} */
+function named(labels, scores) {
+  return Object.fromEntries(labels.map((label, i) => [label, scores[i]]));
+}
+
+/** @param {Ran} ran */
+function classified(ran) {
+  const { labels } = ran.bundle;
+  let scores = pooled(ran, softmax);
+  const sum = scores.reduce((total, score) => total + score, 0);
+  scores = scores.map((score) => score / sum);
+  const best = argmax(scores);
+  return { label: labels[best], score: scores[best], probabilities: named(labels, scores) };
+}
+
+/** @param {Ran} ran */
+function multilabelled(ran) {
+  const { labels } = ran.bundle;
+  const scores = pooled(ran, (logits) => Array.from(logits, (logit) => 0.5 * (1 + Math.tanh(0.5 * logit))));
+  const probabilities = named(labels, scores);
+  return { labels: labels.filter((/** @type {string} */ label) => probabilities[label] >= THRESHOLD), probabilities };
+}
+
+/** @param {Ran} ran */
+function regressed(ran) {
+  return { value: pooled(ran, (logits) => Array.from(logits))[0] };
+}
+
+/** @param {Ran} ran */
+function embedded({ outputs }) {
+  return { vector: Array.from(outputs[0].pooled.data) };
+}
+
+/** @param {string[]} tags of any scheme @returns {string[]} where every span begins with B- */
+function iob2(tags) {
+  /** @type {string|null} */
+  let current = null; // the type of the span that the next word may continue
+  return tags.map((tag) => {
+    const kind = tag.slice(1);
+    const inside = "IEL".includes(tag[0]) && kind === current;
+    current = "BI".includes(tag[0]) ? kind : null;
+    return tag === "O" ? tag : (inside ? "I" : "B") + kind;
+  });
+}
+
+/** @param {(string|null)[]} labels @returns {{type: string, first: number, last: number}[]} the spans of words */
+export function spans(labels) {
+  let tags = labels.map((label) => label || "O");
+  if (tags.every((tag) => TAG.test(tag))) tags = iob2(tags);
+  /** @type {{type: string, first: number, last: number}[]} */
+  const result = [];
+  iob2(tags.map((tag) => (TAG.test(tag) ? tag : "O"))).forEach((tag, i) => {
+    if (tag[0] === "B") result.push({ type: tag.slice(2), first: i, last: i });
+    else if (tag[0] === "I") result[result.length - 1].last = i;
+  });
+  return result;
+}
+
+/** @param {string[]} labels @returns {boolean} whether they mark spans */
+export function isSpans(labels) {
+  return labels.some((label) => label !== "O") && labels.every((label) => TAG.test(label));
+}
+
+/** @param {Ran} ran @returns {{words: Word[], entities?: Entity[]}} */
+function tagged({ bundle, text, rows, outputs }) {
+  const { labels } = bundle;
+  const split = typeof text !== "string";
+  const sentence = split ? text.join(" ") : text;
+  let place = 0;
+  const joined = () => /** @type {string[]} */ (text).map((word) => [place, (place += word.length + 1) - 1]);
+  const offsets = split ? joined() : (rows[0].words ?? []);
+  const { logits, tags } = outputs[0];
+  /** @type {Word[]} */
+  const words = [];
+  let number = 0;
+  (rows[0].starts ?? []).slice(0, offsets.length).forEach((start, i) => {
+    const [begin, end] = offsets[i];
+    /** @type {Word} */
+    const word = { word: sentence.slice(begin, end), start: begin, end, label: null, score: 0 };
+    if (start === null && !split) return; // cut off
+    words.push(word);
+    if (start === null) return;
+    const at = number++ * labels.length;
+    const probabilities = softmax(Array.prototype.slice.call(logits.data, at, at + labels.length));
+    const tag = tags ? tags.data[number - 1] : argmax(probabilities);
+    word.label = labels[tag];
+    word.score = probabilities[tag];
+  });
+  if (!isSpans(labels)) return { words };
+  const entities = spans(words.map((word) => word.label)).map(({ type, first, last }) => {
+    const [start, end] = [words[first].start, words[last].end];
+    return { type, text: sentence.slice(start, end), start, end };
+  });
+  return { words, entities };
+}
+
+/** @param {Ran} ran @returns {{best: Candidate[], none: number}} the best spans, and the score of no answer */
+function candidates({ bundle, pair, rows, outputs }) {
+  const longest = bundle.settings.max_answer;
+  /** @type {Map<string, {start: number, end: number, score: number}>} */
+  const scores = new Map();
+  let none = Infinity;
+  rows.forEach((row, i) => {
+    const [starts, ends] = [outputs[i].start_logits.data, outputs[i].end_logits.data];
+    none = Math.min(none, starts[0] + ends[0]);
+    const sums = [];
+    const last = row.tokens.length - 1; // [SEP]
+    for (let first = row.first; first < last; first++) {
+      for (let end = first; end < Math.min(first + longest, last); end++) {
+        sums.push({ first, end, score: starts[first] + ends[end] });
+      }
+    }
+    for (const { first, end, score } of sums.sort((a, b) => b.score - a.score).slice(0, N_BEST)) {
+      const offsets = /** @type {number[][]} */ (row.offsets);
+      const span = { start: offsets[first][0], end: offsets[end][1], score };
+      const key = `${span.start},${span.end}`;
+      if (score > (scores.get(key)?.score ?? -Infinity)) scores.set(key, span);
+    }
+  });
+  const best = [...scores.values()].sort((a, b) => b.score - a.score).slice(0, N_BEST);
+  const probabilities = best.length ? softmax(best.map(({ score }) => score)) : [];
+  const full = best.map(({ start, end, score }, i) => {
+    return { answer: (pair ?? "").slice(start, end), start, end, score, probability: probabilities[i] };
+  });
+  return { best: full, none };
+}
+
+/** @param {Ran} ran */
+function answered(ran) {
+  const { best, none } = candidates(ran);
+  const threshold = ran.bundle.settings.null_threshold;
+  const unanswered = !best.length || (threshold !== null && none - best[0].score > threshold);
+  const { answer, start, end, score } = unanswered ? { answer: "", start: 0, end: 0, score: none } : best[0];
+  return { answer, start, end, score, null_score: none, n_best: best };
+}
+
+/** @type {Record<string, (ran: Ran) => any>} */
+const TASKS = {
+  classify: classified,
+  multilabel: multilabelled,
+  regress: regressed,
+  tag: tagged,
+  answer: answered,
+  embed: embedded,
+};
+
+/** Answers to texts from a model's outputs: text preparation and decoding, around any engine. */
+export class Predictor {
+  /**
+   * @param {any} bundle the contents of bundle.json
+   * @param {string[]} vocab the lines of vocab.txt
+   * @param {Unicode} unicode
+   * @param {(inputs: Record<string, any[]>) => Promise<Record<string, Output>>} run of one row
+   */
+  constructor(bundle, vocab, unicode, run) {
+    if (bundle.format !== 2) throw new Error(`the bundle has format ${bundle.format}, not 2: convert the model again`);
+    if (!(bundle.task in TASKS)) throw new Error(`task ${bundle.task}: not one of ${Object.keys(TASKS).join(", ")}`);
+    this.bundle = bundle;
+    this.features = featuresOf(bundle, vocab, unicode);
+    this.run = run;
+    const nothing = bundle.reads.windows ? 0 : this.features.encode("", bundle.reads.pair ? "" : null).tokens.length;
+    this.nothing = nothing; // tokens of a text without words, which gets no answer; with windows every query gets one
+    /** @type {Promise<any>} */
+    this.last = Promise.resolve();
+  }
+
+  /** The name of its task. @returns {string} */
+  get task() {
+    return this.bundle.task;
+  }
+
+  /** Its labels, in the order of its outputs. @returns {string[]} */
+  get labels() {
+    return this.bundle.labels;
+  }
+
+  /**
+   * The answer of the model's task. Calls run one after the other, in their order.
+   *
+   * @param {string|string[]} text for a tagger also a sentence that is split into words
+   * @param {string|null} pair the second text, or the context of a question
+   * @returns {Promise<any>} {error} where nothing can be read; with `truncated` where the text was longer than the
+   *   model reads
+   */
+  predict(text, pair = null) {
+    const result = this.last.then(() => this.answerTo(text, pair));
+    this.last = result.catch(() => undefined);
+    return result;
+  }
+
+  /** @param {string|string[]} text @param {string|null} pair */
+  async answerTo(text, pair) {
+    const { bundle, features } = this;
+    const { reads } = bundle;
+    if (!reads.pair !== (pair === null)) {
+      throw new TypeError(`this model reads ${reads.pair ? "pairs of texts" : "one text at a time"}`);
+    }
+    if (typeof text !== "string" && !reads.words) throw new TypeError("this model reads a string");
+    text = typeof text === "string" ? wellFormed(text) : text.map(wellFormed);
+    pair = pair === null ? null : wellFormed(pair);
+    const rows = rowsOf(bundle, features, text, pair);
+    const outputs = [];
+    for (const row of rows) {
+      if (row.tokens.length > this.nothing) outputs.push(await this.run(features.inputs(row)));
+    }
+    if (!outputs.length) return { error: "no words in this text" };
+    const answer = TASKS[bundle.task]({ bundle, text, pair, rows, outputs });
+    return rows.some((row) => row.truncated) ? { ...answer, truncated: true } : answer;
+  }
+
+  /** @param {string} name @param {string|string[]} text @param {string|null} pair */
+  only(name, text, pair = null) {
+    if (this.task !== name) throw new TypeError(`this model's task is ${this.task}, not ${name}`);
+    return this.predict(text, pair);
+  }
+
+  /**
+   * @param {string} text
+   * @param {string|null} pair
+   * @returns {Promise<{label: string, score: number, probabilities: Record<string, number>}>}
+   */
+  classify(text, pair = null) {
+    return this.only("classify", text, pair);
+  }
+
+  /** @param {string|string[]} text @returns {Promise<{words: Word[], entities?: Entity[]}>} */
+  tag(text) {
+    return this.only("tag", text);
+  }
+
+  /**
+   * @param {string} question
+   * @param {string} text
+   * @returns {Promise<{
+   *   answer: string, start: number, end: number, score: number, null_score: number, n_best: Candidate[],
+   * }>} offsets are those in the text
+   */
+  answer(question, text) {
+    return this.only("answer", question, text);
+  }
+
+  /** @param {string} text @returns {Promise<{vector: number[]}>} */
+  embed(text) {
+    return this.only("embed", text);
+  }
+}
+
+/**
+ * The files in the zip archive at the end of a .tflite file.
+ *
+ * @param {Uint8Array} bytes
+ * @returns {{begin: number, files: Record<string, Uint8Array>}} and where the archive begins
+ */
+export function unzipped(bytes) {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  let end = bytes.length - 22;
+  while (end >= Math.max(0, bytes.length - 22 - 0xffff) && view.getUint32(end, true) !== 0x06054b50) end--;
+  if (end < 0 || view.getUint32(end, true) !== 0x06054b50) {
+    throw new Error("no bundle in this file: write it with `ctxrep tflite`");
+  }
+  const [size, recorded] = [view.getUint32(end + 12, true), view.getUint32(end + 16, true)];
+  const moved = end - size - recorded; // by what stands before the archive, if its offsets do not count it
+  let begin = bytes.length;
+  /** @type {Record<string, Uint8Array>} */
+  const files = {};
+  for (let entry = end - size; entry < end; ) {
+    const [stored, packed] = [view.getUint16(entry + 10, true) === 0, view.getUint32(entry + 20, true)];
+    const lengths = [28, 30, 32].map((offset) => view.getUint16(entry + offset, true));
+    const name = new TextDecoder().decode(bytes.subarray(entry + 46, entry + 46 + lengths[0]));
+    const header = view.getUint32(entry + 42, true) + moved;
+    const data = header + 30 + view.getUint16(header + 26, true) + view.getUint16(header + 28, true);
+    if (stored) files[name] = bytes.subarray(data, data + packed);
+    begin = Math.min(begin, header);
+    entry += 46 + lengths[0] + lengths[1] + lengths[2];
+  }
+  return { begin, files };
+}
+
+/** @param {string|URL} url @returns {Promise<Uint8Array>} */
+async function fetched(url) {
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(`${url}: ${response.status} ${response.statusText}`);
+  return new Uint8Array(await response.arrayBuffer());
+}
+
+/** @param {Uint8Array} bytes @param {string|undefined} expected SHA-256; checked where the browser can do it */
+async function check(bytes, expected) {
+  if (!expected || !globalThis.crypto?.subtle) return;
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", /** @type {BufferSource} */ (bytes)));
+  const hex = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  if (hex !== expected) throw new Error("the model in this file is damaged: load it again, or convert again");
+}
+
+/**
+ * A model in a .tflite file that `ctxrep tflite` wrote; each text runs through the signature of the smallest length
+ * that holds it.
+ *
+ * @param {string|URL|Uint8Array} source the address of the file, or its bytes
+ * @param {{litert?: any, wasm?: string|URL, threads?: number}} options the module "@litertjs/core"; the folder of its
+ *   .wasm files (default: where the module was found); threads, for a page that is cross-origin isolated
+ * @returns {Promise<Predictor>}
+ */
+export async function load(source, { litert, wasm, threads = 1 } = {}) {
+  const tables = fetched(new URL("unicode.json", import.meta.url));
+  const [core, bytes] = await Promise.all([
+    litert ?? import("@litertjs/core"),
+    source instanceof Uint8Array ? source : fetched(source),
+  ]);
+  const { begin, files } = unzipped(bytes);
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  const text = (/** @type {string} */ name) => decoder.decode(files[name]);
+  if (!files["bundle.json"]) throw new Error("no bundle in this file: write it with `ctxrep tflite`");
+  const bundle = JSON.parse(text("bundle.json"));
+  const vocab = files["vocab.txt"] ? text("vocab.txt").replace(/\n$/, "").split("\n") : [];
+  const model = bytes.subarray(0, begin);
+  await check(model, bundle.files?.["model.tflite"]);
+  const folder = () => String(wasm ?? new URL("../wasm/", import.meta.resolve("@litertjs/core")));
+  const parallel = threads > 1 && globalThis.crossOriginIsolated;
+  await (core.getGlobalLiteRtPromise() ?? core.loadLiteRt(folder(), { threads: parallel }));
+  const options = parallel ? { cpuOptions: { numThreads: threads } } : {};
+  const compiled = await core.loadAndCompile(model, { accelerator: "wasm", ...options });
+  const unicode = new Unicode(JSON.parse(decoder.decode(await tables)));
+  return new Predictor(bundle, vocab, unicode, (inputs) => ran(core, compiled.signatures, inputs));
+}
+
+/**
+ * @param {any} core the module "@litertjs/core"
+ * @param {Record<string, any>} signatures
+ * @param {Record<string, any[]>} inputs of one row, without padding
+ * @returns {Promise<Record<string, Output>>}
+ */
+async function ran(core, signatures, inputs) {
+  const lengths = Object.keys(signatures).map((name) => Number(name.replace("length_", "")));
+  const length = Math.min(...lengths.filter((length) => length >= inputs.mask.length));
+  const signature = signatures[`length_${length}`];
+  const details = [...signature.getInputDetails()];
+  const tensors = details.map(({ name, shape }) => {
+    const size = [...shape].reduce((product, axis) => product * axis, 1);
+    const padded = new Int32Array(size);
+    padded.set(inputs[name].flat());
+    return [name, new core.Tensor(padded, shape)];
+  });
+  /** @type {Record<string, any>} */
+  let outputs = {};
+  try {
+    outputs = await signature.run(Object.fromEntries(tensors));
+    return Object.fromEntries(
+      Object.entries(outputs).map(([name, tensor]) => {
+        return [name, { data: tensor.toTypedArray().slice(), shape: [...tensor.type.layout.dimensions].slice(1) }];
+      }),
+    );
+  } finally {
+    for (const tensor of [...tensors.map(([, tensor]) => tensor), ...Object.values(outputs)]) tensor.delete();
+  }
+}

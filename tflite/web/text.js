@@ -1,0 +1,450 @@
+/**
+ * Converts texts to the models' inputs, as `keras_ctxrep.text` does, with offsets into the original text.
+ *
+ * All offsets are in UTF-16 units, so that `text.slice(begin, end)` is the token. What is done with each code point is
+ * in unicode.json, so that nothing depends on the Unicode version of the browser.
+ *
+ * @typedef {{code: number, begin: number, end: number}} Letter a code point, and the span in the text it comes from
+ * @typedef {{id: number, begin: number, end: number, word: number}} Piece
+ * @typedef {{
+ *   tokens: any[], truncated: boolean, first: number, starts: (number|null)[]|null,
+ *   offsets: number[][]|null, words: number[][]|null,
+ * }} Row one encoded text or window, see `Row` in keras_ctxrep/text/features.py
+ */
+
+const REMOVED = 1, SPACE = 2, PUNCTUATION = 4, CJK = 8, MARK = 16;
+const FLAGS = { removed: REMOVED, space: SPACE, punctuation: PUNCTUATION, cjk: CJK, mark: MARK };
+const BLANK = 0x20;
+const LONGEST_WORD = 100; // code points; a longer word is [UNK]
+
+/** What is done with each code point. */
+export class Unicode {
+  /** @param {Record<string, any>} tables the contents of unicode.json */
+  constructor(tables) {
+    this.flags = new Uint8Array(0x110000);
+    for (const [name, flag] of Object.entries(FLAGS)) {
+      const ranges = tables[name];
+      for (let i = 0, code = 0; i < ranges.length; i += 2) {
+        code += ranges[i];
+        for (const end = code + ranges[i + 1]; code < end; code++) this.flags[code] |= flag;
+      }
+    }
+    /** @type {Map<number, number[]>} */
+    this.lower = new Map(Object.entries(tables.lower_more).map(([code, codes]) => [Number(code), codes]));
+    for (let i = 0; i < tables.lower.length; i += 4) {
+      const [code, count, step, difference] = tables.lower.slice(i, i + 4);
+      for (let n = 0; n < count; n++) this.lower.set(code + n * step, [code + n * step + difference]);
+    }
+    /** @type {Map<number, number[]>} */
+    this.decomposed = new Map();
+    for (const [length, values] of Object.entries(tables.decomposed)) {
+      for (let i = 0, code = 0; i < values.length; i += Number(length) + 1) {
+        code += values[i];
+        this.decomposed.set(code, values.slice(i + 1, i + 1 + Number(length)));
+      }
+    }
+    /** @type {Map<number, number>} */
+    this.order = new Map();
+    for (let i = 0, code = 0; i < tables.order.length; i += 3) {
+      code += tables.order[i];
+      for (const end = code + tables.order[i + 1]; code < end; code++) this.order.set(code, tables.order[i + 2]);
+    }
+  }
+
+  /** @param {number} code @returns {number[]} its canonical decomposition */
+  decompose(code) {
+    const syllable = code - 0xac00;
+    if (syllable < 0 || syllable >= 11172) return this.decomposed.get(code) ?? [code];
+    const final = syllable % 28;
+    const jamo = [0x1100 + Math.floor(syllable / 588), 0x1161 + Math.floor((syllable % 588) / 28)];
+    return final ? [...jamo, 0x11a7 + final] : jamo;
+  }
+}
+
+/** @param {string} text @returns {string} without lone surrogates, which cannot be encoded */
+export function wellFormed(text) {
+  return text.replace(/[\ud800-\udfff]/gu, "?");
+}
+
+/** @param {string} text @returns {Letter[]} */
+function letters(text) {
+  const result = [];
+  let begin = 0;
+  for (const letter of text) {
+    result.push({ code: /** @type {number} */ (letter.codePointAt(0)), begin, end: begin + letter.length });
+    begin += letter.length;
+  }
+  return result;
+}
+
+/** BERT's normalizer and its split at white space and punctuation. */
+class Splitter {
+  /**
+   * @param {Unicode} unicode
+   * @param {{lowercase: boolean, stripAccents: boolean, splitCjk: boolean}} rules
+   */
+  constructor(unicode, rules) {
+    this.unicode = unicode;
+    this.rules = rules;
+  }
+
+  /** @param {string} text @returns {Letter[][]} the letters of each word */
+  words(text) {
+    const words = [];
+    /** @type {Letter[]} */
+    let word = [];
+    const end = () => {
+      if (word.length) words.push(word);
+      word = [];
+    };
+    for (const letter of this.normalized(text)) {
+      if (letter.code === BLANK) {
+        end();
+      } else if (this.unicode.flags[letter.code] & PUNCTUATION) {
+        end();
+        words.push([letter]);
+      } else {
+        word.push(letter);
+      }
+    }
+    end();
+    return words;
+  }
+
+  /** @param {string} text @returns {Letter[]} */
+  normalized(text) {
+    const { flags, lower } = this.unicode;
+    let result = [];
+    for (const letter of letters(text)) {
+      const flag = flags[letter.code];
+      if (flag & REMOVED) continue;
+      if (flag & SPACE) result.push({ ...letter, code: BLANK });
+      else if (flag & CJK && this.rules.splitCjk) {
+        result.push({ ...letter, code: BLANK }, letter, { ...letter, code: BLANK });
+      } else result.push(letter);
+    }
+    if (this.rules.stripAccents) result = this.decomposed(result).filter((letter) => !(flags[letter.code] & MARK));
+    if (!this.rules.lowercase) return result;
+    return result.flatMap((letter) => (lower.get(letter.code) ?? [letter.code]).map((code) => ({ ...letter, code })));
+  }
+
+  /** @param {Letter[]} text @returns {Letter[]} in normal form D */
+  decomposed(text) {
+    const { order } = this.unicode;
+    const parts = text.flatMap((letter) =>
+      this.unicode.decompose(letter.code).map((code, i) => ({ code, added: i > 0, order: order.get(code) ?? 0 })),
+    );
+    for (let begin = 0; begin < parts.length; begin++) {
+      let end = begin;
+      while (end < parts.length && parts[end].order) end++;
+      if (end - begin > 1) {
+        parts.splice(begin, end - begin, ...parts.slice(begin, end).sort((a, b) => a.order - b.order));
+      }
+      begin = Math.max(begin, end);
+    }
+    // `tokenizers` gives the spans of the text to the parts in their new order; an added part has that before it
+    let next = 0;
+    return parts.map(({ code, added }) => {
+      if (!added) next++;
+      const { begin, end } = next ? text[next - 1] : { begin: 0, end: 0 };
+      return { code, begin, end };
+    });
+  }
+}
+
+/** @param {Letter[]} word @returns {string} */
+function written(word) {
+  return word.map((letter) => String.fromCodePoint(letter.code)).join("");
+}
+
+/**
+ * @param {number} size tokens of a text
+ * @param {number} room tokens of a window
+ * @param {number} stride tokens from one window to the next
+ * @returns {number[]} where the windows begin that together have all tokens
+ */
+export function windowBegins(size, room, stride) {
+  const step = stride < room ? stride : Math.max(1, Math.floor(room / 2));
+  const begins = [];
+  for (let begin = 0; begin < Math.max(size - room, 0) + step; begin += step) begins.push(begin);
+  return begins;
+}
+
+/** @param {number} size @returns {number[]} 0, 1, ... */
+const range = (size) => Array.from({ length: size }, (_, i) => i);
+
+/** BERT's inputs: word pieces between [CLS] and [SEP]. */
+class WordPieces {
+  /** @param {any} bundle @param {string[]} vocab @param {Unicode} unicode */
+  constructor(bundle, vocab, unicode) {
+    this.maxLength = bundle.max_length;
+    this.starts = bundle.reads.words;
+    this.maxQuestion = Math.min(64, Math.floor((this.maxLength - 3) / 2));
+    this.splitter = new Splitter(unicode, {
+      lowercase: bundle.lowercase,
+      stripAccents: bundle.strip_accents ?? bundle.lowercase,
+      splitCjk: bundle.split_cjk,
+    });
+    /** @type {Map<string, number>} */
+    this.ids = new Map(vocab.map((piece, id) => [piece, id]));
+    this.longest = vocab.reduce((most, piece) => Math.max(most, piece.length), 0);
+    this.unknown = this.special("[UNK]");
+    this.cls = this.special("[CLS]");
+    this.sep = this.special("[SEP]");
+  }
+
+  /** @param {string} piece @returns {number} */
+  special(piece) {
+    const id = this.ids.get(piece);
+    if (id === undefined) throw new Error(`the vocabulary has no ${piece}`);
+    return id;
+  }
+
+  /** @param {string} text @returns {Piece[]} */
+  pieces(text) {
+    return this.splitter.words(text).flatMap((word, number) => this.split(word, number));
+  }
+
+  /** @param {Letter[]} word @param {number} number @returns {Piece[]} the longest pieces, from left to right */
+  split(word, number) {
+    const span = (/** @type {number} */ first, /** @type {number} */ end) => ({
+      begin: word[first].begin,
+      end: word[end - 1].end,
+      word: number,
+    });
+    const whole = { id: this.unknown, ...span(0, word.length) };
+    if (word.length > LONGEST_WORD) return [whole];
+    const pieces = [];
+    for (let first = 0, end; first < word.length; first = end) {
+      let id;
+      for (end = Math.min(word.length, first + this.longest); end > first; end--) {
+        id = this.ids.get((first ? "##" : "") + written(word.slice(first, end)));
+        if (id !== undefined) break;
+      }
+      if (id === undefined) return [whole];
+      pieces.push({ id, ...span(first, end) });
+    }
+    return pieces;
+  }
+
+  /**
+   * @param {string|string[]} text
+   * @param {string|null} pair
+   * @returns {Row}
+   */
+  encode(text, pair) {
+    let { pieces, starts, words } = typeof text === "string" ? this.raw(text) : this.joined(text);
+    let second = pair === null ? null : this.pieces(pair);
+    const before = pieces.length + (second?.length ?? 0);
+    [pieces, second] = truncatedPair(pieces, second, this.maxLength - (second ? 3 : 2));
+    const count = pieces.length;
+    const edge = (/** @type {number} */ id) => ({ id, begin: 0, end: 0 });
+    const all = [edge(this.cls), ...pieces, edge(this.sep), ...(second ? [...second, edge(this.sep)] : [])];
+    return {
+      tokens: all.map((piece) => piece.id),
+      truncated: before > count + (second?.length ?? 0),
+      first: count + 2,
+      starts: starts && starts.map((start) => (start !== null && start <= count ? start : null)),
+      offsets: all.map((piece) => [piece.begin, piece.end]),
+      words,
+    };
+  }
+
+  /** @param {string} text @returns {{pieces: Piece[], starts: (number|null)[]|null, words: number[][]|null}} */
+  raw(text) {
+    const pieces = this.pieces(text);
+    if (!this.starts) return { pieces, starts: null, words: null };
+    const begins = range(pieces.length).filter((i) => !i || pieces[i].word !== pieces[i - 1].word);
+    const ends = [...begins.slice(1), pieces.length];
+    const words = begins.map((begin, i) => [pieces[begin].begin, pieces[ends[i] - 1].end]);
+    return { pieces, starts: begins.map((i) => i + 1), words };
+  }
+
+  /** @param {string[]} words @returns {{pieces: Piece[], starts: (number|null)[]|null, words: number[][]|null}} */
+  joined(words) {
+    /** @type {Piece[]} */
+    const pieces = [];
+    const starts = words.map((word) => {
+      const start = pieces.length + 1;
+      pieces.push(...this.pieces(word));
+      return pieces.length >= start ? start : null;
+    });
+    return { pieces, starts, words: null };
+  }
+
+  /**
+   * @param {string} question
+   * @param {string} context
+   * @param {number} stride
+   * @returns {Row[]} the question with each window of the context
+   */
+  windows(question, context, stride) {
+    const all = this.pieces(question);
+    const asked = all.slice(0, this.maxQuestion);
+    const pieces = this.pieces(context);
+    const room = this.maxLength - asked.length - 3;
+    const edge = (/** @type {number} */ id) => ({ id, begin: 0, end: 0 });
+    return windowBegins(pieces.length, room, stride).map((begin) => {
+      const part = pieces.slice(begin, begin + room);
+      const row = [edge(this.cls), ...asked, edge(this.sep), ...part, edge(this.sep)];
+      return {
+        tokens: row.map((piece) => piece.id),
+        truncated: asked.length < all.length,
+        first: asked.length + 2,
+        starts: null,
+        offsets: row.map((piece) => [piece.begin, piece.end]),
+        words: null,
+      };
+    });
+  }
+
+  /** @param {string} text @param {number} stride @returns {Row[]} */
+  textWindows(text, stride) {
+    const ids = this.pieces(text).map((piece) => piece.id);
+    const room = this.maxLength - 2;
+    return windowBegins(ids.length, room, stride).map((begin) => {
+      const tokens = [this.cls, ...ids.slice(begin, begin + room), this.sep];
+      return { tokens, truncated: false, first: tokens.length, starts: null, offsets: null, words: null };
+    });
+  }
+
+  /** @param {Row} row @returns {Record<string, any[]>} */
+  inputs(row) {
+    const inputs = {
+      token_ids: row.tokens,
+      segment_ids: row.tokens.map((_, i) => Number(i >= row.first)),
+      mask: row.tokens.map(() => 1),
+    };
+    if (!this.starts) return inputs;
+    const starts = (row.starts ?? []).filter((start) => start !== null);
+    return { ...inputs, starts: starts.length ? starts : [0] };
+  }
+}
+
+/**
+ * @template T
+ * @param {T[]} first
+ * @param {T[]|null} second
+ * @param {number} room of both together
+ * @returns {[T[], T[]|null]} cut at their ends; the shorter keeps up to half of the room, rounded down
+ */
+function truncatedPair(first, second, room) {
+  if (second === null || first.length + second.length <= room) return [first.slice(0, room), second];
+  const shorter = Math.min(first.length, second.length, Math.floor(room / 2));
+  const kept = first.length <= second.length ? shorter : room - shorter;
+  return [first.slice(0, kept), second.slice(0, room - kept)];
+}
+
+/** The inputs of models of words: ELMo and static vectors. */
+class Words {
+  /**
+   * @param {any} bundle
+   * @param {Unicode} unicode
+   * @param {Record<string, (word: string) => number|number[]>} ids of a word, by the names of the inputs
+   */
+  constructor(bundle, unicode, ids) {
+    this.maxLength = bundle.max_length;
+    this.ids = ids;
+    this.splitter = new Splitter(unicode, { lowercase: false, stripAccents: false, splitCjk: true });
+  }
+
+  /** @param {string|string[]} text @returns {{text: string, span: number[]}[]} */
+  words(text) {
+    if (typeof text !== "string") return text.map((word) => ({ text: word, span: [0, word.length] }));
+    return this.splitter.words(text).map((word) => {
+      return { text: written(word), span: [word[0].begin, word[word.length - 1].end] };
+    });
+  }
+
+  /** @param {string|string[]} text @returns {Row} */
+  encode(text) {
+    const all = this.words(text);
+    const used = all.slice(0, this.maxLength);
+    const spans = used.map((word) => word.span);
+    return {
+      tokens: used.map((word) => word.text),
+      truncated: used.length < all.length,
+      first: 0,
+      starts: all.map((_, i) => (i < used.length ? i : null)),
+      offsets: spans,
+      words: spans,
+    };
+  }
+
+  /** @param {string} text @param {number} stride @returns {Row[]} */
+  textWindows(text, stride) {
+    const all = this.words(text).map((word) => word.text);
+    return windowBegins(all.length, this.maxLength, stride).map((begin) => {
+      const tokens = all.slice(begin, begin + this.maxLength);
+      return { tokens, truncated: false, first: 0, starts: null, offsets: null, words: null };
+    });
+  }
+
+  /** @param {Row} row @returns {Record<string, any[]>} */
+  inputs(row) {
+    const inputs = Object.entries(this.ids).map(([name, ids]) => [name, row.tokens.map(ids)]);
+    return { ...Object.fromEntries(inputs), mask: row.tokens.map(() => 1) };
+  }
+}
+
+/** @param {number} width @returns {(word: string) => number[]} ELMo's character ids */
+function characterIds(width) {
+  const encoder = new TextEncoder();
+  return (word) => {
+    const marker = ["<S>", "</S>"].indexOf(word);
+    const bytes = [...encoder.encode(word).slice(0, width - 2)].map((byte) => byte + 1);
+    const row = [259, ...(marker < 0 ? bytes : [257 + marker]), 260];
+    return [...row, ...Array(width - row.length).fill(261)];
+  };
+}
+
+/** @param {string[]} vocab @param {string} unknown @returns {(word: string) => number} line numbers, from 1 on */
+function lineNumbers(vocab, unknown) {
+  const ids = new Map(vocab.map((word, line) => [word, line + 1]));
+  return (word) => ids.get(word) ?? /** @type {number} */ (ids.get(unknown));
+}
+
+/** @param {any} config of static vectors @param {string[]} vocab @param {Unicode} unicode */
+function staticIds(config, vocab, unicode) {
+  if (config.buckets) throw new Error("word vectors with character n-grams are not supported in the browser");
+  const number = lineNumbers(vocab, "<UNK>");
+  if (!config.lowercase) return number;
+  const lower = (/** @type {Letter} */ letter) => unicode.lower.get(letter.code) ?? [letter.code];
+  return (/** @type {string} */ word) => number(String.fromCodePoint(...letters(word).flatMap(lower)));
+}
+
+/**
+ * The text preparation of a model.
+ *
+ * @param {any} bundle the contents of bundle.json
+ * @param {string[]} vocab the lines of vocab.txt
+ * @param {Unicode} unicode
+ * @returns {WordPieces|Words}
+ */
+export function featuresOf(bundle, vocab, unicode) {
+  const { family, config, extra_embeddings: extra } = bundle;
+  if (family === "bert") return new WordPieces(bundle, vocab, unicode);
+  if (family === "static") return new Words(bundle, unicode, { word_ids: staticIds(config, vocab, unicode) });
+  if (family !== "elmo") throw new Error(`family ${family}: not one of bert, elmo, static`);
+  if (config.words) return new Words(bundle, unicode, { word_ids: lineNumbers(vocab, "<UNK>") });
+  /** @type {Record<string, (word: string) => number|number[]>} */
+  const ids = { char_ids: characterIds(config.max_characters) };
+  if (extra && Object.keys(extra).length) ids.word_ids = staticIds(extra, vocab, unicode);
+  return new Words(bundle, unicode, ids);
+}
+
+/**
+ * The rows of a text that a model reads: one, or one for each window.
+ *
+ * @param {any} bundle
+ * @param {WordPieces|Words} features
+ * @param {string|string[]} text
+ * @param {string|null} pair
+ * @returns {Row[]}
+ */
+export function rowsOf(bundle, features, text, pair) {
+  const { stride, windows } = bundle.settings;
+  const string = /** @type {string} */ (text);
+  if (bundle.reads.windows) return /** @type {WordPieces} */ (features).windows(string, pair ?? "", stride);
+  return windows ? features.textWindows(string, stride) : [features.encode(text, pair)];
+}
