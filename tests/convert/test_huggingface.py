@@ -869,7 +869,10 @@ def test_models_that_are_not_written(folder, tmp_path):
 
 @pytest.mark.slow
 def test_memory_at_the_original_size(tmp_path):
-    """BERT-large, 335 million weights: written and read in fresh processes, TensorFlow and less than two copies."""
+    """BERT-large, 335 million weights, is written and read in TensorFlow's own memory and 1.75 copies of the weights.
+
+    The memory of TensorFlow differs between machines, by the number of cores; each copy has 4 bytes a weight.
+    """
     code = """
 import resource, sys
 from dataclasses import asdict
@@ -877,16 +880,15 @@ from keras_ctxrep.convert import huggingface
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+imported = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 if sys.argv[2] == "write":
     config = bert.SIZES["bert_24_1024_16"]
     vocab = (*SPECIAL_PIECES, *(f"w{i}" for i in range(config.vocabulary_size - 5)))
     model = bert.encoder(config)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     huggingface.write(sys.argv[1], model, Bundle("bert", "embed", asdict(config), 512, vocab=vocab))
 else:
     model, _ = huggingface.read(sys.argv[1])
-    before = 0
-print(model.count_params(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 1024 * before)
+print(model.count_params(), 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - imported))
 """
     for step in ("write", "read"):
         done = subprocess.run(
@@ -896,8 +898,8 @@ print(model.count_params(), 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_m
             env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
         assert done.returncode == 0, done.stderr
-        parameters, peak, before = map(int, done.stdout.split())
-        assert 335e6 < parameters < 336e6 and peak < max(8 * parameters, before + 0.3e9), (step, peak / 1e9)
+        parameters, peak = map(int, done.stdout.split())
+        assert 335e6 < parameters < 336e6 and peak < 1.75 * 4 * parameters, (step, peak / 1e9)
 
 
 def test_a_head_that_transformers_lacks_is_not_written(tmp_path, folder):
