@@ -10,7 +10,7 @@ The peers may live in an environment of their own:
 
 Every engine is a process that waits for commands. The rounds go over the engines in turn and one runs at a time, so the
 machine's moods hit all alike; medians are printed, and the largest difference between our vectors and AllenNLP's from
-the same weights. The spread is the slowest round over the fastest: where it is far from 1 the machine had other work,
+the same weights. bfloat16 is left out where the CPU has none. The spread is the slowest round over the fastest: where it is far from 1 the machine had other work,
 which slows the peers most, and the ratios flatter us.
 
 GFLOP/s count the arithmetic as published, for each word of a sentence and its two markers. Ours does about a ninth
@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 import types
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -90,13 +91,17 @@ def write_weights(path: Path) -> None:
 # ----------------------------------------------------------------------- engines: what they can do, as functions of ids
 
 
-def ours(folder: Path) -> dict:
+def ours(folder: Path, precision: str = "float32") -> dict:
     import h5py
+    import keras
     import tensorflow as tf
 
     from keras_ctxrep import train
     from keras_ctxrep.models import elmo
 
+    if precision == "bfloat16" and not has_bfloat16():
+        raise ImportError("this CPU has no bfloat16")
+    keras.config.set_dtype_policy(precision)
     model = elmo.encoder(elmo.SIZES["elmo_2x4096_512_2048cnn_2xhighway"])
     with h5py.File(folder / "weights.hdf5") as file:
         for weight, name in zip(model.get_layer("char_cnn").weights, TOKENS, strict=True):
@@ -112,13 +117,13 @@ def ours(folder: Path) -> dict:
         with tf.GradientTape() as tape:
             layers = model(inputs, training=True)["layers"]  # pyright: ignore
             loss = tf.reduce_mean(tf.add_n(layers)) / len(layers)
-        return loss, tape.gradient(loss, [weight.value for weight in model.trainable_weights])
+        return tf.cast(loss, tf.float32), tape.gradient(loss, [weight.value for weight in model.trainable_weights])
 
     def batch(ids):
         return {"char_ids": ids, "mask": (ids > 0).any(2).astype("int32")}
 
     return {
-        "forward": lambda ids: np.mean(run(batch(ids))["layers"], axis=0),
+        "forward": lambda ids: np.mean(np.asarray(run(batch(ids))["layers"], np.float32), axis=0),
         "train": lambda ids: gradients(batch(ids))[0].numpy(),
     }
 
@@ -220,7 +225,8 @@ def torch_product(folder: Path) -> dict:
     return {"product": lambda _: float((a @ a)[0, 0])}
 
 
-OURS, PEERS = {"keras_ctxrep": ours}, {"AllenNLP": allennlp, "torch.nn.LSTM, no clips": plain_torch}
+OURS = {"keras_ctxrep": ours, "keras_ctxrep bfloat16": partial(ours, precision="bfloat16")}
+PEERS = {"AllenNLP": allennlp, "torch.nn.LSTM, no clips": plain_torch}
 PEAKS = {"TensorFlow": tensorflow_product, "torch": torch_product}
 ENGINES = OURS | PEERS | PEAKS
 
@@ -275,10 +281,18 @@ class Worker:
         return self.reply()
 
 
-def machine() -> str:
+def processor() -> dict[str, str]:
     path = Path("/proc/cpuinfo")  # Linux
     lines = path.read_text().splitlines() if path.exists() else []
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def has_bfloat16() -> bool:
+    return bool({"avx512_bf16", "amx_bf16"} & set(processor().get("flags", "").split()))
+
+
+def machine() -> str:
+    facts = processor()
     flags = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16") if flag in facts.get("flags", "")]
     model = f"{facts.get('model name', '')}, family {facts.get('cpu family', '?')} model {facts.get('model', '?')}"
     return f"{os.cpu_count()} cores, {model}: {' '.join(flags)}"
@@ -320,15 +334,14 @@ def main() -> None:
         present = {name: worker for name, worker in workers.items() if not worker.missing}
         if "AllenNLP" in present:
             lengths = [WORDS, 13, 7, 1]
-            files = {name: str(folder / f"{name}.npy") for name in ("keras_ctxrep", "AllenNLP")}
+            files = {name: folder / f"{name}.npy" for name in (*OURS, "AllenNLP") if name in present}
             for name, file in files.items():
-                present[name]("forward", lengths, keep=file)
-            first, second = map(np.load, files.values())
-            difference = np.abs(first - second)[sentences(lengths)[0].any(2)]
-            print(
-                f"mean of the layers, sentences of {lengths} words, same weights: largest difference to AllenNLP "
-                f"{difference.max():.1e}, values up to {np.abs(first).max():.1f}"
-            )
+                present[name]("forward", lengths, keep=str(file))
+            vectors = {name: np.load(file)[sentences(lengths)[0].any(2)] for name, file in files.items()}
+            theirs = vectors.pop("AllenNLP")
+            print(f"mean of the layers, sentences of {lengths} words, same weights, values up to {theirs.max():.1f}:")
+            for name, values in vectors.items():
+                print(f"  {name}: largest difference to AllenNLP {np.abs(values - theirs).max():.1e}")
         seconds, memory = measure(present, args.rounds)
         for worker in workers.values():
             worker.process.communicate()

@@ -21,8 +21,8 @@ class ProjectedLSTM(keras.layers.Layer):
     The input projection of all steps is one matrix product outside the loop. Masked positions give zeros and do not
     change the state, so that a backward layer starts at the last real token. On TensorFlow the loop ends at the batch's
     last real token, and training uses a custom gradient: the backward loop carries only the gradients of the two
-    states, and each weight gradient is one matrix product after the loop. In mixed precision the products are in the
-    compute dtype, gates and states in float32.
+    states, and each weight gradient is one matrix product after the loop. In half precision, mixed or not, the products
+    are in the compute dtype, gates and states in float32.
 
     Args:
         units: width of the cell.
@@ -76,18 +76,21 @@ class ProjectedLSTM(keras.layers.Layer):
         self.bias = self.add_weight(name="bias", shape=(4 * self.units,), initializer="zeros")
         if self.projection is not None:
             self.projection_kernel = self.add_weight(name="projection_kernel", shape=(self.units, self.projection))
+        # of gates and states: weights may be in half precision
+        self.state_dtype = "float64" if self.variable_dtype == "float64" else "float32"
         if self.streams:
             self.state = self.add_weight(
                 name="state",
                 shape=(self.streams, self.width + self.units),
                 initializer="zeros",
+                dtype=self.state_dtype,
                 trainable=False,
                 autocast=False,
                 aggregation="sum",
             )
 
     def call(self, x, mask, state=None, training=None):
-        mask = ops.cast(ops.transpose(mask)[:, :, None], self.variable_dtype)  # (T, B, 1)
+        mask = ops.cast(ops.transpose(mask)[:, :, None], self.state_dtype)  # (T, B, 1)
         if keras.backend.backend() != "tensorflow":
             run = self._scan
         elif training:
@@ -98,7 +101,7 @@ class ProjectedLSTM(keras.layers.Layer):
         if self.streams and state is None:
             begin = ops.stop_gradient(self._continued(ops.shape(x)[0]))
         if begin is not None:
-            begin = ops.split(ops.cast(begin, self.variable_dtype), [self.width], axis=-1)
+            begin = ops.split(ops.cast(begin, self.state_dtype), [self.width], axis=-1)
         out, *end = run(x, mask, begin)
         out = ops.cast(out, self.compute_dtype)
         end = ops.concatenate(end, axis=-1)
@@ -136,21 +139,26 @@ class ProjectedLSTM(keras.layers.Layer):
         z = ops.matmul(ops.transpose(x, (1, 0, 2)), self.kernel)  # time-major (T, B, 4 units)
         return z + self.bias
 
-    def _step(self, z, mask, h, c):
+    def _kernels(self):
+        """Recurrent kernel and projection kernel, if any, in the compute dtype: cast once, not in every step."""
+        kernels = [self.recurrent_kernel, *([] if self.projection is None else [self.projection_kernel])]
+        return [ops.cast(kernel, self.compute_dtype) for kernel in kernels]
+
+    def _step(self, kernels, z, mask, h, c):
         """One step: input gates (B, 4 units), mask (B, 1), states -> new states; batch-major."""
-        i, j, f, o = ops.split(self._wide(z) + self._product(h, self.recurrent_kernel), 4, axis=-1)
+        i, j, f, o = ops.split(self._wide(z) + self._product(h, kernels[0]), 4, axis=-1)
         new_c = ops.sigmoid(f + 1.0) * c + ops.sigmoid(i) * ops.tanh(j)
         if self.cell_clip is not None:
             new_c = ops.clip(new_c, -self.cell_clip, self.cell_clip)
         new_h = ops.sigmoid(o) * ops.tanh(new_c)
         if self.projection is not None:
-            new_h = self._product(new_h, self.projection_kernel)
+            new_h = self._product(new_h, kernels[1])
         if self.projection_clip is not None:
             new_h = ops.clip(new_h, -self.projection_clip, self.projection_clip)
         return mask * new_h + (1 - mask) * h, mask * new_c + (1 - mask) * c
 
     def _wide(self, x):
-        return ops.cast(x, self.variable_dtype)
+        return ops.cast(x, self.state_dtype)
 
     def _product(self, x, kernel):
         """In the compute dtype, of and to gates and states."""
@@ -159,15 +167,15 @@ class ProjectedLSTM(keras.layers.Layer):
     def _zeros(self, x):
         """The initial state if none is given, with static sizes where they are known, as TFLite needs."""
         batch = ops.shape(x)[0] if x.shape[0] is None else x.shape[0]
-        return ops.zeros((batch, self.width), self.variable_dtype), ops.zeros((batch, self.units), self.variable_dtype)
+        return ops.zeros((batch, self.width), self.state_dtype), ops.zeros((batch, self.units), self.state_dtype)
 
     def _scan(self, x, mask, begin=None):
         """For any backend, differentiated by the backend."""
         z = self._input_gates(x)
-        start = tuple(self._zeros(x) if begin is None else begin)
+        start, kernels = tuple(self._zeros(x) if begin is None else begin), self._kernels()
 
         def step(states, inputs):
-            states = self._step(*inputs, *states)
+            states = self._step(kernels, *inputs, *states)
             return states, states
 
         end, (out, _) = ops.scan(step, start, (z, mask), reverse=self.go_backwards)
@@ -177,12 +185,12 @@ class ProjectedLSTM(keras.layers.Layer):
         """A while loop that ends at the batch's last real token; it converts to TFLite with built-in operators."""
         import tensorflow as tf
 
-        z = self._input_gates(x)
+        z, kernels = self._input_gates(x), self._kernels()
         length = tf.shape(z)[0]
         real = tf.cast(tf.reduce_max(mask, axis=(1, 2)), tf.int32) * tf.range(1, length + 1)
         steps = tf.maximum(tf.reduce_max(real), 1)
         out = tf.TensorArray(
-            self.variable_dtype,
+            self.state_dtype,
             size=length if z.shape[0] is None else z.shape[0],
             element_shape=(z.shape[1], self.width),
         )
@@ -190,7 +198,7 @@ class ProjectedLSTM(keras.layers.Layer):
         def body(index, h, c, out):
             t = steps - 1 - index if self.go_backwards else index
             m = mask[t]
-            h, c = self._step(z[t], m, h, c)
+            h, c = self._step(kernels, z[t], m, h, c)
             return index + 1, h, c, out.write(t, h * m)
 
         start = (tf.constant(0), *(self._zeros(x) if begin is None else begin), out)

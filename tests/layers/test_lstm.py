@@ -384,10 +384,11 @@ def test_streams_in_half_precision(rng):
     np.testing.assert_array_equal(tf.cast(layer.state[0, :3], tf.bfloat16), out[0, -1])
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "mixed_bfloat16"])
 @pytest.mark.parametrize("training", [False, True])
-def test_the_cell_is_in_float32_in_half_precision(training):
+def test_the_cell_is_in_float32_in_half_precision(training, dtype):
     """A cell that gains 0.003 in each step stops at 1 in bfloat16, whose numbers lie 0.008 apart there."""
-    layer = ProjectedLSTM(4, streams=1, dtype="mixed_bfloat16")
+    layer = ProjectedLSTM(4, streams=1, dtype=dtype)
     x, mask = np.zeros((1, 500, 4), np.float32), np.ones((1, 500), np.int32)
     layer(x, mask=mask)
     layer.state.assign(tf.zeros((1, 8)))
