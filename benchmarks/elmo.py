@@ -10,8 +10,8 @@ The peers may live in an environment of their own:
 
 Every engine is a process that waits for commands. The rounds go over the engines in turn and one runs at a time, so the
 machine's moods hit all alike; medians are printed, and the largest difference between our vectors and AllenNLP's from
-the same weights. bfloat16 is left out where the CPU has none. The spread is the slowest round over the fastest: where it is far from 1 the machine had other work,
-which slows the peers most, and the ratios flatter us.
+the same weights; bfloat16 is left out where the CPU has none. The spread is the slowest round over the fastest: where
+it is far from 1 the machine had other work, which slows the peers most, and the ratios flatter us.
 
 GFLOP/s count the arithmetic as published, for each word of a sentence and its two markers. Ours does about a ninth
 less: each distinct word once (nearly all differ here, except the markers), no convolution over what is padding in every
