@@ -78,7 +78,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 def start_tensorflow() -> None:
     """Imports TensorFlow without its messages."""
-    from keras_ctxrep_tflite.compare import quiet_stderr
+    from keras_ctxrep_tflite.runtime import quiet_stderr
 
     with quiet_stderr():
         import tensorflow as tf

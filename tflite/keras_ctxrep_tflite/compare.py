@@ -1,14 +1,12 @@
 """Compares one model in several engines: agreement, quality, size and latency."""
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -17,6 +15,7 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text import scores
+from keras_ctxrep_tflite import runtime
 
 HEADER = ("engine", "size", "median latency", "agreement", "max difference", "cut texts", "quality")
 
@@ -39,7 +38,7 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
     Raises:
         ValueError: the path is none of these.
     """
-    with quiet_stderr():
+    with runtime.quiet_stderr():
         engine = _open(Path(path), threads)
         _answer(engine.predictor, "warm up")
     return engine
@@ -53,8 +52,6 @@ def _answer(predictor: Predictor, text: str) -> None:
 
 def _open(path: Path, threads: int) -> Engine:
     if path.suffix == ".tflite":
-        from keras_ctxrep_tflite import runtime
-
         return Engine(path.name, path, runtime.load(path, threads))
     if (path / "bundle.json").is_file():
         from keras_ctxrep import train
@@ -64,31 +61,6 @@ def _open(path: Path, threads: int) -> Engine:
 
     folder = saved_model.latest(path)
     return Engine(f"SavedModel {path.name}", folder, saved_model.load(folder))
-
-
-_redirecting = threading.RLock()  # two threads that redirect at once could leave standard error silent
-
-
-@contextlib.contextmanager
-def quiet_stderr() -> Iterator[None]:
-    """Silences standard error while TensorFlow or LiteRT starts: both log before their log level is read."""
-    with _redirecting:
-        try:
-            stderr = os.dup(2)
-        except OSError:  # closed, as for a daemon
-            yield
-            return
-        if sys.stderr is not None:
-            sys.stderr.flush()
-        with open(os.devnull, "w") as null:
-            os.dup2(null.fileno(), 2)
-            try:
-                yield
-            finally:
-                if sys.stderr is not None:
-                    sys.stderr.flush()
-                os.dup2(stderr, 2)
-                os.close(stderr)
 
 
 def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
