@@ -92,7 +92,9 @@ def started(command: list[str], out: Path, workers: int) -> list[subprocess.Pope
 def finished(processes: list[subprocess.Popen]) -> None:
     for process in processes:
         if process.wait(timeout=1800):
-            raise RuntimeError(f"{process.args}: exit status {process.returncode}")
+            logs = Path(process.args[-1]).parent.glob("*.log")  # pyright: ignore
+            ends = "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in sorted(logs))
+            raise RuntimeError(f"{process.args}: exit status {process.returncode}\n{ends}")
 
 
 def killed(command: list[str], out: Path, workers: int, kills: int, seconds: float) -> int:
