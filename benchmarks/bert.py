@@ -297,11 +297,13 @@ def work(name: str, argument: str, engines: dict = ENGINES) -> None:
         if order["profile"]:
             print(json.dumps(profile(lambda kind=kind, file=file: [jobs[kind](*b) for b in files[file]])), file=replies)
             continue
-        begin, spent = time.perf_counter(), time.process_time()
-        outputs = []
+        spent, outputs, times = time.process_time(), [], []
         for _ in range(calls):
+            begin = time.perf_counter()
             outputs = [jobs[kind](*batch) for batch in files[file]]
-        reply = {"seconds": (time.perf_counter() - begin) / calls, "cpu": (time.process_time() - spent) / calls}
+            times.append(time.perf_counter() - begin)
+        cpu = (time.process_time() - spent) / calls
+        reply = {"seconds": statistics.fmean(times), "median": statistics.median(times), "cpu": cpu}
         if order["keep"]:
             np.savez(order["keep"], *map(np.asarray, outputs))
         status = Path("/proc/self/status")  # Linux

@@ -209,7 +209,7 @@ def start(python: str, size: str, folder: Path) -> dict[str, bert.Worker]:
 
 
 def measure(workers: dict[str, bert.Worker], folder: Path, rounds: int) -> tuple[dict, dict, float]:
-    """Median seconds of (engine, length), logits of an engine, and the machine's peak in operations a second."""
+    """Median seconds of (engine, length), logits of an engine, and the peak of the machine in operations a second."""
     times, logits, kept = defaultdict(list), {}, folder / "logits.npz"
     for length, calls in LENGTHS.items():
         batch = folder / f"{length}.json"
@@ -219,7 +219,7 @@ def measure(workers: dict[str, bert.Worker], folder: Path, rounds: int) -> tuple
                 if name == "peak":
                     times[name].append(worker("product", None)["seconds"])
                 elif number:
-                    times[name, length].append(worker("forward", batch, calls)["seconds"])
+                    times[name, length].append(worker("forward", batch, calls)["median"])
                 else:
                     worker("forward", batch, 1, str(kept))
                     logits[name] = np.load(kept)["arr_0"].ravel()
