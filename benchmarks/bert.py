@@ -35,6 +35,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
+PATHS = os.pathsep.join(str(ROOT / part) for part in (".", "export", "tflite"))  # of the packages
 SIZE = "bert_12_768_12"
 SIDE = 2048  # of the matrices whose product gives the machine's peak
 SHAPES = {  # kind: (sentences, pieces, calls in one round)
@@ -66,6 +67,26 @@ def weight(name: str, shape) -> np.ndarray:
 # ------------------------------------------- engines: functions of ids, mask (B, T) and labels (B,), made when needed
 
 
+def fill(model):
+    """Our encoder or classifier with the weights that all engines have."""
+    for layer in model.layers:
+        if layer.name.startswith("layer_"):
+            D, F = layer.feed_forward.kernel.shape
+            place = f"encoder.layer.{layer.name[6:]}."
+            parts = [weight(f"{place}attention.self.{part}.weight", (D, D)).T for part in ("query", "key", "value")]
+            layer.qkv.kernel.assign(np.concatenate(parts, axis=1))
+            layer.attention_output.kernel.assign(weight(f"{place}attention.output.dense.weight", (D, D)).T)
+            layer.feed_forward.kernel.assign(weight(f"{place}intermediate.dense.weight", (F, D)).T)
+            layer.feed_forward_output.kernel.assign(weight(f"{place}output.dense.weight", (D, F)).T)
+        for name, theirs in (("pooler", "pooler.dense"), ("logits", "classifier")):
+            if layer.name == name:
+                layer.kernel.assign(weight(f"{theirs}.weight", layer.kernel.shape[::-1]).T)
+    for name, theirs in (("token", "word"), ("position", "position"), ("segment", "token_type")):
+        (table,) = model.get_layer(f"{name}_embedding").weights
+        table.assign(weight(f"embeddings.{theirs}_embeddings.weight", table.shape))
+    return model
+
+
 def ours(size: str, precision: str) -> dict:
     import keras
     import tensorflow as tf
@@ -76,22 +97,6 @@ def ours(size: str, precision: str) -> dict:
 
     keras.utils.set_random_seed(0)
     config = bert.SIZES[size]
-    D, F = config.width, config.intermediate
-
-    def fill(model):
-        for layer in model.layers:
-            if layer.name.startswith("layer_"):
-                place = f"encoder.layer.{layer.name[6:]}."
-                parts = [weight(f"{place}attention.self.{part}.weight", (D, D)).T for part in ("query", "key", "value")]
-                layer.qkv.kernel.assign(np.concatenate(parts, axis=1))
-                layer.attention_output.kernel.assign(weight(f"{place}attention.output.dense.weight", (D, D)).T)
-                layer.feed_forward.kernel.assign(weight(f"{place}intermediate.dense.weight", (F, D)).T)
-                layer.feed_forward_output.kernel.assign(weight(f"{place}output.dense.weight", (D, F)).T)
-        for name, theirs in (("token", "word"), ("position", "position"), ("segment", "token_type")):
-            (table,) = model.get_layer(f"{name}_embedding").weights
-            table.assign(weight(f"embeddings.{theirs}_embeddings.weight", table.shape))
-        model.get_layer("pooler").kernel.assign(weight("pooler.dense.weight", (D, D)).T)
-        return model
 
     def inputs(ids, mask):
         return {"token_ids": ids, "segment_ids": np.zeros_like(ids), "mask": mask}
@@ -106,7 +111,6 @@ def ours(size: str, precision: str) -> dict:
     def trained():
         keras.mixed_precision.set_dtype_policy({"float32": "float32", "bfloat16": "mixed_bfloat16"}[precision])
         model = fill(heads.classify(bert.encoder(config), classes=2))
-        model.get_layer("logits").kernel.assign(weight("classifier.weight", (2, D)).T)
         return train.compile(model, AdamW(5e-5))
 
     def step():
@@ -223,7 +227,12 @@ def onnx(size: str) -> dict:
     return {"forward": forward}
 
 
-def export_onnx(size: str, file: str) -> None:
+def export_onnx(size: str, file: str, kind: str = "BertModel", dynamo: bool = True) -> None:
+    """Writes a model of transformers.
+
+    Args:
+        dynamo: by PyTorch's newer exporter, in whose graphs ONNX Runtime's optimizer finds no attention.
+    """
     import torch  # pyright: ignore[reportMissingImports]
 
     class Outputs(torch.nn.Module):
@@ -232,20 +241,13 @@ def export_onnx(size: str, file: str) -> None:
             self.model = model
 
         def forward(self, ids, mask):
-            outputs = self.model(input_ids=ids, attention_mask=mask)
-            return outputs.last_hidden_state, outputs.pooler_output
+            return self.model(input_ids=ids, attention_mask=mask).to_tuple()
 
-    model = Outputs(_torch_bert("BertModel", size, attn_implementation="eager").eval())
+    model = Outputs(_torch_bert(kind, size, attn_implementation="eager").eval())
     ids = torch.ones(2, 16, dtype=torch.int64)
-    axes = {0: "B", 1: "T"}
-    torch.onnx.export(
-        model,
-        (ids, ids.clone()),
-        file,
-        input_names=["ids", "mask"],
-        dynamic_shapes={"ids": axes, "mask": axes},
-        dynamo=True,
-    )
+    axes = {name: {0: "B", 1: "T"} for name in ("ids", "mask")}
+    shapes = {"dynamic_shapes": axes} if dynamo else {"dynamic_axes": axes}
+    torch.onnx.export(model, (ids, ids.clone()), file, input_names=["ids", "mask"], dynamo=dynamo, **shapes)
 
 
 ENGINES = {
@@ -267,12 +269,15 @@ WAVES = (  # engines that train at the same time: a model and its optimizer take
 # ------------------------------------------------------------------------------------------------------- processes
 
 
-def work(name: str, size: str) -> None:
-    """Reads {kind, batches: file, calls, keep: file or none, profile: bool} lines; answers what a call took."""
+def work(name: str, argument: str, engines: dict = ENGINES) -> None:
+    """What the process of an engine does.
+
+    It reads {kind, batches: file, calls, keep: file or none, profile: bool} lines, and answers what a call took.
+    """
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints
     try:
-        makers = ENGINES[name](size)
+        makers = engines[name](argument)
     except ImportError as error:
         print(json.dumps({"missing": str(error)}), file=replies)
         return
@@ -292,11 +297,13 @@ def work(name: str, size: str) -> None:
         if order["profile"]:
             print(json.dumps(profile(lambda kind=kind, file=file: [jobs[kind](*b) for b in files[file]])), file=replies)
             continue
-        begin, spent = time.perf_counter(), time.process_time()
-        outputs = []
+        spent, outputs, times = time.process_time(), [], []
         for _ in range(calls):
+            begin = time.perf_counter()
             outputs = [jobs[kind](*batch) for batch in files[file]]
-        reply = {"seconds": (time.perf_counter() - begin) / calls, "cpu": (time.process_time() - spent) / calls}
+            times.append(time.perf_counter() - begin)
+        cpu = (time.process_time() - spent) / calls
+        reply = {"seconds": statistics.fmean(times), "median": statistics.median(times), "cpu": cpu}
         if order["keep"]:
             np.savez(order["keep"], *map(np.asarray, outputs))
         status = Path("/proc/self/status")  # Linux
@@ -312,16 +319,18 @@ def padded(rows: list[list[int]], labels: list[int], length: int) -> tuple[np.nd
 
 
 class Worker:
-    def __init__(self, python: str, name: str, folder: Path, size: str = SIZE):
+    """The process of an engine, which `script --worker` starts by `work`."""
+
+    def __init__(self, python: str, name: str, folder: Path, argument: str, script: str = __file__):
         self.name, self.log = name, folder / f"{name}.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [python, "-W", "ignore", __file__, "--worker", name, size],
+                [python, "-W", "ignore", script, "--worker", name, argument],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)},
+                env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": PATHS},
             )
         self.missing = self.reply().get("missing")
 
@@ -360,6 +369,13 @@ def has_bfloat16() -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------ parts
+
+
+def drawn(rows: int, length: int) -> dict:
+    """A batch of random pieces."""
+    draw = random.Random(0)
+    ids = [[draw.randrange(1000, 30000) for _ in range(length)] for _ in range(rows)]
+    return {"rows": ids, "labels": [draw.randrange(2) for _ in ids], "length": length}
 
 
 class Bench:
@@ -429,10 +445,7 @@ class Bench:
             )
 
     def shape(self, rows: int, length: int) -> Path:
-        draw = random.Random(0)
-        ids = [[draw.randrange(1000, 30000) for _ in range(length)] for _ in range(rows)]
-        batch = {"rows": ids, "labels": [draw.randrange(2) for _ in ids], "length": length}
-        return self.file(f"{rows}x{length}", [batch])
+        return self.file(f"{rows}x{length}", [drawn(rows, length)])
 
     def __enter__(self):
         return self

@@ -10,6 +10,9 @@ bucket rows by length, both take the weights at the end, and the figures are com
 the same tasks from the BERT that comes with the package, from random weights of its size, and from `--minilm`.
 "context": one biLSTM over learned word embeddings, over GloVe's, over the biLM `--elmo`, frozen, and over both.
 "spans": semantic roles and coreference of pronouns, with the first three of these and with both BERTs, fine-tuned.
+"quantized": `--minilm` fine-tuned on fewer rows, and .tflite files of it; "int8" is calibrated on training rows.
+"students": bert_2_128_2 fine-tuned from random weights, the BERT that comes with the package, the same small size
+distilled from that, with further rows whose labels are the teacher's, and its int8 file.
 
 One engine runs at a time, and they take turns. Each run is a line of `--out`, and those that are there are not run
 again; `--table` only prints them as Markdown, as docs/results.md has them. CPU seconds, of all threads, feel less of
@@ -81,12 +84,24 @@ BERT_SPANS = {
 EPOCHS = {"SST-2": 3, "MRPC": 4, "STS-B": 4, "WNUT-17": 6, "SQuAD": 3}
 PRETRAINED = {name: replace(task, learning_rate=0.0, epochs=EPOCHS[name]) for name, task in FINETUNED.items()}
 RATES = {"random weights": 5e-4, "shipped BERT": 3e-4, "MiniLM": 1e-4}  # of "pretrained"
-SETTINGS = {"finetuned": FINETUNED, "pretrained": PRETRAINED, "context": CONTEXT, "spans": SPANS}
+QUANTIZED_ROWS = {"SST-2": 4000, "MRPC": 2000, "WNUT-17": 2000, "SQuAD": 1000}
+QUANTIZED = {name: replace(FINETUNED[name], rows=rows) for name, rows in QUANTIZED_ROWS.items()}
+STUDENTS = {
+    "SST-2": Task("classify", ("accuracy",), 8000, 64, 32, 1e-3, 3),
+    "WNUT-17": Task("tag", ("span_f1",), 3394, 128, 16, 1e-3, 6),
+}
+STUDENT, STUDENT_EPOCHS, UNLABELLED = "bert_2_128_2", 4, 32000  # epochs times those of the teacher; rows at most
+SETTINGS = {
+    "finetuned": FINETUNED, "pretrained": PRETRAINED, "context": CONTEXT, "spans": SPANS, "students": STUDENTS,
+    "quantized": QUANTIZED,
+}  # fmt: skip
 ENGINES = {
     "finetuned": ("keras_ctxrep", "transformers"),
     "pretrained": tuple(RATES),
     "context": ("learned embeddings", "GloVe", "biLM, top layer", "biLM, mix", "biLM, mix, and GloVe"),
     "spans": ("learned embeddings", "GloVe", "biLM, mix", "shipped BERT", "BERT"),
+    "students": ("plain", "teacher", "distilled", "distilled, int8"),
+    "quantized": ("Keras", "none", "dynamic", "int8"),
 }
 
 
@@ -160,20 +175,36 @@ def _as_row(example: Any) -> dict:
 # ---------------------------------------------------------------------------------------------------------- engines
 
 
-def ours(task: Task, rows: Path, dev: Path, test: Path, encoder: str, out: Path, seed: int, **kwargs) -> dict:
-    """The figures on `test` and the seconds, of all but the test and of training."""
+def ours(
+    task: Task,
+    rows: Path,
+    dev: Path,
+    test: Path,
+    encoder: str,
+    out: Path,
+    seed: int,
+    keep: Path | None = None,
+    recipe: str = "finetune",
+    **kwargs,
+) -> dict:
+    """The figures on `test` and the seconds, of all but the test and of training.
+
+    Args:
+        encoder: a model folder; to distill from, the teacher's.
+        keep: a folder for the model.
+        recipe: "finetune" or "distill".
+    """
     import keras
 
     from keras_ctxrep import recipes
 
     keras.backend.clear_session()
     begin, cpu = time.monotonic(), time.process_time()
-    history = recipes.finetune(
-        rows,
-        dev,
-        encoder,
-        out,
-        task=task.kind,
+    if recipe == "finetune":
+        run = partial(recipes.finetune, rows, dev, encoder, out, task=task.kind)
+    else:
+        run = partial(recipes.distill, encoder, rows, dev, out)
+    history = run(
         max_length=task.max_length,
         batch_size=task.batch_size,
         epochs=task.epochs,
@@ -185,7 +216,12 @@ def ours(task: Task, rows: Path, dev: Path, test: Path, encoder: str, out: Path,
     )
     seconds, cpu = time.monotonic() - begin, time.process_time() - cpu
     scores = recipes.score(out, test)
-    shutil.rmtree(out)
+    if keep is None:
+        shutil.rmtree(out)
+    else:
+        shutil.rmtree(keep, ignore_errors=True)
+        keep.parent.mkdir(exist_ok=True)
+        out.rename(keep)
     return {
         "figures": {name: scores[name] for name in task.figures},
         "seconds": seconds,
@@ -194,6 +230,30 @@ def ours(task: Task, rows: Path, dev: Path, test: Path, encoder: str, out: Path,
         "loss": history[-1]["loss"],
         "kept": [entry[f"val_{task.figures[0]}"] for entry in history],
     }
+
+
+def exported(task: Task, model: Path, form: str, rows: Path, test: Path) -> dict:
+    """The figures and the bytes of a .tflite file of a model."""
+    from keras_ctxrep_tflite import quantize
+
+    from keras_ctxrep import recipes
+
+    file = model.with_suffix(".tflite")
+    quantize.convert(model, file, form, calibrate=[rows] if form == "int8" else None)
+    scores = recipes.score(file, test)
+    return {"figures": {name: scores[name] for name in task.figures}, "bytes": file.stat().st_size}
+
+
+def fresh(out: Path) -> str:
+    """An encoder of a student's size with the vocabulary of the shipped BERT and random weights."""
+    from keras_ctxrep import train
+    from keras_ctxrep.models import bert
+
+    _, bundle = train.load(SHIPPED)
+    config = asdict(bert.SIZES[STUDENT]) | {"vocabulary_size": len(bundle.vocab)}
+    bundle = replace(bundle, task="embed", config=config)
+    train.save(out, train.build(bundle), bundle)
+    return str(out)
 
 
 def theirs(worker: subprocess.Popen, task: Task, rows: Path, test: Path, folder: str, out: Path, seed: int) -> dict:
@@ -421,8 +481,32 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
         "biLM, mix, and GloVe": lambda: {"encoder": args.elmo, "extra_embeddings": glove()} | biLM,
     }
 
+    def student(engine: str, name: str, files: dict[str, Path], seed: int) -> dict:
+        task, dev, test, out = STUDENTS[name], files["dev"], files["test"], folder / "out"
+        teacher, distilled = (folder / "models" / f"{model}-{name}-{seed}" for model in ("teacher", "distilled"))
+        longer = replace(task, epochs=STUDENT_EPOCHS * task.epochs)
+        if engine == "distilled, int8":
+            return exported(task, distilled, "int8", files["rows"], test)
+        if engine == "teacher":
+            return ours(task, files["rows"], dev, test, SHIPPED, out, seed, keep=teacher, dropout=0.1)
+        if engine == "plain":
+            made["fresh"] = made.get("fresh") or fresh(folder / "fresh")
+            return ours(longer, files["rows"], dev, test, made["fresh"], out, seed, from_scratch=True, dropout=0.1)
+        kwargs: dict[str, Any] = {"size": STUDENT, "keep": distilled, "recipe": "distill", "dropout": 0.1}
+        if files["rest"].stat().st_size > 1:
+            kwargs["unlabelled"] = files["rest"]
+            longer = task
+        return ours(longer, files["rows"], dev, test, str(teacher), out, seed, **kwargs)
+
     def run(engine: str, part: str, name: str, files: dict[str, Path], seed: int) -> dict:
         task, rows, test, out = SETTINGS[part][name], files["rows"], files["test"], folder / "out"
+        if part == "students":
+            return student(engine, name, files, seed)
+        if part == "quantized":
+            model = folder / "models" / f"MiniLM-{name}-{seed}"
+            if engine != "Keras":
+                return exported(task, model, engine, rows, test)
+            return ours(task, rows, files["few"], test, args.minilm, out, seed, keep=model, dropout=0.1)
         if part == "pretrained":
             task = replace(task, learning_rate=RATES[engine])
             encoder, random_weights = args.minilm if engine == "MiniLM" else SHIPPED, engine == "random weights"
@@ -442,11 +526,18 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                 every, dev, test = (folder / f"{name}-{what}.jsonl" for what in ("train", "dev", "test"))
                 lines = every.read_text("utf-8").split("\n")
                 rows, few = folder / f"{part}-{name}.jsonl", folder / f"{name}-few.jsonl"
-                for path, count in ((rows, task.rows), (few, 32)):
-                    path.write_text("\n".join(lines[:count]) + "\n", "utf-8")
-                files = {"rows": rows, "dev": dev, "test": test, "few": few}
+                rest = folder / f"{part}-{name}-rest.jsonl"
+                for path, part_lines in (
+                    (rows, lines[: task.rows]),
+                    (few, lines[:32]),
+                    (rest, lines[task.rows : task.rows + UNLABELLED]),
+                ):
+                    path.write_text("\n".join(part_lines).rstrip("\n") + "\n", "utf-8")
+                files = {"rows": rows, "dev": dev, "test": test, "few": few, "rest": rest}
                 for engine in ENGINES[part]:
-                    if (engine in ("MiniLM", "BERT") and not args.minilm) or ("biLM" in engine and not args.elmo):
+                    if ((engine in ("MiniLM", "BERT") or part == "quantized") and not args.minilm) or (
+                        "biLM" in engine and not args.elmo
+                    ):
                         continue
                     about = {"part": part, "task": name, "engine": engine, "seed": seed, "settings": asdict(task)}
                     about["settings"]["figures"] = list(task.figures)  # as JSON has them
@@ -509,7 +600,7 @@ def main() -> None:
     parser.add_argument("--original", metavar="FOLDER", help="the same as it was published, for transformers")
     parser.add_argument("--elmo", metavar="FOLDER", help="a model folder of a biLM")
     parser.add_argument("--peers", metavar="PYTHON", help="of an environment with torch and transformers")
-    parser.add_argument("--only", choices=ENGINES)
+    parser.add_argument("--only", choices=ENGINES, nargs="+", help="only these parts")
     parser.add_argument("--tasks", nargs="+", help="only these")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("results.jsonl"))
@@ -526,7 +617,7 @@ def main() -> None:
         write_rows(args.data, folder)
         shutil.rmtree(folder / "out", ignore_errors=True)
         for about, run in runs(args, folder):
-            if args.only not in (None, about["part"]) or (args.tasks and about["task"] not in args.tasks):
+            if (args.only and about["part"] not in args.only) or (args.tasks and about["task"] not in args.tasks):
                 continue
             if about["engine"] == "transformers" and not args.peers:
                 continue
