@@ -24,7 +24,8 @@ BEAM = ["apache-beam>=2.70"]
 DATA = ["tensorflow-datasets>=4.9", "importlib_resources"]  # the second is missing among its own requirements
 SERVING = ["grpcio>=1.60", "protobuf>=5"]
 SERVING_API = ["tensorflow-serving-api>=2.19"]  # the generated classes, which the tests compare ours with
-# A real HTTP server in place of TF Serving, which is on no package index. It keeps protobuf below 7 and psutil below 6.
+# A real HTTP server in place of TF Serving, which is on no package index. It keeps protobuf below 7, psutil below 6 and
+# pandas below 3, so it is no part of [dev].
 SERVING_TEST = [*SERVING, *SERVING_API, "kserve>=0.15", "psutil"]
 TESTS = ["pytest>=8", "pytest-xdist>=3.6", "filelock", "tensorboard", "jax", "seqeval", "scikit-learn", "scipy"]
 DEV = [*TESTS, "build", "ruff>=0.9", "pyright>=1.1.390"]

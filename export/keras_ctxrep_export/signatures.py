@@ -107,17 +107,25 @@ class Signatures(tf.Module):
         return over_examples
 
     def _parsed(self, examples: tf.Tensor, names: Sequence[str]) -> list[tf.Tensor]:
-        """The features of serialized tf.Examples that have the names of inputs."""
-        specs = {name: self._spec(name) for name in names}
-        kinds = {name: tf.string if spec.dtype == tf.string else tf.int64 for name, spec in specs.items()}
-        features = tf.io.parse_example(examples, {name: tf.io.RaggedFeature(kind) for name, kind in kinds.items()})
-        tensors = []
+        """The features of serialized tf.Examples that have the names of inputs.
+
+        A data set parses them, since it can drop what does not parse, and the signature say what is wrong with it.
+        """
+        specs, features, needed, valid = {name: self._spec(name) for name in names}, {}, [], tf.train.Example()
         for name, spec in specs.items():
-            shape = spec.shape[1:]
-            message = f"each tf.Example needs a feature {name} of {shape.num_elements()} values"
-            tf.debugging.assert_equal(tf.cast(features[name].row_lengths(), tf.int32), shape.num_elements(), message)
-            tensors.append(tf.cast(tf.reshape(features[name].values, [-1, *shape]), spec.dtype))
-        return tensors
+            shape, strings = spec.shape[1:], spec.dtype == tf.string
+            features[name] = tf.io.FixedLenFeature(shape, tf.string if strings else tf.int64)
+            needed.append(f"{name} ({shape.num_elements()} {'string' if strings else 'int64'})")
+            if strings:
+                valid.features.feature[name].bytes_list.value.append(b"")
+            else:
+                valid.features.feature[name].int64_list.value.extend([0] * shape.num_elements())
+        rows = tf.concat([[valid.SerializeToString()], examples], 0)  # a data set without elements cannot be read whole
+        parsed = tf.data.Dataset.from_tensor_slices(rows).map(lambda row: tf.io.parse_single_example(row, features))
+        columns: Any = parsed.ignore_errors().batch(tf.size(rows, tf.int64)).get_single_element()
+        message = f"each row of inputs must be a serialized tf.Example with the features {' and '.join(needed)}"
+        tf.debugging.assert_equal(tf.shape(columns[names[0]])[0], tf.size(rows), message)
+        return [tf.cast(columns[name][1:], spec.dtype) for name, spec in specs.items()]
 
     def _spec(self, name: str) -> tf.TensorSpec:
         """Of an input of strings, or of marked spans."""

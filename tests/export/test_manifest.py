@@ -3,7 +3,11 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +18,7 @@ from keras_ctxrep import __version__, cli, tasks, train
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
+ROOT = Path(__file__).parents[2]
 VOCAB = (*SPECIAL_PIECES, "a", "b", "the")
 CONFIG = {"vocabulary_size": 8, "layers": 1, "width": 8, "heads": 2, "intermediate": 8, "max_positions": 40}
 
@@ -161,6 +166,51 @@ def test_exports_at_once_get_versions_of_their_own(quick, tmp_path):
     assert sorted(map(int, os.listdir(tmp_path))) == [*range(1, 41)]
     for name, versions in made.items():
         assert [(version / "saved_model.pb").read_text() for version in versions] == [name] * 5
+
+
+RACE = """
+import os, pathlib, sys, time
+from keras_ctxrep import cli
+
+meeting, rename = pathlib.Path(sys.argv[1]), os.rename
+
+def together(source, target):
+    own = meeting / str(os.getpid())
+    if pathlib.Path(target).name.isdecimal() and not own.exists():
+        own.touch()
+        while len(os.listdir(meeting)) < 2:
+            time.sleep(0.01)
+    rename(source, target)
+
+os.rename = together
+sys.exit(cli.main(["export", sys.argv[2], "--out", sys.argv[3]]))
+"""
+
+
+@pytest.mark.slow  # two processes with TensorFlow
+def test_exports_of_two_processes_at_once(tmp_path):
+    """Both have chosen the number 1 when the first renames its version."""
+    served, meeting = tmp_path / "served" / "m", tmp_path / "meeting"
+    meeting.mkdir()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "export", ROOT / "tflite")))}
+    processes = []
+    for labels in (("p", "q"), ("r", "s")):
+        model, bundle = fresh()
+        train.save(tmp_path / "".join(labels), model, replace(bundle, labels=labels))
+        command = [sys.executable, "-c", RACE, str(meeting), str(tmp_path / "".join(labels)), str(served)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        processes.append(subprocess.Popen(command, env=environment, **pipes))
+    try:
+        ended = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(ended)
+    assert len(os.listdir(meeting)) == 2
+    assert sorted(os.listdir(served)) == ["1", "2"]
+    assert {saved_model.load(served / version).bundle.labels for version in "12"} == {("p", "q"), ("r", "s")}
+    for version in "12":
+        assert saved_model.check(served / version)[1]["answers"] == 4
 
 
 def test_a_version_is_never_replaced(quick, tmp_path, monkeypatch):

@@ -150,11 +150,57 @@ def test_regress_takes_examples():
     np.testing.assert_allclose(outputs["outputs"], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("features", [{}, {"sentence": "a"}])
-def test_an_example_without_a_text(features):
-    _, _, functions = signatures("classify")
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"each tf\.Example needs a feature text of 1 values"):
-        call(functions, "classify", inputs=strings([example(text="a"), example(**features)]))
+def feature_of(name: str, values: list) -> bytes:
+    """A tf.Example of one feature with these strings or floats."""
+    filled = tf.train.Example()
+    kind = "bytes_list" if isinstance(values[0], str) else "float_list"
+    texts = [value.encode() if isinstance(value, str) else value for value in values]
+    getattr(filled.features.feature[name], kind).value.extend(texts)
+    return filled.SerializeToString()
+
+
+MALFORMED = {
+    "not a tf.Example": b"the cats.",
+    "cut off": example(text="the cats.")[:-1],
+    "nothing": b"",
+    "another feature": example(sentence="a"),
+    "numbers": example(text=[1]),
+    "floats": feature_of("text", [1.0]),
+    "two texts": feature_of("text", ["a", "b"]),
+    "no value": tf.train.Example(
+        features=tf.train.Features(feature={"text": tf.train.Feature(bytes_list=tf.train.BytesList())})
+    ).SerializeToString(),
+}
+
+
+@pytest.mark.parametrize("row", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_example(row):
+    """The signature's own error, and no operator's, wherever the row is."""
+    for name, signature in (("classify", "classify"), ("regress", "regress")):
+        for rows in ([row], [row, example(text="a")], [example(text="a"), row]):
+            with pytest.raises(tf.errors.InvalidArgumentError) as raised:
+                call(signatures(name)[2], signature, inputs=strings(rows))
+            message = "each row of inputs must be a serialized tf.Example with the features text (1 string)"
+            assert message in str(raised.value) and "{{node assert_equal" in str(raised.value)
+
+
+@pytest.mark.parametrize("marks", [[(0, 3)], [(0, 3), (4, 8), (4, 9), (0, 1)]])
+def test_an_example_with_other_marked_spans(marks):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"the features text \(1 string\) and marks \(6 int64\)"):
+        call(signatures("coreference")[2], "classify", inputs=strings([example(text="the cats.", marks=marks)]))
+
+
+def test_examples_of_any_text():
+    """Not UTF-8, empty, a megabyte: answers, as of the raw-string signature."""
+    texts = [b"\xff\xfe", b"", b"a" * 1_000_000, b"the \xe4\xb8 cats"]
+    rows = []
+    for text in texts:
+        filled = tf.train.Example()
+        filled.features.feature["text"].bytes_list.value.append(text)
+        rows.append(filled.SerializeToString())
+    functions = signatures("classify")[2]
+    expected = call(functions, "serving_default", text=strings(texts))["probabilities"]
+    np.testing.assert_array_equal(call(functions, "classify", inputs=strings(rows))["scores"], expected)
 
 
 def test_only_signatures_that_a_task_can_have():
