@@ -1,7 +1,7 @@
 """The published models: their properties and sources, and how to get them as model folders.
 
 A name is SIZE/DATASET, as in GluonNLP's model zoo where that has the model. URLs are those of the authors; SHA-256
-hashes are included, and checked, only where they were published. Only `get` downloads. A small one comes with the
+hashes are included, and checked, only where they were published. Only `get` downloads. Two small ones come with the
 package.
 """
 
@@ -236,6 +236,7 @@ _GBW = "800 million words of news, the 1 Billion Word Benchmark"
 _OURS = "20 million words of public-domain books and Wikipedia"
 ENTRIES: tuple[Entry, ...] = (
     _ours("bert_4_256_4", True, 8000, _BERT, _OURS),
+    _ours("elmo_2x512_128_512cnn_1xhighway", None, 0, _ELMO, _OURS),
     _google(f"bert_12_768_12/{_WIKI}_uncased", "2018_10_18/uncased_L-12_H-768_A-12", True, 30522),
     _google(f"bert_12_768_12/{_WIKI}_cased", "2018_10_18/cased_L-12_H-768_A-12", False, 28996),
     _google(f"bert_24_1024_16/{_WIKI}_uncased", "2018_10_18/uncased_L-24_H-1024_A-16", True, 30522),

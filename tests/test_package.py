@@ -117,7 +117,7 @@ def flat(node, name="") -> dict:
     return {path: leaf for key, value in items for path, leaf in flat(value, f"{name}/{key}").items()}
 
 
-@pytest.mark.slow  # starts TensorFlow three times
+@pytest.mark.slow  # starts TensorFlow four times
 def test_the_wheel_alone_has_weights_and_data(wheel, tmp_path):
     """With the other packages of this environment, but neither this checkout nor a network."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target"]
@@ -130,6 +130,7 @@ def test_the_wheel_alone_has_weights_and_data(wheel, tmp_path):
     (tmp_path / "text.txt").write_text("She sat on the bank.\n")
     train = "--data train.tsv --dev train.tsv --steps 2 --batch-size 4 --out mine"
     for argv in (
+        "embed elmo_2x512_128_512cnn_1xhighway/books_wiki_en --input text.txt --layers top --out words.npz",
         "embed bert_4_256_4/books_wiki_en --input text.txt --layers top --out vectors.npz",
         f"train --encoder bert_4_256_4/books_wiki_en {train}",
         "zoo show bert_4_256_4/books_wiki_en",
@@ -138,5 +139,6 @@ def test_the_wheel_alone_has_weights_and_data(wheel, tmp_path):
         process = subprocess.run(program, capture_output=True, text=True, env=environment, cwd=tmp_path)
         assert process.returncode == 0, process.stderr[-2000:]
     assert str(tmp_path / "site") in process.stdout
-    with np.load(tmp_path / "vectors.npz") as arrays:
-        assert arrays["0"].shape == (6, 256)
+    for name, tokens in {"vectors": 6, "words": 6}.items():
+        with np.load(tmp_path / f"{name}.npz") as arrays:
+            assert arrays["0"].shape == (tokens, 256)
