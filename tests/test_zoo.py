@@ -185,7 +185,8 @@ def test_parameters_are_those_of_our_models(name):
 
 def test_parameters_are_those_published():
     """Millions, of https://allennlp.org/elmo and https://arxiv.org/abs/1908.08962, table 1."""
-    sizes = {entry.name.partition("/")[0]: round(entry.parameters / 1e6, 1) for entry in zoo.ENTRIES}
+    published = [entry for entry in zoo.ENTRIES if not entry.shipped]
+    sizes = {entry.name.partition("/")[0]: round(entry.parameters / 1e6, 1) for entry in published}
     assert [sizes[name] for name in elmo.SIZES if name in sizes] == [13.6, 28.0, 93.6]
     assert [sizes[name] for name in ("bert_2_128_2", "bert_4_256_4", "bert_4_512_8", "bert_8_512_8")] == [
         4.4,
