@@ -24,7 +24,7 @@ import tensorflow as tf
 from keras_ctxrep import tasks
 from keras_ctxrep.messages import PredictionLog, array_of, predict_request
 from keras_ctxrep.tasks import Query
-from keras_ctxrep.text.bundle import Bundle, written_whole
+from keras_ctxrep.text.bundle import TFLITE_FIGURES, Bundle, written_whole
 
 DEFAULT = "serving_default"
 WARMUP, BATCHING, CONFIG, README = "tf_serving_warmup_requests", "batching_params.pbtxt", "model.config", "README.md"
@@ -245,8 +245,11 @@ class Readme:
             *(self._signature(name) for name in sorted(self.signatures, key=lambda name: name != DEFAULT)),
             self._card(),
         ]
-        if self.bundle.card:
-            parts.append("## The pretrained weights\n\n" + _lower_headings(self.bundle.card.strip()))
+        weights, heading, figures = self.bundle.card.partition(TFLITE_FIGURES)
+        if weights.strip():
+            parts.append("## The pretrained weights\n\n" + _lower_headings(weights.strip()))
+        if heading:
+            parts.append(heading + figures.rstrip())
         return "\n\n".join(parts) + "\n"
 
     def _usage(self, request: Any, answer: Mapping[str, np.ndarray]) -> str:
@@ -320,7 +323,8 @@ The answer (under "predictions" in what curl prints; "..." for long lists):
             rows.append(("at the end of training, on dev", evaluation))
         rows.append(("versions", ", ".join(f"{name} {number}" for name, number in bundle.versions.items())))
         rows.append(("licence of the weights", "see below" if bundle.card else "that of the encoder; none is recorded"))
-        rows.append(("as .tflite", "`ctxrep compare FOLDER FILE.tflite --data FILE` measures what int8 costs"))
+        costs = "`ctxrep compare FOLDER FILE.tflite --data FILE` measures what int8 costs"
+        rows.append(("as .tflite", "see below" if TFLITE_FIGURES in bundle.card else costs))
         table = "\n".join(f"| {name} | {value} |" for name, value in rows if value)
         return f"## Model card\n\n| | |\n|---|---|\n{table}"
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -27,6 +28,7 @@ def export(
     windows: str | None = None,
     keep: int | None = None,
     source: str | Path | None = None,
+    tflite: str | Path | None = None,
 ) -> Path:
     """Writes the next version of a SavedModel: FOLDER/1, FOLDER/2, ... as TF Serving polls them.
 
@@ -74,17 +76,21 @@ def export(
             "logits". None: it is cut.
         keep: remove all versions but this many, those of the highest numbers, in the end.
         source: the model folder it comes from, whose run.json the README.md of the version cites.
+        tflite: a .tflite file of the same model that was measured, `ctxrep tflite --data`: the model card has what it
+            loses.
 
     Returns: the folder of the new version.
 
     Raises:
         ValueError: a pretraining model, which has no answers to serve, word vectors with character n-grams, `windows`
-            of a model that has none, or `keep` below 1.
+            of a model that has none, `keep` below 1, or a `tflite` of another model or without figures.
     """
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep}: at least 1, the new version")
     if bundle.task not in tasks.SERVED:
         raise ValueError(f"a {bundle.task} has nothing to serve: fine-tune it, or export its encoder")
+    if tflite is not None:
+        bundle = _with_figures(bundle, tflite)
     if windows is not None:
         bundle = tasks.get(bundle.task).windowed(bundle, windows)
     folder = Path(folder)
@@ -104,6 +110,16 @@ def export(
             with contextlib.suppress(FileNotFoundError):  # another export has removed it
                 os.replace(folder / old, work / old)  # gone at once; a poller never sees a part of it
     return version
+
+
+def _with_figures(bundle: Bundle, tflite: str | Path) -> Bundle:
+    """The bundle with the card of a .tflite file, which says what the file loses."""
+    other = bundles.load(tflite)
+    if (other.task, other.labels, other.vocab) != (bundle.task, bundle.labels, bundle.vocab):
+        raise ValueError(f"{tflite}: of another model: its task, labels or vocabulary differ")
+    if bundles.TFLITE_FIGURES not in other.card:
+        raise ValueError(f"{tflite}: it was not measured; write it with `ctxrep tflite --data FILE`")
+    return replace(bundle, card=other.card)
 
 
 def _publish(new: Path, folder: Path) -> Path:

@@ -47,6 +47,11 @@ def _export_flags(flags: Flags) -> None:
         "their probabilities (default: the text is cut)",
         choices=("mean", "max"),
     )
+    flags.add(
+        "--tflite",
+        "a .tflite file of the same model, written with --data: the model card has what it loses",
+        metavar="FILE.tflite",
+    )
     flags.add("--keep", "remove all versions but the N highest, in the end", type=positive, metavar="N")
     flags.add(
         "--check",

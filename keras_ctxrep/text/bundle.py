@@ -22,6 +22,7 @@ from keras_ctxrep.text.features import FAMILIES, Features, Reads
 from keras_ctxrep.text.tokens import vocab_text
 
 NAME, VOCAB, CARD, WEIGHTS = "bundle.json", "vocab.txt", "card.md", "model.weights.h5"
+TFLITE_FIGURES = "## Export to .tflite"  # heading in the card of a .tflite file that was measured
 TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 FORMAT = 2
 # format 1: what `reads` is for tasks with other inputs than plain texts

@@ -2,8 +2,10 @@
 
 import functools
 import zipfile
+from dataclasses import replace
 
 import pytest
+from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import acceptance, quantize, runtime
 
 from keras_ctxrep import cli, train
@@ -108,3 +110,23 @@ def test_layers_are_measured_on_data(folder, tmp_path, capsys):
     for flags in (["--explain"], ["--keep-float", "auto"]):
         assert cli.main(["tflite", str(folder), "--out", str(tmp_path / "m.tflite"), *flags]) == 1
         assert "needs data to measure the layers with" in capsys.readouterr().err
+
+
+def test_a_saved_model_cites_the_figures(folder, data, tmp_path, capsys):
+    file, out = tmp_path / "m.tflite", tmp_path / "served"
+    convert = ["tflite", str(folder), "--quantize", "float16", "--lengths", "16,40", "--out", str(file)]
+    export = ["export", str(folder), "--tflite", str(file), "--out", str(out)]
+    assert cli.main(convert) == 0
+    assert (
+        cli.main(export) == 1 and "it was not measured; write it with `ctxrep tflite --data" in capsys.readouterr().err
+    )
+    assert cli.main([*convert, "--data", str(data / "labelled.tsv")]) == 0
+    assert cli.main(export) == 0, capsys.readouterr().err
+    text = (out / "1" / "README.md").read_text()
+    weights, _, figures = text.partition("\n## Export to .tflite\n")
+    assert "## The pretrained weights\n\nTrained on tales." in weights
+    assert "- Measured on 8 examples of labelled.tsv: accuracy 100.00% (100.00% in Keras, +0.00 points)" in figures
+    model, bundle = train.load_served(folder)
+    with pytest.raises(ValueError, match=r"m\.tflite: of another model: its task, labels or vocabulary differ"):
+        saved_model.export(model, replace(bundle, labels=("a", "b")), tmp_path / "other", tflite=file)
+    assert not (tmp_path / "other").exists()

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_ctxrep import tasks
 from keras_ctxrep.options import Tflite
-from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.bundle import TFLITE_FIGURES, Bundle
 from keras_ctxrep_tflite import calibration, compare, quantize, runtime, weights
 
 EXPLAINED = 200  # examples that each layer is measured on
@@ -122,7 +122,7 @@ def _figures(rows: Sequence[dict]) -> str:
 
 def _section(rows: Sequence[dict], options: Tflite, kept: Sequence[str], data: str, count: int) -> str:
     lines = [
-        "## Export to .tflite",
+        TFLITE_FIGURES,
         "",
         f"- Number format: {options.quantize}" + (f"; in float32: {', '.join(kept)}" if kept else ""),
         f"- Measured on {count:,} examples of {data}: {_figures(rows)}",
