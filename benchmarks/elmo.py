@@ -92,6 +92,7 @@ def write_weights(path: Path) -> None:
 
 
 def ours(folder: Path, precision: str = "float32") -> dict:
+    import bert
     import h5py
     import keras
     import tensorflow as tf
@@ -99,7 +100,7 @@ def ours(folder: Path, precision: str = "float32") -> dict:
     from keras_ctxrep import train
     from keras_ctxrep.models import elmo
 
-    if precision == "bfloat16" and not has_bfloat16():
+    if precision == "bfloat16" and not bert.has_bfloat16():
         raise ImportError("this CPU has no bfloat16")
     keras.config.set_dtype_policy(precision)
     model = elmo.encoder(elmo.SIZES["elmo_2x4096_512_2048cnn_2xhighway"])
@@ -281,18 +282,10 @@ class Worker:
         return self.reply()
 
 
-def processor() -> dict[str, str]:
+def machine() -> str:
     path = Path("/proc/cpuinfo")  # Linux
     lines = path.read_text().splitlines() if path.exists() else []
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def has_bfloat16() -> bool:
-    return bool({"avx512_bf16", "amx_bf16"} & set(processor().get("flags", "").split()))
-
-
-def machine() -> str:
-    facts = processor()
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     flags = [flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16") if flag in facts.get("flags", "")]
     model = f"{facts.get('model name', '')}, family {facts.get('cpu family', '?')} model {facts.get('model', '?')}"
     return f"{os.cpu_count()} cores, {model}: {' '.join(flags)}"

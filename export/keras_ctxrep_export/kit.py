@@ -228,6 +228,8 @@ class Readme:
     def __init__(self, name: str, version: Path, bundle: Bundle, signatures, weights: int, run: dict[str, Any]):
         self.name, self.version, self.bundle, self.signatures = name, version, bundle, signatures
         self.weights, self.run = weights, run
+        self.card, heading, figures = bundle.card.partition(TFLITE_FIGURES)
+        self.figures = heading + figures
 
     def text(self, request: Any, answer: Mapping[str, np.ndarray]) -> str:
         """The page.
@@ -245,11 +247,10 @@ class Readme:
             *(self._signature(name) for name in sorted(self.signatures, key=lambda name: name != DEFAULT)),
             self._card(),
         ]
-        weights, heading, figures = self.bundle.card.partition(TFLITE_FIGURES)
-        if weights.strip():
-            parts.append("## The pretrained weights\n\n" + _lower_headings(weights.strip()))
-        if heading:
-            parts.append(heading + figures.rstrip())
+        if self.card:
+            parts.append("## The pretrained weights\n\n" + _lower_headings(self.card.strip()))
+        if self.figures:
+            parts.append(self.figures.rstrip())
         return "\n\n".join(parts) + "\n"
 
     def _usage(self, request: Any, answer: Mapping[str, np.ndarray]) -> str:
@@ -322,9 +323,9 @@ The answer (under "predictions" in what curl prints; "..." for long lists):
         if evaluation := _last_evaluation(run):
             rows.append(("at the end of training, on dev", evaluation))
         rows.append(("versions", ", ".join(f"{name} {number}" for name, number in bundle.versions.items())))
-        rows.append(("licence of the weights", "see below" if bundle.card else "that of the encoder; none is recorded"))
+        rows.append(("licence of the weights", "see below" if self.card else "that of the encoder; none is recorded"))
         costs = "`ctxrep compare FOLDER FILE.tflite --data FILE` measures what int8 costs"
-        rows.append(("as .tflite", "see below" if TFLITE_FIGURES in bundle.card else costs))
+        rows.append(("as .tflite", "see below" if self.figures else costs))
         table = "\n".join(f"| {name} | {value} |" for name, value in rows if value)
         return f"## Model card\n\n| | |\n|---|---|\n{table}"
 

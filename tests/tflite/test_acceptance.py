@@ -5,7 +5,7 @@ import zipfile
 from dataclasses import replace
 
 import pytest
-from keras_ctxrep_export import saved_model
+from keras_ctxrep_export import kit, saved_model
 from keras_ctxrep_tflite import acceptance, quantize, runtime
 
 from keras_ctxrep import cli, train
@@ -126,7 +126,10 @@ def test_a_saved_model_cites_the_figures(folder, data, tmp_path, capsys):
     weights, _, figures = text.partition("\n## Export to .tflite\n")
     assert "## The pretrained weights\n\nTrained on tales." in weights
     assert "- Measured on 8 examples of labelled.tsv: accuracy 100.00% (100.00% in Keras, +0.00 points)" in figures
+    assert "| licence of the weights | see below |" in weights
     model, bundle = train.load_served(folder)
+    without = kit.Readme("m", out / "1", replace(bundle, card=bundles.TFLITE_FIGURES), {}, 1, {})._card()
+    assert "| as .tflite | see below |" in without and "none is recorded" in without
     with pytest.raises(ValueError, match=r"m\.tflite: of another model: its task, labels or vocabulary differ"):
         saved_model.export(model, replace(bundle, labels=("a", "b")), tmp_path / "other", tflite=file)
     assert not (tmp_path / "other").exists()
