@@ -8,7 +8,8 @@
 their own. Rows, epochs, batch sizes, rates, warm-up, decay, clipping, dropout, lengths and windows are the same, both
 bucket rows by length, both take the weights at the end, and the figures are computed by the same code. "pretrained":
 the same tasks from the BERT that comes with the package, from random weights of its size, and from `--minilm`.
-"context": one biLSTM over learned word embeddings, over GloVe's, over a biLM, frozen (`--elmo`), and over both.
+"context": one biLSTM over learned word embeddings, over GloVe's, over a biLM, frozen (`--elmo`), and over a biLM's mix
+and one of the first two.
 "spans": semantic roles and coreference of pronouns, with the first three of these and with both BERTs, fine-tuned.
 "quantized": `--minilm` fine-tuned on fewer rows, and .tflite files of it; "int8" is calibrated on training rows.
 "students": bert_2_128_2 fine-tuned from random weights, the BERT that comes with the package, the same small size
@@ -99,11 +100,13 @@ SETTINGS = {
 ENGINES = {
     "finetuned": ("keras_ctxrep", "transformers"),
     "pretrained": tuple(RATES),
-    "context": ("learned embeddings", "GloVe", "biLM, top layer", "biLM, mix", "biLM, mix, and GloVe"),
-    "spans": ("learned embeddings", "GloVe", "biLM, mix", "shipped BERT", "BERT"),
+    "context": (
+        "learned embeddings", "GloVe", "biLM, top layer", "biLM, mix", "biLM, mix, and GloVe", "biLM, mix, and learned",
+    ),
+    "spans": ("learned embeddings", "GloVe", "biLM, mix", "biLM, mix, and learned", "shipped BERT", "BERT"),
     "students": ("plain", "teacher", "distilled", "distilled, int8"),
     "quantized": ("Keras", "none", "dynamic", "int8"),
-}
+}  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------------------- examples
@@ -480,6 +483,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
         "biLM, top layer": lambda: {"encoder": args.elmo, "top_only": True} | biLM,
         "biLM, mix": lambda: {"encoder": args.elmo} | biLM,
         "biLM, mix, and GloVe": lambda: {"encoder": args.elmo, "extra_embeddings": glove()} | biLM,
+        "biLM, mix, and learned": lambda: {"encoder": args.elmo, "extra_embeddings": "words"} | biLM,
     }
 
     def student(engine: str, name: str, files: dict[str, Path], seed: int) -> dict:

@@ -11,6 +11,7 @@ from keras_ctxrep import __version__
 from keras_ctxrep.commands import deployment, models, training, vectors
 from keras_ctxrep.commands.command import Usage, start_tensorflow
 from keras_ctxrep.flags import Flags
+from keras_ctxrep.options import WORDS
 
 DESCRIPTION = """\
 Contextual text representations in Keras, from raw text to TF Serving and to the edge.
@@ -140,7 +141,7 @@ def _published(args: argparse.Namespace) -> None:
     """Replaces the names of published models by their folders in the cache."""
     for option in ("folder", "encoder", "init", "extra_embeddings"):
         name = getattr(args, option, None)
-        if name is not None and name != "words" and not os.path.exists(name):
+        if name is not None and name != WORDS and not os.path.exists(name):
             from keras_ctxrep import zoo
 
             setattr(args, option, str(zoo.find(name)))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tflite files
+WORDS = "words"  # in place of the folder of an encoder or of extra embeddings: learned from the training data
 _METADATA = {"choices", "above", "least", "most", "below", "metavar", "nargs", "neutral"}
 
 
@@ -372,7 +373,10 @@ class Finetuning(Rows, Training):
         None, "width of the task network, in each direction (default: 256)", above=0, metavar="N"
     )
     extra_embeddings: str | Path | None = option(
-        None, "static vectors that the task network reads too, with an ELMo: a folder", metavar="FOLDER"
+        None,
+        "static vectors that the task network reads too, with an ELMo: a folder, frozen, or `words`: learned from the"
+        " data with the task",
+        metavar="FOLDER",
     )
     output_mix: bool = option(False, "concatenate a second scalar mix with the output of the task network")
     top_only: bool = option(False, "the task network reads the top layer instead of a mix")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_ctxrep import checkpoints, train
-from keras_ctxrep.options import Options
+from keras_ctxrep.options import WORDS, Options
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import sha256, written_whole
 from keras_ctxrep.text.pretraining import PREPARED
@@ -133,7 +133,7 @@ def _as_paths(options: Options) -> dict[str, Any]:
     """The options by name; those that are files or folders as `Path`."""
     values = {entry.name: (getattr(options, entry.name), str(entry.type)) for entry in fields(options)}
     return {
-        name: Path(value) if isinstance(value, str) and "Path" in kind else value
+        name: Path(value) if isinstance(value, str) and value != WORDS and "Path" in kind else value
         for name, (value, kind) in values.items()
     }
 

@@ -19,6 +19,7 @@ from keras_ctxrep.models import static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.family import Family, depths
 from keras_ctxrep.optimizers import AdamW
+from keras_ctxrep.options import WORDS
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
 from keras_ctxrep.recipes.targets import Data, Reader, batches, encoded, fitting, in_random_order, sources
@@ -30,7 +31,6 @@ from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.files import skipped_rows
 
 IN_MEMORY = "examples in memory"  # in the record of a run
-WORDS = "words"  # in place of an encoder: word embeddings learned from the training data
 _EXTRA_EMBEDDINGS = "word_embedding"
 LORA_RATE = 10.0  # factor of the default learning rate; Hu et al. 2021, table 9: 4e-4 and 5e-4, ours is 3e-5
 
@@ -213,7 +213,7 @@ class Job:
                 survey.count += 1
                 survey.used.update(self.task.labels_of(example) or ())
                 survey.traits.update(self.task.traits(example))
-                if self.encoder == WORDS:
+                if WORDS in (self.encoder, self.options.extra_embeddings):
                     survey.words.update(self.task.tokens(example))
                 bar.update()
         survey.labels = self.task.labels(set(survey.used), self.name)
@@ -257,7 +257,7 @@ class Job:
         bundle = replace(bundle, stack=self._stack(bundle))
         weights = None
         if chosen.extra_embeddings is not None:
-            weights, extra = _extra_embeddings(chosen.extra_embeddings, bundle)
+            weights, extra = _extra_embeddings(chosen.extra_embeddings, survey.words, bundle)
             bundle = replace(bundle, extra_embeddings=extra.config, vocab=extra.vocab)
         settings = self.task.settings(self.own, survey.traits)
         head = self._head(bundle) | self.task.head_options(self.own)
@@ -451,13 +451,14 @@ def _fresh(counts: Counter) -> tuple[keras.Model, Bundle]:
     return static.encoder(config), Bundle("static", "embed", asdict(config), 128, vocab=vocab)
 
 
-def _extra_embeddings(folder: str | Path, bundle: Bundle) -> tuple[list, Bundle]:
-    """The weights of frozen static vectors, and their bundle."""
-    model, extra = train.load_encoder(folder)
+def _extra_embeddings(source: str | Path, counts: Counter, bundle: Bundle) -> tuple[list, Bundle]:
+    """The weights of a folder's static vectors, frozen, or of untrained ones of these words; and their bundle."""
+    model, extra = _fresh(counts) if source == WORDS else train.load_encoder(source)
     reads_characters = "max_characters" in bundle.config and not bundle.config.get("words")
     if not isinstance(extra.features, StaticFeatures) or not reads_characters:
-        raise ValueError(f"{folder}: extra embeddings are static vectors, with an ELMo over characters")
-    return model.get_layer(_EXTRA_EMBEDDINGS).get_weights(), replace(extra, config=extra.config | {"trainable": False})
+        raise ValueError(f"{source}: extra embeddings are static vectors, with an ELMo over characters")
+    config = extra.config | {"trainable": source == WORDS}
+    return model.get_layer(_EXTRA_EMBEDDINGS).get_weights(), replace(extra, config=config)
 
 
 def _evaluation(bundle: Bundle, examples: list, batch_size: int) -> Callable[[keras.Model], dict[str, float]]:

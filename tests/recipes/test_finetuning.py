@@ -12,6 +12,7 @@ from keras_ctxrep import recipes, tasks, train
 from keras_ctxrep.models import static
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes import finetuning, targets
+from keras_ctxrep.runs import options_from_run
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
@@ -158,11 +159,13 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
         pytest.param("tag", {"stack": "cnn", "top_only": True}, marks=pytest.mark.slow),
         ("classify", {}),
         pytest.param("tag", {"stack": "lstm", "crf": True, "extra_embeddings": True}, marks=pytest.mark.slow),
+        ("classify", {"stack": "lstm", "extra_embeddings": "words"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value)) or "alone",
 )
 def test_a_task_network_over_a_frozen_elmo(task, options, data, models, vectors, tmp_path):
-    options = options | ({"extra_embeddings": vectors} if "extra_embeddings" in options else {})
+    words = options.get("extra_embeddings") == "words"
+    options = options | ({"extra_embeddings": vectors} if "extra_embeddings" in options and not words else {})
     encoder = models / "elmo" / "pretrained"
     options |= {"learning_rate": 0.02, "steps": 200, "batch_size": 32, "dropout": 0.0}
     options |= {"units": 32} if "stack" in options else {}
@@ -180,7 +183,12 @@ def test_a_task_network_over_a_frozen_elmo(task, options, data, models, vectors,
     assert "scalar_mix" in names
     if "top_only" in options:
         assert bundle.stack["mix"] == "top"
-    if "extra_embeddings" in options:
+    if words:
+        table = model.get_layer("word_embedding").get_weights()[0]
+        assert table.shape == (len(bundle.vocab) + 1, 100)
+        assert np.abs(table).max() > 0.06  # it was drawn from [-0.05, 0.05]: trained
+        assert options_from_run(tmp_path).options["extra_embeddings"] == "words"
+    elif "extra_embeddings" in options:
         assert "word_ids" in model.input
         kept = train.load(vectors)[0].get_layer("word_embedding").get_weights()
         np.testing.assert_array_equal(model.get_layer("word_embedding").get_weights()[0], kept[0])
