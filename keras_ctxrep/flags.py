@@ -88,6 +88,8 @@ class Flags:
                 continue
             if isinstance(value, str) and action.nargs == "+" and action.type is None:
                 value = [value]
+            if name not in self._fields and action.type not in (None, str) and type(value) in (int, float):
+                value = str(value)
             parsed = isinstance(value, str) and action.nargs is None and action.type not in (None, str)  # by argparse
             parts = value if isinstance(value, list) and action.nargs == "+" else [value]
             if name not in self._fields and not all(isinstance(part, str) for part in parts):
@@ -212,6 +214,10 @@ def _value(entry: Field, text: str) -> Any:
     except (KeyError, ValueError):
         kind = next(kind.__name__ for kind in kinds if kind in (bool, int, float))
         raise ValueError(f"{entry.name}={text!r}: must be {'true or false' if kind == 'bool' else kind}") from None
+    try:
+        check_type(entry.name, value, entry.type)
+    except TypeError as error:
+        raise ValueError(f"{error}, which is not swept") from None
     check_value(entry.name, value, entry.metadata)
     return value
 
@@ -224,6 +230,11 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
             values[name] = {key: column for part in value for key, column in part}
     weights = values.get("class_weights")
     if isinstance(weights, list):
+        alone = [part for part in weights if isinstance(part, str)]
+        if alone and len(weights) > 1:
+            raise ValueError(
+                f"class_weights: {alone[0]}: write LABEL=X for each label, or a word such as balanced alone"
+            )
         values["class_weights"] = weights[0] if isinstance(weights[0], str) and len(weights) == 1 else dict(weights)
     return values
 

@@ -6,6 +6,7 @@ the configuration file, the identity of a run and its run.json are derived from 
 """
 
 import difflib
+import math
 import numbers
 import operator
 import typing
@@ -52,6 +53,9 @@ class Options:
     def __post_init__(self):
         for entry in fields(self):
             value = getattr(self, entry.name)
+            if isinstance(value, numbers.Number) and (item := getattr(value, "item", None)):  # NumPy's; JSON has none
+                value = item()
+                object.__setattr__(self, entry.name, value)
             check_type(entry.name, value, entry.type)
             if value is not None:
                 check_value(entry.name, value, entry.metadata)
@@ -110,6 +114,8 @@ def check_value(name: str, value: Any, bounds: Mapping[str, Any]) -> None:
     limits = [(word, bounds[key], holds) for key, word, holds in _BOUNDS if key in bounds]
     if not all(holds(value, limit) for _, limit, holds in limits):
         raise ValueError(f"{name}={value}: must be {' and '.join(f'{word} {limit}' for word, limit, _ in limits)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name}={value}: must be finite")
 
 
 # ------------------------------------------------------------------------------------- shared by several of the below
@@ -291,6 +297,13 @@ class Rows(Options):
         nargs="+",
     )
     skip_bad: bool = option(False, "skip malformed rows, and list them")
+
+    def __post_init__(self):
+        for name in ("columns", "dev_columns"):
+            if isinstance(columns := getattr(self, name, None), Mapping):  # numbers of columns, as YAML has them
+                named = {key: str(value) if type(value) is int else value for key, value in columns.items()}
+                object.__setattr__(self, name, named)
+        super().__post_init__()
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Predictions through any engine: the only module that prepares text for a model with answers."""
 
+import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise, zip_longest
 from typing import IO, Any
@@ -74,6 +75,7 @@ class Predictor:
         self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None, marks: Marks | None = None
     ) -> list[dict]:
         check_texts(texts)
+        pairs = None if pairs is None else list(pairs)
         if len(texts) and self.bundle.pairs != any(pair is not None for pair in pairs or []):
             needed = "pairs of texts" if self.bundle.pairs else "one text at a time"
             raise ValueError(f"this model reads {needed}")
@@ -199,13 +201,15 @@ class Predictor:
 
     def answered_lines(self, stream: IO[bytes]) -> Iterator[tuple[str, dict]]:
         """Each line of a byte stream and its answer, as of `lines`."""
-        rest = b""
+        rest, mark = b"", codecs.BOM_UTF8  # of the first line
         read = getattr(stream, "read1", stream.read)  # the bytes available, without waiting for more
         while chunk := read(1 << 20):
             *complete, rest = (rest + chunk).split(b"\n")
+            if complete:
+                complete[0], mark = complete[0].removeprefix(mark), b""
             yield from self._answer_lines(complete)
         if rest:
-            yield from self._answer_lines([rest])
+            yield from self._answer_lines([rest.removeprefix(mark)])
 
     def _answer_lines(self, raw: list[bytes]) -> Iterator[tuple[str, dict]]:
         texts = [line.removesuffix(b"\r").decode("utf-8", "replace") for line in raw]

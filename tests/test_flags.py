@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from keras_ctxrep import cli
+from keras_ctxrep import cli, tasks
 from keras_ctxrep.flags import Flags, given
 from keras_ctxrep.options import Finetuning, Options, Pretraining, option
 
@@ -173,3 +173,24 @@ def test_another_family_than_that_of_the_run(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli._parse(["pretrain", "bert", "--config", str(tmp_path)])
     assert "family is 'elmo'" in capsys.readouterr().err
+
+
+def test_numbers_in_a_file(tmp_path):
+    """Of columns, of labels, and of flags that are no options of a dataclass."""
+    (tmp_path / "a.yaml").write_text("seeds: 2\ncolumns: {text: 6, label: 5}\nclass_weights: {0: 1, 1: 2.5}\n")
+    argv = ["train", "--data", "a", "--dev", "a", "--encoder", "e", "--out", "o", "--config", str(tmp_path / "a.yaml")]
+    values = given(cli._parse(argv))
+    assert values["seeds"] == 2
+    chosen = Finetuning(columns=values["columns"])
+    assert chosen.columns == {"text": "6", "label": "5"}
+    own = tasks.get("classify").Options(class_weights=values["class_weights"])
+    assert own.class_weights == {"0": 1, "1": 2.5}
+    with pytest.raises(ValueError, match="class_weights: the label True: write labels such as yes and no in quotes"):
+        tasks.get("classify").Options(class_weights={True: 2})
+
+
+@pytest.mark.parametrize("words", [["balanced", "1=2"], ["1=2", "no"]])
+def test_weights_are_all_of_labels(words, capsys):
+    argv = ["train", "--data", "a", "--dev", "a", "--encoder", "words", "--out", "o", "--class-weights", *words]
+    assert cli.main(argv) == 1
+    assert "write LABEL=X for each label, or a word such as balanced alone" in capsys.readouterr().err

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from dataclasses import dataclass, fields
@@ -29,6 +30,7 @@ def test_every_option_has_a_help_text_and_a_default_of_its_type(options):
         (Pretraining, {"steps": 1, "batch_size": 0}, "^batch_size=0: must be above 0$"),
         (Pretraining, {"steps": 1, "optimizer": "sgd"}, "^optimizer='sgd': choose adamw, adagrad or lamb$"),
         (Preparation, {"max_length": 4}, "^max_length=4: must be at least 5$"),
+        (Training, {"learning_rate": float("inf")}, "^learning_rate=inf: must be finite$"),
         (Training, {"dropout": float("nan")}, "^dropout=nan: must be at least 0 and below 1$"),
     ],
 )
@@ -79,3 +81,7 @@ def test_a_task_has_options_of_its_own():
 def test_nothing_but_the_standard_library_is_loaded():
     code = "import sys, keras_ctxrep.options; print({'numpy', 'keras', 'tensorflow', 'tokenizers'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_numbers_of_numpy_become_those_of_json():
+    assert json.dumps(Training(batch_size=np.int64(8), dropout=np.float32(0.5)).plain())

@@ -1,5 +1,6 @@
 """`ctxrep predict --data`: rows of files to predictions beside the rows' own fields; columns that a model remembers."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -188,3 +189,25 @@ def test_compare_needs_no_columns(folders, tmp_path, capsys, tflite_in_process):
     argv = ["compare", folders / "odd", tmp_path / "m.tflite", "--data", tmp_path / "a.tsv", "--json"]
     assert cli.main([*map(str, argv)]) == 0
     assert [row["agreement"] for row in json.loads(capsys.readouterr().out)] == [1, 1]
+
+
+def test_an_encoder_answers_rows_and_is_not_compared(predict, folders, tmp_path, capsys):
+    printed = predict("encoder", "a.tsv", "id\ttext\n1\tx y\n")
+    (row,) = map(json.loads, printed.out.splitlines())
+    assert row["id"] == "1" and len(row["prediction"]["vector"]) == 8
+    encoder, data = str(folders / "encoder"), ["--data", str(tmp_path / "a.tsv")]
+    for argv in (["compare", encoder, encoder, *data], ["tflite", encoder, "--out", str(tmp_path / "e.tflite"), *data]):
+        assert cli.main(argv) == 1
+        assert "its task is 'embed'; compare models that were fine-tuned for a task" in capsys.readouterr().err
+
+
+def test_a_damaged_input(folders, tmp_path, capsys):
+    whole = gzip.compress(b"x y\n" * 100)
+    (tmp_path / "a.txt.gz").write_bytes(whole[:-12])
+    assert cli.main(["predict", str(folders / "classify"), "--input", str(tmp_path / "a.txt.gz")]) == 1
+    assert "a.txt.gz: damaged compressed file" in capsys.readouterr().err
+
+
+def test_words_that_were_cut_off_have_no_label(predict):
+    lines = predict("tag", "a.conll", "x\n" * 40, "--format", "tsv").out.splitlines()
+    assert lines[-1] == "" and lines[-2] == "x\t_" and lines[0] in ("x\tO", "x\tB-X", "x\tI-X")

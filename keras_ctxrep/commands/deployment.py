@@ -179,11 +179,12 @@ def _predict(args: argparse.Namespace) -> None:
 def _predict_lines(predictor, args: argparse.Namespace, chosen: options.Prediction, form: str) -> Iterator:
     """(what is written, answer) of each line of text."""
     from keras_ctxrep import predictions
-    from keras_ctxrep.text.corpus import open_binary
+    from keras_ctxrep.text.corpus import naming_damage, open_binary
 
     line = predictions.as_table(predictor.task)
     with contextlib.ExitStack() as stack:
         plain = args.input in (None, "-")
+        stack.enter_context(naming_damage(lambda: args.input))
         stream = sys.stdin.buffer if plain else stack.enter_context(open_binary(args.input))
         reads, suffix = predictor.bundle.reads, pathlib.Path(args.input or "").suffix
         if suffix in (".json", ".jsonl", ".conll", ".tsv")[: 3 if reads.pair else 4] and not reads.marks:

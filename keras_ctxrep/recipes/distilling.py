@@ -17,7 +17,7 @@ from keras_ctxrep import options, pipeline, tasks, train
 from keras_ctxrep.losses import Distillation as Loss
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.predict import Predictor
-from keras_ctxrep.recipes.finetuning import Job, Survey, train_job
+from keras_ctxrep.recipes.finetuning import Job, Survey, check_out, train_job
 from keras_ctxrep.recipes.pretraining import Report
 from keras_ctxrep.recipes.targets import ENCODED, Data, encoded_examples, fitting
 from keras_ctxrep.text.bundle import Bundle
@@ -66,6 +66,7 @@ class Distilling(Job):
     options: options.Distillation
 
     def __init__(self, teacher: str | Path, given: Mapping[str, Any], data: Data, dev: Data, encoder, out):
+        check_out(out, {"teacher": teacher})
         self.model, self.teacher = train.load(teacher)
         self.folder = teacher
         if self.teacher.task not in tasks.TASKS:
@@ -112,7 +113,8 @@ class Distilling(Job):
         survey.labels = labels
         predictor = Predictor(self.teacher, train.runner(self.model), self.options.batch_size)
         columns, skipped = self.options.columns, survey.skipped
-        self.taught = [*_taught(predictor, fitting(self.teacher, self.data, columns, skipped))]
+        listed: list[str] | None = None if skipped is None else []  # those rows are in `skipped` already
+        self.taught = [*_taught(predictor, fitting(self.teacher, self.data, columns, listed))]
         if (path := self.options.unlabelled) is not None:
             unlabelled = (example for _, example in self.task.read_unlabelled(path, columns, skipped))
             self.taught += _taught(predictor, unlabelled, answers=True)

@@ -22,7 +22,16 @@ from keras_ctxrep.optimizers import AdamW
 from keras_ctxrep.options import WORDS
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
-from keras_ctxrep.recipes.targets import Data, Reader, batches, encoded, fitting, in_random_order, sources
+from keras_ctxrep.recipes.targets import (
+    Data,
+    Reader,
+    batches,
+    encoded,
+    encoded_examples,
+    fitting,
+    in_random_order,
+    sources,
+)
 from keras_ctxrep.runs import Run
 from keras_ctxrep.strategy import choose, is_chief
 from keras_ctxrep.text import bundle as bundles
@@ -90,6 +99,10 @@ def train_job(job: "Job", report: Report | None, announce: Callable[[str], objec
     if (metric := job.options.metric) is not None:
         evaluate = _by_metric(evaluate, metric, metric in job.task.smaller)
         evaluate(model)  # an error is raised before the training
+    if survey.count < 2 * job.options.batch_size:  # some may have no words
+        survey.count = sum(any(rows) for rows, _ in encoded_examples(bundle, job.examples(bundle)))
+        if not survey.count:
+            raise ValueError(f"{job.name}: no words in any of its texts")
     rows = job.batch_rows(survey.count, strategy.num_replicas_in_sync)
     schedule = job.schedule(bundle, survey.count, rows)
     run = job.run()
@@ -131,6 +144,18 @@ class Survey:
     words: Counter = field(default_factory=Counter)
 
 
+def check_out(out: str | Path, read: Mapping[str, str | Path | None]) -> None:
+    """Raises a ValueError if a run would overwrite a folder that it reads.
+
+    Args:
+        out: the folder to write.
+        read: what is read -> its folder, or `WORDS`.
+    """
+    for name, folder in read.items():
+        if folder not in (None, WORDS) and Path(out).resolve() == Path(folder).resolve():
+            raise ValueError(f"{out}: the folder of the {name}; choose another one to write to")
+
+
 class Job:
     """A fine-tuning run: task, options and data; the arguments are those of `finetune`."""
 
@@ -156,8 +181,7 @@ class Job:
         self.own = self.task.Options(**{key: value for key, value in given.items() if key in known})
         rest = {key: value for key, value in given.items() if key not in known}
         self.options = self.Options.of(rest, self.command)
-        if Path(out).resolve() == Path(encoder).resolve():
-            raise ValueError(f"{out}: the encoder's own folder; choose another one to write to")
+        check_out(out, {"encoder": encoder, "extra embeddings": self.options.extra_embeddings})
         self.data, self.dev = (part if isinstance(part, str | Path) else list(part) for part in (data, dev))
         self.encoder, self.out = encoder, out
         metric, known_metrics = self.options.metric, self.task.metrics
@@ -202,7 +226,7 @@ class Job:
 
     def survey(self) -> Survey:
         """Reads every example once before training, so that malformed ones are reported at once."""
-        if self.encoder == WORDS and self.task.reads.windows:
+        if WORDS in (self.encoder, self.options.extra_embeddings) and self.task.reads.windows:
             raise ValueError(f"{self.name}: pairs of texts, and word embeddings read one text; a BERT reads pairs")
         survey = Survey([] if self.options.skip_bad else None)
         reader = Reader(self.task, self.options.columns, survey.skipped)
@@ -446,7 +470,8 @@ def _fresh(counts: Counter) -> tuple[keras.Model, Bundle]:
     known: Counter = Counter()
     for word, normalized in zip(words, features.normalized(words), strict=True):
         known[normalized] += counts[word]
-    vocab = ("<UNK>", *sorted((word for word, count in known.items() if count > 1), key=lambda w: (-known[w], w)))
+    frequent = [word for word, count in known.items() if count > 1 and "\n" not in word]  # a line of vocab.txt each
+    vocab = ("<UNK>", *sorted(frequent, key=lambda word: (-known[word], word)))
     config = static.Config(words=len(vocab), width=100, lowercase=True)
     return static.encoder(config), Bundle("static", "embed", asdict(config), 128, vocab=vocab)
 

@@ -1,6 +1,7 @@
 """Fine-tuning with several values of some options and several seeds; the best model is kept."""
 
 import gc
+import hashlib
 import itertools
 import json
 import re
@@ -13,7 +14,7 @@ from typing import Any
 
 from keras_ctxrep import train
 from keras_ctxrep.options import Finetuning
-from keras_ctxrep.recipes.finetuning import Job, finetune
+from keras_ctxrep.recipes.finetuning import Job, check_out, finetune
 from keras_ctxrep.recipes.pretraining import Report
 from keras_ctxrep.runs import NAME, finished
 from keras_ctxrep.strategy import choose, several_workers
@@ -126,10 +127,13 @@ class _Run:
     def __init__(self, values: Mapping[str, Any], seed: int, out: Path, given: Mapping[str, Any]):
         self.values = dict(values)
         self.name = ",".join(f"{name}={value}" for name, value in {**values, "seed": seed}.items())
-        self.folder = out / _FOLDER / re.sub(r"[^\w.,=+-]", "_", self.name)
+        self.folder = out / _FOLDER / _as_file_name(self.name)
         self._arguments = {**given, **values, "seed": seed, "out": self.folder}
         if given.get("tensorboard") is not None:
             self._arguments["tensorboard"] = Path(given["tensorboard"]) / self.folder.name
+        check_out(
+            out, {"encoder": self._arguments["encoder"], "extra embeddings": self._arguments.get("extra_embeddings")}
+        )
         job = Job.of(**self._arguments)
         job.check()
         self.identity, self.task = job.run().identity, job.task
@@ -147,6 +151,16 @@ class _Run:
         metric = next(name for name in history[0] if name.startswith("val_"))
         name = metric.removeprefix("val_")
         return name, self.task.best(name, (entry[metric] for entry in history))
+
+
+def _as_file_name(name: str) -> str:
+    """A name without special characters; with a hash if it had some, or is too long.
+
+    >>> _as_file_name("lora=8"), _as_file_name("positive=a b")
+    ('lora=8', 'positive=a_b-e3b7db2b')
+    """
+    plain = re.sub(r"[^\w.,=+-]", "_", name)[:200]
+    return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _check(grid: Mapping[str, Sequence], seeds: int) -> None:

@@ -75,6 +75,8 @@ class Reader:
         if pairs != pair:
             kinds = ("one text", "a pair of texts") if pairs else ("a pair of texts", "one text")
             return f"{kinds[0]}; this model reads {kinds[1]}"
+        if odd := [label for label in labels if not isinstance(label, str)]:
+            return f"label {odd[0]!r}: a label is a string"
         if self.labels is not None and not self.labels.issuperset(labels):
             unknown = next(label for label in labels if label not in self.labels)
             return f"label {unknown!r} is not one of {', '.join(sorted(self.labels))}"

@@ -176,6 +176,11 @@ class LossOptions(options.Options):
     def __post_init__(self):
         super().__post_init__()
         weights = self.class_weights
+        if isinstance(weights, Mapping):  # YAML has numbers, and truth values for yes, no, on and off
+            if truth := [label for label in weights if isinstance(label, bool)]:
+                raise ValueError(f"class_weights: the label {truth[0]}: write labels such as yes and no in quotes")
+            weights = {str(label): weight for label, weight in weights.items()}
+            object.__setattr__(self, "class_weights", weights)
         if isinstance(weights, str) and weights != BALANCED:
             raise ValueError(f"class_weights={weights!r}: {BALANCED}, or a weight for each of some labels, LABEL=X")
         for label, weight in weights.items() if isinstance(weights, Mapping) else ():

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.task import Task
 
 
@@ -17,6 +18,11 @@ class Embed(Task):
     columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "text": ("text", "sentence", "sentence1", "premise", "question1")
     }
+
+    labelled: ClassVar[tuple[str, ...]] = ()
+
+    def examples(self, row, source="", columns=None):
+        yield Example(self.text(row, "text", columns), source=source)
 
     def head(self, encoder, bundle):
         return encoder

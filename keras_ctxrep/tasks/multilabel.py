@@ -77,7 +77,7 @@ class Multilabel(TextTask):
         labels = sorted({*labels, *(label for example in gold for label in example)})
         by_example, by_label = scores.counts(gold, predicted, labels)
         seen = by_label[by_label[:, 1:].any(1)]
-        mistakes = by_example @ [-2, 1, 1]
+        mistakes = by_example @ [-2, 1, 1] + ["error" in answer for answer in answers]
         figures = {
             "micro_f1": f1_of(by_example.sum(0)),
             "macro_f1": float(scores.precision_recall_f1(seen)[:, 2].mean()) if len(seen) else 0.0,

@@ -1,6 +1,7 @@
 """Regression: a number for a text or a pair of texts, as similarity is scored."""
 
 import math
+import unicodedata
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -12,6 +13,11 @@ from keras_ctxrep.text import scores
 from keras_ctxrep.text.tokens import words
 
 TOLERANCE = 0.01  # largest difference of two engines that agree, relative to the number, or to 1 if it is smaller
+
+
+def _without_accents(text: str) -> str:
+    """A text as a model sees it that removes accents, of which alone a text may consist."""
+    return "".join(char for char in unicodedata.normalize("NFD", text) if unicodedata.category(char) != "Mn")
 
 
 class Regress(TextTask):
@@ -42,7 +48,7 @@ class Regress(TextTask):
         return number
 
     def problem(self, example):
-        if not words(example.text) and not words(example.pair or ""):
+        if not any(words(_without_accents(text)) for text in (example.text, example.pair or "")):
             return "no words in this text, of which a number could be computed"
         return None
 

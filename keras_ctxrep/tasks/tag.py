@@ -111,7 +111,8 @@ class Tag(Task):
     def targets(self, bundle, example, rows):
         numbers = bundle.label_numbers
         starts = rows[0].starts or []
-        return [[numbers[tag] for start, tag in zip(starts, example.tags, strict=True) if start is not None]]
+        read = [tag for start, tag in zip(starts, example.tags, strict=True) if start is not None]
+        return [[numbers[tag] if tag else -1 for tag in read]]  # -1: cut off where a teacher labelled the words
 
     def batch(self, bundle, targets, inputs):
         labels = np.full(inputs.get("starts", inputs["mask"]).shape, -1, np.int32)
@@ -301,14 +302,14 @@ def joined(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
 
 
 def predicted_tags(example: Any, answer: dict) -> list[str]:
-    """The tag of each word in an answer, "" for all of them if there is none.
+    """The tag of each word in an answer, "" of a word that was cut off, and of all words if there is none.
 
     Raises:
         ValueError: the answer has other words than the example.
     """
     if "words" not in answer:
         return [""] * len(example.words)
-    tags = [word["label"] or "O" for word in answer["words"]]
+    tags = [word["label"] or "" for word in answer["words"]]
     if len(tags) != len(example.words):
         source = example.source or " ".join(example.words)[:60]
         raise ValueError(
@@ -338,4 +339,4 @@ def span_figures(gold: Sequence, predicted: Sequence, more: dict[str, float], ig
 
 def _marked(words: Sequence[str], tags: Sequence[str]) -> str:
     """The words with a tag other than O, each with its tag."""
-    return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True) if tag != "O")
+    return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True) if tag not in ("O", ""))

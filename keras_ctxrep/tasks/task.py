@@ -138,8 +138,9 @@ class Task:
         By the file's suffix, before .gz, .bz2 or .xz:
 
         - .jsonl, .json: an object a line, whose keys are the names in `columns` of the task; for "answer" also the
-          official JSON of SQuAD 1.1 and 2.0, https://rajpurkar.github.io/SQuAD-explorer/. Several labels are a list.
-        - .txt, unless it has `columns` or a header with tabs: one text a line, without a label.
+          official JSON of SQuAD 1.1 and 2.0, https://rajpurkar.github.io/SQuAD-explorer/. Several labels are a list,
+          or a string with commas between them.
+        - .txt of tasks over texts, unless it has `columns` or a header with tabs: one text a line, without a label.
         - other files for tasks over words: CoNLL columns, split by tabs, else by spaces; a word a line, the tag last,
           an empty line between sentences.
         - other files: tab-separated with a header; quotes are text. Several labels are separated by commas.
@@ -179,6 +180,9 @@ class Task:
             raise ValueError(
                 f"columns {sorted(unknown)}: for the task {self.name!r} they are {', '.join(self.columns)}"
             )
+        for name, column in (columns or {}).items():
+            if not isinstance(column, str):
+                raise ValueError(f"columns {name}={column!r}: the name of a column, or its number as a string")
 
     def rows(self, path: Path, columns: Mapping[str, str]) -> files.Rows:
         """The rows of a file in the formats that the task reads."""

@@ -10,6 +10,7 @@ import lzma
 import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -21,7 +22,18 @@ OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 def open_binary(path: str | Path) -> IO[bytes]:
     """A file's bytes; .gz, .bz2 and .xz are decompressed as they are read."""
-    return OPENERS.get(Path(path).suffix, open)(path, "rb")
+    return OPENERS.get(Path(path).suffix.lower(), open)(path, "rb")
+
+
+@contextmanager
+def naming_damage(place: Callable[[], str]) -> Iterator[None]:
+    """Turns the errors of a damaged compressed stream into a ValueError that begins with a place."""
+    try:
+        yield
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the file cannot be read at all
+        raise ValueError(f"{place()}: damaged compressed file ({error})") from None
 
 
 def byte_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
@@ -31,15 +43,10 @@ def byte_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
         ValueError: the compressed stream is damaged; the message names file and line.
     """
     number = 0
-    try:
-        with open_binary(path) as file:
-            for number, raw in enumerate(file, 1):
-                raw = raw.rstrip(b"\r\n")
-                yield number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # the file cannot be read at all
-        raise ValueError(f"{path}:{number + 1}: damaged compressed file ({error})") from None
+    with naming_damage(lambda: f"{path}:{number + 1}"), open_binary(path) as file:
+        for number, raw in enumerate(file, 1):
+            raw = raw.rstrip(b"\r\n")
+            yield number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
 
 
 def lines(path: str | Path) -> Iterator[tuple[int, str]]:

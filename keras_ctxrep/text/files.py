@@ -38,12 +38,12 @@ class MalformedRow(ValueError):
 
 
 def suffix(path: Path) -> str:
-    """The suffix of a file, without that of its compression.
+    """The suffix of a file in lower case, without that of its compression.
 
-    >>> suffix(Path("train.tsv.gz"))
+    >>> suffix(Path("train.TSV.gz"))
     '.tsv'
     """
-    return path.with_suffix("").suffix if path.suffix in OPENERS else path.suffix
+    return (path.with_suffix("") if path.suffix.lower() in OPENERS else path).suffix.lower()
 
 
 def key_of(keys: Collection[Any], names: Sequence[str]) -> str | None:
@@ -82,10 +82,14 @@ _ARRAY = re.compile(r"\s*\[\s*(?=\{)")  # the begin of an array of objects
 def _array(path: Path, text: str) -> Rows:
     """The objects of a JSON array, with their lines."""
     begin = _ARRAY.match(text)
-    line, counted = 1, 0
-    for start, _, value in _elements(path, text, begin.end() if begin else 0, "an object"):
-        line, counted = line + text.count("\n", counted, start), start
+    line, counted, last = 1, 0, 0
+    for start, end, value in _elements(path, text, begin.end() if begin else 0, "an object"):
+        line, counted, last = line + text.count("\n", counted, start), start, end
         yield line, partial(_checked_object, value)
+    close = text.index("]", last)
+    if rest := text[close + 1 :].strip():
+        line += text.count("\n", counted, close)
+        raise ValueError(f"{path}:{line}: not JSON: the array is followed by {rest[:20]!r}")
 
 
 def _elements(path: Path, text: str, position: int, kind: str) -> Iterator[tuple[int, int, Any]]:
@@ -320,17 +324,19 @@ def squad(path: Path, keys: Sequence[str]) -> Rows:
 
     Args:
         path: FILE.json.
-        keys: if the first object of the file begins with one of these keys, there is one object per line.
+        keys: if the first object of the file begins with one of these keys, there is one object per line; as there is
+            if the first line is an object and there is no "data".
     """
     text = _whole_text(path)
     if _ARRAY.match(text):
         yield from _array(path, text)
         return
     first_key = re.match(r'\s*\{\s*"([^"]*)"', text)
-    if first_key is not None and first_key[1] in keys:
+    data_key = re.search(r'"data"\s*:\s*\[\s*', text)
+    first_line = text.lstrip().partition("\n")[0].rstrip()
+    if first_key is not None and (first_key[1] in keys or (data_key is None and first_line.endswith("}"))):
         yield from objects(path)
         return
-    data_key = re.search(r'"data"\s*:\s*\[\s*', text)
     if data_key is None:
         raise ValueError(f'{path}:1: neither the JSON of SQuAD, {{"data": [...]}}, nor an object a line')
     line, counted = 1, 0

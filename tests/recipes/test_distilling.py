@@ -1,6 +1,7 @@
 """Distillation: targets from the teacher's logits, for every task; what a student learns; what is refused."""
 
 import json
+import warnings
 from dataclasses import replace
 
 import keras
@@ -10,12 +11,13 @@ import pytest
 from keras_ctxrep import cli, recipes, tasks, train
 from keras_ctxrep.losses import Distillation
 from keras_ctxrep.predict import Predictor
-from keras_ctxrep.recipes import distilling
+from keras_ctxrep.recipes import distilling, targets
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.coreference import Pronoun
 from keras_ctxrep.tasks.semantic_roles import Roles
 from keras_ctxrep.tasks.tag import Tagged
+from keras_ctxrep.text.bundle import Bundle
 
 SMALL = "bert_2_64_2"
 TEXT = "the cat fell. she a b c"
@@ -206,6 +208,37 @@ def test_what_is_refused(arguments, message, teacher, tmp_path):
     with pytest.raises(ValueError, match=message):
         recipes.distill(teacher("classify"), out=tmp_path / "out", **arguments)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_teacher_is_not_overwritten(teacher):
+    folder, data = teacher("classify"), EXAMPLES["classify"]
+    with pytest.raises(ValueError, match="teacher: the folder of the teacher; choose another one to write to"):
+        recipes.distill(folder, data, data, folder, size=SMALL, steps=1)
+
+
+def test_malformed_rows_are_listed_once(topics, tmp_path):
+    (tmp_path / "bad.tsv").write_text((topics / "few.tsv").read_text() + "music\n")
+    options = {"stack": "cnn", "units": 8, "steps": 1, "skip_bad": True}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        recipes.distill(
+            topics / "teacher", tmp_path / "bad.tsv", topics / "dev.tsv", tmp_path / "out", "words", **options
+        )
+    (message,) = [str(entry.message) for entry in warned if "malformed" in str(entry.message)]
+    assert "malformed rows left out: 1\n" in message and message.count("bad.tsv:10") == 1
+
+
+def test_words_that_the_teacher_did_not_read_have_no_label():
+    """They are no words that it called "O"; a student that reads them does not learn from them."""
+    task = tasks.get("tag")
+    answer = {"words": [{"label": "B-X"}, {"label": None}]}
+    taught = task.labelled_by(Tagged(("a", "b"), None), answer)
+    assert taught.tags == ("B-X", "")
+    bundle = Bundle("elmo", "tag", {"max_characters": 6}, 4, ("O", "B-X"))
+    ((row, target),) = targets.encoded(bundle, [taught])
+    assert target == [1, -1]
+    _, weights = task.batch(bundle, [target], bundle.features.collate([row]))
+    assert weights["logits"].tolist() == [[2.0, 0.0]]
 
 
 def test_teachers_that_are_none(teacher, tiny_model, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -348,7 +349,7 @@ def test_pairs_over_an_encoder_of_one_text(task, data, vectors, tmp_path):
     with pytest.raises(ValueError, match=r"pairs of texts, and .* reads one text; a BERT reads pairs"):
         recipes.finetune(learned, dev, vectors, tmp_path / "out", task="classify" if task == "pair" else task, steps=1)
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="the encoder's own folder"):
+    with pytest.raises(ValueError, match="the folder of the encoder; choose another one"):
         recipes.finetune(learned, dev, vectors, vectors, task="classify" if task == "pair" else task, steps=1)
 
 
@@ -425,3 +426,33 @@ def test_an_infinite_loss_names_the_lines_of_its_batch(tmp_path):
         options = {"task": "regress", "batch_size": 3, "checkpoint_minutes": 0, "steps": 12, "evaluations": 12}
         recipes.finetune(tmp_path / "train.tsv", dev, "words", tmp_path / "out", **options)
     assert str(error.value).count("train.tsv:") == 3
+
+
+def test_extra_embeddings_are_not_overwritten(data, models, vectors):
+    learned, dev, _ = data("classify")
+    options = {"stack": "lstm", "extra_embeddings": vectors, "steps": 1}
+    with pytest.raises(ValueError, match="the folder of the extra embeddings"):
+        recipes.finetune(learned, dev, models / "elmo" / "pretrained", vectors, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"encoder": "elmo", "stack": "lstm", "extra_embeddings": "words"}])
+def test_learned_embeddings_read_no_pairs(options, data, models, tmp_path):
+    learned, dev, _ = data("answer")
+    encoder = models / "elmo" / "pretrained" if options else "words"
+    options = {name: value for name, value in options.items() if name != "encoder"}
+    with pytest.raises(ValueError, match="word embeddings read one text; a BERT reads pairs"):
+        recipes.finetune(learned, dev, encoder, tmp_path / "out", task="answer", steps=1, **options)
+
+
+def test_texts_without_words_are_no_part_of_a_batch(tmp_path):
+    """Of 9 texts 8 have words: one batch of at most 9."""
+    rows = [Example("rain" if number % 2 else "violin", str(number % 2)) for number in range(8)]
+    recipes.finetune([*rows, Example("\u200b", "0")], rows, "words", tmp_path / "out", epochs=1, batch_size=9)
+    with pytest.raises(ValueError, match="2 examples: no words in any of its texts"):
+        nothing = [Example("\u200b", "0"), Example("\u200b", "1")]
+        recipes.finetune(nothing, rows, "words", tmp_path / "none", epochs=1)
+
+
+def test_a_learned_vocabulary_is_one_word_a_line():
+    _, bundle = finetuning._fresh(Counter({"a\nb": 3, "c": 2, "d": 1}))
+    assert bundle.vocab == ("<UNK>", "c")

@@ -69,6 +69,20 @@ def test_the_highest_mean_is_the_best(rows, tmp_path, monkeypatch):
     assert table[1] == ["0.2", "0.5", "0.7000", "0.0707", "0.6500", "0.7500"] and len(table) == 5
 
 
+def test_every_run_has_a_folder_of_its_own(rows, tmp_path, monkeypatch):
+    scripted(monkeypatch, lambda given: 0.5)
+    ranked = recipes.sweep({"positive": ["a b", "a_b"]}, tmp_path, data=rows, dev=rows, encoder="words")
+    assert len({folder for row in ranked for folder in row.folders}) == 2
+    assert len(sweeping._as_file_name("x" * 300)) < 255
+
+
+def test_a_folder_that_is_read_is_not_overwritten(rows, tmp_path):
+    for name in ("encoder", "extra_embeddings"):
+        given = {"encoder": "words", name: tmp_path / "read"}
+        with pytest.raises(ValueError, match=f"read: the folder of the {name.replace('_', ' ')}"):
+            recipes.sweep({"units": [2, 4]}, tmp_path / "read", data=rows, dev=rows, stack="lstm", **given)
+
+
 def test_one_seed_has_no_deviation(rows, tmp_path, monkeypatch):
     scripted(monkeypatch, lambda given: 0.5)
     ranked = recipes.sweep({"batch_size": [2, 4]}, tmp_path, data=iter(rows), dev=iter(rows), encoder="words")
@@ -134,6 +148,7 @@ def test_the_command(file, tmp_path, capsys):
         ("decay=linear,up", "decay='up': choose linear, cosine, inverse_sqrt or none"),
         ("mix=maybe", "mix='maybe': must be true or false"),
         ("units", "units: write units=VALUE,VALUE,... once"),
+        ("columns=a,b", "columns='a': must be Mapping, which is not swept"),
     ],
 )
 def test_values_are_checked_before_the_first_run(wrong, message, file, tmp_path, capsys):

@@ -143,6 +143,13 @@ def test_words_of_another_encoder_than_bert():
         ("tag", Tagged(("x",), ("B-Y",), "f:2"), {"labels": ("O",)}, "f:2: label 'B-Y' is not one of O"),
         ("answer", Question("q", "c", None, "", "f:2"), {}, "f:2: no answers"),
         ("classify", Example("a text", None), {}, "'a text': no label"),
+        ("classify", Example("x", 1, None, "f:2"), {}, "f:2: label 1: a label is a string"),
+        (
+            "regress",
+            Example("\u0301\u0301", 1.0, None, "f:2"),
+            {},
+            "f:2: no words in this text, of which a number could be computed",
+        ),
     ],
 )
 def test_examples_that_do_not_fit(task, example, options, message):

@@ -59,6 +59,7 @@ def test_multilabel():
     assert (report.metric, report.value) == ("micro_f1", pytest.approx(2 * 2 / (4 + 4)))
     assert report.scores["exact_match"] == 0.5 and report.scores["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
     assert report.worst == [2, 3] and report.table is None
+    assert evaluate("multilabel", [Example("", ())], [{"error": "no words"}], ["a"]).scores["exact_match"] == 0
 
 
 def test_regress():
@@ -77,7 +78,12 @@ def test_tag():
     report = evaluate("tag", [Tagged(("w",) * len(tags), tags) for tags in gold], answers)
     assert (report.metric, report.value) == ("span_f1", pytest.approx(2 / 3))
     assert report.scores == pytest.approx(
-        {"span_f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3, "token_accuracy": 4 / 7}
+        {
+            "span_f1": 2 / 3,
+            "precision": 2 / 3,
+            "recall": 2 / 3,
+            "token_accuracy": 3 / 7,
+        }  # a word without a label is wrong
     )
     assert report.table == [
         ["", "precision", "recall", "f1", "support"],
@@ -92,6 +98,7 @@ def test_tags_that_mark_no_spans():
     report = evaluate("tag", gold, [words("NN", "NN"), words(None)])
     assert (report.metric, report.value, report.worst) == ("accuracy", pytest.approx(1 / 3), [0, 1])
     assert report.table and report.table[1] == ["NN", "0.500", "1.000", "0.667", "1"]
+    assert [row[0] for row in report.table[1:]] == ["NN", "VB"]  # and no "O" for the word that was cut off
     outside = [Tagged(("a",), ("O",))]
     assert evaluate("tag", outside, [words("O")]).metric == "accuracy"
     assert evaluate("tag", outside, [words("O")], ["O", "B-x"]).metric == "span_f1"

@@ -136,6 +136,7 @@ def test_an_array_of_objects(write, name, indent):
         ('[{"text": "a"},\n 7]', r"a\.json:2: int; each line is an object"),
         ('[{"text": "a"}\n{"text": "b"}]', r"a\.json:1: not JSON: an object is followed by"),
         ('[{"text": "a"},\n{"text": ', r"a\.json:2: not JSON"),
+        ('[{"text": "a"}]\n\n[{"text": "b"}]', r"a\.json:1: not JSON: the array is followed by '\[\{\"text"),
     ],
 )
 def test_an_array_that_is_malformed(write, content, message):
@@ -243,7 +244,7 @@ def test_squad(write, layout):
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_questions_in_lines(write, name):
-    rows = [row | {"context": CONTEXT} for row in ROWS]
+    rows = [{"title": "t"} | row | {"context": CONTEXT} for row in ROWS]
     rows[0]["answers"] = {"text": ["Rome", "Roma"], "answer_start": [16, 28]}
     rows.append({"question": "Where?", "context": CONTEXT, "answers": [{"text": "Rome", "start": 16}], "id": 7})
     examples = list(read("answer", write(name, "\n".join(map(json.dumps, rows)))))
@@ -271,6 +272,7 @@ def squad(**changes):
         ("classify", "a.tsv", TSV, {"label": "gold"}, r":1: the header has no column 'gold'; found"),
         ("classify", "a.tsv", "a\tb\n", {"text": "1", "label": "3"}, r":1: 2 fields where column 3 is needed"),
         ("classify", "a.tsv", TSV, {"text": "1", "label": "gold"}, r"all are names, or all are numbers"),
+        ("classify", "a.tsv", TSV, {"text": 1}, r"columns text=1: the name of a column, or its number as a string"),
         ("classify", "a.tsv", TSV, {"tags": "x"}, r"columns \['tags'\]: for the task 'classify'"),
         ("sort", "a.tsv", TSV, {}, r"task 'sort': one of classify, "),
         ("classify", "a.jsonl", '{"text": "\\ud83d"}', {}, r":1: half a surrogate pair"),

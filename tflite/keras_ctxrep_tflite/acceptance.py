@@ -65,6 +65,8 @@ def export(
     bundle, signature_lengths = quantize.checked(
         folder, out, options.quantize, lengths, options.calibrate, options.mediapipe
     )
+    if data is not None:
+        compare.check_task(folder, bundle)
     examples = [] if data is None else [*tasks.of_model(bundle).read(data, options.columns)]
     model, bundle = quantize.float_model(folder, signature_lengths)
     ranges = calibration.ranges(model, bundle, options.calibrate) if options.calibrate else None

@@ -15,6 +15,7 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text import scores
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import runtime
 
 HEADER = ("engine", "size", "median latency", "agreement", "max difference", "cut texts", "quality")
@@ -85,10 +86,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
     """
     bundle = engines[0].predictor.bundle
     task = engines[0].predictor.task
-    if bundle.task not in tasks.TASKS:
-        raise ValueError(
-            f"{engines[0].path}: its task is {bundle.task!r}; compare models that were fine-tuned for a task"
-        )
+    check_task(engines[0].path, bundle)
     for engine in engines:
         labels = engine.predictor.bundle.labels
         if (engine.predictor.task.name, labels) != (task.name, bundle.labels):
@@ -129,6 +127,12 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
             reference = reference or own
             rows[-1]["quality_interval"] = _interval(own, reference, len(examples))
     return rows
+
+
+def check_task(path: str | Path, bundle: Bundle) -> None:
+    """Raises a ValueError unless a model was fine-tuned for a task, so that its answers can be compared."""
+    if bundle.task not in tasks.TASKS:
+        raise ValueError(f"{path}: its task is {bundle.task!r}; compare models that were fine-tuned for a task")
 
 
 def _interval(own: Callable, reference: Callable, count: int) -> tuple[float, float]:
