@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(shell command -v $(name))))
 
 # One process for each core; the tests of a file share what they have built, so they stay in one process. The order of
-# the files is that of tests/conftest.py.
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# the files is that of tests/conftest.py. If a process crashes, the run ends: pytest-xdist would wait for its tests.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
 .PHONY: install demo test test-all lint check clean
 

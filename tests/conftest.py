@@ -19,6 +19,12 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ["TF_NUM_INTRAOP_THREADS"] = "1" if "PYTEST_XDIST_WORKER" in os.environ else "0"
 os.environ["TF_NUM_INTEROP_THREADS"] = os.environ["TF_NUM_INTRAOP_THREADS"]
 
+if "PYTEST_XDIST_WORKER" in os.environ and sys.platform == "linux":
+    import resource
+
+    # A test that never stops allocating fails with a MemoryError; else the kernel ends whatever process it chooses.
+    resource.setrlimit(resource.RLIMIT_DATA, (16 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
 import keras
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 """Makes tflite/web/unicode.json: what `tokenizers` does with each code point, for runtimes in other languages.
 
-    python tests/reference/unicode_tables.py
+    python tests/reference/unicode_tables.py [FILE]
 
 `tokenizers` has tables of several Unicode versions, which no engine's regular expressions, lower-casing and normal
 forms equal; so the file has all of them, and text preparation depends on no version of a browser or of Java:
@@ -15,6 +15,7 @@ forms equal; so the file has all of them, and text preparation depends on no ver
 """
 
 import json
+import sys
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
@@ -112,4 +113,5 @@ def _classes() -> list[int]:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(tables(), separators=(",", ":")) + "\n", encoding="ascii")
+    file = Path(sys.argv[1]) if len(sys.argv) > 1 else FILE
+    file.write_text(json.dumps(tables(), separators=(",", ":")) + "\n", encoding="ascii")
