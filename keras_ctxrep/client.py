@@ -133,8 +133,8 @@ def inputs_of_json(lines: Sequence[str]) -> Batch:
     for name in rows[0]:
         try:
             batch[name] = _array([row[name] for row in rows])
-        except ValueError:
-            raise ValueError(f"{name}: values of different shapes cannot be in one request") from None
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     return batch
 
 
@@ -153,10 +153,24 @@ def _plain(value: Any) -> Any:
 
 def _array(values: list) -> np.ndarray:
     """An array of JSON values, in the types of TensorFlow: int32, float32, bool and strings as bytes."""
-    array = np.array(values)
-    if array.dtype.kind == "U":
-        flat = [text.encode("utf-8", "replace") for text in np.array(values, object).ravel()]
-        return np.array(flat, object).reshape(array.shape)
+    first = values
+    while isinstance(first, list) and first:
+        first = first[0]
+    try:
+        # of strings no array of a fixed width: it would have the longest one's for each
+        array = np.array(values, object if isinstance(first, str) else None)
+    except ValueError:
+        raise ValueError("values of different shapes cannot be in one request") from None
+    if isinstance(first, str):
+        if not all(isinstance(text, str) for text in array.flat):
+            raise ValueError("values of different shapes or types cannot be in one request")
+        flat = np.empty(array.size, object)
+        flat[:] = [text.encode("utf-8", "replace") for text in array.flat]
+        return flat.reshape(array.shape)
+    if array.dtype.kind not in "ifb":
+        raise ValueError("strings, numbers or truth values are needed, all of one type")
+    if array.dtype.kind == "i" and (array != array.astype(np.int32)).any():
+        raise ValueError("a number is too large for 32 bits")
     return array.astype({"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype))
 
 

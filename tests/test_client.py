@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from concurrent import futures
 from contextlib import contextmanager
 
@@ -14,7 +15,7 @@ import pytest
 import tensorflow as tf
 from keras_ctxrep_export import saved_model
 
-from keras_ctxrep import cli, client
+from keras_ctxrep import cli, client, train
 from keras_ctxrep.client import Target
 from keras_ctxrep.text import bundle as bundles
 
@@ -323,3 +324,28 @@ def test_without_tensorflow():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert out.stdout.endswith("False\n"), out.stderr
+
+
+def test_numbers_of_a_request():
+    with pytest.raises(ValueError, match="marks: a number is too large"):
+        client.inputs_of_json(['{"marks": [[0, 4294967297]]}'])
+    for line in ('{"a": [1, "x"]}', '{"a": ["x", 1]}', '{"a": null}', '{"a": {"b": 1}}'):
+        with pytest.raises(ValueError, match="a: "):
+            client.inputs_of_json([line])
+
+
+def test_strings_of_a_request_take_little_memory():
+    rows = [["x" * 20_000] + [""] * 399] + [["a"] * 400] * 7
+    tracemalloc.start()
+    assert client._array(rows).shape == (8, 400)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2_000_000
+
+
+def test_line_breaks_within_a_text_of_the_client(monkeypatch, tiny_model, tmp_path, capsys):
+    train.save(tmp_path / "m", *tiny_model("classify"))
+    predictor = train.predictor(tmp_path / "m")
+    monkeypatch.setattr(client, "load", lambda *args: predictor)
+    argv = ["client", "--url", "http://x:1", "--model", "m", "--bundle", str(tmp_path / "m"), "the cat\nrain"]
+    assert cli.main(argv) == 0 and len(capsys.readouterr().out.splitlines()) == 1

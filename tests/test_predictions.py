@@ -211,3 +211,14 @@ def test_a_damaged_input(folders, tmp_path, capsys):
 def test_words_that_were_cut_off_have_no_label(predict):
     lines = predict("tag", "a.conll", "x\n" * 40, "--format", "tsv").out.splitlines()
     assert lines[-1] == "" and lines[-2] == "x\t_" and lines[0] in ("x\tO", "x\tB-X", "x\tI-X")
+
+
+@pytest.mark.parametrize("read", ["model.tflite", "rows.tsv", "lines.txt"])
+def test_predict_does_not_replace_what_it_reads(folders, tmp_path, capsys, tflite_in_process, read):
+    quantize.convert(folders / "classify", tmp_path / "model.tflite", lengths=[16])
+    (tmp_path / "rows.tsv").write_text("text\tlabel\nx y\ta\n")
+    (tmp_path / "lines.txt").write_text("x y\n")
+    before = (tmp_path / read).read_bytes()
+    source = ["--input", str(tmp_path / "lines.txt")] if read == "lines.txt" else ["--data", str(tmp_path / "rows.tsv")]
+    assert cli.main(["predict", str(tmp_path / "model.tflite"), *source, "--out", str(tmp_path / read)]) == 1
+    assert "it is read" in capsys.readouterr().err and (tmp_path / read).read_bytes() == before

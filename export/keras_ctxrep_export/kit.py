@@ -178,7 +178,7 @@ def write_config(base: Path, name: str) -> None:
         name: a model whose first version is not in place yet.
     """
     path = base / CONFIG
-    if path.exists() and not path.read_text(encoding="utf-8").startswith(GENERATED):
+    if path.exists() and not path.read_bytes().startswith(GENERATED.encode()):
         return
     names = {
         name,

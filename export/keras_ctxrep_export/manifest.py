@@ -71,8 +71,18 @@ def check(folder: str | Path) -> dict[str, int]:
         raise ValueError(f"{folder}: no {NAME} in it to check it with; export the model again") from None
     except ValueError as error:
         raise ValueError(f"{folder / NAME}: damaged: {error}") from None
-    if content.get("format") != FORMAT:
-        raise ValueError(f"{folder / NAME}: format {content.get('format')!r} is not {FORMAT}; export the model again")
+    form = content.get("format") if isinstance(content, dict) else None
+    if form != FORMAT:
+        raise ValueError(f"{folder / NAME}: format {form!r} is not {FORMAT}; export the model again")
+    try:
+        return _replayed(folder, content)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        reason = f"{type(error).__name__} {error}"
+        raise ValueError(f"{folder / NAME}: damaged: {reason}; copy the folder again, or export again") from None
+
+
+def _replayed(folder: Path, content: dict) -> dict[str, int]:
+    """What `check` gives for a manifest."""
     for name, digest in content["files"].items():
         path = folder / name
         if not path.is_file() or sha256(path) != digest:

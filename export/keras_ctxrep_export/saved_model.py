@@ -93,11 +93,11 @@ def export(
         bundle = _with_figures(bundle, tflite)
     if windows is not None:
         bundle = tasks.get(bundle.task).windowed(bundle, windows)
+    signatures = Signatures(model, bundle)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with bundles.temporary_folder(folder / "version") as work:  # not a number, so that no poller picks it up
         new = work / "new"
-        signatures = Signatures(model, bundle)
         tf.saved_model.save(signatures, str(new), signatures=dict(signatures.functions))
         (new / EXTRA).mkdir()
         for name, data in bundle.files_as_bytes().items():
@@ -106,7 +106,8 @@ def export(
         kit.write(new, folder, bundle, loaded, source)
         manifest.write(new, loaded)
         version = _publish(new, folder)
-        for old in _versions(folder)[:-keep] if keep else ():
+        own = [name for name in _versions(folder) if (folder / name / "saved_model.pb").is_file()]
+        for old in own[:-keep] if keep else ():
             with contextlib.suppress(FileNotFoundError):  # another export has removed it
                 os.replace(folder / old, work / old)  # gone at once; a poller never sees a part of it
     return version

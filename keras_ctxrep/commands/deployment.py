@@ -77,7 +77,7 @@ def _tflite(args: argparse.Namespace) -> None:
                 raise ValueError(f"{folder}: it is converted already; leave out {named}")
             print(_page(page.write(folder, web, litertjs)))
             return
-    picture = pathlib.Path(out or f"{web}.tflite").with_suffix(".layers.png")
+    picture = pathlib.Path(out or f"{web}".rstrip(os.sep) + ".tflite").with_suffix(".layers.png")
     if values.get("explain"):
         from keras_ctxrep.drawing import check_drawable
 
@@ -113,6 +113,15 @@ def _explained(picture: pathlib.Path):
     return report
 
 
+def _lengths(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: whole numbers with commas between them, 16,64 for example"
+        ) from None
+
+
 def _tflite_flags(flags: Flags) -> None:
     from keras_ctxrep_tflite import quantize
 
@@ -123,7 +132,7 @@ def _tflite_flags(flags: Flags) -> None:
         "--lengths",
         "input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none does (default: "
         f"{default} up to the length of the model, and that itself)",
-        type=lambda text: tuple(int(part) for part in text.split(",")),
+        type=_lengths,
         metavar="N,N,...",
     )
     flags.add(
@@ -154,6 +163,9 @@ def _predict(args: argparse.Namespace) -> None:
         raise Usage("predict: give either --data or --input")
     chosen = options.Prediction(columns=given(args).get("columns"), skip_bad=bool(args.skip_bad), format=args.format)
     form = chosen.format or ("tsv" if str(args.out).endswith(".tsv") else "jsonl")
+    for path in (args.artifact, args.data, args.input):
+        if args.out is not None and path is not None and os.path.realpath(path) == os.path.realpath(args.out):
+            raise ValueError(f"{args.out}: it is read, and would be replaced; give --out another name")
     from keras_ctxrep_tflite.compare import open_engine
 
     from keras_ctxrep.text.bundle import written_whole
@@ -249,7 +261,7 @@ def _client(args: argparse.Namespace) -> None:
         from keras_ctxrep.text import bundle
 
         predictor = client.load(args.url, target, bundle.load(args.bundle), args.batch_size)
-        text = "".join(f"{line}\n" for line in _texts(args)) if args.texts else None
+        text = "".join(line.replace("\n", " ") + "\n" for line in _texts(args)) if args.texts else None
         answers = predictor.lines(sys.stdin.buffer if text is None else io.BytesIO(text.encode("utf-8", "replace")))
     else:
         answers = _answers(args, client.connect(args.url, target))

@@ -223,3 +223,9 @@ def test_model_cards(tmp_path):
 def test_runs_that_cannot_be_read(content, tmp_path):
     (tmp_path / "run.json").write_text(content)
     assert kit.run_of(tmp_path) == kit.run_of(None) == kit.run_of(tmp_path / "none") == {}
+
+
+def test_a_configuration_that_is_not_utf_8(tiny_model, tmp_path):
+    (tmp_path / "model.config").write_bytes(b"# caf\xe9\n")
+    saved_model.export(*tiny_model("classify"), tmp_path / "m")
+    assert (tmp_path / "model.config").read_bytes() == b"# caf\xe9\n"

@@ -252,3 +252,11 @@ def test_nothing_is_removed_by_an_export_that_fails(quick, tmp_path, monkeypatch
     with pytest.raises(OSError, match="disk full"):
         quick(tmp_path, keep=1)
     assert sorted(os.listdir(tmp_path)) == ["1", "2", "3"]
+
+
+def test_a_damaged_manifest(copy):
+    path = copy / "assets.extra" / "manifest.json"
+    for content in ("[]", '{"format": 1}', path.read_text().replace('"values"', '"value"')):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=r"manifest\.json"):
+            saved_model.check(copy)

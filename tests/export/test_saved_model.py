@@ -263,3 +263,11 @@ def test_predictor_answers_in_order(exported, models):
     assert [answer["label"] for answer in answers] == [answer["label"] for answer in expected]
     assert [answer.get("truncated") for answer in answers] == [answer.get("truncated") for answer in expected]
     assert np.isfinite([answer["score"] for answer in answers]).all()
+
+
+def test_keep_removes_versions_alone(tiny_model, tmp_path):
+    (tmp_path / "2020").mkdir()
+    (tmp_path / "2020" / "thesis.txt").write_text("years of work")
+    saved_model.export(*tiny_model("classify"), tmp_path, keep=1)
+    saved_model.export(*tiny_model("classify"), tmp_path, keep=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2020", "2022"]

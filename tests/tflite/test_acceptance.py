@@ -1,17 +1,20 @@
 """Exports that are measured before they are accepted, and what each layer costs."""
 
 import functools
+import json
 import zipfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from keras_ctxrep_export import kit, saved_model
-from keras_ctxrep_tflite import acceptance, quantize, runtime
+from keras_ctxrep_tflite import acceptance, compare, quantize, runtime
 
-from keras_ctxrep import cli, train
+from keras_ctxrep import cli, tasks, train
+from keras_ctxrep.models import elmo
 from keras_ctxrep.options import Tflite
+from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import load
+from keras_ctxrep.text.bundle import Bundle, load
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -133,3 +136,36 @@ def test_a_saved_model_cites_the_figures(folder, data, tmp_path, capsys):
     with pytest.raises(ValueError, match=r"m\.tflite: of another model: its task, labels or vocabulary differ"):
         saved_model.export(model, replace(bundle, labels=("a", "b")), tmp_path / "other", tflite=file)
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    "model, examples, message",
+    [
+        ("one", [Example("the cat", "no"), Example("\u200b", "no", source="f:3")], "f:3: no words"),
+        ("one", [Example("the cat", "no", "she", source="f:2")], "f:2: a pair of texts; .*one reads one text"),
+        ("two", [Example("the cat", "no", source="f:2")], "f:2: one text; .*two reads a pair"),
+    ],
+)
+def test_examples_that_a_model_cannot_read(tiny_model, tmp_path, model, examples, message):
+    train.save(tmp_path / model, *tiny_model("classify", pair=model == "two"))
+    rows = "".join(json.dumps({"text": e.text, "label": e.label, "pair": e.pair}) + "\n" for e in examples)
+    (tmp_path / "rows.jsonl").write_text(rows)
+    with pytest.raises(ValueError, match=message.split(": ")[1]):
+        acceptance.export(tmp_path / model, tmp_path / "m.tflite", Tflite(), [40], tmp_path / "rows.jsonl")
+    with pytest.raises(ValueError, match=message):
+        compare.compare([compare.open_engine(tmp_path / model)], examples)
+
+
+def test_calibration_reads_the_given_columns(folder, tmp_path):
+    (tmp_path / "rows.tsv").write_text("foo\tbar\nthe cat\tno\nrain\tyes\n")
+    options = Tflite(quantize="int8", calibrate=[tmp_path / "rows.tsv"], columns={"text": "foo", "label": "bar"})
+    assert acceptance.export(folder, tmp_path / "m.tflite", options, [40]).path.is_file()
+
+
+def test_calibration_skips_texts_without_words(tmp_path):
+    config = elmo.Config(cells=32, projection=32, filters=((1, 32), (2, 32)), highways=1, max_characters=8)
+    fields = tasks.bundle_fields("tag", False) | {"labels": tuple(f"l{i}" for i in range(40))}
+    bundle = Bundle("elmo", config=asdict(config), max_length=16, **fields)
+    train.save(tmp_path / "m", train.build(bundle), bundle)
+    (tmp_path / "t.txt").write_text("the cat\n\u200b\nrain\n")
+    assert quantize.convert(tmp_path / "m", tmp_path / "m.tflite", "int8", calibrate=[tmp_path / "t.txt"]).is_file()

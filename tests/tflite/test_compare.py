@@ -5,7 +5,7 @@ import pytest
 from keras_ctxrep_tflite import compare, plots, quantize
 from keras_ctxrep_tflite.compare import Engine
 
-from keras_ctxrep import tasks, train
+from keras_ctxrep import cli, tasks, train
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.bundle import Bundle
@@ -92,3 +92,22 @@ def test_the_picture_of_engines(tmp_path):
 def test_every_task_says_when_engines_agree():
     assert "within 1% of the reference" in tasks.get("regress").agrees
     assert all(task.agrees for task in tasks.TASKS.values())
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["predict", "{root}/missing"], "missing: no such file or folder"),
+        (["tflite", "{root}/one.tflite", "--out", "{root}/x.tflite"], "name the model folder"),
+        (["compare", "{root}/one", "{root}/regress.tflite", "--data", "{root}/rows.tsv"], "its task is 'regress'"),
+    ],
+)
+def test_models_that_cannot_be_opened_or_compared(tiny_model, tflite_in_process, tmp_path, capsys, argv, message):
+    (tmp_path / "rows.tsv").write_text("text\tlabel\nthe cat\tno\n")
+    for name, task in (("one", "classify"), ("regress", "regress")):
+        train.save(tmp_path / name, *tiny_model(task))
+        if any(f"{name}.tflite" in word for word in argv):
+            quantize.convert(tmp_path / name, tmp_path / f"{name}.tflite", lengths=[40])
+    assert cli.main([word.format(root=tmp_path) for word in argv]) == 1
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error and 'File "' not in error

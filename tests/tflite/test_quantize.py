@@ -8,8 +8,8 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 from keras_ctxrep_tflite import compare, quantize, runtime
 
-from keras_ctxrep import tasks, train
-from keras_ctxrep.models import bert
+from keras_ctxrep import cli, tasks, train
+from keras_ctxrep.models import bert, static
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.bundle import Bundle, load
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
@@ -173,3 +173,18 @@ def test_words_without_pieces(tflite_in_process, tmp_path):
     assert [word["label"] is None for word in actual[0]["words"]] == [False, False, True] * 6
     labels = [word["label"] for word in actual[0]["words"] if word["label"]]
     assert labels == [word["label"] for word in actual[1]["words"]] and len(set(labels)) > 1
+
+
+def test_vectors_with_ngrams_are_not_converted(tmp_path):
+    fields = tasks.bundle_fields("classify", False) | {"labels": ("no", "yes")}
+    config = asdict(static.Config(words=2, width=4, buckets=10))
+    bundle = Bundle("static", config=config, vocab=("<UNK>", "a"), max_length=20, **fields)
+    train.save(tmp_path / "m", train.build(bundle), bundle)
+    with pytest.raises(ValueError, match=r"character n-grams have no \.tflite"):
+        quantize.convert(tmp_path / "m", tmp_path / "m.tflite", lengths=[16])
+
+
+def test_lengths_that_are_no_numbers(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["tflite", "m", "--out", "m.tflite", "--lengths", "16,abc"])
+    assert "lambda" not in capsys.readouterr().err

@@ -283,3 +283,45 @@ def test_the_page_answers_as_one_types(files, served, tmp_path):
     for shown_text, typed in zip(shown["texts"], (before, text), strict=True):
         assert shown_text.replace("PER", "") == typed
     assert re.fullmatch(r"\d+ ms", shown["time"]) and shown["status"] == ""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_a_file_for_mediapipe_in_javascript(tiny_model, tflite_in_process, tmp_path):
+    train.save(tmp_path / "m", *tiny_model("classify"))
+    file = quantize.convert(tmp_path / "m", tmp_path / "m.tflite", mediapipe=True)
+    web = page.WEB.resolve()
+    script = f"""
+        import {{ readFileSync }} from "node:fs";
+        import {{ Unicode }} from "{web}/text.js";
+        import {{ Predictor, unzipped }} from "{web}/ctxrep.js";
+        const unicode = new Unicode(JSON.parse(readFileSync("{web}/unicode.json", "utf-8")));
+        const {{ files }} = unzipped(new Uint8Array(readFileSync("{file}")));
+        const text = (name) => new TextDecoder().decode(files[name]);
+        const run = async () => ({{ probabilities: {{ data: [0.25, 0.75], shape: [2] }} }});
+        const vocab = text("vocab.txt").trimEnd().split("\\n");
+        const model = new Predictor(JSON.parse(text("bundle.json")), vocab, unicode, run);
+        console.log(JSON.stringify(await model.predict("the cat")));
+    """
+    (tmp_path / "t.mjs").write_text(script)
+    result = subprocess.run(["node", tmp_path / "t.mjs"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["score"] == pytest.approx(0.75)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+@pytest.mark.parametrize("text", ["'A'.repeat(300000)", "'a' + '\\u0301\\u0323'.repeat(150000)"])
+def test_long_texts_in_javascript(tmp_path, text):
+    web = page.WEB.resolve()
+    script = f"""
+        import {{ readFileSync }} from "node:fs";
+        import {{ featuresOf, Unicode }} from "{web}/text.js";
+        const unicode = new Unicode(JSON.parse(readFileSync("{web}/unicode.json", "utf-8")));
+        const fields = {{ max_length: 8, reads: {{}}, settings: {{}}, lowercase: true, split_cjk: true }};
+        const vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"];
+        const bert = featuresOf({{ family: "bert", ...fields }}, vocab, unicode);
+        const table = featuresOf({{ family: "static", config: {{ lowercase: true }}, ...fields }}, ["<UNK>"], unicode);
+        for (const features of [bert, table]) features.inputs(features.encode({text}, null));
+    """
+    (tmp_path / "t.mjs").write_text(script)
+    result = subprocess.run(["node", tmp_path / "t.mjs"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

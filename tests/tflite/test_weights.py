@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from keras_ctxrep_tflite import calibration, quantize, runtime, weights
 
@@ -189,3 +190,18 @@ def parts_of(path):
     with zipfile.ZipFile(path) as archive:
         begin = min(entry.header_offset for entry in archive.infolist())
     return path.read_bytes()[:begin]
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-4])
+def test_a_bias_that_does_not_fit_beside_small_inputs(tmp_path, spread):
+    module = tf.Module()
+    module.kernel = tf.Variable(np.random.default_rng(0).normal(0, 0.02, (32, 64)), dtype=tf.float32)
+    module.run = tf.function(lambda x: {"y": x @ module.kernel + tf.ones(64)})
+    signature = module.run.get_concrete_function(tf.TensorSpec((1, 32), tf.float32, "x"))
+    tf.saved_model.save(module, str(tmp_path), signatures={"length_16": signature})
+    data = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path)).convert()
+    ranges = {name: weights.Ranges((0.0, spread), (0.0, 1.0)) for name in weights.sizes(data)}
+    assert ranges
+    interpreter = Interpreter(model_content=weights.quantized(data, "int8", None, ranges))
+    output = interpreter.get_signature_runner("length_16")(x=np.full((1, 32), spread, np.float32))["y"]
+    np.testing.assert_allclose(output, np.ones((1, 64)), atol=0.01)

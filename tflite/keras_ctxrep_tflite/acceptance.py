@@ -68,8 +68,10 @@ def export(
     if data is not None:
         compare.check_task(folder, bundle)
     examples = [] if data is None else [*tasks.of_model(bundle).read(data, options.columns)]
+    if data is not None:
+        compare.check_examples(folder, bundle, examples)
     model, bundle = quantize.float_model(folder, signature_lengths)
-    ranges = calibration.ranges(model, bundle, options.calibrate) if options.calibrate else None
+    ranges = calibration.ranges(model, bundle, options.calibrate, options.columns) if options.calibrate else None
     sizes = weights.sizes(model)
     trial = Trial(model, bundle, options.quantize, ranges, examples[:EXPLAINED]) if examples else None
     layers = sensitivity(trial, list(sizes)) if trial and (automatic or options.explain) else []

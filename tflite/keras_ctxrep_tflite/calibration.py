@@ -1,6 +1,6 @@
 """The ranges of a model's activations on some texts, for quantization with fixed ranges."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +18,9 @@ WIDEST = 0.125  # a step of 256 over the range, in standard deviations: rounding
 ROWS = (".jsonl", ".json", ".tsv", ".conll")  # suffixes of files with rows of the task
 
 
-def ranges(data: bytes, bundle: Bundle, paths: Sequence[str | Path]) -> dict[str, Ranges]:
+def ranges(
+    data: bytes, bundle: Bundle, paths: Sequence[str | Path], columns: Mapping[str, str] | None = None
+) -> dict[str, Ranges]:
     """Smallest and largest inputs and outputs of the dense layers, over all real tokens and all signatures.
 
     Layers are left out where few values are so large that 256 steps over the whole range are too coarse for the others,
@@ -30,6 +32,7 @@ def ranges(data: bytes, bundle: Bundle, paths: Sequence[str | Path]) -> dict[str
         bundle: of the model.
         paths: text, a line each as `ctxrep predict --input` reads it, or rows of the model's task, by the suffix;
             compressed files too. The first 300 of each file are read.
+        columns: of rows, as of `Task.read`.
 
     Returns: name of a weight -> the ranges of its layer.
 
@@ -46,8 +49,10 @@ def ranges(data: bytes, bundle: Bundle, paths: Sequence[str | Path]) -> dict[str
     seen: dict[str, np.ndarray] = {}  # name and end -> smallest, largest value, their number, sum and sum of squares
     for path in paths:
         count = 0
-        for inputs in _inputs(bundle, path):
+        for inputs in _inputs(bundle, path, columns):
             tokens = int(inputs["mask"].sum())
+            if not tokens:  # a text without words
+                continue
             length = min((length for length in runners if length >= tokens), default=max(runners))
             details = runners[length].get_input_details()
             fitted = {name: _fit(inputs[name], details[name]["shape"]) for name in details}
@@ -84,13 +89,13 @@ def coarseness(values: np.ndarray) -> float:
     return float((max(most, 0) - min(least, 0)) / 255 / spread)
 
 
-def _inputs(bundle: Bundle, path: str | Path) -> Iterator[dict[str, np.ndarray]]:
+def _inputs(bundle: Bundle, path: str | Path, columns: Mapping[str, str] | None) -> Iterator[dict[str, np.ndarray]]:
     """The inputs of the first texts of a file, one row each."""
     features = bundle.features
     if bundle.task in tasks.SERVED:
         task = tasks.of_model(bundle)
         if files.suffix(Path(path)) in ROWS:
-            queries = (task.query(example) for _, example in task.read_unlabelled(path))
+            queries = (task.query(example) for _, example in task.read_unlabelled(path, columns))
         else:
             queries = (task.query_of_line(line, bundle.pairs) for _, line in lines(path) if line.strip())
         rows = (row for query in islice(queries, TEXTS) for row in task.encode(bundle, [query])[0])

@@ -52,6 +52,8 @@ def _answer(predictor: Predictor, text: str) -> None:
 
 
 def _open(path: Path, threads: int) -> Engine:
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder")
     if path.suffix == ".tflite":
         return Engine(path.name, path, runtime.load(path, threads))
     if (path / "bundle.json").is_file():
@@ -88,13 +90,13 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
     task = engines[0].predictor.task
     check_task(engines[0].path, bundle)
     for engine in engines:
-        labels = engine.predictor.bundle.labels
-        if (engine.predictor.task.name, labels) != (task.name, bundle.labels):
+        labels, own = engine.predictor.bundle.labels, engine.predictor.task.name
+        if own != task.name:
+            raise ValueError(f"{engine.path}: its task is {own!r}, not {task.name!r} as the reference's")
+        if labels != bundle.labels:
             raise ValueError(f"{engine.path}: its labels are {list(labels)}, not the reference's")
+        check_examples(engine.path, engine.predictor.bundle, examples)
     results = [engine.predictor.ask(examples) for engine in engines]
-    for example, answer in zip(examples, results[0], strict=True):
-        if "error" in answer:
-            raise ValueError(f"{example.source or example}: {answer['error']}")
     seconds = np.empty((len(engines), len(examples)))
     for column, example in enumerate(examples):
         for row, engine in enumerate(engines):
@@ -133,6 +135,22 @@ def check_task(path: str | Path, bundle: Bundle) -> None:
     """Raises a ValueError unless a model was fine-tuned for a task, so that its answers can be compared."""
     if bundle.task not in tasks.TASKS:
         raise ValueError(f"{path}: its task is {bundle.task!r}; compare models that were fine-tuned for a task")
+
+
+def check_examples(path: str | Path, bundle: Bundle, examples: Sequence[Any]) -> None:
+    """Checks that a model reads all of some examples.
+
+    Raises:
+        ValueError: one is a pair of texts and the model reads single texts, or the other way round, or it has no words.
+    """
+    predictor = Predictor(bundle, lambda batch: {})
+    for example in examples:
+        query = predictor.task.query(example)
+        if (query.pair is not None) != bundle.pairs:
+            kinds = ("one text", "a pair of texts")[:: 1 if bundle.pairs else -1]
+            raise ValueError(f"{example.source or example}: {kinds[0]}; {path} reads {kinds[1]}")
+        if not predictor.reads(query):
+            raise ValueError(f"{example.source or example}: no words in this text")
 
 
 def _interval(own: Callable, reference: Callable, count: int) -> tuple[float, float]:

@@ -68,7 +68,11 @@ def check(model: str | Path, litertjs: str | Path | None = None) -> None:
         path = Path(litertjs) / package / "package.json"
         if not path.is_file():
             raise ValueError(f"{litertjs}: no {package} in it; name node_modules/@litertjs")
-        have, needed = json.loads(path.read_text(encoding="utf-8"))["version"], version(page, package)
+        needed = version(page, package)
+        try:
+            have = str(json.loads(path.read_text(encoding="utf-8"))["version"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path}: no version in it; npm install @litertjs/core@{needed}") from None
         if have.split(".")[0] != needed.split(".")[0]:
             raise ValueError(f"{path}: version {have}; npm install @litertjs/core@{needed}")
 

@@ -82,6 +82,10 @@ def checked(
 ) -> tuple[Bundle, list[int]]:
     """The bundle of a model and the lengths of the signatures; checks and warns as `convert` says."""
     bundle = bundles.load(folder)
+    if not (Path(folder) / bundles.WEIGHTS).is_file():
+        raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it; name the model folder that `ctxrep train` wrote")
+    if "subword_ids" in bundle.features.keys:
+        raise ValueError(f"{folder}: word vectors with character n-grams have no .tflite file: use Keras")
     if quantize not in QUANTIZATIONS:
         raise ValueError(f"quantize={quantize!r}: choose one of {', '.join(QUANTIZATIONS)}")
     if Path(out).suffix != ".tflite":

@@ -186,6 +186,10 @@ class _Writer:
         known = self.ranges[weight.name]
         source, out = operator.inputs[0], operator.outputs[0]
         steps, narrow = [_steps(*known.input), _steps(*known.output)], []
+        if len(operator.inputs) > 2 and operator.inputs[2] != -1:
+            bias = _constant(self.model, graph.tensors[operator.inputs[2]])
+            if bias is None or np.abs(bias / (scales * steps[0][0])).max() >= 1 << 30:
+                return  # its bias does not fit into 32 bits beside such small inputs; it stays dynamic
         for index, (scale, zero) in zip((source, out), steps, strict=True):
             tensor = graph.tensors[index]
             narrow.append(self._add(graph, tensor.name + b"/int8", tensor.shape, "INT8", 0, (np.array([scale]), zero)))

@@ -51,6 +51,21 @@ function pooled({ bundle, outputs }, scored) {
   });
 }
 
+/**
+ * A file for MediaPipe gives probabilities: the logits that have these, as keras_ctxrep_tflite/mediapipe.py.
+ *
+ * @param {Outputs} outputs
+ * @param {string} task
+ * @returns {Outputs}
+ */
+function withLogits(outputs, task) {
+  if (!outputs.probabilities) return outputs;
+  const { data, shape } = outputs.probabilities;
+  const clipped = Array.from(data, (value) => Math.min(Math.max(value, 1e-38), 1));
+  const other = (/** @type {number} */ value) => (task === "classify" ? 0 : Math.log(Math.max(1 - value, 1e-8)));
+  return { ...outputs, logits: { data: clipped.map((value) => Math.log(value) - other(value)), shape } };
+}
+
 /** @param {string[]} labels @param {number[]} scores @returns {Record<string, number>} */
 function named(labels, scores) {
   return Object.fromEntries(labels.map((label, i) => [label, scores[i]]));
@@ -254,7 +269,7 @@ export class Predictor {
     const rows = rowsOf(bundle, features, text, pair);
     const outputs = [];
     for (const row of rows) {
-      if (row.tokens.length > this.nothing) outputs.push(await this.run(features.inputs(row)));
+      if (row.tokens.length > this.nothing) outputs.push(withLogits(await this.run(features.inputs(row)), bundle.task));
     }
     if (!outputs.length) return { error: "no words in this text" };
     const answer = TASKS[bundle.task]({ bundle, text, pair, rows, outputs });

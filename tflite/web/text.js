@@ -138,7 +138,8 @@ class Splitter {
       let end = begin;
       while (end < parts.length && parts[end].order) end++;
       if (end - begin > 1) {
-        parts.splice(begin, end - begin, ...parts.slice(begin, end).sort((a, b) => a.order - b.order));
+        const ordered = parts.slice(begin, end).sort((a, b) => a.order - b.order);
+        for (let i = begin; i < end; i++) parts[i] = ordered[i - begin];
       }
       begin = Math.max(begin, end);
     }
@@ -409,8 +410,8 @@ function staticIds(config, vocab, unicode) {
   if (config.buckets) throw new Error("word vectors with character n-grams are not supported in the browser");
   const number = lineNumbers(vocab, "<UNK>");
   if (!config.lowercase) return number;
-  const lower = (/** @type {Letter} */ letter) => unicode.lower.get(letter.code) ?? [letter.code];
-  return (/** @type {string} */ word) => number(String.fromCodePoint(...letters(word).flatMap(lower)));
+  const lower = (/** @type {Letter} */ letter) => String.fromCodePoint(...(unicode.lower.get(letter.code) ?? [letter.code]));
+  return (/** @type {string} */ word) => number(letters(word).map(lower).join(""));
 }
 
 /**

@@ -14,6 +14,8 @@ import java.util.TreeMap;
  * threads: text is prepared at the same time, the network runs for one text after the other.
  */
 public final class Model implements AutoCloseable {
+    private static final String PROBABILITIES = "probabilities"; // the output of a file for MediaPipe, for "logits"
+
     private final Bundle bundle;
     private final Runner runner;
     private final Features features;
@@ -165,7 +167,26 @@ public final class Model implements AutoCloseable {
         }
         List<String> outputs = new ArrayList<>(decoder.outputs());
         outputs.retainAll(runner.outputs(name));
-        return runner.run(name, inputs, outputs);
+        if (!outputs.contains("logits") && runner.outputs(name).contains(PROBABILITIES)) {
+            outputs.add(PROBABILITIES);
+        }
+        Map<String, float[]> values = runner.run(name, inputs, outputs);
+        if (outputs.contains(PROBABILITIES)) {
+            values = new LinkedHashMap<>(values);
+            values.put("logits", logits(values.remove(PROBABILITIES)));
+        }
+        return values;
+    }
+
+    /** The logits that have these probabilities, as keras_ctxrep_tflite/mediapipe.py. */
+    private float[] logits(float[] probabilities) {
+        float[] logits = new float[probabilities.length];
+        for (int i = 0; i < logits.length; i++) {
+            double value = Math.min(Math.max(probabilities[i], 1e-38), 1);
+            double other = bundle.task().equals("classify") ? 0 : Math.log(Math.max(1 - value, 1e-8));
+            logits[i] = (float) (Math.log(value) - other);
+        }
+        return logits;
     }
 
     /** Frees the memory of the model. */
