@@ -133,11 +133,6 @@ class Predictor:
         outputs = dict(results)
         return [(encoded[index], outputs[index]) if index in outputs else ([], []) for index in range(len(queries))]
 
-    def reads(self, query: Query) -> bool:
-        """Whether there are words in a query, so that it gets an answer."""
-        (rows,) = self.task.encode(self.bundle, [_valid(query)])
-        return any(len(row) > self._empty for row in rows)
-
     def _encoded_outputs(self, queries: Sequence[Query]) -> tuple[list[list[Row]], Iterator]:
         """The rows of each query, and (number of a query, the outputs of its rows) of all that have words."""
         encoded = self.task.encode(self.bundle, queries) if queries else []

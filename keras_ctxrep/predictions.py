@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from keras_ctxrep import tasks
 from keras_ctxrep.predict import Predictor
 from keras_ctxrep.tasks import Task
+from keras_ctxrep.tasks.task import pair_problem
 from keras_ctxrep.text import files
 
 TOGETHER = 256  # rows that are answered together
@@ -45,14 +46,13 @@ def predict(
     while part := list(islice(rows, TOGETHER)):
         fitting = []
         for row, example in part:
-            if (task.query(example).pair is not None) == bundle.pairs:
+            message = pair_problem(task.query(example).pair is not None, bundle.pairs)
+            if message is None:
                 fitting.append((row, example))
-                continue
-            kinds = ("one text", "a pair of texts") if bundle.pairs else ("a pair of texts", "one text")
-            message = f"{example.source}: {kinds[0]}; this model reads {kinds[1]}"
-            if skipped is None:
-                raise ValueError(message)
-            skipped.append(message)
+            elif skipped is None:
+                raise ValueError(f"{example.source}: {message}")
+            else:
+                skipped.append(f"{example.source}: {message}")
         answers = predictor.ask([example for _, example in fitting])
         yield from (Answered(row, example, answer) for (row, example), answer in zip(fitting, answers, strict=True))
 

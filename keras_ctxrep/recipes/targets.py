@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_ctxrep import pipeline, tasks
 from keras_ctxrep.recipes.reading import read
 from keras_ctxrep.tasks import Task
+from keras_ctxrep.tasks.task import pair_problem
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 
@@ -72,9 +73,8 @@ class Reader:
         labels = self.task.labels_of(example)
         if labels is None:
             return f"no {self.task.gold}"
-        if pairs != pair:
-            kinds = ("one text", "a pair of texts") if pairs else ("a pair of texts", "one text")
-            return f"{kinds[0]}; this model reads {kinds[1]}"
+        if message := pair_problem(pair, pairs):
+            return message
         if odd := [label for label in labels if not isinstance(label, str)]:
             return f"label {odd[0]!r}: a label is a string"
         if self.labels is not None and not self.labels.issuperset(labels):

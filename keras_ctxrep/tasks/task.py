@@ -530,6 +530,16 @@ class Task:
         raise NotImplementedError
 
 
+def pair_problem(pair: bool, pairs: bool, model: str | Path = "this model") -> str | None:
+    """What is wrong with one text where a model reads pairs of texts, or with a pair where it reads one.
+
+    >>> pair_problem(False, True)
+    'one text; this model reads a pair of texts'
+    """
+    kinds = ("one text", "a pair of texts")
+    return None if pair == pairs else f"{kinds[pair]}; {model} reads {kinds[pairs]}"
+
+
 def confidence(answer: dict) -> dict[str, float]:
     """{"confidence"} of an answer with a probability, else {}."""
     return {"confidence": answer["score"]} if "probabilities" in answer and "score" in answer else {}

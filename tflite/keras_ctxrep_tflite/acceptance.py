@@ -65,10 +65,10 @@ def export(
     bundle, signature_lengths = quantize.checked(
         folder, out, options.quantize, lengths, options.calibrate, options.mediapipe
     )
+    examples = []
     if data is not None:
         compare.check_task(folder, bundle)
-    examples = [] if data is None else [*tasks.of_model(bundle).read(data, options.columns)]
-    if data is not None:
+        examples = [*tasks.of_model(bundle).read(data, options.columns)]
         compare.check_examples(folder, bundle, examples)
     model, bundle = quantize.float_model(folder, signature_lengths)
     ranges = calibration.ranges(model, bundle, options.calibrate, options.columns) if options.calibrate else None

@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.predict import Predictor
+from keras_ctxrep.tasks.task import pair_problem
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import runtime
@@ -145,11 +146,10 @@ def check_examples(path: str | Path, bundle: Bundle, examples: Sequence[Any]) ->
     """
     predictor = Predictor(bundle, lambda batch: {})
     for example in examples:
-        query = predictor.task.query(example)
-        if (query.pair is not None) != bundle.pairs:
-            kinds = ("one text", "a pair of texts")[:: 1 if bundle.pairs else -1]
-            raise ValueError(f"{example.source or example}: {kinds[0]}; {path} reads {kinds[1]}")
-        if not predictor.reads(query):
+        if message := pair_problem(predictor.task.query(example).pair is not None, bundle.pairs, path):
+            raise ValueError(f"{example.source or example}: {message}")
+    for example, (rows, _) in zip(examples, predictor.outputs(examples), strict=True):
+        if not rows:
             raise ValueError(f"{example.source or example}: no words in this text")
 
 

@@ -186,22 +186,22 @@ class _Writer:
         known = self.ranges[weight.name]
         source, out = operator.inputs[0], operator.outputs[0]
         steps, narrow = [_steps(*known.input), _steps(*known.output)], []
+        bias, bias_scales = None, scales * np.float32(steps[0][0])
         if len(operator.inputs) > 2 and operator.inputs[2] != -1:
-            bias = _constant(self.model, graph.tensors[operator.inputs[2]])
-            if bias is None or np.abs(bias / (scales * steps[0][0])).max() >= 1 << 30:
+            bias = graph.tensors[operator.inputs[2]]
+            values = _constant(self.model, bias)
+            if values is None or np.abs(values / bias_scales).max() >= 1 << 30:
                 return  # its bias does not fit into 32 bits beside such small inputs; it stays dynamic
         for index, (scale, zero) in zip((source, out), steps, strict=True):
             tensor = graph.tensors[index]
             narrow.append(self._add(graph, tensor.name + b"/int8", tensor.shape, "INT8", 0, (np.array([scale]), zero)))
         operator.inputs[0], operator.outputs[0] = narrow
         operator.builtinOptions.asymmetricQuantizeInputs = False
-        if len(operator.inputs) > 2 and operator.inputs[2] != -1:
-            bias = graph.tensors[operator.inputs[2]]
-            scales = scales * np.float32(steps[0][0])
+        if bias is not None:
             buffer = self._converted(
-                bias, f"bias of {weight.name}", lambda array: (np.rint(array / scales).astype("<i4"),)
+                bias, f"bias of {weight.name}", lambda array: (np.rint(array / bias_scales).astype("<i4"),)
             )[0]
-            operator.inputs[2] = self._add(graph, bias.name, bias.shape, "INT32", buffer, (scales, 0))
+            operator.inputs[2] = self._add(graph, bias.name, bias.shape, "INT32", buffer, (bias_scales, 0))
         at = next(i for i, each in enumerate(graph.operators) if each is operator)
         self._insert(graph, at, "QUANTIZE", [source], narrow[:1])
         self._insert(graph, at + 2, "DEQUANTIZE", narrow[1:], [out])
