@@ -7,7 +7,7 @@
 (config.json, model.safetensors, tokenizer), by `recipes.finetune` and by PyTorch and transformers in an environment of
 their own. Rows, epochs, batch sizes, rates, warm-up, decay, clipping, dropout, lengths and windows are the same, both
 bucket rows by length, both take the weights at the end, and the figures are computed by the same code. "pretrained":
-the same tasks from the BERT that comes with the package, from random weights of its size, and from `--minilm`.
+the same tasks from the BERT that comes with the package, and from random weights of its size, in more epochs.
 "context": one biLSTM over learned word embeddings, over GloVe's, over a biLM, frozen (`--elmo`), and over a biLM's mix
 and one of the first two.
 "spans": semantic roles and coreference of pronouns, with the first three of these and with both BERTs, fine-tuned.
@@ -88,7 +88,7 @@ EPOCHS = {"SST-2": 8, "MRPC": 4, "STS-B": 4, "WNUT-17": 8, "SQuAD": 3}
 PRETRAINED = {
     name: replace(task, learning_rate=0.0, batch_size=16, epochs=EPOCHS[name]) for name, task in FINETUNED.items()
 }
-RATES = {"random weights": 5e-4, "shipped BERT": 3e-4, "MiniLM": 1e-4}  # of "pretrained"
+RATES = {"random weights": 5e-4, "shipped BERT": 3e-4}  # of "pretrained"
 QUANTIZED_ROWS = {"SST-2": 4000, "MRPC": 2000, "WNUT-17": 2000, "SQuAD": 1000}
 QUANTIZED = {name: replace(FINETUNED[name], rows=rows) for name, rows in QUANTIZED_ROWS.items()}
 STUDENTS = {
@@ -517,8 +517,8 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
             return ours(task, rows, files["few"], test, args.minilm, out, seed, keep=model, dropout=0.1)
         if part == "pretrained":
             task = replace(task, learning_rate=RATES[engine])
-            encoder, random_weights = args.minilm if engine == "MiniLM" else SHIPPED, engine == "random weights"
-            return ours(task, rows, files["few"], test, encoder, out, seed, dropout=0.1, from_scratch=random_weights)
+            scratch = engine == "random weights"
+            return ours(task, rows, files["few"], test, SHIPPED, out, seed, dropout=0.1, from_scratch=scratch)
         if engine in ("BERT", "shipped BERT"):
             task, encoder = BERT_SPANS[name], args.minilm if engine == "BERT" else SHIPPED
             return ours(task, rows, files["dev"], test, encoder, out, seed, dropout=0.1)
@@ -543,7 +543,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                     path.write_text("\n".join(part_lines).rstrip("\n") + "\n", "utf-8")
                 files = {"rows": rows, "dev": dev, "test": test, "few": few, "rest": rest}
                 for engine in ENGINES[part]:
-                    if (engine in ("MiniLM", "BERT") or part == "quantized") and not args.minilm:
+                    if (engine == "BERT" or part == "quantized") and not args.minilm:
                         continue
                     about = {"part": part, "task": name, "engine": engine, "seed": seed, "settings": asdict(task)}
                     about["settings"]["figures"] = list(task.figures)  # as JSON has them

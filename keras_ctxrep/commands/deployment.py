@@ -69,7 +69,7 @@ def _tflite(args: argparse.Namespace) -> None:
     names = ("folder", "out", "data", "lengths", "web", "litertjs")
     folder, out, data, lengths, web, litertjs = (values.pop(name, None) for name in names)
     if web is not None:
-        page.check(folder, litertjs)
+        page.check(folder, web, litertjs)
         if os.path.isfile(folder):
             if out is not None or data is not None or lengths is not None or values:
                 others = {"out": out, "data": data, "lengths": lengths} | values

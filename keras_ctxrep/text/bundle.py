@@ -311,6 +311,23 @@ def written_whole(path: str | Path) -> Iterator[Path]:
         os.replace(folder / path.name, path)
 
 
+def check_folder(path: str | Path) -> Path:
+    """The absolute path of a folder to write.
+
+    Raises:
+        ValueError: it is a file or a mount point.
+
+    >>> check_folder("/")
+    Traceback (most recent call last):
+    ValueError: /: a mount point, which cannot be replaced; name a folder in it
+    """
+    path = Path(path).resolve()
+    if path.exists() and (not path.is_dir() or path.is_mount()):
+        kind = "a mount point, which cannot be replaced" if path.is_dir() else "a file"
+        raise ValueError(f"{path}: {kind}; name a folder{' in it' if path.is_dir() else ''}")
+    return path
+
+
 @contextmanager
 def written_whole_folder(path: str | Path, without: Collection[str] = ()) -> Iterator[Path]:
     """A temporary folder that replaces the folder `path` at the end; after an error that folder is unchanged.
@@ -325,10 +342,7 @@ def written_whole_folder(path: str | Path, without: Collection[str] = ()) -> Ite
     Raises:
         ValueError: `path` is a file or a mount point.
     """
-    path = Path(path).resolve()
-    if path.exists() and (not path.is_dir() or path.is_mount()):
-        kind = "a mount point, which cannot be replaced" if path.is_dir() else "a file"
-        raise ValueError(f"{path}: {kind}; name a folder{' in it' if path.is_dir() else ''}")
+    path = check_folder(path)
     with temporary_folder(path) as work:
         new, old = work / "new", work / _REPLACED
         new.mkdir()

@@ -106,11 +106,13 @@ def test_the_command(files, tmp_path, capsys):
         ("{tag} --web {tmp}/page --lengths 8", 1, "converted already; leave out lengths"),
         ("{tmp}/missing --web {tmp}/page", 1, "no such folder"),
         ("{roles} --web {tmp}/page", 1, "no page answers semantic_roles"),
+        ("{folder} --web {tag} --out {tmp}/page", 1, "a file; name a folder"),
     ],
 )
 def test_wrong_arguments(argv, status, message, files, tiny_model, tmp_path, capsys):
     train.save(tmp_path / "roles", *tiny_model("semantic_roles"))
-    argv = argv.format(tag=files["tag"], tmp=tmp_path, roles=tmp_path / "roles").split()
+    tag = files["tag"]
+    argv = argv.format(tag=tag, folder=tag.with_suffix(""), tmp=tmp_path, roles=tmp_path / "roles").split()
     try:
         result = cli.main(["tflite", *argv])
     except SystemExit as end:

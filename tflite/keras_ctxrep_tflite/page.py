@@ -6,7 +6,7 @@ from pathlib import Path
 
 from keras_ctxrep import tasks
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import written_whole_folder
+from keras_ctxrep.text.bundle import check_folder, written_whole_folder
 
 # in a wheel beside this file, in a checkout beside the package
 WEB = next(folder for folder in (Path(__file__).with_name("web"), Path(__file__).parents[1] / "web") if folder.is_dir())
@@ -37,7 +37,7 @@ def write(tflite: str | Path, out: str | Path, litertjs: str | Path | None = Non
     Traceback (most recent call last):
     ValueError: missing.tflite: no such file or folder
     """
-    check(tflite, litertjs)
+    check(tflite, out, litertjs)
     tasks.of_model(bundle := bundles.load(tflite)).check(bundle)
     page = (WEB / "index.html").read_text(encoding="utf-8")
     with written_whole_folder(out) as folder:
@@ -52,12 +52,14 @@ def write(tflite: str | Path, out: str | Path, litertjs: str | Path | None = Non
     return Path(out)
 
 
-def check(model: str | Path, litertjs: str | Path | None = None) -> None:
-    """Checks a model, before it is converted or after, and the folder of LiteRT.
+def check(model: str | Path, out: str | Path, litertjs: str | Path | None = None) -> None:
+    """Checks a model, before it is converted or after, and both folders.
 
     Raises:
-        ValueError: there is no page for the model's task, or `litertjs` is not such a folder or has another version.
+        ValueError: there is no page for the model's task, `out` is a file, or `litertjs` is not such a folder or has
+            another version.
     """
+    check_folder(out)
     task = bundles.load(model).task
     if task in tasks.TASKS and task not in TASKS:
         raise ValueError(f"{model}: no page answers {task}; there are {', '.join(TASKS)}")

@@ -9,6 +9,8 @@ import java.util.Arrays;
  * {@code tokenizers}. Surrogates that are not one of a pair are removed like control characters.
  */
 final class Splitter {
+    private static final int[] FIRST = {0};
+
     private final boolean lowercase;
     private final boolean stripAccents;
     private final boolean splitCjk;
@@ -202,32 +204,43 @@ final class Splitter {
                 begins = Arrays.copyOf(begins, 2 * size);
                 ends = Arrays.copyOf(ends, 2 * size);
             }
-            int place = size++;
-            for (; place > 0 && classes[place - 1] > order; place--) {
-                codes[place] = codes[place - 1];
-                classes[place] = classes[place - 1];
-                later[place] = later[place - 1];
-            }
-            codes[place] = code;
-            classes[place] = order;
-            later[place] = behind;
+            codes[size] = code;
+            classes[size] = order;
+            later[size++] = behind;
             if (!behind) {
                 begins[waiting] = from;
                 ends[waiting++] = to;
             }
         }
 
-        /** Writes the waiting characters. */
+        /** Writes the waiting characters, in canonical order. */
         void flush() {
             int next = 0;
+            int[] order = size > 1 ? order() : FIRST;
             for (int i = 0; i < size; i++) {
-                if (!later[i]) {
+                if (!later[order[i]]) {
                     begin = begins[next];
                     end = ends[next++];
                 }
-                write(codes[i]);
+                write(codes[order[i]]);
             }
             size = waiting = 0;
+        }
+
+        /** Indices of the waiting characters by their classes; those of one class stay in their order. */
+        private int[] order() {
+            int[] places = new int[257]; // combining classes are 1 to 254
+            for (int i = 0; i < size; i++) {
+                places[classes[i] + 1]++;
+            }
+            for (int i = 1; i < places.length; i++) {
+                places[i] += places[i - 1];
+            }
+            int[] order = new int[size];
+            for (int i = 0; i < size; i++) {
+                order[places[classes[i]]++] = i;
+            }
+            return order;
         }
 
         private void write(int code) {
