@@ -185,7 +185,7 @@ def remove(folder: str | Path) -> None:
     try:
         if _saved_state(checkpoint) is None:
             return
-    except ValueError:
+    except (ValueError, NotADirectoryError):
         return
     _remove_files(checkpoint, set())
     if not any(checkpoint.iterdir()):

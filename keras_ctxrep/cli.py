@@ -139,7 +139,7 @@ def _without_tensorflow(args: argparse.Namespace) -> bool:
 
 def _published(args: argparse.Namespace) -> None:
     """Replaces the names of published models by their folders in the cache."""
-    for option in ("folder", "encoder", "init", "extra_embeddings"):
+    for option in ("folder", "artifact", "teacher", "encoder", "init", "extra_embeddings"):
         name = getattr(args, option, None)
         if name is not None and name != WORDS and not os.path.exists(name):
             from keras_ctxrep import zoo

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 PREFIX = "hf://"
 SOURCE = "source.json"  # in a cached model folder: its source, and the hashes of the files if they are known
 WEIGHTS = "*.safetensors"
-FILES = ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "*.safetensors.index.json", WEIGHTS)
+FILES = (
+    "config.json",
+    "vocab.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "modules.json",  # this and the next file are of sentence-transformers
+    "sentence_bert_config.json",
+    "*.safetensors.index.json",
+    WEIGHTS,
+)
 _NAME = re.compile(r"hf://((?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 
 
@@ -42,7 +52,7 @@ def get(
     Raises:
         ValueError: not a name of this form, no such repository or revision, no safetensors in it, or a model that is
             not a BERT.
-        OSError: no network, and the files are not in the cache of `huggingface_hub`.
+        OSError: no network, and the files are not in the cache of `huggingface_hub`; or the download fails.
         ImportError: `huggingface_hub` or `safetensors` is not installed.
 
     >>> get("hf://../etc")
@@ -84,6 +94,11 @@ def _downloaded(name: str, repository: str, revision: str | None, endpoint: str 
         raise OSError(
             f"{name}: the Hub cannot be reached, and the model is not in its cache: {str(error).splitlines()[0]}"
         ) from None
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # of the HTTP library, which differs between versions of `huggingface_hub`
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise OSError(f"{name}: the download failed: {reason}; the same command goes on from there") from None
 
 
 def _convert(source: Path, folder: Path, origin: dict, report: Callable[[str], None]) -> None:

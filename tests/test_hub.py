@@ -13,6 +13,7 @@ from keras_ctxrep import cli, hub, train, zoo
 from keras_ctxrep.convert import huggingface
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.bundle import load as bundle_of
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -154,6 +155,43 @@ def test_without_a_network(server, monkeypatch):
     server.http.server_close()
     with pytest.raises(OSError, match="hf://some/bert: the Hub cannot be reached, and the model is not in its cache"):
         hub.get("hf://some/bert", endpoint=server.address)
+
+
+def test_a_download_that_breaks_off(server, monkeypatch, capsys, tmp_path):
+    """The errors of the HTTP library are no OSError in all versions of `huggingface_hub`."""
+    for error in (type("RemoteProtocolError", (Exception,), {})("peer closed connection\nmore"), Exception()):
+
+        def broken(*args, error=error, **kwargs):
+            raise error
+
+        monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
+        reason = str(error).partition("\n")[0] or "Exception"
+        message = f"hf://some/bert: the download failed: {reason}; the same command goes on from there"
+        with pytest.raises(OSError, match=message):
+            hub.get("hf://some/bert", endpoint=server.address)
+    assert cli.main(["zoo", "get", "hf://some/bert", "--mirror", server.address]) == 1
+    assert "hf://some/bert: the download failed" in capsys.readouterr().err
+
+
+def test_what_is_read_beside_the_weights(server):
+    """The files of a repository give the same model as a folder of them."""
+    files = server.repositories["some/bert"]
+    files["sentence_bert_config.json"] = b'{"max_seq_length": 7}'
+    files["modules.json"] = b'[{"path": ""}, {"path": "2_Dense"}]'
+    files["2_Dense/model.safetensors"] = b"of another library"
+    files["added_tokens.json"] = b'{"<user>": 7}'
+    lines = []
+    folder = hub.get("hf://some/bert", endpoint=server.address, report=lines.append)
+    assert bundle_of(folder).max_length == 7
+    assert any("added tokens, which are not looked for in texts: <user>" in line for line in lines)
+    assert any("2_Dense, weights of sentence-transformers" in line for line in lines)
+
+
+def test_predictions_by_name(server, tmp_path, capsys):
+    hub.get("hf://some/bert", endpoint=server.address)
+    (tmp_path / "texts.txt").write_text("x y\n")
+    assert cli.main(["predict", "hf://some/bert", "--input", str(tmp_path / "texts.txt")]) == 0
+    assert json.loads(capsys.readouterr().out)["label"] in ("bad", "good")
 
 
 def test_commands(server, capsys):

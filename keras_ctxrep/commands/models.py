@@ -15,17 +15,20 @@ def _convert(args: argparse.Namespace) -> None:
         raise Usage("convert: give either --from or --to")
     if args.pairs and args.source_format != "huggingface":
         raise Usage("convert: --pairs is for --from huggingface")
-    from keras_ctxrep import train, zoo
+    from keras_ctxrep import checkpoints, runs, train, zoo
     from keras_ctxrep.convert import bert
-    from keras_ctxrep.text.bundle import written_whole_folder
+    from keras_ctxrep.text.bundle import CARD, check_folder, written_whole_folder
 
+    check_folder(args.out)
     converter = importlib.import_module(f"keras_ctxrep.convert.{args.source_format or args.target_format}")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if args.source_format:
             model, bundle = converter.read(args.source, **({"pairs": True} if args.pairs else {}))
-            with written_whole_folder(args.out, without=("checkpoint",)) as folder:
+            # the card and the record of an earlier model are not those of this one
+            with written_whole_folder(args.out, without=(CARD, runs.NAME)) as folder:
                 train.save(folder, model, bundle)
+            checkpoints.remove(args.out)
         else:
             model, bundle = train.load(zoo.find(args.source))
             converter.write(args.out, model, bundle)

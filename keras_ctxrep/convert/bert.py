@@ -197,8 +197,11 @@ def restored(
         fields: other fields of the bundle.
 
     Raises:
-        ValueError: the tensors are not those of the table, or cannot be read.
+        ValueError: the tensors are not those of the table, or cannot be read; or it reads pairs, and its config has
+            one segment.
     """
+    if pairs and config.segments < 2:
+        raise ValueError(f"{source}: its options have one segment (type_vocab_size); a model of pairs of texts needs 2")
     check(table, stored, source, known, KINDS)
     fields = {"max_length": config.max_positions} | fields
     own = {"task": task} if task in bert.FAMILY.pretraining else tasks.bundle_fields(task, pairs)

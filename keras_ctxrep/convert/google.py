@@ -30,7 +30,7 @@ def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model
     computes; later versions of the repository compute the tanh approximation. Outputs differ by about 1e-3.
 
     Args:
-        source: the folder, or the checkpoint's path without ".index".
+        source: the folder, or the checkpoint's path, with or without ".index" or ".data-00000-of-00001".
         lowercase: whether text is lower-cased and accents are removed, which is not in the files; None: true if the
             vocabulary has no upper-case letter.
 
@@ -111,7 +111,7 @@ def _checkpoint(source: Path) -> Path:
             state = f"several: {', '.join(path.name for path in files)}; give the path of one" if files else "none"
             raise ValueError(f"{source}: one checkpoint, *.index and *.data-*, is needed in it; found {state}")
         return files[0].with_suffix("")
-    prefix = source.with_suffix("") if source.suffix == ".index" else source
+    prefix = source.with_suffix("") if source.match("*.index") or source.match("*.data-*") else source
     if not prefix.with_name(f"{prefix.name}.index").is_file():
         raise ValueError(f"{source}: no such folder, and no checkpoint of that name")
     return prefix

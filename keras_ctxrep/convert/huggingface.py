@@ -116,7 +116,7 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
     if pairs and not (kind.problems or kind.labels):
         raise ValueError(f"{weights}: read as {name}; pairs are for a classifier of texts")
     fields["pairs"] = options.get(PAIRS, bool, default=kind.pairs) if pairs is None else pairs
-    fields |= _preparation(folder, config)
+    fields |= _preparation(folder, options, config)
     _modules(folder)
     return common.restored(weights, stored, tensors, known, config, task, **fields)
 
@@ -239,7 +239,8 @@ def _refuse(options: Options) -> None:
     ):
         value = options.get(name, kind, default=fine[0])
         if value not in fine:
-            raise ValueError(f"{options.source}: the option {name} is {value!r}; only {fine[0]!r} is read")
+            readable = " or ".join(map(repr, fine))
+            raise ValueError(f"{options.source}: the option {name} is {value!r}; only {readable} is read")
 
 
 def _architecture(options: Options, stored: Collection[str], prefix: str, source: Path) -> tuple[str, tuple[str, ...]]:
@@ -486,14 +487,16 @@ def _write_safetensors(path: Path, tensors: Sequence[Tensor], values: Iterable[t
 # ---------------------------------------------------------------------------------------------------------- tokenizer
 
 
-def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
-    """The fields of the bundle for text preparation."""
+def _preparation(folder: Path, model: Options, config: bert.Config) -> dict[str, Any]:
+    """The fields of the bundle for text preparation; `model` is config.json."""
     paths = {name: folder / name for name in (VOCAB, TOKENIZER, TOKENIZER_OPTIONS)}
     exists = {name: path.is_file() for name, path in paths.items()}
     options = Options(paths[TOKENIZER_OPTIONS], None if exists[TOKENIZER_OPTIONS] else {})
-    kind = options.get("tokenizer_class", str, default=TOKENIZERS[0])
+    own = options.get("tokenizer_class", str, default=None)
+    kind = own or model.get("tokenizer_class", str, default=TOKENIZERS[0])  # the order of `transformers`
     if kind not in TOKENIZERS:
-        raise ValueError(f"{options.source}: the option tokenizer_class is {kind!r}; one of {', '.join(TOKENIZERS)}")
+        source = options.source if own else model.source
+        raise ValueError(f"{source}: the option tokenizer_class is {kind!r}; one of {', '.join(TOKENIZERS)}")
     whole = Options(paths[TOKENIZER], None if exists[TOKENIZER] else {})
     if exists[VOCAB]:
         source, pieces = paths[VOCAB], read_vocab(paths[VOCAB])
@@ -502,7 +505,7 @@ def _preparation(folder: Path, config: bert.Config) -> dict[str, Any]:
     else:
         raise ValueError(f"{folder}: no {VOCAB} in it, and no {TOKENIZER}")
     vocab = common.vocabulary(pieces, config.vocabulary_size, source)
-    stated = kind in TOKENIZERS[:2] and options.get("tokenizer_class", str, default=None) is not None
+    stated = own in TOKENIZERS[:2]
     if exists[TOKENIZER] and not (stated and options.get("do_lower_case", bool, default=None) is not None):
         for part, needed in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
             actual = whole.get(f"{part}.type", str, default=None)

@@ -19,7 +19,7 @@ import numpy as np
 from keras_ctxrep.convert.weights import check_finite
 from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.corpus import lines, open_binary
+from keras_ctxrep.text.corpus import OPENERS, lines, open_binary
 
 UNKNOWN = ("<UNK>", "<unk>")  # names of the vector of unknown words in files
 MAGIC, VERSIONS = 793712314, (11, 12)  # of fastText; the oldest files have neither magic number nor version
@@ -60,7 +60,8 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
         raise ValueError(f"{path}: no such file; give one file of word vectors")
     table = _Table(path)
     ngrams: dict[str, Any] = {}
-    if ".bin" not in path.suffixes[-2:]:
+    suffixes = path.suffixes[:-1] if path.suffix.lower() in OPENERS else path.suffixes
+    if [suffix.lower() for suffix in suffixes[-1:]] != [".bin"]:
         _text(table)
     else:
         with open_binary(path) as file:

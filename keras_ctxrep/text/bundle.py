@@ -373,8 +373,9 @@ def temporary_folder(path: str | Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     mark = f".{path.name}.{platform.node()}-"
     for folder in path.parent.glob(f"{glob.escape(mark)}*"):
-        process = folder.name.removeprefix(mark).partition("-")[0]
-        if process.isdecimal() and not _lives(int(process)):
+        process, _, random = folder.name.removeprefix(mark).partition("-")
+        # with another "-" it is a folder of the machine NODE-NUMBER
+        if process.isdecimal() and "-" not in random and not _lives(int(process)):
             _remove(folder, path)
     folder = Path(tempfile.mkdtemp(prefix=f"{mark}{os.getpid()}-", dir=path.parent))
     try:

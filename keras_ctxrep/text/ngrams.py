@@ -85,7 +85,13 @@ class KneserNey:
         return result
 
     def probability(self, context: Sequence[int], word: int) -> float:
-        """P(word | context), where the context is the `order - 1` preceding words."""
+        """P(word | context), where the context is the `order - 1` preceding words.
+
+        Raises:
+            ValueError: the context has fewer words.
+        """
+        if len(context) < self.order - 1:
+            raise ValueError(f"a context of {len(context)} words; order={self.order} needs {self.order - 1}")
         return float(self._probabilities(np.array([*context, word], "int64"))[-1])
 
     def perplexity(self, sentences: Iterable[Sequence[int] | np.ndarray]) -> float:

@@ -271,7 +271,8 @@ def test_a_vocabulary_longer_than_the_embedding(published, tiny):
 
 def test_paths(published, tmp_path):
     expected = google.read(published)[1]
-    for source in (published / "bert_model.ckpt", published / "bert_model.ckpt.index", str(published)):
+    prefix = published / "bert_model.ckpt"
+    for source in (prefix, f"{prefix}.index", f"{prefix}.data-00000-of-00001", str(published)):
         assert google.read(source)[1] == expected
     for path in published.glob("bert_model.ckpt*"):
         path.rename(path.with_name(path.name.replace("bert_model.ckpt", "model.ckpt-20")))

@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from keras_ctxrep import cli, tasks, train
+from keras_ctxrep import checkpoints, cli, tasks, train
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import huggingface
 from keras_ctxrep.models import bert, heads
@@ -361,6 +361,38 @@ def test_the_command(folder, tmp_path, capsys):
     assert "config.json: the option vocab_size is missing" in capsys.readouterr().err
 
 
+def test_the_command_keeps_nothing_of_an_earlier_model(folder, tmp_path):
+    out = tmp_path / "m"
+    out.mkdir()
+    for name in ("card.md", "run.json", "notes.txt"):
+        (out / name).write_text("of the earlier model")
+    state = out / "checkpoint" / "state.json"
+    state.parent.mkdir()
+    state.write_text(json.dumps({"format": checkpoints.CHECKPOINT}))
+    command = ["convert", str(folder), "--from", "huggingface", "--out", str(out)]
+    assert cli.main(command) == 0
+    assert {path.name for path in out.iterdir()} == {"bundle.json", "model.weights.h5", "vocab.txt", "notes.txt"}
+    assert train.load(out)[1].card == ""
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoint/mine.txt"])
+def test_the_command_keeps_a_checkpoint_that_is_not_of_a_run(folder, tmp_path, name):
+    """Such as the file of that name beside the checkpoints of TensorFlow 1."""
+    path = tmp_path / "m" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    assert cli.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("direction", [("--from", "huggingface"), ("--to", "huggingface")])
+def test_the_command_checks_its_output_before_it_reads(folder, tmp_path, capsys, direction):
+    (tmp_path / "file").write_text("mine")
+    (folder / "model.safetensors").unlink()
+    assert cli.main(["convert", str(folder), *direction, "--out", str(tmp_path / "file")]) == 1
+    assert f"{tmp_path / 'file'}: a file; name a folder" in capsys.readouterr().err
+
+
 def test_the_command_says_what_is_missing(tmp_path, tiny, capsys):
     write_folder(tmp_path / "hub", "BertModel", tiny.PIECES, architectures=["BertForMaskedLM"])
     assert cli.main(["convert", str(tmp_path / "hub"), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
@@ -431,6 +463,20 @@ def test_a_tokenizer_json_alone(folder, tiny):
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertJapaneseTokenizer"}))
     with pytest.raises(ValueError, match="tokenizer_class is 'BertJapaneseTokenizer'; one of BertTokenizer"):
         huggingface.read(folder)
+
+
+def test_a_tokenizer_named_in_config_json(tmp_path, tiny):
+    """As in cl-tohoku/bert-base-japanese, whose tokenizer_config.json does not name MeCab's tokenizer."""
+    folder = write_folder(tmp_path / "hub", "BertModel", tiny.PIECES, tokenizer_class="BertJapaneseTokenizer")
+    for options in (None, {"do_lower_case": False, "word_tokenizer_type": "mecab"}):
+        if options is not None:
+            (folder / "tokenizer_config.json").write_text(json.dumps(options))
+        with pytest.raises(
+            ValueError, match=r"hub/config\.json: the option tokenizer_class is 'BertJapaneseTokenizer'"
+        ):
+            huggingface.read(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    assert huggingface.read(folder)[1].vocab == tuple(tiny.PIECES)  # as in `transformers`, this one counts
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "added_tokens.json", "tokenizer_config.json"])
@@ -593,7 +639,7 @@ def test_the_toy_tagger():
         ("is_decoder", True, "the option is_decoder is True; only False"),
         ("add_cross_attention", True, "the option add_cross_attention is True"),
         ("pruned_heads", {"0": [1]}, "the option pruned_heads is {'0': .1.}; only {}"),
-        ("problem_type", "ranking", "problem_type is 'ranking'; only 'single"),
+        ("problem_type", "ranking", "problem_type is 'ranking'; only 'single_label_classification' or 'regression' or"),
         ("hidden_act", "gelu_fast", "hidden_act is 'gelu_fast'; one of gelu, gelu_new, gelu_pytorch_tanh, relu"),
         ("hidden_size", None, "the option hidden_size is missing"),
         ("hidden_size", 12.0, r"the option hidden_size is 12\.0; int of 1 or more"),
@@ -774,6 +820,16 @@ def test_a_crf_and_a_task_network_are_not_written(tmp_path, folder):
     for other, message in (({"head": {"crf": True}}, "reads a CRF"), ({"stack": {"kind": "lstm"}}, "a task network")):
         with pytest.raises(ValueError, match=message):
             huggingface.write(tmp_path / "out", model, replace(bundle, **other))
+
+
+@pytest.mark.parametrize("task", ["classify", "answer"])
+def test_pairs_need_two_segments(tmp_path, tiny, task):
+    size = bert.Config(len(tiny.PIECES), layers=1, width=8, heads=2, intermediate=8, max_positions=11, segments=1)
+    labels = ("a", "b") if task == "classify" else ()
+    bundle = Bundle("bert", task, asdict(size), 11, labels, vocab=tuple(tiny.PIECES), head={"dropout": 0.1})
+    huggingface.write(tmp_path, common.build(size, task, len(labels)), bundle)
+    with pytest.raises(ValueError, match=r"model\.safetensors: its options have one segment \(type_vocab_size\)"):
+        huggingface.read(tmp_path, pairs=True if task == "classify" else None)
 
 
 def test_pairs(tmp_path, tiny, capsys):

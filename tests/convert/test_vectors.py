@@ -85,6 +85,14 @@ def test_formats(name, written):
     np.testing.assert_allclose(out["sequence"][0], [ROWS["São"], MEAN], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("GoogleNews.bin.txt", text(ROWS)), ("wiki.bin.vec", text(ROWS, header=True)), ("x.BIN", binary(ROWS))],
+)
+def test_the_last_suffix_tells_text_from_binary(name, data, written):
+    assert vectors.read(written(data, name))[1].vocab == ("<UNK>", *ROWS)
+
+
 @pytest.mark.parametrize(("words", "lowercase"), [(["a", "é", "7"], True), (["a", "É"], False)])
 def test_lower_case_is_detected(words, lowercase, written):
     _, bundle = vectors.read(written(text({word: [1, 2, 3] for word in words})))

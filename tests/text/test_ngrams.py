@@ -89,6 +89,13 @@ def test_longer_contexts_help_on_text_with_order():
     assert first > second > third
 
 
+def test_a_context_that_is_too_short():
+    model = KneserNey([[3, 4]], 3, 5, BEGIN, END)
+    assert model.probability((2, 3, 3), 4) == model.probability((3, 3), 4)
+    with pytest.raises(ValueError, match="a context of 1 words; order=3 needs 2"):
+        model.probability((3,), 4)
+
+
 def test_order_zero():
     with pytest.raises(ValueError, match="order=0"):
         KneserNey([], 0, 4, BEGIN, END)

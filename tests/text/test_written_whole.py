@@ -92,6 +92,7 @@ def test_temporary_folders_of_others_stay(tmp_path):
     """Of a process that lives, of another machine, and of another path."""
     with bundles.temporary_folder(tmp_path / "model") as mine:
         others = {f".model.elsewhere-{2**22 + 1}-abc", f".models.{platform.node()}-{2**22 + 1}-abc"}
+        others.add(f".model.{platform.node()}-{2**22 + 1}-9-abc")  # of a machine whose name begins like ours
         for name in others:
             (tmp_path / name).mkdir()
         with bundles.temporary_folder(tmp_path / "model") as second:

@@ -97,7 +97,7 @@ def test_every_task_says_when_engines_agree():
 @pytest.mark.parametrize(
     "argv, message",
     [
-        (["predict", "{root}/missing"], "missing: no such file or folder"),
+        (["predict", "{root}/missing"], "missing: no such folder; as a published model: no published model"),
         (["tflite", "{root}/one.tflite", "--out", "{root}/x.tflite"], "name the model folder"),
         (["compare", "{root}/one", "{root}/regress.tflite", "--data", "{root}/rows.tsv"], "its task is 'regress'"),
     ],
