@@ -112,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 # module -> what installs it; else "tf"
 _EXTRAS = {"ai_edge_litert": "edge", "sklearn": "demo", "matplotlib": "plot", "grpc": "serving", "google": "serving"}
+# lines of a TensorFlow error that stand before its reason
+_NO_REASON = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", " ")
 
 
 def _message(error: Exception) -> str | None:
@@ -122,7 +124,8 @@ def _message(error: Exception) -> str | None:
     if isinstance(error, ValueError | OSError | RuntimeError | ImportError):
         return str(error)
     if type(error).__module__.partition(".")[0] == "tensorflow":
-        return f"TensorFlow: {type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        lines = (line for line in str(error).splitlines() if line.strip() and not line.startswith(_NO_REASON))
+        return f"TensorFlow: {type(error).__name__}: {next(lines, 'no reason given')}"
     return None
 
 

@@ -90,8 +90,9 @@ def run(
 def _emptied(out: Path) -> Path:
     if out.exists() and any(out.iterdir()) and not (out / MARKER).is_file():
         raise ValueError(f"{out}: not empty, and no earlier demo; choose another --out")
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
+    for entry in out.iterdir():  # not the folder itself, which may be a link, a mount, or the current one
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
     (out / MARKER).write_text("Each `ctxrep demo` replaces the contents of this folder.\n")
     return out
 

@@ -101,9 +101,8 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
 
     def build(self, variables):
         super().build(variables)
-        layers = [variable.path.partition("/")[0] for variable in variables]
-        self._variable_factors = [self.factors.get(layer, 1.0) for layer in layers]
-        self._variable_starts = [self.starts.get(layer, 0) for layer in layers]
+        self._variable_factors = [_of_layer(self.factors, variable, 1.0) for variable in variables]
+        self._variable_starts = [_of_layer(self.starts, variable, 0) for variable in variables]
 
     def _apply_weight_decay(self, trainable_variables):
         self._hook_calls["_apply_weight_decay"] += 1  # done by `update_step`, with half the memory traffic
@@ -301,6 +300,11 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
         grows = ops.equal(self.step_counter, self.dynamic_growth_steps - 1)
         self.step_counter.assign(ops.where(grows, 0, self.step_counter + 1))
         self.dynamic_scale.assign(ops.where(grows, 2 * scale, scale))
+
+
+def _of_layer(values, variable, default):
+    """The value of the outermost layer that has one, of the layers in a variable's path: "sequential/dense/kernel"."""
+    return next((values[name] for name in variable.path.split("/")[:-1] if name in values), default)
 
 
 def _where(condition, value):

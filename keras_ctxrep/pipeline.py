@@ -59,7 +59,7 @@ def dataset(
         start: batches left out at the beginning.
 
     Raises:
-        ValueError: there are no examples, or with `repeat` fewer than a batch.
+        ValueError: there are no examples, or with `repeat` fewer than a batch in the first epoch.
 
     >>> data = dataset([[1], [1, 2], [3]], lambda rows, rng: np.array([len(row) for row in rows]), 2)
     >>> [batch.tolist() for batch in data.as_numpy_iterator()]
@@ -105,7 +105,7 @@ def _batches(
                 yield from batches
         if not count:
             raise ValueError("no examples to train or evaluate on")
-        if repeat and count < batch_size:
+        if repeat and number == 0 and count < batch_size:  # later epochs may have fewer pairs by chance
             raise ValueError(f"{count} examples are fewer than one batch of {batch_size}: choose a smaller batch size")
         batches, pool = _cut(pool, batch_size, length, rng, not repeat)
         yield from batches

@@ -6,8 +6,10 @@ import sys
 from dataclasses import asdict
 
 import h5py
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_ctxrep import cli, tasks, train
 from keras_ctxrep.models import bert
@@ -143,6 +145,19 @@ def test_failures_are_one_line_and_exit_1(argv, message, models, tmp_path, capsy
     printed = capsys.readouterr()
     assert message in printed.err and printed.err.startswith("ctxrep: ") and printed.err.count("\n") == 1
     assert "Traceback" not in printed.err
+
+
+def test_an_error_in_a_graph_is_told_with_its_reason():
+    def rows():
+        yield [1.0]
+        raise OSError("text.txt: Input/output error")
+
+    data = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec((1,))).batch(1)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    with pytest.raises(tf.errors.OpError) as error:
+        model.fit(data.map(lambda x: (x, x)), shuffle=False, verbose=0)
+    assert cli._message(error.value) == "TensorFlow: UnknownError: OSError: text.txt: Input/output error"
 
 
 def test_predict_survives_every_line(tflite):

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -171,6 +172,22 @@ def test_a_folder_with_something_else_is_refused(tmp_path):
     with pytest.raises(ValueError, match="not empty, and no earlier demo"):
         demo.run(out=tmp_path)
     assert (tmp_path / "mine.txt").exists()
+
+
+@pytest.mark.parametrize("kind", ["the current folder", "a link"])
+def test_a_folder_that_cannot_be_removed_is_emptied(kind, tmp_path, monkeypatch):
+    folder = out = tmp_path / "demo"
+    (folder / "sub").mkdir(parents=True)
+    for path in (folder / demo.MARKER, folder / "report.html", folder / "sub" / "model.tflite"):
+        path.write_text("old")
+    if kind == "a link":
+        out = tmp_path / "link"
+        out.symlink_to(folder)
+    else:
+        monkeypatch.chdir(folder)
+        out = Path(".")
+    assert demo._emptied(out) == out
+    assert [path.name for path in folder.iterdir()] == [demo.MARKER]
 
 
 @pytest.mark.slow  # trains two taggers and converts one

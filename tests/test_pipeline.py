@@ -221,3 +221,10 @@ def test_too_few_examples():
         pipeline.dataset([], collate, 4)
     with pytest.raises(ValueError, match="3 examples are fewer than one batch of 4"):
         pipeline.dataset([[1]] * 3, collate, 4, repeat=True)
+
+
+def test_later_epochs_may_have_fewer_examples_than_a_batch():
+    """As of next-sentence pairs, whose number is random: what is left over is completed by the next epoch."""
+    data = pipeline.dataset(lambda epoch: [[epoch + 1]] * (4 if epoch == 0 else 3), collate, 4, seed=0, repeat=True)
+    batches = [sorted(row[0] for row in rows) for rows, _ in taken(data, 4)]
+    assert batches == [[1, 1, 1, 1], [2, 2, 2, 3], [3, 3, 4, 4], [4, 5, 5, 5]]

@@ -149,6 +149,15 @@ def test_factors_of_the_learning_rate(points):
         np.testing.assert_allclose(slowed, 0.25 * plain, atol=2e-7)
 
 
+def test_factors_and_starts_in_a_sequential_model():
+    """Its weights are called sequential/head/kernel."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dense(1, name="head")])
+    optimizer = train.AdamW(factors={"head": 0.25}, starts={"head": 2})
+    optimizer.build(model.trainable_variables)
+    assert optimizer._variable_factors == [1.0, 1.0, 0.25, 0.25]
+    assert optimizer._variable_starts == [0, 0, 2, 2]
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_layer_starts_as_with_a_new_optimizer(rng, sparse):
     """Until then nothing of it changes, and its gradient is not part of the norm."""

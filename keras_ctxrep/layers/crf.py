@@ -29,6 +29,9 @@ class CRF(keras.layers.Layer):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
+        # XLA cannot differentiate the loss's loop, whose number of steps it does not know; where there is a GPU,
+        # Keras' jit_compile="auto" is XLA
+        self.supports_jit = keras.backend.backend() != "tensorflow"
 
     def compute_mask(self, inputs, previous_mask):
         return None  # the mask is passed explicitly

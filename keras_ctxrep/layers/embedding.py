@@ -18,12 +18,17 @@ def take_rows(weight, ids):
     return ops.take(weight, ids, axis=0)
 
 
+def _whole(ids):
+    """Ids as int32 or int64: those of a `keras.Sequential` without an Input are float32."""
+    return ids if keras.backend.standardize_dtype(ids.dtype) in ("int32", "int64") else ops.cast(ids, "int32")
+
+
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class Embedding(keras.layers.Embedding):
     """`keras.layers.Embedding` whose cost does not depend on the size of the table.
 
     Call:
-        inputs: int32 (...), each at least 0.
+        inputs: int32 (...), each at least 0; other numbers are cast, as by Keras.
 
     Returns: float32 (..., D).
 
@@ -32,7 +37,7 @@ class Embedding(keras.layers.Embedding):
     """
 
     def call(self, inputs):
-        return ops.cast(take_rows(self.embeddings, inputs), self.compute_dtype)
+        return ops.cast(take_rows(self.embeddings, _whole(inputs)), self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -40,7 +45,7 @@ class ReversibleEmbedding(keras.layers.ReversibleEmbedding):
     """`keras.layers.ReversibleEmbedding` whose cost, unless reversed, does not depend on the size of the table.
 
     Call:
-        inputs: int32 (...), each at least 0; or with `reverse` float32 (..., D).
+        inputs: int32 (...), each at least 0, other numbers are cast, as by Keras; or with `reverse` float32 (..., D).
         reverse: compute logits over the rows of the table.
 
     Returns: float32 (..., D), or with `reverse` (..., V).
@@ -52,4 +57,4 @@ class ReversibleEmbedding(keras.layers.ReversibleEmbedding):
     def call(self, inputs, reverse=False):
         if reverse:
             return super().call(inputs, reverse=True)
-        return ops.cast(take_rows(self.embeddings, inputs), self.compute_dtype)
+        return ops.cast(take_rows(self.embeddings, _whole(inputs)), self.compute_dtype)

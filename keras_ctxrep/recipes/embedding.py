@@ -47,13 +47,15 @@ def embed(
     Returns: the number of sentences.
 
     Raises:
-        TypeError: there is no such option.
+        TypeError: there is no such option, or one string instead of sentences.
         ValueError: another file suffix, a sentence longer than a BERT reads, or an option that the model does not have.
 
     Warns:
         UserWarning: "mix" is asked of a model that has not learned one.
     """
     chosen = Embedding.of(given, "embed")
+    if isinstance(sentences, str):
+        raise TypeError(f"sentences={sentences[:60]!r}: one string; give a list of sentences, or the lines of a file")
     out = Path(out)
     if out.suffix not in (".npz", ".hdf5", ".h5"):
         raise ValueError(f"{out}: the name must end in .npz or .hdf5")

@@ -61,11 +61,11 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert",
     """
     out, settings = Path(out), Preparation.of(options, "prepare")
     _check(family, corpus, out, settings)
+    initial = None if settings.init is None else bundles.load(settings.init)
     run = Run.of("prepare", settings, family=family, corpus=[Path(path) for path in corpus], made=[__version__, UNIT])
     finished = _finished(out, run.identity)
     if finished is not None:
         return finished
-    initial = None if settings.init is None else bundles.load(settings.init)
     held, read = held_out(corpus, settings.valid, settings.seed)
     plan = (_bert if family == "bert" else _elmo)(settings, initial, corpus, read, held)
     maker = Maker(out, run.identity, plan.copies, plan.examples)

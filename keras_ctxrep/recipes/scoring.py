@@ -193,8 +193,11 @@ def score_sentences(
         and of <S>, w1 .. wn, in nats; "perplexity": exp of their mean over both directions and n+1 words, negative}.
 
     Raises:
+        TypeError: one string instead of sentences.
         ValueError: the folder is no language model.
     """
+    if isinstance(sentences, str):
+        raise TypeError(f"sentences={sentences[:60]!r}: one string; give a list of sentences, or the lines of a file")
     model, bundle = train.load(folder)
     if bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; sentences are scored by an ELMo language model")

@@ -179,3 +179,15 @@ def test_saved_and_loaded(layer, logits, tmp_path):
     batch = {"logits": logits, "mask": MASK}
     assert np.array_equal(loaded(batch)["tags"], model(batch)["tags"])
     assert np.array_equal(loaded.get_layer("crf").transitions, layer.transitions)
+
+
+def test_a_plain_compile_does_not_choose_xla(rng):
+    """With XLA, as Keras chooses it where there is a GPU, the gradient of the loss could not be compiled."""
+    inputs, crf = {"x": keras.Input((None, 2), name="x"), "mask": keras.Input((None,), name="mask")}, CRF()
+    logits = keras.layers.Dense(C)(inputs["x"])
+    model = keras.Model(inputs, {"logits": logits, "tags": crf(logits, mask=inputs["mask"])})
+    with pytest.warns(UserWarning, match="jit_compile"):
+        model.compile("sgd", {"logits": crf.loss}, jit_compile=True)
+    assert model.jit_compile is False
+    x = {"x": rng.normal(size=(B, T, 2)), "mask": np.ones((B, T))}
+    assert np.isfinite(model.fit(x, {"logits": np.zeros((B, T), np.int32)}, verbose=0).history["loss"][0])

@@ -60,6 +60,12 @@ def test_the_vector_of_a_sentence(arrays, folder):
         np.testing.assert_allclose(array, outputs["pooled"][0] if "pooled" in outputs else top.mean(0), atol=1e-6)
 
 
+def test_one_string_is_not_its_characters(folder, tmp_path):
+    with pytest.raises(TypeError, match=r"sentences='text\.txt': one string; give a list of sentences"):
+        recipes.embed(folder, "text.txt", tmp_path / "a.npz")
+    assert not (tmp_path / "a.npz").exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -314,6 +314,13 @@ def test_text_that_cannot_be(corpus, tmp_path):
         prepare(tmp_path / "lines.txt", tmp_path / "out", **options)
 
 
+@pytest.mark.parametrize("content", ["{", "{}", "[]"])
+def test_a_damaged_model_to_start_from(content, corpus, tmp_path):
+    (tmp_path / "bundle.json").write_text(content)
+    with pytest.raises(ValueError, match=r"bundle\.json is damaged"):
+        recipes.prepare([corpus], tmp_path / "out", init=tmp_path)
+
+
 def test_folders_that_do_not_fit(prepared, corpus, tmp_path):
     with pytest.raises(ValueError, match="prepared: prepared for bert; run `ctxrep prepare elmo`"):
         pretrain("elmo", prepared, tmp_path / "out")

@@ -337,3 +337,8 @@ def test_a_sentence_without_pieces_among_the_worst(folders, tmp_path):
     shown = {example["source"].rpartition(":")[2]: example for example in scores["worst"]}
     assert scores["examples"] == 2 and shown["1"]["answer"] == "no words in this text"
     assert shown["1"]["expected"] == "\u200b/B-X \u200b/I-X"
+
+
+def test_one_string_is_not_its_characters():
+    with pytest.raises(TypeError, match="sentences='a text': one string; give a list of sentences"):
+        list(recipes.score_sentences("no folder", "a text"))
