@@ -273,10 +273,11 @@ def running_text(
 
     def text() -> Iterator[list[str]]:
         for number in itertools.count() if epochs is None else range(epochs):
-            document: list[str] = []
+            words = False
             for document in documents(number):
+                words = words or any(map(_split, document))
                 yield document
-            if not document:
+            if not words:
                 raise ValueError("no text to train or evaluate on")
 
     def batches() -> Iterator[list[BpttSegment]]:

@@ -127,6 +127,14 @@ VOCABULARY = Vocabulary(["<S>", "</S>", "<UNK>", "a", "b", "c"])
 FEATURES = CharacterFeatures(max_length=3, max_characters=5)
 
 
+def test_running_text_without_a_word():
+    documents = [["\u200b", "\u200b\u200b"], ["\u200b"]]
+    for epochs in (None, 1):
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="no text to train or evaluate on"):
+            data = pipeline.running_text(FEATURES, VOCABULARY, lambda epoch: documents, 2, 3, epochs=epochs)
+            next(iter(data))
+
+
 def text(epoch):
     """Another order of the documents in the second epoch, with a sentence without a word."""
     documents = [["a b", "c"], ["\u200b", "b b a c"]]

@@ -262,10 +262,11 @@ class StaticFeatures(_WordRows):
             return np.array([self._ids.get(word, 1) for word in words], np.int32)
         if len(self._rows) > 100_000:
             self._rows.clear()
+        rows = []
         for word in words:
-            if word not in self._rows:
-                self._rows[word] = self._subwords(word, *self.ngrams)
-        rows = [self._rows[word] for word in words]
+            if (row := self._rows.get(word)) is None:  # read once: another thread may empty the cache
+                row = self._rows[word] = self._subwords(word, *self.ngrams)
+            rows.append(row)
         ids = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
         for filled, row in zip(ids, rows, strict=True):
             filled[: len(row)] = row
