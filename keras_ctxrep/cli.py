@@ -144,7 +144,7 @@ def _published(args: argparse.Namespace) -> None:
     """Replaces the names of published models by their folders in the cache."""
     for option in ("folder", "artifact", "teacher", "encoder", "init", "extra_embeddings"):
         name = getattr(args, option, None)
-        if name is not None and name != WORDS and not os.path.exists(name):
+        if name not in (None, WORDS) and not name.endswith(".tflite") and not os.path.exists(name):
             from keras_ctxrep import zoo
 
             setattr(args, option, str(zoo.find(name)))

@@ -93,7 +93,7 @@ def test_help_is_quick_and_needs_no_tensorflow():
         ["train", "--data", "a", "--dev", "b", "--encoder", "c", "--out", "d", "--patience", "0"],
         ["tflite", "a", "--out", "b.tflite", "--lengths", "8,x"],
         ["tflite", "a", "--out", "b.tflite", "--quantize", "int3"],
-        ["predict", "a", "--threads", "2"],
+        ["predict", ".", "--threads", "2"],
         ["predict", "a.tflite", "--threads", "0"],
     ],
 )
