@@ -17,7 +17,7 @@ from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import elmo
 from keras_ctxrep.options import Embedding
 from keras_ctxrep.text.bundle import Bundle, written_whole
-from keras_ctxrep.text.features import CharacterFeatures, Reads, Row, WordPieceFeatures
+from keras_ctxrep.text.features import CharacterFeatures, Reads, Row, WordPieceFeatures, check_sentences
 from keras_ctxrep.text.tokens import Characters, read_vocab
 
 
@@ -54,8 +54,7 @@ def embed(
         UserWarning: "mix" is asked of a model that has not learned one.
     """
     chosen = Embedding.of(given, "embed")
-    if isinstance(sentences, str):
-        raise TypeError(f"sentences={sentences[:60]!r}: one string; give a list of sentences, or the lines of a file")
+    check_sentences(sentences)
     out = Path(out)
     if out.suffix not in (".npz", ".hdf5", ".h5"):
         raise ValueError(f"{out}: the name must end in .npz or .hdf5")

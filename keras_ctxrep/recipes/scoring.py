@@ -16,7 +16,7 @@ from keras_ctxrep.recipes.targets import Data, fitting
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle, written_whole
 from keras_ctxrep.text.corpus import documents
-from keras_ctxrep.text.features import WordPieceFeatures
+from keras_ctxrep.text.features import WordPieceFeatures, check_sentences
 from keras_ctxrep.text.pretraining import (
     Masking,
     Vocabulary,
@@ -196,8 +196,7 @@ def score_sentences(
         TypeError: one string instead of sentences.
         ValueError: the folder is no language model.
     """
-    if isinstance(sentences, str):
-        raise TypeError(f"sentences={sentences[:60]!r}: one string; give a list of sentences, or the lines of a file")
+    check_sentences(sentences)
     model, bundle = train.load(folder)
     if bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; sentences are scored by an ELMo language model")

@@ -6,7 +6,7 @@ The classes work in two steps, so that a pipeline can bucket by length in betwee
 `Row` of at most `max_length` tokens, `collate` pads rows to a batch. Calling the object does both.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
@@ -82,6 +82,12 @@ def check_texts(texts: Sequence[str | Sequence[str]]) -> None:
         )
         remedy = "" if isinstance(texts, str) else " (a symbolic tensor of tf.data.Dataset.map has no text yet)"
         raise TypeError(f"{what}{remedy}; give a list of texts")
+
+
+def check_sentences(sentences: Iterable[str]) -> None:
+    """Raises a TypeError for one string, which is an iterable of its characters; sentences may be read lazily."""
+    if isinstance(sentences, str):
+        raise TypeError(f"sentences={sentences[:60]!r}: one string; give a list of sentences, or the lines of a file")
 
 
 class _WordRows:
