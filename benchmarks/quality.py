@@ -12,8 +12,9 @@ the same tasks from the BERT that comes with the package, and from random weight
 and one of the first two.
 "spans": semantic roles and coreference of pronouns, with the first three of these and with both BERTs, fine-tuned.
 "quantized": `--minilm` fine-tuned on fewer rows, and .tflite files of it; "int8" is calibrated on training rows.
-"students": bert_2_128_2 fine-tuned from random weights, the BERT that comes with the package, the same small size
-distilled from that, with further rows whose labels are the teacher's, and its int8 file.
+"students": bert_2_128_2, which begins with projected token vectors of the BERT that comes with the package, fine-tuned;
+`--minilm` fine-tuned; that small size distilled from it, with texts whose labels are the teacher's, further rows of
+SST-2 and the sentences of the roles for WNUT-17; and its int8 file.
 
 One engine runs at a time, and they take turns. Each run is a line of `--out`, and those that are there are not run
 again; `--table` only prints them as Markdown, as docs/results.md has them. CPU seconds, of all threads, feel less of
@@ -95,7 +96,7 @@ STUDENTS = {
     "SST-2": Task("classify", ("accuracy",), 8000, 64, 32, 1e-3, 3),
     "WNUT-17": Task("tag", ("span_f1",), 3394, 128, 16, 1e-3, 6),
 }
-STUDENT, STUDENT_EPOCHS, UNLABELLED = "bert_2_128_2", 4, 32000  # epochs times those of the teacher; rows at most
+STUDENT, UNLABELLED, PLAIN_EPOCHS = "bert_2_128_2", 32000, 4  # rows at most; epochs times those of the distilled
 SETTINGS = {
     "finetuned": FINETUNED, "pretrained": PRETRAINED, "context": CONTEXT, "spans": SPANS, "students": STUDENTS,
     "quantized": QUANTIZED,
@@ -133,6 +134,9 @@ def write_rows(data: Path, folder: Path) -> None:
     train_set, test_set = read("semantic_roles", "srl_ewt/{}.conll", "train", "dev")
     train_set = _with_all_tags_first(train_set)  # what is held out has no tag of its own
     _write(folder, "roles", train_set[:-DEV], train_set[-DEV:], test_set)
+    sentences = dict.fromkeys(example.words for example in train_set)
+    lines = [json.dumps({"words": words}, ensure_ascii=False) for words in sentences]
+    (folder / "roles-sentences.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
     train_set, test_set = read("coreference", "gap_coref/gap-{}.tsv", "development", "validation")
     _write(folder, "pronouns", train_set[DEV:], train_set[:DEV], test_set)
     train_set, test_set = (list(_senses(data / "coarsewsd20" / "bank", part)) for part in ("train", "test"))
@@ -191,15 +195,15 @@ def ours(
     out: Path,
     seed: int,
     keep: Path | None = None,
-    recipe: str = "finetune",
+    teacher: Path | None = None,
     **kwargs,
 ) -> dict:
     """The figures on `test` and the seconds, of all but the test and of training.
 
     Args:
-        encoder: a model folder; to distill from, the teacher's.
+        encoder: a model folder.
         keep: a folder for the model.
-        recipe: "finetune" or "distill".
+        teacher: a model folder to distill from; None: fine-tuning.
     """
     import keras
 
@@ -207,10 +211,10 @@ def ours(
 
     keras.backend.clear_session()
     begin, cpu = time.monotonic(), time.process_time()
-    if recipe == "finetune":
+    if teacher is None:
         run = partial(recipes.finetune, rows, dev, encoder, out, task=task.kind)
     else:
-        run = partial(recipes.distill, encoder, rows, dev, out)
+        run = partial(recipes.distill, teacher, rows, dev, out, encoder)
     history = run(
         max_length=task.max_length,
         batch_size=task.batch_size,
@@ -251,15 +255,12 @@ def exported(task: Task, model: Path, form: str, rows: Path, test: Path) -> dict
     return {"figures": {name: scores[name] for name in task.figures}, "bytes": file.stat().st_size}
 
 
-def fresh(out: Path) -> str:
-    """An encoder of a student's size with the vocabulary of the shipped BERT and random weights."""
+def beginning(out: Path) -> str:
+    """An encoder of a student's size with the vocabulary of the shipped BERT and its token vectors, projected."""
     from keras_ctxrep import train
-    from keras_ctxrep.models import bert
+    from keras_ctxrep.recipes import distilling
 
-    _, bundle = train.load(SHIPPED)
-    config = asdict(bert.SIZES[STUDENT]) | {"vocabulary_size": len(bundle.vocab)}
-    bundle = replace(bundle, task="embed", config=config)
-    train.save(out, train.build(bundle), bundle)
+    train.save(out, *distilling.student(*train.load(SHIPPED), STUDENT))
     return str(out)
 
 
@@ -492,19 +493,16 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
     def student(engine: str, name: str, files: dict[str, Path], seed: int) -> dict:
         task, dev, test, out = STUDENTS[name], files["dev"], files["test"], folder / "out"
         teacher, distilled = (folder / "models" / f"{model}-{name}-{seed}" for model in ("teacher", "distilled"))
-        longer = replace(task, epochs=STUDENT_EPOCHS * task.epochs)
+        made["start"] = made.get("start") or beginning(folder / "start")
+        if engine == "teacher":
+            return ours(FINETUNED[name], files["rows"], dev, test, args.minilm, out, seed, keep=teacher, dropout=0.1)
         if engine == "distilled, int8":
             return exported(task, distilled, "int8", files["rows"], test)
-        if engine == "teacher":
-            return ours(task, files["rows"], dev, test, SHIPPED, out, seed, keep=teacher, dropout=0.1)
         if engine == "plain":
-            made["fresh"] = made.get("fresh") or fresh(folder / "fresh")
-            return ours(longer, files["rows"], dev, test, made["fresh"], out, seed, from_scratch=True, dropout=0.1)
-        kwargs: dict[str, Any] = {"size": STUDENT, "keep": distilled, "recipe": "distill", "dropout": 0.1}
-        if files["rest"].stat().st_size > 1:
-            kwargs["unlabelled"] = files["rest"]
-            longer = task
-        return ours(longer, files["rows"], dev, test, str(teacher), out, seed, **kwargs)
+            task = replace(task, epochs=PLAIN_EPOCHS * task.epochs)
+            return ours(task, files["rows"], dev, test, made["start"], out, seed, dropout=0.1)
+        kwargs = {"teacher": teacher, "unlabelled": files["rest"], "keep": distilled, "dropout": 0.1}
+        return ours(task, files["rows"], dev, test, made["start"], out, seed, **kwargs)
 
     def run(engine: str, part: str, name: str, files: dict[str, Path], seed: int) -> dict:
         task, rows, test, out = SETTINGS[part][name], files["rows"], files["test"], folder / "out"
@@ -535,17 +533,20 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
             for name, task in settings.items():
                 every, dev, test = (folder / f"{name}-{what}.jsonl" for what in ("train", "dev", "test"))
                 lines = every.read_text("utf-8").split("\n")
+                more = lines[task.rows :]
+                if name == "WNUT-17":
+                    more = (folder / "roles-sentences.jsonl").read_text("utf-8").split("\n")
                 rows, few = folder / f"{part}-{name}.jsonl", folder / f"{name}-few.jsonl"
                 rest = folder / f"{part}-{name}-rest.jsonl"
                 for path, part_lines in (
                     (rows, lines[: task.rows]),
                     (few, lines[:32]),
-                    (rest, lines[task.rows : task.rows + UNLABELLED]),
+                    (rest, more[:UNLABELLED]),
                 ):
                     path.write_text("\n".join(part_lines).rstrip("\n") + "\n", "utf-8")
                 files = {"rows": rows, "dev": dev, "test": test, "few": few, "rest": rest}
                 for engine in ENGINES[part]:
-                    if (engine == "BERT" or part == "quantized") and not args.minilm:
+                    if (engine == "BERT" or part in ("quantized", "students")) and not args.minilm:
                         continue
                     about = {"part": part, "task": name, "engine": engine, "seed": seed, "settings": asdict(task)}
                     about["settings"]["figures"] = list(task.figures)  # as JSON has them
