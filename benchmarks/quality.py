@@ -90,7 +90,7 @@ PRETRAINED = {
     name: replace(task, learning_rate=0.0, batch_size=16, epochs=EPOCHS[name]) for name, task in FINETUNED.items()
 }
 RATES = {"random weights": 5e-4, "shipped BERT": 3e-4}  # of "pretrained"
-QUANTIZED_ROWS = {"SST-2": 4000, "MRPC": 2000, "WNUT-17": 2000, "SQuAD": 1000}
+QUANTIZED_ROWS = {"SST-2": 4000, "MRPC": 2000, "WNUT-17": 2000, "SQuAD": 2000}
 QUANTIZED = {name: replace(FINETUNED[name], rows=rows) for name, rows in QUANTIZED_ROWS.items()}
 STUDENTS = {
     "SST-2": Task("classify", ("accuracy",), 8000, 64, 32, 1e-3, 3),

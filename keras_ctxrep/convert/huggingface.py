@@ -367,7 +367,7 @@ def _tensors(folder: Path) -> tuple[Path, dict[str, Stored]]:
     for name, opened in ((WEIGHTS, _safetensors), (PICKLED, _pickled)):
         path, index = folder / name, folder / f"{name}.index.json"
         if path.is_file():
-            return path, opened(path)
+            return path, opened(_whole(path))
         if index.is_file():
             return index, _sharded(index, opened)
     raise ValueError(f"{folder}: no {WEIGHTS} in it, and no {PICKLED}; nor {WEIGHTS}.index.json, of shards")
@@ -381,7 +381,7 @@ def _sharded(index: Path, opened) -> dict[str, Stored]:
             raise ValueError(f"{index}: {file!r} is not the name of a file in its folder")
         if not (index.parent / file).is_file():
             raise ValueError(f"{index.parent / file}: missing; {index.name} names it")
-    stored, shards = {}, {file: opened(index.parent / file) for file in files}
+    stored, shards = {}, {file: opened(_whole(index.parent / file)) for file in files}
     for name, file in shard_of.items():
         if name not in shards[file]:
             raise ValueError(f"{index.parent / file}: {name} is not in it, though {index.name} says so")
@@ -392,6 +392,14 @@ def _sharded(index: Path, opened) -> dict[str, Stored]:
                 f"{index.parent / file}: left over, for {index.name} does not name them: {', '.join(sorted(rest)[:6])}"
             )
     return stored
+
+
+def _whole(path: Path) -> Path:
+    """The path; raises a ValueError for what git leaves in place of a large file where git-lfs is not installed."""
+    with open(path, "rb") as file:
+        if file.read(24).startswith(b"version https://git-lfs."):
+            raise ValueError(f"{path}: a pointer of Git LFS, not the file itself; run `git lfs pull` in its folder")
+    return path
 
 
 def _safetensors(path: Path) -> dict[str, Stored]:

@@ -720,6 +720,14 @@ def test_files_that_are_cut(folder, cut):
         huggingface.read(folder)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_pointers_of_git_lfs(folder, name):
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 90000000\n")
+    with pytest.raises(ValueError, match=rf"{re.escape(name)}: a pointer of Git LFS, not the file itself; run `git l"):
+        huggingface.read(folder)
+
+
 def test_files_that_are_missing(folder, tmp_path):
     with pytest.raises(ValueError, match="nothing: no such folder"):
         huggingface.read(tmp_path / "nothing")
