@@ -68,7 +68,7 @@ def embed(
     with written_whole(out) as path, _array_writer(path) as write:
         for sentence, words, layers, pooled in _vectors(model, bundle, sentences, split, chosen):
             if split and len(words) < len(split(sentence)):
-                raise ValueError(f"a word without pieces: {sentence[:60]!r}")
+                raise ValueError(f"sentence {count + 1}: a word without pieces: {sentence[:60]!r}")
             if chosen.layers == "pooled":
                 array = pooled
             else:
@@ -142,12 +142,14 @@ def _vectors(
 ) -> Iterator[tuple[str, list[int], np.ndarray, np.ndarray]]:
     """As `vectors`, with a vector of each sentence, (D,): the pooled output, or the mean of the top over the pieces."""
     features, run = _layers(model, bundle, chosen.carry_state, chosen.cache)
-    sentences = iter(sentences)
+    sentences, done = iter(sentences), 0
     while batch := list(islice(sentences, chosen.batch_size)):
         rows = features.encode([split(sentence) for sentence in batch] if split else batch)
-        for sentence, row in zip(batch, rows, strict=True):
+        for number, row in enumerate(rows):
             if row.truncated:
-                raise ValueError(f"longer than the {bundle.max_length} tokens this model reads: {sentence[:60]!r} ...")
+                place, text = f"sentence {done + number + 1}", batch[number][:60]
+                raise ValueError(f"{place}: longer than the {bundle.max_length} tokens this model reads: {text!r} ...")
+        done += len(batch)
         layers, pooled = run(rows)  # (N, B, T, D)
         for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):
             positions = {number: at for number, at in enumerate(features.positions(row)) if at is not None}

@@ -1,5 +1,6 @@
 """What `embed` writes: a choice of layers, number formats, vectors of words and of sentences."""
 
+import re
 from dataclasses import asdict
 
 import keras
@@ -63,6 +64,19 @@ def test_the_vector_of_a_sentence(arrays, folder):
 def test_one_string_is_not_its_characters(folder, tmp_path):
     with pytest.raises(TypeError, match=r"sentences='text\.txt': one string; give a list of sentences"):
         recipes.embed(folder, "text.txt", tmp_path / "a.npz")
+    assert not (tmp_path / "a.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("red " * 20, "sentence 4: longer than the 16 tokens this model reads: 'red red red"),
+        ("red \u0000", "sentence 4: a word without pieces: 'red "),
+    ],
+)
+def test_a_sentence_that_is_refused_is_named(text, message, folder, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        recipes.embed(folder, [*SENTENCES, text], tmp_path / "a.npz", words=True, batch_size=2)
     assert not (tmp_path / "a.npz").exists()
 
 
