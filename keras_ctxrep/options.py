@@ -13,6 +13,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any, Self
 
 QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tflite files
@@ -101,8 +102,9 @@ def check_type(name: str, value: Any, expected: Any) -> None:
     kinds = tuple(typing.get_origin(kind) or kind for kind in typing.get_args(expected) or (expected,))
     wider = {int: numbers.Integral, float: numbers.Real}
     accepted = tuple(wider.get(kind, kind) for kind in kinds)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in kinds):
-        names = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+    characters = isinstance(value, str) and str not in kinds  # which a Sequence accepts
+    if not isinstance(value, accepted) or characters or (isinstance(value, bool) and bool not in kinds):
+        names = " or ".join("a list" if kind is Sequence else kind.__name__ for kind in kinds if kind is not NoneType)
         raise TypeError(f"{name}={value!r}: must be {names}")
 
 

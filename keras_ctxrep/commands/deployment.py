@@ -66,6 +66,8 @@ def _tflite(args: argparse.Namespace) -> None:
     values = given(args)
     if "web" not in values and ("out" not in values or "litertjs" in values):
         raise Usage("tflite: --out FILE.tflite or --web FOLDER is needed; --litertjs is for --web")
+    if "max_drop" in values and "data" not in values:
+        raise Usage("tflite: --max-drop is for --data")
     names = ("folder", "out", "data", "lengths", "web", "litertjs")
     folder, out, data, lengths, web, litertjs = (values.pop(name, None) for name in names)
     if web is not None:
@@ -77,7 +79,8 @@ def _tflite(args: argparse.Namespace) -> None:
                 raise ValueError(f"{folder}: it is converted already; leave out {named}")
             print(_page(page.write(folder, web, litertjs)))
             return
-    picture = pathlib.Path(out or f"{web}".rstrip(os.sep) + ".tflite").with_suffix(".layers.png")
+    name = pathlib.Path(out or f"{web}".rstrip(os.sep) + ".tflite")
+    picture = name.with_suffix(".layers.png")
     if values.get("explain"):
         from keras_ctxrep.drawing import check_drawable
 
@@ -86,7 +89,7 @@ def _tflite(args: argparse.Namespace) -> None:
         print("converting in a subprocess: about ten seconds for a small model", file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         file = out or pathlib.Path(scratch) / page.MODEL
-        result = acceptance.export(folder, file, options.Tflite(**values), lengths, data, report=_explained(picture))
+        result = acceptance.export(folder, file, options.Tflite(**values), lengths, data, _explained(picture), name)
         print(f"{out or 'the model'}: {result.path.stat().st_size / 1e6:.2f} MB")
         if result.kept:
             print(f"in float32: {', '.join(result.kept)}")

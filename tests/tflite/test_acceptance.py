@@ -96,6 +96,16 @@ def test_a_file_beyond_the_bound_is_put_aside(name, figure, folder, data, broken
     assert [path.name for path in tmp_path.iterdir()] == ["m.tflite"]
 
 
+def test_a_page_beyond_the_bound(folder, data, broken, tmp_path, capsys):
+    """The file of a page has no name of its own; where the message says, it is kept."""
+    arguments = ["tflite", str(folder), "--web", str(tmp_path / "page"), "--quantize", "dynamic", "--lengths", "40"]
+    assert cli.main([*arguments, "--data", str(data / "labelled.tsv")]) == 1
+    kept = tmp_path / "page.rejected.tflite"
+    assert f"The file is kept as {kept}. " in capsys.readouterr().err and list(tmp_path.iterdir()) == [kept]
+    assert cli.main([*arguments, "--data", str(data / "labelled.tsv"), "--max-drop", "100"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["page"]
+
+
 def test_the_layer_that_costs_most(folder, data, broken, tmp_path, capsys):
     """It heads the table and the picture, and is the one that stays float32."""
     out = tmp_path / "m.tflite"
@@ -142,6 +152,11 @@ def test_a_saved_model_cites_the_figures(folder, data, tmp_path, capsys):
     "model, examples, message",
     [
         ("one", [Example("the cat", "no"), Example("\u200b", "no", source="f:3")], "f:3: no words"),
+        (
+            "one",
+            [Example("the cat", "no"), Example("rain", "maybe", source="f:3")],
+            "f:3: label 'maybe' is not one of no",
+        ),
         ("one", [Example("the cat", "no", "she", source="f:2")], "f:2: a pair of texts; .*one reads one text"),
         ("two", [Example("the cat", "no", source="f:2")], "f:2: one text; .*two reads a pair"),
     ],
@@ -169,3 +184,40 @@ def test_calibration_skips_texts_without_words(tmp_path):
     train.save(tmp_path / "m", train.build(bundle), bundle)
     (tmp_path / "t.txt").write_text("the cat\n\u200b\nrain\n")
     assert quantize.convert(tmp_path / "m", tmp_path / "m.tflite", "int8", calibrate=[tmp_path / "t.txt"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [("the cat\tshe ran\nrain\n", r"t\.txt:2: a pair has one tab"), ("\n", r"t\.txt: no text in it that the model re")],
+)
+def test_calibration_texts_are_read_before_the_conversion(tiny_model, monkeypatch, tmp_path, texts, message):
+    monkeypatch.setattr(quantize, "float_model", None)
+    train.save(tmp_path / "m", *tiny_model("classify", pair=True))
+    (tmp_path / "t.txt").write_text(texts)
+    with pytest.raises(ValueError, match=message):
+        quantize.convert(tmp_path / "m", tmp_path / "m.tflite", "int8", calibrate=[tmp_path / "t.txt"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"calibrate": "t.txt"}, r"calibrate='t\.txt': must be a list"),
+        ({"keep_float": "pooler"}, "keep_float='pooler': must be a list"),
+    ],
+)
+def test_one_string_is_no_list(folder, tmp_path, given, message):
+    with pytest.raises(TypeError, match=message):
+        quantize.convert(folder, tmp_path / "m.tflite", "int8", **given)
+    with pytest.raises(TypeError, match=message):
+        Tflite(**given)
+
+
+def test_what_is_refused_before_the_conversion(folder, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(quantize, "float_model", None)
+    (tmp_path / "m.tflite").mkdir()
+    arguments = ["tflite", str(folder), "--out", str(tmp_path / "m.tflite")]
+    assert cli.main(arguments) == 1
+    assert f"{tmp_path / 'm.tflite'}: a folder; name a file" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([*arguments, "--max-drop", "2"])
+    assert "--max-drop is for --data" in capsys.readouterr().err

@@ -71,6 +71,13 @@ def test_the_default_length_is_that_of_the_model(folders, tflite_in_process, tmp
     assert [graph.tensors[index].shape.tolist() for index in graph.outputs] == [[1, 8]]
 
 
+def test_a_pretraining_model_is_its_encoder(tiny_model, tflite_in_process, tmp_path):
+    bundle = replace(tiny_model("embed")[1], task="pretrainer")
+    train.save(tmp_path / "pretrained", train.build(bundle), bundle)
+    path = quantize.convert(tmp_path / "pretrained", tmp_path / "m.tflite", "none", (40,), mediapipe=True)
+    assert bundles.load(path).task == "embed" and len(runtime.load(path)(["the cat"])[0]["vector"]) == 8
+
+
 def test_one_length(folders, tflite_in_process, tmp_path):
     with pytest.raises(ValueError, match=r"lengths=\[16, 40\]: MediaPipe reads files of one length"):
         quantize.convert(folders / "embed", tmp_path / "m.tflite", "none", (16, 40), mediapipe=True)

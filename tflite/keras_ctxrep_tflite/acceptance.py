@@ -1,6 +1,6 @@
 """Exports that are measured on labelled or plain texts before they are accepted, and what each layer costs."""
 
-import os
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_ctxrep import tasks
 from keras_ctxrep.options import Tflite
-from keras_ctxrep.text.bundle import TFLITE_FIGURES, Bundle
+from keras_ctxrep.text.bundle import TFLITE_FIGURES, Bundle, written_whole
 from keras_ctxrep_tflite import calibration, compare, quantize, runtime, weights
 
 EXPLAINED = 200  # examples that each layer is measured on
@@ -43,6 +43,7 @@ def export(
     lengths: Sequence[int] | None = None,
     data: str | Path | None = None,
     report: Callable[[list[dict]], None] | None = None,
+    name: str | Path | None = None,
 ) -> Export:
     """Writes a .tflite file as `quantize.convert` does, and measures it against Keras.
 
@@ -54,6 +55,8 @@ def export(
         options: number format, calibration, layers in float32, bound, and whether to measure each layer.
         data: examples of the model's task; None: nothing is measured.
         report: called with what each layer costs, with `options.explain`, before the file is accepted or not.
+        name: what the file is called in the message of a rejection, and beside which a rejected one is kept, if `out`
+            is temporary; None: `out`.
 
     Raises:
         ValueError: as of `quantize.convert`, or an option that needs data without it.
@@ -63,7 +66,7 @@ def export(
     if data is None and (automatic or options.explain):
         raise ValueError(f"{'keep_float auto' if automatic else 'explain'}: needs data to measure the layers with")
     bundle, signature_lengths = quantize.checked(
-        folder, out, options.quantize, lengths, options.calibrate, options.mediapipe
+        folder, out, options.quantize, lengths, options.calibrate, options.mediapipe, options.columns
     )
     examples = []
     if data is not None:
@@ -84,13 +87,14 @@ def export(
     kept = tuple(keep)
     if not examples:
         return Export(quantize.write(out, content, bundle, options.mediapipe), [], kept, layers)
-    aside = Path(out).with_suffix(".rejected.tflite")
+    aside = Path(name or out).with_suffix(".rejected.tflite")
     rows = _measured(folder, quantize.write(aside, content, bundle, options.mediapipe), out, examples)
     card = f"{bundle.card.rstrip()}\n\n{_section(rows, options, kept, Path(str(data)).name, len(examples))}".lstrip()
     quantize.write(aside, content, replace(bundle, card=card), options.mediapipe)
     if drop(rows[1], rows[0]) > options.max_drop:
-        raise Rejected(_reason(rows, options, aside, out))
-    os.replace(aside, out)
+        raise Rejected(_reason(rows, options, aside, name or out))
+    with written_whole(out) as path:  # which may be on another disk
+        shutil.move(aside, path)
     return Export(Path(out), rows, kept, layers)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def ranges(
     Returns: name of a weight -> the ranges of its layer.
 
     Raises:
-        ValueError: a file has no text that the model reads.
+        ValueError: as of `inputs_of`.
     """
     from ai_edge_litert.interpreter import Interpreter
 
@@ -48,11 +49,8 @@ def ranges(
     }
     seen: dict[str, np.ndarray] = {}  # name and end -> smallest, largest value, their number, sum and sum of squares
     for path in paths:
-        count = 0
-        for inputs in _inputs(bundle, path, columns):
+        for inputs in inputs_of(path, bundle, columns):
             tokens = int(inputs["mask"].sum())
-            if not tokens:  # a text without words
-                continue
             length = min((length for length in runners if length >= tokens), default=max(runners))
             details = runners[length].get_input_details()
             fitted = {name: _fit(inputs[name], details[name]["shape"]) for name in details}
@@ -63,9 +61,6 @@ def ranges(
                     old = seen.get(name, np.array([np.inf, -np.inf, 0, 0, 0]))
                     sums = real.size, real.sum(dtype=float), np.square(real, dtype=float).sum()
                     seen[name] = np.array([min(old[0], real.min()), max(old[1], real.max()), *(old[2:] + sums)])
-            count += 1
-        if not count:
-            raise ValueError(f"{path}: no text in it that the model reads, to calibrate with")
     names = [name.removesuffix(" input") for name in seen if name.endswith(" input")]
     pairs = {name: (seen[f"{name} input"], seen[f"{name} output"]) for name in names}
     return {
@@ -89,20 +84,38 @@ def coarseness(values: np.ndarray) -> float:
     return float((max(most, 0) - min(least, 0)) / 255 / spread)
 
 
-def _inputs(bundle: Bundle, path: str | Path, columns: Mapping[str, str] | None) -> Iterator[dict[str, np.ndarray]]:
-    """The inputs of the first texts of a file, one row each."""
+def inputs_of(
+    path: str | Path, bundle: Bundle, columns: Mapping[str, str] | None = None
+) -> list[dict[str, np.ndarray]]:
+    """The inputs of a model from the first texts of a file, one row each; the arguments are those of `ranges`.
+
+    Raises:
+        ValueError: a line is none that the model reads, or the file has no text.
+    """
     features = bundle.features
     if bundle.task in tasks.SERVED:
         task = tasks.of_model(bundle)
         if files.suffix(Path(path)) in ROWS:
             queries = (task.query(example) for _, example in task.read_unlabelled(path, columns))
         else:
-            queries = (task.query_of_line(line, bundle.pairs) for _, line in lines(path) if line.strip())
+            queries = _queries(path, task, bundle.pairs)
         rows = (row for query in islice(queries, TEXTS) for row in task.encode(bundle, [query])[0])
     else:
         texts = (line for _, line in lines(path) if line.strip())
         rows = (row for text in islice(texts, TEXTS) for row in features.encode([text]))
-    return (features.collate([row]) for row in rows)
+    inputs = [batch for row in rows if (batch := features.collate([row]))["mask"].any()]
+    if not inputs:
+        raise ValueError(f"{path}: no text in it that the model reads, to calibrate with")
+    return inputs
+
+
+def _queries(path: str | Path, task: Any, pairs: bool) -> Iterator[Any]:
+    for number, line in lines(path):
+        if line.strip():
+            try:
+                yield task.query_of_line(line, pairs)
+            except ValueError as error:
+                raise ValueError(f"{path}:{number}: {error}") from None
 
 
 def _fit(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:

@@ -85,7 +85,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
 
     Raises:
         ValueError: an engine has another task or other labels than the reference, its task has no answers to compare,
-            or a text has no words.
+            a text has no words, or an example has a label that is none of the model's.
     """
     bundle = engines[0].predictor.bundle
     task = engines[0].predictor.task
@@ -142,12 +142,17 @@ def check_examples(path: str | Path, bundle: Bundle, examples: Sequence[Any]) ->
     """Checks that a model reads all of some examples.
 
     Raises:
-        ValueError: one is a pair of texts and the model reads single texts, or the other way round, or it has no words.
+        ValueError: one is a pair of texts and the model reads single texts, or the other way round, it has a label that
+            is none of the model's, or it has no words.
     """
     predictor = Predictor(bundle, lambda batch: {})
     for example in examples:
         if message := pair_problem(predictor.task.query(example).pair is not None, bundle.pairs, path):
             raise ValueError(f"{example.source or example}: {message}")
+        unknown = [label for label in predictor.task.labels_of(example) or () if label not in bundle.label_numbers]
+        if unknown:
+            labels = ", ".join(sorted(bundle.labels))
+            raise ValueError(f"{example.source or example}: label {unknown[0]!r} is not one of {labels}")
     for example, (rows, _) in zip(examples, predictor.outputs(examples), strict=True):
         if not rows:
             raise ValueError(f"{example.source or example}: no words in this text")

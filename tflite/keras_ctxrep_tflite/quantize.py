@@ -4,13 +4,14 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from keras_ctxrep.options import QUANTIZATIONS
+from keras_ctxrep import tasks
+from keras_ctxrep.options import QUANTIZATIONS, check_type
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle, written_whole
 from keras_ctxrep_tflite import calibration, weights
@@ -56,15 +57,17 @@ def convert(
     Returns: `out`.
 
     Raises:
-        ValueError: an unknown quantization, a length below 4, a file name that does not end in .tflite, calibration
-            texts without "int8", no layer of a name, or with `mediapipe` several lengths or a model that MediaPipe has
-            no task for.
+        ValueError: an unknown quantization, a length below 4, a file name that does not end in .tflite or is that of a
+            folder, calibration texts without "int8" or that the model cannot read, no layer of a name, or with
+            `mediapipe` several lengths or a model that MediaPipe has no task for.
+        TypeError: one string instead of a list of files or of layers.
         RuntimeError: the converter failed; the message holds the end of its output.
 
     Warns:
         UserWarning: the longest of the lengths is below that of the model, so that texts are cut that it reads; or
             "int8" without texts, which is "dynamic".
     """
+    check_type("keep_float", keep_float, Sequence)
     bundle, signature_lengths = checked(folder, out, quantize, lengths, calibrate, mediapipe)
     data, bundle = float_model(folder, signature_lengths)
     names = chosen(weights.sizes(data), keep_float)
@@ -79,8 +82,13 @@ def checked(
     lengths: Sequence[int] | None,
     calibrate: Sequence[str | Path] | None,
     mediapipe: bool,
+    columns: Mapping[str, str] | None = None,
 ) -> tuple[Bundle, list[int]]:
-    """The bundle of a model and the lengths of the signatures; checks and warns as `convert` says."""
+    """The bundle of a model and the lengths of the signatures; checks and warns as `convert` says.
+
+    The last argument is that of `calibration.ranges`.
+    """
+    check_type("calibrate", calibrate, Sequence | None)
     bundle = bundles.load(folder)
     if not (Path(folder) / bundles.WEIGHTS).is_file():
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it; name the model folder that `ctxrep train` wrote")
@@ -90,14 +98,19 @@ def checked(
         raise ValueError(f"quantize={quantize!r}: choose one of {', '.join(QUANTIZATIONS)}")
     if Path(out).suffix != ".tflite":
         raise ValueError(f"{out}: the name must end in .tflite")
+    if Path(out).is_dir():
+        raise ValueError(f"{out}: a folder; name a file")
     if calibrate and quantize != "int8":
         raise ValueError(f"quantize={quantize!r}: texts to calibrate with are for 'int8'")
     if mediapipe:
-        for_mediapipe.check(bundle, folder)
+        served = bundle if bundle.task in tasks.SERVED else replace(bundle, task="embed")  # its encoder is written
+        for_mediapipe.check(served, folder)
         lengths = (bundle.max_length,) if lengths is None else lengths
     signature_lengths = _signature_lengths(lengths, bundle.max_length)
     if mediapipe and len(signature_lengths) > 1:
         raise ValueError(f"lengths={signature_lengths}: MediaPipe reads files of one length")
+    for path in calibrate or ():
+        calibration.inputs_of(path, bundle, columns)
     if signature_lengths[-1] < bundle.max_length:
         warnings.warn(
             f"{out}: reads {signature_lengths[-1]} tokens of a text, and the model {bundle.max_length}: longer texts "
