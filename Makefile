@@ -1,5 +1,5 @@
 # make demo    installs what is needed into .venv and runs the main job
-# make test    the same set-up, then the tests, on up to four cores: 8 to 10 minutes on two
+# make test    the same set-up, then the tests, on up to four cores: 10 to 14 minutes on two
 # make test-all with the slow ones too
 # make check   lint (ruff format, ruff, pyright), then all tests
 # make install the set-up alone
