@@ -88,7 +88,7 @@ def train_job(job: "Job", report: Report | None, announce: Callable[[str], objec
     keras.utils.set_random_seed(job.options.seed)
     survey = job.survey()
     skipped: list[str] | None = [] if job.options.skip_bad else None
-    reader = Reader(job.task, job.dev_columns, skipped, survey.labels or None, survey.pairs)
+    reader = Reader(job.task, job.dev_columns, skipped, survey.labels, survey.pairs)
     dev_set = list(reader(job.dev, "validation"))
     if malformed := (survey.skipped or []) + (skipped or []):
         warnings.warn(skipped_rows(malformed), stacklevel=2)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_ctxrep import pipeline, tasks
 from keras_ctxrep.recipes.reading import read
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.task import pair_problem
+from keras_ctxrep.tasks.task import label_problem, pair_problem
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 
@@ -28,7 +28,7 @@ class Reader:
         task: what they are examples of.
         columns: as of `Task.read`.
         skipped: as of `Task.read`.
-        labels: those that are known; None: any.
+        labels: those that are known; none: any.
         pairs: whether they are pairs of texts; None: if the first one is.
 
     Call:
@@ -44,11 +44,11 @@ class Reader:
         task: Task,
         columns: Mapping[str, str] | None = None,
         skipped: list[str] | None = None,
-        labels: Sequence[str] | None = None,
+        labels: Sequence[str] = (),
         pairs: bool | None = None,
     ):
         self.task, self.columns, self.skipped, self.pairs = task, columns, skipped, pairs
-        self.labels = None if labels is None else set(labels)
+        self.labels = frozenset(labels)
 
     def __call__(self, data: Data, split: str = "train") -> Iterator[Any]:
         pairs = self.pairs
@@ -77,10 +77,7 @@ class Reader:
             return message
         if odd := [label for label in labels if not isinstance(label, str)]:
             return f"label {odd[0]!r}: a label is a string"
-        if self.labels is not None and not self.labels.issuperset(labels):
-            unknown = next(label for label in labels if label not in self.labels)
-            return f"label {unknown!r} is not one of {', '.join(sorted(self.labels))}"
-        return self.task.problem(example)
+        return label_problem(labels, self.labels) or self.task.problem(example)
 
 
 def fitting(
@@ -92,7 +89,7 @@ def fitting(
 ) -> Iterator[Any]:
     """The examples that a model can learn from or be compared with, as of `Reader`."""
     pairs = bundle.pairs and not bundle.reads.windows
-    return Reader(tasks.of_model(bundle), columns, skipped, bundle.labels or None, pairs)(data, split)
+    return Reader(tasks.of_model(bundle), columns, skipped, bundle.labels, pairs)(data, split)
 
 
 def in_random_order(source: Callable[[], Iterable], seed: int) -> Callable[[int], Iterator]:

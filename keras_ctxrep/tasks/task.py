@@ -540,6 +540,16 @@ def pair_problem(pair: bool, pairs: bool, model: str | Path = "this model") -> s
     return None if pair == pairs else f"{kinds[pair]}; {model} reads {kinds[pairs]}"
 
 
+def label_problem(used: Sequence[str] | None, known: Collection[str]) -> str | None:
+    """What is wrong with labels of which a model does not know one; models of some tasks have none.
+
+    >>> label_problem(["O", "B-ORG"], {"O", "B-PER"})
+    "label 'B-ORG' is not one of B-PER, O"
+    """
+    unknown = [label for label in used or () if label not in known] if known else []
+    return f"label {unknown[0]!r} is not one of {', '.join(sorted(known))}" if unknown else None
+
+
 def confidence(answer: dict) -> dict[str, float]:
     """{"confidence"} of an answer with a probability, else {}."""
     return {"confidence": answer["score"]} if "probabilities" in answer and "score" in answer else {}

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.predict import Predictor
-from keras_ctxrep.tasks.task import pair_problem
+from keras_ctxrep.tasks.task import label_problem, pair_problem
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import runtime
@@ -147,12 +147,9 @@ def check_examples(path: str | Path, bundle: Bundle, examples: Sequence[Any]) ->
     """
     predictor = Predictor(bundle, lambda batch: {})
     for example in examples:
-        if message := pair_problem(predictor.task.query(example).pair is not None, bundle.pairs, path):
+        problem = pair_problem(predictor.task.query(example).pair is not None, bundle.pairs, path)
+        if message := problem or label_problem(predictor.task.labels_of(example), bundle.label_numbers):
             raise ValueError(f"{example.source or example}: {message}")
-        unknown = [label for label in predictor.task.labels_of(example) or () if label not in bundle.label_numbers]
-        if unknown:
-            labels = ", ".join(sorted(bundle.labels))
-            raise ValueError(f"{example.source or example}: label {unknown[0]!r} is not one of {labels}")
     for example, (rows, _) in zip(examples, predictor.outputs(examples), strict=True):
         if not rows:
             raise ValueError(f"{example.source or example}: no words in this text")
