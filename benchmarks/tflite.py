@@ -64,7 +64,8 @@ def build_ours(size: str, folder: Path) -> None:
     drawn = np.random.default_rng(0).choice(words, (60, max(LENGTHS) - 2))
     texts.write_text("\n".join(map(" ".join, drawn)), "utf-8")
     data, bundle = quantize.float_model(folder / "model", sorted(LENGTHS))
-    names, ranges = list(weights.sizes(data)), calibration.ranges(data, bundle, [texts])
+    names = list(weights.sizes(data))
+    ranges = calibration.ranges(data, calibration.inputs_of([texts], bundle, max(LENGTHS)))
     for form in QUANTIZATIONS:
         quantize.write(folder / f"keras_ctxrep {form}.tflite", quantize.quantized(data, form, names, ranges), bundle)
 

@@ -145,10 +145,12 @@ def _vectors(
     sentences, done = iter(sentences), 0
     while batch := list(islice(sentences, chosen.batch_size)):
         rows = features.encode([split(sentence) for sentence in batch] if split else batch)
-        for number, row in enumerate(rows):
+        for number, (sentence, row) in enumerate(zip(batch, rows, strict=True), done + 1):
             if row.truncated:
-                place, text = f"sentence {done + number + 1}", batch[number][:60]
-                raise ValueError(f"{place}: longer than the {bundle.max_length} tokens this model reads: {text!r} ...")
+                raise ValueError(
+                    f"sentence {number}: longer than the {bundle.max_length} tokens this model reads: "
+                    f"{sentence[:60]!r} ..."
+                )
         done += len(batch)
         layers, pooled = run(rows)  # (N, B, T, D)
         for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):

@@ -95,10 +95,15 @@ def test_layers_that_stay_float32(model, bundle):
         quantize.chosen(weights.sizes(model), ["layer_7"])
 
 
+def ranges_on(model, bundle, path):
+    """The ranges of the activations on the texts of a file."""
+    return calibration.ranges(model, calibration.inputs_of([path], bundle, bundle.max_length))
+
+
 def test_fixed_ranges_from_texts(model, bundle, tmp_path):
     """Dense layers compute on integers; those whose few large values would cost the others stay dynamic."""
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n\n")
-    ranges = calibration.ranges(model, bundle, [tmp_path / "texts.txt"])
+    ranges = ranges_on(model, bundle, tmp_path / "texts.txt")
     assert set(ranges) <= set(weights.sizes(model)) and "layer_0/qkv/kernel" in ranges
     data = weights.quantized(model, "int8", None, ranges)
     assert weights.operators(data)["QUANTIZE"] == 3 * len(ranges) == weights.operators(data)["DEQUANTIZE"]
@@ -108,13 +113,13 @@ def test_fixed_ranges_from_texts(model, bundle, tmp_path):
     np.testing.assert_allclose(*short, atol=0.1 * expected.std())
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(ValueError, match=r"empty\.txt: no text in it"):
-        calibration.ranges(model, bundle, [tmp_path / "empty.txt"])
+        ranges_on(model, bundle, tmp_path / "empty.txt")
 
 
 def test_layers_with_a_few_large_values_have_no_fixed_range(model, bundle, tmp_path):
     rows = '{"text": "the cat", "label": "x"}\n{"text": "dogs run", "label": "y"}\n'
     (tmp_path / "rows.jsonl").write_text(rows)
-    assert calibration.ranges(model, bundle, [tmp_path / "rows.jsonl"])
+    assert ranges_on(model, bundle, tmp_path / "rows.jsonl")
     values = np.random.default_rng(0).normal(size=1000)
     coarse = []
     for x in (values, np.append(values, 300.0)):
@@ -129,7 +134,7 @@ def test_signatures_share_the_weights(form, folder, bundle, model, tflite_in_pro
     alone = quantize.float_model(folder, (32,))[0]
     sizes = []
     for data in (alone, model):
-        ranges = calibration.ranges(data, bundle, [tmp_path / "texts.txt"]) if form == "int8" else None
+        ranges = ranges_on(data, bundle, tmp_path / "texts.txt") if form == "int8" else None
         quantized = quantize.quantized(data, form, list(weights.sizes(data)), ranges)
         buffers = [buffer.data for buffer in weights.read(quantized).buffers if buffer.data is not None]
         sizes.append(sum(map(len, buffers)))
@@ -147,7 +152,7 @@ def test_the_size_of_a_file_with_several_lengths(tflite_in_process, tmp_path):
     for form in QUANTIZATIONS:
         sizes = []
         for data in models:
-            ranges = calibration.ranges(data, bundle, [tmp_path / "texts.txt"]) if form == "int8" else None
+            ranges = ranges_on(data, bundle, tmp_path / "texts.txt") if form == "int8" else None
             sizes.append(len(quantize.quantized(data, form, list(weights.sizes(data)), ranges)))
         assert sizes[1] <= 1.1 * sizes[0], form
 
@@ -173,7 +178,7 @@ def test_an_elmo_keeps_its_loops(tmp_path, tflite_in_process):
     data = quantize.float_model(tmp_path / "m", (8, 16))[0]
     names = weights.sizes(data)
     assert {"forward_0/recurrent_kernel", "backward_1/kernel", "char_cnn/char_embed"} <= set(names)
-    ranges = calibration.ranges(data, bundle, [tmp_path / "texts.txt"])
+    ranges = ranges_on(data, bundle, tmp_path / "texts.txt")
     assert ranges and not [name for name in ranges if "recurrent" in name]
     answers = []
     for form in ("none", "float16", "dynamic", "int8"):

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_ctxrep import tasks
 from keras_ctxrep.options import Tflite
-from keras_ctxrep.text.bundle import TFLITE_FIGURES, Bundle, written_whole
+from keras_ctxrep.text.bundle import TFLITE_FIGURES, Bundle
 from keras_ctxrep_tflite import calibration, compare, quantize, runtime, weights
 
 EXPLAINED = 200  # examples that each layer is measured on
@@ -66,15 +66,16 @@ def export(
     if data is None and (automatic or options.explain):
         raise ValueError(f"{'keep_float auto' if automatic else 'explain'}: needs data to measure the layers with")
     bundle, signature_lengths = quantize.checked(
-        folder, out, options.quantize, lengths, options.calibrate, options.mediapipe, options.columns
+        folder, out, options.quantize, lengths, options.calibrate, options.mediapipe
     )
     examples = []
     if data is not None:
         compare.check_task(folder, bundle)
         examples = [*tasks.of_model(bundle).read(data, options.columns)]
         compare.check_examples(folder, bundle, examples)
+    inputs = calibration.inputs_of(options.calibrate or (), bundle, signature_lengths[-1], options.columns)
     model, bundle = quantize.float_model(folder, signature_lengths)
-    ranges = calibration.ranges(model, bundle, options.calibrate, options.columns) if options.calibrate else None
+    ranges = calibration.ranges(model, inputs) if inputs else None
     sizes = weights.sizes(model)
     trial = Trial(model, bundle, options.quantize, ranges, examples[:EXPLAINED]) if examples else None
     layers = sensitivity(trial, list(sizes)) if trial and (automatic or options.explain) else []
@@ -93,8 +94,7 @@ def export(
     quantize.write(aside, content, replace(bundle, card=card), options.mediapipe)
     if drop(rows[1], rows[0]) > options.max_drop:
         raise Rejected(_reason(rows, options, aside, name or out))
-    with written_whole(out) as path:  # which may be on another disk
-        shutil.move(aside, path)
+    shutil.move(aside, out)  # which may be on another disk, if it is temporary
     return Export(Path(out), rows, kept, layers)
 
 

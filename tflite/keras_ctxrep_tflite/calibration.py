@@ -1,6 +1,7 @@
 """The ranges of a model's activations on some texts, for quantization with fixed ranges."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,7 @@ WIDEST = 0.125  # a step of 256 over the range, in standard deviations: rounding
 ROWS = (".jsonl", ".json", ".tsv", ".conll")  # suffixes of files with rows of the task
 
 
-def ranges(
-    data: bytes, bundle: Bundle, paths: Sequence[str | Path], columns: Mapping[str, str] | None = None
-) -> dict[str, Ranges]:
+def ranges(data: bytes, texts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Ranges]:
     """Smallest and largest inputs and outputs of the dense layers, over all real tokens and all signatures.
 
     Layers are left out where few values are so large that 256 steps over the whole range are too coarse for the others,
@@ -30,15 +29,9 @@ def ranges(
 
     Args:
         data: a float32 model with named weights.
-        bundle: of the model.
-        paths: text, a line each as `ctxrep predict --input` reads it, or rows of the model's task, by the suffix;
-            compressed files too. The first 300 of each file are read.
-        columns: of rows, as of `Task.read`.
+        texts: its inputs, as of `inputs_of`.
 
     Returns: name of a weight -> the ranges of its layer.
-
-    Raises:
-        ValueError: as of `inputs_of`.
     """
     from ai_edge_litert.interpreter import Interpreter
 
@@ -48,19 +41,18 @@ def ranges(
         for name in interpreter.get_signature_list()
     }
     seen: dict[str, np.ndarray] = {}  # name and end -> smallest, largest value, their number, sum and sum of squares
-    for path in paths:
-        for inputs in inputs_of(path, bundle, columns):
-            tokens = int(inputs["mask"].sum())
-            length = min((length for length in runners if length >= tokens), default=max(runners))
-            details = runners[length].get_input_details()
-            fitted = {name: _fit(inputs[name], details[name]["shape"]) for name in details}
-            for name, value in runners[length](**fitted).items():
-                if name.endswith((" input", " output")):
-                    real = value.reshape(-1, value.shape[-1])
-                    real = real[:tokens] if len(real) == length else real  # no padding
-                    old = seen.get(name, np.array([np.inf, -np.inf, 0, 0, 0]))
-                    sums = real.size, real.sum(dtype=float), np.square(real, dtype=float).sum()
-                    seen[name] = np.array([min(old[0], real.min()), max(old[1], real.max()), *(old[2:] + sums)])
+    for inputs in texts:
+        tokens = int(inputs["mask"].sum())
+        length = min((length for length in runners if length >= tokens), default=max(runners))
+        details = runners[length].get_input_details()
+        fitted = {name: _fit(inputs[name], details[name]["shape"]) for name in details}
+        for name, value in runners[length](**fitted).items():
+            if name.endswith((" input", " output")):
+                real = value.reshape(-1, value.shape[-1])
+                real = real[:tokens] if len(real) == length else real  # no padding
+                old = seen.get(name, np.array([np.inf, -np.inf, 0, 0, 0]))
+                sums = real.size, real.sum(dtype=float), np.square(real, dtype=float).sum()
+                seen[name] = np.array([min(old[0], real.min()), max(old[1], real.max()), *(old[2:] + sums)])
     names = [name.removesuffix(" input") for name in seen if name.endswith(" input")]
     pairs = {name: (seen[f"{name} input"], seen[f"{name} output"]) for name in names}
     return {
@@ -85,27 +77,33 @@ def coarseness(values: np.ndarray) -> float:
 
 
 def inputs_of(
-    path: str | Path, bundle: Bundle, columns: Mapping[str, str] | None = None
+    paths: Sequence[str | Path], bundle: Bundle, length: int, columns: Mapping[str, str] | None = None
 ) -> list[dict[str, np.ndarray]]:
-    """The inputs of a model from the first texts of a file, one row each; the arguments are those of `ranges`.
+    """The inputs of a model from the first texts of some files, one row each.
+
+    Args:
+        paths: text, a line each as `ctxrep predict --input` reads it, or rows of the model's task, by the suffix;
+            compressed files too. The first 300 of each file are read.
+        bundle: of the model.
+        length: tokens at most.
+        columns: of rows, as of `Task.read`.
 
     Raises:
-        ValueError: a line is none that the model reads, or the file has no text.
+        ValueError: a line is none that the model reads, or a file has no text.
     """
-    features = bundle.features
-    if bundle.task in tasks.SERVED:
-        task = tasks.of_model(bundle)
+    bundle = replace(bundle, max_length=length)
+    task = tasks.of_model(bundle if bundle.task in tasks.SERVED else replace(bundle, task="embed"))
+    inputs = []
+    for path in paths:
         if files.suffix(Path(path)) in ROWS:
             queries = (task.query(example) for _, example in task.read_unlabelled(path, columns))
         else:
             queries = _queries(path, task, bundle.pairs)
         rows = (row for query in islice(queries, TEXTS) for row in task.encode(bundle, [query])[0])
-    else:
-        texts = (line for _, line in lines(path) if line.strip())
-        rows = (row for text in islice(texts, TEXTS) for row in features.encode([text]))
-    inputs = [batch for row in rows if (batch := features.collate([row]))["mask"].any()]
-    if not inputs:
-        raise ValueError(f"{path}: no text in it that the model reads, to calibrate with")
+        own = [batch for row in rows if (batch := bundle.features.collate([row]))["mask"].any()]
+        if not own:
+            raise ValueError(f"{path}: no text in it that the model reads, to calibrate with")
+        inputs += own
     return inputs
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def convert(
         lengths: tokens per signature; those above the model's own maximum become that. None: those of `LENGTHS` below
             the model's own maximum, and that itself, so that the file reads as much as the model; with `mediapipe`
             that itself alone.
-        calibrate: files of text for "int8", as of `calibration.ranges`.
+        calibrate: files of text for "int8", as of `calibration.inputs_of`.
         keep_float: weights that stay float32, or layers all of whose weights do, e.g. "layer_0/qkv", "pooler".
         mediapipe: of a BERT classifier or encoder: TextClassifier and TextEmbedder of MediaPipe run the file too, see
             `mediapipe.describe`; they read files of one length.
@@ -67,11 +67,13 @@ def convert(
         UserWarning: the longest of the lengths is below that of the model, so that texts are cut that it reads; or
             "int8" without texts, which is "dynamic".
     """
+    check_type("calibrate", calibrate, Sequence | None)
     check_type("keep_float", keep_float, Sequence)
     bundle, signature_lengths = checked(folder, out, quantize, lengths, calibrate, mediapipe)
+    inputs = calibration.inputs_of(calibrate or (), bundle, signature_lengths[-1])
     data, bundle = float_model(folder, signature_lengths)
     names = chosen(weights.sizes(data), keep_float)
-    ranges = calibration.ranges(data, bundle, calibrate) if calibrate else None
+    ranges = calibration.ranges(data, inputs) if inputs else None
     return write(out, quantized(data, quantize, names, ranges), bundle, mediapipe)
 
 
@@ -82,13 +84,8 @@ def checked(
     lengths: Sequence[int] | None,
     calibrate: Sequence[str | Path] | None,
     mediapipe: bool,
-    columns: Mapping[str, str] | None = None,
 ) -> tuple[Bundle, list[int]]:
-    """The bundle of a model and the lengths of the signatures; checks and warns as `convert` says.
-
-    The last argument is that of `calibration.ranges`.
-    """
-    check_type("calibrate", calibrate, Sequence | None)
+    """The bundle of a model and the lengths of the signatures; checks and warns as `convert` says."""
     bundle = bundles.load(folder)
     if not (Path(folder) / bundles.WEIGHTS).is_file():
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it; name the model folder that `ctxrep train` wrote")
@@ -109,8 +106,6 @@ def checked(
     signature_lengths = _signature_lengths(lengths, bundle.max_length)
     if mediapipe and len(signature_lengths) > 1:
         raise ValueError(f"lengths={signature_lengths}: MediaPipe reads files of one length")
-    for path in calibrate or ():
-        calibration.inputs_of(path, bundle, columns)
     if signature_lengths[-1] < bundle.max_length:
         warnings.warn(
             f"{out}: reads {signature_lengths[-1]} tokens of a text, and the model {bundle.max_length}: longer texts "
