@@ -66,12 +66,12 @@ setup(
         "dev": TF + EDGE + CONVERT + HUB + DEMO + PLOT + DATA + SERVING + SERVING_API + DEV,
     },
     package_data={
-        "keras_ctxrep": ["py.typed", "weights/*/*/*", "data/*", "data/*/*"],
+        "keras_ctxrep": ["py.typed", "zoo/weights/*/*/*", "demo/data/*", "demo/data/*/*"],
         "keras_ctxrep_export": ["py.typed"],
         "keras_ctxrep_tflite": ["py.typed"],
         "keras_ctxrep_tflite.web": ["*"],
     },
-    entry_points={"console_scripts": ["ctxrep = keras_ctxrep.cli:main"]},
+    entry_points={"console_scripts": ["ctxrep = keras_ctxrep.cli.main:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Developers",

@@ -91,9 +91,10 @@ def ours(size: str, precision: str) -> dict:
     import keras
     import tensorflow as tf
 
-    from keras_ctxrep import train
+    from keras_ctxrep.inference import keras_engine
     from keras_ctxrep.models import bert, heads
     from keras_ctxrep.optimizers import AdamW
+    from keras_ctxrep.training import fit
 
     keras.utils.set_random_seed(0)
     config = bert.SIZES[size]
@@ -105,13 +106,13 @@ def ours(size: str, precision: str) -> dict:
         keras.mixed_precision.set_dtype_policy({"float32": "float32", "bfloat16": "bfloat16"}[precision])
         encoder = fill(bert.encoder(config))
         wanted: dict = {name: encoder.output[name] for name in ("sequence", "pooled")}
-        run = train.runner(keras.Model(encoder.input, wanted))
+        run = keras_engine.runner(keras.Model(encoder.input, wanted))
         return lambda ids, mask, labels: run(inputs(ids, mask))["pooled"].astype("float32")
 
     def trained():
         keras.mixed_precision.set_dtype_policy({"float32": "float32", "bfloat16": "mixed_bfloat16"}[precision])
         model = fill(heads.classify(bert.encoder(config), classes=2))
-        return train.compile(model, AdamW(5e-5))
+        return fit.compile(model, AdamW(5e-5))
 
     def step():
         model = trained()

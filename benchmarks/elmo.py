@@ -97,7 +97,7 @@ def ours(folder: Path, precision: str = "float32") -> dict:
     import keras
     import tensorflow as tf
 
-    from keras_ctxrep import train
+    from keras_ctxrep.inference import keras_engine
     from keras_ctxrep.models import elmo
 
     if precision == "bfloat16" and not bert.has_bfloat16():
@@ -110,7 +110,7 @@ def ours(folder: Path, precision: str = "float32") -> dict:
         for layer, place in CELLS.items():
             kernel, bias, projection = (np.array(file[place + name]) for name in CELL)
             model.get_layer(layer).set_weights([kernel[:512], kernel[512:], bias, projection])
-    run = train.runner(model)
+    run = keras_engine.runner(model)
     signature = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in model.input.items()}
 
     @tf.function(input_signature=[signature])

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from tabulate import tabulate
 
-from keras_ctxrep.strategy import local_cluster
+from keras_ctxrep.training.strategy import local_cluster
 
 ELMO = "pretrain elmo --size elmo_2x128_64_256cnn_1xhighway --steps 200 --batch-size 8 --unroll 8 --samples 50"
 BERT = "pretrain bert --size bert_2_64_2 --steps 200 --batch-size 8 --max-length 32 --vocab-size 500"
@@ -122,9 +122,9 @@ def killed(command: list[str], out: Path, workers: int, kills: int, seconds: flo
 def compared(expected: Path, found: Path) -> float:
     """The largest difference of a weight; infinite where other files differ."""
     if (expected / "bundle.json").exists():
-        from keras_ctxrep import train
+        from keras_ctxrep import saving
 
-        pairs = zip(train.load(expected)[0].get_weights(), train.load(found)[0].get_weights(), strict=True)
+        pairs = zip(saving.load(expected)[0].get_weights(), saving.load(found)[0].get_weights(), strict=True)
         return max(float(np.abs(one - two).max()) for one, two in pairs)
     digests = [
         {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}

@@ -135,11 +135,12 @@ def hidden_states(work: Path, recorded: dict, pairs: list) -> list[str]:
     """Every layer of the real model on real pairs, and its weights there and back."""
     from safetensors.numpy import load_file
 
-    from keras_ctxrep import train
+    from keras_ctxrep import saving
     from keras_ctxrep.convert import huggingface
+    from keras_ctxrep.inference import keras_engine
 
     model, bundle = huggingface.read(recorded["model"])
-    run: Any = train.runner(model)
+    run: Any = keras_engine.runner(model)
     features: Any = bundle.features
     same_ids, error, away, close, count = 0, [], {"ours": [], "theirs": []}, [], 0
     for number, begin in enumerate(range(0, len(pairs), BATCH)):
@@ -162,8 +163,8 @@ def hidden_states(work: Path, recorded: dict, pairs: list) -> list[str]:
     for layer in range(len(error)):
         errors = (f"{a / b:.1e}" for a, b in (error[layer], ours[layer], theirs[layer]))
         lines += [f"| {layer} | {' | '.join(errors)} | {100 * close[layer]:.3f}% |"]
-    train.save(work / "folder", model, bundle)
-    huggingface.write(work / "back", *train.load(work / "folder"))
+    saving.save(work / "folder", model, bundle)
+    huggingface.write(work / "back", *saving.load(work / "folder"))
     before = load_file(Path(recorded["model"]) / "model.safetensors")
     after = load_file(work / "back" / "model.safetensors")
     equal = sum(name in before and before[name].tobytes() == after[name].tobytes() for name in after)
@@ -174,11 +175,11 @@ def hidden_states(work: Path, recorded: dict, pairs: list) -> list[str]:
 
 def spearman(work: Path, recorded: dict, scored: dict) -> list[str]:
     """Mean of the top layer over all pieces, cosine, rank correlation with people's scores."""
-    from keras_ctxrep import train
     from keras_ctxrep.convert import huggingface
+    from keras_ctxrep.inference import keras_engine
 
     model, bundle = huggingface.read(recorded["model"])
-    run, features = train.runner(model), bundle.features
+    run, features = keras_engine.runner(model), bundle.features
 
     def vectors(texts):
         order = sorted(range(len(texts)), key=lambda index: len(texts[index]))

@@ -23,10 +23,11 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from keras_ctxrep import optimizers, recipes, train
+from keras_ctxrep import optimizers, recipes
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.options import Pretraining
 from keras_ctxrep.recipes import pretraining
+from keras_ctxrep.training import fit, strategy
 
 SIZES = {"bert": "bert_4_256_4", "elmo": "elmo_2x1024_128_2048cnn_1xhighway"}
 WARM = 5
@@ -38,8 +39,8 @@ def training(family: str, corpus: list[Path], args: argparse.Namespace) -> None:
     settings = Pretraining(steps=1, size=args.size or SIZES[family], batch_size=args.batch_size, **given)
     _, initial, config = pretraining._start(family, settings)
     plan = pretraining._PLANS[family](corpus, settings, initial, config)
-    with train.scope(args.precision):
-        model = train.compile(plan.model(), optimizers.AdamW(1e-3))
+    with strategy.scope(args.precision):
+        model = fit.compile(plan.model(), optimizers.AdamW(1e-3))
     iterator = iter(plan.data(0))
     waited = begin = 0.0
     for number in range(args.steps + WARM):

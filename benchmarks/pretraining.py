@@ -101,7 +101,8 @@ def pretrain(args: argparse.Namespace, folders: list[Path]) -> None:
 
 def finetune(args: argparse.Namespace, encoder: Path) -> None:
     """From the pretrained weights and from random ones, as a Markdown table."""
-    from keras_ctxrep import recipes, train
+    from keras_ctxrep import recipes
+    from keras_ctxrep.inference import keras_engine
 
     out, data = encoder.parent, Path(args.data)
     read = tasks.get("classify").read
@@ -128,7 +129,7 @@ def finetune(args: argparse.Namespace, encoder: Path) -> None:
                         from_scratch=random,
                         seed=seed,
                     )
-                answers = train.predictor(folder)(
+                answers = keras_engine.predictor(folder)(
                     [example.text for example in test_set], [example.pair for example in test_set]
                 )
                 share = accuracy([example.label for example in test_set], [answer.get("label") for answer in answers])

@@ -257,10 +257,10 @@ def exported(task: Task, model: Path, form: str, rows: Path, test: Path) -> dict
 
 def beginning(out: Path) -> str:
     """An encoder of a student's size with the vocabulary of the shipped BERT and its token vectors, projected."""
-    from keras_ctxrep import train
+    from keras_ctxrep import saving
     from keras_ctxrep.recipes import distilling
 
-    train.save(out, *distilling.student(*train.load(SHIPPED), STUDENT))
+    saving.save(out, *distilling.student(*saving.load(SHIPPED), STUDENT))
     return str(out)
 
 
@@ -473,10 +473,10 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
 
     def glove() -> str:
         if "glove" not in made:
-            from keras_ctxrep import train
+            from keras_ctxrep import saving
             from keras_ctxrep.convert import vectors
 
-            train.save(folder / "glove", *vectors.read(args.data / "word_vectors" / "glove.6B.50d.5k.txt"))
+            saving.save(folder / "glove", *vectors.read(args.data / "word_vectors" / "glove.6B.50d.5k.txt"))
             made["glove"] = str(folder / "glove")
         return made["glove"]
 

@@ -13,9 +13,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from keras_ctxrep import train, zoo
+from keras_ctxrep import saving
+from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import WEIGHTS, written_whole_folder
+from keras_ctxrep.text.bundle import WEIGHTS
+from keras_ctxrep.zoo.cache import SHIPPED
 
 TEXTS = ["The bank of the river was steep.", "She works at a bank in the city.", "I have not seen him since."]
 LIMIT = 12e6  # bytes of a model's weights
@@ -51,12 +53,12 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     bundle = bundles.load(args.folder)
-    out = zoo.SHIPPED / args.name
-    with written_whole_folder(out) as new:
+    out = SHIPPED / args.name
+    with atomic_folder(out) as new:
         halve(args.folder / WEIGHTS, new / WEIGHTS)
         bundles.save(replace(bundle, card=args.card.read_text(encoding="utf-8")), new)
     layers = []
-    for model, own in map(train.load_encoder, (args.folder, out)):
+    for model, own in map(saving.load_encoder, (args.folder, out)):
         layers.append(np.stack(model(own.features.collate(own.features.encode(TEXTS)))["layers"]))
     size = (out / WEIGHTS).stat().st_size
     print(f"{out}: {size / 1e6:.1f} MB, largest difference in the layers {np.abs(layers[0] - layers[1]).max():.1e}")

@@ -18,7 +18,7 @@ import sys
 
 from tabulate import tabulate
 
-from keras_ctxrep.strategy import choose, local_cluster
+from keras_ctxrep.training.strategy import choose, local_cluster
 
 SIZES = {"bert": "bert_4_256_4", "elmo": "elmo_2x512_128_512cnn_1xhighway"}
 ROWS = {"bert": (16, 128), "elmo": (32, 32)}  # rows of each worker, and tokens of each row
@@ -73,8 +73,8 @@ def measured(family: str) -> float:
     """Tokens per second, over all workers of the cluster, after the first steps."""
     import numpy as np
 
-    from keras_ctxrep import pipeline, train
     from keras_ctxrep.models import bert, elmo
+    from keras_ctxrep.training import fit, pipeline
 
     strategy = choose()
     (rows, length), rng = ROWS[family], np.random.default_rng(0)
@@ -98,7 +98,7 @@ def measured(family: str) -> float:
         else:
             model = elmo.language_model(elmo.SIZES[SIZES[family]], 8000)
     data = pipeline.collated(lambda: ([number] for number in range(1_000_000)), batch)
-    return train.fit(model, data, steps=STEPS, evaluations=1)[0]["tokens_per_second"]
+    return fit.fit(model, data, steps=STEPS, evaluations=1)[0]["tokens_per_second"]
 
 
 if __name__ == "__main__":

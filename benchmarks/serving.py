@@ -40,7 +40,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import numpy as np
 
-from keras_ctxrep import client
+from keras_ctxrep.inference import client
 
 ROOT = Path(__file__).parents[1]
 PIECES = 8000  # of the vocabulary, learned from the passage and Python's language reference
@@ -54,7 +54,7 @@ def model_of(size: str):
 
     import keras
 
-    from keras_ctxrep import train
+    from keras_ctxrep import saving
     from keras_ctxrep.models import bert
     from keras_ctxrep.text.bundle import Bundle
     from keras_ctxrep.text.tokens import WordPiece
@@ -63,22 +63,23 @@ def model_of(size: str):
     vocab = WordPiece.train("\n".join(topics.values()).split("\n"), PIECES).vocab
     config = replace(bert.SIZES[size], vocabulary_size=len(vocab))
     bundle = Bundle("bert", "classify", asdict(config), 128, ("no", "yes"), tuple(vocab))
-    return train.build(bundle), bundle
+    return saving.build(bundle), bundle
 
 
 def in_bfloat16(model, bundle):
     """The same model computing in bfloat16, with float32 logits."""
     import keras
 
-    from keras_ctxrep import train
+    from keras_ctxrep import saving
+    from keras_ctxrep.models.model import copy_weights
 
     before = keras.mixed_precision.dtype_policy()
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
     try:
-        half = train.build(bundle)
+        half = saving.build(bundle)
     finally:
         keras.mixed_precision.set_dtype_policy(before)
-    train.copy_weights(model, half)
+    copy_weights(model, half)
     return half
 
 
@@ -98,9 +99,9 @@ def engines(size: str, base: Path, precision: str) -> dict[str, Engine]:
     import tensorflow as tf
     from keras_ctxrep_export import saved_model, text_ops
 
-    from keras_ctxrep import train
+    from keras_ctxrep.inference import keras_engine
+    from keras_ctxrep.inference.predictor import Predictor
     from keras_ctxrep.models import heads
-    from keras_ctxrep.predict import Predictor
 
     model, bundle = model_of(size)
     version = saved_model.export(model, bundle, base / "float32")
@@ -117,7 +118,7 @@ def engines(size: str, base: Path, precision: str) -> dict[str, Engine]:
         return {name: value.numpy() for name, value in graph({key: tf.constant(batch[key]) for key in spec[0]}).items()}
 
     made: dict[str, Engine] = {
-        "Keras": Predictor(bundle, train.runner(model)),
+        "Keras": Predictor(bundle, keras_engine.runner(model)),
         "Keras, exported": Predictor(bundle, plain),
         "SavedModel": lambda texts: loaded.signatures["serving_default"](text=tf.constant(texts)),
         "ids": lambda texts: loaded.signatures["ids"](**tensors(texts)),

@@ -36,10 +36,10 @@ def occurrences(text: Iterable[str], wanted: set[str], contexts: int) -> dict[st
 
 def contextual(folder: Path, found: dict[str, list[str]]) -> dict[str, np.ndarray]:
     """Word -> its mean vectors, (N, D), of the encoder's layers."""
-    from keras_ctxrep import train
+    from keras_ctxrep import saving
     from keras_ctxrep.recipes.embedding import vectors
 
-    model, bundle = train.load(folder)
+    model, bundle = saving.load(folder)
 
     def split(sentence: str) -> list[str]:
         return [word.text for word in words(sentence)]

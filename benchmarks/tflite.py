@@ -48,7 +48,7 @@ FLOAT = "keras_ctxrep none"  # what the others are compared with
 def build_ours(size: str, folder: Path) -> None:
     from keras_ctxrep_tflite import calibration, quantize, weights
 
-    from keras_ctxrep import tasks, train
+    from keras_ctxrep import saving, tasks
     from keras_ctxrep.models import bert as models
     from keras_ctxrep.text.bundle import Bundle
 
@@ -59,7 +59,7 @@ def build_ours(size: str, folder: Path) -> None:
     bundle = Bundle(
         "bert", config=asdict(config), max_length=max(LENGTHS), labels=("no", "yes"), vocab=special + words, **fields
     )
-    train.save(folder / "model", bert.fill(train.build(bundle)), bundle)
+    saving.save(folder / "model", bert.fill(saving.build(bundle)), bundle)
     texts = folder / "texts.txt"
     drawn = np.random.default_rng(0).choice(words, (60, max(LENGTHS) - 2))
     texts.write_text("\n".join(map(" ".join, drawn)), "utf-8")

@@ -5,7 +5,7 @@ Importing this package costs nothing: it loads neither Keras nor TensorFlow. Imp
     keras_ctxrep.text      tokens, features, bundle, predictor          NumPy and `tokenizers` only
     keras_ctxrep.layers    CharCNN, ProjectedLSTM, ScalarMix, ...       Keras
     keras_ctxrep.models    elmo, bert, heads: functions -> keras.Model  Keras
-    keras_ctxrep.pipeline  text -> tf.data                              TensorFlow
+    keras_ctxrep.training.pipeline  text -> tf.data                              TensorFlow
     keras_ctxrep.train     fit, save, load                              TensorFlow
     keras_ctxrep.convert   published weights in and out                 Keras
 

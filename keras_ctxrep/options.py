@@ -288,7 +288,7 @@ class Preparation(Text):
 
 
 @dataclass(frozen=True)
-class Rows(Options):
+class Reading(Options):
     """How labelled files are read."""
 
     columns: Mapping[str, str] | None = option(
@@ -309,7 +309,7 @@ class Rows(Options):
 
 
 @dataclass(frozen=True)
-class Scoring(Rows):
+class Scoring(Reading):
     """Options of `recipes.score` for task models."""
 
     positive: str | None = option(
@@ -320,7 +320,7 @@ class Scoring(Rows):
 
 
 @dataclass(frozen=True)
-class Prediction(Rows):
+class Prediction(Reading):
     """Options of predictions for a file."""
 
     format: str | None = option(
@@ -332,7 +332,7 @@ class Prediction(Rows):
 
 
 @dataclass(frozen=True)
-class Finetuning(Rows, Training):
+class Finetuning(Reading, Training):
     """Options of `recipes.finetune`, apart from those of the task itself."""
 
     evaluations: int | None = option(
@@ -473,7 +473,7 @@ class Embedding(Options):
 
 
 @dataclass(frozen=True)
-class Tflite(Rows):
+class Tflite(Reading):
     """Options of .tflite files."""
 
     quantize: str = option(

@@ -197,7 +197,7 @@ def tiny_model() -> Callable:
     """A function from a task and fields of its bundle to a tiny BERT with random weights, and its bundle."""
     from dataclasses import asdict
 
-    from keras_ctxrep import tasks, train
+    from keras_ctxrep import saving, tasks
     from keras_ctxrep.models import bert
     from keras_ctxrep.text.bundle import Bundle
     from keras_ctxrep.text.tokens import SPECIAL_PIECES
@@ -213,7 +213,7 @@ def tiny_model() -> Callable:
         )
         fields = {"max_length": 40, "labels": labels.get(task, ())} | fields
         bundle = Bundle("bert", config=asdict(config), vocab=vocab, **tasks.bundle_fields(task, pair), **fields)
-        model = train.build(bundle)
+        model = saving.build(bundle)
         for weight in model.weights:
             weight.assign(np.random.default_rng(0).normal(size=weight.shape))
         return model, bundle
@@ -249,11 +249,11 @@ def graph_nodes():
 @pytest.fixture
 def power_cut(monkeypatch):
     """`with power_cut(step): ...` ends a run with the first checkpoint at that step or after it."""
-    from keras_ctxrep import train
+    from keras_ctxrep.training.checkpoints import Checkpoint
 
     @contextmanager
     def cut(step):
-        write = train.Checkpoint.write
+        write = Checkpoint.write
 
         def last(self):
             write(self)
@@ -261,7 +261,7 @@ def power_cut(monkeypatch):
                 raise RuntimeError("power cut")
 
         with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-            patch.setattr(train.Checkpoint, "write", last)
+            patch.setattr(Checkpoint, "write", last)
             yield
 
     return cut

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep import tasks
-from keras_ctxrep.predict import Predictor
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.tasks.task import Query
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row

@@ -13,7 +13,8 @@ import pytest
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import runtime
 
-from keras_ctxrep import recipes, train
+from keras_ctxrep import recipes, saving
+from keras_ctxrep.inference import keras_engine
 
 REFERENCE = Path(__file__).parent / "reference" / "0_1_0"
 RECORDED = json.loads((REFERENCE / "answers.json").read_text("ascii"))
@@ -69,7 +70,7 @@ def assert_same(value, expected, path: str) -> None:
 
 @pytest.mark.parametrize("name", artifacts("keras"))
 def test_model_folder(name, root):
-    assert_same_answers(train.predictor(root / name), name, "keras")
+    assert_same_answers(keras_engine.predictor(root / name), name, "keras")
 
 
 @pytest.mark.parametrize("name", artifacts("saved_model"))
@@ -84,7 +85,7 @@ def test_tflite_file(name, root):
 
 @pytest.mark.parametrize("name", RECORDED["outputs"])
 def test_pretraining_model(name, root):
-    model, _ = train.load(root / name)
+    model, _ = saving.load(root / name)
     entry = RECORDED["outputs"][name]
     outputs = model({key: np.array(value, np.int32) for key, value in entry["inputs"].items()})
     assert outputs.keys() == entry["outputs"].keys()

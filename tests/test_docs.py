@@ -14,7 +14,8 @@ import keras_ctxrep_tflite
 import pytest
 
 import keras_ctxrep
-from keras_ctxrep import cli, train
+from keras_ctxrep import saving
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp, huggingface
 
 ROOT = Path(__file__).parent.parent
@@ -91,9 +92,9 @@ def place(models, tmp_path_factory):
     (folder / "vectors.txt").write_text("the 0.1 0.2\nrain 0.3 0.4\nviolin -0.1 0.5\n")
     shutil.copytree(models / "elmo" / "pretrained", folder / "lm")
     shutil.copytree(models / "bert" / "pretrained", folder / "bert")
-    model, bundle = train.load_encoder(models / "elmo" / "pretrained")
+    model, bundle = saving.load_encoder(models / "elmo" / "pretrained")
     allennlp.write(folder / "published", model, bundle)
-    huggingface.write(folder / "hf_folder", *train.load_encoder(models / "bert" / "pretrained"))
+    huggingface.write(folder / "hf_folder", *saving.load_encoder(models / "bert" / "pretrained"))
     return folder
 
 
@@ -116,14 +117,14 @@ def test_commands(page, place, monkeypatch, capsys):
                 at = argv.index(flag)
                 argv[at : at + 2] = ["--steps", "2"]
         if argv[1] == "demo":
-            cli._parse(argv[1:])
+            main._parse(argv[1:])
         else:
             if argv[1] == "predict" and not {"--input", "--data"} & {*argv}:
                 echo, text = shlex.split(command.partition("|")[0])
                 assert echo == "echo"
                 Path("piped.txt").write_text(f"{text}\n")
                 argv += ["--input", "piped.txt"]
-            assert cli.main(argv[1:]) == 0, (command, capsys.readouterr().err)
+            assert main.main(argv[1:]) == 0, (command, capsys.readouterr().err)
     if page == "docs/own_data.md":
         header, first, *_ = (place / "answered.tsv").read_text(encoding="utf-8").splitlines()
         assert header.split("\t") == ["Ticket No", "Customer Message", "prediction", "score"]

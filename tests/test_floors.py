@@ -16,86 +16,31 @@ PACKAGES = {
     "keras_ctxrep_export": "export/keras_ctxrep_export",
     "keras_ctxrep_tflite": "tflite/keras_ctxrep_tflite",
 }
-FLOORS = {
-    "keras_ctxrep.cli": 5,
-    "keras_ctxrep.commands": 5,
-    "keras_ctxrep.flags": 5,
-    "keras_ctxrep.demo": 5,
-    "keras_ctxrep.report": 5,
-    "keras_ctxrep.recipes": 4,
-    "keras_ctxrep.pictures": 4,
-    "keras_ctxrep.zoo": 4,
-    "keras_ctxrep.download": 4,
-    "keras_ctxrep.hub": 4,
-    "keras_ctxrep.convert": 4,
-    "keras_ctxrep_tflite": 4,
-    "keras_ctxrep.train": 3,
-    "keras_ctxrep.runs": 3,
-    "keras_ctxrep.tasks": 2,
-    "keras_ctxrep.predict": 2,
-    "keras_ctxrep.client": 2,
-    "keras_ctxrep.predictions": 2,
-    "keras_ctxrep.models": 2,
-    "keras_ctxrep.pipeline": 2,
-    "keras_ctxrep.shards": 2,
-    "keras_ctxrep.optimizers": 2,
-    "keras_ctxrep.checkpoints": 2,
-    "keras_ctxrep.metrics": 2,
-    "keras_ctxrep.losses": 2,
-    "keras_ctxrep.history": 2,
-    "keras_ctxrep.progress": 2,
-    "keras_ctxrep.drawing": 2,
-    "keras_ctxrep_export": 2,
-    "keras_ctxrep.options": 1,
-    "keras_ctxrep.text": 1,
-    "keras_ctxrep.fields": 1,
-    "keras_ctxrep.messages": 1,
-    "keras_ctxrep.layers": 1,
-    "keras_ctxrep.strategy": 1,
-    "keras_ctxrep": 0,
-}
+ROW = re.compile(r"^\| *(\d*) *\| `([^`]+\.py)` \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
+
+
+def table():
+    """Module -> (floor, what it imports outside and inside of functions), from docs/architecture.md."""
+    rooms, floor = {}, ""
+    for number, path, imported in ROW.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")):
+        floor = number or floor
+        folder = path.partition("/")[0]
+        package = f"keras_ctxrep_{folder}." if folder in ("export", "tflite") else "keras_ctxrep."
+        name = package + path.removeprefix(f"{folder}/" if folder in ("export", "tflite") else "")
+        outside, _, inside = imported.partition(";")
+        rooms[name.removesuffix(".py").replace("/", ".")] = int(floor), outside, inside
+    return rooms
+
+
+TABLE = table()
 STRANGERS = ("keras_ctxrep.text", "keras_ctxrep.layers")  # on one floor, and do not know each other
-TENSORFLOW = ("tensorflow", "tensorflow_text")
-# module or room -> where it may import TensorFlow: nowhere, or inside functions
-WITHOUT_TENSORFLOW = {
-    "keras_ctxrep.layers.lstm": "functions",
-    "keras_ctxrep.layers.char_cnn": "functions",
-    "keras_ctxrep.layers.dropout": "functions",
-    "keras_ctxrep.layers.embedding": "functions",
-    "keras_ctxrep.layers.crf": "functions",
-    "keras_ctxrep.layers.transformer": "functions",
-    "keras_ctxrep.layers": "nowhere",
-    "keras_ctxrep.models.model": "functions",
-    "keras_ctxrep.models": "nowhere",
-    "keras_ctxrep.metrics": "nowhere",
-    "keras_ctxrep.losses": "nowhere",
-    "keras_ctxrep.convert.google": "functions",  # its files are TensorFlow's own
-    "keras_ctxrep.convert": "nowhere",
-    "keras_ctxrep.options": "nowhere",
-    "keras_ctxrep.text": "nowhere",
-    "keras_ctxrep.tasks": "functions",
-    "keras_ctxrep.predict": "nowhere",
-    "keras_ctxrep.client": "nowhere",
-    "keras_ctxrep.messages": "nowhere",
-    "keras_ctxrep.predictions": "nowhere",
-    "keras_ctxrep_tflite.runtime": "nowhere",
-}
-WITHOUT_KERAS = (
-    "keras_ctxrep.options",
-    "keras_ctxrep.text",
-    "keras_ctxrep.predict",
-    "keras_ctxrep.client",
-    "keras_ctxrep.messages",
-    "keras_ctxrep.predictions",
-    "keras_ctxrep_tflite.runtime",
-    "keras_ctxrep_tflite.__init__",
-)
+LIBRARIES = {"tensorflow": "TensorFlow", "tensorflow_text": "TensorFlow", "keras": "Keras"}
 # module or room -> all that it imports beside the standard library, outside of functions
 AT_IMPORT = {
     "keras_ctxrep.options": (),
     "keras_ctxrep.tasks": ("numpy", "keras_ctxrep.options", "keras_ctxrep.text", "keras_ctxrep.tasks"),
-    "keras_ctxrep.predict": ("numpy", "keras_ctxrep.tasks", "keras_ctxrep.text"),
-    "keras_ctxrep.client": ("numpy", "keras_ctxrep.predict", "keras_ctxrep.text"),
+    "keras_ctxrep.inference.predictor": ("numpy", "keras_ctxrep.tasks", "keras_ctxrep.text"),
+    "keras_ctxrep.inference.client": ("numpy", "keras_ctxrep.inference.predictor", "keras_ctxrep.text"),
 }
 
 
@@ -132,31 +77,41 @@ def offences(root):
     """Every import that the house does not allow, as "file:line: what is wrong"."""
     messages = []
     for name, path in modules(root):
-        room = within(name, FLOORS)
-        if room == "keras_ctxrep" and not name.endswith("__init__"):
-            messages.append(f"{path.relative_to(root)}: has no floor yet; give it one in {Path(__file__).name}")
+        if name not in TABLE and not (name.endswith(".__init__") and is_bare(path)):
+            messages.append(f"{path.relative_to(root)}: has no row in docs/architecture.md")
             continue
+        floor, outside, within_functions = TABLE.get(name, (0, "", ""))
         for target, line, inside, relative in imports(ast.parse(path.read_text(encoding="utf-8"))):
             place = f"{path.relative_to(root)}:{line}: {target}"
-            other = within(target, FLOORS)
+            other = imported_module(target)
             if relative:
                 messages.append(f"{place} is relative")
                 continue
-            if other and FLOORS[other] > FLOORS[room]:
-                messages.append(f"{place} lies on floor {FLOORS[other]}, above floor {FLOORS[room]}")
-            if other in STRANGERS and room in STRANGERS and other != room:
-                messages.append(f"{place} is a stranger to {room}")
-            place_of_tensorflow = within(name, WITHOUT_TENSORFLOW)
-            allowed = inside and place_of_tensorflow and WITHOUT_TENSORFLOW[place_of_tensorflow] == "functions"
-            if place_of_tensorflow and not allowed and within(target, TENSORFLOW):
-                messages.append(f"{place} in a file without TensorFlow")
+            if other and TABLE[other][0] > floor:
+                messages.append(f"{place} lies on floor {TABLE[other][0]}, above floor {floor}")
+            if {within(name, STRANGERS), within(target, STRANGERS)} == set(STRANGERS):
+                messages.append(f"{place} is a stranger to {name}")
             room_of_few = within(name, AT_IMPORT)
             standard = target.partition(".")[0] in sys.stdlib_module_names
             if room_of_few and not (inside or standard or within(target, AT_IMPORT[room_of_few])):
                 messages.append(f"{place} is imported with {room_of_few}, which takes no more than it has to")
-            elif within(name, WITHOUT_KERAS) and within(target, ["keras"]):
-                messages.append(f"{place} in a file without Keras")
+                continue
+            library = LIBRARIES.get(target.partition(".")[0])
+            allowed = outside + within_functions if inside else outside
+            if library and library not in allowed and not (library == "Keras" and "TensorFlow" in allowed):
+                messages.append(f"{place} in a file without {library}")
     return messages
+
+
+def is_bare(path):
+    """Whether a file has nothing but a docstring."""
+    return all(isinstance(node, ast.Expr) for node in ast.parse(path.read_text(encoding="utf-8")).body)
+
+
+def imported_module(target):
+    """The module of the table that `target` names, or that defines it; of a package its `__init__`."""
+    names = [target, target.rpartition(".")[0]]
+    return next((name for part in names for name in (part, f"{part}.__init__") if name in TABLE), None)
 
 
 def test_imports_run_downward():
@@ -176,26 +131,34 @@ def test_every_room_is_found():
         ("keras_ctxrep/options.py", "import dataclasses\nfrom collections.abc import Mapping", None),
         ("keras_ctxrep/tasks/tag.py", "import keras", "is imported with keras_ctxrep.tasks"),
         ("keras_ctxrep/tasks/tag.py", "from keras_ctxrep.models import heads", "is imported with keras_ctxrep.tasks"),
-        ("keras_ctxrep/tasks/tag.py", "from keras_ctxrep.predict import Predictor", "is imported with"),
+        ("keras_ctxrep/tasks/tag.py", "from keras_ctxrep.inference.predictor import Predictor", "is imported with"),
         ("keras_ctxrep/tasks/tag.py", "class A:\n    def f():\n        import keras, tensorflow", None),
         ("keras_ctxrep/tasks/tag.py", "def f():\n    from keras_ctxrep.models import heads", None),
-        ("keras_ctxrep/tasks/tag.py", "def f():\n    from keras_ctxrep import train", ":2: .* floor 3, above floor 2"),
+        ("keras_ctxrep/tasks/tag.py", "def f():\n    from keras_ctxrep import saving", ":2: .* floor 3, above floor 2"),
         ("keras_ctxrep/tasks/tag.py", "import numpy\nfrom keras_ctxrep import options\nimport re", None),
-        ("keras_ctxrep/predict.py", "import numpy\nfrom keras_ctxrep import tasks", None),
-        ("keras_ctxrep/predict.py", "def f():\n    import keras", "without Keras"),
-        ("keras_ctxrep/predict.py", "def f():\n    import tensorflow", "without TensorFlow"),
+        ("keras_ctxrep/inference/predictor.py", "import numpy\nfrom keras_ctxrep import tasks", None),
+        ("keras_ctxrep/inference/predictor.py", "def f():\n    import keras", "without Keras"),
+        ("keras_ctxrep/inference/predictor.py", "def f():\n    import tensorflow", "without TensorFlow"),
         ("keras_ctxrep/text/files.py", "from keras_ctxrep import tasks", "tasks lies on floor 2, above floor 1"),
-        ("keras_ctxrep/train.py", "from keras_ctxrep import recipes", "recipes lies on floor 4, above floor 3"),
-        ("keras_ctxrep/recipes/scoring.py", "from keras_ctxrep import flags", "flags lies on floor 5, above floor 4"),
-        ("keras_ctxrep/models/bert.py", "from keras_ctxrep import train", "train lies on floor 3, above floor 2"),
-        ("keras_ctxrep/models/bert.py", "import keras_ctxrep.train as t", "train lies on floor 3, above floor 2"),
+        ("keras_ctxrep/saving.py", "from keras_ctxrep import recipes", "recipes lies on floor 4, above floor 3"),
+        (
+            "keras_ctxrep/recipes/scoring.py",
+            "from keras_ctxrep.cli import flags",
+            "flags lies on floor 5, above floor 4",
+        ),
+        ("keras_ctxrep/models/bert.py", "from keras_ctxrep import saving", "saving lies on floor 3, above floor 2"),
+        ("keras_ctxrep/models/bert.py", "import keras_ctxrep.saving as s", "saving lies on floor 3, above floor 2"),
         ("keras_ctxrep/text/tokens.py", "def f():\n    from keras_ctxrep.models.bert import x", ":2: .* above floor 1"),
         ("keras_ctxrep/text/tokens.py", "from keras_ctxrep.layers.mix import ScalarMix", "stranger"),
         ("keras_ctxrep/layers/mix.py", "from keras_ctxrep.text import tokens", "stranger"),
-        ("keras_ctxrep/train.py", "from keras_ctxrep.cli import main", "above floor 3"),
-        ("keras_ctxrep/train.py", "from keras_ctxrep_export import saved_model", None),
-        ("export/keras_ctxrep_export/serving.py", "import keras_ctxrep_tflite.quantize", "floor 4, above floor 2"),
-        ("tflite/keras_ctxrep_tflite/quantize.py", "from keras_ctxrep import train\nimport tensorflow", None),
+        ("keras_ctxrep/saving.py", "from keras_ctxrep.cli.main import main", "above floor 3"),
+        ("keras_ctxrep/saving.py", "from keras_ctxrep_export import saved_model", None),
+        ("export/keras_ctxrep_export/kit.py", "import keras_ctxrep_tflite.quantize", "floor 4, above floor 2"),
+        (
+            "tflite/keras_ctxrep_tflite/quantize.py",
+            "from keras_ctxrep import saving\ndef f():\n    import tensorflow",
+            None,
+        ),
         ("keras_ctxrep/layers/mix.py", "import tensorflow as tf", "without TensorFlow"),
         ("keras_ctxrep/layers/mix.py", "def f():\n    import tensorflow as tf", "without TensorFlow"),
         ("keras_ctxrep/layers/lstm.py", "def f():\n    import tensorflow as tf", None),
@@ -208,11 +171,11 @@ def test_every_room_is_found():
         ("keras_ctxrep/text/files.py", "from keras import ops", "without Keras"),
         ("tflite/keras_ctxrep_tflite/runtime.py", "def f():\n    import tensorflow.lite", "without TensorFlow"),
         ("tflite/keras_ctxrep_tflite/runtime.py", "from keras_ctxrep.text import bundle\nimport numpy", None),
-        ("keras_ctxrep/pipeline.py", "import tensorflow as tf", None),
+        ("keras_ctxrep/training/pipeline.py", "import tensorflow as tf", None),
         ("keras_ctxrep/models/bert.py", "from . import elmo", "relative"),
         ("keras_ctxrep/models/bert.py", "from .elmo import encoder", "relative"),
         ("keras_ctxrep/__init__.py", "from keras_ctxrep.text import tokens", "above floor 0"),
-        ("keras_ctxrep/new.py", "", "no floor yet"),
+        ("keras_ctxrep/new.py", "", "has no row"),
     ],
 )
 def test_a_bad_import_is_seen(tmp_path, path, source, expected):
@@ -233,7 +196,7 @@ def test_text_tasks_and_the_edge_runtime_load_neither_tensorflow_nor_keras():
         for prefix in [f"keras_ctxrep.{room}."]
     }
     assert len(rooms["text"]) > 5 and len(rooms["tasks"]) > 5
-    names = [*rooms["text"], *rooms["tasks"], "keras_ctxrep.predict", "keras_ctxrep_tflite.runtime"]
+    names = [*rooms["text"], *rooms["tasks"], "keras_ctxrep.inference.predictor", "keras_ctxrep_tflite.runtime"]
     script = (
         "import importlib, sys\n"
         f"for name in {names!r}:\n"

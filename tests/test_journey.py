@@ -13,9 +13,11 @@ import pytest
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize, runtime
 
-from keras_ctxrep import recipes, tasks, train
+from keras_ctxrep import recipes, saving, tasks
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import static
-from keras_ctxrep.predict import Predictor
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
@@ -42,13 +44,13 @@ AWKWARD = [
 def test_a_card_goes_the_whole_way(tmp_path):
     config = static.Config(words=3, width=4)
     bundle = Bundle("static", "embed", asdict(config), 8, vocab=("<UNK>", "the", "violin"), card="# Vectors\n")
-    train.save(tmp_path / "vectors", static.encoder(config), bundle)
+    saving.save(tmp_path / "vectors", static.encoder(config), bundle)
     examples = [Example("the violin", "music"), Example("the", "other")]
     for name, from_scratch in (("tuned", False), ("scratch", True)):
         options = {"steps": 1, "batch_size": 2, "from_scratch": from_scratch}
         recipes.finetune(examples, examples, tmp_path / "vectors", tmp_path / name, task="classify", **options)
     assert load(tmp_path / "scratch").card == ""
-    version = saved_model.export(*train.load(tmp_path / "tuned"), tmp_path / "served")
+    version = saved_model.export(*saving.load(tmp_path / "tuned"), tmp_path / "served")
     file = quantize.convert(tmp_path / "tuned", tmp_path / "m.tflite", "none", (4,))
     assert {load(path).card for path in (tmp_path / "tuned", version, file)} == {"# Vectors\n"}
     assert (version / "assets.extra" / "card.md").read_text("utf-8") == "# Vectors\n"
@@ -62,12 +64,12 @@ def test_every_engine_gives_the_same_answers(family, models, tmp_path):
     folder = models / family / "classifier"
     examples = list(tasks.get("classify").read(models / "test.tsv"))
     texts = [example.text for example in examples] + AWKWARD
-    keras_predictor = train.predictor(folder)
+    keras_predictor = keras_engine.predictor(folder)
     expected = keras_predictor.probabilities(texts)
     labels = [answer["label"] for answer in keras_predictor(texts)]
     assert accuracy([example.label for example in examples], labels[: len(examples)]) > 0.95
 
-    version = saved_model.export(*train.load(folder), tmp_path / "served")
+    version = saved_model.export(*saving.load(folder), tmp_path / "served")
     np.testing.assert_allclose(saved_model.load(version).probabilities(texts), expected, atol=1e-4)
 
     quantize.convert(folder, tmp_path / "float32.tflite", "none", (8, 16, 32))
@@ -79,12 +81,12 @@ def test_every_engine_gives_the_same_answers(family, models, tmp_path):
     assert (tmp_path / "int8.tflite").stat().st_size < (tmp_path / "float32.tflite").stat().st_size
 
     # what differs is seen: a model with other weights is told apart
-    model, bundle = train.load(folder)
+    model, bundle = saving.load(folder)
     model.get_layer("logits").set_weights(
         [weight + 0.1 * weight**2 for weight in model.get_layer("logits").get_weights()]
     )
-    train.save(tmp_path / "other", model, bundle)
-    assert np.abs(train.predictor(tmp_path / "other").probabilities(texts) - expected).max() > 1e-4
+    saving.save(tmp_path / "other", model, bundle)
+    assert np.abs(keras_engine.predictor(tmp_path / "other").probabilities(texts) - expected).max() > 1e-4
 
 
 FRESH = """
@@ -102,8 +104,8 @@ print(json.dumps([found["probabilities"].numpy().tolist(), [label.decode() for l
 def test_a_saved_model_needs_nothing_else(family, models, tmp_path):
     """Moved elsewhere, its sources deleted, loaded by a process that knows nothing of us."""
     shutil.copytree(models / family / "classifier", tmp_path / "source")
-    made = saved_model.export(*train.load(tmp_path / "source"), tmp_path / "served")
-    predictor = train.predictor(tmp_path / "source")
+    made = saved_model.export(*saving.load(tmp_path / "source"), tmp_path / "served")
+    predictor = keras_engine.predictor(tmp_path / "source")
     shutil.move(made, tmp_path / "moved")
     shutil.rmtree(tmp_path / "source")
     command = [sys.executable, "-c", FRESH, str(tmp_path / "moved")]
@@ -118,7 +120,7 @@ def test_a_saved_model_needs_nothing_else(family, models, tmp_path):
 @pytest.mark.parametrize("family", ["elmo", "bert"])
 def test_encoders_in_every_engine(family, models, tmp_path):
     """A pretrained encoder without a head: pooled vectors from the SavedModel and from TFLite equal Keras'."""
-    model, bundle = train.load_encoder(models / family / "pretrained")
+    model, bundle = saving.load_encoder(models / family / "pretrained")
     texts = ["the violin is good.", "snow"]
     expected = np.array([model(bundle.features([text]))["pooled"][0] for text in texts])
     version = saved_model.export(model, bundle, tmp_path / "served")
@@ -222,9 +224,9 @@ def test_every_head_in_every_engine(name, trained, tmp_path):
     if name == "answer":
         texts = [example.question for example in examples] + ["snow number?"] * len(ODD_CONTEXTS)
         pairs = [example.context for example in examples] + ODD_CONTEXTS
-    expected = train.predictor(folder)(texts, pairs)
+    expected = keras_engine.predictor(folder)(texts, pairs)
 
-    served = saved_model.load(saved_model.export(*train.load(folder), tmp_path / "served"))(texts, pairs)
+    served = saved_model.load(saved_model.export(*saving.load(folder), tmp_path / "served"))(texts, pairs)
     quantize.convert(folder, tmp_path / "float32.tflite", "none", (16, 32))
     edge = runtime.load(tmp_path / "float32.tflite")(texts, pairs)
     for text, wanted, *others in zip(texts, expected, served, edge, strict=True):
@@ -256,7 +258,7 @@ def test_every_head_in_every_engine(name, trained, tmp_path):
 
 
 def test_answers_and_entities_are_exact_spans_of_the_original_text(trained):
-    predict = train.predictor(trained("answer")[0])
+    predict = keras_engine.predictor(trained("answer")[0])
     features = predict.bundle.features
     for context in ODD_CONTEXTS:
         (rows,) = features.windows(["snow number?"], [context])
@@ -266,7 +268,7 @@ def test_answers_and_entities_are_exact_spans_of_the_original_text(trained):
         assert answer["answer"] == context[answer["start"] : answer["end"]]
         for other in answer["n_best"]:
             assert other["answer"] == context[other["start"] : other["end"]]
-    tagger = train.predictor(trained("crf")[0])
+    tagger = keras_engine.predictor(trained("crf")[0])
     for text in (*AWKWARD, *ODD_CONTEXTS[:-1]):
         (answer,) = tagger([text])
         assert all(entity["text"] == text[entity["start"] : entity["end"]] for entity in answer["entities"])
@@ -284,7 +286,7 @@ def test_answers_and_entities_are_exact_spans_of_the_original_text(trained):
 def test_compare_every_task(name, trained, tmp_path):
     folder, examples, _ = trained(name)
     quantize.convert(folder, tmp_path / "a.tflite", lengths=(32,))
-    engines = [compare.open_engine(folder), compare.open_engine(tmp_path / "a.tflite")]
+    engines = [open_engine(folder), open_engine(tmp_path / "a.tflite")]
     reference, edge = compare.compare(engines, examples[:10])
     assert reference["agreement"] == edge["agreement"] == 1 and edge["difference"] < 1e-3
     assert reference["quality"] == edge["quality"] > 0.9 and edge["milliseconds"] > 0
@@ -294,7 +296,7 @@ def test_compare(models, tmp_path):
     folder = models / "bert" / "classifier"
     quantize.convert(folder, tmp_path / "a.tflite", lengths=(32,))
     examples = list(tasks.get("classify").read(models / "test.tsv"))[:20]
-    engines = [compare.open_engine(folder), compare.open_engine(tmp_path / "a.tflite")]
+    engines = [open_engine(folder), open_engine(tmp_path / "a.tflite")]
     reference, edge = compare.compare(engines, examples)
     assert reference["agreement"] == edge["agreement"] == 1 and reference["difference"] == 0 < edge["difference"] < 1e-4
     assert edge["bytes"] == (tmp_path / "a.tflite").stat().st_size and edge["milliseconds"] > 0

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from keras_ctxrep import cli, recipes, tasks
+from keras_ctxrep import recipes, tasks
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.losses import CrossEntropy
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.tasks.classify import Example
@@ -95,12 +96,12 @@ def test_options_of_the_command(write, tmp_path, capsys):
         "equal": ["--class-weights", "a=2", "b=2"],
         "smooth": ["--label-smoothing", "0.3"],
     }.items():
-        assert cli.main([*argv, str(tmp_path / name), *flags]) == 0, capsys.readouterr().err
+        assert main.main([*argv, str(tmp_path / name), *flags]) == 0, capsys.readouterr().err
         losses[name] = float(capsys.readouterr().out.partition("loss ")[2].split()[0])
     assert losses["equal"] == pytest.approx(2 * losses["plain"], abs=2e-3)
     assert len(set(losses.values())) == 4
     with pytest.raises(SystemExit) as ended:
-        cli.main([*argv, str(tmp_path / "wrong"), "--class-weights", "a=much"])
+        main.main([*argv, str(tmp_path / "wrong"), "--class-weights", "a=much"])
     assert ended.value.code == 2 and "a=much: write LABEL=X with a number, e.g. a=2.5" in capsys.readouterr().err
-    assert cli.main(["train", "--config", str(tmp_path / "equal" / "run.json"), "--out", str(tmp_path / "again")]) == 0
+    assert main.main(["train", "--config", str(tmp_path / "equal" / "run.json"), "--out", str(tmp_path / "again")]) == 0
     assert float(capsys.readouterr().out.partition("loss ")[2].split()[0]) == losses["equal"]

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import optimizers, train
+from keras_ctxrep import optimizers
 from keras_ctxrep.models import elmo
+from keras_ctxrep.training import fit
 
 HERE = Path(__file__).parent
 BILM_TF = HERE.parents[1] / "shared" / "data" / "elmo_train_oracle"
@@ -104,7 +105,7 @@ def test_training_step_by_step(record):
             super().apply(gradients, variables)
 
     optimizer = Watched(sizes["learning_rate"], sizes["clip"], gradient_scale=float(sizes["steps"]))
-    train.compile(model, optimizer)
+    fit.compile(model, optimizer)
     model.run_eagerly = True
     count = len([name for name in arrays.files if name.endswith("loss_fwd")])
     assert count in (2, 4)

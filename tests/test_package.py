@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from keras_ctxrep_tflite import quantize
 
-from keras_ctxrep import tasks, train
+from keras_ctxrep import saving, tasks
 
 ROOT = Path(__file__).parent.parent
 
@@ -73,7 +73,7 @@ def tflite_files(tiny_model, tflite_in_process, models, tmp_path_factory):
     root = tmp_path_factory.mktemp("files")
     files = [quantize.convert(models / "elmo" / "classifier", root / "elmo.tflite", "dynamic", (16, 32))]
     for task in tasks.SERVED:
-        train.save(root / task, *tiny_model(task))
+        saving.save(root / task, *tiny_model(task))
         files.append(quantize.convert(root / task, root / f"{task}.tflite", "none", (40,)))
     process = subprocess.run([sys.executable, "-c", ASK, *files], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr[-2000:]
@@ -135,7 +135,13 @@ def test_the_wheel_alone_has_weights_and_data(wheel, tmp_path):
         f"train --encoder bert_4_256_4/books_wiki_en {train}",
         "zoo show bert_4_256_4/books_wiki_en",
     ):
-        program = [sys.executable, "-S", "-c", "import sys, keras_ctxrep.cli as c; sys.exit(c.main())", *argv.split()]
+        program = [
+            sys.executable,
+            "-S",
+            "-c",
+            "import sys, keras_ctxrep.cli.main as c; sys.exit(c.main())",
+            *argv.split(),
+        ]
         process = subprocess.run(program, capture_output=True, text=True, env=environment, cwd=tmp_path)
         assert process.returncode == 0, process.stderr[-2000:]
     assert str(tmp_path / "site") in process.stdout

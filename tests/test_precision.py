@@ -8,21 +8,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import optimizers, train
+from keras_ctxrep import optimizers
 from keras_ctxrep.layers import VocabularySoftmax
 from keras_ctxrep.models.model import Model
+from keras_ctxrep.training import fit, strategy
 
-KINDS = runpy.run_path(str(Path(__file__).with_name("replicas.py")))["KINDS"]
+KINDS = runpy.run_path(str(Path(__file__).parent / "training" / "replicas.py"))["KINDS"]
 halves = pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 
 
 def trained(kind, precision, steps=12):
     build, data, loss = KINDS[kind]()
     keras.utils.set_random_seed(0)
-    with train.scope(precision):
+    with strategy.scope(precision):
         model = build()
     make = lambda: optimizers.AdamW(0.01, epsilon=1e-4)  # noqa: E731
-    history = train.fit(model, data, steps=steps, evaluations=steps, loss=loss, optimizer=make)
+    history = fit.fit(model, data, steps=steps, evaluations=steps, loss=loss, optimizer=make)
     return model, [entry["loss"] for entry in history]
 
 
@@ -44,8 +45,8 @@ def test_an_overflow_lowers_the_scale_and_is_overcome():
 @pytest.mark.parametrize("kind", ["pretrainer", "sampled_streams", "crf"])
 def test_softmax_norm_cells_and_loss_are_in_float32(kind, precision, graph_nodes):
     build, data, loss = KINDS[kind]()
-    with train.scope(precision):
-        model = train.compile(build(), optimizers.AdamW(), loss)
+    with strategy.scope(precision):
+        model = fit.compile(build(), optimizers.AdamW(), loss)
     x, y, weights = keras.utils.unpack_x_y_sample_weight(next(iter(data(0))))
     traced = tf.function(lambda: model.compute_loss(x, y, model(x, training=True), weights)).get_concrete_function()
     nodes = graph_nodes(traced)
@@ -61,11 +62,11 @@ def test_softmax_norm_cells_and_loss_are_in_float32(kind, precision, graph_nodes
 
 def test_the_gradient_of_a_sampled_softmax_stays_sparse(rng):
     """Under loss scaling too: the rows that a batch did not use are neither changed nor decayed."""
-    with train.scope("mixed_float16"):
+    with strategy.scope("mixed_float16"):
         x, y = keras.Input((None, 4), name="x"), keras.Input((None,), dtype="int32", name="y")
         softmax = VocabularySoftmax(1000, samples=5, seed=1, name="softmax")
         model = Model({"x": x, "y": y}, {"logits": softmax(x, targets=y)})
-    train.compile(model, optimizers.AdamW(0.1, weight_decay=0.5))
+    fit.compile(model, optimizers.AdamW(0.1, weight_decay=0.5))
     before = softmax.kernel.numpy()
     targets = {"logits": np.zeros((2, 3), "int32")}
     inputs = {"x": rng.normal(size=(2, 3, 4)).astype("float32"), "y": rng.integers(0, 1000, (2, 3)).astype("int32")}

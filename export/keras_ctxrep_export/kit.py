@@ -22,9 +22,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_ctxrep import tasks
-from keras_ctxrep.messages import PredictionLog, array_of, predict_request
+from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.inference.messages import PredictionLog, array_of, predict_request
 from keras_ctxrep.tasks import Query
-from keras_ctxrep.text.bundle import TFLITE_FIGURES, Bundle, written_whole
+from keras_ctxrep.text.bundle import TFLITE_FIGURES, Bundle
 
 DEFAULT = "serving_default"
 WARMUP, BATCHING, CONFIG, README = "tf_serving_warmup_requests", "batching_params.pbtxt", "model.config", "README.md"
@@ -191,7 +192,7 @@ def write_config(base: Path, name: str) -> None:
         for name in sorted(names)
     )
     try:
-        with written_whole(path) as new:
+        with atomic_write(path) as new:
             new.write_text(f"{GENERATED}\n{_CONFIG_HELP}model_config_list {{\n{entries}}}\n", encoding="utf-8")
     except PermissionError as error:
         warnings.warn(f"{path} was not written: {error}", stacklevel=2)

@@ -12,7 +12,7 @@ import tensorflow_text  # noqa: F401  registers the operators that a SavedModel 
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_ctxrep import __version__
-from keras_ctxrep.text.bundle import sha256
+from keras_ctxrep.atomic import sha256
 
 NAME = "assets.extra/manifest.json"
 FORMAT = 1

@@ -12,7 +12,8 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the operators that a SavedModel with text in it needs
 
 from keras_ctxrep import tasks
-from keras_ctxrep.predict import Predictor
+from keras_ctxrep.atomic import temporary_folder
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import kit, manifest
@@ -96,7 +97,7 @@ def export(
     signatures = Signatures(model, bundle)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with bundles.temporary_folder(folder / "version") as work:  # not a number, so that no poller picks it up
+    with temporary_folder(folder / "version") as work:  # not a number, so that no poller picks it up
         new = work / "new"
         tf.saved_model.save(signatures, str(new), signatures=dict(signatures.functions))
         (new / EXTRA).mkdir()

@@ -13,11 +13,12 @@ from typing import Any
 import h5py
 import keras
 
+from keras_ctxrep.atomic import atomic_folder
+from keras_ctxrep.checks import most
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, visible
-from keras_ctxrep.fields import most
 from keras_ctxrep.models import elmo
-from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole_folder
+from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.features import WordFeatures
 from keras_ctxrep.text.tokens import read_vocab, vocab_text
 
@@ -91,7 +92,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     if config_of is None:
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a biLM")
     config = config_of(**bundle.config)
-    with written_whole_folder(folder, without=(VOCAB,)) as new:
+    with atomic_folder(folder, without=(VOCAB,)) as new:
         with h5py.File(new / WEIGHTS, "w") as file:
             for name, array in arrays(model, table(config)):
                 file[name] = array

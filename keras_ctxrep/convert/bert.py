@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_ctxrep import tasks
+from keras_ctxrep.checks import most
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, check, fill
-from keras_ctxrep.fields import most
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import WordPiece

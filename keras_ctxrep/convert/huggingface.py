@@ -17,13 +17,14 @@ import keras
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import SHOWN, Stored, Tensor, arrays, first_line, package
 from keras_ctxrep.models import bert
-from keras_ctxrep.text.bundle import VOCAB, Bundle, written_whole_folder
+from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, read_vocab, vocab_text
 
 OPTIONS, TOKENIZER, TOKENIZER_OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"
@@ -168,7 +169,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
         TOKENIZER_OPTIONS: json.dumps(tokenizer | SPECIAL, indent=1) + "\n",
         OPTIONS: json.dumps(_written_options(bundle, config, name), indent=1, ensure_ascii=False) + "\n",
     }
-    with written_whole_folder(folder) as new:
+    with atomic_folder(folder) as new:
         _write_safetensors(new / WEIGHTS, tensors, arrays(model, tensors))
         for file, text in files.items():
             (new / file).write_bytes(text.encode())

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import keras
 from keras import layers as klayers
 
-from keras_ctxrep import fields
-from keras_ctxrep.fields import Depth, Fraction, Rows, Size
+from keras_ctxrep import checks
+from keras_ctxrep.checks import Depth, Fraction, RowCount, Size
 from keras_ctxrep.layers import (
     Bias,
     Dropout,
@@ -33,12 +33,12 @@ class Config:
         ValueError: a value is of the wrong type or out of range.
     """
 
-    vocabulary_size: Rows = 30522
+    vocabulary_size: RowCount = 30522
     layers: Depth = 12
     width: Size = 768
     heads: Size = 12
     intermediate: Size = 3072  # width of the feed-forward layer
-    max_positions: Rows = 512  # maximum input length, if positions are learned
+    max_positions: RowCount = 512  # maximum input length, if positions are learned
     segments: Size = 2
     dropout: Fraction = 0.1  # of the embeddings and of the sub-layers' outputs
     attention_dropout: Fraction = 0.1  # of the attention weights
@@ -49,7 +49,7 @@ class Config:
     initializer_range: float = 0.02  # standard deviation of the truncated normal that initializes kernels
 
     def __post_init__(self):
-        fields.check(self)
+        checks.check(self)
         for name, known in (("activation", ACTIVATIONS), ("positions", ("learned", "sinusoidal"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r}: one of {', '.join(known)}")

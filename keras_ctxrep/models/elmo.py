@@ -12,8 +12,8 @@ import numpy as np
 from keras import layers as klayers
 from keras import ops
 
-from keras_ctxrep import fields
-from keras_ctxrep.fields import Depth, Fraction, Range, Size
+from keras_ctxrep import checks
+from keras_ctxrep.checks import Depth, Fraction, Range, Size
 from keras_ctxrep.layers import (
     CharCNN,
     Dropout,
@@ -62,7 +62,7 @@ class Config:
     )
 
     def __post_init__(self):
-        fields.check(self)
+        checks.check(self)
         if self.activation not in ("relu", "tanh"):
             raise ValueError(f"activation={self.activation!r}: relu or tanh")
         if self.width > self.cells:

@@ -1,6 +1,9 @@
 """The class of all models of this package: a `keras.Model` whose steps are exact under any `tf.distribute.Strategy`."""
 
+from collections.abc import Sequence
+
 import keras
+import numpy as np
 
 from keras_ctxrep.layers.dropout import replica
 
@@ -117,7 +120,7 @@ class Model(keras.Model):
             """With an axis for the workers, which Keras' reduction needs."""
             import tensorflow as tf
 
-            from keras_ctxrep.strategy import several_workers
+            from keras_ctxrep.training.strategy import several_workers
 
             if not several_workers(self.distribute_strategy):
                 return logs
@@ -223,3 +226,36 @@ def _all_finite_or_none(gradients):
         return gradient + tf.cast(poison, gradient.dtype)
 
     return [g if g is None else marked(g) for g in gradients]
+
+
+def copy_weights(source: keras.Model, target: keras.Model, skip: Sequence[str] = ()) -> None:
+    """Copies the weights of every layer of `target` from the layer of `source` that has its name.
+
+    The state that a layer keeps of its streams is not copied.
+
+    Args:
+        source, target: models of the same sizes.
+        skip: names of layers that are left as they are.
+
+    Raises:
+        ValueError: `source` lacks a layer.
+    """
+    for layer in target.layers:
+        weights = _without_state(layer)
+        if weights and layer.name not in skip:
+            for weight, value in zip(weights, _without_state(source.get_layer(layer.name)), strict=True):
+                weight.assign(value)
+
+
+def reset_streams(model: keras.Model) -> None:
+    """Sets the state that a biLM keeps of its streams to zero, as at the beginning of a text.
+
+    `fit`, `predict` and `evaluate` all carry this state on.
+    """
+    for layer in model.layers:
+        if getattr(layer, "streams", None):
+            layer.state.assign(np.zeros(layer.state.shape))
+
+
+def _without_state(layer: keras.layers.Layer) -> list:
+    return [weight for weight in layer.weights if weight is not getattr(layer, "state", None)]

@@ -6,8 +6,8 @@ from typing import Annotated
 import keras
 from keras import ops
 
-from keras_ctxrep import fields
-from keras_ctxrep.fields import Fraction, Range, Rows, Size
+from keras_ctxrep import checks
+from keras_ctxrep.checks import Fraction, Range, RowCount, Size
 from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, ZeroPadding
 from keras_ctxrep.models.family import Family
 from keras_ctxrep.models.model import Model
@@ -21,7 +21,7 @@ class Config:
         ValueError: no word, no width, or n-grams that are out of range.
     """
 
-    words: Rows  # number of words, the first of them <UNK>; row 0 of the table is for no word
+    words: RowCount  # number of words, the first of them <UNK>; row 0 of the table is for no word
     width: Size  # width of a vector
     buckets: Annotated[int, Range(0, 1 << 31)] = (
         0  # rows after those of the words, for hashed character n-grams (2,000,000 in fastText); 0: no n-grams
@@ -35,7 +35,7 @@ class Config:
     dropout: Fraction = 0.0  # on the vectors, while training
 
     def __post_init__(self):
-        fields.check(self)
+        checks.check(self)
         if self.min_n > self.max_n:
             raise ValueError(f"min_n={self.min_n}: at least 1 and at most max_n={self.max_n}")
 

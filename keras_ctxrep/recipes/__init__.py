@@ -10,7 +10,7 @@ from keras_ctxrep.recipes.preparing import prepare
 from keras_ctxrep.recipes.pretraining import pretrain
 from keras_ctxrep.recipes.scoring import score, score_sentences
 from keras_ctxrep.recipes.sweeping import sweep
-from keras_ctxrep.runs import options_from_run
+from keras_ctxrep.training.runs import options_from_run
 
 __all__ = ["again", "distill", "embed", "finetune", "prepare", "pretrain", "score", "score_sentences", "sweep"]
 

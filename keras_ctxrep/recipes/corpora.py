@@ -12,13 +12,13 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_ctxrep import __version__
-from keras_ctxrep.download import cache_folder
+from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.options import Text
-from keras_ctxrep.text.bundle import sha256, written_whole
 from keras_ctxrep.text.corpus import documents, hold_out, lines, sample, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, vocab_text, words
+from keras_ctxrep.zoo.download import cache_folder
 
 NO_PAIRS = "the held-out text has no pair of segments: one sentence a line, an empty line between documents"
 
@@ -49,7 +49,7 @@ def learned(
         return read_vocab(path)
     vocab = learn(sample(watched(read(corpus)), settings.vocab_sample, settings.seed))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(vocab_text(vocab), encoding="utf-8")
     return vocab
 

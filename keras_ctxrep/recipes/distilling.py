@@ -13,15 +13,17 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import options, pipeline, tasks, train
+from keras_ctxrep import options, saving, tasks
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.losses import Distillation as Loss
 from keras_ctxrep.models.families import FAMILIES
-from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.finetuning import Job, Survey, check_out, train_job
 from keras_ctxrep.recipes.pretraining import Report
 from keras_ctxrep.recipes.targets import ENCODED, Data, encoded_examples, fitting
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
+from keras_ctxrep.training import pipeline
 
 Taught = tuple[Any, list[dict[str, np.ndarray]]]  # an example, and the teacher's logits for each of its rows
 
@@ -67,7 +69,7 @@ class Distilling(Job):
 
     def __init__(self, teacher: str | Path, given: Mapping[str, Any], data: Data, dev: Data, encoder, out):
         check_out(out, {"teacher": teacher})
-        self.model, self.teacher = train.load(teacher)
+        self.model, self.teacher = saving.load(teacher)
         self.folder = teacher
         if self.teacher.task not in tasks.TASKS:
             raise ValueError(
@@ -111,7 +113,7 @@ class Distilling(Job):
                 f"{self.name}: the teacher, {self.folder}, has no label {unknown[0]!r}: {', '.join(labels)}"
             )
         survey.labels = labels
-        predictor = Predictor(self.teacher, train.runner(self.model), self.options.batch_size)
+        predictor = Predictor(self.teacher, keras_engine.runner(self.model), self.options.batch_size)
         columns, skipped = self.options.columns, survey.skipped
         listed: list[str] | None = None if skipped is None else []  # those rows are in `skipped` already
         self.taught = [*_taught(predictor, fitting(self.teacher, self.data, columns, listed))]
@@ -179,15 +181,15 @@ def student(teacher: keras.Model, bundle: Bundle, size: str) -> tuple[keras.Mode
     if size not in sizes:
         raise ValueError(f"size={size!r}: one of {', '.join(sizes)}")
     name, config = sizes[size]
-    own = train.encoder_bundle(teacher, bundle)
+    own = saving.encoder_bundle(teacher, bundle)
     if name != bundle.family:
         empty = Bundle(name, "embed", asdict(config), bundle.max_length, card=bundle.card)
-        return train.build(empty), empty
+        return saving.build(empty), empty
     own = replace(own, config=asdict(config))
     if not FAMILIES[name].reads_vocabulary(own.config):
-        return train.build(own), own
+        return saving.build(own), own
     own = replace(own, config=own.config | {"vocabulary_size": len(bundle.vocab)})
-    model = train.build(own)
+    model = saving.build(own)
     for layer in model.layers:
         if layer.name == TOKENS:
             layer.set_weights([_projected(teacher.get_layer(TOKENS).get_weights()[0], *layer.get_weights())])

@@ -12,11 +12,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_ctxrep import train
+from keras_ctxrep import saving
+from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import elmo
+from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.options import Embedding
-from keras_ctxrep.text.bundle import Bundle, written_whole
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures, Reads, Row, WordPieceFeatures, check_sentences
 from keras_ctxrep.text.tokens import Characters, read_vocab
 
@@ -58,14 +61,14 @@ def embed(
     out = Path(out)
     if out.suffix not in (".npz", ".hdf5", ".h5"):
         raise ValueError(f"{out}: the name must end in .npz or .hdf5")
-    model, bundle = train.load(folder)
+    model, bundle = saving.load(folder)
     weights, gamma = learned_mixes(model).get("scalar_mix", (None, 1.0))
     if chosen.layers == "mix" and weights is None:
         warnings.warn(f"{folder}: it has no trained scalar mix; the mean of its layers is used", stacklevel=2)
     numbers = _layer_numbers(chosen.layer_numbers, model, bundle)
     split = str.split if chosen.words else None
     count = 0
-    with written_whole(out) as path, _array_writer(path) as write:
+    with atomic_write(out) as path, _array_writer(path) as write:
         for sentence, words, layers, pooled in _vectors(model, bundle, sentences, split, chosen):
             if split and len(words) < len(split(sentence)):
                 raise ValueError(f"sentence {count + 1}: a word without pieces: {sentence[:60]!r}")
@@ -192,10 +195,10 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
     else:
         encoder = _encoder(model, bundle)
     if encoder is not model:
-        train.copy_weights(model, encoder, skip=["token_cache"])
+        copy_weights(model, encoder, skip=["token_cache"])
     if table is not None:
         encoder.get_layer("token_cache").set_weights([table])
-    call = train.runner(encoder)
+    call = keras_engine.runner(encoder)
     state = np.zeros((0, encoder.input["state"].shape[-1] if carry_state else 0), np.float32)
 
     def run(rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray | None]:
@@ -218,7 +221,7 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
 
 def _encoder(model: keras.Model, bundle: Bundle) -> keras.Model:
     """The model itself if it is an encoder; else a new one of its sizes, to which the weights are yet to be copied."""
-    return model if "layers" in model.output else train.build(train.encoder_bundle(model, bundle))
+    return model if "layers" in model.output else saving.build(saving.encoder_bundle(model, bundle))
 
 
 class _array_writer:

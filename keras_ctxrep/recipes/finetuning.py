@@ -14,13 +14,15 @@ from typing import Any
 import keras
 from tqdm import tqdm
 
-from keras_ctxrep import options, tasks, train
+from keras_ctxrep import options, saving, tasks
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.family import Family, depths
+from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.optimizers import AdamW
 from keras_ctxrep.options import WORDS
-from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
 from keras_ctxrep.recipes.targets import (
     Data,
@@ -32,12 +34,13 @@ from keras_ctxrep.recipes.targets import (
     in_random_order,
     sources,
 )
-from keras_ctxrep.runs import Run
-from keras_ctxrep.strategy import choose, is_chief
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.files import skipped_rows
+from keras_ctxrep.training import fit
+from keras_ctxrep.training.runs import RunRecord
+from keras_ctxrep.training.strategy import choose, is_chief
 
 IN_MEMORY = "examples in memory"  # in the record of a run
 _EXTRA_EMBEDDINGS = "word_embedding"
@@ -93,7 +96,7 @@ def train_job(job: "Job", report: Report | None, announce: Callable[[str], objec
     if malformed := (survey.skipped or []) + (skipped or []):
         warnings.warn(skipped_rows(malformed), stacklevel=2)
     loss = job.loss(survey)
-    with train.scope(job.options.precision, strategy):
+    with strategy.scope(job.options.precision, strategy):
         model, bundle = job.assemble(survey)
     evaluate = _evaluation(bundle, dev_set, job.options.batch_size)
     if (metric := job.options.metric) is not None:
@@ -110,7 +113,7 @@ def train_job(job: "Job", report: Report | None, announce: Callable[[str], objec
         announce(job.plan(survey, dev_set, bundle, schedule, rows))
     Path(job.out).mkdir(parents=True, exist_ok=True)
     data, sources_of = job.batches(bundle, rows)
-    history = train.fit(
+    history = fit.fit(
         model,
         data,
         evaluate,
@@ -121,13 +124,13 @@ def train_job(job: "Job", report: Report | None, announce: Callable[[str], objec
         sources=sources_of,
         **schedule,
     )
-    runner = train.runner(model)
+    runner = keras_engine.runner(model)
     bundle = job.task.tuned(bundle, dev_set, Predictor(bundle, runner, job.options.batch_size).ask)
     if is_chief(strategy):
         answers = Predictor(bundle, runner, job.options.batch_size).ask(dev_set)
         final = job.task.evaluate(dev_set, answers, bundle.labels)
         run.save(job.out, history, {"examples": len(dev_set), "interval": final.interval} | final.scores)
-        train.save(job.out, model, bundle)
+        saving.save(job.out, model, bundle)
     return history
 
 
@@ -245,7 +248,7 @@ class Job:
 
     def pretrained(self, survey: Survey) -> tuple[keras.Model, Bundle]:
         """The encoder to start from, and its bundle."""
-        return _fresh(survey.words) if self.encoder == WORDS else train.load_encoder(self.encoder)
+        return _fresh(survey.words) if self.encoder == WORDS else saving.load_encoder(self.encoder)
 
     def loss(self, survey: Survey) -> Any:
         """The loss, as of `Task.loss`."""
@@ -267,13 +270,13 @@ class Job:
             config=bundle.config | {key: encoder_dropout for key in bundle.config if key.endswith("dropout")},
             max_length=self._length(bundle),
         )
-        model = train.build(bundle)
+        model = saving.build(bundle)
         by_layer = depths(model)
         self.distances = {name: max(by_layer.values()) + 1 - depth for name, depth in by_layer.items()}
         if chosen.from_scratch:
             bundle = replace(bundle, card="")
         else:
-            train.copy_weights(pretrained, model)
+            copy_weights(pretrained, model)
         model.trainable = not frozen
         if chosen.lora is not None and family.enable_lora is not None:
             family.enable_lora(model, chosen.lora)
@@ -287,7 +290,7 @@ class Job:
         head = self._head(bundle) | self.task.head_options(self.own)
         bundle = replace(bundle, task=self.task.name, labels=survey.labels, head=head, settings=settings)
         bundle = replace(bundle, columns=self.columns)
-        model = train.finish(model, bundle)
+        model = saving.finish(model, bundle)
         if weights is not None:
             model.get_layer(_EXTRA_EMBEDDINGS).set_weights(weights)
         return model, bundle
@@ -427,9 +430,9 @@ class Job:
             )
         return starts
 
-    def run(self) -> Run:
+    def run(self) -> RunRecord:
         """The record of this run."""
-        return Run.of(
+        return RunRecord.of(
             self.command,
             self.options,
             **self.models(),
@@ -478,7 +481,7 @@ def _fresh(counts: Counter) -> tuple[keras.Model, Bundle]:
 
 def _extra_embeddings(source: str | Path, counts: Counter, bundle: Bundle) -> tuple[list, Bundle]:
     """The weights of a folder's static vectors, frozen, or of untrained ones of these words; and their bundle."""
-    model, extra = _fresh(counts) if source == WORDS else train.load_encoder(source)
+    model, extra = _fresh(counts) if source == WORDS else saving.load_encoder(source)
     reads_characters = "max_characters" in bundle.config and not bundle.config.get("words")
     if not isinstance(extra.features, StaticFeatures) or not reads_characters:
         raise ValueError(f"{source}: extra embeddings are static vectors, with an ELMo over characters")
@@ -492,7 +495,7 @@ def _evaluation(bundle: Bundle, examples: list, batch_size: int) -> Callable[[ke
 
     def evaluate(model: keras.Model) -> dict[str, float]:
         if id(model) not in predictors:
-            predictors[id(model)] = Predictor(bundle, train.runner(model), batch_size)
+            predictors[id(model)] = Predictor(bundle, keras_engine.runner(model), batch_size)
         predictor = predictors[id(model)]
         return predictor.task.evaluate(examples, predictor.ask(examples), bundle.labels, interval=False).scores
 

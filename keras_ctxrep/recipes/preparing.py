@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import __version__, shards
+from keras_ctxrep import __version__
+from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.options import Preparation
 from keras_ctxrep.recipes.corpora import (
     NO_PAIRS,
@@ -23,14 +24,15 @@ from keras_ctxrep.recipes.corpora import (
     word_vocabulary,
     wordpiece_of,
 )
-from keras_ctxrep.runs import Run
-from keras_ctxrep.shards import Maker, MaskedPairs, SplitSentences
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import NAME, VOCAB, sha256, written_whole
+from keras_ctxrep.text.bundle import NAME, VOCAB
 from keras_ctxrep.text.corpus import UNIT, units
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import PREPARED, Masked, Masking, read_masked
 from keras_ctxrep.text.tokens import read_vocab, vocab_text
+from keras_ctxrep.training import shards
+from keras_ctxrep.training.runs import RunRecord
+from keras_ctxrep.training.shards import Maker, MaskedPairs, SplitSentences
 
 VALID = "valid.tfrecord"
 PAIRS, DOCUMENTS = 10_000, 1_000  # in the buffer that BERT's and a biLM's records are drawn from
@@ -62,7 +64,9 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert",
     out, settings = Path(out), Preparation.of(options, "prepare")
     _check(family, corpus, out, settings)
     initial = None if settings.init is None else bundles.load(settings.init)
-    run = Run.of("prepare", settings, family=family, corpus=[Path(path) for path in corpus], made=[__version__, UNIT])
+    run = RunRecord.of(
+        "prepare", settings, family=family, corpus=[Path(path) for path in corpus], made=[__version__, UNIT]
+    )
     finished = _finished(out, run.identity)
     if finished is not None:
         return finished
@@ -71,7 +75,7 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert",
     maker = Maker(out, run.identity, plan.copies, plan.examples)
     _begin(maker)
     shards.write(out / VALID, plan.held)
-    with written_whole(out / VOCAB) as path:
+    with atomic_write(out / VOCAB) as path:
         path.write_bytes(vocab_text(plan.vocab).encode())
     count = _make(maker, read(corpus), settings)
     return _finish(maker, count, {"family": family, "identity": run.identity, **plan.settings, "seed": settings.seed})
@@ -189,7 +193,7 @@ def _finish(maker: Maker, units_: int, settings: dict) -> dict:
         "shards": {name: record["counts"] for name, record in records.items()},
         "files": hashes | {name: record["sha256"] for name, record in records.items()},
     }
-    with written_whole(maker.folder / PREPARED) as path:
+    with atomic_write(maker.folder / PREPARED) as path:
         path.write_text(json.dumps(prepared, indent=1))
     for name in names:
         (maker.folder / name).with_suffix(".json").unlink()

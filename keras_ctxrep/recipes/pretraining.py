@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_ctxrep import optimizers, pipeline, train
+from keras_ctxrep import optimizers, saving
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.families import FAMILIES
+from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.options import Pretraining, Schedule
 from keras_ctxrep.recipes.corpora import (
     NO_PAIRS,
@@ -28,13 +29,14 @@ from keras_ctxrep.recipes.corpora import (
     wordpiece_of,
 )
 from keras_ctxrep.recipes.preparing import Prepared, prepared_folder
-from keras_ctxrep.runs import Run
-from keras_ctxrep.strategy import choose, is_chief
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import LONGEST, shuffled
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids, segment_pairs, single_segments
 from keras_ctxrep.text.tokens import WordPiece
+from keras_ctxrep.training import fit, pipeline
+from keras_ctxrep.training.runs import RunRecord
+from keras_ctxrep.training.strategy import choose, is_chief
 
 Report = Callable[[dict], None]
 BUFFER = 1_000_000  # sentences that are shuffled in memory: 100 MB of English text
@@ -80,10 +82,10 @@ def pretrain(
     check_batch_size(settings.batch_size, strategy)
     source, initial, config = _start(family, settings)
     plan = _PLANS[family](corpus, settings, initial, config)
-    run = Run.of("pretrain", settings, family=family, corpus=[Path(path) for path in corpus])
+    run = RunRecord.of("pretrain", settings, family=family, corpus=[Path(path) for path in corpus])
     Path(out).mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(settings.seed)
-    with train.scope(settings.precision, strategy):
+    with strategy.scope(settings.precision, strategy):
         model = plan.model()
         if source is not None:
             _copy_common_layers(source, initial, model, plan.bundle, settings.init)
@@ -91,12 +93,12 @@ def pretrain(
     files = [path for path in corpus if Path(path).is_file()]  # not what `prepare` wrote
     history = _fit(model, plan, eval_model, settings, files, folder=out, identity=run.identity, report=report)
     if eval_model is not None:  # the saved model reads whole sentences
-        plain = train.build(plan.bundle)
-        train.copy_weights(model, plain)
+        plain = saving.build(plan.bundle)
+        copy_weights(model, plain)
         model = plain
     if is_chief(strategy):
         run.save(out, history)
-        train.save(out, model, plan.bundle)
+        saving.save(out, model, plan.bundle)
     return history
 
 
@@ -133,7 +135,7 @@ def _fit(
     def sources(number: int) -> list[str]:
         return lines_of_rows(files, plan.rows(number), plan.ids)
 
-    return train.fit(model, data, plan.validation, eval_model, optimizer=optimizer, sources=sources, **shared, **more)
+    return fit.fit(model, data, plan.validation, eval_model, optimizer=optimizer, sources=sources, **shared, **more)
 
 
 # ---------------------------------------------------------------------------------------------------------- details
@@ -175,7 +177,7 @@ def _start(family: str, settings: Pretraining):
         raise ValueError(
             f"size={settings.size!r} and init={settings.init}: the size is that of the model to start from; give one"
         )
-    source, initial = train.load(settings.init)
+    source, initial = saving.load(settings.init)
     if FAMILIES[initial.family] is not own:
         raise ValueError(f"{settings.init}: a model of the family {initial.family!r}; {family!r} starts from its own")
     return source, initial, replace(own.config(**initial.config), **rates)
@@ -187,7 +189,7 @@ def _copy_common_layers(source: keras.Model, initial: Any, model: keras.Model, b
     if initial.vocab != bundle.vocab:
         common.discard("softmax")  # over other words
     fresh = [layer.name for layer in model.layers if layer.weights and layer.name not in common]
-    train.copy_weights(source, model, skip=fresh)
+    copy_weights(source, model, skip=fresh)
     if fresh:
         warnings.warn(f"{init} has no {', '.join(fresh)} that fits: trained from random weights", stacklevel=3)
 
@@ -210,7 +212,7 @@ def _language_modelling(corpus: Sequence[str | Path], settings: Pretraining, ini
     else:
         data = partial(pipeline.sentences, features, vocabulary, texts, batch_size, seed=settings.seed)
         validation = pipeline.whole_sentences(features, vocabulary, held, batch_size)
-    model, eval_model = partial(train.build, bundle), None
+    model, eval_model = partial(saving.build, bundle), None
     if unroll or samples:
         model = partial(elmo.language_model, config, len(vocabulary), samples, batch_size if unroll else None)
         eval_model = partial(elmo.language_model, config, len(vocabulary), streams=rows if unroll else None)
@@ -314,7 +316,7 @@ def _masked_modelling(corpus: Sequence[str | Path], settings: Pretraining, initi
     def line_ids(text: list[str]) -> list[np.ndarray]:
         return piece_ids([text], features)[0]
 
-    return _Plan(bundle, data, validation, rows_of, line_ids, partial(train.build, bundle))
+    return _Plan(bundle, data, validation, rows_of, line_ids, partial(saving.build, bundle))
 
 
 def _prepared_text(prepared: Prepared, settings: Pretraining, initial: Any) -> _PairText:

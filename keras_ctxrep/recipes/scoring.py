@@ -8,13 +8,16 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_ctxrep import pipeline, tasks, train
+from keras_ctxrep import saving, tasks
+from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import elmo
-from keras_ctxrep.predict import Predictor
+from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.recipes.corpora import masked_once, watched
 from keras_ctxrep.recipes.targets import Data, fitting
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import Bundle, written_whole
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.features import WordPieceFeatures, check_sentences
 from keras_ctxrep.text.pretraining import (
@@ -25,6 +28,7 @@ from keras_ctxrep.text.pretraining import (
     single_segments,
     stream_batch,
 )
+from keras_ctxrep.training import fit, pipeline
 
 
 def score(
@@ -67,11 +71,11 @@ def score(
         if engine.bundle.task not in tasks.TASKS or carry_state:
             raise ValueError(f"{folder}: an export of the task {engine.bundle.task!r}: score the model folder it is of")
         return _score_task(engine, data, columns, skip_bad, predictions, positive)
-    model, bundle = train.load(folder)
+    model, bundle = saving.load(folder)
     if carry_state and bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
     if bundle.task in tasks.TASKS:
-        predictor = Predictor(bundle, train.runner(model), batch_size)
+        predictor = Predictor(bundle, keras_engine.runner(model), batch_size)
         return _score_task(predictor, data, columns, skip_bad, predictions, positive)
     if columns or skip_bad or predictions or positive:
         raise ValueError(
@@ -87,7 +91,7 @@ def score(
 
 def _exported(path: str | Path) -> Predictor | None:
     """The predictor of a .tflite file or a SavedModel; None of a model folder, or of what is none of these."""
-    from keras_ctxrep_tflite.compare import open_engine
+    from keras_ctxrep.inference.engines import open_engine
 
     path = Path(path)
     versions = [path, *path.iterdir()] if path.is_dir() and not (path / bundles.NAME).is_file() else []
@@ -132,7 +136,7 @@ def _score_task(
     examples = list(fitting(bundle, data, columns, skipped, "validation"))
     answers = predictor.ask(examples)
     if predictions is not None:
-        with written_whole(predictions) as path:
+        with atomic_write(predictions) as path:
             path.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers), "utf-8")
     report = task.evaluate(examples, answers, bundle.labels)
     worst = [{"source": examples[i].source} | task.shown(examples[i], answers[i]) for i in report.worst]
@@ -150,8 +154,8 @@ def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -
     features, vocabulary = bundle.features, Vocabulary(bundle.vocab)
     batch_size = max(1, min(batch_size, pipeline.LOGITS // (20 * len(vocabulary))))
     streams = elmo.language_model(elmo.Config(**bundle.config), len(vocabulary), streams=batch_size)
-    train.copy_weights(model, streams)
-    run = train.scorer(streams)
+    copy_weights(model, streams)
+    run = keras_engine.scorer(streams)
     for batch in pipeline.bptt_segments_of_text(text, batch_size, 20):
         inputs, targets, weights = stream_batch(features, vocabulary, batch)
         masks = {name: weight > 0 for name, weight in weights.items()}
@@ -170,7 +174,7 @@ def _score_pretrainer(model: keras.Model, bundle: Bundle, data: str | Path, batc
     if not examples:
         raise ValueError("no pair of segments in this text: one sentence a line, an empty line between documents")
     batches = pipeline.segments(features, examples, batch_size, next_sentence=next_sentence)
-    metrics = train.compile(model).evaluate(batches, verbose=0, return_dict=True)
+    metrics = fit.compile(model).evaluate(batches, verbose=0, return_dict=True)
     if not next_sentence:  # Keras does not name the only output
         return {"texts": len(examples), "mlm_accuracy": metrics["accuracy"]}
     accuracies = {f"{name}_accuracy": metrics[f"{name}_logits_accuracy"] for name in ("mlm", "nsp")}
@@ -197,7 +201,7 @@ def score_sentences(
         ValueError: the folder is no language model.
     """
     check_sentences(sentences)
-    model, bundle = train.load(folder)
+    model, bundle = saving.load(folder)
     if bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; sentences are scored by an ELMo language model")
     return _sentence_scores(model, bundle, sentences, batch_size)
@@ -205,7 +209,7 @@ def score_sentences(
 
 def _sentence_scores(model, bundle, sentences, batch_size) -> Iterator[dict]:
     features, vocabulary = bundle.features, Vocabulary(bundle.vocab)
-    run = train.scorer(model)
+    run = keras_engine.scorer(model)
     source = iter(sentences)
     while pool := list(itertools.islice(source, pipeline.POOL * batch_size)):
         scores: dict[int, dict] = {}

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep import train
+from keras_ctxrep import saving
+from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.options import Finetuning
 from keras_ctxrep.recipes.finetuning import Job, check_out, finetune
 from keras_ctxrep.recipes.pretraining import Report
-from keras_ctxrep.runs import NAME, finished
-from keras_ctxrep.strategy import choose, several_workers
-from keras_ctxrep.text.bundle import written_whole
+from keras_ctxrep.training.runs import NAME, finished
+from keras_ctxrep.training.strategy import choose, several_workers
 
 TABLE = "sweep.tsv"
 _FOLDER = "sweep"  # of the runs, in the model folder
@@ -103,8 +103,8 @@ def sweep(
     rows = [_row([run for run in runs if run.values == values]) for values in combinations]
     rows.sort(key=lambda row: row.mean if row.smaller else -row.mean)  # stable: of equals the first
     _write(rows, Path(out), first)
-    train.save(out, *train.load(rows[0].best))
-    with written_whole(Path(out) / NAME) as path:
+    saving.save(out, *saving.load(rows[0].best))
+    with atomic_write(Path(out) / NAME) as path:
         shutil.copyfile(rows[0].best / NAME, path)
     return rows
 
@@ -190,5 +190,5 @@ def _row(runs: Sequence[_Run]) -> Row:
 
 
 def _write(rows: Sequence[Row], out: Path, first_seed: int) -> None:
-    with written_whole(out / TABLE) as path:
+    with atomic_write(out / TABLE) as path:
         path.write_text("".join("\t".join(line) + "\n" for line in table(rows, first_seed)), encoding="utf-8")

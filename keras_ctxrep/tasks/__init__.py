@@ -12,10 +12,20 @@ from keras_ctxrep.tasks.multilabel import Multilabel
 from keras_ctxrep.tasks.regress import Regress
 from keras_ctxrep.tasks.semantic_roles import SemanticRoles
 from keras_ctxrep.tasks.tag import Tag
-from keras_ctxrep.tasks.task import Query, Report, Task
+from keras_ctxrep.tasks.task import EvaluationReport, Query, Task
 from keras_ctxrep.text.bundle import Bundle
 
-__all__ = ["SERVED", "TASKS", "Query", "Report", "Task", "bundle_fields", "get", "of_model", "smaller_is_better"]
+__all__ = [
+    "SERVED",
+    "TASKS",
+    "EvaluationReport",
+    "Query",
+    "Task",
+    "bundle_fields",
+    "get",
+    "of_model",
+    "smaller_is_better",
+]
 
 # the tasks of `ctxrep train`
 TASKS: Mapping[str, Task] = {

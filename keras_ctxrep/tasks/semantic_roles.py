@@ -52,7 +52,7 @@ class SemanticRoles(Tag):
     }
     reads = Reads(words=True, marks=1, indicate=True)
 
-    def _conll(self, path, columns) -> files.Rows:
+    def _conll(self, path, columns) -> files.FileRows:
         files.conll_columns(path, columns)  # to check them
         for number, sentence in files.conll(path):
             yield number, partial(self._predicates, sentence, columns)

@@ -72,7 +72,7 @@ class Tag(Task):
             return files.objects(path)
         return self._conll(path, columns)
 
-    def _conll(self, path, columns) -> files.Rows:
+    def _conll(self, path, columns) -> files.FileRows:
         files.conll_columns(path, columns)  # to check them
         for number, sentence in files.conll(path):
             yield number, partial(self._columns, sentence, columns)

@@ -32,7 +32,7 @@ class Query(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Report:
+class EvaluationReport:
     """The quality of a model's answers.
 
     Attributes:
@@ -184,14 +184,14 @@ class Task:
             if not isinstance(column, str):
                 raise ValueError(f"columns {name}={column!r}: the name of a column, or its number as a string")
 
-    def rows(self, path: Path, columns: Mapping[str, str]) -> files.Rows:
+    def rows(self, path: Path, columns: Mapping[str, str]) -> files.FileRows:
         """The rows of a file in the formats that the task reads."""
         if files.suffix(path) in (".json", ".jsonl"):
             return files.objects(path)
         return files.table(path, self.columns, columns)
 
     def from_rows(
-        self, source: str, rows: files.Rows, columns: Mapping[str, str] | None, skipped: list[str] | None
+        self, source: str, rows: files.FileRows, columns: Mapping[str, str] | None, skipped: list[str] | None
     ) -> Iterator[Any]:
         """The examples of rows, those that are malformed raised or left out, as `read` does it.
 
@@ -203,7 +203,7 @@ class Task:
         return (example for _, example in self._parsed(source, rows, columns, skipped))
 
     def _parsed(
-        self, source: str, rows: files.Rows, columns, skipped: list[str] | None, hidden: Collection[str] = ()
+        self, source: str, rows: files.FileRows, columns, skipped: list[str] | None, hidden: Collection[str] = ()
     ) -> Iterator[tuple[Mapping[str, Any], Any]]:
         """Rows and their examples, as of `from_rows`; these are made without the values of `hidden`, in lower case."""
         count, first = 0, ""
@@ -448,7 +448,7 @@ class Task:
 
     def evaluate(
         self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str] = (), interval: bool = True
-    ) -> Report:
+    ) -> EvaluationReport:
         """A report on a model's answers.
 
         Args:
@@ -469,7 +469,7 @@ class Task:
         figures = self.figures(expected, answers, labels)
         metric, value = next(iter(figures.scores.items()))
         worst = np.argsort(-figures.errors, kind="stable")[:WORST]
-        return Report(
+        return EvaluationReport(
             metric,
             value,
             scores.bootstrap(figures.statistic, len(expected)) if interval else None,

@@ -1,23 +1,18 @@
 """The bundle: everything a model needs besides its weights, in one JSON file that is part of every artifact."""
 
-import glob
 import hashlib
 import json
-import os
-import platform
-import shutil
 import struct
-import tempfile
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from keras_ctxrep import fields
-from keras_ctxrep.fields import Range, Rows
+from keras_ctxrep import checks
+from keras_ctxrep.atomic import atomic_write, sha256
+from keras_ctxrep.checks import Range, RowCount
 from keras_ctxrep.text.features import FAMILIES, Features, Reads
 from keras_ctxrep.text.tokens import vocab_text
 
@@ -38,10 +33,9 @@ _CHECKED = {  # values of a config that text preparation reads, and the settings
         "max_n": Annotated[int, Range(0, 100)],
         "lowercase": bool,
     },
-    "settings": {"stride": Rows, "max_answer": Rows, "null_threshold": float | None, "windows": str},
+    "settings": {"stride": RowCount, "max_answer": RowCount, "null_threshold": float | None, "windows": str},
 }
 _CHECKED["extra_embeddings"] = _CHECKED["config"]
-_REPLACED = "replaced"  # in a temporary folder: the old folder that is being replaced
 
 
 @dataclass(frozen=True)
@@ -114,10 +108,10 @@ class Bundle:
         """
         content = {VOCAB: vocab_text(self.vocab).encode()} if self.vocab else {}
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()} | (files or {})
-        fields = {name: value for name, value in asdict(self).items() if name not in ("vocab", "card")}
+        checks = {name: value for name, value in asdict(self).items() if name not in ("vocab", "card")}
         content |= {CARD: self.card.encode()} if self.card else {}
         content[NAME] = (
-            json.dumps({"format": FORMAT} | fields | {"files": hashes}, ensure_ascii=False, indent=1) + "\n"
+            json.dumps({"format": FORMAT} | checks | {"files": hashes}, ensure_ascii=False, indent=1) + "\n"
         ).encode()
         return content
 
@@ -127,7 +121,7 @@ def save(bundle: Bundle, folder: str | Path) -> None:
     folder = Path(folder)
     weights = folder / WEIGHTS
     for name, data in bundle.files_as_bytes({WEIGHTS: sha256(weights)} if weights.exists() else None).items():
-        with written_whole(folder / name) as path:
+        with atomic_write(folder / name) as path:
             path.write_bytes(data)
     if not bundle.card:  # that of an earlier model
         (folder / CARD).unlink(missing_ok=True)
@@ -143,7 +137,7 @@ def write_tflite(path: str | Path, model: bytes, bundle: Bundle, files: Mapping[
         files: more files of the archive, name -> contents.
     """
     digest = hashlib.sha256(model).hexdigest()
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(model)
         with zipfile.ZipFile(temporary, "a", zipfile.ZIP_STORED) as archive:
             for name, data in {**bundle.files_as_bytes({TFLITE: digest}), **(files or {})}.items():
@@ -241,14 +235,14 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
     except KeyError as error:
         raise ValueError(f"{source}: {NAME} is damaged or missing: {error.args[0]}") from None
     try:
-        fields.check_names(Bundle, content)
-        content["reads"] = fields.make(Reads, content["reads"], "reads")
-        hints = fields.annotations(Bundle) | {"max_length": Rows}
-        fields.check_values({name: hint for name, hint in hints.items() if name != "reads"}, content)
+        checks.check_names(Bundle, content)
+        content["reads"] = checks.make(Reads, content["reads"], "reads")
+        hints = checks.annotations(Bundle) | {"max_length": RowCount}
+        checks.check_values({name: hint for name, hint in hints.items() if name != "reads"}, content)
         for name, allowed in _CHECKED.items():
-            fields.check_values(allowed, content.get(name, {}), f"{name}.")
+            checks.check_values(allowed, content.get(name, {}), f"{name}.")
         for name in ("files", "columns"):
-            fields.check_values(dict.fromkeys(content.get(name, ()), str), content.get(name, {}), f"{name}.")
+            checks.check_values(dict.fromkeys(content.get(name, ()), str), content.get(name, {}), f"{name}.")
         content["labels"] = tuple(content["labels"])
         bundle = Bundle(**content)
         if bundle.family not in FAMILIES:
@@ -284,125 +278,3 @@ def _upgraded(fields: dict) -> dict:
         settings = {name: fields.pop(name, default) for name, default in _ANSWERING.items()}
         fields["settings"] = settings if "windows" in reads else {}
     return fields
-
-
-def sha256(path: str | Path, size: int | None = None) -> str:
-    """SHA-256 of a file, in hexadecimal, or of its first `size` bytes; little of it is in memory at a time."""
-    if size is None:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    digest, left = hashlib.sha256(), size
-    with open(path, "rb", buffering=0) as file:
-        while left > 0 and (chunk := file.read(min(left, 1 << 18))):
-            digest.update(chunk)
-            left -= len(chunk)
-    return digest.hexdigest()
-
-
-@contextmanager
-def written_whole(path: str | Path) -> Iterator[Path]:
-    """A temporary name for a file, renamed to `path` at the end; nothing is left behind after an error.
-
-    The suffixes stay at the end of the name, for writers that read the format from them.
-    """
-    path = Path(path)
-    with temporary_folder(path) as folder:
-        yield folder / path.name
-        os.replace(folder / path.name, path)
-
-
-def check_folder(path: str | Path) -> Path:
-    """The absolute path of a folder to write.
-
-    Raises:
-        ValueError: it is a file or a mount point.
-
-    >>> check_folder("/")
-    Traceback (most recent call last):
-    ValueError: /: a mount point, which cannot be replaced; name a folder in it
-    """
-    path = Path(path).resolve()
-    if path.exists() and (not path.is_dir() or path.is_mount()):
-        kind = "a mount point, which cannot be replaced" if path.is_dir() else "a file"
-        raise ValueError(f"{path}: {kind}; name a folder{' in it' if path.is_dir() else ''}")
-    return path
-
-
-@contextmanager
-def written_whole_folder(path: str | Path, without: Collection[str] = ()) -> Iterator[Path]:
-    """A temporary folder that replaces the folder `path` at the end; after an error that folder is unchanged.
-
-    A reader sees the old folder, the new one or, between two renames, none. If the process is killed between them, the
-    next write to the same path first restores the old folder.
-
-    Args:
-        path: the folder, which need not exist.
-        without: entries of the old folder to delete; all others that the new folder lacks are moved into it.
-
-    Raises:
-        ValueError: `path` is a file or a mount point.
-    """
-    path = check_folder(path)
-    with temporary_folder(path) as work:
-        new, old = work / "new", work / _REPLACED
-        new.mkdir()
-        yield new
-        if path.exists():
-            shutil.copymode(path, new)
-            os.replace(path, old)
-        os.replace(new, path)
-        for name in without:
-            if (old / name).exists():
-                os.replace(old / name, work / name)
-
-
-@contextmanager
-def temporary_folder(path: str | Path) -> Iterator[Path]:
-    """A new folder beside `path`, removed at the end, as are the folders that killed processes left for the same path.
-
-    Its name contains the machine and the process. Folders of other machines on a shared disk are not touched.
-
-    >>> with tempfile.TemporaryDirectory() as parent:
-    ...     with temporary_folder(f"{parent}/model") as folder:
-    ...         print(folder.name.startswith(".model."), folder.parent == Path(parent))
-    ...     print(list(Path(parent).iterdir()))
-    True True
-    []
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    mark = f".{path.name}.{platform.node()}-"
-    for folder in path.parent.glob(f"{glob.escape(mark)}*"):
-        process, _, random = folder.name.removeprefix(mark).partition("-")
-        # with another "-" it is a folder of the machine NODE-NUMBER
-        if process.isdecimal() and "-" not in random and not _lives(int(process)):
-            _remove(folder, path)
-    folder = Path(tempfile.mkdtemp(prefix=f"{mark}{os.getpid()}-", dir=path.parent))
-    try:
-        yield folder
-    finally:
-        _remove(folder, path)
-
-
-def _lives(process: int) -> bool:
-    if os.name != "posix":  # elsewhere signal 0 does not just test for the process
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # another user's
-        pass
-    return True
-
-
-def _remove(temporary: Path, path: Path) -> None:
-    """Removes a temporary folder of `path`, after moving back entries of the replaced folder that `path` lacks."""
-    old = temporary / _REPLACED
-    if old.is_dir() and not path.exists():
-        os.replace(old, path)
-    elif old.is_dir():
-        for entry in old.iterdir():
-            if not os.path.lexists(path / entry.name):
-                os.replace(entry, path / entry.name)
-    shutil.rmtree(temporary, ignore_errors=True)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from tokenizers import normalizers
 
-from keras_ctxrep.fields import Range, check
+from keras_ctxrep.checks import Range, check
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
 
 

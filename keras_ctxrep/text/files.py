@@ -15,7 +15,7 @@ from typing import Any
 from keras_ctxrep.text.corpus import OPENERS, byte_lines
 
 # (line number, function that returns the row's values by name or raises a ValueError)
-Rows = Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]
+FileRows = Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]
 
 
 def skipped_rows(messages: Sequence[str], title: str = "malformed rows left out") -> str:
@@ -60,7 +60,7 @@ def key_of(keys: Collection[Any], names: Sequence[str]) -> str | None:
     return similar[0] if len(similar) == 1 else None
 
 
-def objects(path: Path) -> Rows:
+def objects(path: Path) -> FileRows:
     """The objects of a file with one JSON object per line, or of one with an array of objects."""
     lines = byte_lines(path)
     first: list[tuple[int, bytes]] = []
@@ -79,7 +79,7 @@ def objects(path: Path) -> Rows:
 _ARRAY = re.compile(r"\s*\[\s*(?=\{)")  # the begin of an array of objects
 
 
-def _array(path: Path, text: str) -> Rows:
+def _array(path: Path, text: str) -> FileRows:
     """The objects of a JSON array, with their lines."""
     begin = _ARRAY.match(text)
     line, counted, last = 1, 0, 0
@@ -116,7 +116,7 @@ def _elements(path: Path, text: str, position: int, kind: str) -> Iterator[tuple
         position = gap.end()
 
 
-def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, str]) -> Rows:
+def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, str]) -> FileRows:
     """The rows of a tab-separated file with a header; quotes are text.
 
     A .txt file without `columns` and without a header with tabs is read as one text per line, under the first of
@@ -222,7 +222,7 @@ class Token(tuple[str, ...]):
         return token
 
 
-def conll(path: Path) -> Rows:
+def conll(path: Path) -> FileRows:
     """The sentences of a CoNLL file, each as {"tokens": a list of `Token`}.
 
     One word per line; its columns are separated by tabs if the line has any, so that a word may hold a space, else by
@@ -232,7 +232,7 @@ def conll(path: Path) -> Rows:
     shape = (0, True)  # of the last sentence: the number of columns, and whether tabs separate them
     block: list[tuple[int, bytes]] = []
 
-    def sentence() -> Rows:
+    def sentence() -> FileRows:
         nonlocal shape
         lines = [(number, fields, (len(fields), b"\t" in raw)) for number, raw in block for fields in [_split(raw)]]
         shape = next((own_shape for _, fields, own_shape in lines if fields[0][:1] != b"#"), shape)
@@ -319,7 +319,7 @@ def _whole_text(path: Path) -> str:
         raise ValueError(f"{path}:{line}: not UTF-8 (byte {error.start} of the file: {error.reason})") from None
 
 
-def squad(path: Path, keys: Sequence[str]) -> Rows:
+def squad(path: Path, keys: Sequence[str]) -> FileRows:
     """The questions of an official SQuAD file, parsed one article at a time, or of a file of objects, as of `objects`.
 
     Args:

@@ -11,9 +11,12 @@ import h5py
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, recipes, train
+from keras_ctxrep import recipes, saving
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp, weights
 from keras_ctxrep.models import elmo, heads
+from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.training import strategy
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT.parent / "shared" / "data" / "elmo_tiny"  # of bilm-tf's own tests
@@ -213,7 +216,7 @@ def test_numbers(tmp_path, rng, variant):
     assert bundle.vocab == (tuple(WORDS) if variant == "words" else ())
     config = elmo.Config(**bundle.config)
     encoder = elmo.encoder(config, carry_state=True)
-    train.copy_weights(model, encoder)
+    copy_weights(model, encoder)
     restated = Restated(options, tensors, cells)
     state = np.zeros((6, elmo.state_width(config)), np.float32)
     for sentences in BATCHES:
@@ -238,7 +241,7 @@ def test_numbers(tmp_path, rng, variant):
 def test_embed_with_and_without_the_state(tmp_path, rng, variant):
     options, cells = options_of(VARIANTS[variant])
     tensors = tensors_of(options, cells, rng)
-    train.save(tmp_path / "m", *allennlp.read(write_files(tmp_path, options, tensors, WORDS)))
+    saving.save(tmp_path / "m", *allennlp.read(write_files(tmp_path, options, tensors, WORDS)))
     sentences = [sentence for batch in BATCHES for sentence in batch]
     restated = Restated(options, tensors, cells)
     expected = [layers for at in range(0, len(sentences), 4) for layers in restated(sentences[at : at + 4])]
@@ -261,16 +264,16 @@ def test_the_published_vectors(tmp_path):
     texts = json.loads((PUBLISHED / "lm_embeddings_sentences.json").read_text())
     batches = list(zip(*texts, strict=True))
     (tmp_path / "in.txt").write_text("".join(f"{sentence}\n" for batch in batches for sentence in batch))
-    assert cli.main(["convert", str(PUBLISHED), "--from", "allennlp", "--out", str(tmp_path / "m")]) == 0
+    assert main.main(["convert", str(PUBLISHED), "--from", "allennlp", "--out", str(tmp_path / "m")]) == 0
     arguments = f"embed {tmp_path}/m --input {tmp_path}/in.txt --out {tmp_path}/out.hdf5 --words --layers all"
-    assert cli.main([*arguments.split(), "--carry-state", "--batch-size", "3"]) == 0
+    assert main.main([*arguments.split(), "--carry-state", "--batch-size", "3"]) == 0
     written = stored(tmp_path / "out.hdf5")
     expected = stored(PUBLISHED / "lm_embeddings_0.hdf5")
     assert len(written) == 30 and len(expected) == 10
     for number, (forward, backward) in expected.items():
         top = written[str(3 * int(number))][-1]
         assert np.allclose(top, np.concatenate([forward, backward], axis=1), atol=1e-6, rtol=1e-5), number
-    assert cli.main(["convert", str(tmp_path / "m"), "--to", "allennlp", "--out", str(tmp_path / "back")]) == 0
+    assert main.main(["convert", str(tmp_path / "m"), "--to", "allennlp", "--out", str(tmp_path / "back")]) == 0
     first, other = stored(PUBLISHED / "lm_weights.hdf5"), stored(tmp_path / "back" / "weights.hdf5")
     assert first.keys() == other.keys() and all(first[name].tobytes() == other[name].tobytes() for name in first)
     options = json.loads((tmp_path / "back" / "options.json").read_text())
@@ -285,8 +288,8 @@ def test_round_trip(tmp_path, rng, monkeypatch, variant, block):
     monkeypatch.setattr(weights, "BLOCK", block)
     options, cells = options_of(VARIANTS[variant])
     tensors = tensors_of(options, cells, rng)
-    train.save(tmp_path / "m", *allennlp.read(write_files(tmp_path, options, tensors, WORDS)))
-    model, bundle = train.load(tmp_path / "m")
+    saving.save(tmp_path / "m", *allennlp.read(write_files(tmp_path, options, tensors, WORDS)))
+    model, bundle = saving.load(tmp_path / "m")
     allennlp.write(tmp_path / "back", model, bundle)
     result = stored(tmp_path / "back" / "weights.hdf5")
     assert result.keys() == {name.replace("RNN/LSTMCell", "RNN/MultiRNNCell/Cell0/LSTMCell") for name in tensors}
@@ -321,7 +324,7 @@ def test_written_from_any_model(published, tmp_path, kind):
         model = heads.classify(encoder, 2, mix=True)
     else:
         model = elmo.language_model(config, 9, streams=2 if kind == "streams" else None)
-        train.copy_weights(encoder, model, skip=["softmax"])
+        copy_weights(encoder, model, skip=["softmax"])
     for layer in ("forward_1", "char_cnn"):
         for weight in model.get_layer(layer).weights:
             if weight.name != "state":
@@ -337,7 +340,7 @@ def test_written_from_any_model(published, tmp_path, kind):
 
 def test_every_replica_is_filled(published, monkeypatch):
     monkeypatch.setattr(weights, "BLOCK", 5)
-    with train.scope(strategy="mirrored"):
+    with strategy.scope(strategy="mirrored"):
         model, _ = allennlp.read(published)
     whole, _ = allennlp.read(published)
     for weight, expected in zip(model.weights, whole.get_weights(), strict=True):
@@ -347,11 +350,11 @@ def test_every_replica_is_filled(published, monkeypatch):
 
 
 def test_it_can_be_fine_tuned_and_exported(published, tmp_path):
-    train.save(tmp_path / "m", *allennlp.read(published))
+    saving.save(tmp_path / "m", *allennlp.read(published))
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "a cat\tx\nthe mat\ty\n" * 8)
     data = tmp_path / "a.tsv"
     recipes.finetune(data, data, tmp_path / "m", tmp_path / "c", steps=2, batch_size=8, freeze=False)
-    assert cli.main(["convert", str(tmp_path / "c"), "--to", "allennlp", "--out", str(tmp_path / "back")]) == 0
+    assert main.main(["convert", str(tmp_path / "c"), "--to", "allennlp", "--out", str(tmp_path / "back")]) == 0
     assert stored(tmp_path / "back" / "weights.hdf5").keys() == stored(published / "lm_weights.hdf5").keys()
 
 
@@ -604,13 +607,13 @@ def test_models_that_are_not_written(published, tmp_path):
 
 
 def test_the_command(published, tmp_path, capsys):
-    assert cli.main(["convert", str(published), "--from", "allennlp", "--out", str(tmp_path / "m")]) == 0
+    assert main.main(["convert", str(published), "--from", "allennlp", "--out", str(tmp_path / "m")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'm'}: embed: 0.0 million weights\n"
     (published / "options.json").unlink()
-    assert cli.main(["convert", str(published), "--from", "allennlp", "--out", str(tmp_path / "n")]) == 1
+    assert main.main(["convert", str(published), "--from", "allennlp", "--out", str(tmp_path / "n")]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("ctxrep: ") and printed.count("\n") == 1 and not (tmp_path / "n").exists()
-    assert cli.main(["convert", str(published), "--to", "allennlp", "--out", str(tmp_path / "n")]) == 1
+    assert main.main(["convert", str(published), "--to", "allennlp", "--out", str(tmp_path / "n")]) == 1
     assert "no bundle.json" in capsys.readouterr().err
 
 
@@ -620,7 +623,7 @@ def test_the_command(published, tmp_path, capsys):
 @pytest.mark.slow  # traces a dozen encoders
 def test_embed_with_a_cache(published, tmp_path):
     """The same vectors, of which those of the cache's words are looked up."""
-    train.save(tmp_path / "m", *allennlp.read(published))
+    saving.save(tmp_path / "m", *allennlp.read(published))
     sentences = [sentence for batch in BATCHES for sentence in batch]
     plain = embedded(tmp_path / "m", sentences, tmp_path)
     for vocab in (WORDS, ["the", "the", "cat", "世"], [*WORDS, "dog", "dogs", "é", "!"], ["never"]):
@@ -635,7 +638,7 @@ def test_embed_with_a_cache(published, tmp_path):
 
 
 def test_long_sentences_are_read_whole(published, tmp_path):
-    train.save(tmp_path / "m", *allennlp.read(published))
+    saving.save(tmp_path / "m", *allennlp.read(published))
     long = " ".join(["the cat sat"] * 100)
     assert allennlp.read(published)[1].max_length < 300
     (vectors,) = embedded(tmp_path / "m", [long], tmp_path)

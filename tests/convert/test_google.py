@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import cli, train
+from keras_ctxrep import saving
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import google, weights
 from keras_ctxrep.models import bert
+from keras_ctxrep.training import strategy
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "bert_checkpoints"
 TOY, REAL = DATA / "keras_bert_tiny_tf1", DATA / "google_chinese_L-12_H-768_A-12_index_only"
@@ -75,8 +77,8 @@ def test_numbers(tmp_path, tiny, rng, activation, parts, slots):
     assert compared == expected
     back = dict(weights.arrays(model, google.table(config, parts)))
     assert back.keys() == tensors.keys() and all(back[name].tobytes() == tensors[name].tobytes() for name in back)
-    train.save(tmp_path / "m", model, bundle)
-    again, _ = train.load(tmp_path / "m")
+    saving.save(tmp_path / "m", model, bundle)
+    again, _ = saving.load(tmp_path / "m")
     assert all(
         np.array_equal(first, second) for first, second in zip(model.get_weights(), again.get_weights(), strict=True)
     )
@@ -110,7 +112,7 @@ def test_read_in_blocks(published, tiny, rng, monkeypatch, block):
 
 def test_every_replica_is_filled(published, monkeypatch):
     monkeypatch.setattr(weights, "BLOCK", 7)
-    with train.scope(strategy="mirrored"):
+    with strategy.scope(strategy="mirrored"):
         model, _ = google.read(published)
     whole, _ = google.read(published)
     for weight, expected in zip(model.weights, whole.get_weights(), strict=True):
@@ -129,12 +131,12 @@ def test_case_is_told_by_the_vocabulary(tmp_path, published, tiny, pieces, lower
 
 
 def test_the_command(published, tmp_path, capsys):
-    assert cli.main(["convert", str(published), "--from", "google", "--out", str(tmp_path / "m")]) == 0
+    assert main.main(["convert", str(published), "--from", "google", "--out", str(tmp_path / "m")]) == 0
     printed = capsys.readouterr()
     assert "pretrainer: 3 layers of width 12, 4 heads, 23 pieces, positions for 11" in printed.out
     assert "heads: pooled output, masked language model, next sentence\n" in printed.out
     assert "heads missing: classes, answer spans\n" in printed.out
-    assert train.load(tmp_path / "m")[1].task == "pretrainer"
+    assert saving.load(tmp_path / "m")[1].task == "pretrainer"
 
 
 # --------------------------------------------------------------------------------------------------- published files

@@ -18,12 +18,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from keras_ctxrep import checkpoints, cli, tasks, train
+from keras_ctxrep import saving, tasks
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import huggingface
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import bert, heads
-from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.training import checkpoints
 
 ROOT = Path(__file__).parents[2]
 NER = ROOT.parent / "shared" / "data" / "bert_checkpoints" / "camphr_tiny_hf_ner"
@@ -234,8 +236,8 @@ def test_the_tensors_say_what_the_model_is(tmp_path, tiny):
 def test_round_trip(tmp_path, tiny, name):
     """safetensors -> Keras -> model folder -> Keras -> safetensors, bit by bit; read again, it is the same model."""
     write_folder(tmp_path / "hub", name, tiny.PIECES)
-    train.save(tmp_path / "m", *huggingface.read(tmp_path / "hub"))
-    model, bundle = train.load(tmp_path / "m")
+    saving.save(tmp_path / "m", *huggingface.read(tmp_path / "hub"))
+    model, bundle = saving.load(tmp_path / "m")
     huggingface.write(tmp_path / "back", model, bundle)
     first, other = record(name, "weights"), load_file(tmp_path / "back" / "model.safetensors")
     assert first.keys() == other.keys()
@@ -311,10 +313,10 @@ def test_the_written_tokenizer(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["classify", "tag", "answer", "pretrainer"])
 def test_written_from_what_was_trained(folder, tmp_path, kind):
     """A head on the encoder of a pretrainer, whose config says that it has a pooler."""
-    train.save(tmp_path / "m", *huggingface.read(folder))
-    encoder, bundle = train.load_encoder(tmp_path / "m")
+    saving.save(tmp_path / "m", *huggingface.read(folder))
+    encoder, bundle = saving.load_encoder(tmp_path / "m")
     if kind == "pretrainer":
-        model, bundle = train.load(tmp_path / "m")
+        model, bundle = saving.load(tmp_path / "m")
     else:
         bundle = replace(bundle, labels=() if kind == "answer" else ("a", "b"), **tasks.bundle_fields(kind))
         model = tasks.get(kind).head(encoder, bundle)
@@ -336,28 +338,28 @@ def test_written_from_what_was_trained(folder, tmp_path, kind):
 def test_a_folder_of_each_task_is_saved_and_loaded(tmp_path, tiny):
     for name in ("BertForTokenClassification", "BertForQuestionAnswering"):
         model, bundle = huggingface.read(write_folder(tmp_path / name, name, tiny.PIECES))
-        train.save(tmp_path / "m", model, bundle)
-        again, _ = train.load(tmp_path / "m")
+        saving.save(tmp_path / "m", model, bundle)
+        again, _ = saving.load(tmp_path / "m")
         actual, expected = outputs_of(again, name)[0], outputs_of(model, name)[0]
         assert all(np.array_equal(actual[key], expected[key]) for key in expected)
         predictor = Predictor(bundle, lambda batch, model=model: model({key: batch[key] for key in model.input}))
         (answer,) = predictor(["unable"], ["a é a"]) if bundle.task == "answer" else predictor(["a é a"])
         assert len(answer["words" if bundle.task == "tag" else "n_best"]) > 1
-        encoder, _ = train.load_encoder(tmp_path / "m")
+        encoder, _ = saving.load_encoder(tmp_path / "m")
         assert encoder.name == "bert_encoder"
 
 
 def test_the_command(folder, tmp_path, capsys):
-    assert cli.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
+    assert main.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
     printed = capsys.readouterr()
     assert "heads: pooled output, masked language model, next sentence\n" in printed.out
     assert "heads missing: classes, answer spans\n" in printed.out
-    assert cli.main(["convert", str(tmp_path / "m"), "--to", "huggingface", "--out", str(tmp_path / "back")]) == 0
+    assert main.main(["convert", str(tmp_path / "m"), "--to", "huggingface", "--out", str(tmp_path / "back")]) == 0
     first, other = load_file(folder / "model.safetensors"), load_file(tmp_path / "back" / "model.safetensors")
     assert first.keys() == other.keys() and all(first[name].tobytes() == other[name].tobytes() for name in first)
     (folder / "config.json").write_text("{}")
     capsys.readouterr()
-    assert cli.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 1
+    assert main.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 1
     assert "config.json: the option vocab_size is missing" in capsys.readouterr().err
 
 
@@ -370,9 +372,9 @@ def test_the_command_keeps_nothing_of_an_earlier_model(folder, tmp_path):
     state.parent.mkdir()
     state.write_text(json.dumps({"format": checkpoints.CHECKPOINT}))
     command = ["convert", str(folder), "--from", "huggingface", "--out", str(out)]
-    assert cli.main(command) == 0
+    assert main.main(command) == 0
     assert {path.name for path in out.iterdir()} == {"bundle.json", "model.weights.h5", "vocab.txt", "notes.txt"}
-    assert train.load(out)[1].card == ""
+    assert saving.load(out)[1].card == ""
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "checkpoint/mine.txt"])
@@ -381,7 +383,7 @@ def test_the_command_keeps_a_checkpoint_that_is_not_of_a_run(folder, tmp_path, n
     path = tmp_path / "m" / name
     path.parent.mkdir(parents=True)
     path.write_text("mine")
-    assert cli.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
+    assert main.main(["convert", str(folder), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
     assert path.read_text() == "mine"
 
 
@@ -389,13 +391,13 @@ def test_the_command_keeps_a_checkpoint_that_is_not_of_a_run(folder, tmp_path, n
 def test_the_command_checks_its_output_before_it_reads(folder, tmp_path, capsys, direction):
     (tmp_path / "file").write_text("mine")
     (folder / "model.safetensors").unlink()
-    assert cli.main(["convert", str(folder), *direction, "--out", str(tmp_path / "file")]) == 1
+    assert main.main(["convert", str(folder), *direction, "--out", str(tmp_path / "file")]) == 1
     assert f"{tmp_path / 'file'}: a file; name a folder" in capsys.readouterr().err
 
 
 def test_the_command_says_what_is_missing(tmp_path, tiny, capsys):
     write_folder(tmp_path / "hub", "BertModel", tiny.PIECES, architectures=["BertForMaskedLM"])
-    assert cli.main(["convert", str(tmp_path / "hub"), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
+    assert main.main(["convert", str(tmp_path / "hub"), "--from", "huggingface", "--out", str(tmp_path / "m")]) == 0
     printed = capsys.readouterr()
     assert "no weights for: masked language model; read as BertModel" in printed.err
     assert "heads missing: masked language model, next sentence, classes, answer spans" in printed.out
@@ -853,11 +855,11 @@ def test_pairs(tmp_path, tiny, capsys):
     with pytest.raises(ValueError, match="read as BertModel; pairs are for a classifier of texts"):
         huggingface.read(tmp_path / "encoder", pairs=True)
     command = ["convert", str(tmp_path / "hub"), "--pairs", "--out", str(tmp_path / "m")]
-    assert cli.main([*command, "--from", "huggingface"]) == 0 and train.load(tmp_path / "m")[1].pairs
+    assert main.main([*command, "--from", "huggingface"]) == 0 and saving.load(tmp_path / "m")[1].pairs
     for form in (["--from", "google"], ["--to", "huggingface"]):
         capsys.readouterr()
         with pytest.raises(SystemExit):
-            cli.main([*command, *form])
+            main.main([*command, *form])
         assert "--pairs is for --from huggingface" in capsys.readouterr().err
     write_folder(tmp_path / "nsp", "BertForNextSentencePrediction", tiny.PIECES)
     text = common.summary(*huggingface.read(tmp_path / "nsp"))

@@ -8,10 +8,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, train
+from keras_ctxrep import saving
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import kerashub
 from keras_ctxrep.convert.weights import arrays
 from keras_ctxrep.models import bert
+from keras_ctxrep.models.model import copy_weights
 
 hub = pytest.importorskip("keras_hub", reason="keras_hub is not installed").models
 CLOSE = {"atol": 2e-6, "rtol": 2e-5}  # float32 both
@@ -69,7 +71,7 @@ def test_the_encoder(backbone, tokenizer, batch, tiny):
     assert bundle.vocab == tuple(tiny.PIECES) and bundle.max_length == 11
     assert (bundle.lowercase, bundle.strip_accents, bundle.split_cjk) == (True, False, True)  # as it says of itself
     exact = bert.encoder(replace(config, activation="gelu"))
-    train.copy_weights(model, exact)
+    copy_weights(model, exact)
     difference = np.abs(
         np.asarray(exact({name: batch[name] for name in model.input})["sequence"])[real] - sequence[real]
     )
@@ -139,9 +141,9 @@ def test_presets(backbone, tokenizer, rng, tmp_path, capsys, tiny):
         ("classifier", "classify", "pooled output, classes"),
         ("masked", "pretrainer", "masked language model"),
     ):
-        assert cli.main(["convert", str(tmp_path / name), "--from", "kerashub", "--out", str(tmp_path / "m")]) == 0
+        assert main.main(["convert", str(tmp_path / name), "--from", "kerashub", "--out", str(tmp_path / "m")]) == 0
         assert f"heads: {heads}\n" in capsys.readouterr().out
-        model, bundle = train.load(tmp_path / "m")
+        model, bundle = saving.load(tmp_path / "m")
         assert bundle.task == task and bundle.vocab == tuple(tiny.PIECES)
     (kernel,) = (weight for weight in masked.weights if weight.path == "mlm_head/intermediate_dense/kernel")
     assert np.array_equal(model.get_layer("mlm_transform").get_weights()[0], keras.ops.convert_to_tensor(kernel))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_ctxrep import train
+from keras_ctxrep import saving
 from keras_ctxrep.convert import allennlp, huggingface
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text.bundle import Bundle
@@ -52,12 +52,12 @@ def test_a_killed_conversion_leaves_the_folder_as_it_was(tmp_path, tiny, directi
     option, form = direction.split()
     if option == "--from":
         allennlp.write(source, *biLM(12))
-        train.save(out, *biLM(8))
+        saving.save(out, *biLM(8))
     elif form == "allennlp":
-        train.save(source, *biLM(12))
+        saving.save(source, *biLM(12))
         allennlp.write(out, *biLM(8))
     else:
-        train.save(source, *pieces(12, tiny))
+        saving.save(source, *pieces(12, tiny))
         huggingface.write(out, *pieces(8, tiny))
     (out / "notes.txt").write_text("mine")
     before = {path.name: path.read_bytes() for path in out.iterdir()}

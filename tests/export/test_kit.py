@@ -10,7 +10,8 @@ import tensorflow as tf
 from google.protobuf import text_format
 from keras_ctxrep_export import kit, saved_model
 
-from keras_ctxrep import cli, messages
+from keras_ctxrep.cli.main import main
+from keras_ctxrep.inference import messages
 from keras_ctxrep.text.bundle import Bundle
 
 LIKE_OTHERS = ("multilabel", "regress", "embed", "semantic_roles")
@@ -142,7 +143,7 @@ def test_the_commands_of_the_readme_send_what_curl_sends(version, capsys):
     (curl,) = re.findall(r"curl -d '(.*)' http", text)
     lines = [shlex.split(line) for line in text.splitlines() if line.startswith("ctxrep client --url http:")]
     assert len(lines) == 1
-    assert cli.main([*lines[0][1:], "--dry-run"]) == 0
+    assert main.main([*lines[0][1:], "--dry-run"]) == 0
     sent = json.loads(capsys.readouterr().out)["instances"]
     (expected,) = json.loads(curl)["instances"]
     assert sorted(map(str, sent[0].values())) == sorted(map(str, expected.values()))

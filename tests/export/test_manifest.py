@@ -14,7 +14,8 @@ import pytest
 import tensorflow as tf
 from keras_ctxrep_export import kit, manifest, saved_model
 
-from keras_ctxrep import __version__, cli, tasks, train
+from keras_ctxrep import __version__, saving, tasks
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
@@ -25,7 +26,7 @@ CONFIG = {"vocabulary_size": 8, "layers": 1, "width": 8, "heads": 2, "intermedia
 
 def fresh(task: str = "classify"):
     bundle = Bundle("bert", config=CONFIG, max_length=16, labels=("x", "y"), vocab=VOCAB, **tasks.bundle_fields(task))
-    return train.build(bundle), bundle
+    return saving.build(bundle), bundle
 
 
 @pytest.fixture(scope="module")
@@ -107,24 +108,24 @@ def test_an_export_without_a_manifest_still_loads(copy):
 
 
 def test_on_the_command_line(tmp_path, capsys):
-    train.save(tmp_path / "model", *fresh())
+    saving.save(tmp_path / "model", *fresh())
     out = str(tmp_path / "served")
     command = ["export", str(tmp_path / "model"), "--out", out]
-    assert cli.main([*command, "--windows", "mean"]) == 0
-    assert cli.main([*command, "--keep", "1"]) == 0
+    assert main.main([*command, "--windows", "mean"]) == 0
+    assert main.main([*command, "--keep", "1"]) == 0
     assert os.listdir(out) == ["2"]
     capsys.readouterr()
-    assert cli.main(["export", "--check", out]) == 0
+    assert main.main(["export", "--check", out]) == 0
     assert capsys.readouterr().out.endswith("4 signatures, 4 answers as they were exported\n")
     (tmp_path / "served" / "2" / "assets.extra" / "vocab.txt").unlink()
-    assert cli.main(["export", "--check", out]) == 1
+    assert main.main(["export", "--check", out]) == 1
     assert "vocab.txt: is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["."], ["--out", "x"], [".", "--out", "x", "--check", "y"]])
 def test_usage(arguments):
     with pytest.raises(SystemExit) as ended:
-        cli.main(["export", *arguments])
+        main.main(["export", *arguments])
     assert ended.value.code == 2
 
 
@@ -196,7 +197,7 @@ def test_exports_of_two_processes_at_once(tmp_path):
     processes = []
     for labels in (("p", "q"), ("r", "s")):
         model, bundle = fresh()
-        train.save(tmp_path / "".join(labels), model, replace(bundle, labels=labels))
+        saving.save(tmp_path / "".join(labels), model, replace(bundle, labels=labels))
         command = [sys.executable, "-c", RACE, str(meeting), str(tmp_path / "".join(labels)), str(served)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         processes.append(subprocess.Popen(command, env=environment, **pipes))

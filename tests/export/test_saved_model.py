@@ -12,9 +12,10 @@ import tensorflow as tf
 from keras_ctxrep_export import saved_model
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_ctxrep import tasks, train
+from keras_ctxrep import saving, tasks
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import bert, heads, static
-from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
@@ -27,11 +28,11 @@ LABELS = ("O", "B-PER", "I-PER", "B-LOC")
 @pytest.fixture(scope="module")
 def exported(models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("serving") / "bert"
-    return saved_model.export(*train.load(models / "bert" / "classifier"), folder)
+    return saved_model.export(*saving.load(models / "bert" / "classifier"), folder)
 
 
 def test_versions_count_up_and_no_other_files_are_left(exported, models):
-    second = saved_model.export(*train.load(models / "bert" / "classifier"), exported.parent)
+    second = saved_model.export(*saving.load(models / "bert" / "classifier"), exported.parent)
     assert (exported.name, second.name) == ("1", "2")
     assert sorted(os.listdir(exported.parent)) == ["1", "2"]
     assert saved_model.latest(exported.parent) == second
@@ -227,7 +228,7 @@ def test_empty_batch(exported):
 
 def test_models_that_cannot_be_served(models, tmp_path):
     with pytest.raises(ValueError, match="pretrainer has nothing to serve"):
-        saved_model.export(*train.load(models / "bert" / "pretrained"), tmp_path / "m")
+        saved_model.export(*saving.load(models / "bert" / "pretrained"), tmp_path / "m")
     with pytest.raises(ValueError, match="no SavedModel in it"):
         saved_model.load(tmp_path)
 
@@ -238,7 +239,7 @@ def test_a_failed_export_leaves_nothing(models, tmp_path, monkeypatch):
 
     monkeypatch.setattr(tf.saved_model, "save", fail)
     with pytest.raises(OSError, match="disk full"):
-        saved_model.export(*train.load(models / "bert" / "classifier"), tmp_path / "m")
+        saved_model.export(*saving.load(models / "bert" / "classifier"), tmp_path / "m")
     assert os.listdir(tmp_path / "m") == []
 
 
@@ -258,7 +259,7 @@ def test_files_of_a_killed_export_are_removed_by_the_next(tmp_path, monkeypatch)
 
 def test_predictor_answers_in_order(exported, models):
     texts = ["the violin " * 8, "snow", "the soup and the bread"]
-    expected = train.predictor(models / "bert" / "classifier")(texts)
+    expected = keras_engine.predictor(models / "bert" / "classifier")(texts)
     answers = saved_model.load(exported, batch_size=2)(texts)
     assert [answer["label"] for answer in answers] == [answer["label"] for answer in expected]
     assert [answer.get("truncated") for answer in answers] == [answer.get("truncated") for answer in expected]

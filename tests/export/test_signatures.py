@@ -17,9 +17,10 @@ import tensorflow as tf
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_export.signatures import Signatures
 
-from keras_ctxrep import recipes, tasks, train
+from keras_ctxrep import recipes, saving, tasks
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import bert, elmo, static
-from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
@@ -40,7 +41,7 @@ def fresh(task: str, family: str = "bert", max_length: int = 12, **kwargs) -> tu
     fields = tasks.bundle_fields(task, kwargs.pop("pairs", False), **kwargs.pop("settings", {}))
     labels = {"coreference": ("A", "B", "neither"), "regress": (), "embed": (), "answer": ()}.get(task, LABELS)
     bundle = Bundle(family, config=asdict(config), max_length=max_length, labels=labels, vocab=WORDS[family], **fields)
-    model = train.build(replace(bundle, **kwargs))
+    model = saving.build(replace(bundle, **kwargs))
     draw = np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(draw.normal(0, 0.7, weight.shape))
@@ -82,7 +83,7 @@ def signatures(name: str) -> tuple[keras.Model, Bundle, dict]:
 
 
 def keras_predictor(model: keras.Model, bundle: Bundle) -> Predictor:
-    return Predictor(bundle, train.runner(model))
+    return Predictor(bundle, keras_engine.runner(model))
 
 
 TEXTS = ["The CATS. a\u200bb 中", "cats 中 the abab " * 9, "the", "Thé\tcats cb", "👩‍👩‍👧 the שלום cats \u0301."]
@@ -271,7 +272,7 @@ def test_embed_as_ctxrep_embed(name, tmp_path):
     model, bundle, functions = signatures(name)
     texts = ["The CATS. a", "cats 中 the", "", "the"]
     outputs = call(functions, "embed", text=strings(texts))
-    train.save(tmp_path, model, bundle)
+    saving.save(tmp_path, model, bundle)
     for layers, name in (("mean", "mean"), ("all", "layers")):
         recipes.embed(tmp_path, texts, tmp_path / "vectors.npz", layers=layers)
         vectors = np.load(tmp_path / "vectors.npz")
@@ -282,7 +283,7 @@ def test_embed_as_ctxrep_embed(name, tmp_path):
                 first = int(outputs["mask"][row].sum() - count) // 2
                 value = value[:, first : first + count]
             np.testing.assert_allclose(value, expected, atol=1e-5)
-    encoder, embed = train.load_encoder(tmp_path)
+    encoder, embed = saving.load_encoder(tmp_path)
     if embed.config.get("pooler", True):
         texts = ["The CATS. a", "cats 中 the", "the"]
         vectors = [answer["vector"] for answer in keras_predictor(encoder, embed)(texts)]

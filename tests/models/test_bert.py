@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import train
+from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers.transformer import gelu_tanh
 from keras_ctxrep.models import bert
+from keras_ctxrep.models.model import copy_weights
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,10 @@ def test_an_input_longer_than_the_positions(bert_config, pieces):
     batch = pieces(["the cat sat"])
     with pytest.raises(ValueError, match="an input of 5 tokens; this model has positions for 4"):
         model(batch)
-    for run in (train.runner(model), lambda batch: model.predict(batch, verbose=0)):  # the length is not known before
+    for run in (
+        keras_engine.runner(model),
+        lambda batch: model.predict(batch, verbose=0),
+    ):  # the length is not known before
         assert run(pieces(["the cat"]))["sequence"].shape == (1, 4, 8)
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[5\] \[the most is\] \[4\]"):
             run(batch)
@@ -95,13 +99,13 @@ def test_sinusoidal_positions_of_any_length(bert_config, pieces):
     model = bert.encoder(replace(bert_config, max_positions=4, positions="sinusoidal"))
     assert not model.get_layer("position_embedding").weights
     text = " ".join(["the cat sat"] * 5)
-    assert np.isfinite(train.runner(model)(pieces([text]))["sequence"]).all()
+    assert np.isfinite(keras_engine.runner(model)(pieces([text]))["sequence"]).all()
     assert np.abs(model(pieces(["the cat"]))["pooled"] - model(pieces(["cat the"]))["pooled"]).max() > 1e-4
 
 
 def test_attention_on_request(bert_config, pieces, sentences, rng):
     plain, model = bert.encoder(bert_config), bert.encoder(bert_config, attention=True)
-    train.copy_weights(plain, model)
+    copy_weights(plain, model)
     assert [weight.path for weight in model.weights] == [weight.path for weight in plain.weights]
     batch = pieces(sentences)
     expected, out = plain(batch), model(batch)
@@ -125,7 +129,7 @@ def test_activation_and_dropouts_reach_every_layer(bert_config, pieces, sentence
         result = model.get_layer(f"layer_{index}").get_config()
         assert (result["activation"], result["dropout"], result["attention_dropout"]) == ("gelu_tanh", 0.2, 0.3)
     exact = bert.pretrainer(bert_config)
-    train.copy_weights(model, exact)
+    copy_weights(model, exact)
     batch = pretraining_batch(pieces, sentences, [[1], [2], [1], [0]])
     assert 1e-6 < np.abs(model(batch)["mlm_logits"] - exact(batch)["mlm_logits"]).max() < 0.01
 
@@ -133,7 +137,7 @@ def test_activation_and_dropouts_reach_every_layer(bert_config, pieces, sentence
 def test_without_pooler(bert_config, pieces, sentences):
     config = replace(bert_config, pooler=False)
     encoder, whole = bert.encoder(config), bert.encoder(bert_config)
-    train.copy_weights(whole, encoder)
+    copy_weights(whole, encoder)
     assert set(encoder.output) == {"layers", "sequence"}
     assert encoder.count_params() == whole.count_params() - 8 * 8 - 8
     batch = pieces(sentences)

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import optimizers, train
+from keras_ctxrep import optimizers
 from keras_ctxrep.models import elmo
+from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.text.features import WordFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, bptt_segments, for_sampling, language_model_batch, stream_batch
+from keras_ctxrep.training import fit
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_layers(elmo_config, characters, sentences, rng, residual):
 def test_steps_over_dropped_markers_are_left_out(elmo_config, characters, sentences, rng):
     """The encoder that keeps the markers takes every step, and gives the same words."""
     short, whole = elmo.encoder(elmo_config), elmo.encoder(elmo_config, keep_markers=True)
-    train.copy_weights(short, whole)
+    copy_weights(short, whole)
     batch = characters(sentences)
     for layer, other in zip(short(batch)["layers"], whole(batch)["layers"], strict=True):
         np.testing.assert_allclose(layer, other[:, 1:-1] * batch["mask"][:, :, None], atol=1e-6)
@@ -186,7 +188,7 @@ def test_mixed_precision(elmo_config, characters, sentences, mixed_precision):
 def stateless(model, config):
     """The same encoder, stateless."""
     encoder = elmo.encoder(config)
-    train.copy_weights(model, encoder)
+    copy_weights(model, encoder)
     return encoder
 
 
@@ -305,10 +307,10 @@ def test_all_language_models_have_the_same_layers(elmo_config, rng, samples):
     plain, other = elmo.language_model(elmo_config, 9), elmo.language_model(elmo_config, 9, samples, streams=2)
     assert named(other) == named(plain)
     assert [tuple(w.shape) for w in other.non_trainable_weights] == [(2, 14)] * 4
-    train.copy_weights(plain, other)
+    copy_weights(plain, other)
     copied = {w.path: w.numpy() for w in other.weights}
     assert all(np.array_equal(copied[w.path], w) for w in plain.weights)
-    train.copy_weights(other, plain)  # without the state
+    copy_weights(other, plain)  # without the state
 
 
 VOCABULARY = Vocabulary(["<S>", "</S>", "<UNK>", *"abcdef"])
@@ -319,7 +321,7 @@ def test_a_bptt_segment_of_one_sentence_equals_the_sentence(elmo_config, charact
     config = replace(elmo_config, dropout=0.0)
     sentences = [list("abcd"), list("fe")]
     by_sentence, by_segment = elmo.language_model(config, 9), elmo.language_model(config, 9, streams=2)
-    train.copy_weights(by_sentence, by_segment)
+    copy_weights(by_sentence, by_segment)
     whole, labels, _ = language_model_batch(characters, VOCABULARY, characters.encode(sentences))
     (batch,) = bptt_segments([[sentence] for sentence in sentences], streams=2, steps=5)
     inputs, targets, _ = stream_batch(characters, VOCABULARY, batch)
@@ -337,7 +339,7 @@ def test_bptt_segments_equal_the_whole_text(elmo_config, characters, rng):
     source = elmo.language_model(config, 9)
     for steps in (3, 20):
         model = elmo.language_model(config, 9, streams=1)
-        train.copy_weights(source, model)
+        copy_weights(source, model)
         out = [model(stream_batch(characters, VOCABULARY, batch)[0]) for batch in bptt_segments(text, 1, steps)]
         outputs.append({key: np.concatenate([part[key] for part in out], 1) for key in out[0]})
     for key, output in outputs[0].items():
@@ -350,10 +352,10 @@ def test_a_sampled_loss_of_all_words_is_near_the_full_one(elmo_config, character
     vocabulary = Vocabulary.count([text.split() for text in sentences], minimum=1)
     size = len(vocabulary)
     full, sampled = elmo.language_model(config, size), elmo.language_model(config, size, samples=size)
-    train.copy_weights(full, sampled)
+    copy_weights(full, sampled)
     batch = language_model_batch(characters, vocabulary, characters.encode(sentences))
     for model in (full, sampled):
-        train.compile(model, optimizers.Adagrad())
+        fit.compile(model, optimizers.Adagrad())
     expected = full.test_on_batch(*batch, return_dict=True)
     inputs, labels, weights = for_sampling(*batch)
     assert set(inputs) == {"char_ids", "mask", "forward_targets", "backward_targets"} == set(sampled.input)

@@ -9,11 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, pipeline, recipes, shards, tasks, train
+from keras_ctxrep import recipes, saving, tasks
+from keras_ctxrep.cli.main import main
+from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.models import bert, heads
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+from keras_ctxrep.training import pipeline, shards
 
 WORDS = [f"w{number}" for number in range(30)]
 SIZE = bert.Config(layers=1, width=16, heads=2, intermediate=32, max_positions=40, initializer_range=0.1)
@@ -65,7 +68,7 @@ def prepared(corpus):
 
 
 def weights(folder):
-    return {weight.path: weight.numpy() for weight in train.load(folder)[0].weights}
+    return {weight.path: weight.numpy() for weight in saving.load(folder)[0].weights}
 
 
 def test_an_infinite_loss_names_the_lines_of_its_batch(corpus, tmp_path, monkeypatch):
@@ -125,13 +128,13 @@ def test_prepared_examples(prepared, corpus):
 def test_a_run_over_prepared_examples(prepared, tmp_path):
     history = recipes.pretrain("bert", [prepared], tmp_path, size="test", max_length=24, steps=200, learning_rate=0.02)
     assert history[-1]["val_mlm_logits_loss"] < history[0]["val_mlm_logits_loss"]
-    bundle = train.load(tmp_path)[1]
+    bundle = saving.load(tmp_path)[1]
     assert bundle.vocab == (*SPECIAL_PIECES, *WORDS) and bundle.max_length == 24
 
 
 def test_prepared_examples_are_the_same_in_every_run(prepared, corpus, tmp_path):
     options = f"--vocab {corpus.parent}/vocab.txt --max-length 24 --copies 2 --whole-words"
-    assert cli.main(f"prepare bert --corpus {corpus} --out {tmp_path} {options}".split()) == 0
+    assert main.main(f"prepare bert --corpus {corpus} --out {tmp_path} {options}".split()) == 0
     assert (tmp_path / PREPARED).read_text() == (prepared / PREPARED).read_text()
 
 
@@ -164,8 +167,8 @@ def test_a_folder_that_is_not_prepared_or_was_changed(prepared, tmp_path):
 def test_longer_texts_in_a_second_phase(folder, corpus, tmp_path):
     """It begins where the first ended, heads included, and says nothing of random weights."""
     pretrain(corpus, tmp_path, init=folder, max_length=40, learning_rate=1e-12)
-    bundle = train.load(tmp_path)[1]
-    assert bundle.max_length == 40 and bundle.vocab == train.load(folder)[1].vocab
+    bundle = saving.load(tmp_path)[1]
+    assert bundle.max_length == 40 and bundle.vocab == saving.load(folder)[1].vocab
     before, after = weights(folder), weights(tmp_path)
     assert set(before) == set(after)
     assert all(np.allclose(before[path], after[path], atol=1e-6) for path in before)
@@ -179,14 +182,14 @@ def test_init_from_the_encoder_of_a_task_network(folder, corpus, pairs, tmp_path
     recipes.finetune(tmp_path / "texts.tsv", tmp_path / "texts.tsv", folder, tmp_path / "task", **options)
     with pytest.warns(UserWarning, match="task has no .*mlm_transform"):
         pretrain(corpus, tmp_path / "out", init=tmp_path / "task", learning_rate=1e-12)
-    fresh, bundle = train.load(folder)[1], train.load(tmp_path / "out")[1]
+    fresh, bundle = saving.load(folder)[1], saving.load(tmp_path / "out")[1]
     assert bundle == replace(fresh, config=bundle.config, versions=bundle.versions, files=bundle.files)
     assert recipes.embed(tmp_path / "out", ["w1 w2"], tmp_path / "a.npz") == 1
 
 
 @pytest.mark.filterwarnings("ignore:__array__")  # of NumPy, on Keras' variables; `warns` lets it out
 def test_init_from_an_encoder(folder, corpus, tmp_path):
-    train.save(tmp_path / "encoder", *train.load_encoder(folder))
+    saving.save(tmp_path / "encoder", *saving.load_encoder(folder))
     with pytest.warns(UserWarning, match="encoder has no mlm_transform, mlm_norm, .*trained from random weights"):
         pretrain(corpus, tmp_path / "out", init=tmp_path / "encoder", learning_rate=1e-12)
     before, after = weights(folder), weights(tmp_path / "out")
@@ -263,8 +266,8 @@ def classifier(folder, pairs):
 def test_pairs_are_classified(classifier, pairs, capsys, monkeypatch):
     scores = recipes.score(classifier, pairs)
     assert scores["examples"] == 64 and scores["accuracy"] > 0.7
-    assert train.load(classifier)[1].pairs
-    predictor = train.predictor(classifier)
+    assert saving.load(classifier)[1].pairs
+    predictor = keras_engine.predictor(classifier)
     first, second = predictor(["w1 w2", "w1 w2"], ["w1", "w5"])
     assert first["probabilities"] != second["probabilities"]
     lines = list(predictor.lines(io.BytesIO(b"w1 w2\tw1\nw1 w2\tw5\n")))
@@ -286,26 +289,26 @@ def test_a_pair_among_single_texts(folder, pairs, tmp_path):
 @pytest.mark.slow  # three engines: 10 seconds
 @pytest.mark.usefixtures("tflite_in_process")
 def test_every_engine_classifies_pairs_alike(classifier, pairs, tmp_path, capsys):
-    assert cli.main(["export", str(classifier), "--out", str(tmp_path / "serving")]) == 0
-    assert cli.main(["tflite", str(classifier), "--out", str(tmp_path / "a.tflite"), "--lengths", "8,24"]) == 0
+    assert main.main(["export", str(classifier), "--out", str(tmp_path / "serving")]) == 0
+    assert main.main(["tflite", str(classifier), "--out", str(tmp_path / "a.tflite"), "--lengths", "8,24"]) == 0
     (tmp_path / "lines.txt").write_text("w1 w2\tw1\nw1 w2\tw5\nw9\t\n")
     answers = []
     for artifact in (classifier, tmp_path / "serving", tmp_path / "a.tflite"):
         capsys.readouterr()
-        assert cli.main(["predict", str(artifact), "--input", str(tmp_path / "lines.txt")]) == 0
+        assert main.main(["predict", str(artifact), "--input", str(tmp_path / "lines.txt")]) == 0
         answers.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
     for result in answers[1:]:
         for answer, other in zip(answers[0], result, strict=True):
             assert answer["label"] == other["label"]
             assert answer["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
     files = [str(classifier), str(tmp_path / "serving"), str(tmp_path / "a.tflite")]
-    assert cli.main(["compare", *files, "--data", str(pairs), "--json"]) == 0
+    assert main.main(["compare", *files, "--data", str(pairs), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["agreement"] for row in rows] == [1.0, 1.0, 1.0] and rows[0]["quality"] > 0.7
 
 
 def test_lines_of_pairs(classifier):
-    lines = list(train.predictor(classifier).lines(io.BytesIO(b"w1\nw1\tw2\tw3\nw1\tw\xff2\n\tw3\n\n")))
+    lines = list(keras_engine.predictor(classifier).lines(io.BytesIO(b"w1\nw1\tw2\tw3\nw1\tw\xff2\n\tw3\n\n")))
     assert lines[0] == lines[1] == {"error": "a pair has one tab between its texts"}
     assert lines[2]["warning"].startswith("not UTF-8") and "label" in lines[2] and "label" in lines[3]
     assert lines[4] == {"error": "empty line"}
@@ -315,24 +318,24 @@ def test_lines_of_pairs(classifier):
 
 
 def test_the_encoder_of_a_model_whose_head_reads_no_pooler(folder, tmp_path):
-    encoder, bundle = train.load_encoder(folder)
+    encoder, bundle = saving.load_encoder(folder)
     tagger = replace(bundle, **tasks.bundle_fields("tag"), labels=("a", "b"), head={"dropout": 0.1})
-    train.save(tmp_path / "tagger", heads.tag(encoder, 2), tagger)
-    result, bundle = train.load_encoder(tmp_path / "tagger")
+    saving.save(tmp_path / "tagger", heads.tag(encoder, 2), tagger)
+    result, bundle = saving.load_encoder(tmp_path / "tagger")
     assert bundle.config["pooler"] is False and "pooled" not in result.output
     assert recipes.embed(tmp_path / "tagger", ["w1 w2"], tmp_path / "a.npz") == 1
-    assert [word["word"] for word in train.predictor(tmp_path / "tagger")(["w1 w2"])[0]["words"]] == ["w1", "w2"]
+    assert [word["word"] for word in keras_engine.predictor(tmp_path / "tagger")(["w1 w2"])[0]["words"]] == ["w1", "w2"]
 
 
 @pytest.mark.filterwarnings("ignore:__array__")
 def test_the_encoder_of_a_classifier_of_pairs(classifier, corpus, tmp_path):
-    encoder, bundle = train.load_encoder(classifier)
+    encoder, bundle = saving.load_encoder(classifier)
     assert not bundle.pairs
-    train.save(tmp_path / "encoder", encoder, bundle)
-    assert len(train.predictor(tmp_path / "encoder")(["w1 w2"])[0]["vector"]) == 16
+    saving.save(tmp_path / "encoder", encoder, bundle)
+    assert len(keras_engine.predictor(tmp_path / "encoder")(["w1 w2"])[0]["vector"]) == 16
     with pytest.warns(UserWarning, match="has no mlm_transform"):
         pretrain(corpus, tmp_path / "on", init=classifier)
-    assert not train.load(tmp_path / "on")[1].pairs
+    assert not saving.load(tmp_path / "on")[1].pairs
 
 
 def test_a_failed_prepare_deletes_nothing(prepared, folder, corpus, tmp_path):
@@ -356,8 +359,8 @@ def test_a_failed_prepare_deletes_nothing(prepared, folder, corpus, tmp_path):
 
 
 def test_text_is_prepared_as_the_model_to_start_from_reads_it(folder, corpus, tmp_path):
-    model, bundle = train.load(folder)
-    train.save(tmp_path / "cased", model, replace(bundle, lowercase=False))
+    model, bundle = saving.load(folder)
+    saving.save(tmp_path / "cased", model, replace(bundle, lowercase=False))
     options = {"max_length": 24, "copies": 1}
     recipes.prepare([corpus], tmp_path / "one", vocab=corpus.parent / "vocab.txt", **options)
     recipes.prepare([corpus], tmp_path / "two", init=tmp_path / "cased", **options)
@@ -365,7 +368,7 @@ def test_text_is_prepared_as_the_model_to_start_from_reads_it(folder, corpus, tm
     with pytest.raises(ValueError, match="prepared with another vocabulary or casing"):
         recipes.pretrain("bert", [tmp_path / "one"], tmp_path / "out", **run)
     recipes.pretrain("bert", [tmp_path / "two"], tmp_path / "out", **run)
-    assert train.load(tmp_path / "out")[1].lowercase is False
+    assert saving.load(tmp_path / "out")[1].lowercase is False
 
 
 def test_arguments_of_the_wrong_kind(folder, corpus, tmp_path):
@@ -378,17 +381,17 @@ def test_arguments_of_the_wrong_kind(folder, corpus, tmp_path):
     with pytest.raises(ValueError, match="the folder of the model to start from"):
         recipes.pretrain("bert", [corpus], folder, init=folder, steps=1)
     with pytest.raises(TypeError, match="give a list of texts"):
-        train.predictor(train_encoder(folder, tmp_path))("w1 w2")
+        keras_engine.predictor(train_encoder(folder, tmp_path))("w1 w2")
 
 
 def train_encoder(folder, out):
-    train.save(out / "encoder", *train.load_encoder(folder))
+    saving.save(out / "encoder", *saving.load_encoder(folder))
     return out / "encoder"
 
 
 @pytest.mark.slow  # two trainings
 def test_a_checkpoint_of_another_dev_set(folder, pairs, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "save", lambda *_: None)  # as if the run had been killed at its end
+    monkeypatch.setattr(saving, "save", lambda *_: None)  # as if the run had been killed at its end
     options = {"steps": 2, "batch_size": 8, "seed": 0}
     recipes.finetune(pairs, pairs, folder, tmp_path / "out", **options)
     (tmp_path / "dev.tsv").write_text("\n".join(pairs.read_text().split("\n")[:20]) + "\n")

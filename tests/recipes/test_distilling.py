@@ -8,9 +8,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, recipes, tasks, train
+from keras_ctxrep import recipes, saving, tasks
+from keras_ctxrep.cli.main import main
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.losses import Distillation
-from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes import distilling, targets
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
@@ -38,7 +40,7 @@ def teacher(tiny_model, tmp_path):
 
     def make(task, **fields):
         model, bundle = tiny_model(task, pair=task == "answer", **fields)
-        train.save(tmp_path / "teacher", model, bundle)
+        saving.save(tmp_path / "teacher", model, bundle)
         return tmp_path / "teacher"
 
     return make
@@ -106,7 +108,7 @@ def test_targets_are_the_labels_and_the_teachers_logits(task, teacher):
 
 @pytest.mark.parametrize("task", EXAMPLES)
 def test_the_teachers_answers_as_labels(task, teacher):
-    predictor = train.predictor(teacher(task))
+    predictor = keras_engine.predictor(teacher(task))
     examples = EXAMPLES[task]
     taught = [example for example, _ in distilling._taught(predictor, iter(examples), answers=True)]
     assert predictor.task.evaluate(taught, predictor.ask(taught), interval=False).scores.popitem()[1] is not None
@@ -145,18 +147,18 @@ def test_a_student_learns_from_texts_without_labels(topics, tmp_path, capsys, mo
     (tmp_path / "few.tsv").write_text("kind\tsentence\n" + "".join(swapped))
     argv = f"distill teacher --data {tmp_path}/few.tsv --dev dev.tsv --unlabelled more.txt --encoder words --out "
     options = " --stack cnn --units 8 --epochs 6 --batch-size 8 --seed 1"
-    assert cli.main(f"{argv}{tmp_path}/one{options}".split()) == 0
+    assert main.main(f"{argv}{tmp_path}/one{options}".split()) == 0
     printed = capsys.readouterr()
     assert "208 rows of" in printed.err and f"{tmp_path}/one: accuracy on dev.tsv: " in printed.out
-    student, bundle = train.load(tmp_path / "one")
+    student, bundle = saving.load(tmp_path / "one")
     dev = rows(80, 1)
-    answers = Predictor(bundle, train.runner(student)).ask(dev)
+    answers = Predictor(bundle, keras_engine.runner(student)).ask(dev)
     assert np.mean([answer["label"] == row.label for answer, row in zip(answers, dev, strict=True)]) > 0.9
     assert bundle.columns == {"label": "kind"} and bundle.labels == ("music", "weather")
     record = json.loads((tmp_path / "one" / "run.json").read_text())
     assert record["command"] == "distill" and f"{topics}/more.txt" in "".join(record["files"])
     recipes.again(tmp_path / "one", tmp_path / "two")
-    first, second = (train.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
+    first, second = (saving.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
     assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
 
 
@@ -166,8 +168,8 @@ def test_a_student_of_a_size(task, teacher, tmp_path):
     folder, examples = teacher(task), EXAMPLES[task]
     history = recipes.distill(folder, examples, examples, tmp_path / "out", size=SMALL, steps=2, batch_size=2)
     assert len(history) == 2
-    model, bundle = train.load(tmp_path / "out")
-    own = train.load(folder)[1]
+    model, bundle = saving.load(tmp_path / "out")
+    own = saving.load(folder)[1]
     assert (bundle.vocab, bundle.labels, bundle.max_length, bundle.reads) == (
         own.vocab,
         own.labels,
@@ -243,12 +245,12 @@ def test_words_that_the_teacher_did_not_read_have_no_label():
 
 def test_teachers_that_are_none(teacher, tiny_model, tmp_path):
     model, bundle = tiny_model("embed")
-    train.save(tmp_path / "encoder", model, bundle)
+    saving.save(tmp_path / "encoder", model, bundle)
     with pytest.raises(ValueError, match="its task is 'embed'; a teacher is fine-tuned with `ctxrep train`"):
         recipes.distill(tmp_path / "encoder", [], [], tmp_path / "out", size=SMALL)
     _, bundle = tiny_model("tag")
     bundle = replace(bundle, head={"crf": True})
-    train.save(tmp_path / "crf", train.build(bundle), bundle)
+    saving.save(tmp_path / "crf", saving.build(bundle), bundle)
     with pytest.raises(ValueError, match=r"crf: the logits of a CRF are no distribution"):
         recipes.distill(tmp_path / "crf", EXAMPLES["tag"], EXAMPLES["tag"], tmp_path / "out", size=SMALL)
 

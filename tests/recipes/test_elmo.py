@@ -11,13 +11,17 @@ import time
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, optimizers, pipeline, recipes, train
+from keras_ctxrep import optimizers, recipes, saving
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.models import elmo
+from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.recipes import pretraining
-from keras_ctxrep.runs import options_from_run
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, bptt_segments, language_model_batch, stream_batch
 from keras_ctxrep.text.tokens import read_vocab
+from keras_ctxrep.training import fit as training_fit
+from keras_ctxrep.training import pipeline
+from keras_ctxrep.training.runs import options_from_run
 
 WORDS = [f"w{number}" for number in range(40)]
 SIZE = elmo.Config(
@@ -59,7 +63,7 @@ def folder(corpus):
 
 
 def weights(folder, *layers):
-    model, _ = train.load(folder)
+    model, _ = saving.load(folder)
     return [weight for name in layers for weight in model.get_layer(name).get_weights()]
 
 
@@ -72,12 +76,12 @@ def same(first, other):
 
 @pytest.mark.slow  # 9 seconds
 def test_scores_of_sentences_make_up_the_perplexity(folder, corpus, capsys):
-    assert cli.main(["score", str(folder), "--data", str(corpus), "--lm"]) == 0
+    assert main.main(["score", str(folder), "--data", str(corpus), "--lm"]) == 0
     scores = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [score["text"] for score in scores] == corpus.read_text().split("\n\n")[0].split("\n") + [
         line for document in corpus.read_text().rstrip("\n").split("\n\n")[1:] for line in document.split("\n")
     ]
-    assert cli.main(["score", str(folder), "--data", str(corpus), "--json"]) == 0
+    assert main.main(["score", str(folder), "--data", str(corpus), "--json"]) == 0
     total = json.loads(capsys.readouterr().out)
     words = sum(score["words"] + 1 for score in scores)
     assert (total["sentences"], total["words"]) == (len(scores), words) == (300, words)
@@ -90,7 +94,7 @@ def test_scores_of_sentences_make_up_the_perplexity(folder, corpus, capsys):
 
 def log_probabilities(folder, sentence):
     """(forward, backward) of a sentence by itself."""
-    model, bundle = train.load(folder)
+    model, bundle = saving.load(folder)
     features = CharacterFeatures(1000, SIZE.max_characters)
     inputs, targets, _ = language_model_batch(features, Vocabulary(bundle.vocab), features.encode([sentence]))
     scores = []
@@ -122,9 +126,9 @@ def test_running_text_is_scored_with_carried_state(folder, tmp_path):
     draw = random.Random(2)
     sentences = [draw.choices(WORDS, k=draw.randint(1, 12)) for _ in range(15)]
     (tmp_path / "a.txt").write_text("\n".join(map(" ".join, sentences)))
-    model, bundle = train.load(folder)
+    model, bundle = saving.load(folder)
     whole = elmo.language_model(SIZE, len(bundle.vocab), streams=1)
-    train.copy_weights(model, whole)
+    copy_weights(model, whole)
     count = sum(map(len, sentences)) + len(sentences)
     (batch,) = bptt_segments([sentences], 1, count)
     inputs, targets, _ = stream_batch(bundle.features, Vocabulary(bundle.vocab), batch)
@@ -141,7 +145,7 @@ def test_running_text_is_scored_with_carried_state(folder, tmp_path):
 
 
 def test_only_a_language_model_scores_sentences(folder, tmp_path):
-    train.save(tmp_path / "encoder", *train.load_encoder(folder))
+    saving.save(tmp_path / "encoder", *saving.load_encoder(folder))
     with pytest.raises(ValueError, match="its task is 'embed'; sentences are scored by an ELMo language model"):
         list(recipes.score_sentences(tmp_path / "encoder", ["w1"]))
     with pytest.raises(ValueError, match="only a biLM carries a state"):
@@ -197,7 +201,7 @@ ENCODER = ("char_cnn", "forward_0", "backward_0")
 def test_init_from_a_language_model(folder, corpus, tmp_path):
     pretrain(corpus, tmp_path, init=folder, **STANDING_STILL)
     assert same(weights(tmp_path, *ENCODER, "softmax"), weights(folder, *ENCODER, "softmax"))
-    assert train.load(tmp_path)[1].vocab == train.load(folder)[1].vocab
+    assert saving.load(tmp_path)[1].vocab == saving.load(folder)[1].vocab
 
 
 @pytest.mark.filterwarnings("ignore:__array__")  # of NumPy, on Keras' variables; `warns` lets it out
@@ -208,17 +212,17 @@ def test_init_with_another_vocabulary(folder, corpus, vocabularies):
     with pytest.warns(UserWarning, match="has no softmax that fits: trained from random weights"):
         pretrain(corpus, out, init=folder, vocab=vocab, unroll=4, samples=5, **STANDING_STILL)
     assert same(weights(out, *ENCODER), weights(folder, *ENCODER))
-    assert list(train.load(out)[1].vocab) == read_vocab(vocab) and weights(out, "softmax")[0].shape == (23, 8)
+    assert list(saving.load(out)[1].vocab) == read_vocab(vocab) and weights(out, "softmax")[0].shape == (23, 8)
 
 
 @pytest.mark.filterwarnings("ignore:__array__")  # of NumPy, on Keras' variables; `warns` lets it out
 def test_init_from_an_encoder(folder, corpus, tmp_path):
     """Its vocabulary is counted anew, and is the same; its softmax is a fresh one."""
-    train.save(tmp_path / "encoder", *train.load_encoder(folder))
+    saving.save(tmp_path / "encoder", *saving.load_encoder(folder))
     with pytest.warns(UserWarning, match="encoder has no softmax that fits"):
         pretrain(corpus, tmp_path / "out", init=tmp_path / "encoder", **STANDING_STILL)
     assert same(weights(tmp_path / "out", *ENCODER), weights(folder, *ENCODER))
-    assert train.load(tmp_path / "out")[1].vocab == train.load(folder)[1].vocab
+    assert saving.load(tmp_path / "out")[1].vocab == saving.load(folder)[1].vocab
     assert not same(weights(tmp_path / "out", "softmax"), weights(folder, "softmax"))
 
 
@@ -235,7 +239,7 @@ def test_a_model_over_words(corpus, tmp_path):
     assert first["forward"] == second["forward"] and first["words"] == 3
     recipes.embed(tmp_path, ["w1 w2", "neverseen"], tmp_path / "x.npz")
     assert np.load(tmp_path / "x.npz")["0"].shape == (2, 2, 16)
-    encoder, bundle = train.load_encoder(tmp_path)
+    encoder, bundle = saving.load_encoder(tmp_path)
     assert encoder(bundle.features(["w1 w2"]))["sequence"].shape == (1, 2, 16)
 
 
@@ -249,13 +253,13 @@ def test_a_model_is_trained_again_from_its_record(corpus, tmp_path, monkeypatch)
     assert command == "pretrain"
     again = recipes.pretrain(**arguments, out=tmp_path / "two", **options)
     assert [entry["val_loss"] for entry in again] == [entry["val_loss"] for entry in history]
-    first, second = (train.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
+    first, second = (saving.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
     assert all(np.array_equal(left, right) for left, right in zip(first, second, strict=True))
 
 
 def test_a_nan_loss_ends_the_command(corpus, tmp_path, capsys):
     options = "--size test --max-length 8 --batch-size 8 --steps 40 --learning-rate 1e38"
-    assert cli.main(f"pretrain elmo --corpus {corpus} --out {tmp_path} {options}".split()) == 1
+    assert main.main(f"pretrain elmo --corpus {corpus} --out {tmp_path} {options}".split()) == 1
     assert re.search(
         r"ctxrep: step \d+: the loss became (nan|inf); try a learning rate below 1e\+38", capsys.readouterr().err
     )
@@ -299,7 +303,7 @@ def test_the_published_recipe_learns(corpus, tmp_path):
     history = pretrain(corpus, tmp_path, unroll=5, samples=20, optimizer="adagrad", steps=40)
     assert history[-1]["val_loss"] < history[0]["val_loss"] < np.log(43) + 0.1
     assert recipes.score(tmp_path, corpus)["perplexity"] < 25
-    assert not [weight for weight in train.load(tmp_path)[0].weights if weight.name == "state"]
+    assert not [weight for weight in saving.load(tmp_path)[0].weights if weight.name == "state"]
 
 
 @pytest.mark.slow  # three processes that import TensorFlow and train
@@ -329,7 +333,7 @@ def test_a_killed_run_resumes_to_the_result_of_an_undisturbed_one(corpus, tmp_pa
     assert again.returncode == 0, err
     undisturbed.communicate()
     assert int(out.split()[1]) > at  # it goes on: the first line is "step N"
-    first, other = (train.load(tmp_path / name)[0].get_weights() for name in ("undisturbed", "killed"))
+    first, other = (saving.load(tmp_path / name)[0].get_weights() for name in ("undisturbed", "killed"))
     assert all(np.array_equal(left, right) for left, right in zip(first, other, strict=True))
 
 
@@ -354,8 +358,10 @@ def test_a_vocabulary_is_learned_once(corpus, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("family", ["elmo", "bert"])
 def test_lamb_is_for_both_families(family, corpus, tmp_path, monkeypatch):
-    given, fit = [], train.fit
-    monkeypatch.setattr(train, "fit", lambda *args, **more: given.append(more["optimizer"]) or fit(*args, **more))
+    given, fit = [], training_fit.fit
+    monkeypatch.setattr(
+        training_fit, "fit", lambda *args, **more: given.append(more["optimizer"]) or fit(*args, **more)
+    )
     sizes = {"elmo": {"size": "test", "max_length": 8}, "bert": {"size": "bert_2_64_2", "max_length": 16}}
     options = {"steps": 2, "batch_size": 4, "optimizer": "lamb", "decay": "cosine"} | sizes[family]
     history = recipes.pretrain(family, [corpus], tmp_path, **options)

@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, recipes, train
+from keras_ctxrep import recipes, saving
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
@@ -23,7 +24,7 @@ def folder(request, tmp_path_factory):
     config = asdict(size) | {"pooler": request.param}
     bundle = Bundle("bert", "embed", config, 16, vocab=VOCAB)
     out = tmp_path_factory.mktemp("embedding") / "m"
-    train.save(out, train.build(bundle), bundle)
+    saving.save(out, saving.build(bundle), bundle)
     return out
 
 
@@ -55,7 +56,7 @@ def test_words_by_their_first_piece_or_the_mean(arrays):
 
 
 def test_the_vector_of_a_sentence(arrays, folder):
-    model, bundle = train.load(folder)
+    model, bundle = saving.load(folder)
     for array, text, top in zip(arrays(layers="pooled"), SENTENCES, arrays(layers="top"), strict=True):
         outputs = model(bundle.features([text]))
         np.testing.assert_allclose(array, outputs["pooled"][0] if "pooled" in outputs else top.mean(0), atol=1e-6)
@@ -92,5 +93,5 @@ def test_a_sentence_that_is_refused_is_named(text, message, folder, tmp_path):
 def test_what_is_refused(flags, message, folder, tmp_path, capsys):
     (tmp_path / "a.txt").write_text("red\n")
     argv = ["embed", str(folder), "--input", str(tmp_path / "a.txt"), "--out", str(tmp_path / "a.npz"), *flags.split()]
-    assert cli.main(argv) == 1
+    assert main.main(argv) == 1
     assert message in capsys.readouterr().err

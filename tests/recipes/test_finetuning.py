@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_ctxrep import recipes, tasks, train
+from keras_ctxrep import recipes, saving, tasks
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import static
-from keras_ctxrep.predict import Predictor
 from keras_ctxrep.recipes import finetuning, targets
-from keras_ctxrep.runs import options_from_run
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import StaticFeatures
+from keras_ctxrep.training import fit as training_fit
+from keras_ctxrep.training.runs import options_from_run
 
 TOPICS = {
     "weather": ["rain", "storm", "wind", "cloud", "snow", "frost", "fog"],
@@ -97,7 +99,7 @@ def vectors(tmp_path_factory):
     rows[-21:] = centres + 0.1 * draw.normal(size=centres.shape)
     table.set_weights([rows])
     folder = tmp_path_factory.mktemp("vectors")
-    train.save(folder, model, Bundle("static", "embed", asdict(config), 32, vocab=vocab))
+    saving.save(folder, model, Bundle("static", "embed", asdict(config), 32, vocab=vocab))
     return folder
 
 
@@ -138,11 +140,11 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
     assert (scores["table"] is not None) == (task in ("classify", "pair", "tag"))
     assert all(set(example) >= {"source", "input", "expected", "answer"} for example in scores["worst"])
     assert all(f"{task}.test.jsonl:" in example["source"] for example in scores["worst"])
-    bundle = train.load(tmp_path)[1]
+    bundle = saving.load(tmp_path)[1]
     assert bundle.task == ("classify" if task == "pair" else task) and bundle.pairs == (task in ("pair", "answer"))
     examples = list(tasks.get(bundle.task).read(data(task)[2]))
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
-    for first, second in zip(answers, train.predictor(tmp_path).ask(examples), strict=True):
+    for first, second in zip(answers, keras_engine.predictor(tmp_path).ask(examples), strict=True):
         names = {"tag": "words", "answer": "answer", "regress": "value", "multilabel": "labels"}
         first, second = (answer[names.get(task, "label")] for answer in (first, second))
         if task == "tag":
@@ -172,9 +174,9 @@ def test_a_task_network_over_a_frozen_elmo(task, options, data, models, vectors,
     options |= {"units": 32} if "stack" in options else {}
     scores = learn(data, task, encoder, tmp_path, **options)
     assert scores[scores["metric"]] > 0.6  # of an encoder of 16 numbers
-    model, bundle = train.load(tmp_path)
+    model, bundle = saving.load(tmp_path)
     names = {layer.name for layer in model.layers}
-    before = train.load_encoder(encoder)[0]
+    before = saving.load_encoder(encoder)[0]
     for name in ("char_cnn", "forward_1", "backward_1"):
         for first, second in zip(
             before.get_layer(name).get_weights(), model.get_layer(name).get_weights(), strict=True
@@ -191,7 +193,7 @@ def test_a_task_network_over_a_frozen_elmo(task, options, data, models, vectors,
         assert options_from_run(tmp_path).options["extra_embeddings"] == "words"
     elif "extra_embeddings" in options:
         assert "word_ids" in model.input
-        kept = train.load(vectors)[0].get_layer("word_embedding").get_weights()
+        kept = saving.load(vectors)[0].get_layer("word_embedding").get_weights()
         np.testing.assert_array_equal(model.get_layer("word_embedding").get_weights()[0], kept[0])
 
 
@@ -203,10 +205,10 @@ def test_words_without_a_context(kind, data, vectors, tmp_path):
     encoder = vectors if frozen else "words"
     scores = learn(data, "tag", encoder, tmp_path, stack="cnn", units=16, learning_rate=0.02, steps=80, **options)
     assert scores["span_f1"] > 0.8
-    model, bundle = train.load(tmp_path)
+    model, bundle = saving.load(tmp_path)
     assert bundle.family == "static" and bundle.vocab[0] == "<UNK>" and len(bundle.vocab) == 22
     if frozen:
-        kept = train.load(vectors)[0].get_layer("word_embedding").get_weights()
+        kept = saving.load(vectors)[0].get_layer("word_embedding").get_weights()
         np.testing.assert_array_equal(model.get_layer("word_embedding").get_weights()[0], kept[0])
 
 
@@ -231,7 +233,7 @@ def test_the_best_by_the_metric_is_kept_and_patience_ends_the_run(data, vectors,
     history = recipes.finetune(learned, dev, vectors, tmp_path, **options)
     assert [entry["step"] for entry in history] == [3, 6, 9, 12]
     assert [entry["val_accuracy"] for entry in history] == [0.5, 0.9, 0.8, 0.7]
-    for first, second in zip(train.load(tmp_path)[0].get_weights(), seen[1], strict=True):
+    for first, second in zip(saving.load(tmp_path)[0].get_weights(), seen[1], strict=True):
         np.testing.assert_array_equal(first, second)
     assert not np.array_equal(seen[1][-1], seen[3][-1])
 
@@ -251,15 +253,15 @@ def test_an_interrupted_run_resumes_to_the_result_of_an_undisturbed_one(data, ve
     resumed = run(tmp_path / "two")
     assert [entry["step"] for entry in resumed] == [entry["step"] for entry in expected] == [*range(4, 44, 4)]
     assert [e["val_accuracy"] for e in resumed] == [e["val_accuracy"] for e in expected]
-    for first, second in zip(*(train.load(tmp_path / name)[0].get_weights() for name in ("one", "two")), strict=True):
+    for first, second in zip(*(saving.load(tmp_path / name)[0].get_weights() for name in ("one", "two")), strict=True):
         np.testing.assert_array_equal(first, second)
     assert not (tmp_path / "two" / "checkpoint").exists()
 
 
 def test_a_resumed_run_does_not_collate_earlier_batches(data, vectors, tmp_path, monkeypatch):
-    fit, given, collated = train.fit, [], []
+    fit, given, collated = training_fit.fit, [], []
     monkeypatch.setattr(
-        train, "fit", lambda model, data, *args, **kw: given.append(data) or fit(model, data, *args, **kw)
+        training_fit, "fit", lambda model, data, *args, **kw: given.append(data) or fit(model, data, *args, **kw)
     )
     learned, dev, _ = data("classify")
     recipes.finetune(learned, dev, vectors, tmp_path, stack="cnn", units=4, steps=2, batch_size=4)
@@ -362,12 +364,12 @@ def test_the_null_threshold_is_chosen_on_dev(models, tmp_path):
     encoder = models / "bert" / "pretrained"
     options = {"task": "answer", "steps": 10, "learning_rate": 0.005, "batch_size": 16}
     recipes.finetune(asked[:50], asked[50:], encoder, tmp_path, **options)
-    model, bundle = train.load(tmp_path)
+    model, bundle = saving.load(tmp_path)
     assert bundle.settings["null_threshold"] not in (None, 0.0)
 
     def f1(threshold):
         settings = bundle.settings | {"null_threshold": threshold}
-        predictor = Predictor(replace(bundle, settings=settings), train.runner(model))
+        predictor = Predictor(replace(bundle, settings=settings), keras_engine.runner(model))
         return tasks.get("answer").evaluate(asked[50:], predictor.ask(asked[50:]), interval=False).value
 
     best = f1(bundle.settings["null_threshold"])
@@ -398,10 +400,10 @@ def test_fewer_examples_than_a_batch_are_seen_as_often_as_asked(vectors, tmp_pat
 def test_lower_layers_change_less(data, models, tmp_path):
     """Each by the factor of the layer above it, in the one step that is taken: Adam's first step is the rate itself."""
     learned, dev, _ = data("classify")
-    before, _ = train.load_encoder(models / "bert" / "pretrained")
+    before, _ = saving.load_encoder(models / "bert" / "pretrained")
     options = {"steps": 1, "batch_size": 16, "learning_rate": 1e-3, "dropout": 0.0, "layer_decay": 0.5, "seed": 0}
     recipes.finetune(learned, dev, models / "bert" / "pretrained", tmp_path, task="classify", **options)
-    after, _ = train.load(tmp_path)
+    after, _ = saving.load(tmp_path)
     moved = {}
     for layer in before.layers:
         weights = zip(layer.get_weights(), after.get_layer(layer.name).get_weights(), strict=True)

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from keras_ctxrep import cli, recipes, tasks, train
+from keras_ctxrep import recipes, saving, tasks
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.recipes import finetuning
 from keras_ctxrep.tasks.classify import Example
 
@@ -39,7 +40,7 @@ def test_the_best_weights_by_a_metric(task, metric, best, tmp_path, monkeypatch)
     given = {} if metric is None else {"metric": metric}
     history = recipes.finetune(rows, rows, "words", tmp_path / "m", task=task, **OPTIONS, **given)
     assert len(history) == 3 and next(name for name in history[0] if name.startswith("val_")) == f"val_{metric or main}"
-    kept, expected = train.load(tmp_path / "m")[0].get_weights(), seen[best + (metric is not None)]
+    kept, expected = saving.load(tmp_path / "m")[0].get_weights(), seen[best + (metric is not None)]
     assert all((a == b).all() for a, b in zip(kept, expected, strict=True))
     assert json.loads((tmp_path / "m" / "run.json").read_text())["options"]["metric"] == metric
 
@@ -52,7 +53,7 @@ def test_metrics_that_do_not_exist(tmp_path, capsys):
         recipes.finetune(three, three, "words", tmp_path / "m", metric="f1", **OPTIONS)
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"{row.text}\t{row.label}\n" for row in ROWS))
     argv = f"train --data {tmp_path}/a.tsv --dev {tmp_path}/a.tsv --encoder words --out {tmp_path}/m --steps 2"
-    assert cli.main([*argv.split(), "--metric", "matthews"]) == 0
+    assert main.main([*argv.split(), "--metric", "matthews"]) == 0
     assert "m: matthews on" in capsys.readouterr().out
 
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from keras_ctxrep import cli, progress, recipes
+from keras_ctxrep import recipes
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.training import progress
 
 ROWS = [Example(f"{word} {number}", label) for word, label in (("red", "r"), ("blue", "b")) for number in range(50)]
 OPTIONS = {"stack": "cnn", "units": 4, "batch_size": 4, "patience": 50}
@@ -33,7 +35,7 @@ def test_the_plan_is_printed_once(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "HALF_MINUTE", 0.0)
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"{row.text}\t{row.label}\n" for row in ROWS))
     argv = f"train --data {tmp_path}/a.tsv --dev {tmp_path}/a.tsv --encoder words --out {tmp_path}/m"
-    assert cli.main(f"{argv} --epochs 1 --stack cnn --units 4 --batch-size 50 --max-length 1".split()) == 0
+    assert main.main(f"{argv} --epochs 1 --stack cnn --units 4 --batch-size 50 --max-length 1".split()) == 0
     printed = capsys.readouterr()
     lines = dict(line.split(": ", 1) for line in printed.err.splitlines() if ": " in line)
     lines = {name: text.strip() for name, text in lines.items()}

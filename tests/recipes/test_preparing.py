@@ -10,14 +10,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, recipes, shards, train
+from keras_ctxrep import recipes, saving
+from keras_ctxrep.atomic import sha256
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.recipes import preparing
 from keras_ctxrep.recipes.corpora import held_out
-from keras_ctxrep.text.bundle import sha256
 from keras_ctxrep.text.corpus import units
 from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, words
+from keras_ctxrep.training import shards
 
 WORDS = [f"w{number}" for number in range(30)]
 UNIT = 2_000  # bytes, so that the corpus has several units
@@ -237,7 +239,7 @@ def test_a_bilm_of_prepared_text(options, corpus, tmp_path):
     kept, kept_again = (pretrain("elmo", tmp_path / "text", tmp_path / name, **options) for name in ("one", "two"))
     raw = pretrain("elmo", corpus, tmp_path / "raw", **options)
     assert kept[-1]["val_loss"] == kept_again[-1]["val_loss"] == pytest.approx(raw[-1]["val_loss"], rel=0.02)
-    models = {name: train.load(tmp_path / name) for name in ("one", "two", "raw")}
+    models = {name: saving.load(tmp_path / name) for name in ("one", "two", "raw")}
     assert models["one"][1].vocab == models["raw"][1].vocab
     for first, second in zip(models["one"][0].get_weights(), models["two"][0].get_weights(), strict=True):
         assert np.array_equal(first, second)
@@ -255,7 +257,7 @@ def test_an_interrupted_run_over_prepared_text_resumes_to_the_same_weights(famil
     with power_cut(5):
         pretrain(family, tmp_path / "text", tmp_path / "two", **options)
     pretrain(family, tmp_path / "text", tmp_path / "two", **options)
-    first, second = (train.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
+    first, second = (saving.load(tmp_path / name)[0].get_weights() for name in ("one", "two"))
     assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
 
 
@@ -334,9 +336,9 @@ def test_folders_that_do_not_fit(prepared, corpus, tmp_path):
 def test_commands(corpus, tmp_path, capsys):
     (tmp_path / "text.txt.gz").write_bytes(gzip.compress(corpus.read_bytes()))
     argv = f"prepare elmo --corpus {tmp_path}/text.txt.gz --out {tmp_path}/elmo --min-count 1"
-    assert cli.main(argv.split()) == 0
+    assert main.main(argv.split()) == 0
     assert "sentences of 0.0 million words" in capsys.readouterr().out
     plain = recipes.prepare([corpus], tmp_path / "plain", family="elmo", min_count=1)
     compressed = json.loads((tmp_path / "elmo" / PREPARED).read_text())
     assert compressed["files"] == plain["files"]
-    assert cli.main(f"pretrain elmo --corpus {tmp_path}/elmo --size test --steps 1 --out {tmp_path}/lm".split()) == 0
+    assert main.main(f"pretrain elmo --corpus {tmp_path}/elmo --size test --steps 1 --out {tmp_path}/lm".split()) == 0

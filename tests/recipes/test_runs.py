@@ -6,7 +6,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, recipes, train
+from keras_ctxrep import recipes, saving
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.models import elmo, static
 from keras_ctxrep.recipes.finetuning import Job
 from keras_ctxrep.tasks.answer import Question
@@ -21,7 +22,7 @@ def save_vectors(folder, value):
     model = static.encoder(TABLE)
     for weight in model.weights:
         weight.assign(np.full(weight.shape, value, np.float32))
-    train.save(folder, model, Bundle("static", "embed", asdict(TABLE), 8, vocab=("<UNK>", "red", "blue", "fish")))
+    saving.save(folder, model, Bundle("static", "embed", asdict(TABLE), 8, vocab=("<UNK>", "red", "blue", "fish")))
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_the_identity_changes_with_all_that_the_result_depends_on(files):
 def test_a_run_is_repeated_from_its_record(files, capsys):
     argv = f"train --data {files}/a.tsv --dev {files}/a.tsv --encoder words --out {files}/one --columns text=body"
     argv += " --stack cnn --units 4 --epochs 6 --batch-size 2 --learning-rate 0.02 --seed 3"
-    assert cli.main(argv.split()) == 0
+    assert main.main(argv.split()) == 0
     record = json.loads((files / "one" / "run.json").read_text(encoding="utf-8"))
     assert record["command"] == "finetune" and record["options"]["columns"] == {"text": "body"}
     assert record["options"]["learning_rate"] == 0.02 and set(record["files"]) == {f"{files}/a.tsv"}
@@ -71,9 +72,9 @@ def test_a_run_is_repeated_from_its_record(files, capsys):
     dev = record["dev"]
     assert dev["accuracy"] == max(entry["val_accuracy"] for entry in record["history"])
     assert dev["interval"][0] <= dev["accuracy"] <= dev["interval"][1] and dev["examples"] == ROWS.count("\n") - 1
-    assert cli.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/two"]) == 0
-    assert cli.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/three", "--seed", "4"]) == 0
-    first, second, third = (train.load(files / name)[0].get_weights() for name in ("one", "two", "three"))
+    assert main.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/two"]) == 0
+    assert main.main(["train", "--config", f"{files}/one/run.json", "--out", f"{files}/three", "--seed", "4"]) == 0
+    first, second, third = (saving.load(files / name)[0].get_weights() for name in ("one", "two", "three"))
     assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
     assert not all(np.array_equal(*pair) for pair in zip(first, third, strict=True))
     again = json.loads((files / "two" / "run.json").read_text(encoding="utf-8"))
@@ -104,7 +105,7 @@ def test_an_unknown_option_names_the_nearest(files):
 def test_an_untrained_mix_is_reported(tmp_path):
     config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
     bundle = Bundle("elmo", "embed", asdict(config), 8)
-    train.save(tmp_path / "lm", train.build(bundle), bundle)
+    saving.save(tmp_path / "lm", saving.build(bundle), bundle)
     with pytest.warns(UserWarning, match="lm: it has no trained scalar mix; the mean of its layers is used"):
         recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "mix.npz", layers="mix")
     recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "all.npz")

@@ -7,7 +7,9 @@ from functools import cache
 import keras
 import pytest
 
-from keras_ctxrep import cli, recipes, tasks, train
+from keras_ctxrep import recipes, saving, tasks
+from keras_ctxrep.cli.main import main
+from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
@@ -42,12 +44,12 @@ def folders(tmp_path_factory):
     keras.utils.set_random_seed(0)
     root = tmp_path_factory.mktemp("scoring")
     bundle = Bundle("bert", "embed", asdict(SIZE), 16, vocab=VOCAB)
-    train.save(root / "encoder", train.build(bundle), bundle)
+    saving.save(root / "encoder", saving.build(bundle), bundle)
     for task in GOOD:
         pairs = task in ("pair", "answer")
         its = tasks.bundle_fields(kind(task), pairs) | {"labels": LABELS.get(task, ())}
         bundle = Bundle("bert", config=asdict(SIZE), max_length=16, vocab=VOCAB, head={"dropout": 0.1}, **its)
-        train.save(root / task, train.build(bundle), bundle)
+        saving.save(root / task, saving.build(bundle), bundle)
     return root
 
 
@@ -82,9 +84,9 @@ def test_figures_and_answers(task, batch_size, folders, tmp_path):
     assert scores["examples"] == 3 and list(scores)[:3] == ["examples", "metric", scores["metric"]]
     assert len(scores["interval"]) == 2 and {"table", "worst"} < set(scores) and "skipped" not in scores
     json.dumps(scores)
-    bundle = train.load(folders / task)[1]
+    bundle = saving.load(folders / task)[1]
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
-    expected = train.predictor(folders / task).ask(list(tasks.get(bundle.task).read(path)))
+    expected = keras_engine.predictor(folders / task).ask(list(tasks.get(bundle.task).read(path)))
     assert len(answers) == 3
     for answer, wanted in zip(answers, expected, strict=True):
         assert set(answer) == set(wanted)
@@ -134,13 +136,13 @@ def test_what_people_read(folders, tmp_path, capsys):
     assert scores["table"][0] == ["expected \\ answered", "a", "b"] and scores["f1_of"] == "b"
     (worst,) = scores["worst"]
     assert worst["texts"] == [long, "z"] and worst["input"] == f"{long} | z" and 0.5 <= worst["confidence"] <= 1
-    assert cli.main(["score", str(folders / "pair"), "--data", str(data)]) == 0
+    assert main.main(["score", str(folders / "pair"), "--data", str(data)]) == 0
     out = capsys.readouterr().out
     assert (
         "\nf1 of b " in out and "expected \\ answered" in out and "\n    z\n    expected  " in out and "% sure)" in out
     )
     data = put(tmp_path, "b.tsv", "text\tlabel\nx\t1.23456789\ny\t2\n")
-    assert cli.main(["score", str(folders / "regress"), "--data", str(data)]) == 0
+    assert main.main(["score", str(folders / "regress"), "--data", str(data)]) == 0
     shown = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("    ")]
     assert "1.235" in shown and all(len(number) <= 9 for number in shown if number not in "xy")
 
@@ -150,14 +152,14 @@ def test_the_positive_class(folders, tmp_path, capsys):
     figures = {label: recipes.score(folders / "classify", data, positive=label) for label in "ab"}
     assert [figures[label]["f1_of"] for label in "ab"] == ["a", "b"] and figures["a"]["f1"] != figures["b"]["f1"]
     argv = ["score", str(folders / "classify"), "--data", str(data), "--positive"]
-    assert cli.main([*argv, "a"]) == 0 and "\nf1 of a " in capsys.readouterr().out
-    assert cli.main([*argv, "c"]) == 1
+    assert main.main([*argv, "a"]) == 0 and "\nf1 of a " in capsys.readouterr().out
+    assert main.main([*argv, "c"]) == 1
     assert "positive='c': no label of this model, which has a, b" in one_line(capsys)
     argv = ["train", "--data", data, "--dev", data, "--encoder", folders / "encoder", "--steps", "1"]
     argv = [*map(str, argv), "--out", str(tmp_path / "m"), "--positive"]
-    assert cli.main([*argv, "c"]) == 1
+    assert main.main([*argv, "c"]) == 1
     assert "positive='c': no label of the data, which has a, b" in one_line(capsys)
-    assert cli.main([*argv, "a"]) == 0
+    assert main.main([*argv, "a"]) == 0
     assert recipes.score(tmp_path / "m", data)["f1_of"] == "a"
     with pytest.raises(ValueError, match="positive='a': of a classifier alone, and the task is 'multilabel'"):
         recipes.score(folders / "multilabel", put(tmp_path, *GOOD["multilabel"]), positive="a")
@@ -169,10 +171,10 @@ def test_exports_are_scored(folders, tflite_in_process, tmp_path, capsys):
 
     folder, data = folders / "classify", put(tmp_path, *GOOD["classify"])
     quantize.convert(folder, tmp_path / "m.tflite")
-    saved_model.export(*train.load(folder), tmp_path / "served")
+    saved_model.export(*saving.load(folder), tmp_path / "served")
     expected = recipes.score(folder, data)
     for path in ("m.tflite", "served", "served/1"):
-        assert cli.main(["score", str(tmp_path / path), "--data", str(data), "--json"]) == 0
+        assert main.main(["score", str(tmp_path / path), "--data", str(data), "--json"]) == 0
         figures = json.loads(capsys.readouterr().out)
         assert figures["examples"] == 3 and figures["accuracy"] == expected["accuracy"]
 
@@ -248,7 +250,7 @@ def test_training_on_malformed_rows(task, name, content, message, folders, tmp_p
             "--out",
             out,
         ]
-        assert cli.main([*map(str, argv), "--steps", "1"]) == 1
+        assert main.main([*map(str, argv), "--steps", "1"]) == 1
         err = one_line(capsys)
         assert message in err and str(bad) in err and not out.exists()
 
@@ -257,7 +259,7 @@ def test_training_on_malformed_rows(task, name, content, message, folders, tmp_p
 def test_an_unknown_label_in_the_development_set(task, name, content, message, folders, tmp_path, capsys):
     bad, good = put(tmp_path, name, content), put(tmp_path, *GOOD[task])
     argv = ["train", "--task", kind(task), "--data", good, "--dev", bad, "--encoder", folders / "encoder"]
-    assert cli.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "1"]) == 1
+    assert main.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "1"]) == 1
     assert f"{bad}{message}" in one_line(capsys) and not (tmp_path / "out").exists()
 
 
@@ -265,7 +267,7 @@ def test_an_unknown_label_in_the_development_set(task, name, content, message, f
 def test_scoring_on_malformed_rows(task, name, content, message, folders, tmp_path, capsys):
     bad = put(tmp_path, name, content)
     argv = ["score", str(folders / task), "--data", str(bad), "--predictions", str(tmp_path / "answers.jsonl")]
-    assert cli.main(argv) == 1
+    assert main.main(argv) == 1
     err = one_line(capsys)
     assert message in err and str(bad) in err and not (tmp_path / "answers.jsonl").exists()
 
@@ -286,21 +288,21 @@ def test_malformed_rows_are_left_out_of_a_score(task, folders, figures_of, tmp_p
     bad = put(tmp_path, name, content + BAD_ROWS[task])
     answers = tmp_path / "answers.jsonl"
     argv = ["score", str(folders / task), "--data", str(bad), "--skip-bad", "--predictions", str(answers)]
-    assert cli.main([*argv, "--json"]) == 0
+    assert main.main([*argv, "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     skipped = scores.pop("skipped")
     assert len(skipped) == 2 and all(message.startswith(f"{bad}:") for message in skipped)
     assert len(answers.read_text(encoding="utf-8").splitlines()) == scores["examples"] == 3
     del scores["worst"]
     assert scores == json.loads(json.dumps(figures_of(task)))
-    assert cli.main(argv) == 0
+    assert main.main(argv) == 0
     out = capsys.readouterr().out
     assert "\nmalformed rows left out: 2\n" in out and all(f"\n  {message}\n" in out for message in skipped)
 
 
 def test_nothing_but_malformed_rows(folders, tmp_path, capsys):
     bad = put(tmp_path, "a.tsv", "text\tlabel\nx\ny\n")
-    assert cli.main(["score", str(folders / "classify"), "--data", str(bad), "--skip-bad"]) == 1
+    assert main.main(["score", str(folders / "classify"), "--data", str(bad), "--skip-bad"]) == 1
     assert f"{bad}: no row of it can be read; the first: {bad}:2: 1 fields" in one_line(capsys)
 
 
@@ -309,11 +311,11 @@ def test_malformed_rows_are_left_out_of_training(folders, tmp_path, capsys):
     name, content = GOOD["regress"]
     data, dev = put(tmp_path, name, content + BAD_ROWS["regress"]), put(tmp_path, "dev.tsv", content + "x\n")
     argv = ["train", "--task", "regress", "--data", data, "--dev", dev, "--encoder", folders / "encoder", "--skip-bad"]
-    assert cli.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "2", "--freeze"]) == 0
+    assert main.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "2", "--freeze"]) == 0
     err = capsys.readouterr().err.splitlines()
     assert err[0] == "ctxrep: malformed rows left out: 3"
     assert [line.strip().partition(": ")[0] for line in err[1:4]] == [f"{data}:5", f"{data}:6", f"{dev}:5"]
-    assert train.load(tmp_path / "out")[1].task == "regress"
+    assert saving.load(tmp_path / "out")[1].task == "regress"
 
 
 # ------------------------------------------------------------------------------------------------- other models

@@ -8,9 +8,11 @@ import random
 import numpy as np
 import pytest
 
-from keras_ctxrep import cli, recipes, train
+from keras_ctxrep import recipes, saving
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.recipes import sweeping
 from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.training import fit as training_fit
 
 TOPICS = {"weather": ["rain", "storm", "wind", "fog"], "music": ["violin", "piano", "drum", "song"]}
 OPTIONS = {"stack": "cnn", "units": 4, "steps": 6, "batch_size": 4, "evaluations": 2}
@@ -40,8 +42,8 @@ def scripted(monkeypatch, scores):
             report({"val_f1": score})
 
     monkeypatch.setattr(sweeping, "finetune", finetune)
-    monkeypatch.setattr(train, "load", lambda folder: (folder, None))
-    monkeypatch.setattr(train, "save", lambda out, model, bundle: (out / "kept").write_text(model.name))
+    monkeypatch.setattr(saving, "load", lambda folder: (folder, None))
+    monkeypatch.setattr(saving, "save", lambda out, model, bundle: (out / "kept").write_text(model.name))
     return calls
 
 
@@ -93,7 +95,7 @@ def test_one_seed_has_no_deviation(rows, tmp_path, monkeypatch):
 def test_an_interrupted_sweep_goes_on(rows, tmp_path, monkeypatch):
     """A run is the same as by itself; those that are finished are not repeated, unless the data have changed."""
     grid, given = {"learning_rate": [0.02, 0.001]}, {"data": rows, "dev": rows, "encoder": "words", **OPTIONS}
-    fit, fits, calls = train.fit, [], itertools.count(1)
+    fit, fits, calls = training_fit.fit, [], itertools.count(1)
 
     def third_fails(*args, **more):
         fits.append(more["folder"].name)
@@ -101,7 +103,7 @@ def test_an_interrupted_sweep_goes_on(rows, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return fit(*args, **more)
 
-    monkeypatch.setattr(train, "fit", third_fails)
+    monkeypatch.setattr(training_fit, "fit", third_fails)
     with pytest.raises(KeyboardInterrupt):
         recipes.sweep(grid, tmp_path / "out", seeds=2, **given)
     assert not (tmp_path / "out" / "bundle.json").exists()
@@ -113,10 +115,10 @@ def test_an_interrupted_sweep_goes_on(rows, tmp_path, monkeypatch):
     alone = recipes.finetune(out=tmp_path / "alone", learning_rate=0.001, seed=1, **given)
     row = next(row for row in ranked if row.values == {"learning_rate": 0.001})
     assert row.scores[1] == max(entry["val_accuracy"] for entry in alone)
-    kept = train.load(ranked[0].best)[0].get_weights()
+    kept = saving.load(ranked[0].best)[0].get_weights()
     for folder, other in (("alone", row.folders[1]), ("out", ranked[0].best)):
-        weights = train.load(tmp_path / folder)[0].get_weights()
-        for first, second in zip(weights, train.load(other)[0].get_weights(), strict=True):
+        weights = saving.load(tmp_path / folder)[0].get_weights()
+        for first, second in zip(weights, saving.load(other)[0].get_weights(), strict=True):
             np.testing.assert_array_equal(first, second)
     assert recipes.score(tmp_path / "out", rows)["accuracy"] == max(ranked[0].scores) and kept
     fits.clear()
@@ -127,14 +129,14 @@ def test_an_interrupted_sweep_goes_on(rows, tmp_path, monkeypatch):
 def test_the_command(file, tmp_path, capsys):
     argv = ["train", "--data", file, "--dev", file, "--encoder", "words", "--stack", "cnn", "--steps", "2"]
     argv = [*map(str, argv), "--out", str(tmp_path / "out"), "--seeds", "2", "--sweep"]
-    assert cli.main([*argv, "units=2,4", "--sweep", "label-smoothing=0.1", "layer_decay=1"]) == 0
+    assert main.main([*argv, "units=2,4", "--sweep", "label-smoothing=0.1", "layer_decay=1"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert "run 2 of 4: units=2,label_smoothing=0.1,layer_decay=1.0,seed=1" in printed
     header = next(line for line in printed if line.startswith("units"))
     assert header.split() == ["units", "label_smoothing", "layer_decay", "accuracy", "std", "seed", "0", "seed", "1"]
     assert printed[-1].startswith(f"{tmp_path / 'out'}: units=") and f" accuracy on {file}: " in printed[-1]
     assert len(list((tmp_path / "out" / "sweep").iterdir())) == 4
-    assert cli.main(["score", str(tmp_path / "out"), "--data", str(file)]) == 0
+    assert main.main(["score", str(tmp_path / "out"), "--data", str(file)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_the_command(file, tmp_path, capsys):
 def test_values_are_checked_before_the_first_run(wrong, message, file, tmp_path, capsys):
     argv = ["train", "--data", str(file), "--dev", str(file), "--encoder", "words", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as ended:
-        cli.main([*argv, "--sweep", wrong])
+        main.main([*argv, "--sweep", wrong])
     assert ended.value.code == 2 and message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

@@ -6,9 +6,10 @@ import warnings
 import numpy as np
 import pytest
 
-from keras_ctxrep import recipes, train
+from keras_ctxrep import recipes, saving
 from keras_ctxrep.recipes import targets
 from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.training import fit as training_fit
 
 TOPICS = {"weather": ["rain", "storm", "wind", "fog"], "music": ["violin", "piano", "drum", "song"]}
 
@@ -42,7 +43,7 @@ def check_resume(rows, encoder, folder, power_cut, **options):
     resumed = run("two")
     figures = [[(e["step"], e["loss"], e["val_accuracy"]) for e in history] for history in (expected, resumed)]
     assert figures[0] == figures[1] and len(expected) == 6
-    for first, second in zip(*(train.load(folder / name)[0].get_weights() for name in ("one", "two")), strict=True):
+    for first, second in zip(*(saving.load(folder / name)[0].get_weights() for name in ("one", "two")), strict=True):
         np.testing.assert_array_equal(first, second)
 
 
@@ -52,12 +53,12 @@ def check_resume(rows, encoder, folder, power_cut, **options):
 def test_lora_trains_updates_of_its_rank_and_the_head(rows, models, tmp_path, monkeypatch):
     """The folder is a plain model: the updates are in its kernels, and it predicts what the trained model did."""
     encoder, trained = models / "bert" / "pretrained", []
-    save = train.save
+    save = saving.save
     monkeypatch.setattr(
-        train, "save", lambda folder, model, bundle: trained.append(model) or save(folder, model, bundle)
+        saving, "save", lambda folder, model, bundle: trained.append(model) or save(folder, model, bundle)
     )
     recipes.finetune(rows, rows[:16], encoder, tmp_path, lora=2, steps=40, batch_size=16, learning_rate=1e-2)
-    before, (after, bundle) = train.load_encoder(encoder)[0], train.load(tmp_path)
+    before, (after, bundle) = saving.load_encoder(encoder)[0], saving.load(tmp_path)
     changes = moved(before, after)
     changed = {name for name, difference in changes.items() if difference}
     kernels = ("qkv", "attention_output", "feed_forward", "feed_forward_output")
@@ -82,8 +83,10 @@ def test_an_interrupted_run_with_lora(rows, models, tmp_path, power_cut):
 
 
 def test_the_default_rate_with_lora(rows, models, tmp_path, monkeypatch):
-    rates, fit = [], train.fit
-    monkeypatch.setattr(train, "fit", lambda *args, **more: rates.append(more["learning_rate"]) or fit(*args, **more))
+    rates, fit = [], training_fit.fit
+    monkeypatch.setattr(
+        training_fit, "fit", lambda *args, **more: rates.append(more["learning_rate"]) or fit(*args, **more)
+    )
     for name, options in {"all": {}, "lora": {"lora": 1}}.items():
         recipes.finetune(rows, rows[:4], models / "bert" / "pretrained", tmp_path / name, steps=1, **options)
     assert rates[1] == pytest.approx(10 * rates[0])
@@ -94,9 +97,11 @@ def test_the_default_rate_with_lora(rows, models, tmp_path, monkeypatch):
 
 def test_layers_are_unfrozen_from_the_top(rows, models, tmp_path, monkeypatch):
     """80 rows in batches of 8 are 10 steps an epoch; the encoder has two layers and its embeddings."""
-    encoder, starts, fit = models / "bert" / "pretrained", [], train.fit
+    encoder, starts, fit = models / "bert" / "pretrained", [], training_fit.fit
     monkeypatch.setattr(
-        train, "fit", lambda *args, **more: starts.append(more["optimizer"].keywords["starts"]) or fit(*args, **more)
+        training_fit,
+        "fit",
+        lambda *args, **more: starts.append(more["optimizer"].keywords["starts"]) or fit(*args, **more),
     )
     options = {"batch_size": 8, "unfreeze": 0.2, "learning_rate": 1e-3, "evaluations": 1}
     with warnings.catch_warnings(record=True) as caught:
@@ -106,11 +111,11 @@ def test_layers_are_unfrozen_from_the_top(rows, models, tmp_path, monkeypatch):
     assert messages == ["unfreeze=0.2: 2 of 3 layers stay frozen to the end; unfreeze=0.1 would train all of them"]
     assert {starts[0][name] for name in ("token_embedding", "embedding_norm", "position_embedding")} == {6}
     assert (starts[0]["layer_0"], starts[0]["layer_1"]) == (4, 2) and not {"pooler", "logits"} & set(starts[0])
-    before = train.load_encoder(encoder)[0]
-    changes = moved(before, train.load(tmp_path / "short")[0])
+    before = saving.load_encoder(encoder)[0]
+    changes = moved(before, saving.load(tmp_path / "short")[0])
     assert {layer for (layer, _), difference in changes.items() if difference} == {"layer_1", "pooler"}
     recipes.finetune(rows, rows[:16], encoder, tmp_path / "whole", epochs=0.8, **options)
-    changes = moved(before, train.load(tmp_path / "whole")[0])
+    changes = moved(before, saving.load(tmp_path / "whole")[0])
     assert {layer for (layer, _), difference in changes.items() if difference} >= {"token_embedding", "layer_0"}
 
 

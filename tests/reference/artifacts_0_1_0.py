@@ -26,7 +26,8 @@ import numpy as np
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import quantize, runtime
 
-from keras_ctxrep import __version__, recipes, train
+from keras_ctxrep import __version__, recipes, saving
+from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.models import bert, elmo, static
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
@@ -127,7 +128,7 @@ def randomize(model, bundle: Bundle, seed: int) -> None:
         return
     rows = [row for row in bundle.features.encode(TEXTS, SECOND if bundle.pairs else None) if len(row)]
     batch = bundle.features.collate(rows)
-    logits = np.asarray(train.runner(model)(batch)["logits"])
+    logits = np.asarray(keras_engine.runner(model)(batch)["logits"])
     if bundle.task == "tag":
         logits = logits[batch.get("starts", batch["mask"]) > 0]
     scale = 2.0 / logits.std(0)
@@ -149,14 +150,14 @@ def answers_of(name: str, bundle: Bundle, root: Path) -> dict:
     pairs = SECOND if bundle.pairs else None
     if bundle.task == "answer":
         texts, pairs = QUESTIONS, CONTEXTS
-    entry: dict = {"texts": texts, "pairs": pairs, "keras": ask(train.predictor(root / name), texts, pairs)}
+    entry: dict = {"texts": texts, "pairs": pairs, "keras": ask(keras_engine.predictor(root / name), texts, pairs)}
     if name in LENGTHS:
         file = str(root / f"{name}.tflite")
         quantize._convert(str(root / name), file, "none", LENGTHS[name])  # in this process, which is sooner
         entry["tflite"] = ask(runtime.load(file), texts, pairs)
     if name in SAVED_MODELS:
         folder = root / "saved_models" / name
-        saved_model.export(*train.load(root / name), folder)
+        saved_model.export(*saving.load(root / name), folder)
         strings = [text for text in texts if isinstance(text, str)]
         entry["saved_model"] = ask(saved_model.load(folder), strings, pairs)
     return entry
@@ -165,7 +166,7 @@ def answers_of(name: str, bundle: Bundle, root: Path) -> dict:
 def outputs_of(name: str, bundle: Bundle, root: Path) -> dict:
     """Some input of a pretraining model, and its outputs."""
     rng = np.random.default_rng(7)
-    model, _ = train.load(root / name)
+    model, _ = saving.load(root / name)
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     if bundle.task == "language_model":
         inputs = {"char_ids": rng.integers(1, 259, (*mask.shape, ELMO.max_characters)) * mask[..., None]}
@@ -205,9 +206,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         for number, (name, bundle) in enumerate(BUNDLES.items()):
-            model = train.build(bundle)
+            model = saving.build(bundle)
             randomize(model, bundle, SEEDS.get(name, number))
-            train.save(root / name, model, bundle)
+            saving.save(root / name, model, bundle)
             if bundle.task in ("language_model", "pretrainer"):
                 recorded["outputs"][name] = outputs_of(name, bundle, root)
             else:

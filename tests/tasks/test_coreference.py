@@ -8,7 +8,8 @@ import pytest
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize
 
-from keras_ctxrep import recipes, tasks, train
+from keras_ctxrep import recipes, saving, tasks
+from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.tasks.coreference import Pronoun
 
 TASK = tasks.get("coreference")
@@ -77,7 +78,7 @@ def test_figures_are_those_of_the_gap_scorer():
 
 def test_swapped_names_swap_their_logits(models):
     """Names that change places change the places of their logits: the same network scores both."""
-    encoder, bundle = train.load_encoder(models / "bert" / "pretrained")
+    encoder, bundle = saving.load_encoder(models / "bert" / "pretrained")
     from keras_ctxrep.models import heads
 
     model = heads.coreference(encoder, units=8)
@@ -119,8 +120,8 @@ def test_every_engine(trained, tmp_path):
     figures = recipes.score(trained, examples)
     assert figures["metric"] == "f1" and figures["f1"] > 0.95 and figures["feminine_f1"] == figures["f1"]
     quantize.convert(trained, tmp_path / "a.tflite", "dynamic", (16, 32))
-    saved_model.export(*train.load(trained), tmp_path / "served")
-    engines = [compare.open_engine(path) for path in (trained, tmp_path / "served", tmp_path / "a.tflite")]
+    saved_model.export(*saving.load(trained), tmp_path / "served")
+    engines = [open_engine(path) for path in (trained, tmp_path / "served", tmp_path / "a.tflite")]
     for row in compare.compare(engines, examples):
         assert row["agreement"] == 1 and row["quality"] > 0.95
     text, marks = "the rain  and the snow\u00ad was she", [(28, 31), (4, 8), (18, 22)]

@@ -10,7 +10,9 @@ import pytest
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize, runtime
 
-from keras_ctxrep import recipes, tasks, train
+from keras_ctxrep import recipes, saving, tasks
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.tasks.semantic_roles import Roles
 
 TASK = tasks.get("semantic_roles")
@@ -104,7 +106,7 @@ def test_the_predicates_own_span_does_not_count():
 
 
 def test_a_bert_is_told_by_the_second_segment(models):
-    _, bundle = train.load_encoder(models / "bert" / "pretrained")
+    _, bundle = saving.load_encoder(models / "bert" / "pretrained")
     features = bundle.__class__(**vars_of(bundle) | tasks.bundle_fields("semantic_roles")).features
     (row,) = features.encode([("rain", "unbelievable", "rain")], marks=[[(1, 2)]])
     batch = features.collate([row])
@@ -148,13 +150,13 @@ def test_every_engine(trained, tmp_path):
     """The predicate that is marked decides, in Keras, the SavedModel and, without TensorFlow, the int8 file."""
     examples = generated(40, seed=2)
     assert recipes.score(trained, examples)["span_f1"] > 0.95
-    model, bundle = train.load(trained)
+    model, bundle = saving.load(trained)
     assert bool(bundle.stack) == ("token_ids" not in model.input) == ("marks" in model.input)
-    predict = train.predictor(trained)
+    predict = keras_engine.predictor(trained)
     expected = predict.ask(examples)
     quantize.convert(trained, tmp_path / "a.tflite", "dynamic", (16, 32))
     saved_model.export(model, bundle, tmp_path / "served")
-    engines = [compare.open_engine(path) for path in (trained, tmp_path / "served", tmp_path / "a.tflite")]
+    engines = [open_engine(path) for path in (trained, tmp_path / "served", tmp_path / "a.tflite")]
     for row in compare.compare(engines, examples):
         assert row["agreement"] == 1 and row["quality"] > 0.95
     # one text, two predicates, in characters
@@ -193,10 +195,10 @@ def test_lines(models, tflite_in_process, tmp_path):
         ["rain"],
     ]
     raw = "\n".join(map(json.dumps, lines)).encode() + b"\nrain is snow\n"
-    answers = list(train.predictor(tmp_path / "m").lines(io.BytesIO(raw)))
+    answers = list(keras_engine.predictor(tmp_path / "m").lines(io.BytesIO(raw)))
     assert ["error" in answer for answer in answers] == [False, False, True, True, True, True]
     assert "[begin, end)" in answers[2]["error"] and "not JSON" in answers[5]["error"]
     with pytest.raises(ValueError, match="reads 1 marked spans"):
-        train.predictor(tmp_path / "m")(["rain is snow"])
+        keras_engine.predictor(tmp_path / "m")(["rain is snow"])
     quantize.convert(tmp_path / "m", tmp_path / "m.tflite", lengths=(8,))
     assert len(runtime.load(tmp_path / "m.tflite")(["rain is snow"], marks=[[(5, 7)]])[0]["words"]) == 3

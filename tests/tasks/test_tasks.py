@@ -3,8 +3,8 @@
 import pytest
 
 from keras_ctxrep import tasks
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models.families import FAMILIES
-from keras_ctxrep.predict import Predictor
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from keras_ctxrep import tasks
+from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import (
@@ -104,7 +105,7 @@ def test_hashes_of_the_other_files(folder):
     files = bundles.load(folder).files
     assert set(files) == {"vocab.txt", "model.weights.h5"}
     assert files["model.weights.h5"] == hashlib.sha256(b"weights").hexdigest()
-    assert files["vocab.txt"] == bundles.sha256(folder / "vocab.txt")
+    assert files["vocab.txt"] == sha256(folder / "vocab.txt")
 
 
 def test_in_the_assets_of_a_saved_model(tmp_path):
@@ -136,7 +137,7 @@ def test_a_missing_file(folder, name):
 def test_file_names_outside_the_folder_are_not_read(folder, name):
     secret = folder.parent / "secret"
     secret.write_bytes(b"x")
-    rewrite(folder, files={"vocab.txt": bundles.sha256(folder / "vocab.txt"), name: bundles.sha256(secret)})
+    rewrite(folder, files={"vocab.txt": sha256(folder / "vocab.txt"), name: sha256(secret)})
     with pytest.raises(ValueError, match="is missing"):
         bundles.load(folder)
 
@@ -289,12 +290,12 @@ def test_names_of_format_1(tmp_path):
 
 def test_nothing_is_left_behind_when_writing_fails(tmp_path):
     (tmp_path / "a.weights.h5").write_text("old")
-    with pytest.raises(RuntimeError), bundles.written_whole(tmp_path / "a.weights.h5") as path:
+    with pytest.raises(RuntimeError), atomic_write(tmp_path / "a.weights.h5") as path:
         assert path.name == "a.weights.h5" and path.parent != tmp_path
         path.write_text("half")
         raise RuntimeError
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.weights.h5"]
     assert (tmp_path / "a.weights.h5").read_text() == "old"
-    with bundles.written_whole(tmp_path / "a.weights.h5") as path:
+    with atomic_write(tmp_path / "a.weights.h5") as path:
         path.write_text("new")
     assert (tmp_path / "a.weights.h5").read_text() == "new" and len(list(tmp_path.iterdir())) == 1

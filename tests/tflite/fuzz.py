@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from keras_ctxrep_tflite import runtime
 
-from keras_ctxrep.predict import Predictor
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.text import bundle as bundles
 
 SECONDS = 60  # for one file, or for a hundred texts

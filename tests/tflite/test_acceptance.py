@@ -9,7 +9,10 @@ import pytest
 from keras_ctxrep_export import kit, saved_model
 from keras_ctxrep_tflite import acceptance, compare, quantize, runtime
 
-from keras_ctxrep import cli, tasks, train
+from keras_ctxrep import saving, tasks
+from keras_ctxrep.cli.main import main
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.models import elmo
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.tasks.classify import Example
@@ -29,7 +32,7 @@ def converted_once(tflite_in_process):
 @pytest.fixture(scope="module")
 def folder(tiny_model, tmp_path_factory):
     path = tmp_path_factory.mktemp("m")
-    train.save(path, *tiny_model("classify", card="Trained on tales."))
+    saving.save(path, *tiny_model("classify", card="Trained on tales."))
     return path
 
 
@@ -38,7 +41,7 @@ def data(folder, tmp_path_factory):
     """Labelled rows, and the same texts alone."""
     path = tmp_path_factory.mktemp("data")
     texts = ["the cat fell", "she fell", "rain", "the rain fell .", "a b c d e", "cats", "f g h", "中 cat"]
-    labels = [answer["label"] for answer in train.predictor(folder)(texts)]
+    labels = [answer["label"] for answer in keras_engine.predictor(folder)(texts)]
     rows = "".join(f"{text}\t{label}\n" for text, label in zip(texts, labels, strict=True))
     (path / "labelled.tsv").write_text(f"text\tlabel\n{rows}")
     (path / "plain.txt").write_text("\n".join(texts))
@@ -86,23 +89,23 @@ def broken(monkeypatch):
 def test_a_file_beyond_the_bound_is_put_aside(name, figure, folder, data, broken, tmp_path, capsys):
     out = tmp_path / "m.tflite"
     arguments = ["tflite", str(folder), "--out", str(out), "--quantize", "dynamic", "--lengths", "40"]
-    assert cli.main([*arguments, "--data", str(data / name)]) == 1
+    assert main.main([*arguments, "--data", str(data / name)]) == 1
     message = capsys.readouterr().err
     assert "m.tflite is not written: " in message and figure in message and "--max-drop is 1. The file" in message
     assert "--quantize float16; --explain" in message and "--keep-float LAYER" in message
     assert [path.name for path in tmp_path.iterdir()] == ["m.rejected.tflite"]
     assert "## Export to .tflite" in card(tmp_path / "m.rejected.tflite")
-    assert cli.main([*arguments, "--data", str(data / name), "--max-drop", "100"]) == 0
+    assert main.main([*arguments, "--data", str(data / name), "--max-drop", "100"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["m.tflite"]
 
 
 def test_a_page_beyond_the_bound(folder, data, broken, tmp_path, capsys):
     """The file of a page has no name of its own; where the message says, it is kept."""
     arguments = ["tflite", str(folder), "--web", str(tmp_path / "page"), "--quantize", "dynamic", "--lengths", "40"]
-    assert cli.main([*arguments, "--data", str(data / "labelled.tsv")]) == 1
+    assert main.main([*arguments, "--data", str(data / "labelled.tsv")]) == 1
     kept = tmp_path / "page.rejected.tflite"
     assert f"The file is kept as {kept}. " in capsys.readouterr().err and list(tmp_path.iterdir()) == [kept]
-    assert cli.main([*arguments, "--data", str(data / "labelled.tsv"), "--max-drop", "100"]) == 0
+    assert main.main([*arguments, "--data", str(data / "labelled.tsv"), "--max-drop", "100"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["page"]
 
 
@@ -110,18 +113,18 @@ def test_the_layer_that_costs_most(folder, data, broken, tmp_path, capsys):
     """It heads the table and the picture, and is the one that stays float32."""
     out = tmp_path / "m.tflite"
     arguments = ["tflite", str(folder), "--out", str(out), "--quantize", "dynamic", "--lengths", "40", "--explain"]
-    assert cli.main([*arguments, "--data", str(data / "labelled.tsv"), "--keep-float", "auto"]) == 0
+    assert main.main([*arguments, "--data", str(data / "labelled.tsv"), "--keep-float", "auto"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:3] == ["layer", "mean", "difference"] and lines[2].split()[0] == "logits/kernel"
     assert "in float32: logits/kernel" in lines
     assert (tmp_path / "m.layers.png").read_bytes().startswith(b"\x89PNG")
     assert "- Number format: dynamic; in float32: logits/kernel\n" in card(out)
-    assert cli.main([*arguments[:-1], "--keep-float", "logits", "--data", str(data / "labelled.tsv")]) == 0
+    assert main.main([*arguments[:-1], "--keep-float", "logits", "--data", str(data / "labelled.tsv")]) == 0
 
 
 def test_layers_are_measured_on_data(folder, tmp_path, capsys):
     for flags in (["--explain"], ["--keep-float", "auto"]):
-        assert cli.main(["tflite", str(folder), "--out", str(tmp_path / "m.tflite"), *flags]) == 1
+        assert main.main(["tflite", str(folder), "--out", str(tmp_path / "m.tflite"), *flags]) == 1
         assert "needs data to measure the layers with" in capsys.readouterr().err
 
 
@@ -129,18 +132,18 @@ def test_a_saved_model_cites_the_figures(folder, data, tmp_path, capsys):
     file, out = tmp_path / "m.tflite", tmp_path / "served"
     convert = ["tflite", str(folder), "--quantize", "float16", "--lengths", "16,40", "--out", str(file)]
     export = ["export", str(folder), "--tflite", str(file), "--out", str(out)]
-    assert cli.main(convert) == 0
+    assert main.main(convert) == 0
     assert (
-        cli.main(export) == 1 and "it was not measured; write it with `ctxrep tflite --data" in capsys.readouterr().err
+        main.main(export) == 1 and "it was not measured; write it with `ctxrep tflite --data" in capsys.readouterr().err
     )
-    assert cli.main([*convert, "--data", str(data / "labelled.tsv")]) == 0
-    assert cli.main(export) == 0, capsys.readouterr().err
+    assert main.main([*convert, "--data", str(data / "labelled.tsv")]) == 0
+    assert main.main(export) == 0, capsys.readouterr().err
     text = (out / "1" / "README.md").read_text()
     weights, _, figures = text.partition("\n## Export to .tflite\n")
     assert "## The pretrained weights\n\nTrained on tales." in weights
     assert "- Measured on 8 examples of labelled.tsv: accuracy 100.00% (100.00% in Keras, +0.00 points)" in figures
     assert "| licence of the weights | see below |" in weights
-    model, bundle = train.load_served(folder)
+    model, bundle = saving.load_served(folder)
     without = kit.Readme("m", out / "1", replace(bundle, card=bundles.TFLITE_FIGURES), {}, 1, {})._card()
     assert "| as .tflite | see below |" in without and "none is recorded" in without
     with pytest.raises(ValueError, match=r"m\.tflite: of another model: its task, labels or vocabulary differ"):
@@ -162,13 +165,13 @@ def test_a_saved_model_cites_the_figures(folder, data, tmp_path, capsys):
     ],
 )
 def test_examples_that_a_model_cannot_read(tiny_model, tmp_path, model, examples, message):
-    train.save(tmp_path / model, *tiny_model("classify", pair=model == "two"))
+    saving.save(tmp_path / model, *tiny_model("classify", pair=model == "two"))
     rows = "".join(json.dumps({"text": e.text, "label": e.label, "pair": e.pair}) + "\n" for e in examples)
     (tmp_path / "rows.jsonl").write_text(rows)
     with pytest.raises(ValueError, match=message.split(": ")[1]):
         acceptance.export(tmp_path / model, tmp_path / "m.tflite", Tflite(), [40], tmp_path / "rows.jsonl")
     with pytest.raises(ValueError, match=message):
-        compare.compare([compare.open_engine(tmp_path / model)], examples)
+        compare.compare([open_engine(tmp_path / model)], examples)
 
 
 def test_calibration_reads_the_given_columns(folder, tmp_path):
@@ -181,7 +184,7 @@ def test_calibration_skips_texts_without_words(tmp_path):
     config = elmo.Config(cells=32, projection=32, filters=((1, 32), (2, 32)), highways=1, max_characters=8)
     fields = tasks.bundle_fields("tag", False) | {"labels": tuple(f"l{i}" for i in range(40))}
     bundle = Bundle("elmo", config=asdict(config), max_length=16, **fields)
-    train.save(tmp_path / "m", train.build(bundle), bundle)
+    saving.save(tmp_path / "m", saving.build(bundle), bundle)
     (tmp_path / "t.txt").write_text("the cat\n\u200b\nrain\n")
     assert quantize.convert(tmp_path / "m", tmp_path / "m.tflite", "int8", calibrate=[tmp_path / "t.txt"]).is_file()
 
@@ -192,7 +195,7 @@ def test_calibration_skips_texts_without_words(tmp_path):
 )
 def test_calibration_texts_are_read_before_the_conversion(tiny_model, monkeypatch, tmp_path, texts, message):
     monkeypatch.setattr(quantize, "float_model", None)
-    train.save(tmp_path / "m", *tiny_model("classify", pair=True))
+    saving.save(tmp_path / "m", *tiny_model("classify", pair=True))
     (tmp_path / "t.txt").write_text(texts)
     with pytest.raises(ValueError, match=message):
         quantize.convert(tmp_path / "m", tmp_path / "m.tflite", "int8", calibrate=[tmp_path / "t.txt"])
@@ -216,8 +219,8 @@ def test_what_is_refused_before_the_conversion(folder, monkeypatch, tmp_path, ca
     monkeypatch.setattr(quantize, "float_model", None)
     (tmp_path / "m.tflite").mkdir()
     arguments = ["tflite", str(folder), "--out", str(tmp_path / "m.tflite")]
-    assert cli.main(arguments) == 1
+    assert main.main(arguments) == 1
     assert f"{tmp_path / 'm.tflite'}: a folder; name a file" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        cli.main([*arguments, "--max-drop", "2"])
+        main.main([*arguments, "--max-drop", "2"])
     assert "--max-drop is for --data" in capsys.readouterr().err

@@ -15,7 +15,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 from keras_ctxrep_tflite import quantize, runtime
 
-from keras_ctxrep import tasks, train
+from keras_ctxrep import saving, tasks
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
@@ -235,7 +235,7 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
 def test_a_whole_file(run, tiny_model, tmp_path, task):
     """Java prepares, chooses signatures and decodes; LiteRT runs them here, since no LiteRT for a JDK is installed."""
     model, bundle = tiny_model(task, pair=task in ("multilabel", "answer"))
-    train.save(tmp_path, model, bundle)
+    saving.save(tmp_path, model, bundle)
     file = quantize.convert(tmp_path, tmp_path / "m.tflite", lengths=(8, 16, 40))
     queries = QUERIES[task]
     texts, pairs = (

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from keras_ctxrep_tflite import compare, plots, quantize
-from keras_ctxrep_tflite.compare import Engine
+from keras_ctxrep_tflite import compare, quantize
 
-from keras_ctxrep import cli, tasks, train
-from keras_ctxrep.predict import Predictor
+from keras_ctxrep import saving, tasks
+from keras_ctxrep.cli.main import main
+from keras_ctxrep.inference.engines import Engine
+from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.plots import engines
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.bundle import Bundle
 
@@ -70,7 +72,7 @@ def test_latencies_by_length(tmp_path, monkeypatch):
 
 def test_start(tiny_model, tflite_in_process, tmp_path):
     """In a process of its own, whose memory is its own."""
-    train.save(tmp_path / "model", *tiny_model("answer"))
+    saving.save(tmp_path / "model", *tiny_model("answer"))
     path = quantize.convert(tmp_path / "model", tmp_path / "m.tflite")
     started = compare.start(path)
     assert 0 < started["start_seconds"] < 120 and 10e6 < started["peak_bytes"] < 400e6  # without TensorFlow
@@ -82,11 +84,13 @@ def test_start(tiny_model, tflite_in_process, tmp_path):
 def test_the_picture_of_engines(tmp_path):
     pytest.importorskip("matplotlib")
     row = {"bytes": 5e6, "milliseconds": 1.5, "agreement": 0.99, "metric": None, "quality": None}
-    plots.engines([row | {"engine": "a"}, row | {"engine": "b", "metric": "f1", "quality": 0.5}], tmp_path / "p.svg")
+    engines.draw_engines(
+        [row | {"engine": "a"}, row | {"engine": "b", "metric": "f1", "quality": 0.5}], tmp_path / "p.svg"
+    )
     drawn = (tmp_path / "p.svg").read_text(encoding="utf-8")
     assert drawn.startswith("<?xml") and len(drawn) > 5000
     with pytest.raises(ValueError, match=r"p\.gif: the name must end in"):
-        plots.engines([row], tmp_path / "p.gif")
+        engines.draw_engines([row], tmp_path / "p.gif")
 
 
 def test_every_task_says_when_engines_agree():
@@ -105,9 +109,9 @@ def test_every_task_says_when_engines_agree():
 def test_models_that_cannot_be_opened_or_compared(tiny_model, tflite_in_process, tmp_path, capsys, argv, message):
     (tmp_path / "rows.tsv").write_text("text\tlabel\nthe cat\tno\n")
     for name, task in (("one", "classify"), ("regress", "regress")):
-        train.save(tmp_path / name, *tiny_model(task))
+        saving.save(tmp_path / name, *tiny_model(task))
         if any(f"{name}.tflite" in word for word in argv):
             quantize.convert(tmp_path / name, tmp_path / f"{name}.tflite", lengths=[40])
-    assert cli.main([word.format(root=tmp_path) for word in argv]) == 1
+    assert main.main([word.format(root=tmp_path) for word in argv]) == 1
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error and 'File "' not in error

@@ -10,7 +10,7 @@ import keras
 import pytest
 from keras_ctxrep_tflite import quantize
 
-from keras_ctxrep import tasks, train
+from keras_ctxrep import saving, tasks
 from keras_ctxrep.models import elmo, static
 from keras_ctxrep.text.bundle import Bundle
 
@@ -27,11 +27,11 @@ def files(tiny_model, tflite_in_process, tmp_path_factory):
     for family, config, vocab in (("elmo", small, ()), ("static", static.Config(3, 8), ("<UNK>", "the", "cat"))):
         fields = tasks.bundle_fields("classify") | {"labels": ("no", "yes"), "vocab": vocab, "head": {"mix": True}}
         bundle = Bundle(family, config=asdict(config), max_length=24, **fields)
-        made[family] = train.build(bundle), bundle
+        made[family] = saving.build(bundle), bundle
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*softmax over axis")  # the mix of one layer
         for name, (model, bundle) in made.items():
-            train.save(root / name, model, bundle)
+            saving.save(root / name, model, bundle)
             quantize.convert(root / name, root / f"{name}.tflite", "none", (8, bundle.max_length))
     return sorted(root.glob("*.tflite"))
 

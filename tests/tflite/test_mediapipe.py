@@ -13,7 +13,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 from keras_ctxrep_tflite import mediapipe, quantize, runtime
 
-from keras_ctxrep import recipes, tasks, train
+from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.features import Row
 
@@ -32,7 +32,7 @@ def folders(tiny_model, tmp_path_factory):
     root = tmp_path_factory.mktemp("folders")
     for task in ("classify", "multilabel", "embed"):
         model, bundle = tiny_model(task)
-        train.save(root / task, model, bundle)
+        saving.save(root / task, model, bundle)
     return root
 
 
@@ -73,7 +73,7 @@ def test_the_default_length_is_that_of_the_model(folders, tflite_in_process, tmp
 
 def test_a_pretraining_model_is_its_encoder(tiny_model, tflite_in_process, tmp_path):
     bundle = replace(tiny_model("embed")[1], task="pretrainer")
-    train.save(tmp_path / "pretrained", train.build(bundle), bundle)
+    saving.save(tmp_path / "pretrained", saving.build(bundle), bundle)
     path = quantize.convert(tmp_path / "pretrained", tmp_path / "m.tflite", "none", (40,), mediapipe=True)
     assert bundles.load(path).task == "embed" and len(runtime.load(path)(["the cat"])[0]["vector"]) == 8
 
@@ -97,7 +97,7 @@ def test_one_length(folders, tflite_in_process, tmp_path):
 )
 def test_models_that_mediapipe_cannot_run(task, fields, message, tiny_model, tmp_path):
     model, bundle = tiny_model(task, **fields)
-    train.save(tmp_path / "m", model, bundle)
+    saving.save(tmp_path / "m", model, bundle)
     with pytest.raises(ValueError, match=rf"m: not for MediaPipe: .*{message}"):
         quantize.convert(tmp_path / "m", tmp_path / "m.tflite", mediapipe=True)
     with pytest.raises(ValueError, match="no pooler"):
@@ -178,7 +178,7 @@ def word_pieces(word: str, ids: dict[str, int]) -> list[int]:
 @pytest.fixture(scope="module")
 def sentences():
     """500 messages of WNUT-2017, with user names, emoji, hashtags and some other languages' letters."""
-    data = Path(recipes.__file__).parents[1] / "data" / "wnut17" / "dev.conll.xz"
+    data = Path(recipes.__file__).parents[1] / "demo" / "data" / "wnut17" / "dev.conll.xz"
     return [" ".join(example.words) for example in tasks.get("tag").read(data)][:500]
 
 
@@ -186,15 +186,15 @@ def sentences():
 def shipped(tmp_path_factory):
     """The shipped BERT as an encoder and, with a random head, as a classifier of three classes, each as int8."""
     root = tmp_path_factory.mktemp("shipped")
-    (folder,) = (Path(recipes.__file__).parents[1] / "weights" / "bert_4_256_4").iterdir()
-    encoder, bundle = train.load_encoder(folder)
-    train.save(root / "embed", encoder, train.encoder_bundle(encoder, bundle))
+    (folder,) = (Path(recipes.__file__).parents[1] / "zoo" / "weights" / "bert_4_256_4").iterdir()
+    encoder, bundle = saving.load_encoder(folder)
+    saving.save(root / "embed", encoder, saving.encoder_bundle(encoder, bundle))
     fields = tasks.bundle_fields("classify") | {"labels": ("x", "y", "z")}
     bundle = replace(bundle, max_length=64, **fields)
-    model = train.finish(encoder, bundle)
+    model = saving.finish(encoder, bundle)
     head = model.get_layer("logits")
     head.kernel.assign(np.random.default_rng(0).normal(size=head.kernel.shape))
-    train.save(root / "classify", model, bundle)
+    saving.save(root / "classify", model, bundle)
     for task in ("embed", "classify"):
         quantize.convert(root / task, root / f"{task}.tflite", "dynamic", (64,), mediapipe=True)
     return root

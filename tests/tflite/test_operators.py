@@ -7,7 +7,7 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 from keras_ctxrep_tflite import quantize, weights
 
-from keras_ctxrep import tasks, train
+from keras_ctxrep import saving, tasks
 from keras_ctxrep.options import QUANTIZATIONS
 
 BUILTIN = set(weights.builtin_operators())
@@ -22,7 +22,7 @@ def converted(tiny_model, tflite_in_process, tmp_path_factory):
     def convert(task):
         folder = tmp_path_factory.mktemp(task)
         model, bundle = tiny_model(task, pair=task in PAIRS)
-        train.save(folder, model, bundle)
+        saving.save(folder, model, bundle)
         return quantize.float_model(folder, (16, 40))
 
     return convert

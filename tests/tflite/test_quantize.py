@@ -8,7 +8,10 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter
 from keras_ctxrep_tflite import compare, quantize, runtime
 
-from keras_ctxrep import cli, tasks, train
+from keras_ctxrep import saving, tasks
+from keras_ctxrep.cli.main import main
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.models import bert, static
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.bundle import Bundle, load
@@ -130,7 +133,7 @@ def long_model(tmp_path_factory):
     fields = tasks.bundle_fields("classify") | {"labels": ("x", "y"), "vocab": vocab}
     bundle = Bundle("bert", config=asdict(config), max_length=20, **fields)
     folder = tmp_path_factory.mktemp("long")
-    train.save(folder, train.build(bundle), bundle)
+    saving.save(folder, saving.build(bundle), bundle)
     return folder
 
 
@@ -146,7 +149,7 @@ def test_fewer_tokens_than_the_model_reads(long_model, tflite_in_process, tmp_pa
     """A warning, and `compare` counts the texts that were cut."""
     with pytest.warns(UserWarning, match=r"m\.tflite: reads 8 tokens of a text, and the model 20: .* the length 20"):
         quantize.convert(long_model, tmp_path / "m.tflite", lengths=(4, 8))
-    engines = [compare.open_engine(path) for path in (long_model, tmp_path / "m.tflite")]
+    engines = [open_engine(path) for path in (long_model, tmp_path / "m.tflite")]
     rows = compare.compare(engines, [Example("a " * size) for size in (6, 7, 10, 40)])
     assert [row["truncated"] for row in rows] == [1, 3]
     column = compare.HEADER.index("cut texts")
@@ -162,11 +165,11 @@ def test_words_without_pieces(tflite_in_process, tmp_path):
     )
     fields = tasks.bundle_fields("tag") | {"labels": ("O", "B-X", "I-X"), "vocab": vocab}
     bundle = Bundle("bert", config=asdict(config), max_length=32, **fields)
-    train.save(tmp_path / "m", train.build(bundle), bundle)
+    saving.save(tmp_path / "m", saving.build(bundle), bundle)
     edge = runtime.load(quantize.convert(tmp_path / "m", tmp_path / "m.tflite", "none", (16, 32)))
     sentence = ["a", "b", "\u200b"] * 6
     text = " ".join(word for word in sentence if word != "\u200b")
-    expected, actual = (predictor([sentence, text]) for predictor in (train.predictor(tmp_path / "m"), edge))
+    expected, actual = (predictor([sentence, text]) for predictor in (keras_engine.predictor(tmp_path / "m"), edge))
     for wanted, entry in zip(expected, actual, strict=True):
         assert [word["label"] for word in wanted["words"]] == [word["label"] for word in entry["words"]]
         np.testing.assert_allclose(*([word["score"] for word in a["words"]] for a in (wanted, entry)), atol=1e-5)
@@ -179,12 +182,12 @@ def test_vectors_with_ngrams_are_not_converted(tmp_path):
     fields = tasks.bundle_fields("classify", False) | {"labels": ("no", "yes")}
     config = asdict(static.Config(words=2, width=4, buckets=10))
     bundle = Bundle("static", config=config, vocab=("<UNK>", "a"), max_length=20, **fields)
-    train.save(tmp_path / "m", train.build(bundle), bundle)
+    saving.save(tmp_path / "m", saving.build(bundle), bundle)
     with pytest.raises(ValueError, match=r"character n-grams have no \.tflite"):
         quantize.convert(tmp_path / "m", tmp_path / "m.tflite", lengths=[16])
 
 
 def test_lengths_that_are_no_numbers(capsys):
     with pytest.raises(SystemExit):
-        cli.main(["tflite", "m", "--out", "m.tflite", "--lengths", "16,abc"])
+        main.main(["tflite", "m", "--out", "m.tflite", "--lengths", "16,abc"])
     assert "lambda" not in capsys.readouterr().err

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from keras_ctxrep_tflite import quantize, runtime
 
-from keras_ctxrep import train
+from keras_ctxrep import atomic, saving
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import TFLITE, Bundle, write_tflite
 
@@ -40,7 +40,7 @@ def test_a_damaged_model_with_a_bundle(tmp_path):
 def file(tiny_model, tflite_in_process, tmp_path_factory):
     """A classifier of two labels at the lengths 8 and 40."""
     folder = tmp_path_factory.mktemp("runtime")
-    train.save(folder / "m", *tiny_model("classify"))
+    saving.save(folder / "m", *tiny_model("classify"))
     return quantize.convert(folder / "m", folder / "m.tflite", "none", (8, 40))
 
 
@@ -95,7 +95,7 @@ def test_every_file_in_the_archive_is_checked(file, tmp_path):
 
 def test_the_model_is_hashed_once(file, monkeypatch):
     sizes, sha256 = [], hashlib.sha256
-    monkeypatch.setattr(bundles, "sha256", lambda path, size=None: sizes.append(size) or _digest(path, size, sha256))
+    monkeypatch.setattr(atomic, "sha256", lambda path, size=None: sizes.append(size) or _digest(path, size, sha256))
     runtime.load(file)
     assert sizes == [len(model_of(file))]
 
@@ -157,7 +157,7 @@ print(json.dumps({"peak": peak() - before, "modules": sorted({name.partition("."
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_process_that_loads_and_predicts(file):
     """Half a second of one CPU, and neither TensorFlow nor Keras; the figure of a MiniLM is in docs/mediapipe.md."""
-    folders = [str(Path(module.__file__).parents[1]) for module in (train, runtime)]
+    folders = [str(Path(module.__file__).parents[1]) for module in (saving, runtime)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders), "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-c", START, str(file)]
     for _ in range(2):  # the first one compiles the modules

@@ -18,7 +18,8 @@ import keras
 import pytest
 from keras_ctxrep_tflite import page, quantize, runtime
 
-from keras_ctxrep import cli, tasks, train
+from keras_ctxrep import saving, tasks
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.bundle import Bundle
 from tests.reference import unicode_tables
@@ -60,7 +61,7 @@ def files(tiny_model, tflite_in_process, tmp_path_factory):
     bundles["elmo"] = Bundle("elmo", config=asdict(size), max_length=16, labels=("X", "Y", "Z"), **fields)
     for name, bundle in bundles.items():
         keras.utils.set_random_seed(2)
-        train.save(root / name, train.build(bundle), bundle)
+        saving.save(root / name, saving.build(bundle), bundle)
         quantize.convert(root / name, root / f"{name}.tflite", lengths=(8, bundle.max_length))
     return {name: root / f"{name}.tflite" for name in bundles}
 
@@ -90,11 +91,11 @@ def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
 
 def test_the_command(files, tmp_path, capsys):
     out = tmp_path / "a page"
-    assert cli.main(["tflite", str(files["tag"]), "--web", str(out)]) == 0
+    assert main.main(["tflite", str(files["tag"]), "--web", str(out)]) == 0
     assert capsys.readouterr().out == f"{out}: serve it with `python -m http.server --directory '{out}'`\n"
     folder = files["tag"].with_suffix("")
     kept = tmp_path / "kept.tflite"
-    assert cli.main(["tflite", str(folder), "--web", str(out), "--out", str(kept), "--lengths", "8,40"]) == 0
+    assert main.main(["tflite", str(folder), "--web", str(out), "--out", str(kept), "--lengths", "8,40"]) == 0
     assert kept.read_bytes() == (out / "model.tflite").read_bytes()
 
 
@@ -110,11 +111,11 @@ def test_the_command(files, tmp_path, capsys):
     ],
 )
 def test_wrong_arguments(argv, status, message, files, tiny_model, tmp_path, capsys):
-    train.save(tmp_path / "roles", *tiny_model("semantic_roles"))
+    saving.save(tmp_path / "roles", *tiny_model("semantic_roles"))
     tag = files["tag"]
     argv = argv.format(tag=tag, folder=tag.with_suffix(""), tmp=tmp_path, roles=tmp_path / "roles").split()
     try:
-        result = cli.main(["tflite", *argv])
+        result = main.main(["tflite", *argv])
     except SystemExit as end:
         result = end.code
     assert result == status and message in capsys.readouterr().err
@@ -289,7 +290,7 @@ def test_the_page_answers_as_one_types(files, served, tmp_path):
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_a_file_for_mediapipe_in_javascript(tiny_model, tflite_in_process, tmp_path):
-    train.save(tmp_path / "m", *tiny_model("classify"))
+    saving.save(tmp_path / "m", *tiny_model("classify"))
     file = quantize.convert(tmp_path / "m", tmp_path / "m.tflite", mediapipe=True)
     web = page.WEB.resolve()
     script = f"""

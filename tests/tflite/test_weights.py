@@ -9,7 +9,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from keras_ctxrep_tflite import calibration, quantize, runtime, weights
 
-from keras_ctxrep import tasks, train, zoo
+from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.options import QUANTIZATIONS
 from keras_ctxrep.text.bundle import Bundle, load
@@ -29,11 +29,11 @@ def folder(tmp_path_factory):
     )
     fields = tasks.bundle_fields("classify") | {"labels": ("x", "y", "z"), "vocab": VOCAB}
     bundle = Bundle("bert", config=asdict(config), max_length=32, **fields)
-    model = train.build(bundle)
+    model = saving.build(bundle)
     table = model.get_layer("token_embedding").embeddings
     table.assign(np.asarray(table) * np.where(np.arange(len(VOCAB)) == 5, 50.0, 1.0)[:, None])  # one large row
     path = tmp_path_factory.mktemp("bert")
-    train.save(path, model, bundle)
+    saving.save(path, model, bundle)
     return path
 
 
@@ -66,7 +66,7 @@ def test_weights_have_the_names_of_the_keras_model(model):
 
 @pytest.mark.parametrize(("form", "error"), [("none", 1e-5), ("float16", 0.01), ("dynamic", 0.15)])
 def test_the_answers_are_near(form, error, model, bundle, folder):
-    expected = np.concatenate([train.load(folder)[0](b)["logits"] for b in batches(bundle)])
+    expected = np.concatenate([saving.load(folder)[0](b)["logits"] for b in batches(bundle)])
     data = quantize.quantized(model, form, list(weights.sizes(model)))
     assert np.abs(logits(data, bundle) - expected).max() < error * expected.std()
     assert len(data) <= SIZE[form] * len(model)
@@ -173,7 +173,7 @@ def test_an_elmo_keeps_its_loops(tmp_path, tflite_in_process):
     keras.utils.set_random_seed(0)
     config = replace(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"], cells=64, projection=32, max_characters=12)
     bundle = Bundle("elmo", config=asdict(config), max_length=16, labels=("x", "y"), **tasks.bundle_fields("classify"))
-    train.save(tmp_path / "m", train.build(bundle), bundle)
+    saving.save(tmp_path / "m", saving.build(bundle), bundle)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     data = quantize.float_model(tmp_path / "m", (8, 16))[0]
     names = weights.sizes(data)

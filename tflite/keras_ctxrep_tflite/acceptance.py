@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_ctxrep import tasks
+from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.text.bundle import TFLITE_FIGURES, Bundle
 from keras_ctxrep_tflite import calibration, compare, quantize, runtime, weights
@@ -114,7 +115,7 @@ def drop(row: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
 
 def _measured(folder: str | Path, file: Path, out: str | Path, examples: Sequence[Any]) -> list[dict]:
     """The rows of Keras and of the file, under the name that it will have."""
-    engines = [compare.open_engine(folder), compare.open_engine(file)._replace(name=Path(out).name)]
+    engines = [open_engine(folder), open_engine(file)._replace(name=Path(out).name)]
     return compare.compare(engines, examples)
 
 

@@ -8,63 +8,18 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 import numpy as np
 
 from keras_ctxrep import tasks
-from keras_ctxrep.predict import Predictor
+from keras_ctxrep.inference.engines import Engine, answer, open_engine
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.tasks.task import label_problem, pair_problem
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep_tflite import runtime
 
 HEADER = ("engine", "size", "median latency", "agreement", "max difference", "cut texts", "quality")
-
-
-class Engine(NamedTuple):
-    """One way to run a model: its name, the files that it needs, and its predictor."""
-
-    name: str
-    path: Path
-    predictor: Predictor
-
-
-def open_engine(path: str | Path, threads: int = 1) -> Engine:
-    """The engine of an artifact, a .tflite file, a SavedModel or a model folder, after a first prediction.
-
-    Args:
-        path: the artifact.
-        threads: of LiteRT, for a .tflite file.
-
-    Raises:
-        ValueError: the path is none of these.
-    """
-    with runtime.quiet_stderr():
-        engine = _open(Path(path), threads)
-        _answer(engine.predictor, "warm up")
-    return engine
-
-
-def _answer(predictor: Predictor, text: str) -> None:
-    """Has a model of any task answer a text."""
-    reads = predictor.bundle.reads
-    predictor([text], [text] if reads.pair else None, [[(0, 4)] * reads.marks])
-
-
-def _open(path: Path, threads: int) -> Engine:
-    if not path.exists():
-        raise ValueError(f"{path}: no such file or folder")
-    if path.suffix == ".tflite":
-        return Engine(path.name, path, runtime.load(path, threads))
-    if (path / "bundle.json").is_file():
-        from keras_ctxrep import train
-
-        return Engine("Keras", path, train.predictor(path))
-    from keras_ctxrep_export import saved_model
-
-    folder = saved_model.latest(path)
-    return Engine(f"SavedModel {path.name}", folder, saved_model.load(folder))
 
 
 def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
@@ -211,7 +166,7 @@ def _start(path: str) -> None:
     """What `start` runs: prints a line after the first answer, and then the peak of the memory."""
     predictor = open_engine(path).predictor
     print("answered", flush=True)
-    _answer(predictor, "word " * predictor.bundle.max_length)
+    answer(predictor, "word " * predictor.bundle.max_length)
     if sys.platform == "linux":  # getrusage counts the process that started this one
         with open("/proc/self/status") as status:
             print(next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")))

@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 from keras_ctxrep import tasks
+from keras_ctxrep.atomic import atomic_folder, check_folder
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import check_folder, written_whole_folder
 
 # in a wheel beside this file, in a checkout beside the package
 WEB = next(folder for folder in (Path(__file__).with_name("web"), Path(__file__).parents[1] / "web") if folder.is_dir())
@@ -40,7 +40,7 @@ def write(tflite: str | Path, out: str | Path, litertjs: str | Path | None = Non
     check(tflite, out, litertjs)
     tasks.of_model(bundle := bundles.load(tflite)).check(bundle)
     page = (WEB / "index.html").read_text(encoding="utf-8")
-    with written_whole_folder(out) as folder:
+    with atomic_folder(out) as folder:
         for name in FILES:
             shutil.copyfile(WEB / name, folder / name)
         if litertjs is not None:

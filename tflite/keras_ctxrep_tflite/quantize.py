@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from keras_ctxrep import tasks
+from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.options import QUANTIZATIONS, check_type
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import Bundle, written_whole
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import calibration, weights
 from keras_ctxrep_tflite import mediapipe as for_mediapipe
 
@@ -162,7 +163,7 @@ def quantized(data: bytes, quantize: str, names: Sequence[str], ranges: dict | N
 
 def write(out: str | Path, data: bytes, bundle: Bundle, mediapipe: bool = False) -> Path:
     """Writes a .tflite file: a model, and the files of its bundle in a zip archive behind it."""
-    with written_whole(out) as path:
+    with atomic_write(out) as path:
         bundles.write_tflite(path, data, bundle)
         if mediapipe:
             for_mediapipe.describe(path)
@@ -189,10 +190,10 @@ def _convert(folder: str, out: str, lengths: list[int]) -> None:
     """
     import tensorflow as tf
 
-    from keras_ctxrep import train
+    from keras_ctxrep import saving
     from keras_ctxrep.models import heads
 
-    model, bundle = train.load_served(folder)
+    model, bundle = saving.load_served(folder)
     bundles.save(bundle, Path(out).parent)
 
     class Signatures(tf.Module):

@@ -1,6 +1,5 @@
 """Text to answers from a .tflite file, with LiteRT and NumPy: neither TensorFlow nor Keras is imported."""
 
-import os
 import sys
 import threading
 import weakref
@@ -11,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_ctxrep.predict import Predictor
+from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.inference.silence import quiet_stderr
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import mediapipe
-
-_redirecting = threading.RLock()  # two threads that redirect at once could leave standard error silent
 
 
 def load(path: str | Path, threads: int = 1) -> Predictor:
@@ -79,28 +77,6 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
                 signatures[length].check(predictor, sample)
             predictor(*_example(bundle))  # the first run logs more
     return predictor
-
-
-@contextmanager
-def quiet_stderr() -> Iterator[None]:
-    """Silences standard error while TensorFlow or LiteRT starts: both log before their log level is read."""
-    with _redirecting:
-        try:
-            stderr = os.dup(2)
-        except OSError:  # closed, as for a daemon
-            yield
-            return
-        if sys.stderr is not None:
-            sys.stderr.flush()
-        with open(os.devnull, "w") as null:
-            os.dup2(null.fileno(), 2)
-            try:
-                yield
-            finally:
-                if sys.stderr is not None:
-                    sys.stderr.flush()
-                os.dup2(stderr, 2)
-                os.close(stderr)
 
 
 def _example(bundle: Bundle) -> tuple[list[str], list[str] | None, list | None]:

@@ -1,0 +1,135 @@
+"""Files and folders that are written whole or not at all."""
+
+import glob
+import hashlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_REPLACED = "replaced"  # in a temporary folder: the old folder that is being replaced
+
+
+def sha256(path: str | Path, size: int | None = None) -> str:
+    """SHA-256 of a file, in hexadecimal, or of its first `size` bytes; little of it is in memory at a time."""
+    if size is None:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    digest, left = hashlib.sha256(), size
+    with open(path, "rb", buffering=0) as file:
+        while left > 0 and (chunk := file.read(min(left, 1 << 18))):
+            digest.update(chunk)
+            left -= len(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[Path]:
+    """A temporary name for a file, renamed to `path` at the end; nothing is left behind after an error.
+
+    The suffixes stay at the end of the name, for writers that read the format from them.
+    """
+    path = Path(path)
+    with temporary_folder(path) as folder:
+        yield folder / path.name
+        os.replace(folder / path.name, path)
+
+
+def check_folder(path: str | Path) -> Path:
+    """The absolute path of a folder to write.
+
+    Raises:
+        ValueError: it is a file or a mount point.
+
+    >>> check_folder("/")
+    Traceback (most recent call last):
+    ValueError: /: a mount point, which cannot be replaced; name a folder in it
+    """
+    path = Path(path).resolve()
+    if path.exists() and (not path.is_dir() or path.is_mount()):
+        kind = "a mount point, which cannot be replaced" if path.is_dir() else "a file"
+        raise ValueError(f"{path}: {kind}; name a folder{' in it' if path.is_dir() else ''}")
+    return path
+
+
+@contextmanager
+def atomic_folder(path: str | Path, without: Collection[str] = ()) -> Iterator[Path]:
+    """A temporary folder that replaces the folder `path` at the end; after an error that folder is unchanged.
+
+    A reader sees the old folder, the new one or, between two renames, none. If the process is killed between them, the
+    next write to the same path first restores the old folder.
+
+    Args:
+        path: the folder, which need not exist.
+        without: entries of the old folder to delete; all others that the new folder lacks are moved into it.
+
+    Raises:
+        ValueError: `path` is a file or a mount point.
+    """
+    path = check_folder(path)
+    with temporary_folder(path) as work:
+        new, old = work / "new", work / _REPLACED
+        new.mkdir()
+        yield new
+        if path.exists():
+            shutil.copymode(path, new)
+            os.replace(path, old)
+        os.replace(new, path)
+        for name in without:
+            if (old / name).exists():
+                os.replace(old / name, work / name)
+
+
+@contextmanager
+def temporary_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder beside `path`, removed at the end, as are the folders that killed processes left for the same path.
+
+    Its name contains the machine and the process. Folders of other machines on a shared disk are not touched.
+
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     with temporary_folder(f"{parent}/model") as folder:
+    ...         print(folder.name.startswith(".model."), folder.parent == Path(parent))
+    ...     print(list(Path(parent).iterdir()))
+    True True
+    []
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mark = f".{path.name}.{platform.node()}-"
+    for folder in path.parent.glob(f"{glob.escape(mark)}*"):
+        process, _, random = folder.name.removeprefix(mark).partition("-")
+        # with another "-" it is a folder of the machine NODE-NUMBER
+        if process.isdecimal() and "-" not in random and not _lives(int(process)):
+            _remove(folder, path)
+    folder = Path(tempfile.mkdtemp(prefix=f"{mark}{os.getpid()}-", dir=path.parent))
+    try:
+        yield folder
+    finally:
+        _remove(folder, path)
+
+
+def _lives(process: int) -> bool:
+    if os.name != "posix":  # elsewhere signal 0 does not just test for the process
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
+
+
+def _remove(temporary: Path, path: Path) -> None:
+    """Removes a temporary folder of `path`, after moving back entries of the replaced folder that `path` lacks."""
+    old = temporary / _REPLACED
+    if old.is_dir() and not path.exists():
+        os.replace(old, path)
+    elif old.is_dir():
+        for entry in old.iterdir():
+            if not os.path.lexists(path / entry.name):
+                os.replace(entry, path / entry.name)
+    shutil.rmtree(temporary, ignore_errors=True)

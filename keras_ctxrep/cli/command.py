@@ -1,0 +1,86 @@
+"""What a subcommand is, and what several of them share: arguments, input, printing."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from keras_ctxrep.cli.flags import Flags
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: what it runs, its flags, and its help."""
+
+    run: Callable[[argparse.Namespace], None]
+    flags: Callable[[Flags], None]
+    help: str
+    description: str
+    configurable: bool = False  # takes --config
+
+
+class Usage(Exception):
+    """Arguments that contradict each other."""
+
+
+FOLDER = "a model folder, or a name of `ctxrep zoo list` that is here"
+
+
+def positive(text: str, kind: Callable = int):
+    value = kind(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return value
+
+
+def positive_float(text: str) -> float:
+    return positive(text, float)
+
+
+def read_sentences(path: str) -> Iterator[str]:
+    """Lines of a file or of standard input, without line ends."""
+    from keras_ctxrep.text.corpus import lines
+
+    if path == "-":
+        yield from (line.rstrip("\r\n") for line in sys.stdin)
+    else:
+        yield from (line for _, line in lines(path))
+
+
+def print_evaluation(entry: dict) -> None:
+    shown = {name: value for name, value in entry.items() if name.startswith("val_") and "loss" not in name}
+    parts = [f"{name.removeprefix('val_').replace('_logits_', ' ')} {value:.4g}" for name, value in shown.items()]
+    print_line(f"step {entry['step']:>6}  {entry['minutes']:5.1f} min  loss {entry['loss']:.3f}  " + "  ".join(parts))
+
+
+def print_error(text: str) -> None:
+    """Prints to standard error, so that what a script reads stays the same."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_line(text: str) -> None:
+    print(text, flush=True)
+
+
+def short(value) -> str:
+    """A value on one line of at most 100 characters; a number with four digits."""
+    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as a table, the first of them a header: the first column to the left, the others to the right."""
+    from tabulate import tabulate
+
+    align = ["left", *["right"] * (len(rows[0]) - 1)]
+    return tabulate(rows[1:], rows[0], colalign=align, disable_numparse=True)
+
+
+def start_tensorflow() -> None:
+    """Imports TensorFlow without its messages."""
+    from keras_ctxrep.inference.silence import quiet_stderr
+
+    with quiet_stderr():
+        import tensorflow as tf
+
+        tf.get_logger().setLevel("ERROR")

@@ -1,0 +1,429 @@
+"""Exports, and predictions with them; the demo of all."""
+
+import argparse
+import contextlib
+import functools
+import io
+import json
+import os
+import pathlib
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from keras_ctxrep import options
+from keras_ctxrep.cli.command import FOLDER, Command, Usage, positive, positive_float, read_sentences, table
+from keras_ctxrep.cli.flags import Flags, given
+
+
+def _export(args: argparse.Namespace) -> None:
+    values = given(args)
+    path, folder, out = values.pop("check", None), values.pop("folder", None), values.pop("out", None)
+    if path is not None:
+        if folder or out or values:
+            raise Usage("export: --check PATH checks an export that is there; leave out the rest")
+        from keras_ctxrep_export import saved_model
+
+        version, counts = saved_model.check(path)
+        print(f"{version}: {', '.join(f'{count} {name}' for name, count in counts.items())} as they were exported")
+        return
+    if folder is None or out is None:
+        raise Usage("export: FOLDER and --out BASE/NAME are needed, or --check PATH")
+    from keras_ctxrep_export import saved_model
+
+    from keras_ctxrep import saving
+
+    print(saved_model.export(*saving.load_served(folder), out, source=folder, **values))
+
+
+def _export_flags(flags: Flags) -> None:
+    flags.add("folder", FOLDER, nargs="?")
+    flags.add("--out", "where TF Serving looks for versions", metavar="BASE/NAME")
+    flags.add(
+        "--windows",
+        "classify, multilabel, regress: read a long text in overlapping windows, and give the mean or the maximum of "
+        "their probabilities (default: the text is cut)",
+        choices=("mean", "max"),
+    )
+    flags.add(
+        "--tflite",
+        "a .tflite file of the same model, written with --data: the model card has what it loses",
+        metavar="FILE.tflite",
+    )
+    flags.add("--keep", "remove all versions but the N highest, in the end", type=positive, metavar="N")
+    flags.add(
+        "--check",
+        "instead: replay the manifest of an export, BASE/NAME or a version of it: hashes, signatures, answers",
+        metavar="PATH",
+    )
+
+
+def _tflite(args: argparse.Namespace) -> None:
+    from keras_ctxrep_tflite import acceptance, compare, page
+
+    values = given(args)
+    if "web" not in values and ("out" not in values or "litertjs" in values):
+        raise Usage("tflite: --out FILE.tflite or --web FOLDER is needed; --litertjs is for --web")
+    if "max_drop" in values and "data" not in values:
+        raise Usage("tflite: --max-drop is for --data")
+    names = ("folder", "out", "data", "lengths", "web", "litertjs")
+    folder, out, data, lengths, web, litertjs = (values.pop(name, None) for name in names)
+    if web is not None:
+        page.check(folder, web, litertjs)
+        if os.path.isfile(folder):
+            if out is not None or data is not None or lengths is not None or values:
+                others = {"out": out, "data": data, "lengths": lengths} | values
+                named = ", ".join(name for name, value in others.items() if value is not None)
+                raise ValueError(f"{folder}: it is converted already; leave out {named}")
+            print(_page(page.write(folder, web, litertjs)))
+            return
+    name = pathlib.Path(out or f"{web}".rstrip(os.sep) + ".tflite")
+    picture = name.with_suffix(".layers.png")
+    if values.get("explain"):
+        from keras_ctxrep.plots.drawing import check_drawable
+
+        check_drawable(picture)
+    if sys.stderr.isatty():
+        print("converting in a subprocess: about ten seconds for a small model", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = out or pathlib.Path(scratch) / page.MODEL
+        result = acceptance.export(folder, file, options.Tflite(**values), lengths, data, _explained(picture), name)
+        print(f"{out or 'the model'}: {result.path.stat().st_size / 1e6:.2f} MB")
+        if result.kept:
+            print(f"in float32: {', '.join(result.kept)}")
+        if result.rows:
+            print(table([list(compare.HEADER), *compare.table(result.rows)]))
+        if web is not None:
+            print(_page(page.write(result.path, web, litertjs)))
+
+
+def _page(web: pathlib.Path) -> str:
+    return f"{web}: serve it with `python -m http.server --directory {shlex.quote(str(web))}`"
+
+
+def _explained(picture: pathlib.Path):
+    """A function that prints and draws what each layer costs."""
+
+    def report(rows: list[dict]) -> None:
+        from keras_ctxrep_tflite import acceptance
+
+        from keras_ctxrep.plots import engines
+
+        print(table(acceptance.table(rows)))
+        engines.layer_costs(rows, picture)
+        print(f"{picture}: the same as a picture")
+
+    return report
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: whole numbers with commas between them, 16,64 for example"
+        ) from None
+
+
+def _tflite_flags(flags: Flags) -> None:
+    from keras_ctxrep_tflite import quantize
+
+    default = ",".join(map(str, quantize.LENGTHS))
+    flags.add("folder", FOLDER)
+    flags.add("--out", "the file to write", metavar="FILE.tflite")
+    flags.add(
+        "--lengths",
+        "input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none does (default: "
+        f"{default} up to the length of the model, and that itself)",
+        type=_lengths,
+        metavar="N,N,...",
+    )
+    flags.add(
+        "--web",
+        "write a folder for any static server: a web page that runs the model in the browser; FOLDER may also be a "
+        "FILE.tflite then",
+        metavar="FOLDER",
+    )
+    flags.add(
+        "--litertjs",
+        "with --web: node_modules/@litertjs of `npm install @litertjs/core`, copied into the page's folder (default: "
+        "the page loads LiteRT from a CDN)",
+        metavar="FOLDER",
+    )
+    flags.add(
+        "--data",
+        "examples of the model's task: the file is measured on them against Keras, and its figures are written into "
+        "the model card in it",
+        metavar="FILE",
+    )
+    flags.add_options(options.Tflite, without=("skip_bad",))
+
+
+def _predict(args: argparse.Namespace) -> None:
+    if args.data is None and (args.columns or args.skip_bad):
+        raise Usage("predict: --columns and --skip-bad are for the rows of --data; --input is read line by line")
+    if args.data is not None and args.input is not None:
+        raise Usage("predict: give either --data or --input")
+    chosen = options.Prediction(columns=given(args).get("columns"), skip_bad=bool(args.skip_bad), format=args.format)
+    form = chosen.format or ("tsv" if str(args.out).endswith(".tsv") else "jsonl")
+    for path in (args.artifact, args.data, args.input):
+        if args.out is not None and path is not None and os.path.realpath(path) == os.path.realpath(args.out):
+            raise ValueError(f"{args.out}: it is read, and would be replaced; give --out another name")
+    from keras_ctxrep.atomic import atomic_write
+    from keras_ctxrep.inference.engines import open_engine
+
+    if args.threads is not None and not args.artifact.endswith(".tflite"):
+        raise Usage("predict: --threads is for .tflite files; TensorFlow reads TF_NUM_INTRAOP_THREADS")
+    predictor = open_engine(args.artifact, args.threads or 1).predictor
+    entries = _predict_lines if args.data is None else _predict_rows
+    with contextlib.ExitStack() as stack:
+        write = functools.partial(print, end="", flush=True)
+        if args.out is not None:
+            path = stack.enter_context(atomic_write(args.out))
+            write = stack.enter_context(open(path, "w", encoding="utf-8")).write
+        answered, first = 0, "the input is empty"
+        for text, answer in entries(predictor, args, chosen, form):
+            write(text)
+            first = answer["error"] if not answered and "error" in answer else first
+            answered += "error" not in answer
+    if not answered:
+        raise ValueError(f"{args.data or args.input or 'standard input'}: nothing in it was answered: {first}")
+
+
+def _predict_lines(predictor, args: argparse.Namespace, chosen: options.Prediction, form: str) -> Iterator:
+    """(what is written, answer) of each line of text."""
+    from keras_ctxrep.inference import rows
+    from keras_ctxrep.text.corpus import naming_damage, open_binary
+
+    line = rows.as_table(predictor.task)
+    with contextlib.ExitStack() as stack:
+        plain = args.input in (None, "-")
+        stack.enter_context(naming_damage(lambda: args.input))
+        stream = sys.stdin.buffer if plain else stack.enter_context(open_binary(args.input))
+        reads, suffix = predictor.bundle.reads, pathlib.Path(args.input or "").suffix
+        if suffix in (".json", ".jsonl", ".conll", ".tsv")[: 3 if reads.pair else 4] and not reads.marks:
+            print(f"ctxrep: {args.input}: read line by line; --data {args.input} reads its rows", file=sys.stderr)
+        names: list[str] = ["text", "pair"][: 1 + predictor.bundle.pairs]
+        for text, answer in predictor.answered_lines(stream):
+            own = dict.fromkeys(names, "") | dict(zip(names, text.split("\t", len(names) - 1), strict=False))
+            row = rows.Answered(own, None, answer)
+            yield line(row) if form == "tsv" else json.dumps(answer, ensure_ascii=False) + "\n", answer
+
+
+def _predict_rows(predictor, args: argparse.Namespace, chosen: options.Prediction, form: str) -> Iterator:
+    """(what is written, answer) of each row of a file; what is wrong with rows goes to standard error."""
+    from keras_ctxrep import tasks
+    from keras_ctxrep.inference import rows
+    from keras_ctxrep.text.files import skipped_rows
+
+    line = rows.FORMATS[form](tasks.of_model(predictor.bundle))
+    skipped: list[str] | None = [] if chosen.skip_bad else None
+    errors, cut = [], 0
+    for entry in rows.predict(predictor, args.data, chosen.columns, skipped):
+        if "error" in entry.answer:
+            errors.append(f"{entry.example.source}: {entry.answer['error']}")
+        cut += bool(entry.answer.get("truncated"))
+        yield line(entry), entry.answer
+    for title, messages in (("malformed rows left out", skipped or []), ("rows without an answer", errors)):
+        if messages:
+            print(f"ctxrep: {skipped_rows(messages, title)}", file=sys.stderr)
+    if cut:
+        print(f"ctxrep: {cut:,} texts were longer than the model reads, and were cut", file=sys.stderr)
+
+
+def _predict_flags(flags: Flags) -> None:
+    flags.add("artifact", "a model folder, a SavedModel folder or a .tflite file")
+    flags.add(
+        "--input",
+        "text, a line each, or - for standard input (the default); for a model that reads pairs the two texts with a "
+        "tab between them, for tasks over marked spans a JSON object",
+        metavar="FILE",
+    )
+    flags.add(
+        "--data",
+        "rows instead of lines: the files that `train` and `score` read, .tsv with a header, .jsonl, CoNLL or SQuAD's "
+        "JSON; labels are not needed. The row's own fields are written beside the prediction",
+        metavar="FILE",
+    )
+    flags.add_options(options.Prediction)
+    flags.add("--out", "the file to write (default: standard output)", metavar="FILE")
+    flags.add("--threads", "of LiteRT, for a .tflite file (default: 1)", type=positive, metavar="N")
+
+
+def _client(args: argparse.Namespace) -> None:
+    if args.pair is not None and len(args.pair) != len(args.texts):
+        raise Usage(f"client: {len(args.texts)} texts and {len(args.pair)} of --pair; give one for each text")
+    if args.json and (args.pair is not None or args.bundle is not None):
+        raise Usage("client: leave out --pair and --bundle with --json, whose lines have every input")
+    if args.bundle is not None and (args.signature != "serving_default" or args.dry_run):
+        raise Usage("client: leave out --signature and --dry-run with --bundle")
+    from keras_ctxrep.inference import client
+
+    target = client.Target(args.model, args.signature, args.version, args.label, args.timeout)
+    if args.bundle is not None:
+        from keras_ctxrep.text import bundle
+
+        predictor = client.load(args.url, target, bundle.load(args.bundle), args.batch_size)
+        text = "".join(line.replace("\n", " ") + "\n" for line in _texts(args)) if args.texts else None
+        answers = predictor.lines(sys.stdin.buffer if text is None else io.BytesIO(text.encode("utf-8", "replace")))
+    else:
+        answers = _answers(args, client.connect(args.url, target))
+    for answer in answers:
+        print(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False), flush=True)
+
+
+def _texts(args: argparse.Namespace) -> Iterable[str]:
+    """The lines of the input; a tab separates the two texts of a pair."""
+    if args.pair is not None:
+        return [f"{text}\t{pair}" for text, pair in zip(args.texts, args.pair, strict=True)]
+    return args.texts or read_sentences("-")
+
+
+def _answers(args: argparse.Namespace, server) -> Iterator[dict | str]:
+    """The outputs for each text, or with --dry-run the requests."""
+    from keras_ctxrep.inference.client import inputs_of, inputs_of_json, rows_of
+
+    lines = iter(_texts(args))
+    size = 1 if not args.texts and sys.stdin.isatty() else args.batch_size
+    names = None if args.json or args.dry_run else server.inputs()
+    while chunk := list(islice(lines, size)):
+        batch = inputs_of_json(chunk) if args.json else inputs_of(chunk, names)
+        if args.dry_run:
+            yield server.request(batch)
+        else:
+            yield from rows_of(server.run(dict(batch)))
+
+
+def _client_flags(flags: Flags) -> None:
+    flags.add("texts", "texts (default: the lines of standard input)", nargs="*", metavar="TEXT")
+    flags.add("--url", "of the server: http://HOST:8501, or grpc://HOST:8500", required=True)
+    flags.add("--model", "its name on the server", required=True, metavar="NAME")
+    flags.add(
+        "--pair", "the second text of each; or give both as one text, with a tab between", nargs="+", metavar="TEXT"
+    )
+    flags.add("--json", "each text is a JSON object with all inputs of the signature", action="store_true")
+    flags.add("--signature", "of the model (default: serving_default)", default="serving_default", metavar="NAME")
+    version = flags.parser.add_mutually_exclusive_group()
+    version.add_argument("--version", help="number of the version (default: the latest)", type=int, metavar="N")
+    version.add_argument("--label", help="label of the version, of the server's model.config", metavar="NAME")
+    flags.add(
+        "--bundle",
+        "a local copy of the SavedModel or model folder: answers have the form of `ctxrep predict`",
+        metavar="FOLDER",
+    )
+    flags.add("--batch-size", "texts of a request (default: 32)", type=positive, default=32, metavar="N")
+    flags.add("--timeout", "seconds for a request (default: 10)", type=positive_float, default=10.0, metavar="S")
+    flags.add("--dry-run", "print the requests, JSON or gRPC's message as text, and send nothing", action="store_true")
+
+
+def _compare(args: argparse.Namespace) -> None:
+    from keras_ctxrep_tflite import compare
+
+    from keras_ctxrep import tasks
+    from keras_ctxrep.inference.engines import open_engine
+    from keras_ctxrep.plots.drawing import check_drawable
+    from keras_ctxrep.plots.engines import draw_engines
+
+    values = given(args)
+    if args.plot is not None:
+        check_drawable(args.plot)
+    engines = [open_engine(path) for path in (args.folder, *args.artifacts)]
+    task = tasks.of_model(engines[0].predictor.bundle)
+    rows = compare.compare(engines, list(task.read(args.data, values.get("columns"))))
+    if args.start:
+        for engine, row in zip(engines, rows, strict=True):
+            row |= compare.start(engine.path)
+    if args.plot is not None:
+        draw_engines(rows, args.plot)
+    if args.json:
+        print(json.dumps(rows))
+        return
+    print(table([list(compare.HEADER), *compare.table(rows)]))
+    print(f"\n{table(compare.lengths_table(rows))}")
+    print(f"\nagreement with {engines[0].name}: {task.agrees}; in brackets: the difference in points, its 95% interval")
+
+
+def _compare_flags(flags: Flags) -> None:
+    flags.add("folder", "the model folder, which is the reference")
+    flags.add("artifacts", "SavedModel folders and .tflite files", nargs="+")
+    flags.add("--data", "examples of the model's task", required=True, metavar="FILE")
+    flags.add_options(options.Reading, without=("skip_bad",))
+    flags.add("--start", "also start each engine in a process: time to the first answer, memory", action="store_true")
+    flags.add("--plot", "a picture of size, latency and quality", metavar="FILE.png")
+    flags.add("--json", "print one JSON array", action="store_true")
+
+
+def _demo(args: argparse.Namespace) -> None:
+    from keras_ctxrep.demo.run import run
+
+    if not all(passed for passed, _ in run(**given(args))["checks"]):
+        raise SystemExit(1)
+
+
+def _demo_flags(flags: Flags) -> None:
+    flags.add(
+        "--corpus",
+        "pretrain on your own text, one sentence a line, an empty line between documents",
+        nargs="+",
+        metavar="FILE",
+    )
+    flags.add(
+        "--out", "folder for the models and report.html; its contents are replaced (default: demo)", metavar="FOLDER"
+    )
+    flags.add("--minutes", "of pretraining (default: 1)", type=positive_float, metavar="N")
+    flags.add("--seed", "random seed (default: 0)", type=int, metavar="N")
+
+
+COMMANDS = {
+    "export": Command(
+        _export,
+        _export_flags,
+        "write a SavedModel for TF Serving",
+        "Writes the next version, BASE/NAME/1, 2, ..., with raw strings as its input; a README.md in it has the lines\n"
+        "to run and to ask it, and BASE/model.config lists the models for the server. Or, with --check, tests one.",
+    ),
+    "tflite": Command(
+        _tflite,
+        _tflite_flags,
+        "write a .tflite file for phones and boards",
+        "One file that holds the model, its vocabulary and its labels. With --web also a web page that runs it.",
+    ),
+    "predict": Command(
+        _predict,
+        _predict_flags,
+        "predict line by line",
+        "Prints one JSON object for each line of input, as soon as it is read: a text, or two with a tab\n"
+        "between them for a model that reads pairs; JSON for tasks over marked spans. With --data, one for each row\n"
+        'of a file, with the row\'s own fields and "prediction"; --format tsv writes a table instead:\n\n'
+        "  ctxrep predict mine --data unlabelled.tsv --out answered.tsv\n"
+        "  ctxrep predict pairs --data pairs.tsv --columns text=question_a pair=question_b\n\n"
+        "The columns that the model was trained from need not be named. A .tflite file runs without TensorFlow. The\n"
+        "status is 1 if nothing was answered.",
+    ),
+    "client": Command(
+        _client,
+        _client_flags,
+        "ask a model on a TF Serving server",
+        "Prints one JSON object for each text: the outputs of the signature. A text is an argument or a line of\n"
+        "standard input. Runs without TensorFlow; gRPC needs the extra [serving].",
+    ),
+    "compare": Command(
+        _compare,
+        _compare_flags,
+        "agreement, quality, size and latency of a model's exports",
+        "Runs the same texts through a model folder and its exports. Latencies are of single texts,\n"
+        "alternating between the engines.",
+    ),
+    "demo": Command(
+        _demo,
+        _demo_flags,
+        "the whole way, in five minutes",
+        "Goes on with the shipped BERT's pretraining for a minute, fine-tunes it and the same network with random\n"
+        "weights to tag named entities, shows neighbours in context, exports the tagger as SavedModel and TFLite,\n"
+        "predicts without TensorFlow, and writes report.html. Needs no network and no data: the text is Python's\n"
+        "language reference, the messages are those of WNUT-2017, which come with the package. Ends with status 1\n"
+        "if one of its checks fails.",
+    ),
+}

@@ -1,0 +1,150 @@
+"""The command `ctxrep`: parses, calls one function, prints."""
+
+import argparse
+import atexit
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+from keras_ctxrep import __version__
+from keras_ctxrep.cli import deployment, models, training, vectors
+from keras_ctxrep.cli.command import Usage, start_tensorflow
+from keras_ctxrep.cli.flags import Flags
+from keras_ctxrep.options import WORDS
+
+DESCRIPTION = """\
+Contextual text representations in Keras, from raw text to TF Serving and to the edge.
+
+  ctxrep demo                                                the whole pipeline on a small text, in a few minutes
+
+  ctxrep pretrain elmo --corpus text.txt --minutes 30 --out lm            learn a language model from text
+  ctxrep train --data train.tsv --dev dev.tsv --encoder lm --out mine     fine-tune it to classify
+  ctxrep score mine --data test.tsv                                       evaluate it
+  ctxrep export mine --out serving/mine                                   a SavedModel for TF Serving
+  ctxrep tflite mine --quantize dynamic --out mine.tflite                 a file for phones and boards
+  echo "Some text" | ctxrep predict mine.tflite                           answers, without TensorFlow
+"""
+
+
+COMMANDS = training.COMMANDS | vectors.COMMANDS | models.COMMANDS | deployment.COMMANDS
+
+
+def parser(name: str | None = None) -> tuple[argparse.ArgumentParser, Flags | None]:
+    """The command's parser; to start fast, only the named subcommand gets its flags."""
+    main = argparse.ArgumentParser("ctxrep", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
+    main.add_argument("--version", action="version", version=f"keras_ctxrep {__version__}")
+    subparsers = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    chosen = None
+    for command_name, command in COMMANDS.items():
+        sub = subparsers.add_parser(
+            command_name,
+            help=command.help,
+            description=command.description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        sub.set_defaults(run=command.run)
+        sub.add_argument("--debug", action="store_true", help="print the whole traceback of an error")
+        if command.configurable:
+            sub.add_argument(
+                "--config", metavar="FILE.yaml", help="options from a file, or from the run.json of a model folder"
+            )
+        if command_name == name:
+            chosen = Flags(sub)
+            command.flags(chosen)
+    return main, chosen
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    name = next((word for word in argv if not word.startswith("-")), None)
+    main, flags = parser(name)
+    if flags is not None and COMMANDS[str(name)].configurable:
+        config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        config.add_argument("--config")
+        path = config.parse_known_args(argv)[0].config
+        if path is not None:
+            try:
+                flags.configure(path, argv)
+            except (OSError, ValueError) as error:
+                main.error(str(error))
+    return main.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command. Exit status: 0 done, 1 failed, 2 wrong usage."""
+    args = _parse(sys.argv[1:] if argv is None else argv)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # off by default on some CPUs, where it is twice as fast
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    warnings.showwarning = lambda message, *_: print(f"ctxrep: {message}", file=sys.stderr)
+    try:
+        if not _without_tensorflow(args):
+            start_tensorflow()
+        _published(args)
+        config = getattr(args, "config", None) or ""
+        if os.path.isdir(config) or os.path.basename(config) == "run.json":
+            from keras_ctxrep.training.runs import options_from_run
+
+            options_from_run(config)  # which warns of files that have changed
+        args.run(args)
+        return 0
+    except Usage as error:
+        parser()[0].error(str(error))
+    except BrokenPipeError:  # the reader of the output has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("ctxrep: interrupted; the same command goes on from the last checkpoint, if it had one", file=sys.stderr)
+    except Exception as error:
+        message = _message(error)
+        if message is None or args.debug:
+            raise
+        print(f"ctxrep: {message}", file=sys.stderr)
+    finally:
+        if "ai_edge_litert.compiled_model" in sys.modules:
+            atexit.register(_end_silently)
+    return 1
+
+
+# ---------------------------------------------------------------------------------------------------------- details
+
+
+# module -> what installs it; else "tf"
+_EXTRAS = {"ai_edge_litert": "edge", "sklearn": "demo", "matplotlib": "plot", "grpc": "serving", "google": "serving"}
+# lines of a TensorFlow error that stand before its reason
+_NO_REASON = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", " ")
+
+
+def _message(error: Exception) -> str | None:
+    """The message of an expected error; None for an internal one, which is raised again."""
+    if isinstance(error, ModuleNotFoundError):
+        extra = _EXTRAS.get(str(error.name).partition(".")[0], "tf")
+        return f'{error.name} is not installed: pip install "keras_ctxrep[{extra}]"'
+    if isinstance(error, ValueError | OSError | RuntimeError | ImportError):
+        return str(error)
+    if type(error).__module__.partition(".")[0] == "tensorflow":
+        lines = (line for line in str(error).splitlines() if line.strip() and not line.startswith(_NO_REASON))
+        return f"TensorFlow: {type(error).__name__}: {next(lines, 'no reason given')}"
+    return None
+
+
+def _end_silently() -> None:
+    """Drops what C++ libraries write to standard error after Python has ended, as LiteRT does."""
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _without_tensorflow(args: argparse.Namespace) -> bool:
+    return args.command in ("zoo", "client") or (args.command == "predict" and args.artifact.endswith(".tflite"))
+
+
+def _published(args: argparse.Namespace) -> None:
+    """Replaces the names of published models by their folders in the cache."""
+    for option in ("folder", "artifact", "teacher", "encoder", "init", "extra_embeddings"):
+        name = getattr(args, option, None)
+        if name not in (None, WORDS) and not name.endswith(".tflite") and not os.path.exists(name):
+            from keras_ctxrep import zoo
+
+            setattr(args, option, str(zoo.find(name)))

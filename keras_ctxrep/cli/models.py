@@ -1,0 +1,156 @@
+"""Models by name, and from and to other formats."""
+
+import argparse
+import importlib
+import json
+import sys
+import warnings
+
+from keras_ctxrep.cli.command import Command, Usage, print_line, start_tensorflow, table
+from keras_ctxrep.cli.flags import Flags
+
+
+def _convert(args: argparse.Namespace) -> None:
+    if (args.source_format is None) == (args.target_format is None):
+        raise Usage("convert: give either --from or --to")
+    if args.pairs and args.source_format != "huggingface":
+        raise Usage("convert: --pairs is for --from huggingface")
+    from keras_ctxrep import saving, zoo
+    from keras_ctxrep.atomic import atomic_folder, check_folder
+    from keras_ctxrep.convert import bert
+    from keras_ctxrep.text.bundle import CARD
+    from keras_ctxrep.training import checkpoints, runs
+
+    check_folder(args.out)
+    converter = importlib.import_module(f"keras_ctxrep.convert.{args.source_format or args.target_format}")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if args.source_format:
+            model, bundle = converter.read(args.source, **({"pairs": True} if args.pairs else {}))
+            # the card and the record of an earlier model are not those of this one
+            with atomic_folder(args.out, without=(CARD, runs.NAME)) as folder:
+                saving.save(folder, model, bundle)
+            checkpoints.remove(args.out)
+        else:
+            model, bundle = saving.load(zoo.find(args.source))
+            converter.write(args.out, model, bundle)
+    for warning in caught:
+        if warning.category is UserWarning:
+            print(f"ctxrep: {warning.message}", file=sys.stderr)
+    weights = f"{bundle.task}: {model.count_params() / 1e6:.1f} million weights"
+    print_line(f"{args.out}: {bert.summary(model, bundle) if 'heads' in bundle.config else weights}")
+
+
+def _convert_flags(flags: Flags) -> None:
+    flags.add(
+        "source", "published weights (a folder, or the weight file); with --to, a model folder or a name of the zoo"
+    )
+    flags.add(
+        "--from",
+        "the format that is read",
+        choices=("allennlp", "google", "huggingface", "kerashub", "vectors"),
+        dest="source_format",
+    )
+    flags.add("--to", "the format that is written", choices=("allennlp", "huggingface"), dest="target_format")
+    flags.add(
+        "--pairs",
+        "huggingface: the classifier reads pairs of texts (its files do not record this)",
+        action="store_true",
+    )
+    flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
+
+
+def _zoo(args: argparse.Namespace) -> None:
+    if (args.name is None) != (args.action == "list"):
+        raise Usage(f"zoo {args.action}: {'leave out NAME' if args.name else 'NAME is missing'}")
+    if args.action == "get":
+        _zoo_get(args)
+        return
+    if args.source is not None or args.mirror is not None:
+        raise Usage(f"zoo {args.action}: --from and --mirror are for get")
+    from keras_ctxrep import zoo
+    from keras_ctxrep.text import bundle
+
+    entries = []
+    for entry in zoo.ENTRIES if args.action == "list" else [zoo.lookup(args.name)]:
+        folder = zoo.cached(entry, args.cache)
+        entries.append(entry.as_dict() | {"cached": folder and str(folder)})
+        if args.action == "show" and folder is not None and (card := bundle.load(folder).card):
+            entries[-1]["card"] = card
+    if args.json:
+        print(json.dumps(entries if args.action == "list" else entries[0], indent=1, ensure_ascii=False))
+    elif args.action == "list":
+        rows = [["name", "family", "parameters", "casing", "licence", "source"]]
+        for entry in entries:
+            source = entry["format"] or "none"
+            source = "cached" if entry["cached"] and source != "shipped" else source
+            million = f"{entry['parameters'] / 1e6:.1f} M"
+            rows.append([entry["name"], entry["family"], million, entry["casing"], entry["licence"], source])
+        print(table(rows))
+    else:
+        _print_entry(entries[0])
+
+
+def _zoo_get(args: argparse.Namespace) -> None:
+    if args.json:
+        raise Usage("zoo get: --json is for list and show")
+    from keras_ctxrep import zoo
+    from keras_ctxrep.zoo import hub
+
+    if args.name.startswith(hub.PREFIX) or zoo.cached(zoo.lookup(args.name), args.cache) is None:
+        start_tensorflow()  # else its messages appear during the conversion
+    print(zoo.get(args.name, args.source, args.mirror, args.cache, lambda line: print(line, file=sys.stderr)))
+
+
+def _print_entry(entry: dict) -> None:
+    card = entry.pop("card", "")
+    for name, value in entry.items():
+        lines = [f"{key} {item}" for key, item in value.items()] if isinstance(value, dict) else value
+        for line in (lines or ["none"]) if isinstance(lines, list) else [lines or "none"]:
+            print(f"{name:15} {f'{line:,}' if isinstance(line, int) else line}")
+            name = ""
+    if card:
+        print(f"\n{card.strip()}")
+
+
+def _zoo_flags(flags: Flags) -> None:
+    flags.add("action", "what to do", choices=("list", "show", "get"))
+    flags.add(
+        "name",
+        "SIZE/DATASET, or one of the two if no other model has it; get: hf://OWNER/NAME too, of the Hugging Face Hub",
+        nargs="?",
+        metavar="NAME",
+    )
+    flags.add("--json", "list, show: print JSON", action="store_true")
+    flags.add(
+        "--from",
+        "get: a local copy of the published files: folder, archive or weight file",
+        dest="source",
+        metavar="PATH",
+    )
+    flags.add("--mirror", "get: address to download from in place of the publisher's", metavar="URL")
+    flags.add("--cache", "folder of models (default: $CTXREP_CACHE, or ~/.cache/keras_ctxrep)", metavar="FOLDER")
+
+
+COMMANDS = {
+    "convert": Command(
+        _convert,
+        _convert_flags,
+        "published weights to a model folder, and back",
+        "With --from, reads published weights and writes a model folder; with --to, reads a model folder and writes\n"
+        "the published format, and prints which heads were there.\n"
+        "  allennlp     the options.json and hdf5 of AllenNLP and bilm-tf: ELMo\n"
+        "  google       bert_config.json and a TensorFlow 1 checkpoint: BERT\n"
+        "  huggingface  config.json and safetensors of `transformers`: BERT\n"
+        "  kerashub     a preset of KerasHub, by its folder or name: BERT\n"
+        "  vectors      word2vec text and binary, GloVe, fastText .vec and .bin: static word vectors",
+    ),
+    "zoo": Command(
+        _zoo,
+        _zoo_flags,
+        "published models by name",
+        "list shows the published models, first those that come with the package; show gives the details of one,\n"
+        "with its model card if it is here; get makes a model folder of it in the cache and prints its path. The\n"
+        "same command resumes an interrupted download.",
+    ),
+}

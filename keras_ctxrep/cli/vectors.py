@@ -1,0 +1,149 @@
+"""Vectors of words in context: to files, as neighbours, as pictures."""
+
+import argparse
+import json
+import os
+import sys
+
+from keras_ctxrep import options
+from keras_ctxrep.cli.command import FOLDER, Command, Usage, positive, print_line, read_sentences
+from keras_ctxrep.cli.flags import Flags, given
+
+
+def _embed(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from keras_ctxrep import recipes
+
+    values = given(args)
+    sentences = read_sentences(values.pop("input"))
+    with tqdm(desc="embedding", unit=" sentences", file=sys.stderr, disable=None) as bar:
+        count = recipes.embed(sentences=sentences, progress=lambda n: bar.update(n - bar.n), **values)
+    print_line(f"{args.out}: {count} sentences")
+
+
+def _embed_flags(flags: Flags) -> None:
+    flags.add("folder", FOLDER)
+    flags.add("--input", "a text file, or - for standard input", required=True, metavar="FILE")
+    flags.add("--out", "FILE.npz or FILE.hdf5", required=True, metavar="FILE")
+    flags.add_options(options.Embedding)
+
+
+def _neighbours(args: argparse.Namespace) -> None:
+    import shutil
+
+    from keras_ctxrep.plots import words
+
+    values = given(args)
+    as_json, sentences = values.pop("json", False), read_sentences(values.pop("input"))
+    neighbours = words.neighbours(sentences=sentences, **values)
+    width = shutil.get_terminal_size().columns
+    print(json.dumps(neighbours, ensure_ascii=False) if as_json else words.concordance(neighbours, width))
+
+
+def _neighbours_flags(flags: Flags) -> None:
+    flags.add("folder", FOLDER)
+    flags.add("--word", "the word", required=True)
+    flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
+    flags.add("--sentence", "a sentence with the word (default: the first one in the text)", metavar="TEXT")
+    flags.add("-k", "how many (default: 10)", type=positive, metavar="N")
+    flags.add("--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean"))
+    flags.add("--json", "print one JSON array", action="store_true", default=None)
+
+
+_PLOTS: dict[str, tuple[set[str], set[str]]] = {  # required and optional flags of each
+    "mix": (set(), set()),
+    "attention": ({"text"}, {"pair", "layer", "head"}),
+    "senses": ({"word", "data"}, {"layer"}),
+}
+
+
+def _plot(args: argparse.Namespace) -> None:
+    needed, optional = _PLOTS[args.kind]
+    values = given(args)
+    kind, folders, out = values.pop("kind"), values.pop("folders"), values.pop("out")
+    wrong = [f"--{name} is missing" for name in sorted(needed - {*values})]
+    wrong += [f"leave out --{name}" for name in sorted({*values} - needed - optional)]
+    if len(folders) > 1 and needed:
+        wrong.append("one FOLDER at a time")
+    if wrong:
+        raise Usage(f"plot {kind}: {', '.join(wrong)}")
+    from keras_ctxrep import zoo
+
+    folders = [name if os.path.exists(name) else str(zoo.find(name)) for name in folders]
+    {"mix": _plot_mix, "attention": _plot_attention, "senses": _plot_senses}[kind](folders, out, **values)
+    print_line(out)
+
+
+def _plot_mix(folders: list[str], out: str) -> None:
+    from keras_ctxrep.plots import mix
+
+    for entry in mix.mix(folders, out):
+        weights = "  ".join(f"{layer}: {weight:.3f}" for layer, weight in enumerate(entry["weights"]))
+        print(f"{entry['folder']}: {entry['mix']}  {weights}  gamma: {entry['gamma']:.3f}")
+
+
+def _plot_attention(folders: list[str], out: str, **values) -> None:
+    from keras_ctxrep.plots import attention
+
+    layers, heads, length, _ = attention.attention(folders[0], out=out, **values)["attention"].shape
+    print(f"{length} pieces, {layers} layers, {heads} heads")
+
+
+def _plot_senses(folders: list[str], out: str, **values) -> None:
+    from keras_ctxrep.plots import words
+
+    senses = words.senses(folders[0], out=out, **values)
+    accuracy = f"{senses['accuracy']:.1%} (the most frequent sense: {senses['majority']:.1%})"
+    print(f"{len(senses['labels'])} sentences; nearest neighbour of the same sense: {accuracy}")
+    for sense, recall in senses["recall"].items():
+        print(f"  {sense}: {recall:.1%} of {senses['labels'].count(sense)}")
+
+
+def _plot_flags(flags: Flags) -> None:
+    flags.add("kind", "what to draw", choices=tuple(_PLOTS))
+    flags.add("folders", "a model folder; mix: one or several", nargs="+", metavar="FOLDER")
+    flags.add("--out", "the picture; attention: or an HTML page, FILE.html", required=True, metavar="FILE.png")
+    flags.add("--text", "attention: the text")
+    flags.add("--pair", "attention: a second text", metavar="TEXT")
+    flags.add("--word", "senses: the word")
+    flags.add("--data", "senses: sentences labelled with the word's sense, .tsv or .jsonl", metavar="FILE")
+    flags.add(
+        "--layer",
+        "attention: its number, from 1, or all (default: the last); senses: top, mix or mean (default: the trained "
+        "mix, else the top)",
+        type=lambda text: int(text) if text.isdecimal() else text,
+        metavar="N|NAME",
+    )
+    flags.add("--head", "attention: its number, from 1 (default: all)", type=positive, metavar="N")
+
+
+COMMANDS = {
+    "embed": Command(
+        _embed,
+        _embed_flags,
+        "write the vectors of sentences to a file",
+        "One sentence a line in; one array per sentence out, under '0', '1', ...: by --layers\n\n"
+        "  all     (layers, tokens, width)  every layer, from 0, without context, to the top; --layer-numbers chooses\n"
+        "  mix     (tokens, width)          the sum of the layers by trained weights, without such their mean\n"
+        "  top     (tokens, width)          the last layer\n"
+        "  mean    (width,)                 the mean of the mix over the tokens: a vector of the sentence\n"
+        "  pooled  (width,)                 the encoder's own vector of the sentence, or the mean of the top layer\n\n"
+        "Tokens are words (ELMo, static vectors) or word pieces without markers (BERT; --words: words). All layers of\n"
+        "many sentences are large: --layers mix or top, --layer-numbers and --dtype float16 write less.",
+    ),
+    "neighbours": Command(
+        _neighbours,
+        _neighbours_flags,
+        "nearest neighbours of a word in context",
+        "One sentence a line in; the words with the nearest vectors out, in their sentences. Every word is compared.",
+    ),
+    "plot": Command(
+        _plot,
+        _plot_flags,
+        "draw a scalar mix, attention, or the senses of a word",
+        "mix        the weight of each layer in the scalar mixes of models\n"
+        "attention  what the word pieces of a text attend to in a BERT\n"
+        "senses     the vectors of a word in labelled sentences, in the colour of their sense",
+    ),
+}

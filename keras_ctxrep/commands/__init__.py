@@ -1,1 +1,0 @@
-"""The subcommands of `ctxrep`: flags, one call, what is printed."""

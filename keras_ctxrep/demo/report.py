@@ -1,0 +1,206 @@
+"""The demo's report: one HTML file, with its pictures inside."""
+
+import base64
+import html
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from keras_ctxrep_tflite import compare
+
+from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.plots.drawing import COLOURS
+from keras_ctxrep.text.decode import entities
+
+
+def write(figures: dict, path: str | Path) -> None:
+    """Writes the report of `demo.run`.
+
+    Args:
+        figures: as `demo.run` returns them; bank.svg is read from the report's folder.
+        path: FILE.html.
+    """
+    path = Path(path)
+    tagging, engines = figures["tagging"], figures["engines"]
+    page = _PAGE.substitute(
+        subtitle=html.escape(
+            f"keras_ctxrep {figures['version']}, `ctxrep demo`, seed {figures['seed']}: {figures['minutes']:.1f} "
+            f"minutes on {figures['cores']} cores ({figures['processor']})"
+        ),
+        figures=_headline(tagging, engines),
+        checks="".join(
+            f'<li class="{"yes" if passed else "no"}">{html.escape(text)}</li>' for passed, text in figures["checks"]
+        ),
+        pretraining_text=html.escape(f"{figures['pretraining']['text']}, {figures['pretraining']['words']:,} words"),
+        curve=_picture(lambda axes: _curve(axes, figures["pretraining"]), (7, 3.2)),
+        bars=_picture(lambda axes: _bars(axes, tagging["methods"]), (7, 2.4)),
+        sizes=f"{tagging['sizes']['train']:,} messages to learn from, {tagging['sizes']['test']:,} to test on",
+        methods=_table(["", "F1", "95% interval", "precision", "recall"], [*_methods(tagging["methods"])]),
+        examples="".join(f"<li>{_marked(example)}</li>" for example in figures["examples"]),
+        senses=_image((path.parent / "bank.svg").read_bytes()),
+        neighbours="".join(map(_neighbours, figures["senses"]["queries"])),
+        engines=_table(compare.HEADER, compare.table(engines["rows"])),
+        loaded=", ".join(engines["loaded"]) or "none",
+        card=html.escape(figures["card"]),
+    )
+    with atomic_write(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+
+
+def _headline(tagging: dict, engines: dict) -> str:
+    """The main figures, large."""
+    gain = tagging["gains"]["random weights"]["gain"]
+    keras, int8 = engines["rows"][0], engines["rows"][3]
+    shown = [
+        (f"{100 * gain:+.1f}", "points of F1 by pretraining"),
+        (f"{keras['bytes'] / int8['bytes']:.1f}x", "smaller in int8 than the float32 weights"),
+        (f"{keras['milliseconds'] / int8['milliseconds']:.1f}x", "lower latency in int8 than in Keras"),
+        (f"{100 * (int8['quality'] - keras['quality']):+.1f}", "points of F1 by int8"),
+    ]
+    return "".join(f"<div><b>{value}</b>{text}</div>" for value, text in shown)
+
+
+def _methods(methods: dict) -> Any:
+    for name, entry in methods.items():
+        low, high = entry["interval"]
+        interval = f"{low:.1%} to {high:.1%}"
+        yield [name, f"{entry['span_f1']:.1%}", interval, f"{entry['precision']:.1%}", f"{entry['recall']:.1%}"]
+
+
+def _marked(example: Sequence[tuple[str, str]]) -> str:
+    """A message with its predicted entities marked."""
+    parts, at = [], 0
+    for kind, first, last in [*entities([tag for _, tag in example]), ("", len(example), len(example))]:
+        parts.append(html.escape(" ".join(word for word, _ in example[at:first])))
+        if kind:
+            marked = html.escape(" ".join(word for word, _ in example[first:last]))
+            parts.append(f"<mark>{marked} <i>{html.escape(kind)}</i></mark>")
+        at = last
+    return " ".join(parts)
+
+
+def _neighbours(query: dict) -> str:
+    rows = []
+    for entry in query["neighbours"]:
+        sentence, start, end = entry["sentence"], entry["start"], entry["end"]
+        before, word, after = map(html.escape, (sentence[:start], sentence[start:end], sentence[end:]))
+        rows.append(f"<tr><td>{entry['score']:.3f}</td><td>{before}<b>{word}</b>{after}</td></tr>")
+    return f"<h3>{html.escape(query['sentence'])}</h3><table class=left>{''.join(rows)}</table>"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    return f"<table>{row(header, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
+
+
+# ---------------------------------------------------------------------------------------------------------- pictures
+
+
+def _curve(axes: Any, pretraining: dict) -> None:
+    minutes, values = zip(*pretraining["curve"], strict=True)
+    axes.plot(minutes, values, marker="o", color=COLOURS[0], label="BERT, from the shipped weights")
+    for style, (name, value) in zip((":", "--"), pretraining["baselines"].items(), strict=True):
+        axes.axhline(value, color="grey", linestyle=style, label=f"{name} of the text")
+    axes.set(xlabel="minutes", ylabel="masked pieces guessed right", ylim=(0, None))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.legend(frameon=False, loc="lower right")
+
+
+def _bars(axes: Any, methods: dict) -> None:
+    for number, entry in enumerate(methods.values()):
+        value, (low, high) = entry["span_f1"], entry["interval"]
+        axes.barh(
+            number, value, color=COLOURS[0] if number == 0 else "#bbb", xerr=[[value - low], [high - value]], capsize=4
+        )
+    axes.set_yticks(range(len(methods)), list(methods))
+    axes.invert_yaxis()
+    axes.set(xlabel="F1 of entities, with its 95% bootstrap interval", xlim=(0, None))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+
+
+def _picture(draw: Callable[[Any], None], size: tuple[float, float]) -> str:
+    from matplotlib.figure import Figure  # heavy, and not needed before
+
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    draw(axes)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg")
+    return _image(buffer.getvalue())
+
+
+def _image(svg: bytes) -> str:
+    return f'<img alt="" src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}">'
+
+
+_PAGE = Template("""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta name="viewport" content="width=device-width">
+<title>From raw text to int8 on the edge</title>
+<style>
+body { font: 16px/1.55 system-ui, sans-serif; margin: 0 auto; max-width: 50em; padding: 2em 1.2em 5em; color: #222 }
+h1 { font-size: 2em; line-height: 1.2; margin: 0 }
+h2 { margin: 2.4em 0 .4em; padding-top: .8em; border-top: 1px solid #ddd }
+h3 { font-size: 1em; margin: 1.4em 0 .3em }
+.grey, p.sub { color: #666 }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(10em, 1fr)); gap: 1em; margin: 1.6em 0 }
+.figures div { background: #f4f6f8; border-radius: 8px; padding: .8em 1em; font-size: .9em; color: #555 }
+.figures b { display: block; font-size: 1.9em; color: #0072b2; line-height: 1.3 }
+ul { padding-left: 1.2em } li { margin: .35em 0 }
+ul.checks { list-style: none; padding: 0 }
+.yes::before { content: "\\2713  "; color: #009e73; font-weight: bold }
+.no::before { content: "\\2717  "; color: #d55e00; font-weight: bold }
+table { border-collapse: collapse; font-size: .92em; width: 100% }
+th, td { padding: .35em .6em; text-align: right; border-bottom: 1px solid #e5e5e5; font-variant-numeric: tabular-nums }
+th { color: #666; font-weight: 600 }
+th:first-child, td:first-child, .left td { text-align: left }
+img { max-width: 100%; display: block; margin: 1em 0 }
+mark { background: #e3f1fa; border-radius: 4px; padding: .1em .3em }
+mark i { color: #0072b2; font-size: .75em; font-style: normal }
+pre { background: #f4f6f8; border-radius: 8px; padding: 1em; overflow-x: auto; font-size: .88em; white-space: pre-wrap }
+</style>
+</head>
+<body>
+<h1>From raw text to int8 on the edge</h1>
+<p class="sub">$subtitle</p>
+<div class="figures">$figures</div>
+<ul class="checks">$checks</ul>
+
+<h2>Pretraining goes on</h2>
+<p>The shipped BERT continues its pretraining on a text of another domain: $pretraining_text. Shown is how many masked
+pieces of held-out text it guesses right, beside the guesses of the most frequent piece (unigram) and of the most
+frequent one after the true previous piece (bigram).</p>
+$curve
+
+<h2>What pretraining is worth</h2>
+<p>Named entities in messages, WNUT-2017: $sizes. The same network is fine-tuned from the shipped weights and from
+random ones; “words alone” is a logistic regression over each word and its neighbours.</p>
+$bars
+$methods
+<p class="grey">What the tagger finds in test messages:</p>
+<ul>$examples</ul>
+
+<h2>One word, two senses</h2>
+<p>Vectors of “bank” in 24 sentences, by the shipped weights alone: two principal components.</p>
+$senses
+<p class="grey">The nearest words in context of two of them, by cosine similarity:</p>
+$neighbours
+
+<h2>The same answers in every engine</h2>
+<p>Latency is that of one message, from string to tags, in turns. Agreement is with Keras, by words. Of TensorFlow,
+Keras, PyTorch and JAX the process on the edge loaded: $loaded.</p>
+$engines
+
+<h2>The shipped weights</h2>
+<pre>$card</pre>
+</body>
+</html>
+""")

@@ -1,0 +1,1 @@
+"""Predictions through any engine: Keras, SavedModel, a server, LiteRT."""

@@ -1,0 +1,317 @@
+"""A model on a TF Serving server, over REST or gRPC, as the engine of a `Predictor` or by itself.
+
+Neither TensorFlow nor Keras is imported; gRPC needs the packages of the extra [serving].
+"""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.text.bundle import Bundle
+
+Batch = Mapping[str, np.ndarray]  # input or output name -> array over the texts
+FIRST, SECOND = ("text", "question"), ("pair", "context")  # names of inputs that are texts
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which model is asked, and how long it may take.
+
+    Attributes:
+        model: name on the server.
+        signature: of the model.
+        version: its number; None with no label: the latest.
+        label: of a version, e.g. "stable", as the server's model.config has it.
+        timeout: seconds for a request.
+    """
+
+    model: str
+    signature: str = "serving_default"
+    version: int | None = None
+    label: str | None = None
+    timeout: float = 10.0
+
+
+class Client(Protocol):
+    """A way to a server."""
+
+    def request(self, batch: Batch) -> str:
+        """The request in readable form: the JSON that REST sends, or the message of gRPC as text."""
+        ...
+
+    def inputs(self) -> tuple[str, ...] | None:
+        """The inputs of the signature, or None if the server does not tell."""
+        ...
+
+    def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs of the signature; strings are bytes in arrays of objects."""
+        ...
+
+
+def connect(url: str, target: Target) -> Client:
+    """A client of a server; nothing is sent yet.
+
+    Errors of requests are ConnectionError (the server cannot be reached), TimeoutError, and ValueError with the
+    server's own message: no such model, version or signature, or inputs that are not those of the signature.
+
+    Args:
+        url: http://HOST:8501 or https://..., TF Serving's REST port; or grpc://HOST:8500, and grpcs:// with TLS.
+        target: the model.
+
+    Raises:
+        ValueError: another kind of address.
+    """
+    kind, separator, rest = url.rstrip("/").partition("://")
+    if not separator or not rest or kind not in ("http", "https", "grpc", "grpcs"):
+        raise ValueError(f"{url}: http://HOST:PORT or grpc://HOST:PORT is needed (TF Serving: 8501 and 8500)")
+    return _Grpc(url, kind, rest, target) if kind.startswith("grpc") else _Rest(url.rstrip("/"), target)
+
+
+def load(url: str, target: Target, bundle: Bundle, batch_size: int = 32) -> Predictor:
+    """A predictor through a server: the same answers as of the SavedModel that it serves.
+
+    Args:
+        url, target: as of `connect`.
+        bundle: of the model, e.g. `text.bundle.load` of the version folder.
+        batch_size: texts of a request.
+    """
+    return Predictor(bundle, connect(url, target).run, batch_size, raw=True)
+
+
+def inputs_of(texts: Sequence[str], names: Sequence[str] | None) -> Batch:
+    """The inputs of a signature from lines of text.
+
+    Args:
+        texts: each a text; or two, separated by a tab, for a signature that takes two.
+        names: inputs of the signature, None if they are not known: then "text", and "pair" where there is a tab.
+
+    Raises:
+        ValueError: a line has not as many texts as the others or as the signature has inputs, or the signature has
+            other inputs than texts.
+
+    >>> {name: column.tolist() for name, column in inputs_of(["a\\tb"], ("context", "question")).items()}
+    {'question': ['a'], 'context': ['b']}
+    """
+    rows = [[text] if names is not None and len(names) == 1 else text.split("\t") for text in texts]
+    if names is None:
+        names = ("text", "pair")[: len(rows[0])]
+    elif others := sorted({*names} - {*FIRST, *SECOND}):
+        raise ValueError(f"this signature has the inputs {', '.join(sorted(names))}: give JSON for {', '.join(others)}")
+    names = sorted(names, key=(*FIRST, *SECOND).index)
+    for text, row in zip(texts, rows, strict=True):
+        if len(row) != len(names):
+            raise ValueError(f"{text!r}: {len(names)} needed, {' and '.join(names)}, with a tab between two texts")
+    return {name: np.array(column, object) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def inputs_of_json(lines: Sequence[str]) -> Batch:
+    """The inputs of a signature from lines of JSON, each an object with one value for each input.
+
+    Raises:
+        ValueError: a line is no such object, or the lines differ in their inputs or their shapes.
+
+    >>> batch = inputs_of_json(['{"text": "She left.", "marks": [[0, 3]]}'])
+    >>> batch["text"].dtype, batch["marks"].dtype, batch["marks"].shape
+    (dtype('O'), dtype('int32'), (1, 1, 2))
+    """
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{line!r}: not JSON: {error}") from None
+        if not isinstance(row, dict) or row.keys() != (rows[0] if rows else row).keys():
+            raise ValueError(f"{line!r}: a JSON object is needed, with the same keys in each line")
+        rows.append(row)
+    batch = {}
+    for name in rows[0]:
+        try:
+            batch[name] = _array([row[name] for row in rows])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return batch
+
+
+def rows_of(outputs: Batch) -> Iterator[dict[str, Any]]:
+    """The outputs of each text as JSON values."""
+    lists = {name: _plain(array.tolist()) for name, array in outputs.items()}
+    for values in zip(*lists.values(), strict=True):
+        yield dict(zip(lists, values, strict=True))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _array(values: list) -> np.ndarray:
+    """An array of JSON values, in the types of TensorFlow: int32, float32, bool and strings as bytes."""
+    first = values
+    while isinstance(first, list) and first:
+        first = first[0]
+    try:
+        # of strings no array of a fixed width: it would have the longest one's for each
+        array = np.array(values, object if isinstance(first, str) else None)
+    except ValueError:
+        raise ValueError("values of different shapes cannot be in one request") from None
+    if isinstance(first, str):
+        if not all(isinstance(text, str) for text in array.flat):
+            raise ValueError("values of different shapes or types cannot be in one request")
+        flat = np.empty(array.size, object)
+        flat[:] = [text.encode("utf-8", "replace") for text in array.flat]
+        return flat.reshape(array.shape)
+    if array.dtype.kind not in "ifb":
+        raise ValueError("strings, numbers or truth values are needed, all of one type")
+    if array.dtype.kind == "i" and (array != array.astype(np.int32)).any():
+        raise ValueError("a number is too large for 32 bits")
+    return array.astype({"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype))
+
+
+# ------------------------------------------------------------------------------------------------------------- REST
+
+
+class _Rest:
+    """TF Serving's REST interface, https://www.tensorflow.org/tfx/serving/api_rest, in its row format."""
+
+    def __init__(self, url: str, target: Target):
+        self.url, self.target = url, target
+        version = "" if target.version is None else f"/versions/{target.version}"
+        version = version if target.label is None else f"/labels/{target.label}"
+        self.model_url = f"{url}/v1/models/{target.model}{version}"
+
+    def request(self, batch: Batch) -> str:
+        body: dict[str, Any] = {"instances": [*rows_of(batch)]}
+        if self.target.signature != "serving_default":
+            body = {"signature_name": self.target.signature} | body
+        return json.dumps(body, ensure_ascii=False)
+
+    def inputs(self) -> tuple[str, ...] | None:
+        try:
+            signatures = self._send(f"{self.model_url}/metadata", None)["metadata"]["signature_def"]["signature_def"]
+        except (ValueError, KeyError, TypeError):  # other servers have no metadata; a request will say what is wrong
+            return None
+        return _of_signature(self.url, self.target, {name: [*each["inputs"]] for name, each in signatures.items()})
+
+    def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        answer = self._send(f"{self.model_url}:predict", self.request(batch).encode("utf-8", "replace"))
+        try:
+            rows = answer["predictions"]
+            if not isinstance(rows[0], dict):  # of one output the name is left out
+                rows = [{"output": row} for row in rows]
+            return {name: _array([row[name] for row in rows]) for name in rows[0]}
+        except (KeyError, TypeError, IndexError, ValueError):
+            raise ValueError(f"{self.url}: not an answer of TF Serving: {str(answer)[:200]}") from None
+
+    def _send(self, url: str, body: bytes | None) -> Any:
+        message = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(message, timeout=self.target.timeout) as response:
+                content = response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ValueError(f"{url}: {_refusal(error, self.target.model)}") from None
+        except TimeoutError:
+            raise TimeoutError(_late(self.url, self.target)) from None
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, TimeoutError):
+                raise TimeoutError(_late(self.url, self.target)) from None
+            raise ConnectionError(f"{self.url}: cannot be reached: {error.reason}") from None
+        except OSError as error:  # the connection was lost
+            raise ConnectionError(f"{self.url}: cannot be reached: {error}") from None
+        try:
+            return json.loads(content)
+        except ValueError:
+            raise ValueError(f"{url}: not an answer of TF Serving: {content[:200]!r}") from None
+
+
+def _refusal(error: urllib.error.HTTPError, model: str) -> str:
+    """What a server says about a request it refused."""
+    body = error.read().decode("utf-8", "replace")
+    try:
+        reason = json.loads(body)["error"]
+    except (ValueError, KeyError, TypeError):
+        reason = body.strip()[:200] or error.reason
+    missing = f"no model {model!r} (or not this version of it) on this server: " if error.code == 404 else ""
+    return f"{missing}{error.code}: {reason}"
+
+
+def _late(url: str, target: Target) -> str:
+    return f"{url}: no answer within {target.timeout:g} s"
+
+
+def _of_signature(url: str, target: Target, signatures: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    if target.signature not in signatures:
+        names = ", ".join(sorted(name for name in signatures if not name.startswith("__")))
+        raise ValueError(f"{url}: {target.model!r} has no signature {target.signature!r}; it has {names}")
+    return tuple(signatures[target.signature])
+
+
+# ------------------------------------------------------------------------------------------------------------- gRPC
+
+
+class _Grpc:
+    """TF Serving's gRPC interface, tensorflow_serving/apis/prediction_service.proto."""
+
+    def __init__(self, url: str, kind: str, address: str, target: Target):
+        import grpc
+
+        from keras_ctxrep.inference import messages
+
+        self.url, self.target, self.messages = url, target, messages
+        options = [("grpc.max_receive_message_length", -1)]  # without a limit: the vectors of a text are long
+        if kind == "grpcs":
+            channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(), options)
+        else:
+            channel = grpc.insecure_channel(address, options)
+        service = "/tensorflow.serving.PredictionService/"
+
+        def method(name, request, response):
+            return channel.unary_unary(f"{service}{name}", request.SerializeToString, response.FromString)
+
+        self.predict = method("Predict", messages.PredictRequest, messages.PredictResponse)
+        self.metadata = method("GetModelMetadata", messages.MetadataRequest, messages.MetadataResponse)
+
+    def _request(self, batch: Batch):
+        target = self.target
+        return self.messages.predict_request(dict(batch), target.model, target.signature, target.version, target.label)
+
+    def request(self, batch: Batch) -> str:
+        from google.protobuf import text_format
+
+        return text_format.MessageToString(self._request(batch), as_utf8=True).rstrip()
+
+    def inputs(self) -> tuple[str, ...] | None:
+        request = self.messages.MetadataRequest(metadata_field=["signature_def"])
+        self.messages.specify(request.model_spec, self.target.model, self.target.version, self.target.label)
+        try:
+            response = self._send(self.metadata, request)
+        except ValueError:
+            return None
+        content = response.metadata["signature_def"].value
+        signatures = self.messages.Signatures.FromString(content).signature_def
+        return _of_signature(self.url, self.target, {name: [*each.inputs] for name, each in signatures.items()})
+
+    def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        response = self._send(self.predict, self._request(batch))
+        return {name: self.messages.array_of(tensor) for name, tensor in response.outputs.items()}
+
+    def _send(self, method, request):
+        import grpc
+
+        try:
+            return method(request, timeout=self.target.timeout)
+        except grpc.RpcError as error:
+            code, reason = error.code(), error.details()
+        if code == grpc.StatusCode.UNAVAILABLE:
+            raise ConnectionError(f"{self.url}: cannot be reached: {reason}")
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise TimeoutError(_late(self.url, self.target))
+        missing = f"no model {self.target.model!r} (or not this version of it) on this server: "
+        raise ValueError(f"{self.url}: {missing if code == grpc.StatusCode.NOT_FOUND else ''}{code.name}: {reason}")

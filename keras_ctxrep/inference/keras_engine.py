@@ -1,0 +1,56 @@
+"""A Keras model as an engine: the function that a `Predictor` runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_ctxrep.inference.predictor import Predictor, Run
+from keras_ctxrep.layers.transformer import on_this_machine
+from keras_ctxrep.models import heads
+from keras_ctxrep.saving import load
+
+
+def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
+    """A `Predictor` that runs a model folder with Keras.
+
+    Raises:
+        ValueError: no model folder, or a pretraining model, which has no answers.
+    """
+    model, bundle = load(folder)
+    return Predictor(bundle, runner(model), batch_size)
+
+
+def runner(model: keras.Model) -> Run:
+    """The model as a function from a dict of arrays to a dict of arrays, traced once for all sizes."""
+    signature = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in model.input.items()}
+
+    @tf.function(input_signature=[signature])
+    def traced(inputs):
+        with on_this_machine():
+            return heads.flat(model(inputs, training=False))
+
+    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced({name: batch[name] for name in signature}))
+
+    return run
+
+
+def scorer(model: keras.Model) -> Callable[[dict, dict, dict], dict[str, np.ndarray]]:
+    """A function from inputs, targets and masks to the sum of cross-entropies of each row, float32 (B,), per output."""
+
+    @tf.function(reduce_retracing=True)
+    def run(inputs, targets, masks):
+        logits = model(inputs, training=False)
+        return {
+            name: tf.reduce_sum(
+                keras.losses.sparse_categorical_crossentropy(target, logits[name], from_logits=True)
+                * tf.cast(masks[name], logits[name].dtype),
+                axis=1,
+            )
+            for name, target in targets.items()
+        }
+
+    return lambda *batch: tf.nest.map_structure(lambda tensor: tensor.numpy(), run(*batch))

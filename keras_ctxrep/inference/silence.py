@@ -1,0 +1,31 @@
+"""Standard error silenced while TensorFlow or LiteRT starts."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_redirecting = threading.RLock()  # two threads that redirect at once could leave standard error silent
+
+
+@contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Silences standard error while TensorFlow or LiteRT starts: both log before their log level is read."""
+    with _redirecting:
+        try:
+            stderr = os.dup(2)
+        except OSError:  # closed, as for a daemon
+            yield
+            return
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), 2)
+            try:
+                yield
+            finally:
+                if sys.stderr is not None:
+                    sys.stderr.flush()
+                os.dup2(stderr, 2)
+                os.close(stderr)

@@ -1,0 +1,1 @@
+"""Pictures: scalar mixes, attention, words in context, engines."""

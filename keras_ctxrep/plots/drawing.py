@@ -1,0 +1,57 @@
+"""Figures by matplotlib: colours, fonts for any script, files written whole."""
+
+import importlib.util
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from keras_ctxrep.atomic import atomic_write
+
+# A palette for colour-blind readers: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
+MARKERS = "osD^vPX*"
+DRAWN = (".png", ".svg", ".pdf")
+
+
+def check_drawable(out: str | Path, *others: str) -> None:
+    """Checks the suffix of a picture and that matplotlib is installed, before any computation."""
+    if Path(out).suffix not in DRAWN:
+        raise ValueError(f"{out}: the name must end in {', '.join([*DRAWN, *others])}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ImportError('matplotlib is not installed: pip install "keras_ctxrep[plot]"')
+
+
+@contextmanager
+def drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
+    """A figure to draw on, in fonts that have the letters of `texts`; written at the end with 150 dots per inch."""
+    import matplotlib
+    from matplotlib import font_manager
+    from matplotlib.figure import Figure
+
+    fonts = ["DejaVu Sans"]  # which comes with matplotlib
+    lacking = {char for char in "".join(texts) if not char.isspace()}
+    known = [(fonts[0], font_manager.findfont(fonts[0]))]
+    known += [(font.name, font.fname) for font in font_manager.fontManager.ttflist if "Last Resort" not in font.name]
+    for name, path in known:
+        if not lacking:
+            break
+        font = font_manager.get_font(path)
+        if covered := {char for char in lacking if font.get_char_index(ord(char))}:
+            lacking -= covered
+            fonts.append(name)
+    if lacking:
+        page = "; install one, or look at it as .html in a browser"
+        warnings.warn(
+            f"{out}: no installed font has the characters {''.join(sorted(lacking)[:10])}{page}", stacklevel=4
+        )
+    with (
+        matplotlib.rc_context({"font.family": [*dict.fromkeys(fonts)], "text.parse_math": False}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        figure = Figure(layout="constrained")
+        yield figure
+        with atomic_write(out) as path:
+            figure.savefig(path, dpi=150, bbox_inches="tight")

@@ -1,0 +1,129 @@
+"""Model folders: build, save, load."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import keras
+import tensorflow as tf
+import tokenizers
+
+from keras_ctxrep import __version__, checks, tasks
+from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.models import stack, static
+from keras_ctxrep.models.families import FAMILIES
+from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Reads
+from keras_ctxrep.training import checkpoints
+from keras_ctxrep.training.strategy import is_chief
+
+
+def build(bundle: Bundle) -> keras.Model:
+    """The model a bundle describes, with fresh weights."""
+    family = FAMILIES[bundle.family]
+    config = family.config(**bundle.config)
+    if bundle.task in family.pretraining:
+        return family.pretraining[bundle.task](config, len(bundle.vocab))
+    return finish(family.encoder(config), bundle)
+
+
+def finish(encoder: keras.Model, bundle: Bundle) -> keras.Model:
+    """The task network and the head that a bundle describes, with fresh weights, over an encoder."""
+    if bundle.stack:
+        extra = static.encoder(static.Config(**bundle.extra_embeddings)) if bundle.extra_embeddings else None
+        marks = bundle.reads.marks if bundle.reads.indicate and not bundle.features.indicate else 0
+        encoder = stack.by_name(encoder, **bundle.stack, extra_embeddings=extra, marks=marks)
+    return tasks.get(bundle.task).head(encoder, bundle)
+
+
+def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
+    """Writes a model folder: model.weights.h5 (without the optimizer's state), vocab.txt and bundle.json.
+
+    Of several workers only the first one writes.
+
+    Raises:
+        ValueError: a biLM with `streams`, which a folder does not describe.
+    """
+    if any(getattr(layer, "streams", None) for layer in model.layers):
+        raise ValueError("a biLM with streams: copy_weights(model, build(bundle)), and save that one")
+    if not is_chief(model.distribute_strategy):
+        return
+    with atomic_write(Path(folder) / bundles.WEIGHTS) as path, model.distribute_strategy.scope():
+        keras.Model(model.input, model.output, name=model.name).save_weights(path)  # without the optimizer
+    bundles.save(replace(bundle, versions=versions()), folder)
+    checkpoints.remove(folder)  # of the run that ended with these weights
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that a result depends on."""
+    return {
+        "keras_ctxrep": __version__,
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "tokenizers": tokenizers.__version__,
+    }
+
+
+def load(folder: str | Path) -> tuple[keras.Model, Bundle]:
+    """The model of a folder, with its weights, and its bundle.
+
+    Raises:
+        ValueError: the folder is no model folder, or its files do not belong together.
+    """
+    bundle = bundles.load(folder)
+    path = Path(folder) / bundles.WEIGHTS
+    if bundles.WEIGHTS not in bundle.files:
+        raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it")
+    try:
+        checks.make(FAMILIES[bundle.family].config, bundle.config, "config")
+        if bundle.extra_embeddings:
+            checks.make(static.Config, bundle.extra_embeddings, "extra_embeddings")
+        model = build(bundle)
+    except (TypeError, ValueError, tf.errors.ResourceExhaustedError) as error:
+        raise ValueError(f"{path.with_name(bundles.NAME)}: {_first_line(error)}") from error
+    try:
+        model.load_weights(path)
+    except (ValueError, KeyError, OSError) as error:
+        message = f"{path}: not the weights of the model in {bundles.NAME}: {_first_line(error)}"
+        raise ValueError(message) from error
+    return model, bundle
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def load_encoder(folder: str | Path) -> tuple[keras.Model, Bundle]:
+    """The encoder of a model folder of any task, and the bundle with the task "embed"."""
+    return _encoder_of(*load(folder))
+
+
+def _encoder_of(model: keras.Model, bundle: Bundle) -> tuple[keras.Model, Bundle]:
+    embed = encoder_bundle(model, bundle)
+    encoder = build(embed)
+    copy_weights(model, encoder)
+    return encoder, embed
+
+
+def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
+    """The bundle of a model's encoder alone; without a pooler where the model's head reads none."""
+    family = FAMILIES[bundle.family]
+    config = family.encoder_config(model, bundle.config)
+    vocab = bundle.vocab if family.reads_vocabulary(config) else ()
+    empty: dict = {
+        "labels": (),
+        "reads": Reads(),
+        "head": {},
+        "stack": {},
+        "extra_embeddings": {},
+        "settings": {},
+        "columns": {},
+    }
+    return replace(bundle, task="embed", config=config, vocab=vocab, **empty)
+
+
+def load_served(folder: str | Path) -> tuple[keras.Model, Bundle]:
+    """The model of a folder that can be served: a task model or an encoder itself, a pretraining model's encoder."""
+    model, bundle = load(folder)
+    return (model, bundle) if bundle.task in tasks.SERVED else _encoder_of(model, bundle)

@@ -1,0 +1,1 @@
+"""Training with `model.fit`: schedule, checkpoints, data, devices."""

@@ -1,0 +1,219 @@
+"""Checkpoints of a training run, from which an interrupted run resumes exactly."""
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_ctxrep.atomic import atomic_write
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+CHECKPOINT, STATE = "keras_ctxrep.checkpoint.2", "state.json"
+# what `Checkpoint.write` writes, and the folders that it leaves behind if it is killed
+_WRITTEN = re.compile(r"ctxrep-\d+\.(weights\.h5|random\.npz|best\.npz)|\.(ctxrep-\d+|state\.json)\..*|state\.json")
+
+
+@dataclass(frozen=True)
+class State:
+    """Progress of a run. Replaced as a whole, so that an interrupt never leaves half of an evaluation in it.
+
+    Attributes:
+        step: batches trained on.
+        seconds: time used.
+        history: the evaluations.
+        best, best_loss: weights of the best evaluation, if any, and its loss.
+        stale: evaluations since the best one.
+        epoch_end: the step at which an epoch ended last, including its evaluation if one was due.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    history: tuple[dict, ...] = ()
+    best: list | None = None
+    best_loss: float = np.inf
+    stale: int = 0
+    epoch_end: int = 0
+
+
+class Checkpoint(keras.callbacks.Callback):
+    """Writes weights, optimizer, random states and the run's state at intervals, state.json last.
+
+    Args:
+        progress: of the run, with `trained`, the model, `steps_per_epoch`, `state`, `logs` and `metrics`.
+        folder: the model folder; the checkpoint is a folder in it.
+        identity: of the run; a checkpoint of another one is refused.
+        minutes: time between two checkpoints.
+    """
+
+    def __init__(self, progress: Any, folder: str | Path, identity: str, minutes: float):
+        super().__init__()
+        self.progress, self.identity = progress, identity
+        self.folder, self.seconds = _checkpoint_folder(folder), 60 * minutes
+        self._last = time.monotonic()
+
+    def restore(self) -> None:
+        """Sets model, random states and progress to those of the checkpoint, if there is one."""
+        saved = _saved_state(self.folder)
+        if saved is None:
+            return
+        progress, model = self.progress, self.progress.trained
+        if saved["shapes"] != _shapes(model):
+            raise ValueError(f"{self.folder} holds a checkpoint of another model: remove it, or choose another folder")
+        if saved["identity"] != self.identity:
+            raise ValueError(f"{self.folder} holds a checkpoint of a run with other text or settings: remove it")
+        with model.distribute_strategy.scope():
+            model.load_weights(self.folder / saved["weights"])
+            arrays = _read_arrays(self.folder / saved["random"])
+            variables = _beside_the_weights(model)
+            for variable, value in zip(variables, arrays, strict=False):
+                variable.assign(value)
+        progress.metrics, progress.logs = arrays[len(variables) :], saved["logs"]
+        best = None if saved["best"] is None else _read_arrays(self.folder / saved["best"])
+        best_loss = np.inf if best is None else saved["best_loss"]
+        numbers = {name: saved[name] for name in ("step", "seconds", "stale", "epoch_end")}
+        progress.state = State(best=best, best_loss=best_loss, history=tuple(saved["history"]), **numbers)
+
+    @property
+    def kept(self) -> str:
+        """Where the run can go on from, to be added to the message of an error."""
+        saved = _saved_state(self.folder)
+        return f"; the checkpoint of step {saved['step']} is kept in {self.folder}" if saved else ""
+
+    def on_epoch_end(self, epoch, logs=None):  # called after Progress, whose evaluation belongs to the epoch
+        if time.monotonic() - self._last > self.seconds:
+            self.write()
+
+    def write(self) -> None:
+        """Writes a checkpoint and then removes the one before it."""
+        progress, model, state = self.progress, self.progress.trained, self.progress.state
+        names = {
+            "weights": f"ctxrep-{state.step}.weights.h5",
+            "random": f"ctxrep-{state.step}.random.npz",
+            "best": None,
+        }
+        with atomic_write(self.folder / names["weights"]) as path:
+            model.save_weights(path)
+        midway = state.step % progress.steps_per_epoch and not progress.done
+        means = model.metrics_variables if midway else []
+        with atomic_write(self.folder / names["random"]) as path:
+            np.savez(path, *(np.asarray(variable) for variable in [*_beside_the_weights(model), *means]))
+        if state.best is not None:
+            names["best"] = f"ctxrep-{state.step}.best.npz"
+            with atomic_write(self.folder / names["best"]) as path:
+                np.savez(path, *state.best)
+        saved = names | {name: getattr(state, name) for name in ("step", "seconds", "history", "stale", "epoch_end")}
+        saved |= {
+            "format": CHECKPOINT,
+            "best_loss": float(state.best_loss) if state.best is not None else None,
+            "logs": {name: float(value) for name, value in progress.logs.items()},
+            "shapes": _shapes(model),
+            "identity": self.identity,
+        }
+        with atomic_write(self.folder / STATE) as path:
+            path.write_text(json.dumps(saved))
+        _remove_files(self.folder, {STATE, *names.values()})
+        self._last = time.monotonic()
+
+
+@contextmanager
+def held(folder: str | Path) -> Iterator[None]:
+    """Keeps other processes from training in the same folder, on systems and disks that lock files.
+
+    Raises:
+        ValueError: another process is training in it.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ValueError(f"{folder}: another process is training in it; wait for it, or stop it") from None
+    except OSError:  # a network disk without locks
+        pass
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _checkpoint_folder(folder: str | Path) -> Path:
+    return Path(folder) / "checkpoint"
+
+
+def unfinished(folder: str | Path) -> bool:
+    """Whether a model folder has the checkpoint of a run whose model has not been written."""
+    return (_checkpoint_folder(folder) / STATE).exists()
+
+
+def _saved_state(folder: Path) -> dict | None:
+    """The contents of a checkpoint's state file, or None if there is none.
+
+    Raises:
+        ValueError: the file is not one that `Checkpoint` wrote.
+    """
+    try:
+        saved = json.loads((folder / STATE).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        saved = None
+    if not isinstance(saved, dict) or saved.get("format") != CHECKPOINT:
+        raise ValueError(f"{folder / STATE}: not a checkpoint of this version: move it away, or choose another folder")
+    return saved
+
+
+def remove(folder: str | Path) -> None:
+    """Removes the checkpoint of a run from a model folder, and no file that the run did not write."""
+    checkpoint = _checkpoint_folder(folder)
+    try:
+        if _saved_state(checkpoint) is None:
+            return
+    except (ValueError, NotADirectoryError):
+        return
+    _remove_files(checkpoint, set())
+    if not any(checkpoint.iterdir()):
+        checkpoint.rmdir()
+
+
+def _remove_files(folder: Path, keep: set) -> None:
+    for path in folder.iterdir():
+        if path.name not in keep and _WRITTEN.fullmatch(path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _read_arrays(path: Path) -> list[np.ndarray]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
+
+
+def _beside_the_weights(model: keras.Model) -> list:
+    """The variables that Keras' weight file lacks or changes.
+
+    It lacks the random states of dropout and the sampled softmax, and adds low-rank updates to their kernels.
+    """
+    weights = {id(weight) for weight in model.weights}
+    random = [v for v in model.variables if id(v) not in weights and v.path.endswith("seed_generator_state")]
+    updated = {weight.path.rpartition("/")[0] for weight in model.weights if weight.name.startswith("lora_kernel")}
+    kernels = ("kernel", "lora_kernel_a", "lora_kernel_b")
+    return random + [w for w in model.weights if w.path.rpartition("/")[0] in updated and w.name in kernels]
+
+
+def _shapes(model: keras.Model) -> list:
+    return [[weight.path, list(weight.shape)] for weight in model.trainable_variables]

@@ -1,0 +1,54 @@
+"""The evaluations of a run as files to look at: history.csv, and history.png where Matplotlib is installed."""
+
+import csv
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from keras_ctxrep.atomic import atomic_write
+
+TABLE, PICTURE = "history.csv", "history.png"
+
+
+def write(folder: str | Path, history: Sequence[dict]) -> None:
+    """Writes the evaluations of `train.fit` as a table, a line each, and as curves over the steps.
+
+    Args:
+        folder: of the run.
+        history: {"step", "minutes", "loss", ...} of each evaluation, numbers.
+    """
+    if not history:
+        return
+    columns = list(dict.fromkeys(name for entry in history for name in entry))
+    with atomic_write(Path(folder) / TABLE) as path, open(path, "w", newline="", encoding="utf-8") as file:
+        rows = csv.DictWriter(file, columns)
+        rows.writeheader()
+        rows.writerows(history)
+    if find_spec("matplotlib") is not None:
+        _draw(Path(folder) / PICTURE, history, [name for name in columns if name not in ("step", "minutes")])
+
+
+def _draw(path: Path, history: Sequence[dict], columns: list[str]) -> None:
+    """Losses in one panel, each other figure in one of its own; a training figure and its "val_" share a panel."""
+    from matplotlib.figure import Figure
+
+    panels: dict[str, list[str]] = {}
+    for name in columns:
+        title = name.removeprefix("val_").replace("_", " ")
+        panels.setdefault("loss" if title.endswith("loss") else title, []).append(name)
+    figure = Figure(figsize=(6, 2.4 * len(panels)), layout="constrained")
+    rows = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (title, names) in zip(rows, panels.items(), strict=True):
+        for name in names:
+            points = [(entry["step"], entry[name]) for entry in history if name in entry]
+            label = "validation" if name.startswith("val_") else "training"
+            if len(names) > 2:
+                label = name
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=3, linewidth=1.2, label=label)
+        axes.set_title(title, fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+        if len(names) > 1:
+            axes.legend(frameon=False, fontsize=8)
+    rows[-1].set_xlabel("step")
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, dpi=110)

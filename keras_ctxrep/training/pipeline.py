@@ -1,0 +1,386 @@
+"""Examples to a `tf.data.Dataset` of batches: shuffled, bucketed by length, prefetched."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_ctxrep.text.corpus import pieces
+from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures
+from keras_ctxrep.text.pretraining import (
+    WHOLE,
+    BpttSegment,
+    Masked,
+    Masking,
+    Vocabulary,
+    bptt_segments,
+    for_sampling,
+    language_model_batch,
+    pretrainer_batch,
+    stream_batch,
+)
+from keras_ctxrep.text.tokens import words
+from keras_ctxrep.training.strategy import several_workers
+
+LOGITS = 1 << 27  # numbers that a full softmax may give for one batch: half a gigabyte in each direction
+POOL = 64  # batches whose examples are sorted by length together
+# of the machine whose batches are made: number of the first replica on it, replicas on it, replicas in all
+_REPLICAS: ContextVar[tuple[int, int, int]] = ContextVar("_REPLICAS", default=(0, 1, 1))
+
+
+def dataset(
+    examples: Callable[[int], Iterable] | Sequence,
+    collate: Callable[[list, np.random.Generator], Any],
+    batch_size: int,
+    length: Callable[[Any], int] = len,
+    seed: int | None = None,
+    repeat: bool = False,
+    start: int = 0,
+) -> tf.data.Dataset:
+    """Batches bucketed by length, to keep padding small.
+
+    Examples are drawn into a pool of 64 batches, shuffled, sorted by length and cut into batches, whose order is
+    shuffled again. The same seed gives the same batches in the same order, and the nth batch does not depend on whether
+    those before it were collated.
+
+    Args:
+        examples: the examples, or a function from the number of the epoch to them.
+        collate: a list of examples and a random generator -> the input of `model.fit`: nested arrays whose first two
+            axes may vary from batch to batch.
+        batch_size: examples per batch, over all replicas; with `repeat` the incomplete last one of a pool moves to
+            the next, so that all batches have this size.
+        length: of an example, to sort by.
+        seed: shuffle with this seed; None: keep the order of the examples.
+        repeat: endless, epoch after epoch.
+        start: batches left out at the beginning.
+
+    Raises:
+        ValueError: there are no examples, or with `repeat` fewer than a batch in the first epoch.
+
+    >>> data = dataset([[1], [1, 2], [3]], lambda rows, rng: np.array([len(row) for row in rows]), 2)
+    >>> [batch.tolist() for batch in data.as_numpy_iterator()]
+    [[1, 2], [1]]
+    """
+
+    epoch = examples if callable(examples) else lambda number: examples
+    size = tf.data.INFINITE_CARDINALITY if repeat else tf.data.UNKNOWN_CARDINALITY
+    if not repeat and not callable(examples):
+        size = -(-len(examples) // batch_size) - start
+    batches = partial(_batches, epoch, batch_size, length, seed, repeat)
+    return collated(batches, collate, 0 if seed is None else seed, start, size)
+
+
+def examples_of_batch(
+    examples: Callable[[int], Iterable], batch_size: int, length: Callable[[Any], int], seed: int, number: int
+) -> list:
+    """The examples in one batch of the endless `dataset(examples, ..., seed=seed, repeat=True)`.
+
+    >>> sorted(examples_of_batch(lambda epoch: [[1], [2], [3]], 3, len, seed=0, number=5))
+    [[1], [2], [3]]
+    """
+    return next(itertools.islice(_batches(examples, batch_size, length, seed, True), number, None))
+
+
+def _batches(
+    epoch: Callable[[int], Iterable],
+    batch_size: int,
+    length: Callable[[Any], int],
+    seed: int | None,
+    repeat: bool,
+) -> Iterator[list]:
+    """The batches of `dataset`, before they are collated."""
+    pool: list = []
+    for number in itertools.count() if repeat else range(1):
+        rng = None if seed is None else np.random.default_rng((seed, number))
+        count = 0
+        for example in epoch(number):
+            count += 1
+            pool.append(example)
+            if len(pool) == POOL * batch_size:
+                batches, pool = _cut(pool, batch_size, length, rng, False)
+                yield from batches
+        if not count:
+            raise ValueError("no examples to train or evaluate on")
+        if repeat and number == 0 and count < batch_size:  # later epochs may have fewer pairs by chance
+            raise ValueError(f"{count} examples are fewer than one batch of {batch_size}: choose a smaller batch size")
+        batches, pool = _cut(pool, batch_size, length, rng, not repeat)
+        yield from batches
+
+
+def _cut(
+    pool: list, batch_size: int, length: Callable[[Any], int], rng: np.random.Generator | None, last: bool
+) -> tuple[list[list], list]:
+    """The pool's batches, and what is left over unless this is the last pool."""
+    if rng is not None:
+        pool = [pool[i] for i in rng.permutation(len(pool))]
+    full = len(pool) - (0 if last else len(pool) % batch_size)
+    pool, rest = pool[:full], pool[full:]
+    if rng is not None:
+        pool.sort(key=length)
+    batches = [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+    if rng is not None:
+        batches = [batches[i] for i in rng.permutation(len(batches))]
+    return batches, rest
+
+
+def collated(
+    batches: Callable[[], Iterable[list]],
+    collate: Callable[..., Any],
+    seed: int = 0,
+    start: int = 0,
+    cardinality: int = tf.data.INFINITE_CARDINALITY,
+) -> tf.data.Dataset:
+    """Batches of examples, each collated when it is needed.
+
+    Args:
+        batches: gives the batches from the first on, the same ones whenever it is called.
+        collate: as of `dataset`; within `distributed` it is also given the slice of the batch that it shall return.
+        seed: of the generators that `collate` is given, one for each batch.
+        start: batches left out at the beginning, which are not collated.
+        cardinality: number of batches.
+
+    Raises:
+        ValueError: there is no batch.
+
+    >>> data = collated(lambda: [[1], [2, 3]], lambda rows, rng: np.array(rows), start=1, cardinality=1)
+    >>> [batch.tolist() for batch in data.as_numpy_iterator()]
+    [[2, 3]]
+    """
+
+    replica, own, replicas = _REPLICAS.get()
+
+    def arrays(first: int) -> Iterator:
+        for index, batch in enumerate(itertools.islice(batches(), first, None), first):
+            rng = np.random.default_rng((seed, 1, index))
+            if replicas == 1:
+                yield collate(batch, rng)
+                continue
+            rows = len(batch) // replicas
+            part = collate(batch, rng, slice(replica * rows, (replica + own) * rows))
+            for number in range(own):
+                span = slice(number * rows, (number + 1) * rows)
+                yield tf.nest.map_structure(lambda array, span=span: array[span], part)
+
+    def spec(array: np.ndarray) -> tf.TensorSpec:
+        return tf.TensorSpec([None] * min(array.ndim, 2) + list(array.shape[2:]), array.dtype)
+
+    example = next(arrays(0), None)
+    if example is None:
+        raise ValueError("no text to train or evaluate on")
+    signature = tf.nest.map_structure(spec, example)
+    data = tf.data.Dataset.from_generator(lambda: arrays(start), output_signature=signature)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    options.autotune.enabled = False  # there is nothing to tune, and its thread delays the iterator's end by up to 60 s
+    if cardinality >= 0:
+        cardinality *= own
+    if cardinality != tf.data.UNKNOWN_CARDINALITY:
+        data = data.apply(tf.data.experimental.assert_cardinality(cardinality))
+    return data.with_options(options).prefetch(4)
+
+
+def distributed(make: Callable[[], tf.data.Dataset], strategy: tf.distribute.Strategy):
+    """The batches of `make`, of which each of several workers collates its own rows only.
+
+    Left to itself, tf.data lets each worker make whole batches, and takes its rows of them.
+
+    Args:
+        make: gives endless batches by `sentences`, `running_text` or `segments`, of as many rows as all replicas
+            share in equal parts.
+        strategy: of the training.
+
+    Returns: what `fit` takes.
+    """
+    if not several_workers(strategy):
+        return make()
+
+    def local(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        replicas = context.num_replicas_in_sync
+        own = replicas // context.num_input_pipelines
+        token = _REPLICAS.set((context.input_pipeline_id * own, own, replicas))
+        try:
+            return make()
+        finally:
+            _REPLICAS.reset(token)
+
+    return strategy.distribute_datasets_from_function(local)
+
+
+# -------------------------------------------------------------------------------------------------- a biLM's text
+
+
+def sentences(
+    features: CharacterFeatures | WordFeatures,
+    vocabulary: Vocabulary,
+    documents: Callable[[int], Iterable[list[str]]],
+    batch_size: int,
+    sampled: bool = False,
+    seed: int = 0,
+    start: int = 0,
+) -> tf.data.Dataset:
+    """Endless batches of whole sentences, to train `elmo.language_model` on.
+
+    Args:
+        features: text to ids.
+        vocabulary: words that are predicted.
+        documents: a function from the number of the epoch to documents, lists of sentences; they are read
+            lazily, so that the text may be of any size.
+        batch_size: sentences per batch.
+        sampled: for a model with `samples`.
+        seed: of their order.
+        start: batches left out at the beginning.
+    """
+
+    def epoch(number: int) -> Iterator[Row]:
+        return (row for document in documents(number) for row in features.encode(document) if len(row))
+
+    def collate(rows, rng, part=WHOLE):
+        batch = language_model_batch(features, vocabulary, rows, part)
+        return for_sampling(*batch) if sampled else batch
+
+    return dataset(epoch, collate, batch_size, seed=seed, repeat=True, start=start)
+
+
+def running_text(
+    features: CharacterFeatures | WordFeatures,
+    vocabulary: Vocabulary,
+    documents: Callable[[int], Iterable[list[str]]],
+    streams: int,
+    steps: int,
+    sampled: bool = False,
+    start: int = 0,
+    epochs: int | None = None,
+) -> tf.data.Dataset:
+    """Batches of running text in the order of the documents, to train `elmo.language_model(..., streams=streams)` on.
+
+    Args:
+        features, vocabulary, documents, sampled, start: as of `sentences`; nothing is cut.
+        streams: rows of a batch, over all replicas; row k continues row k of the previous batch.
+        steps: words per row, 20 in the published model.
+        epochs: passes over the text, to its last word; None: endless.
+
+    >>> vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", "a", "b"])
+    >>> data = running_text(CharacterFeatures(), vocabulary, lambda epoch: [["a b b"]], streams=2, steps=3)
+    >>> for inputs, targets, weights in data.take(2).as_numpy_iterator():
+    ...     print(targets["forward_logits"][0].tolist())
+    [3, 4, 4]
+    [1, 3, 4]
+    """
+
+    def text() -> Iterator[list[str]]:
+        for number in itertools.count() if epochs is None else range(epochs):
+            words = False
+            for document in documents(number):
+                words = words or any(map(_split, document))
+                yield document
+            if not words:
+                raise ValueError("no text to train or evaluate on")
+
+    def batches() -> Iterator[list[BpttSegment]]:
+        return bptt_segments_of_text(text(), streams, steps)
+
+    def collate(batch, rng, part=WHOLE):
+        batch = stream_batch(features, vocabulary, batch, part)
+        return for_sampling(*batch) if sampled else batch
+
+    count = tf.data.INFINITE_CARDINALITY if epochs is None else sum(1 for _ in batches()) - start
+    return collated(batches, collate, start=start, cardinality=count)
+
+
+def bptt_segments_of_text(documents: Iterable[list[str]], streams: int, steps: int) -> Iterator[list[BpttSegment]]:
+    """The BPTT segments (`bptt_segments`) of raw text, of which a stream takes up to 100 sentences at a time.
+
+    >>> [segment.words for segment in next(bptt_segments_of_text([["a b"], ["c"]], streams=2, steps=2))]
+    [['<S>', 'a'], ['<S>', 'c']]
+    """
+
+    return bptt_segments((filter(None, map(_split, document)) for document in pieces(documents)), streams, steps)
+
+
+def whole_sentences(
+    features: CharacterFeatures | WordFeatures,
+    vocabulary: Vocabulary,
+    documents: Iterable[list[str]],
+    batch_size: int,
+) -> tf.data.Dataset:
+    """One pass over sentences, uncut, to evaluate `elmo.language_model` by its full softmax."""
+    texts = (sentence for document in documents for sentence in document)
+    batches = list(bucketed_by_length(texts, batch_size, len(vocabulary)))
+
+    def collate(batch, rng):
+        return language_model_batch(features, vocabulary, [row for _, row in batch])
+
+    return collated(lambda: batches, collate, cardinality=len(batches))
+
+
+def bucketed_by_length(sentences: Iterable[str], batch_size: int, logits: int = 1) -> Iterator[list[tuple[int, Row]]]:
+    """Batches of (number of the sentence, its words), uncut, bucketed by length; those of long sentences are smaller.
+
+    64 batches are sorted together; sentences without a word are left out.
+
+    Args:
+        sentences: any text.
+        batch_size: sentences per batch, at most.
+        logits: numbers computed for each word: a batch is made smaller to stay within half a gigabyte of them.
+
+    >>> [[number for number, _ in batch] for batch in bucketed_by_length(["one two", "", "three", "four"], 2, 100)]
+    [[2, 3], [0]]
+    """
+    room = min(40 * batch_size, LOGITS // logits)
+    rows = (Row(_split(sentence)) for sentence in sentences)
+    numbered = ((number, row) for number, row in enumerate(rows) if len(row))
+    while pool := list(itertools.islice(numbered, POOL * batch_size)):
+        pool.sort(key=lambda pair: len(pair[1]))
+        batch: list[tuple[int, Row]] = []
+        for number, row in pool:
+            if len(batch) == batch_size or (batch and len(row) * (len(batch) + 1) > room):
+                yield batch
+                batch = []
+            batch.append((number, row))
+        yield batch
+
+
+def _split(sentence: str | Sequence[str]) -> list[str]:
+    return [word.text for word in words(sentence)] if isinstance(sentence, str) else [*sentence]
+
+
+# --------------------------------------------------------------------------------------------------- BERT's text
+
+
+def segments(
+    features: WordPieceFeatures,
+    examples: Callable[[int], Iterable[tuple[Row, bool] | Masked]] | Sequence[Masked],
+    batch_size: int,
+    masking: Masking | None = None,
+    next_sentence: bool = True,
+    seed: int | None = None,
+    start: int = 0,
+) -> tf.data.Dataset:
+    """Batches of segment pairs, to train or evaluate `bert.pretrainer` on.
+
+    Args:
+        features: gives padding.
+        examples: pairs that are masked already, or with `masking` pairs that get new masks in every pass; or a
+            function from the number of the epoch to them.
+        batch_size: pairs per batch.
+        masking: of pairs that are not masked yet.
+        next_sentence: whether the model predicts it.
+        seed: endless batches, shuffled with this seed; None: one pass in the order of the examples.
+        start: batches left out at the beginning.
+    """
+
+    def collate(pairs, rng, part=WHOLE):
+        masked = pairs if masking is None else [masking(pair, rng) for pair in pairs]
+        inputs, targets, weights = pretrainer_batch(features, masked, part)
+        if not next_sentence:
+            del targets["nsp_logits"], weights["nsp_logits"]
+        return inputs, targets, weights
+
+    def length(example) -> int:
+        return len(example[0])  # tokens, in both cases
+
+    return dataset(examples, collate, batch_size, length, seed, repeat=seed is not None, start=start)

@@ -1,0 +1,241 @@
+"""A run as Keras callbacks: learning rate, steps, evaluations, the best weights, progress bar, TensorBoard."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from keras_ctxrep.layers import ScalarMix
+from keras_ctxrep.options import Fit
+from keras_ctxrep.training import history
+from keras_ctxrep.training.checkpoints import State
+from keras_ctxrep.training.strategy import is_chief
+
+HALF_MINUTE = 30.0
+# completed fraction of the run, fraction of the warm-up -> factor of the peak. The inverse square root is that of
+# Vaswani et al. 2017, eq. 3, https://arxiv.org/abs/1706.03762
+DECAYS: dict[str, Callable[[float, float], float]] = {
+    "linear": lambda fraction, warmup: (1 - fraction) / (1 - warmup),
+    "cosine": lambda fraction, warmup: (1 + math.cos(math.pi * (fraction - warmup) / (1 - warmup))) / 2,
+    "inverse_sqrt": lambda fraction, warmup: math.sqrt(max(warmup, 1e-3) / fraction),
+    "none": lambda fraction, warmup: 1.0,
+}
+
+
+class Progress(keras.callbacks.Callback):
+    """Sets the learning rate, counts the steps, ends the run, validates, keeps the best weights, shows a progress bar.
+
+    Epochs begin at the multiples of `steps_per_epoch`, whether the run was interrupted or not.
+    """
+
+    def __init__(self, model, settings: Fit, peak: float | None, report):
+        super().__init__()
+        self.trained, self.settings, self.peak, self.report = model, settings, peak, report
+        self.validation: Any = None  # a function to the metrics and the value to minimise, with `minimised`
+        self.sources: Callable[[int], Sequence[str]] | None = None
+        self.state = State()
+        self.logs: dict = {}  # means over the epoch so far
+        self.metrics: list = []  # the state of these means, of an epoch that was interrupted
+        self._begun = (0, 0)  # the optimizer's iterations and the run's step when the last batch began
+        self._tokens = [0.0, 0.0]  # tokens read, and seconds of training, since the last evaluation
+        self._resumed: float | None = None  # when the last step ended, or training went on
+        steps = settings.steps
+        self.evaluations = settings.evaluations or 1  # None: at the end alone
+        self.steps_per_epoch = 20 if steps is None else max(1, min(20, int(steps // self.evaluations)))
+        self._figures: dict = {}  # of an evaluation within the epoch, for TensorBoard
+        self._told = 0.0  # when the last line about the progress was written
+
+    @property
+    def fraction(self) -> float:
+        """Completed fraction of the run."""
+        steps, minutes = self.settings.steps, self.settings.minutes
+        return self.state.step / steps if steps else self.state.seconds / (60 * (minutes or 1))
+
+    @property
+    def done(self) -> bool:
+        patience = self.settings.patience
+        return self.fraction >= 1 or (patience is not None and self.state.stale >= patience)
+
+    @property
+    def due(self) -> bool:
+        """Whether an evaluation is due."""
+        return self.done or len(self.state.history) + 1 <= self.fraction * self.evaluations
+
+    @property
+    def evaluation_missing(self) -> bool:
+        """Whether an epoch, or the steps until an evaluation, have ended without it."""
+        ended = self.state.step % self.steps_per_epoch == 0 or (self.settings.steps is not None and self.due)
+        return (ended or self.done) and self.state.step != self.state.epoch_end
+
+    def rate(self) -> float:
+        """The learning rate now: linear warm-up, then the chosen decay."""
+        assert self.peak is not None
+        fraction, warmup = max(self.fraction, 1e-3), self.settings.warmup
+        scale = fraction / warmup if fraction < warmup else DECAYS[self.settings.decay](fraction, warmup)
+        return self.peak * max(scale, 1e-3)
+
+    def start(self) -> None:
+        """Starts the clock and shows the bar."""
+        self._told = time.monotonic()
+        self._since = self._told - self.state.seconds
+        steps, minutes = self.settings.steps, self.settings.minutes
+        unit: dict[str, Any] = {"total": steps, "initial": self.state.step, "unit": " steps"}
+        if minutes:
+            unit = {
+                "total": round(60 * minutes),
+                "bar_format": "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} s{postfix}",
+            }
+        hidden = None if is_chief(self.trained.distribute_strategy) else True
+        self._bar = tqdm(desc="training", file=sys.stderr, leave=False, disable=hidden, mininterval=0.5, **unit)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        for variable, value in zip(self.trained.metrics_variables, self.metrics, strict=bool(self.metrics)):
+            variable.assign(value)
+        self.metrics = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._resumed is not None and self.state.step == self.state.epoch_end:
+            self._resumed = time.monotonic()  # an evaluation does not count
+        if self.peak is not None:
+            self.trained.optimizer.learning_rate = self.rate()
+        self._begun = int(self.trained.optimizer.iterations.numpy()), self.state.step
+
+    def on_train_batch_end(self, batch, logs):
+        seconds = time.monotonic() - self._since
+        self._count(logs)
+        self.logs = logs
+        self.state = replace(self.state, step=self.state.step + 1, seconds=seconds)
+        if not np.isfinite(logs["loss"]):
+            raise ValueError(self._no_number(logs["loss"]))
+        self._bar.n = self.state.step if self.settings.steps else min(seconds, self._bar.total)
+        if not self._bar.disable:
+            self._bar.set_postfix(loss=f"{logs['loss']:.3f}", refresh=False)
+            self._bar.update(0)
+        self._tell(logs["loss"])
+        if self.done:
+            self.trained.stop_training = True
+        elif self.evaluation_missing and self.state.step % self.steps_per_epoch:  # else at the end of the epoch
+            self._figures = dict(logs)
+            self.end_epoch(self._figures)
+
+    def _tell(self, loss: float) -> None:
+        """Without a progress bar, a line every half minute."""
+        now = time.monotonic()
+        if not self._bar.disable or not is_chief(self.trained.distribute_strategy) or now - self._told < HALF_MINUTE:
+            return
+        self._told, seconds = now, now - self._since
+        left = seconds / max(self.fraction, 1e-9) - seconds
+        of = f" of {self.settings.steps}" if self.settings.steps else ""
+        text = f"step {self.state.step}{of}, loss {loss:.3f}, {seconds / 60:.1f} min, at most {left / 60:.1f} more"
+        print(text, file=sys.stderr, flush=True)
+
+    def _no_number(self, loss: float) -> str:
+        step, rate = self.state.step, self.peak or float(self.trained.optimizer.learning_rate.numpy())
+        message = f"step {step}: the loss became {loss}; try a learning rate below {rate:.3g}"
+        sources = [*dict.fromkeys(filter(None, self.sources(step - 1)))] if self.sources else []
+        if sources:
+            rest = f", and {len(sources) - 10} more" if len(sources) > 10 else ""
+            message += f"; its batch is from {', '.join(sources[:10])}{rest}"
+        return message
+
+    def _count(self, logs: dict) -> None:
+        """Takes the number of tokens out of the logs of a step."""
+        now, tokens = time.monotonic(), float(logs.pop("tokens", 0))
+        if self._resumed is not None:  # the first step is traced, and does not count
+            self._tokens[0] += tokens * self.trained.distribute_strategy.num_replicas_in_sync
+            self._tokens[1] += now - self._resumed
+        self._resumed = now
+
+    def on_epoch_end(self, epoch, logs):
+        logs.pop("tokens", None)
+        logs.update({name: value for name, value in self._figures.items() if name not in logs})
+        self._figures = {}
+        if self.state.step != self.state.epoch_end:  # else it has been evaluated
+            self.end_epoch(logs)
+
+    def end_epoch(self, logs: dict) -> None:
+        """Validates if an evaluation is due, and records it.
+
+        Args:
+            logs: means over the epoch; the metrics are added, for TensorBoard.
+        """
+        state = self.state
+        due = self.due
+        if due and self.validation is not None:
+            figures, loss = self.validation()
+            logs.update({f"val_{name}": value for name, value in figures.items()})
+            learned = self.validation.minimised or min(loss, state.best_loss) < 0
+            state = replace(state, stale=state.stale + learned)
+            if loss < state.best_loss:
+                state = replace(state, best=self.trained.get_weights(), best_loss=loss, stale=0)
+        if due:
+            seconds = time.monotonic() - self._since
+            if self._tokens[0]:
+                logs["tokens_per_second"] = self._tokens[0] / self._tokens[1]
+                self._tokens = [0.0, 0.0]
+            entry = {"step": state.step, "minutes": seconds / 60} | {name: float(x) for name, x in logs.items()}
+            state = replace(state, seconds=seconds, history=(*state.history, entry))
+        self.state = replace(state, epoch_end=state.step)
+        if self.done:
+            self.trained.stop_training = True
+        if due and self.settings.folder is not None and is_chief(self.trained.distribute_strategy):
+            history.write(self.settings.folder, state.history)
+        if due and self.report is not None:
+            self._bar.clear()
+            self.report(state.history[-1])
+
+    def interrupted(self) -> None:
+        """Counts the step that had been taken, but not yet counted, at the interrupt."""
+        iterations, step = self._begun
+        if step == self.state.step and int(self.trained.optimizer.iterations.numpy()) > iterations:
+            self.logs = {name: float(value) for name, value in self.trained.get_metrics_result().items()}
+            self.state = replace(self.state, step=step + 1)
+
+    def close(self) -> None:
+        self._bar.close()
+
+    def keep_best(self) -> None:
+        """Sets the weights that validated best."""
+        if self.state.best is not None:
+            self.trained.set_weights(self.state.best)
+        elif self.validation is not None:
+            raise ValueError("no evaluation had a finite loss; try a lower learning rate")
+
+
+def tensorboard(folder: str | Path | None) -> list[keras.callbacks.Callback]:
+    if folder is None:
+        return []
+    try:
+        import tensorboard as _  # noqa: F401
+    except ImportError:
+        raise ValueError("TensorBoard logs need its package: pip install tensorboard") from None
+    return [keras.callbacks.TensorBoard(str(folder)), _MixLogs(Path(folder) / "mix")]
+
+
+class _MixLogs(keras.callbacks.Callback):
+    """The weights of the layers in every scalar mix, in each epoch: a histogram, and a curve for each layer."""
+
+    def __init__(self, folder: Path):
+        super().__init__()
+        self.folder = folder
+
+    def on_train_begin(self, logs=None):
+        self.mixes = [layer for layer in self.model.layers if isinstance(layer, ScalarMix)]
+        self.writer: Any = tf.summary.create_file_writer(str(self.folder)) if self.mixes else None
+
+    def on_epoch_end(self, epoch, logs=None):
+        for layer in self.mixes:
+            weights, gamma = layer.learned()
+            with self.writer.as_default(step=epoch):
+                tf.summary.histogram(f"{layer.name}/weights", weights)
+                tf.summary.scalar(f"{layer.name}/gamma", gamma)
+                for number, weight in enumerate(weights):
+                    tf.summary.scalar(f"{layer.name}/layer_{number}", weight)

@@ -1,0 +1,175 @@
+"""The record of a run, run.json in its model folder: command, arguments, options, files, versions, evaluations."""
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_ctxrep import saving
+from keras_ctxrep.atomic import atomic_write, sha256
+from keras_ctxrep.options import WORDS, Options
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.pretraining import PREPARED
+from keras_ctxrep.training import checkpoints
+
+NAME = "run.json"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A command with its options and arguments.
+
+    Attributes:
+        command: "pretrain", for example.
+        options: of the command.
+        arguments: of the command, by name: numbers, strings, lists of them, and files and folders as `Path`.
+        files: path -> SHA-256 of every file that the arguments and options name, of a model folder or a prepared
+            corpus the files that belong to it.
+    """
+
+    command: str
+    options: Options
+    arguments: Mapping[str, Any]
+    files: Mapping[str, str]
+
+    @classmethod
+    def of(cls, command: str, options: Options, **arguments) -> "RunRecord":
+        """The run, once its files are read and hashed."""
+        paths = dict.fromkeys(_paths([*arguments.values(), *_as_paths(options).values()]))
+        return cls(
+            command, options, arguments, {name: digest for path in paths for name, digest in _hashes(path).items()}
+        )
+
+    @property
+    def identity(self) -> str:
+        """A hash of everything the result depends on; files count by their contents, not their names."""
+
+        def content(value: Any) -> Any:
+            if isinstance(value, Path):
+                return [digest for _, digest in sorted(_known(self.files, value))] or str(value)
+            return [content(part) for part in value] if isinstance(value, list | tuple) else value
+
+        relevant = self.options.plain(neutral=False)
+        options = {name: content(value) for name, value in _as_paths(self.options).items() if name in relevant}
+        arguments = {name: content(value) for name, value in self.arguments.items()}
+        text = json.dumps([self.command, options, arguments], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def save(self, folder: str | Path, history: list[dict], dev: Mapping[str, Any] | None = None) -> None:
+        """Writes run.json, which `options_from_run` reads.
+
+        Args:
+            folder: of the model.
+            history: the evaluations of the run.
+            dev: figures of the finished model on its development set: "examples", how many; the task's metrics, the
+                main one first; "interval", its 95% interval.
+        """
+        record = {
+            "command": self.command,
+            "identity": self.identity,
+            "arguments": {name: _plain(value) for name, value in self.arguments.items()},
+            "options": {name: _plain(value) for name, value in _as_paths(self.options).items()},
+            "seed": getattr(self.options, "seed", None),
+            "files": dict(self.files),
+            "versions": saving.versions(),
+            "history": history,
+        }
+        if dev is not None:
+            record["dev"] = dict(dev)
+        with atomic_write(Path(folder) / NAME) as path:
+            path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def finished(folder: str | Path, identity: str) -> bool:
+    """Whether a model folder is the result of a run."""
+    try:
+        record = json.loads((Path(folder) / NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    written = (Path(folder) / bundles.NAME).exists() and not checkpoints.unfinished(folder)
+    return written and isinstance(record, dict) and record.get("identity") == identity
+
+
+class Recorded(NamedTuple):
+    """What is needed to repeat a run: `recipes.pretrain(**arguments, out=..., **options)` if that was the command."""
+
+    command: str
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+
+
+def options_from_run(path: str | Path) -> Recorded:
+    """Command, arguments and options of a run.json.
+
+    Args:
+        path: the file, or the model folder it is in.
+
+    Raises:
+        ValueError: it cannot be read, or is no run.json.
+
+    Warns:
+        UserWarning: a file of the run is missing or has changed since.
+    """
+    path = Path(path)
+    path = path / NAME if path.is_dir() else path
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        recorded = Recorded(record["command"], dict(record["arguments"]), dict(record["options"]))
+        files = dict(record["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not a readable record of a run: {error}") from None
+    for name, digest in files.items():
+        if not os.path.isfile(name):
+            warnings.warn(f"{name}: is missing; {path} was made with it", stacklevel=2)
+        elif sha256(name) != digest:
+            warnings.warn(f"{name}: has changed since {path} was made with it", stacklevel=2)
+    return recorded
+
+
+def _as_paths(options: Options) -> dict[str, Any]:
+    """The options by name; those that are files or folders as `Path`."""
+    values = {entry.name: (getattr(options, entry.name), str(entry.type)) for entry in fields(options)}
+    return {
+        name: Path(value) if isinstance(value, str) and value != WORDS and "Path" in kind else value
+        for name, (value, kind) in values.items()
+    }
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    if isinstance(value, Path):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _paths(part)
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value; paths become absolute, so that the run can be repeated from another folder."""
+    if isinstance(value, Path):
+        return os.path.abspath(value)
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _hashes(path: Path) -> dict[str, str]:
+    path = Path(os.path.abspath(path))
+    if path.is_file():
+        return {str(path): sha256(path)}
+    for manifest in (path / bundles.NAME, path / PREPARED):
+        if manifest.is_file():
+            listed = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+            return {str(manifest): sha256(manifest)} | {str(path / name): digest for name, digest in listed.items()}
+    return {}
+
+
+def _known(files: Mapping[str, str], path: Path) -> Iterable[tuple[str, str]]:
+    """(name, hash) of a file, or of the files in a folder."""
+    name = os.path.abspath(path)
+    return [
+        (key.removeprefix(name), value)
+        for key, value in files.items()
+        if key == name or Path(name) in Path(key).parents
+    ]

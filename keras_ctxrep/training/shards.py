@@ -1,0 +1,385 @@
+"""Shards of prepared text: made from the units of a corpus, in parallel and resumable, and read again in random order.
+
+A shard is a TFRecord file of `tf.train.Example`s, https://www.tensorflow.org/tutorials/load_data/tfrecord, made of one
+unit of the corpus by one pass over it. Its bytes are a function of the unit, the pass and the options: they depend
+neither on other shards nor on the number of processes. TensorFlow is loaded by the functions that read and write.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import shlex
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_ctxrep.atomic import atomic_write, sha256, temporary_folder
+from keras_ctxrep.text.corpus import pieces
+from keras_ctxrep.text.features import WordPieceFeatures
+from keras_ctxrep.text.pretraining import Masked, Masking, next_sentence_rows, piece_ids
+from keras_ctxrep.text.tokens import WordPiece, words
+
+CYCLE = 16  # shards that are read in turn
+Unit = list[list[str]]  # documents, lists of sentences
+Record = dict[str, list[int] | list[bytes]]
+Examples = Iterator[tuple[Record, Mapping[str, int]]]  # records, and what each adds to the counts
+
+
+# ------------------------------------------------------------------------------------------- examples of both families
+
+
+@dataclass(frozen=True)
+class MaskedPairs:
+    """BERT's examples: pairs of segments, masked anew in each pass over a unit.
+
+    The random segments of negative pairs are of the same unit. The text is split into pieces once for all passes.
+
+    Args:
+        vocab: the pieces.
+        casing: `lowercase`, `strip_accents` and `split_cjk` of `WordPiece`.
+        max_length: maximum number of pieces of a pair, with its markers.
+        whole_words: mask all pieces of a word together.
+        seed: random seed; the generator of a shard depends on it, the pass and the unit.
+
+    Call:
+        number: of the unit.
+        unit: its documents.
+        copies: the passes wanted.
+
+    Returns: the number of each pass, and its examples: records with the fields of `Masked`.
+    """
+
+    vocab: tuple[str, ...]
+    casing: Mapping[str, Any]
+    max_length: int
+    whole_words: bool
+    seed: int
+
+    @cached_property
+    def features(self) -> WordPieceFeatures:
+        return WordPieceFeatures(WordPiece(self.vocab, **self.casing), self.max_length)
+
+    @cached_property
+    def masking(self) -> Masking:
+        return Masking(self.features.wordpiece, whole_words=self.whole_words)
+
+    def __call__(self, number: int, unit: Unit, copies: Sequence[int]) -> Iterator[tuple[int, Examples]]:
+        ids = piece_ids(unit, self.features)
+        for copy in copies:
+            yield copy, self._examples(ids, np.random.default_rng((self.seed, copy, number)))
+
+    def _examples(self, ids: list[list[np.ndarray]], rng: np.random.Generator) -> Examples:
+        for pair in next_sentence_rows(ids, self.features, rng):
+            example = self.masking(pair, rng)
+            yield masked_record(example), {"examples": 1, "pieces": len(example.tokens)}
+
+
+@dataclass(frozen=True)
+class SplitSentences:
+    """A biLM's text: documents of sentences that are split into words; of up to 100 sentences, longer ones are split.
+
+    Call:
+        number: of the unit; the result does not depend on it.
+        unit: its documents.
+        copies: the passes wanted, which are all alike.
+
+    Returns: the number of each pass, and its records with "sentences", the words of each joined by spaces.
+    """
+
+    def __call__(self, number: int, unit: Unit, copies: Sequence[int]) -> Iterator[tuple[int, Examples]]:
+        for copy in copies:
+            yield copy, self._examples(unit)
+
+    def _examples(self, unit: Unit) -> Examples:
+        for document in pieces(unit):
+            split = [sentence for sentence in ([word.text for word in words(text)] for text in document) if sentence]
+            if split:
+                counts = {"documents": 1, "sentences": len(split), "words": sum(map(len, split))}
+                yield sentences_record(split), counts
+
+
+def masked_record(example: Masked) -> Record:
+    """A `Masked` as a record; `masked_example` is the inverse."""
+    return {
+        "tokens": example.tokens,
+        "first": [example.first],
+        "positions": example.positions,
+        "labels": example.labels,
+        "follows": [int(example.follows)],
+    }
+
+
+def masked_example(data: bytes) -> Masked:
+    """The `Masked` of a record."""
+    import tensorflow as tf
+
+    fields = tf.train.Example.FromString(data).features.feature
+    tokens, positions, labels = (list(fields[name].int64_list.value) for name in ("tokens", "positions", "labels"))
+    first, follows = (fields[name].int64_list.value[0] for name in ("first", "follows"))
+    return Masked(tokens, first, positions, labels, bool(follows))
+
+
+def sentences_record(sentences: Iterable[Sequence[str]]) -> Record:
+    """Sentences, each split into words, as a record; `split_sentences` is the inverse."""
+    return {"sentences": [" ".join(sentence).encode() for sentence in sentences]}
+
+
+def split_sentences(data: bytes) -> list[list[str]]:
+    """The words of each sentence of a record."""
+    import tensorflow as tf
+
+    values = tf.train.Example.FromString(data).features.feature["sentences"].bytes_list.value
+    return [sentence.decode().split(" ") for sentence in values]
+
+
+# ---------------------------------------------------------------------------------------------------------- the files
+
+
+def write(path: str | Path, records: Iterable[Record]) -> None:
+    """Writes a TFRecord file, whole or not at all; the same records give the same bytes.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(f"{folder}/a.tfrecord", [sentences_record([["a", "b"], ["c"]])])
+    ...     [split_sentences(record) for record in read(f"{folder}/a.tfrecord")]
+    [[['a', 'b'], ['c']]]
+    """
+    import tensorflow as tf
+
+    def feature(values: list) -> Any:
+        if values and isinstance(values[0], bytes):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+    with atomic_write(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
+        for record in records:
+            features = tf.train.Features(feature={name: feature(values) for name, values in record.items()})
+            writer.write(tf.train.Example(features=features).SerializeToString(deterministic=True))
+
+
+def read(path: str | Path) -> list[bytes]:
+    """The records of a TFRecord file.
+
+    Raises:
+        ValueError: it is damaged, or no such file.
+    """
+    import tensorflow as tf
+
+    if os.path.exists(path) and not os.path.getsize(path):
+        return []
+    try:
+        with tf.device("CPU"):
+            return tf.data.TFRecordDataset(str(path)).batch(1 << 40).get_single_element().numpy().tolist()
+    except tf.errors.OpError as error:
+        raise ValueError(f"{path}: not a file of prepared text; run `ctxrep prepare` again: {error.message}") from None
+
+
+def shuffled(paths: Sequence[str | Path], seed: int, epoch: int, buffer: int) -> Iterator[bytes]:
+    """The records of shards in random order, another in every epoch.
+
+    The shards are shuffled, 16 of them are read in turn, and records are drawn from a buffer.
+
+    Args:
+        paths: the shards.
+        seed: of the order.
+        epoch: number of the epoch.
+        buffer: number of records in it.
+    """
+    rng = random.Random(f"{seed} {epoch}")
+    pool: list[bytes] = []
+    for record in _interleaved(rng.sample([*paths], len(paths))):
+        if len(pool) < buffer:
+            pool.append(record)
+        else:
+            index = int(rng.random() * buffer)
+            yield pool[index]
+            pool[index] = record
+    rng.shuffle(pool)
+    yield from pool
+
+
+def _interleaved(paths: Sequence[str | Path]) -> Iterator[bytes]:
+    rest = (iter(read(path)) for path in paths)
+    current = [records for _, records in zip(range(CYCLE), rest, strict=False)]
+    while current:
+        for index, records in enumerate(current):
+            record = next(records, None)
+            while record is None and (following := next(rest, None)) is not None:
+                current[index] = following
+                record = next(following, None)
+            if record is None:
+                del current[index : index + 1]
+                break  # the others' turns come in the next round
+            yield record
+
+
+# ----------------------------------------------------------------------------------------------------- making of them
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes the shards of a unit that are missing, each with a small file beside it of its counts and its hash.
+
+    Args:
+        folder: of the shards.
+        identity: of all they depend on besides the unit; a shard with another one is made again.
+        copies: passes over a unit, each a shard.
+        examples: a `MaskedPairs` or `SplitSentences`.
+    """
+
+    folder: Path
+    identity: str
+    copies: int
+    examples: Callable[[int, Unit, Sequence[int]], Iterator[tuple[int, Examples]]]
+
+    def __call__(self, number: int, unit: Unit) -> None:
+        for copy, examples in self.examples(number, unit, self.missing(number)):
+            counts: Counter[str] = Counter()
+            name = self.name(number, copy)
+            write(self.folder / name, _counted(examples, counts))
+            record = {"identity": self.identity, "counts": counts, "sha256": sha256(self.folder / name)}
+            with atomic_write(self._record(name)) as path:
+                path.write_text(json.dumps(record))
+
+    def name(self, number: int, copy: int) -> str:
+        """The name of a shard."""
+        return f"train-{number:05}-{copy:02}.tfrecord"
+
+    def missing(self, number: int) -> list[int]:
+        """The passes over a unit whose shards are not there yet."""
+        return [copy for copy in range(self.copies) if self.record(self.name(number, copy)) is None]
+
+    def record(self, name: str) -> dict | None:
+        """Counts and hash of a finished shard."""
+        try:
+            record = json.loads(self._record(name).read_text())
+            whole = record["identity"] == self.identity and record["sha256"] == sha256(self.folder / name)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return record if whole else None
+
+    def _record(self, name: str) -> Path:
+        return (self.folder / name).with_suffix(".json")
+
+
+def _counted(examples: Examples, counts: Counter[str]) -> Iterator[Record]:
+    for record, amounts in examples:
+        counts.update(amounts)
+        yield record
+
+
+def make(maker: Maker, units: Iterable[tuple[int, Unit]], processes: int = 1) -> None:
+    """Makes the shards of units in parallel; a unit per process, and two or three more, are in memory at a time.
+
+    Args:
+        maker: makes the shards of a unit.
+        units: (number, documents) of each.
+        processes: how many; 1: no other process than this one.
+
+    Raises:
+        ValueError: a process was killed, for example because memory was short.
+    """
+    if processes == 1:
+        for number, unit in units:
+            maker(number, unit)
+        return
+    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork
+    running: set[Future] = set()
+    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(maker,)) as pool:
+        try:
+            for number, unit in units:
+                if len(running) > processes:
+                    running = _finished(running)
+                running.add(pool.submit(_made, number, unit))
+            while running:
+                running = _finished(running)
+        except BrokenProcessPool:
+            raise ValueError(
+                "a process that prepares text has ended; is memory short? The same command goes on where it stopped"
+            ) from None
+        finally:
+            for future in running:
+                future.cancel()
+
+
+def _finished(running: set[Future]) -> set[Future]:
+    """Waits for one; those that still run."""
+    done, rest = wait(running, return_when=FIRST_COMPLETED)
+    for future in done:
+        future.result()
+    return rest
+
+
+_maker: Maker | None = None  # of a process of the pool
+
+
+def _begin(maker: Maker) -> None:
+    global _maker
+    _maker = maker
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core for each process
+    parent = multiprocessing.parent_process()
+
+    def end_with_parent() -> None:  # a process of a pool would wait for ever if its parent was killed
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)  # what TensorFlow prints as it is loaded
+    try:
+        import tensorflow  # noqa: F401
+    finally:
+        os.dup2(errors, 2)
+        os.close(errors)
+        os.close(nowhere)
+
+
+def _made(number: int, unit: Unit) -> None:
+    assert _maker is not None
+    _maker(number, unit)
+
+
+def make_with_beam(maker: Maker, units: Iterable[tuple[int, Unit]], runner: str, options: str | None = None) -> None:
+    """Makes the shards of units by an Apache Beam pipeline; the bytes are those of `make`.
+
+    The units are written to files first, which the runner's machines read: the folder must be one that all of them
+    see under the same name. They take as much space as the corpus, and are removed at the end.
+
+    Args:
+        maker, units: as of `make`.
+        runner: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner or another one that Beam knows.
+        options: of the runner, as on a command line: "--flink_master=host:8081 --parallelism=8".
+
+    Raises:
+        ValueError: Beam is not installed, or there is no such runner.
+    """
+    try:
+        import apache_beam as beam  # pyright: ignore[reportMissingImports]
+        from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ValueError(f'runner={runner!r}: needs Apache Beam: pip install "keras_ctxrep[beam]"') from None
+    try:
+        pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={runner}", *shlex.split(options or "")]))
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ValueError(f"runner={runner!r}: Apache Beam cannot run it: {error}") from None
+    with temporary_folder(maker.folder / "units") as folder:
+        numbers = []
+        for number, unit in units:
+            numbers.append(number)
+            (folder / f"{number:05}.json").write_text(json.dumps(unit))
+        with pipeline as root:
+            _ = root | beam.Create(numbers) | beam.Reshuffle() | beam.Map(_made_from_file, maker, folder)
+
+
+def _made_from_file(number: int, maker: Maker, folder: Path) -> None:
+    maker(number, json.loads((folder / f"{number:05}.json").read_text()))

@@ -1,0 +1,280 @@
+"""Published models as model folders: found in the package or the cache, or downloaded, checked and converted.
+
+Only `get` downloads.
+"""
+
+import importlib
+import shutil
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from keras_ctxrep.atomic import sha256, temporary_folder
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import NAME
+from keras_ctxrep.zoo import hub
+from keras_ctxrep.zoo.download import cache_folder, fetch, locked, unpack
+from keras_ctxrep.zoo.entries import PATTERNS, Entry, lookup
+
+if TYPE_CHECKING:
+    import keras
+
+SHIPPED = Path(__file__).with_name("weights")  # NAME/ is the model folder of a model that comes with the package
+_ABSENT = "its weights are missing from this installation of keras_ctxrep: install it again"
+
+# -------------------------------------------------------------------------------------------------------------- use
+
+
+def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
+    """The model folder of an entry in the package or in the cache, or None if it is in neither.
+
+    Args:
+        entry: of the list.
+        cache: its folder (default: the environment variable CTXREP_CACHE, or ~/.cache/keras_ctxrep).
+
+    >>> cached(lookup("elmo_2x2048_256_2048cnn_1xhighway"), "/nowhere") is None
+    True
+    """
+    folder = (SHIPPED if entry.shipped else cache_folder(cache)) / entry.name
+    return folder if (folder / NAME).is_file() else None
+
+
+def find(name: str | Path, cache: str | Path | None = None) -> Path:
+    """The model folder of a path, or of a published model in the package or in the cache.
+
+    Only a model of the Hugging Face Hub is downloaded: its name is an address.
+
+    Args:
+        name: a folder, a name of the list, or hf://OWNER/NAME.
+        cache: see `cached`.
+
+    Raises:
+        ValueError: no such folder and no such name, or the model is not in the cache.
+
+    >>> print(find("."))
+    .
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    if str(name).startswith(hub.PREFIX):
+        return hub.get(str(name), cache, report=warnings.warn)
+    try:
+        entry = lookup(str(name))
+    except ValueError as error:
+        raise ValueError(f"{name}: no such folder; as a published model: {str(error).partition(': ')[2]}") from None
+    folder = cached(entry, cache)
+    if folder is None:
+        raise ValueError(
+            f"{entry.name}: {_ABSENT if entry.shipped else f'not downloaded yet: `ctxrep zoo get {entry.name}`'}"
+        )
+    return folder
+
+
+def get(
+    name: str,
+    source: str | Path | None = None,
+    mirror: str | None = None,
+    cache: str | Path | None = None,
+    report: Callable[[str], None] = print,
+) -> Path:
+    """The model folder of a published model: shipped, from the cache, or downloaded, checked, converted and cached.
+
+    Calling it again resumes an interrupted download and replaces a damaged folder in the cache. If two processes get
+    the same model, the second waits for the first and uses its result.
+
+    Args:
+        name: of the list, or hf://OWNER/NAME, see `hub.get`.
+        source: the published files, already here: a folder, an archive or a weight file. Nothing is downloaded.
+        mirror: URL that replaces scheme and host of the published URLs, "https://host" or "https://host/path".
+        cache: see `cached`.
+        report: called with messages for the user, of one line each.
+
+    Raises:
+        ValueError: no such name; no source for it; files that are not those published, damaged, or of another model.
+        OSError: no network, no such file on the server, or no room on the disk.
+
+    >>> import tempfile
+    >>> from dataclasses import asdict
+    >>> from keras_ctxrep.convert import allennlp
+    >>> from keras_ctxrep.models import elmo
+    >>> from keras_ctxrep.text.bundle import Bundle
+    >>> config = elmo.SIZES["elmo_2x1024_128_2048cnn_1xhighway"]
+    >>> with tempfile.TemporaryDirectory() as tmp:
+    ...     allennlp.write(tmp, elmo.encoder(config), Bundle("elmo", "embed", asdict(config), 128))
+    ...     folder = get("elmo_2x1024_128_2048cnn_1xhighway", source=tmp, cache=tmp, report=lambda line: None)
+    ...     sorted(path.name for path in folder.iterdir())
+    ['bundle.json', 'model.weights.h5', 'source.json']
+    """
+    if name.startswith(hub.PREFIX):
+        if source is not None:
+            raise ValueError(f"{name} is downloaded; for local files: `ctxrep convert {source} --from huggingface`")
+        return hub.get(name, cache, mirror, report)
+    entry = lookup(name)
+    if entry.shipped:
+        if source is not None:
+            raise ValueError(f"{entry.name}: it comes with the package, so {source} is not read")
+        return find(entry.name)
+    folder = cache_folder(cache) / entry.name
+    if cached(entry, cache) is not None:
+        try:
+            bundles.load(folder)
+        except ValueError as error:
+            report(f"{error}; it is made again")
+        else:
+            if source is not None:
+                report(f"{entry.name}: it is cached already, so {source} is not read; to read it delete {folder}")
+            return folder
+    if source is None and not entry.urls:
+        raise ValueError(f"{entry.name}: no source: {entry.note}")
+    downloads = cache_folder(cache) / "downloads" / entry.name
+    with locked(downloads.with_name(f"{downloads.name}.lock"), entry.name, report):
+        if _is_whole(folder):  # another process has made it meanwhile
+            return folder
+        if source is None:
+            for url in [_mirrored(url, mirror) for url in entry.urls]:
+                fetch(url, downloads / _file_name(url))
+        _make(entry, folder, source, downloads, mirror or "", report)
+        shutil.rmtree(downloads, ignore_errors=True)
+    return folder
+
+
+def load(name: str, cache: str | Path | None = None) -> "tuple[keras.Model, bundles.Bundle]":
+    """The model of a published name and its bundle; it is downloaded unless it is in the package or in the cache.
+
+    Args:
+        name, cache: as of `get`.
+
+    Raises:
+        ValueError, OSError: as of `get`.
+    """
+    from keras_ctxrep import saving  # heavy, and not needed before
+
+    return saving.load(get(name, cache=cache))
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        bundles.load(folder)
+    except ValueError:
+        return False
+    return True
+
+
+def _make(
+    entry: Entry, folder: Path, source: str | Path | None, downloads: Path, mirror: str, report: Callable[[str], None]
+) -> None:
+    """Writes the model folder from published files: those of `source`, or else those in `downloads`."""
+    with temporary_folder(folder) as work:
+        verified = False
+        try:
+            files, hashes, verified = _checked(entry, downloads if source is None else Path(source), work)
+            if source is None and entry.sha256 and not verified:  # whoever renames a file evades its hash
+                absent = ", ".join(sorted(set(entry.sha256) - set(hashes))) or f"weights of {entry.format}"
+                raise ValueError(f"{entry.name}: not the published archive: no {absent} in it; try another --mirror")
+            with hub.warnings_reported(report):
+                model, bundle = _read(entry, files)
+        except (ValueError, RuntimeError):
+            if source is None and not verified:  # the downloaded files are unusable
+                shutil.rmtree(downloads, ignore_errors=True)
+            raise
+        if not verified:
+            listed = ", ".join(f"{file} {digest}" for file, digest in sorted(hashes.items()))
+            why = "could not be verified, no SHA-256 of these files is published"
+            why = "not the published files, so not verified" if entry.sha256 else why
+            report(f"{entry.name}: {why}; found: {listed}")
+    origin = entry.as_dict() | {"from": str(source or mirror), "found": hashes, "verified": verified}
+    hub.save(folder, model, bundle, origin)
+
+
+def _file_name(url: str) -> str:
+    return urlsplit(url).path.rsplit("/", 1)[-1]
+
+
+def _mirrored(url: str, mirror: str | None) -> str:
+    if mirror is None:
+        return url
+    if urlsplit(mirror).scheme not in ("http", "https"):
+        raise ValueError(f"{mirror}: a mirror is an address that begins with https:// or http://")
+    return mirror.rstrip("/") + urlsplit(url).path
+
+
+# ----------------------------------------------------------------------------------------------- check and convert
+
+
+def _checked(entry: Entry, source: Path, work: Path) -> tuple[Path, dict[str, str], bool]:
+    """The path for the converter, the hashes of the files, and whether all published hashes match."""
+    if not source.exists():
+        source = source.with_name(f"{source.name}.index")  # a checkpoint is named by the prefix of its files
+        if not source.is_file():
+            raise ValueError(f"{source.with_suffix('')}: no such file or folder")
+    names = [_file_name(url) for url in entry.urls]
+    if source.is_dir() and len(names) == 1 and (source / names[0]).is_file():
+        source = source / names[0]
+    hashes: dict[str, str] = {}
+    if source.is_file() and _format(source) is None:
+        hashes[source.name] = sha256(source)
+        _compare(entry, hashes)
+        unpack(source, work / "files", limit=16 * entry.parameters + (100 << 20))  # with an optimizer's two moments
+        source = work / "files"
+    if source.is_dir() and _format(source) is None:
+        inside = [folder for folder in _shown(source.iterdir()) if folder.name != "__MACOSX" and _format(folder)]
+        if len(inside) != 1:
+            state = f"; in several folders: {', '.join(folder.name for folder in inside)}" if inside else ""
+            wanted = ", ".join(pattern for patterns in PATTERNS.values() for pattern in patterns)
+            raise ValueError(f"{source}: no weights of {entry.name} in it; looked for {wanted}{state}")
+        source = inside[0]
+    form, folder = _format(source) or "", source if source.is_dir() else source.parent
+    if form == entry.format:
+        files = [folder / name for name in {*names, *entry.sha256}]
+        hashes |= {path.name: sha256(path) for path in files if path.is_file()}
+        _compare(entry, hashes)
+    if not hashes:  # at least the weights, for the report
+        files = (
+            [path for pattern in PATTERNS[form] for path in _shown(folder.glob(pattern))]
+            if source.is_dir()
+            else [source]
+        )
+        hashes = {path.name: sha256(path) for path in files}
+    verified = bool(entry.sha256) and form == entry.format and entry.sha256.items() <= hashes.items()
+    return source, hashes, verified
+
+
+def _compare(entry: Entry, hashes: dict[str, str]) -> None:
+    for name, digest in hashes.items():
+        published = entry.sha256.get(name, digest)
+        if digest != published:
+            raise ValueError(
+                f"{entry.name}: {name} is not the published file: SHA-256 {digest}, not {published}; it is damaged or "
+                "has changed: get it again, from elsewhere with --mirror URL"
+            )
+
+
+def _shown(paths: Iterable[Path]) -> list[Path]:
+    """Without hidden ones, such as the ._NAME that macOS writes beside NAME."""
+    return sorted(path for path in paths if not path.name.startswith("."))
+
+
+def _format(path: Path) -> str | None:
+    """The format of a weight file, or of the weights in a folder."""
+    for name, patterns in PATTERNS.items():
+        if any(path.match(pattern) if path.is_file() else _shown(path.glob(pattern)) for pattern in patterns):
+            return name
+    return None
+
+
+def _read(entry: Entry, source: Path):
+    """(model, bundle) of published files; raises if their sizes are not those of the entry."""
+    name = _format(source)
+    read = importlib.import_module(f"keras_ctxrep.convert.{name}").read
+    if name == "google":  # its files do not have the casing
+        model, bundle = read(source, lowercase=entry.lowercase)
+    else:
+        model, bundle = read(source.parent if name == "huggingface" and source.is_file() else source)
+    wanted = {key: value for key, value in entry.config.items() if key != "filters"}
+    sizes = {key: bundle.config.get(key) for key in wanted}
+    if sizes != wanted:
+        shown = "; ".join(f"{key} {sizes[key]}, not {wanted[key]}" for key in wanted if sizes[key] != wanted[key])
+        raise ValueError(f"{source}: not {entry.name}: {shown}")
+    return model, bundle

@@ -1,0 +1,442 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+
+import h5py
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_ctxrep import saving, tasks
+from keras_ctxrep.cli.main import main
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.models import bert
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
+
+COMMANDS = (
+    "prepare",
+    "pretrain",
+    "train",
+    "distill",
+    "score",
+    "embed",
+    "neighbours",
+    "plot",
+    "convert",
+    "zoo",
+    "export",
+    "tflite",
+    "predict",
+    "client",
+    "compare",
+    "demo",
+)
+
+
+def ctxrep(*args, **kwargs):
+    """The command in a process of its own."""
+    return subprocess.run([sys.executable, "-m", "keras_ctxrep.cli", *map(str, args)], capture_output=True, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def tflite(models, tflite_in_process, tmp_path_factory):
+    out = tmp_path_factory.mktemp("cli") / "m.tflite"
+    assert main.main(["tflite", str(models / "bert" / "classifier"), "--out", str(out), "--lengths", "16,32"]) == 0
+    return out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main([name, "--help"])
+    assert stop.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith(f"usage: ctxrep {name}") and "None" not in text
+    if name == "pretrain":
+        assert "(default: 32)" in text and "(default: 8000)" in text
+    if name == "train":
+        for part in (
+            "multilabel any number of labels",
+            "--no-freeze",
+            "text=sentence label=gold",
+            "(default: classify)",
+        ):
+            assert part in text
+
+
+def test_help_is_quick_and_needs_no_tensorflow():
+    code = (
+        "import sys; from keras_ctxrep.cli.main import COMMANDS, parser\n"
+        "for name in (None, *COMMANDS): parser(name)[0].format_help()\n"
+        "print('tensorflow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["fly"],
+        ["pretrain", "elmo"],
+        ["pretrain", "gpt", "--corpus", "a", "--out", "b"],
+        ["pretrain", "elmo", "--corpus", "a", "--out", "b", "--steps", "-3"],
+        ["convert", "a", "--out", "b"],
+        ["convert", "a", "--out", "b", "--from", "allennlp", "--to", "allennlp"],
+        ["convert", "a", "--out", "b", "--from", "word2vec"],
+        ["embed", "a", "--input", "b", "--out", "c.npz", "--batch-size", "0"],
+        ["train", "--data", "a", "--dev", "b", "--encoder", "c", "--out", "d", "--task", "rank"],
+        ["train", "--data", "a", "--dev", "b", "--encoder", "c", "--out", "d", "--columns", "text"],
+        ["train", "--data", "a", "--dev", "b", "--encoder", "c", "--out", "d", "--patience", "0"],
+        ["tflite", "a", "--out", "b.tflite", "--lengths", "8,x"],
+        ["tflite", "a", "--out", "b.tflite", "--quantize", "int3"],
+        ["predict", ".", "--threads", "2"],
+        ["predict", "a.tflite", "--threads", "0"],
+    ],
+)
+def test_wrong_usage_is_exit_2(argv, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main(argv)
+    assert stop.value.code == 2
+    assert "ctxrep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("score {tmp} --data x.tsv", "no bundle.json in it"),
+        ("score {models}/bert/classifier --data {tmp}/missing.tsv", "missing.tsv"),
+        ("score {models}/bert/classifier --data {tmp}/bad.tsv", "bad.tsv:2: 1 fields where the header has 2"),
+        (
+            "score {models}/bert/classifier --data {tmp}/label.tsv",
+            "label.tsv:2: label 'sports' is not one of kitchen, music, weather",
+        ),
+        ("score {models}/elmo/classifier --data {tmp}/pair.tsv", "pair.tsv:2: a pair of texts"),
+        ("score {models}/elmo/classifier --data {tmp}/none.tsv", "none.tsv:3: no label"),
+        ("pretrain bert --corpus {tmp}/latin1.txt --steps 1 --out {tmp}/o", "latin1.txt:2: not UTF-8"),
+        ("pretrain bert --corpus {models}/corpus.txt --steps 1 --out {tmp}/o --size huge", "choose one of bert_2_64_2"),
+        ("predict {tmp}/missing.tflite", "no such file"),
+        ("predict {models}/bert/pretrained", "a pretrainer answers nothing; fine-tune it"),
+        ("embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.txt", "must end in .npz or .hdf5"),
+        (
+            "embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.npz --carry-state",
+            "only a biLM carries a state and reads characters",
+        ),
+        (
+            "embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.npz --cache {tmp}/bad.tsv",
+            "only a biLM carries a state and reads characters",
+        ),
+        ("convert {models}/bert/pretrained --to allennlp --out {tmp}/o", "this format holds a biLM"),
+        ("convert {models} --from allennlp --out {tmp}/o", "one weight file"),
+        ("tflite {models}/bert/classifier --out {tmp}/x.bin", "must end in .tflite"),
+        ("demo --out {models}", "not empty, and no earlier demo"),
+    ],
+)
+def test_failures_are_one_line_and_exit_1(argv, message, models, tmp_path, capsys):
+    (tmp_path / "bad.tsv").write_text("text\tlabel\nonly one\n")
+    (tmp_path / "label.tsv").write_text("text\tlabel\ngoal\tsports\n")
+    (tmp_path / "pair.tsv").write_text("text\tpair\tlabel\na\tb\tmusic\n")
+    (tmp_path / "none.tsv").write_text("text\n\nx\n")
+    (tmp_path / "latin1.txt").write_bytes("fine\ncaf\xe9\n".encode("latin-1"))
+    assert main.main(argv.format(models=models, tmp=tmp_path).split()) == 1
+    printed = capsys.readouterr()
+    assert message in printed.err and printed.err.startswith("ctxrep: ") and printed.err.count("\n") == 1
+    assert "Traceback" not in printed.err
+
+
+def test_an_error_in_a_graph_is_told_with_its_reason():
+    def rows():
+        yield [1.0]
+        raise OSError("text.txt: Input/output error")
+
+    data = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec((1,))).batch(1)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    with pytest.raises(tf.errors.OpError) as error:
+        model.fit(data.map(lambda x: (x, x)), shuffle=False, verbose=0)
+    assert main._message(error.value) == "TensorFlow: UnknownError: OSError: text.txt: Input/output error"
+
+
+def test_predict_survives_every_line(tflite):
+    lines = [
+        b"the violin and the drum",
+        b"",
+        b"   ",
+        b"the " * 2500,
+        "\U0001f469\u200d\U0001f373 soup 😀".encode(),
+        b"\x00\x01\x1b[31m rain \x7f",
+        b"caf\xe9 soup \xff",
+        b"snow\r",
+        b"\xed\xa0\x80 storm",
+    ]
+    process = ctxrep("predict", tflite, input=b"\n".join(lines))
+    assert process.returncode == 0, process.stderr.decode()
+    answers = [json.loads(line) for line in process.stdout.decode().splitlines()]
+    assert len(answers) == len(lines)
+    assert [("error" in answer) for answer in answers] == [False, True, True] + [False] * 6
+    assert answers[0]["label"] == "music" and abs(sum(answers[0]["probabilities"].values()) - 1) < 1e-6
+    assert answers[1] == {"error": "empty line"} and answers[3]["truncated"] is True
+    assert "warning" in answers[6] and "warning" in answers[8] and "warning" not in answers[7]
+    assert process.stderr == b""
+
+
+def test_predict_answers_each_line_at_once(tflite):
+    """Like a conversation: the answer comes before the next line is sent."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "keras_ctxrep.cli", "predict", str(tflite)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    with process:
+        for text, label in (("the violin", "music"), ("the snow storm", "weather")):
+            process.stdin.write(text + "\n")
+            assert json.loads(process.stdout.readline())["label"] == label
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+def test_predict_ends_quietly_when_nobody_reads(tflite, tmp_path):
+    (tmp_path / "many.txt").write_text("snow\n" * 20000)
+    command = f"{sys.executable} -m keras_ctxrep.cli predict {tflite} --input {tmp_path}/many.txt | head -n 1"
+    process = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert json.loads(process.stdout)["label"] == "weather" and process.stderr == ""
+
+
+def test_export_predict_and_compare(models, tflite, tmp_path, capsys):
+    assert main.main(["export", str(models / "bert" / "classifier"), "--out", str(tmp_path / "served")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "served" / "1")
+    process = ctxrep("predict", tmp_path / "served", input=b"the violin\n")
+    assert (
+        json.loads(process.stdout)["label"] == "music" and process.stderr == b""
+    )  # TensorFlow's start-up noise is silenced
+    arguments = [str(models / "bert" / "classifier"), str(tmp_path / "served"), str(tflite)]
+    rows = (models / "test.tsv").read_text(encoding="utf-8").splitlines(keepends=True)[:41]
+    (tmp_path / "test.tsv").write_text("".join(rows), encoding="utf-8")
+    assert main.main(["compare", *arguments, "--data", str(tmp_path / "test.tsv"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["agreement"] for row in rows] == [1, 1, 1]
+    assert main.main(["compare", *arguments, "--data", str(tmp_path / "test.tsv")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (
+        len(lines) == 13
+        and lines[6].startswith("latency, p50 / p95")
+        and lines[-1].startswith("agreement with Keras: the same label")
+    )
+
+
+def test_score(models, capsys):
+    assert main.main(["score", str(models / "bert" / "classifier"), "--data", str(models / "test.tsv"), "--json"]) == 0
+    output = json.loads(capsys.readouterr().out)
+    examples = list(tasks.get("classify").read(models / "test.tsv"))
+    answers = keras_engine.predictor(models / "bert" / "classifier")([example.text for example in examples])
+    right = [answer["label"] == example.label for answer, example in zip(answers, examples, strict=True)]
+    assert output["examples"] == 200 and output["accuracy"] == np.mean(right)
+    for family, key in (("elmo", "perplexity"), ("bert", "mlm_accuracy")):
+        assert main.main(["score", str(models / family / "pretrained"), "--data", str(models / "corpus.txt")]) == 0
+        assert key.replace("_", " ") in capsys.readouterr().out
+
+
+def test_perplexity_is_that_of_the_probabilities(models, tmp_path):
+    """The figure of `score` against a sum over single sentences, without padding or batches."""
+    from keras_ctxrep import recipes
+    from keras_ctxrep.text.pretraining import Vocabulary, language_model_batch
+
+    folder = models / "elmo" / "pretrained"
+    sentences = (models / "corpus.txt").read_text(encoding="utf-8").splitlines()[:15]
+    (tmp_path / "a.txt").write_text("\n".join(sentences), encoding="utf-8")
+    model, bundle = saving.load(folder)
+    total, count = {"forward": 0.0, "backward": 0.0}, 0
+    for row in bundle.features.encode(sentences):
+        inputs, targets, _ = language_model_batch(bundle.features, Vocabulary(bundle.vocab), [row])
+        logits = model(inputs)
+        count += len(row) + 1
+        for direction in total:
+            z = np.asarray(logits[f"{direction}_logits"], np.float64)[0]
+            z -= np.log(np.exp(z).sum(-1, keepdims=True))
+            total[direction] -= z[np.arange(len(z)), targets[f"{direction}_logits"][0]].sum()
+    for batch_size in (1, 7):
+        scores = recipes.score(folder, tmp_path / "a.txt", batch_size)
+        for direction, value in total.items():
+            np.testing.assert_allclose(scores[f"{direction}_perplexity"], np.exp(value / count), rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("always::UserWarning")  # which the command prints
+@pytest.mark.parametrize("family", ["elmo", "bert"])
+def test_embed(family, models, tmp_path, capsys):
+    folder = models / family / "pretrained"
+    sentences = ["the violin is good.", "snow", "the soup, the bread!"]
+    (tmp_path / "in.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    for name, layers in (
+        ("all.npz", "all"),
+        ("all.hdf5", "all"),
+        ("top.npz", "top"),
+        ("mix.npz", "mix"),
+        ("mean.npz", "mean"),
+    ):
+        arguments = ["embed", folder, "--input", tmp_path / "in.txt", "--out", tmp_path / name, "--layers", layers]
+        assert main.main(list(map(str, arguments))) == 0
+        assert ("it has no trained scalar mix" in capsys.readouterr().err) == (layers == "mix")
+    encoder, bundle = saving.load_encoder(folder)
+    arrays = {name: np.load(tmp_path / f"{name}.npz") for name in ("all", "top", "mix", "mean")}
+    assert list(arrays["all"]) == ["0", "1", "2"]
+    with h5py.File(tmp_path / "all.hdf5") as file:
+        for index, sentence in enumerate(sentences):
+            expected = np.stack([layer[0] for layer in encoder(bundle.features([sentence]))["layers"]])
+            if family == "bert":
+                expected = expected[:, 1:-1]
+            actual = {name: array[str(index)] for name, array in arrays.items()}
+            np.testing.assert_allclose(actual["all"], expected, atol=1e-5)
+            np.testing.assert_allclose(file[str(index)], expected, atol=1e-5)
+            np.testing.assert_allclose(actual["top"], expected[-1], atol=1e-5)
+            np.testing.assert_allclose(actual["mix"], expected.mean(0), atol=1e-5)
+            np.testing.assert_allclose(actual["mean"], expected.mean((0, 1)), atol=1e-5)
+
+
+def test_embed_of_words_gives_one_vector_each(models, tmp_path):
+    (tmp_path / "in.txt").write_text("the violin 's bow\nunbelievably snow\n")
+    for family in ("elmo", "bert"):
+        out = tmp_path / f"{family}.npz"
+        assert (
+            main.main(f"embed {models}/{family}/classifier --input {tmp_path}/in.txt --out {out} --words".split()) == 0
+        )
+        assert [np.load(out)[name].shape[1] for name in ("0", "1")] == [4, 2]
+
+
+def test_pretrain_and_train_from_files(models, tmp_path, capsys):
+    lines = (models / "corpus.txt").read_text(encoding="utf-8").splitlines()[:80]
+    (tmp_path / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
+    arguments = f"pretrain elmo --corpus {tmp_path}/corpus.txt --steps 4 --batch-size 8 --out {tmp_path}/lm"
+    assert main.main(arguments.split()) == 0
+    out = capsys.readouterr().out
+    assert "forward perplexity" in out and json.loads((tmp_path / "lm" / "run.json").read_text())["history"]
+    header, *rows = (models / "test.tsv").read_text(encoding="utf-8").splitlines()[:60]
+    (tmp_path / "dev.tsv").write_text("\n".join([header, *rows]), encoding="utf-8")
+    with open(tmp_path / "train.jsonl", "w", encoding="utf-8") as file:
+        for row in rows:
+            text, label = row.split("\t")
+            file.write(json.dumps({"text": text, "label": label}) + "\n")
+    arguments = (
+        f"train --data {tmp_path}/train.jsonl --dev {tmp_path}/dev.tsv --encoder {tmp_path}/lm --out {tmp_path}/c"
+    )
+    assert main.main([*arguments.split(), "--steps", "4", "--freeze"]) == 0
+    assert "accuracy" in capsys.readouterr().out
+    before, after = (saving.load(tmp_path / name)[0].get_layer("forward_0").get_weights() for name in ("lm", "c"))
+    assert all(np.array_equal(first, other) for first, other in zip(before, after, strict=True))  # frozen
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    """A BERT of random weights, and word vectors, which `convert` reads from a text file."""
+    root = tmp_path_factory.mktemp("encoders")
+    config = bert.Config(len(SPECIAL_PIECES) + 4, layers=1, width=16, heads=2, intermediate=16, max_positions=16)
+    bundle = Bundle("bert", "embed", asdict(config), 16, vocab=(*SPECIAL_PIECES, "red", "blue", "fish", "?"))
+    saving.save(root / "bert", saving.build(bundle), bundle)
+    (root / "glove.txt").write_text("red 1 0 0\nblue 0 1 0\nfish 0 0 1\n")
+    argv = ["convert", str(root / "glove.txt"), "--from", "vectors", "--out", str(root / "vectors")]
+    assert main.main(argv) == 0
+    return root
+
+
+def test_convert_of_vectors(encoders):
+    encoder, bundle = saving.load(encoders / "vectors")
+    assert (bundle.family, bundle.task, bundle.vocab[-3:]) == ("static", "embed", ("red", "blue", "fish"))
+    vectors = np.asarray(encoder(bundle.features(["blue fish"]))["sequence"])
+    np.testing.assert_allclose(vectors[0], [[0, 1, 0], [0, 0, 1]])
+
+
+TASKS = {  # rows, columns, metric, a line to answer
+    "classify": ("sentence\tgold\nred fish\tr\nblue fish\tb\n", "text=sentence label=gold", "accuracy", "red"),
+    "pair": ("a\tb\tlabel\nred fish\tred\tr\nred\tblue\tb\n", "text=a pair=b", "accuracy", "red\tblue"),
+    "multilabel": ("1\tred blue\tr,b\n2\tred\tr\n3\tfish\t\n", "text=2 label=3", "micro_f1", "red"),
+    "regress": ("red fish\t1.0\nblue fish\t-1.0\n", "text=1 label=2", "pearson", "red"),
+    "tag": ("red X B-R\nfish X O\n\nblue X B-B\n", "text=1 label=3", "span_f1", "red fish"),
+    "answer": (
+        '{"q": "red ?", "c": "blue red", "answers": [{"text": "red", "start": 5}]}\n' * 2,
+        "question=q context=c",
+        "f1",
+        "red ?\tblue red",
+    ),
+}
+
+
+SLOW = [pytest.param(task, marks=pytest.mark.slow) for task in TASKS if task not in ("regress", "tag")]
+
+
+@pytest.mark.parametrize("task", [*SLOW, "regress", "tag"])
+def test_every_task_from_a_file_to_answers(task, encoders, tmp_path, capsys):
+    rows, columns, metric, line = TASKS[task]
+    data = tmp_path / {"answer": "a.jsonl", "tag": "a.conll"}.get(task, "a.tsv")
+    data.write_text(rows)
+    encoder = encoders / ("bert" if task in ("pair", "answer") else "vectors")
+    network = "" if encoder.name == "bert" else "--stack cnn --units 8"
+    name = "classify" if task == "pair" else task
+    argv = f"train --task {name} --data {data} --dev {data} --encoder {encoder} --out {tmp_path}/m --columns {columns}"
+    rate = "--learning-rate 0.02 --dropout 0 --epochs 40 --batch-size 2 --patience 40"
+    assert main.main([*argv.split(), *network.split(), *rate.split()]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("step ") and metric.replace("_", " ") in out[-1].replace("_", " ")
+    assert out[-1].startswith(f"{tmp_path}/m: ") and f" on {data}: " in out[-1]
+    assert main.main(f"score {tmp_path}/m --data {data} --columns {columns} --json".split()) == 0
+    output = json.loads(capsys.readouterr().out)
+    assert output["metric"] == metric and output[metric] > 0.95 and len(output["interval"]) == 2
+    assert main.main(f"score {tmp_path}/m --data {data} --columns {columns}".split()) == 0
+    assert "95% of resamples: " in capsys.readouterr().out
+    (tmp_path / "lines.txt").write_text(line + "\n")
+    assert main.main(f"predict {tmp_path}/m --input {tmp_path}/lines.txt".split()) == 0
+    answer = json.loads(capsys.readouterr().out)
+    if task == "tag":
+        assert [word["label"] for word in answer["words"]] == ["B-R", "O"] and len(answer["entities"]) == 1
+    elif task == "regress":
+        assert answer["value"] > 0.3
+    else:
+        expected = {"classify": ("label", "r"), "pair": ("label", "b"), "multilabel": ("labels", ["r"])}
+        name, value = expected.get(task, ("answer", "red"))
+        assert answer[name] == value
+
+
+@pytest.mark.slow  # processes that import TensorFlow
+@pytest.mark.parametrize("sent, status", [(signal.SIGINT, 1), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_termination_keep_a_checkpoint(models, tmp_path, sent, status):
+    """An interrupted run writes where it is, and the same command goes on from there."""
+    arguments = f"pretrain elmo --corpus {models}/corpus.txt --out {tmp_path}/lm".split()
+    arguments += ["--batch-size", "8", "--minutes", "10", "--evaluations", "100"]  # the first evaluation comes soon
+    process = subprocess.Popen(
+        [sys.executable, "-m", "keras_ctxrep.cli", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
+    )
+    assert process.stdout.readline().startswith("step ")  # the first evaluation: it trains
+    process.send_signal(sent)
+    _, err = process.communicate(timeout=180)
+    assert process.returncode == status and "Traceback" not in err
+    assert ("interrupted" in err) == (sent == signal.SIGINT)
+    state = json.loads((tmp_path / "lm" / "checkpoint" / "state.json").read_text())
+    assert state["step"] > 0
+    assert sorted(os.listdir(tmp_path / "lm")) == ["checkpoint", "history.csv", "history.png"]
+
+
+def test_names_that_are_no_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CTXREP_CACHE", str(tmp_path))
+    name = "bert_12_768_12/book_corpus_wiki_en_uncased"
+    (tmp_path / "a.tsv").write_text("text\tlabel\n")
+    for command in (["embed", name, "--input", "-"], ["train", "--encoder", name, "--data", "a", "--dev", "a"]):
+        assert main.main([*command, "--out", str(tmp_path / "x.npz")]) == 1
+        assert f"{name}: not downloaded yet: `ctxrep zoo get {name}`" in capsys.readouterr().err
+    assert main.main(["export", "no-such", "--out", str(tmp_path / "x")]) == 1
+    assert "no-such: no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--columns text=a", "--predictions p.jsonl", "--json", "--skip-bad", "--carry-state"])
+def test_sentences_are_scored_without_the_options_of_tasks(flag, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main.main(["score", str(tmp_path), "--data", "a.txt", "--lm", *flag.split()])
+    assert stop.value.code == 2 and f"leave out {flag.split()[0]} with --lm" in capsys.readouterr().err

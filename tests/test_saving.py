@@ -1,0 +1,121 @@
+"""Model folders: a bundle.json that describes no model, and how often the files of a folder are read."""
+
+import json
+import re
+from collections import Counter
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from keras_ctxrep import saving
+from keras_ctxrep.cli.main import main
+from keras_ctxrep.models import bert, elmo, static
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
+
+ELMO = Bundle(
+    "elmo",
+    "classify",
+    asdict(elmo.Config(8, 4, filters=((1, 4),), embedding_dim=3, highways=1, max_characters=6)),
+    8,
+    ("a", "b"),
+    head={"dropout": 0.0},
+    stack={"kind": "lstm", "units": 3},
+)
+BERT = Bundle(
+    "bert", "pretrainer", asdict(bert.Config(9, 1, 8, 2, 16, 12)), 8, vocab=(*SPECIAL_PIECES, "a", "b", "c", "d")
+)
+STATIC = Bundle("static", "embed", asdict(static.Config(2, 4)), 8, vocab=("<UNK>", "a"))
+
+
+def saved(folder, bundle):
+    saving.save(folder, saving.build(bundle), bundle)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("bundle", "keys", "value", "message"),
+    [
+        (ELMO, ("config", "layers"), "2", "config.layers='2': a whole number is needed"),
+        (ELMO, ("config", "layers"), 100_000, "config.layers=100000: at least 1 and at most 256"),
+        (ELMO, ("config", "highways"), 10**9, "config.highways=1000000000: at least 0 and at most 64"),
+        (ELMO, ("config", "filters"), [[1, 10**9]], "config.filters=[[1, 1000000000]]: at least 1"),
+        (ELMO, ("config", "projection"), 9, "config.projection=9, cells=8: no wider"),
+        (ELMO, ("config", "surprise"), 1, "config.surprise: no such key"),
+        (ELMO, ("config",), [1], "config=[1]: an object is needed"),
+        (ELMO, ("config", "activation"), "gelu", "config.activation='gelu': relu or tanh"),
+        (ELMO, ("head", "surprise"), 1, ""),
+        (ELMO, ("head", "dropout"), "much", ""),
+        (ELMO, ("stack", "layers"), 100_000, "layers=100000, units=3: both are at least 1, and at most 100"),
+        (ELMO, ("stack", "units"), "3", ""),
+        (ELMO, ("stack", "kind"), "tree", "task network 'tree': choose one of lstm, gru, cnn"),
+        (ELMO, ("extra_embeddings",), {"words": 2}, "extra_embeddings.width is missing"),
+        (BERT, ("config", "layers"), 10**9, "config.layers=1000000000: at least 1 and at most 256"),
+        (BERT, ("config", "heads"), 3, "config.heads=3 does not divide width=8"),
+        (STATIC, ("config", "width"), None, "config.width=None: a whole number is needed"),
+        (STATIC, ("config", "words"), 10**12, "config.words=1000000000000: at least"),
+    ],
+)
+def test_a_bundle_that_describes_no_model(tmp_path, bundle, keys, value, message):
+    path = saved(tmp_path / "m", bundle) / bundles.NAME
+    content = json.loads(path.read_text())
+    *way, last = keys
+    (content[way[0]] if way else content)[last] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"^{re.escape(f'{path}: {message}')}") as raised:
+        saving.load(tmp_path / "m")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.filterwarnings("ignore:Skipping nested container")
+def test_weights_of_another_size(tmp_path):
+    path = saved(tmp_path / "m", STATIC) / bundles.NAME
+    content = json.loads(path.read_text())
+    content["config"]["width"] = 5
+    path.write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError, match=r"m/model\.weights\.h5: not the weights of the model in bundle\.json: [^\n]+$"
+    ):
+        saving.load(tmp_path / "m")
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """How often each file is hashed."""
+    counts, digest = Counter(), bundles.hashlib.file_digest
+
+    def counted(file, name):
+        counts[file.name] += 1
+        return digest(file, name)
+
+    monkeypatch.setattr(bundles.hashlib, "file_digest", counted)
+    return counts
+
+
+@pytest.mark.parametrize("command", ["predict", "export", "train", "convert"])
+def test_every_file_is_hashed_once(tmp_path, command, hashed, capsys, rng):
+    folder = saved(tmp_path / "m", ELMO)
+    data = tmp_path / "a.tsv"
+    data.write_text("text\tlabel\n" + "a b\ta\nb a\tb\n" * 4)
+    arguments = {
+        "predict": [folder, "--input", data],
+        "export": [folder, "--out", tmp_path / "served"],
+        "train": ["--data", data, "--dev", data, "--encoder", folder, "--out", tmp_path / "out", "--steps", "1"],
+        "convert": [folder, "--to", "allennlp", "--out", tmp_path / "out"],
+    }[command]
+    hashed.clear()
+    assert main.main([command, *map(str, arguments)]) == 0, capsys.readouterr()
+    assert hashed[str(folder / bundles.WEIGHTS)] == 1 and set(hashed.values()) == {1}, hashed
+
+
+def test_the_encoder_of_a_pretraining_model_is_served(tmp_path, hashed):
+    folder = saved(tmp_path / "m", BERT)
+    hashed.clear()
+    encoder, bundle = saving.load_served(folder)
+    assert bundle.task == "embed" and encoder.name == "bert_encoder" and set(hashed.values()) == {1}
+    expected = saving.load(folder)[0].get_layer("layer_0").get_weights()
+    for weight, value in zip(encoder.get_layer("layer_0").get_weights(), expected, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    assert saving.load_served(saved(tmp_path / "c", ELMO))[1].task == "classify"
