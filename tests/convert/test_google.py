@@ -75,7 +75,7 @@ def test_numbers(tmp_path, tiny, rng, activation, parts, slots):
     expected = set().union(*(names[part] for part in parts)) if parts else set()
     expected = expected - {"pooled"} if "mlm" in parts else expected | {"layers", "sequence"}
     assert compared == expected
-    back = dict(weights.arrays(model, google.table(config, parts)))
+    back = dict(weights.arrays(model, google.weight_map(config, parts)))
     assert back.keys() == tensors.keys() and all(back[name].tobytes() == tensors[name].tobytes() for name in back)
     saving.save(tmp_path / "m", model, bundle)
     again, _ = saving.load(tmp_path / "m")
@@ -106,7 +106,7 @@ def test_read_in_blocks(published, tiny, rng, monkeypatch, block):
     monkeypatch.setattr(weights, "BLOCK", block)
     model, bundle = google.read(published)
     expected = variables(published / "bert_model.ckpt")
-    for name, array in weights.arrays(model, google.table(bert.Config(**bundle.config))):
+    for name, array in weights.arrays(model, google.weight_map(bert.Config(**bundle.config))):
         assert array.tobytes() == expected[name].tobytes(), name
 
 
@@ -131,7 +131,7 @@ def test_case_is_told_by_the_vocabulary(tmp_path, published, tiny, pieces, lower
 
 
 def test_the_command(published, tmp_path, capsys):
-    assert main.main(["convert", str(published), "--from", "google", "--out", str(tmp_path / "m")]) == 0
+    assert main(["convert", str(published), "--from", "google", "--out", str(tmp_path / "m")]) == 0
     printed = capsys.readouterr()
     assert "pretrainer: 3 layers of width 12, 4 heads, 23 pieces, positions for 11" in printed.out
     assert "heads: pooled output, masked language model, next sentence\n" in printed.out
@@ -152,7 +152,7 @@ def test_the_toy_checkpoint(tiny, rng):
     assert len(result) == 139 and len(result) == 3 * len(tensors) + 1
     assert bundle.vocab[-1] == "boy"
     config = bert.Config(**bundle.config)
-    back = dict(weights.arrays(model, google.table(config)))
+    back = dict(weights.arrays(model, google.weight_map(config)))
     assert back.keys() == tensors.keys() and all(back[name].tobytes() == tensors[name].tobytes() for name in back)
     options = json.loads((TOY / "bert_config.json").read_text())
     batch = tiny.batch_of(options, rng)
@@ -164,7 +164,7 @@ def test_the_variables_of_a_real_checkpoint():
     """Its index alone is there: 206 names and shapes, none left over on either side."""
     options = google.Options(REAL / "bert_config.json")
     expected = {name: tuple(shape) for name, shape in tf.train.list_variables(str(REAL / "bert_model.ckpt"))}
-    shapes = {tensor.name: tensor.shape for tensor in google.table(google.common.config(options, pooler=True))}
+    shapes = {tensor.name: tensor.shape for tensor in google.weight_map(google.common.config(options, pooler=True))}
     assert len(expected) == 206 and shapes == expected
     with pytest.raises(ValueError, match=r"bert_model\.ckpt: bert/embeddings/word_embeddings can not be read"):
         google.read(REAL)

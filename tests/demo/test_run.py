@@ -139,10 +139,10 @@ def test_each_check_can_fail(figures, change):
 def test_the_status_is_that_of_the_checks(monkeypatch, passed):
     monkeypatch.setattr(run, "run", lambda **options: {"checks": [(True, "a"), (passed, "b")]})
     if passed:
-        assert main.main(["demo"]) == 0
+        assert main(["demo"]) == 0
     else:
         with pytest.raises(SystemExit) as stop:
-            main.main(["demo"])
+            main(["demo"])
         assert stop.value.code == 1
 
 

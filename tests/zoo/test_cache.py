@@ -569,7 +569,7 @@ def test_google_checkpoint(entry, cache, tmp_path):
     folder = tmp_path / "uncased"
     folder.mkdir()
     model = bert.pretrainer(config)
-    names, values = zip(*arrays(model, google.table(config)), strict=True)
+    names, values = zip(*arrays(model, google.weight_map(config)), strict=True)
     tf.raw_ops.SaveV2(
         prefix=str(folder / "bert_model.ckpt"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
     )
@@ -743,7 +743,7 @@ def test_shipped_models_need_no_network_and_no_cache(shipped, cache, capsys):
         file.visititems(lambda name, item: sizes.setdefault(item.dtype, item) if hasattr(item, "dtype") else None)
     assert set(sizes) == {np.dtype("float16")}
     assert (folder / "model.weights.h5").stat().st_size < 12e6
-    assert main.main(["zoo", "show", shipped.name]) == 0
+    assert main(["zoo", "show", shipped.name]) == 0
     shown = capsys.readouterr().out
     assert bundle.card and bundle.card.strip() in shown and "CC BY-SA" in bundle.card and str(folder) in shown
 
@@ -758,7 +758,7 @@ def test_names_where_folders_are_read(tmp_path, capsys):
         ["convert", name, "--to", "huggingface", "--out", str(tmp_path / "converted")],
         ["export", name, "--out", str(tmp_path / "served")],
     ):
-        assert main.main(argv) == 0, capsys.readouterr().err
+        assert main(argv) == 0, capsys.readouterr().err
     assert (tmp_path / "converted" / "model.safetensors").exists()
     assert (tmp_path / "served" / "1" / "assets.extra" / "card.md").exists()
 
@@ -780,25 +780,25 @@ def test_an_installation_without_the_weights(tmp_path, monkeypatch):
 
 def test_command(server, published, entry, cache, capsys):
     serve(server, published)
-    assert main.main(["zoo", "list"]) == 0
+    assert main(["zoo", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(zoo.ENTRIES) + 2 and lines[0].split()[:3] == ["name", "family", "parameters"]
     (line,) = (line for line in lines if line.startswith("bert_12_768_12/scibert_scivocab_uncased "))
     assert "109.9 M" in line
-    assert main.main(["zoo", "show", "bert_12_768_12/book_corpus_wiki_en_cased"]) == 0
+    assert main(["zoo", "show", "bert_12_768_12/book_corpus_wiki_en_cased"]) == 0
     out = capsys.readouterr().out
     assert "bert_config.json f11dfb75" in out and "cased_L-12_H-768_A-12.zip" in out and "108,310,272" in out
     entry()
-    assert main.main(["zoo", "get", "test", "--mirror", server.address]) == 0
+    assert main(["zoo", "get", "test", "--mirror", server.address]) == 0
     printed = capsys.readouterr()
     assert printed.out == f"{cache / NAME}\n" and "could not be verified" in printed.err
-    assert main.main(["zoo", "list", "--json"]) == 0
+    assert main(["zoo", "list", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["name"] == NAME and row["cached"] == str(cache / NAME)
-    assert main.main(["zoo", "show", "test", "--json"]) == 0
+    assert main(["zoo", "show", "test", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == row
     arguments = ["zoo", "get", "test", "--from", str(published), "--cache", str(cache / "other")]
-    assert main.main(arguments) == 0 and (cache / "other" / NAME / "bundle.json").is_file()
+    assert main(arguments) == 0 and (cache / "other" / NAME / "bundle.json").is_file()
 
 
 @pytest.mark.parametrize(
@@ -814,17 +814,17 @@ def test_command(server, published, entry, cache, capsys):
 )
 def test_wrong_usage(argv, capsys):
     with pytest.raises(SystemExit) as stop:
-        main.main(argv)
+        main(argv)
     assert stop.value.code == 2
 
 
 def test_failures_are_one_line(server, entry, cache, capsys):
     for argv in (["show", "nothing"], ["get", "kobert_news_wiki_ko_cased"]):
-        assert main.main(["zoo", *argv]) == 1
+        assert main(["zoo", *argv]) == 1
         err = capsys.readouterr().err
         assert err.startswith("ctxrep: ") and err.count("\n") == 1
     entry()
-    assert main.main(["zoo", "get", "test", "--mirror", server.address]) == 1
+    assert main(["zoo", "get", "test", "--mirror", server.address]) == 1
     assert "404" in capsys.readouterr().err
 
 
