@@ -241,7 +241,7 @@ def write_ours(work: Path) -> dict[str, list[list[int]]]:
         ours = {"masked": "pretrainer", "next": "classify"}.get(task, task)
         labels = {"classify": ("a", "b", "c"), "tag": ("O", "B-X"), "next": ("next", "random")}.get(task, ())
         bundle: Any = Bundle("bert", ours, asdict(config), 64, labels, pieces, **ways[index % len(ways)])
-        model = converter.build(config, ours, len(labels))
+        model = converter.build(bundle)
         for weight in model.weights:
             if "float" in str(weight.dtype):
                 weight.assign(weight + rng.normal(scale=0.1, size=weight.shape))
