@@ -66,7 +66,7 @@ setup(
         "dev": TF + EDGE + CONVERT + HUB + DEMO + PLOT + DATA + SERVING + SERVING_API + DEV,
     },
     package_data={
-        "keras_ctxrep": ["py.typed", "zoo/weights/*/*/*", "demo/data/*", "demo/data/*/*"],
+        "keras_ctxrep": ["py.typed", "zoo/weights/*/*/*", "demo/data/*", "demo/data/*/*", "*/*.html"],
         "keras_ctxrep_export": ["py.typed"],
         "keras_ctxrep_tflite": ["py.typed"],
         "keras_ctxrep_tflite.web": ["*"],

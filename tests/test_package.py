@@ -38,8 +38,10 @@ def test_the_wheel_holds_exactly_three_packages(wheel):
     ):
         expected = {str(path.relative_to(ROOT / source)) for path in (ROOT / source / package).rglob("*.py")}
         expected.add(f"{package}/py.typed")
-        for folder in (ROOT / source / package / "weights", ROOT / source / package / "data"):
-            expected |= {str(path.relative_to(ROOT / source)) for path in folder.rglob("*") if path.is_file()}
+        for folder in ("zoo/weights", "demo/data"):
+            files = (ROOT / source / package / folder).rglob("*")
+            expected |= {str(path.relative_to(ROOT / source)) for path in files if path.is_file()}
+        expected |= {str(path.relative_to(ROOT / source)) for path in (ROOT / source / package).rglob("*.html")}
         if package == "keras_ctxrep_tflite":
             expected |= {f"{package}/web/{path.name}" for path in (ROOT / source / "web").iterdir()}
         assert expected == {name for name in names if name.startswith(f"{package}/")}

@@ -419,7 +419,7 @@ COMMANDS = {
     "demo": Command(
         _demo,
         _demo_flags,
-        "the whole way, in five minutes",
+        "the whole way, in about 7 minutes on two cores",
         "Goes on with the shipped BERT's pretraining for a minute, fine-tunes it and the same network with random\n"
         "weights to tag named entities, shows neighbours in context, exports the tagger as SavedModel and TFLite,\n"
         "predicts without TensorFlow, and writes report.html. Needs no network and no data: the text is Python's\n"

@@ -41,15 +41,6 @@ ADDED = "added_tokens.json"
 MODULES, MODULE_OPTIONS = "modules.json", "sentence_bert_config.json"  # of sentence-transformers
 PROBLEMS = ARCHITECTURES["BertForSequenceClassification"].problems
 FAMILIES = ("bert",)  # that this format holds
-WRITTEN_AS = {  # task -> architectures that hold it, the preferred one first
-    "embed": ("BertModel",),
-    "pretrainer": ("BertForPreTraining", "BertForMaskedLM", "BertModel"),
-    "classify": ("BertForNextSentencePrediction", "BertForSequenceClassification", "BertModel"),
-    "multilabel": ("BertForSequenceClassification", "BertModel"),
-    "regress": ("BertForSequenceClassification", "BertModel"),
-    "tag": ("BertForTokenClassification", "BertModel"),
-    "answer": ("BertForQuestionAnswering", "BertModel"),
-}
 PAIRS = "ctxrep_pairs"  # our own key in config.json: whether a classifier reads pairs of texts
 # files that `write` does not write; those of another model in the folder would be read with this one
 _INDICES = (f"{WEIGHTS}.index.json", f"{PICKLED}.index.json")
@@ -290,10 +281,11 @@ def _architecture_to_write(bundle: Bundle, architecture: str | None) -> str:
     if positions != "learned":
         raise ValueError(f"positions={positions!r}: `transformers`' BERT has learned ones only")
     absent = set() if common.next_sentence(bundle) else {"BertForNextSentencePrediction"}
-    fitting = [name for name in WRITTEN_AS.get(bundle.task, ("BertModel",)) if name not in absent]
+    kinds = {name: kind for name, kind in ARCHITECTURES.items() if name not in absent}
+    fitting = [name for name, kind in kinds.items() if bundle.task in (kind.task, *kind.problems.values())]
     if architecture is None:
         reasons = {
-            f"what the task {bundle.task!r} needs": bundle.task not in WRITTEN_AS,
+            f"what the task {bundle.task!r} needs": not fitting,
             "a task network": bundle.stack,
             "a mix of all layers": bundle.head.get("mix"),
             "a CRF": bundle.head.get("crf"),
@@ -306,7 +298,7 @@ def _architecture_to_write(bundle: Bundle, architecture: str | None) -> str:
         return next(name for name in fitting if pooler or name != "BertForPreTraining")
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture {architecture!r}: one of {', '.join(ARCHITECTURES)}")
-    if architecture not in fitting:
+    if architecture not in (*fitting, "BertModel"):
         classes = f" of {', '.join(bundle.labels[:6])}" if bundle.labels else ""
         raise ValueError(f"architecture {architecture!r}: it does not hold the task {bundle.task!r}{classes}")
     return architecture

@@ -18,7 +18,7 @@ from keras_ctxrep.text.corpus import documents, hold_out, lines, sample, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, vocab_text, words
-from keras_ctxrep.zoo.download import cache_folder
+from keras_ctxrep.zoo.folders import cache_folder
 
 NO_PAIRS = "the held-out text has no pair of segments: one sentence a line, an empty line between documents"
 

@@ -13,7 +13,7 @@ from matplotlib import font_manager
 
 from keras_ctxrep import saving
 from keras_ctxrep.cli.main import main
-from keras_ctxrep.plots import attention
+from keras_ctxrep.plots import attention, mix
 from keras_ctxrep.plots.words import _columns, concordance, neighbours, senses
 from keras_ctxrep.text.tokens import words
 
@@ -49,8 +49,7 @@ def word_vectors(folder, sentence, layer):
 def test_mix_gives_the_weights_of_the_layers(models, tmp_path, capsys):
     folder = models / "elmo" / "classifier"
     model, bundle = saving.load(folder)
-    mix = model.get_layer("scalar_mix")
-    mix.set_weights([np.array([1.0, 0.0, -1.0]), np.array(0.5)])
+    model.get_layer("scalar_mix").set_weights([np.array([1.0, 0.0, -1.0]), np.array(0.5)])
     saving.save(tmp_path / "other", model, bundle)
     trained, other = mix.mix([folder, tmp_path / "other"], tmp_path / "mix.png")
     w, gamma = saving.load(folder)[0].get_layer("scalar_mix").get_weights()
@@ -290,9 +289,9 @@ def test_pictures_need_matplotlib_and_pages_do_not(models, tmp_path):
         "import importlib.util, sys; real = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *a: None if name == 'matplotlib' else real(name, *a)\n"
         "sys.modules['matplotlib'] = None\n"
-        "from keras_ctxrep import cli\n"
-        f"found = [cli.main(['plot', 'attention', {str(models / 'bert' / 'pretrained')!r}, '--text', 'snow', '--out',"
-        f" {str(tmp_path)!r} + name]) for name in ('/a.png', '/a.html')]; print(found)"
+        "from keras_ctxrep.cli.main import main\n"
+        f"statuses = [main(['plot', 'attention', {str(models / 'bert' / 'pretrained')!r}, '--text', 'snow', '--out',"
+        f" {str(tmp_path)!r} + name]) for name in ('/a.png', '/a.html')]; print(statuses)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[1, 0]", done.stderr

@@ -36,7 +36,8 @@ from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.zoo import download, hub
+from keras_ctxrep.zoo import cache as cache_module
+from keras_ctxrep.zoo import download, folders
 from keras_ctxrep.zoo import entries as entries_module
 
 NAME = "elmo_1x8_4_2048cnn_0xhighway/test"
@@ -139,7 +140,7 @@ def entry(monkeypatch):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv(download.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv(folders.CACHE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -226,7 +227,7 @@ def test_download_and_cache(server, published, entry, cache):
     assert left(cache) == MODEL
     (line,) = messages  # nobody has published a hash of it
     assert "could not be verified" in line and sha256(published / FILES[0]) in line
-    origin = json.loads((folder / hub.SOURCE).read_text())
+    origin = json.loads((folder / folders.SOURCE).read_text())
     assert origin["found"] == {name: sha256(published / name) for name in FILES}
     assert not origin["verified"] and origin["licence"] == "unrestricted" and origin["from"] == server.address
     server.close()
@@ -368,7 +369,7 @@ def test_hashes(server, published, entry, cache):
     serve(server, published)
     messages = []
     folder = zoo.get(NAME, mirror=server.address, report=messages.append)
-    assert messages == [] and json.loads((folder / hub.SOURCE).read_text())["verified"]
+    assert messages == [] and json.loads((folder / folders.SOURCE).read_text())["verified"]
 
 
 def test_hashes_of_local_files(published, entry, cache, tmp_path):
@@ -441,7 +442,7 @@ def test_archives(server, published, entry, cache, tmp_path, suffix, inside):
     messages = []
     folder = zoo.get(NAME, mirror=server.address, report=messages.append)
     assert same_weights(folder, published) and left(cache) == MODEL and messages == []
-    assert json.loads((folder / hub.SOURCE).read_text())["found"][archive.name] == sha256(archive)
+    assert json.loads((folder / folders.SOURCE).read_text())["found"][archive.name] == sha256(archive)
 
 
 @pytest.mark.parametrize(
@@ -653,7 +654,7 @@ def test_two_processes_at_once(server, published, entry, cache, monkeypatch):
     """The second waits, and uses what the first has made."""
     entry()
     serve(server, published)
-    second_came, lines, folders, fetch = threading.Event(), [], [], cache.fetch
+    second_came, lines, made, fetch = threading.Event(), [], [], cache_module.fetch
 
     def slow(url, path):
         second_came.wait(20)
@@ -664,19 +665,17 @@ def test_two_processes_at_once(server, published, entry, cache, monkeypatch):
         second_came.set()
 
     def second():
-        folders.append(zoo.get(NAME, mirror=server.address, report=waiting))
+        made.append(zoo.get(NAME, mirror=server.address, report=waiting))
 
-    monkeypatch.setattr(cache, "fetch", slow)
-    first = threading.Thread(
-        target=lambda: folders.append(zoo.get(NAME, mirror=server.address, report=lambda line: None))
-    )
+    monkeypatch.setattr(cache_module, "fetch", slow)
+    first = threading.Thread(target=lambda: made.append(zoo.get(NAME, mirror=server.address, report=lambda line: None)))
     first.start()
     while not server.log and not list(cache.rglob("*.lock")) and first.is_alive():
         time.sleep(0.01)
     time.sleep(0.2)
     second()
     first.join()
-    assert folders == [cache / NAME] * 2 and same_weights(folders[0], published) and left(cache) == MODEL
+    assert made == [cache / NAME] * 2 and same_weights(made[0], published) and left(cache) == MODEL
     assert [path for path, _ in server.log] == [f"/models/{name}" for name in FILES]  # each once
     assert lines == [f"{NAME}: another process is making it; waiting for that one"]
 
@@ -687,14 +686,15 @@ def test_files_of_a_killed_conversion_are_removed_by_the_next(published, entry, 
     code = """
 import os, signal, sys
 from dataclasses import replace
-from keras_ctxrep import train, zoo
+from keras_ctxrep import saving, zoo
+from keras_ctxrep.zoo import entries
 entry = zoo.Entry(sys.argv[1], "allennlp", ("https://publisher.invalid/models/tiny_weights.hdf5",), "x", "https://x")
-zoo.ENTRIES = (entry,)
-save = train.save
+entries.ENTRIES = (entry,)
+save = saving.save
 def killed(*arguments):
     save(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
-train.save = killed
+saving.save = killed
 zoo.get(entry.name, source=sys.argv[2])
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "export", ROOT / "tflite")))}
@@ -769,7 +769,7 @@ def test_a_shipped_model_is_not_read_from_elsewhere(published):
 
 
 def test_an_installation_without_the_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "SHIPPED", tmp_path)
+    monkeypatch.setattr(cache_module, "SHIPPED", tmp_path)
     for use in (zoo.find, zoo.get, zoo.load):
         with pytest.raises(ValueError, match="missing from this installation of keras_ctxrep: install it again"):
             use(SHIPPED[0].name)
