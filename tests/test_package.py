@@ -131,6 +131,8 @@ def test_the_edge_predicts_in_a_bare_environment(python, wheel, tflite_files, mo
     command = [tmp_path / "venv" / "bin" / "ctxrep", "predict", files[0], "--threads", "2"]
     process = subprocess.run(command, input="the violin\n", **options)
     assert json.loads(process.stdout)["label"] == "music" and process.stderr == ""
+    process = subprocess.run([tmp_path / "venv" / "bin" / "ctxrep", "zoo", "list"], **options)
+    assert "bert_4_256_4/books_wiki_en" in process.stdout and process.stderr == ""
     # what needs TensorFlow says in one line what to install
     command = [tmp_path / "venv" / "bin" / "ctxrep", "score", str(models / "elmo" / "classifier"), "--data", "x.tsv"]
     process = subprocess.run(command, **options)
