@@ -111,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # module -> what installs it; else "tf"
-_EXTRAS = {"ai_edge_litert": "edge", "sklearn": "demo", "matplotlib": "plot", "grpc": "serving", "google": "serving"}
+_EXTRAS = {"ai_edge_litert": "edge", "matplotlib": "plot", "grpc": "serving", "google": "serving"}
+_EXTRAS |= dict.fromkeys(("sklearn", "tabulate"), "demo")
 # lines of a TensorFlow error that stand before its reason
 _NO_REASON = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", " ")
 
