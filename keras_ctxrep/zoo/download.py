@@ -19,7 +19,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from keras_ctxrep import __version__
+from keras_ctxrep.version import __version__
 
 TIMEOUT = 60  # seconds without data
 BLOCK = 1 << 20  # bytes read at a time
