@@ -222,8 +222,8 @@ class Token(tuple[str, ...]):
         return token
 
 
-def conll(path: Path) -> FileRows:
-    """The sentences of a CoNLL file, each as {"tokens": a list of `Token`}.
+def conll(path: Path) -> Iterator[tuple[int, Callable[[], list[Token]]]]:
+    """(number of its first line, function that returns its tokens) of each sentence of a CoNLL file.
 
     One word per line; its columns are separated by tabs if the line has any, so that a word may hold a space, else by
     spaces; an empty line between sentences. Lines "-DOCSTART- ..." are skipped, and so are comments: "# ..." whose
@@ -232,7 +232,7 @@ def conll(path: Path) -> FileRows:
     shape = (0, True)  # of the last sentence: the number of columns, and whether tabs separate them
     block: list[tuple[int, bytes]] = []
 
-    def sentence() -> FileRows:
+    def sentence() -> Iterator[tuple[int, Callable[[], list[Token]]]]:
         nonlocal shape
         lines = [(number, fields, (len(fields), b"\t" in raw)) for number, raw in block for fields in [_split(raw)]]
         shape = next((own_shape for _, fields, own_shape in lines if fields[0][:1] != b"#"), shape)
@@ -277,7 +277,7 @@ class Sentence(dict[str, Any]):
         self.tokens = tokens
 
 
-def _tokens(words: list[tuple[int, list[bytes]]]) -> dict[str, list[Token]]:
+def _tokens(words: list[tuple[int, list[bytes]]]) -> list[Token]:
     width = len(words[0][1])
     tokens = []
     for line, fields in words:
@@ -287,7 +287,7 @@ def _tokens(words: list[tuple[int, list[bytes]]]) -> dict[str, list[Token]]:
             tokens.append(Token([decoded(field) for field in fields], line))
         except ValueError as error:
             raise MalformedRow(str(error), line) from None
-    return {"tokens": tokens}
+    return tokens
 
 
 def column(tokens: Sequence[Token], number: int) -> list[str]:
