@@ -14,6 +14,8 @@ from typing import Any
 
 from keras_ctxrep.text.corpus import OPENERS, byte_lines
 
+__all__ = ["FileRows", "Sentence", "Token", "conll", "objects", "skipped_rows", "squad", "suffix", "table"]
+
 # (line number, function that returns the row's values by name or raises a ValueError)
 FileRows = Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]
 
@@ -235,11 +237,11 @@ def conll(path: Path) -> Iterator[tuple[int, Callable[[], list[Token]]]]:
     def sentence() -> Iterator[tuple[int, Callable[[], list[Token]]]]:
         nonlocal shape
         lines = [(number, fields, (len(fields), b"\t" in raw)) for number, raw in block for fields in [_split(raw)]]
-        shape = next((own_shape for _, fields, own_shape in lines if fields[0][:1] != b"#"), shape)
+        shape = next((line_shape for _, fields, line_shape in lines if fields[0][:1] != b"#"), shape)
         words = [
             (number, fields)
-            for number, fields, own_shape in lines
-            if fields[0] != b"-DOCSTART-" and (fields[0] != b"#" or own_shape == shape)
+            for number, fields, line_shape in lines
+            if fields[0] != b"-DOCSTART-" and (fields[0] != b"#" or line_shape == shape)
         ]
         if words:
             yield words[0][0], partial(_tokens, words)
@@ -344,7 +346,7 @@ def squad(path: Path, keys: Sequence[str]) -> FileRows:
         for row in _article(article):
             position = max(position, text.find(json.dumps(row.get("id"), ensure_ascii=False), position, end))
             line, counted = line + text.count("\n", counted, position), position
-            yield line, partial(_given, row)
+            yield line, partial(_question, row)
 
 
 def _article(article: Any) -> Iterator[dict]:
@@ -356,7 +358,7 @@ def _article(article: Any) -> Iterator[dict]:
         yield {"malformed": f'not an article of SQuAD, {{"paragraphs": [{{"context", "qas"}}]}}: {error!r}'}
 
 
-def _given(row: dict) -> dict:
+def _question(row: dict) -> dict:
     if "malformed" in row:
         raise ValueError(row["malformed"])
     return row
