@@ -222,7 +222,7 @@ def _tagging(encoder: Path, data: Data, out: Path, seed: int) -> tuple[dict, lis
         )
         answers[method] = keras_engine.predictor(folder).ask(data["test"])
     answers[METHODS[2]] = [{"words": [{"label": tag} for tag in tags]} for tags in _tags_by_words(data)]
-    metrics = {method: tasks.get("tag").figures(data["test"], answers[method], ()) for method in METHODS}
+    metrics = {method: tasks.get("tag").compute_metrics(data["test"], answers[method], ()) for method in METHODS}
     figures: dict[str, Any] = {"sizes": sizes, "methods": {}, "gains": {}}
     count = sizes["test"]
     for method, metric in metrics.items():
@@ -268,7 +268,7 @@ def _tags_by_words(data: Data) -> list[list[str]]:
     def dev_f1(model: Any) -> float:
         tags = iter(model.predict(vectorizer.transform(windows(data["dev"]))))
         answers = [{"words": [{"label": next(tags)} for _ in example.words]} for example in data["dev"]]
-        return tasks.get("tag").figures(data["dev"], answers, ()).scores["span_f1"]
+        return tasks.get("tag").compute_metrics(data["dev"], answers, ()).scores["span_f1"]
 
     tags = iter(max(models, key=dev_f1).predict(vectorizer.transform(windows(data["test"]))))
     return [[str(next(tags)) for _ in example.words] for example in data["test"]]

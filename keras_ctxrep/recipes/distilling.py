@@ -21,6 +21,7 @@ from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.recipes.finetuning import Job, Survey, check_out, train_job
 from keras_ctxrep.recipes.pretraining import Report
 from keras_ctxrep.recipes.targets import ENCODED, Data, encoded_examples, fitting
+from keras_ctxrep.tasks.task import Distillable
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
@@ -71,7 +72,7 @@ class Distilling(Job):
         check_out(out, {"teacher": teacher})
         self.model, self.teacher = saving.load(teacher)
         self.folder = teacher
-        if self.teacher.task not in tasks.TASKS:
+        if not isinstance(tasks.SERVED.get(self.teacher.task), Distillable):
             raise ValueError(
                 f"{teacher}: its task is {self.teacher.task!r}; a teacher is fine-tuned with `ctxrep train`"
             )
@@ -118,7 +119,7 @@ class Distilling(Job):
         listed: list[str] | None = None if skipped is None else []  # those rows are in `skipped` already
         self.taught = [*_taught(predictor, fitting(self.teacher, self.data, columns, listed))]
         if (path := self.options.unlabelled) is not None:
-            unlabelled = (example for _, example in self.task.read_unlabelled(path, columns, skipped))
+            unlabelled = (example for _, example in self.task.reading.read_unlabelled(path, columns, skipped))
             self.taught += _taught(predictor, unlabelled, answers=True)
             if self.teacher.pairs != (self.task.query(self.taught[-1][0]).pair is not None):
                 raise ValueError(f"{path}: this teacher reads {'pairs of texts' if self.teacher.pairs else 'one text'}")
@@ -219,6 +220,7 @@ def _taught(predictor: Predictor, examples: Iterator, answers: bool = False) -> 
         answers: their labels become the teacher's answers.
     """
     task, bundle = predictor.task, predictor.bundle
+    assert isinstance(task, Distillable)
     with tqdm(desc="teacher", unit=" examples", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
         while part := list(itertools.islice(examples, ENCODED)):
             for example, (rows, outputs) in zip(part, predictor.outputs(part), strict=True):
@@ -247,6 +249,7 @@ def _encoded(bundle: Bundle, taught: Sequence[Taught]) -> Iterator[tuple[Row, An
 def _collate(bundle: Bundle, part: list, rng: np.random.Generator) -> tuple:
     """Inputs, and the targets of `losses.Distillation`."""
     task = tasks.get(bundle.task)
+    assert isinstance(task, Distillable)
     inputs = bundle.features.collate([row for row, *_ in part])
     targets, *weights = task.batch(bundle, [target for _, target, _ in part], inputs)
     length = inputs["mask"].shape[1]

@@ -21,7 +21,7 @@ def read(
 
     Args:
         task: what they are examples of.
-        data: examples, which are returned unchanged; a file, for `Task.read`; or "tfds:NAME" or
+        data: examples, which are returned unchanged; a file, for `Reading.read`; or "tfds:NAME" or
             "tfds:NAME:SPLIT", e.g. "tfds:glue/sst2:validation" or "tfds:conll2003:train[:100]", which must be prepared.
         columns: names of the columns in a file or data set.
         skipped: collects a message for each malformed row, which is then left out.
@@ -38,7 +38,7 @@ def read(
     """
     if isinstance(data, str) and data.startswith("tfds:"):
         name, _, own = data.removeprefix("tfds:").partition(":")
-        task.check_columns(columns)
+        task.reading.check_columns(columns)
         return _prepared(task, name, own or split, columns or {}, skipped)
     if isinstance(data, (str, Path)):
         return task.read(data, columns, skipped)
@@ -68,7 +68,7 @@ def _prepared(
         raise ValueError(f"tfds:{name}: no split {base!r}; it has {', '.join(builder.info.splits)}")
     rows = enumerate(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)), 1)
     parsed = ((number, partial(_plain, row, builder.info.features)) for number, row in rows)
-    yield from task.from_rows(f"tfds:{name}:{split}", parsed, columns, skipped)
+    yield from task.reading.from_rows(f"tfds:{name}:{split}", parsed, columns, skipped)
 
 
 def _plain(value: Any, feature: Any) -> Any:

@@ -64,9 +64,8 @@ class Reader:
             if self.skipped is None:
                 remedy = ""
                 if isinstance(data, str | Path) and self.task.labels_of(example) is None:
-                    remedy = (
-                        f": --columns {self.task.labelled[0]}=NAME names its column, --skip-bad leaves such rows out"
-                    )
+                    column = self.task.reading.labelled[0]
+                    remedy = f": --columns {column}=NAME names its column, --skip-bad leaves such rows out"
                 raise ValueError(f"{source}: {message}{remedy}")
             self.skipped.append(f"{source}: {message}")
 
