@@ -173,7 +173,7 @@ def vocabularies(tmp_path):
         ({"vocab": "unsorted.txt", "samples": 5}, "not sorted by count, as sampled softmax needs"),
         ({"init": "lm"}, "size='test' and init=.*: the size is that of the model to start from; give one"),
         ({"init": "lm", "size": None, "read_words": True}, "reads characters or other words"),
-        ({"optimizer": "sgd"}, "optimizer='sgd': choose adamw, adagrad or lamb"),
+        ({"optimizer": "sgd"}, "optimizer='sgd': must be adamw, adagrad or lamb"),
         ({"optimizer": "adagrad", "decay": "cosine"}, "decay='cosine': Adagrad's learning rate stays as it is"),
         ({"size": "huge"}, "size 'huge': choose one of elmo_2x128"),
     ],
