@@ -7,11 +7,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from keras_ctxrep import __version__
 from keras_ctxrep.cli import deployment, models, training, vectors
 from keras_ctxrep.cli.command import Usage, start_tensorflow
 from keras_ctxrep.cli.flags import Flags
 from keras_ctxrep.options import WORDS
+from keras_ctxrep.version import __version__
 
 DESCRIPTION = """\
 Contextual text representations in Keras, from raw text to TF Serving and to the edge.
@@ -114,7 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # module -> what installs it; else "tf"
-_EXTRAS = {"ai_edge_litert": "edge", "sklearn": "demo", "matplotlib": "plot", "grpc": "serving", "google": "serving"}
+_EXTRAS = {"ai_edge_litert": "edge", "matplotlib": "plot", "grpc": "serving", "google": "serving"}
+_EXTRAS |= dict.fromkeys(("sklearn", "tabulate"), "demo")
 # lines of a TensorFlow error that stand before its reason
 _NO_REASON = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", " ")
 

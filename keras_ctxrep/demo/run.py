@@ -24,7 +24,7 @@ from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize
 from tabulate import tabulate
 
-from keras_ctxrep import __version__, recipes, saving, tasks, zoo
+from keras_ctxrep import recipes, saving, tasks, zoo
 from keras_ctxrep.demo import report
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
@@ -34,6 +34,7 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.corpus import documents, hold_out, without
 from keras_ctxrep.text.scores import accuracy, bootstrap
 from keras_ctxrep.text.tokens import WordPiece, words
+from keras_ctxrep.version import __version__
 
 ENCODER = "bert_4_256_4/books_wiki_en"
 DATA = Path(__file__).with_name("data")

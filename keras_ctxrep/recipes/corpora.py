@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import __version__
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.options import Text
 from keras_ctxrep.text.corpus import documents, hold_out, lines, sample, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, vocab_text, words
+from keras_ctxrep.version import __version__
 from keras_ctxrep.zoo.download import cache_folder
 
 NO_PAIRS = "the held-out text has no pair of segments: one sentence a line, an empty line between documents"

@@ -39,7 +39,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.files import skipped_rows
 from keras_ctxrep.training import fit
 from keras_ctxrep.training.runs import RunRecord
-from keras_ctxrep.training.strategy import choose, is_chief
+from keras_ctxrep.training.strategy import choose, is_chief, scope
 
 IN_MEMORY = "examples in memory"  # in the record of a run
 
@@ -196,7 +196,7 @@ class Run:
         if self.skipped:
             warnings.warn(skipped_rows(self.skipped), stacklevel=4)
         loss = self.loss(survey)
-        with strategy.scope(options.precision, strategy):
+        with scope(options.precision, strategy):
             assembled = self.assemble(survey)
         model, bundle = assembled.model, assembled.bundle
         evaluate = _evaluation(bundle, dev_set, options.batch_size)

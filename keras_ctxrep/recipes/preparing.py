@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import __version__
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.options import Preparation, keywords
 from keras_ctxrep.recipes.corpora import (
@@ -32,6 +31,7 @@ from keras_ctxrep.text.tokens import read_vocab, vocab_text
 from keras_ctxrep.training import shards
 from keras_ctxrep.training.runs import RunRecord
 from keras_ctxrep.training.shards import Maker, MaskedPairs, SplitSentences
+from keras_ctxrep.version import __version__
 
 VALID = "valid.tfrecord"
 PAIRS, DOCUMENTS = 10_000, 1_000  # in the buffer that BERT's and a biLM's records are drawn from

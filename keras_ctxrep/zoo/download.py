@@ -20,7 +20,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from keras_ctxrep import __version__
+from keras_ctxrep.version import __version__
 
 CACHE = "CTXREP_CACHE"  # environment variable: the folder of downloaded models
 TIMEOUT = 60  # seconds without data

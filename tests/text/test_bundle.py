@@ -158,7 +158,10 @@ def test_damaged_json(folder, content):
         ({"labels": 3}, "labels=3: must be a list"),
         ({"config": None}, "config is missing"),
         ({"config": [1]}, r"config=\[1\]: must be an object"),
-        ({"config": {"max_characters": 10**9}}, r"config\.max_characters=1000000000: must be at least 3 and at most 1,000"),
+        (
+            {"config": {"max_characters": 10**9}},
+            r"config\.max_characters=1000000000: must be at least 3 and at most 1,000",
+        ),
         ({"max_length": "8"}, "max_length='8': must be a whole number"),
         ({"max_length": 0}, "max_length=0: must be at least 1 and at most"),
         ({"labels": [1, "a"]}, r"labels=\[1, 'a'\]: must be a text"),
