@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -23,8 +23,12 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {  # annotation -> (allowed t
     Sequence: ((tuple, list), "a list"),
     NoneType: ((NoneType,), ""),
 }
-_BOUNDS = {"least": operator.ge, "above": operator.gt, "below": operator.lt, "most": operator.le}
-_WORDS = {"least": "at least", "above": "above", "below": "below", "most": "at most"}
+_BOUNDS = {
+    "least": (operator.ge, "at least"),
+    "above": (operator.gt, "above"),
+    "below": (operator.lt, "below"),
+    "most": (operator.le, "at most"),
+}
 
 
 class WrongType(TypeError, ValueError):
@@ -50,16 +54,18 @@ class Range:
     choices: tuple[str, ...] = ()
 
     def __contains__(self, value: Any) -> bool:
-        bounds = ((holds, getattr(self, name)) for name, holds in _BOUNDS.items())
-        return all(bound is None or holds(value, bound) for holds, bound in bounds) and (
-            not self.choices or value in self.choices
-        )
+        if self.choices:
+            return value in self.choices
+        return all(holds(value, bound) for holds, _, bound in self._bounds())
 
     def __str__(self) -> str:
         if self.choices:
             return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
-        bounds = ((word, getattr(self, name)) for name, word in _WORDS.items())
-        return " and ".join(f"{word} {bound:,}" for word, bound in bounds if bound is not None)
+        return " and ".join(f"{word} {bound:,}" for _, word, bound in self._bounds())
+
+    def _bounds(self) -> list[tuple[Callable, str, float]]:
+        bounds = ((*of, getattr(self, name)) for name, of in _BOUNDS.items())
+        return [(holds, word, bound) for holds, word, bound in bounds if bound is not None]
 
 
 Depth = Annotated[int, Range(1, 256)]  # number of layers

@@ -473,8 +473,8 @@ class Finetuning(Reading, Training, Patience):
         above=0,
         group="schedule",
     )
-    mix: bool | None = option(None, "use a trained scalar mix of all layers (default: for ELMo)", group="model")
-    freeze: bool | None = option(None, "freeze the encoder (default: for ELMo)", group="model")
+    mix: bool | None = option(None, "use a trained scalar mix of all layers", group="model")
+    freeze: bool | None = option(None, "freeze the encoder", group="model")
     lora: int | None = option(
         None,
         "BERT: freeze the encoder, but for low-rank updates to its dense layers, of this rank, e.g. 8",

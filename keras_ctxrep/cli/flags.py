@@ -83,7 +83,8 @@ class Flags:
                 parse = _parser_of(entry, types[0]) if types[0] in (int, float) else str
                 arguments = {"metavar": _METAVARS.get(types[0], "NAME"), "type": parse} | arguments
             default = (defaults or {}).get(entry.name, entry.default)
-            note = "" if default in (None, False) or "(default" in details["help"] else f" (default: {default})"
+            no_note = default is None or default is False or "default:" in details["help"]
+            note = "" if no_note else f" (default: {default})"
             help = f"{prefix}{details['help']}{note}"
             flag = f"--{entry.name.replace('_', '-')}"
             self.add(flag, help, details.get("group", group), details.get("model", False), default=None, **arguments)

@@ -52,7 +52,11 @@ def default_texts() -> dict[str, str]:
         narrow, *wider = [f"{tuning.learning_rate(width):.3g}" for width in (128, 256, 768)]
         widths = "" if {narrow} == {*wider} else f" at width 128, {wider[0]} at 256, {wider[1]} at 768"
         rates.append(f"{name} {narrow}{widths}")
+    frozen = [name for name, tuning in TUNING.items() if tuning.frozen]
+    mixed = [name for name, tuning in TUNING.items() if tuning.mix]
     return {
+        "freeze": f"for {', '.join(frozen)}",
+        "mix": f"for {', '.join(mixed)}",
         "epochs": ", ".join(f"{name} {tuning.epochs:g}" for name, tuning in TUNING.items()),
         "learning_rate": f"{', '.join(rates)}; with lora {LORA_RATE:g} times as much",
     }

@@ -92,7 +92,9 @@ def _rows_of(task: Task, data: Any, columns: Mapping[str, str] | None) -> Iterat
     """The rows of columns, a table or a `tf.data.Dataset`; None of other objects."""
     if hasattr(data, "as_numpy_iterator"):
         return (_named(task, _plain(element, None), columns) for element in data.as_numpy_iterator())
-    table = _named(task, data, columns) if isinstance(data, tuple) and data and all(map(_is_column, data)) else data
+    table: Any = data
+    if isinstance(data, tuple) and data and all(map(_is_column, data)):
+        table = _named(task, data, columns)
     names = table if isinstance(table, Mapping) else getattr(table, "columns", None)
     return None if names is None else _rows({str(name): _values(table[name]) for name in names})
 
