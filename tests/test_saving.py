@@ -41,7 +41,7 @@ def saved(folder, bundle):
         (ELMO, ("config", "layers"), "2", "config.layers='2': must be a whole number"),
         (ELMO, ("config", "layers"), 100_000, "config.layers=100000: must be at least 1 and at most 256"),
         (ELMO, ("config", "highways"), 10**9, "config.highways=1000000000: must be at least 0 and at most 64"),
-        (ELMO, ("config", "filters"), [[1, 10**9]], "config.filters=[[1, 1000000000]]: at least 1"),
+        (ELMO, ("config", "filters"), [[1, 10**9]], "config.filters=[[1, 1000000000]]: must be at least 1"),
         (ELMO, ("config", "projection"), 9, "config.projection=9, cells=8: no wider"),
         (ELMO, ("config", "surprise"), 1, "config.surprise: no such key"),
         (ELMO, ("config",), [1], "config=[1]: must be an object"),
@@ -55,7 +55,7 @@ def saved(folder, bundle):
         (BERT, ("config", "layers"), 10**9, "config.layers=1000000000: must be at least 1 and at most 256"),
         (BERT, ("config", "heads"), 3, "config.heads=3 does not divide width=8"),
         (STATIC, ("config", "width"), None, "config.width=None: must be a whole number"),
-        (STATIC, ("config", "words"), 10**12, "config.words=1000000000000: at least"),
+        (STATIC, ("config", "words"), 10**12, "config.words=1000000000000: must be at least"),
     ],
 )
 def test_a_bundle_that_describes_no_model(tmp_path, bundle, keys, value, message):

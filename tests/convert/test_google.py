@@ -214,8 +214,8 @@ def test_heads_that_do_not_belong_together(tmp_path, tiny, rng):
     [
         ("hidden_act", "swish", r"bert_config\.json: the option hidden_act is 'swish'; one of gelu, gelu_new"),
         ("hidden_size", None, r"the option hidden_size is missing"),
-        ("hidden_size", "12", r"the option hidden_size is '12'; int of 1 or more"),
-        ("num_hidden_layers", 0, r"the option num_hidden_layers is 0; int of 1 or more"),
+        ("hidden_size", "12", "hidden_size='12': must be a whole number"),
+        ("num_hidden_layers", 0, r"num_hidden_layers=0: must be at least 1 and at most 256"),
         ("num_hidden_layers", 10**9, r"num_hidden_layers=1000000000: must be at least 1 and at most 256"),
         (
             "intermediate_size",
@@ -223,7 +223,7 @@ def test_heads_that_do_not_belong_together(tmp_path, tiny, rng):
             r"bert_config\.json: intermediate=1000000000: must be at least 1 and at most 65,536",
         ),
         ("num_attention_heads", 5, r"bert_config\.json: heads=5 does not divide width=12"),
-        ("hidden_dropout_prob", -0.1, r"the option hidden_dropout_prob is -0\.1; float of 0 or more"),
+        ("hidden_dropout_prob", -0.1, r"hidden_dropout_prob=-0\.1: must be at least 0"),
         ("hidden_dropout_prob", 1.0, r"bert_config\.json: dropout=1\.0"),
         ("num_hidden_layers", 4, r"missing: bert/encoder/layer_3/attention/self/query/kernel"),
         ("vocab_size", 24, r"word_embeddings has the shape \(23, 12\); .* \(24, 12\)"),

@@ -651,7 +651,7 @@ def test_the_toy_tagger():
         ("num_hidden_layers", 1, r"left over: bert\.encoder\.layer\.1\."),
         ("intermediate_size", 17, r"intermediate\.dense\.weight has the shape \(16, 12\); .* \(17, 12\)"),
         ("max_position_embeddings", 12, r"position_embeddings\.weight has the shape \(11, 12\); .* \(12, 12\)"),
-        ("layer_norm_eps", "small", "layer_norm_eps is 'small'; float of 0 or more"),
+        ("layer_norm_eps", "small", "layer_norm_eps='small': must be a number"),
         ("tie_word_embeddings", False, r"missing: cls\.predictions\.decoder\.weight; .*tie_word_embeddings: false"),
         ("architectures", "BertModel", "architectures='BertModel': must be a list"),
     ],
