@@ -17,6 +17,7 @@ class Command:
     help: str
     description: str
     configurable: bool = False  # takes --config
+    tensorflow: Callable[[argparse.Namespace], bool] = lambda args: True  # whether it needs TensorFlow
 
 
 class Usage(Exception):

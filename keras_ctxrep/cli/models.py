@@ -131,5 +131,6 @@ COMMANDS = {
         "list shows the published models, first those that come with the package; show gives the details of one,\n"
         "with its model card if it is here; get makes a model folder of it in the cache and prints its path. The\n"
         "same command resumes an interrupted download.",
+        tensorflow=lambda args: False,
     ),
 }

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_ctxrep import options
-from keras_ctxrep.options import check_type, check_value, option
+from keras_ctxrep.checks import Range, check_value
+from keras_ctxrep.options import option
 from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.tasks.task import Distillable, Metrics, Query, Task, confidence
 from keras_ctxrep.text import scores
@@ -200,8 +201,7 @@ class LossOptions(options.Options):
         if isinstance(weights, str) and weights != BALANCED:
             raise ValueError(f"class_weights={weights!r}: {BALANCED}, or a weight for each of some labels, LABEL=X")
         for label, weight in weights.items() if isinstance(weights, Mapping) else ():
-            check_type(f"class_weights: {label}", weight, float)
-            check_value(f"class_weights: {label}", weight, {"above": 0})
+            check_value(f"class_weights: {label}", weight, float, Range(above=0))
 
 
 @dataclass(frozen=True)

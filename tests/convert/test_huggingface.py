@@ -644,16 +644,16 @@ def test_the_toy_tagger():
         ("problem_type", "ranking", "problem_type is 'ranking'; only 'single_label_classification' or 'regression' or"),
         ("hidden_act", "gelu_fast", "hidden_act is 'gelu_fast'; one of gelu, gelu_new, gelu_pytorch_tanh, relu"),
         ("hidden_size", None, "the option hidden_size is missing"),
-        ("hidden_size", 12.0, r"the option hidden_size is 12\.0; int of 1 or more"),
-        ("num_hidden_layers", 10**9, r"num_hidden_layers is 1000000000; int of 1 or more, 256 at most, is needed"),
+        ("hidden_size", 12.0, r"hidden_size=12\.0: must be a whole number"),
+        ("num_hidden_layers", 10**9, r"num_hidden_layers=1000000000: must be at least 1 and at most 256"),
         ("num_attention_heads", 5, "config.json: heads=5 does not divide width=12"),
         ("num_hidden_layers", 3, r"missing: bert\.encoder\.layer\.2\.attention\.self\.query\.weight \(12, 12\)"),
         ("num_hidden_layers", 1, r"left over: bert\.encoder\.layer\.1\."),
         ("intermediate_size", 17, r"intermediate\.dense\.weight has the shape \(16, 12\); .* \(17, 12\)"),
         ("max_position_embeddings", 12, r"position_embeddings\.weight has the shape \(11, 12\); .* \(12, 12\)"),
-        ("layer_norm_eps", "small", "layer_norm_eps is 'small'; float of 0 or more"),
+        ("layer_norm_eps", "small", "layer_norm_eps='small': must be a number"),
         ("tie_word_embeddings", False, r"missing: cls\.predictions\.decoder\.weight; .*tie_word_embeddings: false"),
-        ("architectures", "BertModel", "the option architectures is 'BertModel'; list is needed"),
+        ("architectures", "BertModel", "architectures='BertModel': must be a list"),
     ],
 )
 def test_options_that_are_refused(folder, option, value, message):
@@ -782,7 +782,7 @@ def test_shards_that_do_not_fit(folder):
         ({"0": "a", "1": "b", "2": "a"}, "3 different names are needed"),
         ({"0": "a", "1": "b", "3": "c"}, "3 different names are needed"),
         ({"0": "a", "1": "b", "2": 3}, "3 different names are needed"),
-        (["a", "b", "c"], "the option id2label is .*; dict is needed"),
+        (["a", "b", "c"], "id2label=.*: must be an object"),
     ],
 )
 def test_labels_that_are_refused(tmp_path, tiny, labels, message):
