@@ -73,7 +73,7 @@ def split(examples: Sequence[Any], fraction: float, seed: int = 0) -> tuple[list
         ValueError: the fraction is not between 0 and 1, or there are fewer than two examples.
 
     >>> split("abcdefghij", 0.2)
-    (['a', 'b', 'c', 'd', 'e', 'f', 'h', 'j'], ['g', 'i'])
+    (['a', 'b', 'd', 'e', 'g', 'h', 'i', 'j'], ['c', 'f'])
     """
     if not 0 < fraction < 1 or len(examples) < 2:
         raise ValueError(f"dev={fraction} of {len(examples)} examples: a fraction above 0 and below 1, of at least two")
