@@ -571,7 +571,7 @@ def test_pickled_weights_without_torch(folder, monkeypatch):
 
 
 def test_the_extra_installs_a_safe_torch():
-    assert f'"torch>={".".join(map(str, huggingface.TORCH))}"' in (ROOT / "setup.py").read_text()
+    assert f'"torch>={".".join(map(str, huggingface.TORCH))}"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_safetensors_not_installed(folder, monkeypatch):
