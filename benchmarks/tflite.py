@@ -127,7 +127,7 @@ def ours(folder: str, form: str) -> dict:
 
         def run(ids, mask, labels):
             inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids), "mask": mask}
-            return np.array(predictor.run(inputs)["logits"])
+            return np.array(predictor.runner.run(inputs)["logits"])
 
         return run
 

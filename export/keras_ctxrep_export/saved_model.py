@@ -13,7 +13,7 @@ import tensorflow_text  # noqa: F401  registers the operators that a SavedModel 
 
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import temporary_folder
-from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.inference.predictor import Predictor, TextRunner
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import kit, manifest
@@ -170,7 +170,7 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
         outputs = serve(**{name: tensor(column) for name, column in batch.items()})
         return {name: value.numpy() for name, value in outputs.items()}
 
-    return Predictor(bundle, run, batch_size, raw=True, words="words" in loaded.signatures)
+    return Predictor(bundle, TextRunner(run, words="words" in loaded.signatures), batch_size)
 
 
 def check(path: str | Path) -> tuple[Path, dict[str, int]]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.inference.predictor import Predictor, TextRunner
 from keras_ctxrep.text.bundle import Bundle
 
 Batch = Mapping[str, np.ndarray]  # input or output name -> array over the texts
@@ -81,7 +81,7 @@ def load(url: str, target: Target, bundle: Bundle, batch_size: int = 32) -> Pred
         bundle: of the model, e.g. `text.bundle.load` of the version folder.
         batch_size: texts of a request.
     """
-    return Predictor(bundle, connect(url, target).run, batch_size, raw=True)
+    return Predictor(bundle, TextRunner(connect(url, target).run), batch_size)
 
 
 def inputs_of(texts: Sequence[str], names: Sequence[str] | None) -> Batch:

@@ -131,7 +131,7 @@ def _score_task(
 ) -> dict:
     if positive is not None:
         bundle = predictor.task.with_positive(predictor.bundle, positive)
-        predictor = Predictor(bundle, predictor.run, predictor.batch_size, predictor.raw)
+        predictor = Predictor(bundle, predictor.runner, predictor.batch_size)
     task, bundle, skipped = predictor.task, predictor.bundle, [] if skip_bad else None
     examples = list(fitting(bundle, data, columns, skipped, "validation"))
     answers = predictor.ask(examples)
