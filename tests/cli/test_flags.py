@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from keras_ctxrep import tasks
+from keras_ctxrep.cli import main
 from keras_ctxrep.cli.flags import Flags, given
-from keras_ctxrep.cli.main import main
 from keras_ctxrep.options import Finetuning, Options, Pretraining, option
 
 TRAIN = ["train", "--data", "a", "--dev", "b", "--encoder", "words", "--out", "c"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.demo.run import report, run
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.features import WordPieceFeatures

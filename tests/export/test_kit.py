@@ -10,7 +10,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from keras_ctxrep_export import kit, saved_model
 
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.inference import messages
 from keras_ctxrep.text.bundle import Bundle
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_ctxrep_export import kit, manifest, saved_model
 
 from keras_ctxrep import __version__, saving, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
@@ -171,7 +171,7 @@ def test_exports_at_once_get_versions_of_their_own(quick, tmp_path):
 
 RACE = """
 import os, pathlib, sys, time
-from keras_ctxrep import cli
+from keras_ctxrep.cli import main
 
 meeting, rename = pathlib.Path(sys.argv[1]), os.rename
 
@@ -184,7 +184,7 @@ def together(source, target):
     rename(source, target)
 
 os.rename = together
-sys.exit(cli.main(["export", sys.argv[2], "--out", sys.argv[3]]))
+sys.exit(main.main(["export", sys.argv[2], "--out", sys.argv[3]]))
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 from matplotlib import font_manager
 
 from keras_ctxrep import saving
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.plots import attention
 from keras_ctxrep.plots.words import _columns, concordance, neighbours, senses
 from keras_ctxrep.text.tokens import words
@@ -290,8 +290,8 @@ def test_pictures_need_matplotlib_and_pages_do_not(models, tmp_path):
         "import importlib.util, sys; real = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *a: None if name == 'matplotlib' else real(name, *a)\n"
         "sys.modules['matplotlib'] = None\n"
-        "from keras_ctxrep import cli\n"
-        f"found = [cli.main(['plot', 'attention', {str(models / 'bert' / 'pretrained')!r}, '--text', 'snow', '--out',"
+        "from keras_ctxrep.cli import main\n"
+        f"found = [main.main(['plot', 'attention', {str(models / 'bert' / 'pretrained')!r}, '--text', 'snow', '--out',"
         f" {str(tmp_path)!r} + name]) for name in ('/a.png', '/a.html')]; print(found)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

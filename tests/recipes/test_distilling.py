@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.losses import Distillation

@@ -12,7 +12,7 @@ import pytest
 
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.atomic import sha256
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.recipes import preparing
 from keras_ctxrep.recipes.corpora import held_out

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.models import elmo, static
 from keras_ctxrep.recipes.finetuning import Job
 from keras_ctxrep.tasks.answer import Question

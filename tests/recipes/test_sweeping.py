@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.recipes import sweeping
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.training import fit as training_fit

@@ -10,7 +10,7 @@ from keras_ctxrep_export import kit, saved_model
 from keras_ctxrep_tflite import acceptance, compare, quantize, runtime
 
 from keras_ctxrep import saving, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.models import elmo

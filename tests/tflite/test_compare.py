@@ -5,7 +5,7 @@ import pytest
 from keras_ctxrep_tflite import compare, quantize
 
 from keras_ctxrep import saving, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.inference.engines import Engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.plots import engines

@@ -9,7 +9,7 @@ from ai_edge_litert.interpreter import Interpreter
 from keras_ctxrep_tflite import compare, quantize, runtime
 
 from keras_ctxrep import saving, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.models import bert, static

@@ -19,7 +19,7 @@ import pytest
 from keras_ctxrep_tflite import page, quantize, runtime
 
 from keras_ctxrep import saving, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.bundle import Bundle
 from tests.reference import unicode_tables
