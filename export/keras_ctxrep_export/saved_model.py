@@ -17,7 +17,7 @@ from keras_ctxrep.inference.predictor import Predictor, TextRunner
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import kit, manifest
-from keras_ctxrep_export.signatures import DEFAULT, Signatures
+from keras_ctxrep_export.signatures import Signatures
 
 EXTRA = "assets.extra"  # the folder TF Serving reserves for other files
 
@@ -166,7 +166,7 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         # a function lives only as long as the object it was loaded with
-        serve = loaded.signatures["words" if "words" in batch else DEFAULT]
+        serve = loaded.signatures["words" if "words" in batch else bundles.SIGNATURE]
         outputs = serve(**{name: tensor(column) for name, column in batch.items()})
         return {name: value.numpy() for name, value in outputs.items()}
 
