@@ -15,7 +15,7 @@ import pytest
 
 import keras_ctxrep
 from keras_ctxrep import saving
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.convert import allennlp, huggingface
 
 ROOT = Path(__file__).parent.parent

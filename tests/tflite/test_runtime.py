@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from keras_ctxrep_tflite import quantize, runtime
 
-from keras_ctxrep import atomic, saving
+from keras_ctxrep import saving
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import TFLITE, Bundle, write_tflite
 
@@ -95,7 +95,7 @@ def test_every_file_in_the_archive_is_checked(file, tmp_path):
 
 def test_the_model_is_hashed_once(file, monkeypatch):
     sizes, sha256 = [], hashlib.sha256
-    monkeypatch.setattr(atomic, "sha256", lambda path, size=None: sizes.append(size) or _digest(path, size, sha256))
+    monkeypatch.setattr(bundles, "sha256", lambda path, size=None: sizes.append(size) or _digest(path, size, sha256))
     runtime.load(file)
     assert sizes == [len(model_of(file))]
 
@@ -128,7 +128,7 @@ def test_an_error_of_litert_names_the_file(file, monkeypatch):
     batch = predictor.bundle.features(["the cat"])
     batch["token_ids"] = np.full_like(batch["token_ids"], 10**6)
     with pytest.raises(ValueError, match=r"m\.tflite: LiteRT cannot run this text: .*; convert the model again"):
-        predictor.run(batch)
+        predictor.runner.run(batch)
 
 
 def test_files_loaded_by_several_threads_leave_standard_error_open(file, capfd):
