@@ -23,6 +23,7 @@ from keras_ctxrep.layers import (
 from keras_ctxrep.layers.transformer import ACTIVATIONS
 from keras_ctxrep.models.family import Family
 from keras_ctxrep.models.model import Model
+from keras_ctxrep.models.tuning import TUNING
 
 
 @dataclass(frozen=True)
@@ -203,16 +204,13 @@ def enable_lora(model: keras.Model, rank: int) -> None:
             layer.trainable = False
 
 
-# Devlin et al. 2018, appendix A.3. Narrower models learn at higher rates: 5e-4 at width 256, 1e-3 at 128 and below.
 FAMILY = Family(
     Config,
     SIZES,
     encoder,
     {"pretrainer": lambda config, words: pretrainer(config)},
     lambda config: True,
+    TUNING["bert"],
     _encoder_config,
-    dropout=0.1,
-    epochs=3.0,
-    learning_rate=lambda width: min(1e-3, 3e-5 * max(1.0, 768 / width) ** 2.5),
-    enable_lora=enable_lora,
+    enable_lora,
 )

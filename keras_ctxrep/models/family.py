@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from keras_ctxrep.models.tuning import Tuning
+
 
 def depths(encoder: keras.Model) -> dict[str, int]:
     """Layer of an encoder -> its depth, 0 for what makes token vectors; a pooler counts to the head, and is left out.
@@ -26,7 +28,7 @@ def _same(model: keras.Model, config: dict) -> dict:
 
 @dataclass(frozen=True)
 class Family:
-    """A family's models and the defaults for fine-tuning them.
+    """A family's models.
 
     Attributes:
         config: dataclass of sizes.
@@ -35,19 +37,13 @@ class Family:
         pretraining: name of the pretraining task -> function from (config, vocabulary size) to a model.
         reads_vocabulary: function from the fields of a config to whether the encoder needs the bundle's vocabulary.
         encoder_config: function from (model, fields of its config) to the fields of its encoder's config.
-        frozen: fine-tuning does not train the encoder, unless its weights are random.
-        mix: heads read a scalar mix of all layers instead of the top one.
-        mix_l2: L2 penalty on the weights of the mix.
-        dropout: dropout rate on the input of the head or the task network.
-        encoder_dropout: dropout rate inside an encoder that is trained; None: it has no dropout.
-        epochs: passes over the data.
-        learning_rate: function from the width to the peak learning rate.
+        tuning: the defaults of fine-tuning.
         enable_lora: function from (encoder, rank) that leaves only low-rank updates of the encoder to train; None: its
             encoders have no such updates.
 
     >>> from keras_ctxrep.models.families import FAMILIES
-    >>> FAMILIES["elmo"].frozen, FAMILIES["bert"].epochs
-    (True, 3.0)
+    >>> FAMILIES["elmo"].tuning.frozen, [*FAMILIES["elmo"].pretraining]
+    (True, ['language_model'])
     """
 
     config: type
@@ -55,12 +51,6 @@ class Family:
     encoder: Callable[[Any], keras.Model]
     pretraining: Mapping[str, Callable[[Any, int], keras.Model]]
     reads_vocabulary: Callable[[dict], bool]
+    tuning: Tuning
     encoder_config: Callable[[keras.Model, dict], dict] = _same
-    frozen: bool = False
-    mix: bool = False
-    mix_l2: float = 0.0
-    dropout: float = 0.5
-    encoder_dropout: float | None = 0.1
-    epochs: float = 10.0
-    learning_rate: Callable[[int], float] = lambda width: 1e-3
     enable_lora: Callable[[keras.Model, int], None] | None = None

@@ -11,6 +11,7 @@ from keras_ctxrep.checks import Fraction, Range, RowCount, Size
 from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, ZeroPadding
 from keras_ctxrep.models.family import Family
 from keras_ctxrep.models.model import Model
+from keras_ctxrep.models.tuning import TUNING
 
 
 @dataclass(frozen=True)
@@ -80,4 +81,4 @@ def encoder(config: Config) -> keras.Model:
     return Model(inputs, {"layers": [x], "sequence": x, "pooled": pooled}, name="static_encoder")
 
 
-FAMILY = Family(Config, {}, encoder, {}, lambda config: True, encoder_dropout=None)
+FAMILY = Family(Config, {}, encoder, {}, lambda config: True, TUNING["static"])

@@ -177,7 +177,7 @@ def test_a_worker_that_is_killed_comes_back(victim, corpus, undisturbed, tmp_pat
 @pytest.mark.parametrize(
     ("name", "config", "message"),
     [
-        ("all", "", "strategy='all': choose auto, one, mirrored or multiworker"),
+        ("all", "", "strategy='all': must be auto, one, mirrored or multiworker"),
         ("multiworker", "", "TF_CONFIG names no other machine"),
         ("auto", "{", r"TF_CONFIG='\{': must be like \{"),
         ("auto", '{"cluster": 1}', "must be like"),
