@@ -27,6 +27,7 @@ autodoc_typehints_format = "short"
 add_module_names = False
 maximum_signature_line_length = 100
 smartquotes = False
+suppress_warnings = ["ref.python"]  # a name that a package has from one of its modules is on both pages
 html_theme = "furo"
 html_title = f"keras_ctxrep {release}"
 html_show_copyright = False
