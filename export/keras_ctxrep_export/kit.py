@@ -29,7 +29,8 @@ from keras_ctxrep.text.bundle import SIGNATURE, TFLITE_FIGURES, Bundle
 
 WARMUP, BATCHING, CONFIG, README = "tf_serving_warmup_requests", "batching_params.pbtxt", "model.config", "README.md"
 # Powers of two up to the 32 of `Predictor`, of which no request may have more: a batch is padded to less than twice its
-# size, and the server meets, and warms up, six shapes. Throughput on two cores grows up to the last: docs/results.md.
+# size, and the server meets, and warms up, six shapes. Throughput on two cores grows up to the last:
+# docs/explanation/results.md.
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 LENGTHS = (16, 6, 30, 90)  # words of the warm-up texts, in turn: a sentence, a headline, a long sentence, a paragraph
 PASSAGE = (

@@ -156,7 +156,7 @@ print(json.dumps({"peak": peak() - before, "modules": sorted({name.partition("."
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_process_that_loads_and_predicts(file):
-    """Half a second of one CPU, and neither TensorFlow nor Keras; the figure of a MiniLM is in docs/mediapipe.md."""
+    """Half a second of one CPU, and neither TensorFlow nor Keras; docs/how-to/mediapipe.md has a MiniLM's."""
     folders = [str(Path(module.__file__).parents[1]) for module in (saving, runtime)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders), "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-c", START, str(file)]

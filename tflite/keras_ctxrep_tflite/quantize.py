@@ -43,7 +43,7 @@ def convert(
     The conversion runs in a subprocess, since the converter aborts the process on an internal error. It gives float32,
     and `weights.quantized` writes the other formats: that can leave single layers as they are, keeps a scale for each
     row of an embedding, and stores weights and biases once for all signatures. Neither TensorFlow's quantizer nor
-    ai-edge-quantizer 0.10 does all three; docs/quantization.md has the figures.
+    ai-edge-quantizer 0.10 does all three; docs/how-to/quantization.md has the figures.
 
     Args:
         folder: a task model or an encoder; of a pretraining model the encoder is taken.
