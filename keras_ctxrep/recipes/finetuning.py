@@ -21,7 +21,7 @@ from keras_ctxrep.models import static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.family import Family, depths
 from keras_ctxrep.models.model import copy_weights
-from keras_ctxrep.optimizers import AdamW
+from keras_ctxrep.optimizers import AdamW, OptimizerSpec
 from keras_ctxrep.options import WORDS
 from keras_ctxrep.recipes.pretraining import Report, check_batch_size
 from keras_ctxrep.recipes.targets import (
@@ -100,7 +100,7 @@ def train_job(job: "Job", report: Report | None, announce: Callable[[str], objec
         model, bundle = job.assemble(survey)
     evaluate = _evaluation(bundle, dev_set, job.options.batch_size)
     if (metric := job.options.metric) is not None:
-        evaluate = _by_metric(evaluate, metric, metric in job.task.smaller)
+        evaluate = _by_metric(evaluate, metric)
         evaluate(model)  # an error is raised before the training
     if survey.count < 2 * job.options.batch_size:  # some may have no words
         survey.count = sum(any(rows) for rows, _ in encoded_examples(bundle, job.examples(bundle)))
@@ -122,6 +122,7 @@ def train_job(job: "Job", report: Report | None, announce: Callable[[str], objec
         identity=run.identity,
         report=report,
         sources=sources_of,
+        metric=None if metric is None else fit.Metric(metric, metric in job.task.smaller),
         **schedule,
     )
     runner = keras_engine.runner(model)
@@ -374,7 +375,7 @@ class Job:
             }
         factors = {name: chosen.layer_decay**distance for name, distance in self.distances.items()}
         starts = self._starts(count / batch_rows, plan["steps"])
-        return plan | {"optimizer": partial(AdamW, factors=factors, starts=starts)}
+        return plan | {"optimizer": OptimizerSpec(AdamW, {"factors": factors, "starts": starts})}
 
     def plan(self, survey: Survey, dev_set: list, bundle: Bundle, schedule: Mapping[str, Any], rows: int) -> str:
         """Lines about the run: data, labels, length, encoder, rate, steps and evaluations, and where they come from."""
@@ -502,18 +503,17 @@ def _evaluation(bundle: Bundle, examples: list, batch_size: int) -> Callable[[ke
     return evaluate
 
 
-def _by_metric(evaluate: Callable, metric: str, smaller: bool) -> Callable[[keras.Model], Any]:
-    """An evaluation by another metric than the main one; if its smaller values are better, with the value to minimise.
+def _by_metric(evaluate: Callable, metric: str) -> Callable[[keras.Model], dict[str, float]]:
+    """An evaluation whose first metric is another one than the main one.
 
     Raises:
         ValueError: (the function) there is no such figure of these examples.
     """
 
-    def evaluate_by_metric(model: keras.Model) -> Any:
+    def evaluate_by_metric(model: keras.Model) -> dict[str, float]:
         figures = evaluate(model)
         if metric not in figures:
             raise ValueError(f"metric={metric!r}: no figure of these labels and data; they have {', '.join(figures)}")
-        figures = {metric: figures[metric]} | figures
-        return (figures, figures[metric]) if smaller else figures
+        return {metric: figures[metric]} | figures
 
     return evaluate_by_metric

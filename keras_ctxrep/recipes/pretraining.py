@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_ctxrep import optimizers, saving
+from keras_ctxrep import saving
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.optimizers import LAMB, Adagrad, AdamW, OptimizerSpec
 from keras_ctxrep.options import Pretraining, Schedule
 from keras_ctxrep.recipes.corpora import (
     NO_PAIRS,
@@ -121,10 +122,10 @@ def _check(family: str, corpus: Sequence[str | Path], out: str | Path, settings:
 def _fit(
     model: keras.Model, plan: "_Plan", eval_model, settings: Pretraining, files: Sequence[str | Path], **more
 ) -> list[dict]:
-    optimizer = optimizers.LAMB if settings.optimizer == "lamb" else None
+    optimizer = OptimizerSpec(LAMB if settings.optimizer == "lamb" else AdamW)
     if settings.optimizer == "adagrad":
-        rate, scale = settings.learning_rate or 0.2, float(settings.unroll or 1)
-        optimizer = partial(optimizers.Adagrad, rate, gradient_scale=scale)
+        arguments = {"learning_rate": settings.learning_rate or 0.2, "gradient_scale": float(settings.unroll or 1)}
+        optimizer = OptimizerSpec(Adagrad, arguments, scheduled=False)
     shared = {entry.name: getattr(settings, entry.name) for entry in fields(Schedule)}
     shared["learning_rate"] = settings.learning_rate or 1e-3
     strategy = model.distribute_strategy
