@@ -40,7 +40,7 @@ from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.text.files import skipped_rows
 from keras_ctxrep.training import fit
 from keras_ctxrep.training.runs import RunRecord
-from keras_ctxrep.training.strategy import choose, is_chief
+from keras_ctxrep.training.strategy import choose, is_chief, scope
 
 IN_MEMORY = "examples in memory"  # in the record of a run
 _EXTRA_EMBEDDINGS = "word_embedding"
@@ -96,7 +96,7 @@ def train_job(job: "Job", report: Report | None, announce: Callable[[str], objec
     if malformed := (survey.skipped or []) + (skipped or []):
         warnings.warn(skipped_rows(malformed), stacklevel=2)
     loss = job.loss(survey)
-    with strategy.scope(job.options.precision, strategy):
+    with scope(job.options.precision, strategy):
         model, bundle = job.assemble(survey)
     evaluate = _evaluation(bundle, dev_set, job.options.batch_size)
     if (metric := job.options.metric) is not None:

@@ -37,7 +37,7 @@ from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids
 from keras_ctxrep.text.tokens import WordPiece
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord
-from keras_ctxrep.training.strategy import choose, is_chief
+from keras_ctxrep.training.strategy import choose, is_chief, scope
 
 Report = Callable[[dict], None]
 BUFFER = 1_000_000  # sentences that are shuffled in memory: 100 MB of English text
@@ -86,7 +86,7 @@ def pretrain(
     run = RunRecord.of("pretrain", settings, family=family, corpus=[Path(path) for path in corpus])
     Path(out).mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(settings.seed)
-    with strategy.scope(settings.precision, strategy):
+    with scope(settings.precision, strategy):
         model = plan.model()
         if source is not None:
             _copy_common_layers(source, initial, model, plan.bundle, settings.init)

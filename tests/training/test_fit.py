@@ -110,8 +110,8 @@ def test_the_schedule_warms_up_and_decays(points):
         def on_train_batch_end(self, batch, logs=None):
             rates.append(float(self.model.optimizer.learning_rate))
 
-    keras_fit = model.fit
-    model.fit = lambda *args, callbacks, **kwargs: keras_fit(*args, callbacks=[*callbacks, Watch()], **kwargs)
+    model_fit = model.fit
+    model.fit = lambda *args, callbacks, **kwargs: model_fit(*args, callbacks=[*callbacks, Watch()], **kwargs)
     fit.fit(model, points, steps=40, learning_rate=1.0, warmup=0.25, clip=1e-6)
     assert np.argmax(rates) == 10 and rates[10] == 1.0
     np.testing.assert_allclose(rates[5], 0.5)
@@ -228,8 +228,8 @@ def killed_after(model, step):
             if self.count == step:
                 raise Killed
 
-    keras_fit = model.fit
-    model.fit = lambda *args, callbacks, **kwargs: keras_fit(*args, callbacks=[*callbacks, Kill()], **kwargs)
+    model_fit = model.fit
+    model.fit = lambda *args, callbacks, **kwargs: model_fit(*args, callbacks=[*callbacks, Kill()], **kwargs)
     return model
 
 
@@ -855,13 +855,13 @@ def test_an_eval_model_is_given_the_weights_of_the_model(rng):
 
 def test_another_optimizer_keeps_its_rate(points):
     model, rates = linear(), []
-    keras_fit = model.fit
+    model_fit = model.fit
 
     class Watch(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             rates.append(float(self.model.optimizer.learning_rate))
 
-    model.fit = lambda *args, callbacks, **kwargs: keras_fit(*args, callbacks=[*callbacks, Watch()], **kwargs)
+    model.fit = lambda *args, callbacks, **kwargs: model_fit(*args, callbacks=[*callbacks, Watch()], **kwargs)
     fit.fit(model, points, steps=8, optimizer=ADAGRAD)
     assert rates == [0.25] * 8
 
