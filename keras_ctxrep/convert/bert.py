@@ -12,6 +12,7 @@ from keras_ctxrep.checks import most
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, check, fill
 from keras_ctxrep.models import bert
+from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import WordPiece
 
@@ -169,8 +170,8 @@ def build(config: bert.Config, task: str, classes: int = 0, **head) -> keras.Mod
 
 
 def _build(config: bert.Config, bundle: Bundle) -> keras.Model:
-    if bundle.task in bert.FAMILY.pretraining:
-        return bert.FAMILY.pretraining[bundle.task](config, 0)
+    if bundle.task in FAMILIES["bert"].pretraining:
+        return FAMILIES["bert"].pretraining[bundle.task](config, 0)
     return tasks.get(bundle.task).head(bert.encoder(config), bundle)
 
 
@@ -204,7 +205,7 @@ def restored(
         raise ValueError(f"{source}: its options have one segment (type_vocab_size); a model of pairs of texts needs 2")
     check(table, stored, source, known, KINDS)
     fields = {"max_length": config.max_positions} | fields
-    own = {"task": task} if task in bert.FAMILY.pretraining else tasks.bundle_fields(task, pairs)
+    own = {"task": task} if task in FAMILIES["bert"].pretraining else tasks.bundle_fields(task, pairs)
     bundle = Bundle("bert", config=asdict(config), **own, **fields)
     model = _build(config, bundle)
     fill(model, table, stored, source)

@@ -5,7 +5,7 @@ Peters et al. 2018, https://arxiv.org/abs/1802.05365; reference implementation h
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import keras
 import numpy as np
@@ -24,7 +24,6 @@ from keras_ctxrep.layers import (
     VocabularySoftmax,
     ZeroPadding,
 )
-from keras_ctxrep.models.family import Family
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.text.features import CharacterFeatures
 
@@ -333,13 +332,4 @@ def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=Non
 
 
 # Peters et al. 2018, sections 3.2 and 3.3: a frozen biLM, and a scalar mix of its layers with an L2 penalty.
-FAMILY = Family(
-    Config,
-    SIZES,
-    lambda config: encoder(config, config.dropout),
-    {"language_model": language_model},
-    lambda config: bool(config.get("words")),
-    frozen=True,
-    mix=True,
-    mix_l2=1e-3,
-)
+FINETUNING: dict[str, Any] = {"frozen": True, "mix": True, "mix_l2": 1e-3}

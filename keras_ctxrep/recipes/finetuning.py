@@ -18,8 +18,7 @@ from keras_ctxrep import options, saving, tasks
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import static
-from keras_ctxrep.models.families import FAMILIES
-from keras_ctxrep.models.family import Family, depths
+from keras_ctxrep.models.families import FAMILIES, Family, depths
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.optimizers import AdamW, OptimizerSpec
 from keras_ctxrep.options import WORDS
