@@ -326,7 +326,7 @@ class OptimizerSpec:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     scheduled: bool = True
 
-    def make(self, learning_rate: float, weight_decay: float, clip: float) -> keras.optimizers.Optimizer:
+    def make(self, learning_rate: float | None, weight_decay: float, clip: float) -> keras.optimizers.Optimizer:
         """The optimizer; only where it is `scheduled` do the arguments count."""
         shared = {"learning_rate": learning_rate, "weight_decay": weight_decay, "clip": clip}
         return self.kind(**(shared if self.scheduled else {}), **self.arguments)

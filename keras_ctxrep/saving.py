@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 import tokenizers
 
-from keras_ctxrep import __version__, checks, tasks
+from keras_ctxrep import checks, tasks
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.models import stack, static
 from keras_ctxrep.models.families import FAMILIES
@@ -18,6 +18,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.training import checkpoints
 from keras_ctxrep.training.strategy import is_chief
+from keras_ctxrep.version import __version__
 
 __all__ = [
     "ModelFolder",

@@ -6,7 +6,7 @@ import pytest
 from scipy.special import log_softmax
 
 from keras_ctxrep import recipes, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.losses import CrossEntropy
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.tasks.classify import Example

@@ -38,13 +38,13 @@ def saved(folder, bundle):
 @pytest.mark.parametrize(
     ("bundle", "keys", "value", "message"),
     [
-        (ELMO, ("config", "layers"), "2", "config.layers='2': a whole number is needed"),
-        (ELMO, ("config", "layers"), 100_000, "config.layers=100000: at least 1 and at most 256"),
-        (ELMO, ("config", "highways"), 10**9, "config.highways=1000000000: at least 0 and at most 64"),
-        (ELMO, ("config", "filters"), [[1, 10**9]], "config.filters=[[1, 1000000000]]: at least 1"),
+        (ELMO, ("config", "layers"), "2", "config.layers='2': must be a whole number"),
+        (ELMO, ("config", "layers"), 100_000, "config.layers=100000: must be at least 1 and at most 256"),
+        (ELMO, ("config", "highways"), 10**9, "config.highways=1000000000: must be at least 0 and at most 64"),
+        (ELMO, ("config", "filters"), [[1, 10**9]], "config.filters=[[1, 1000000000]]: must be at least 1"),
         (ELMO, ("config", "projection"), 9, "config.projection=9, cells=8: no wider"),
         (ELMO, ("config", "surprise"), 1, "config.surprise: no such key"),
-        (ELMO, ("config",), [1], "config=[1]: an object is needed"),
+        (ELMO, ("config",), [1], "config=[1]: must be an object"),
         (ELMO, ("config", "activation"), "gelu", "config.activation='gelu': relu or tanh"),
         (ELMO, ("head", "surprise"), 1, ""),
         (ELMO, ("head", "dropout"), "much", ""),
@@ -52,10 +52,10 @@ def saved(folder, bundle):
         (ELMO, ("stack", "units"), "3", ""),
         (ELMO, ("stack", "kind"), "tree", "task network 'tree': choose one of lstm, gru, cnn"),
         (ELMO, ("extra_embeddings",), {"words": 2}, "extra_embeddings.width is missing"),
-        (BERT, ("config", "layers"), 10**9, "config.layers=1000000000: at least 1 and at most 256"),
+        (BERT, ("config", "layers"), 10**9, "config.layers=1000000000: must be at least 1 and at most 256"),
         (BERT, ("config", "heads"), 3, "config.heads=3 does not divide width=8"),
-        (STATIC, ("config", "width"), None, "config.width=None: a whole number is needed"),
-        (STATIC, ("config", "words"), 10**12, "config.words=1000000000000: at least"),
+        (STATIC, ("config", "width"), None, "config.width=None: must be a whole number"),
+        (STATIC, ("config", "words"), 10**12, "config.words=1000000000000: must be at least"),
     ],
 )
 def test_a_bundle_that_describes_no_model(tmp_path, bundle, keys, value, message):

@@ -11,8 +11,8 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the operators that a SavedModel with text in it needs
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_ctxrep import __version__
 from keras_ctxrep.atomic import sha256
+from keras_ctxrep.version import __version__
 
 NAME = "assets.extra/manifest.json"
 FORMAT = 1

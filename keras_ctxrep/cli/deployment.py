@@ -39,7 +39,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _export_flags(flags: Flags) -> None:
-    flags.add("folder", FOLDER, nargs="?")
+    flags.add("folder", FOLDER, model=True, nargs="?")
     flags.add("--out", "where TF Serving looks for versions", metavar="BASE/NAME")
     flags.add(
         "--windows",
@@ -131,7 +131,7 @@ def _tflite_flags(flags: Flags) -> None:
     from keras_ctxrep_tflite import quantize
 
     default = ",".join(map(str, quantize.LENGTHS))
-    flags.add("folder", FOLDER)
+    flags.add("folder", FOLDER, model=True)
     flags.add("--out", "the file to write", metavar="FILE.tflite")
     flags.add(
         "--lengths",
@@ -234,7 +234,7 @@ def _predict_rows(predictor, args: argparse.Namespace, chosen: options.Predictio
 
 
 def _predict_flags(flags: Flags) -> None:
-    flags.add("artifact", "a model folder, a SavedModel folder or a .tflite file")
+    flags.add("artifact", "a model folder, a SavedModel folder or a .tflite file", model=True)
     flags.add(
         "--input",
         "text, a line each, or - for standard input (the default); for a model that reads pairs the two texts with a "
@@ -346,7 +346,7 @@ def _compare(args: argparse.Namespace) -> None:
 
 
 def _compare_flags(flags: Flags) -> None:
-    flags.add("folder", "the model folder, which is the reference")
+    flags.add("folder", "the model folder, which is the reference", model=True)
     flags.add("artifacts", "SavedModel folders and .tflite files", nargs="+")
     flags.add("--data", "examples of the model's task", required=True, metavar="FILE")
     flags.add_options(options.Reading, without=("skip_bad",))
@@ -401,6 +401,7 @@ COMMANDS = {
         "  ctxrep predict pairs --data pairs.tsv --columns text=question_a pair=question_b\n\n"
         "The columns that the model was trained from need not be named. A .tflite file runs without TensorFlow. The\n"
         "status is 1 if nothing was answered.",
+        tensorflow=lambda args: not args.artifact.endswith(".tflite"),
     ),
     "client": Command(
         _client,
@@ -408,6 +409,7 @@ COMMANDS = {
         "ask a model on a TF Serving server",
         "Prints one JSON object for each text: the outputs of the signature. A text is an argument or a line of\n"
         "standard input. Runs without TensorFlow; gRPC needs the extra [serving].",
+        tensorflow=lambda args: False,
     ),
     "compare": Command(
         _compare,
@@ -419,7 +421,7 @@ COMMANDS = {
     "demo": Command(
         _demo,
         _demo_flags,
-        "the whole way, in five minutes",
+        "the whole way, in about 7 minutes on two cores",
         "Goes on with the shipped BERT's pretraining for a minute, fine-tunes it and the same network with random\n"
         "weights to tag named entities, shows neighbours in context, exports the tagger as SavedModel and TFLite,\n"
         "predicts without TensorFlow, and writes report.html. Needs no network and no data: the text is Python's\n"

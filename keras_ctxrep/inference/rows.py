@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from keras_ctxrep import tasks
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.task import pair_problem
+from keras_ctxrep.tasks.task import LabelsWords, pair_problem
 from keras_ctxrep.text import files
 
 TOGETHER = 256  # rows that are answered together
@@ -33,7 +33,7 @@ def predict(
 
     Args:
         predictor: of any engine.
-        data: a file in one of the formats of `Task.read`.
+        data: a file in one of the formats of `Reading.read`.
         columns: names of its columns; those that the model was trained from need none.
         skipped: collects a message for each malformed row, which is then left out.
 
@@ -42,7 +42,7 @@ def predict(
     """
     bundle = predictor.bundle
     task = tasks.of_model(bundle)
-    rows = task.read_unlabelled(data, columns, skipped)
+    rows = task.reading.read_unlabelled(data, columns, skipped)
     while part := list(islice(rows, TOGETHER)):
         fitting = []
         for row, example in part:
@@ -75,7 +75,7 @@ def as_table(task: Task) -> Callable[[Answered], str]:
     header: list[str] = []
 
     def line(entry: Answered) -> str:
-        if isinstance(entry.row, files.Sentence):
+        if isinstance(entry.row, files.Sentence) and isinstance(task, LabelsWords):
             labels = [label or "_" for label in task.labels_of_words(entry.example, entry.answer)]
             words = zip(entry.row.tokens, labels, strict=True)
             return "".join(_line([*token, label]) for token, label in words) + "\n"

@@ -4,7 +4,6 @@ Devlin et al. 2018, https://arxiv.org/abs/1810.04805; reference implementation h
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 from keras import layers as klayers
@@ -201,11 +200,3 @@ def enable_lora(model: keras.Model, rank: int) -> None:
             layer.enable_lora(rank)
         elif layer.name != "pooler":
             layer.trainable = False
-
-
-# Devlin et al. 2018, appendix A.3. Narrower models learn at higher rates: 5e-4 at width 256, 1e-3 at 128 and below.
-FINETUNING: dict[str, Any] = {
-    "dropout": 0.1,
-    "epochs": 3.0,
-    "learning_rate": lambda width: min(1e-3, 3e-5 * max(1.0, 768 / width) ** 2.5),
-}

@@ -5,7 +5,7 @@ Peters et al. 2018, https://arxiv.org/abs/1802.05365; reference implementation h
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import keras
 import numpy as np
@@ -329,7 +329,3 @@ def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=Non
             pair.append(klayers.Add(name=f"{name}_residual")([out, x]) if index and config.residual else out)
         pairs.append(tuple(pair))
     return pairs, klayers.Concatenate(name="end_state")(ends) if ends else None
-
-
-# Peters et al. 2018, sections 3.2 and 3.3: a frozen biLM, and a scalar mix of its layers with an L2 penalty.
-FINETUNING: dict[str, Any] = {"frozen": True, "mix": True, "mix_l2": 1e-3}

@@ -1,4 +1,4 @@
-"""The families of encoders, by the names that bundles use: their models, and the defaults for fine-tuning them."""
+"""The families of encoders, by the names that bundles use."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,48 +8,37 @@ from typing import Any
 import keras
 
 from keras_ctxrep.models import bert, elmo, static
+from keras_ctxrep.models.tuning import TUNING, Tuning
 
 __all__ = ["FAMILIES", "Family", "depths", "encoder_of"]
 
 
 @dataclass(frozen=True)
 class Family:
-    """A family's models and the defaults for fine-tuning them.
+    """A family's models.
 
     Attributes:
         config: dataclass of sizes.
         sizes: name -> config, of published and other sizes.
         encoder: function from a config to an encoder.
         pretraining: name of the pretraining task -> function from (config, vocabulary size) to a model.
+        tuning: the defaults of fine-tuning.
         reads_vocabulary: function from the fields of a config to whether the encoder needs the bundle's vocabulary.
         encoder_config: function from (model, fields of its config) to the fields of its encoder's config.
-        frozen: fine-tuning does not train the encoder, unless its weights are random.
-        mix: heads read a scalar mix of all layers instead of the top one.
-        mix_l2: L2 penalty on the weights of the mix.
-        dropout: dropout rate on the input of the head or the task network.
-        encoder_dropout: dropout rate inside an encoder that is trained; None: it has no dropout.
-        epochs: passes over the data.
-        learning_rate: function from the width to the peak learning rate.
         enable_lora: function from (encoder, rank) that leaves only low-rank updates of the encoder to train; None: its
             encoders have no such updates.
 
-    >>> FAMILIES["elmo"].frozen, FAMILIES["bert"].epochs
-    (True, 3.0)
+    >>> FAMILIES["elmo"].tuning.frozen, [*FAMILIES["elmo"].pretraining]
+    (True, ['language_model'])
     """
 
     config: type
     sizes: Mapping[str, Any]
     encoder: Callable[[Any], keras.Model]
     pretraining: Mapping[str, Callable[[Any, int], keras.Model]]
+    tuning: Tuning
     reads_vocabulary: Callable[[dict], bool] = lambda config: True
     encoder_config: Callable[[keras.Model, dict], dict] = lambda model, config: config
-    frozen: bool = False
-    mix: bool = False
-    mix_l2: float = 0.0
-    dropout: float = 0.5
-    encoder_dropout: float | None = 0.1
-    epochs: float = 10.0
-    learning_rate: Callable[[int], float] = lambda width: 1e-3
     enable_lora: Callable[[keras.Model, int], None] | None = None
 
 
@@ -59,19 +48,19 @@ FAMILIES = {
         elmo.SIZES,
         lambda config: elmo.encoder(config, config.dropout),
         {"language_model": elmo.language_model},
+        TUNING["elmo"],
         reads_vocabulary=lambda config: bool(config.get("words")),
-        **elmo.FINETUNING,
     ),
     "bert": Family(
         bert.Config,
         bert.SIZES,
         bert.encoder,
         {"pretrainer": lambda config, words: bert.pretrainer(config)},
+        TUNING["bert"],
         encoder_config=bert.encoder_config,
         enable_lora=bert.enable_lora,
-        **bert.FINETUNING,
     ),
-    "static": Family(static.Config, {}, static.encoder, {}, encoder_dropout=None),
+    "static": Family(static.Config, {}, static.encoder, {}, TUNING["static"]),
 }
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from keras_ctxrep.recipes.converting import convert
 from keras_ctxrep.recipes.distilling import distill
 from keras_ctxrep.recipes.embedding import embed
 from keras_ctxrep.recipes.finetuning import IN_MEMORY, finetune
@@ -12,7 +13,18 @@ from keras_ctxrep.recipes.scoring import score, score_sentences
 from keras_ctxrep.recipes.sweeping import sweep
 from keras_ctxrep.training.runs import options_from_run
 
-__all__ = ["again", "distill", "embed", "finetune", "prepare", "pretrain", "score", "score_sentences", "sweep"]
+__all__ = [
+    "again",
+    "convert",
+    "distill",
+    "embed",
+    "finetune",
+    "prepare",
+    "pretrain",
+    "score",
+    "score_sentences",
+    "sweep",
+]
 
 
 def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | None = None) -> list[dict]:

@@ -16,6 +16,8 @@ from keras_ctxrep.checks import Range, RowCount
 from keras_ctxrep.text.features import FAMILIES, Features, Reads
 from keras_ctxrep.text.tokens import vocab_text
 
+__all__ = ["Bundle", "from_files", "load", "save", "write_tflite"]
+
 NAME, VOCAB, CARD, WEIGHTS = "bundle.json", "vocab.txt", "card.md", "model.weights.h5"
 TFLITE_FIGURES = "## Export to .tflite"  # heading in the card of a .tflite file that was measured
 TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads

@@ -123,14 +123,15 @@ def fit(
     _check(model, options, validation is not None and eval_model is None)
     _set_memory_options(model, options)
     optimizer = optimizer or OptimizerSpec(AdamW)
+    peak = options.learning_rate if optimizer.scheduled else None
     with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
-        compile(model, optimizer.make(options.learning_rate, options.weight_decay, options.clip), loss)
+        compile(model, optimizer.make(peak, options.weight_decay, options.clip), loss)
         model.optimizer.build(model.trainable_variables)  # else the first step is traced twice, to make its variables
     evaluate = None if validation is None else _evaluation(model, validation, eval_model, loss)
     if metric is None and isinstance(validation, tf.data.Dataset):
         metric = Metric("loss", smaller_is_better=True)
     chief = is_chief(model.distribute_strategy)
-    progress = Progress(model, options, optimizer.scheduled, evaluate, metric, report if chief else None, sources)
+    progress = Progress(model, options, peak, evaluate, metric, report if chief else None, sources)
     checkpoint = None
     with ExitStack() as resources:
         if options.folder is not None:
@@ -145,7 +146,9 @@ def fit(
 
 
 def _check(model: keras.Model, options: Fit, validates_itself: bool) -> None:
-    """Raises a ValueError for options that cannot work with this model or strategy."""
+    """Raises an error for options that cannot work with this model or strategy."""
+    if options.learning_rate is None:
+        raise TypeError("learning_rate=None: must be float")
     streams = any(getattr(layer, "streams", None) for layer in model.layers)
     if several_workers(model.distribute_strategy) and options.minutes:
         raise ValueError(f"minutes={options.minutes}: several workers would end at different steps; give steps")

@@ -31,7 +31,7 @@ class Progress(keras.callbacks.Callback):
     Args:
         model: the model that is trained.
         options: of the run.
-        scheduled: whether the learning rate follows `keras_ctxrep.training.schedule`; else it is left as it is.
+        peak: of the learning rate, which follows `keras_ctxrep.training.schedule`; None: it is left as it is.
         evaluate: a function without arguments to metrics; None: no validation.
         metric: the one of these by which the best weights are chosen; None: the first, of which larger is better.
         report, sources: as of `fit`.
@@ -41,14 +41,14 @@ class Progress(keras.callbacks.Callback):
         self,
         model: keras.Model,
         options: Fit,
-        scheduled: bool = True,
+        peak: float | None,
         evaluate: Callable[[], Mapping[str, float]] | None = None,
         metric: Metric | None = None,
         report: Callable[[dict], None] | None = None,
         sources: Callable[[int], Sequence[str]] | None = None,
     ):
         super().__init__()
-        self.trained, self.options, self.scheduled = model, options, scheduled
+        self.trained, self.options, self.peak = model, options, peak
         self.evaluate, self.metric, self.report, self.sources = evaluate, metric, report, sources
         self.state = State()
         self.logs: dict = {}  # means over the epoch so far
@@ -106,11 +106,10 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         if self._batch_end is not None and self.state.step == self.state.epoch_end:
             self._batch_end = time.monotonic()  # an evaluation does not count
-        if self.scheduled:
-            options = self.options
-            self.trained.optimizer.learning_rate = schedule.learning_rate(
-                self.fraction, options.learning_rate, options.warmup, options.decay
-            )
+        if self.peak is not None:
+            warmup, decay = self.options.warmup, self.options.decay
+            rate = schedule.learning_rate(self.fraction, self.peak, warmup, decay)
+            self.trained.optimizer.learning_rate = rate
         self._before_batch = int(self.trained.optimizer.iterations.numpy()), self.state.step
 
     def on_train_batch_end(self, batch, logs):
@@ -144,8 +143,7 @@ class Progress(keras.callbacks.Callback):
 
     def _divergence(self, loss: float) -> str:
         """The message about a loss that is no number."""
-        step, optimizer = self.state.step, self.trained.optimizer
-        rate = self.options.learning_rate if self.scheduled else float(optimizer.learning_rate.numpy())
+        step, rate = self.state.step, self.peak or float(self.trained.optimizer.learning_rate.numpy())
         message = f"step {step}: the loss became {loss}; try a learning rate below {rate:.3g}"
         sources = [*dict.fromkeys(filter(None, self.sources(step - 1)))] if self.sources else []
         if sources:

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_ctxrep import saving, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle

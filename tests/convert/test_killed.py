@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from keras_ctxrep import cli
+from keras_ctxrep.cli import main
 
 write = Path.write_bytes
 
@@ -28,7 +28,7 @@ def killed(path, data):
     return write(path, data)
 
 Path.write_bytes = killed
-cli.main(sys.argv[2:])
+main.main(sys.argv[2:])
 """
 
 

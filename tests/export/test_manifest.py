@@ -14,10 +14,11 @@ import pytest
 import tensorflow as tf
 from keras_ctxrep_export import kit, manifest, saved_model
 
-from keras_ctxrep import __version__, saving, tasks
+from keras_ctxrep import saving, tasks
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep.version import __version__
 
 ROOT = Path(__file__).parents[2]
 VOCAB = (*SPECIAL_PIECES, "a", "b", "the")

@@ -11,7 +11,7 @@ import pytest
 from keras_ctxrep_tflite import quantize
 
 from keras_ctxrep import recipes, saving, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.models import bert
 from keras_ctxrep.tasks.classify import Example

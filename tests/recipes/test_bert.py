@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.models import bert, heads
 from keras_ctxrep.text.corpus import documents

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import optimizers, recipes, saving
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.recipes import pretraining
@@ -173,7 +173,7 @@ def vocabularies(tmp_path):
         ({"vocab": "unsorted.txt", "samples": 5}, "not sorted by count, as sampled softmax needs"),
         ({"init": "lm"}, "size='test' and init=.*: the size is that of the model to start from; give one"),
         ({"init": "lm", "size": None, "read_words": True}, "reads characters or other words"),
-        ({"optimizer": "sgd"}, "optimizer='sgd': choose adamw, adagrad or lamb"),
+        ({"optimizer": "sgd"}, "optimizer='sgd': must be adamw, adagrad or lamb"),
         ({"optimizer": "adagrad", "decay": "cosine"}, "decay='cosine': Adagrad's learning rate stays as it is"),
         ({"size": "huge"}, "size 'huge': choose one of elmo_2x128"),
     ],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from keras_ctxrep import recipes, saving, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.recipes import finetuning
 from keras_ctxrep.tasks.classify import Example
 

@@ -3,7 +3,7 @@
 import pytest
 
 from keras_ctxrep import recipes
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.training import progress
 

@@ -12,7 +12,7 @@ import pytest
 
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.atomic import sha256
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.recipes import preparing
 from keras_ctxrep.recipes.corpora import held_out
@@ -25,8 +25,9 @@ WORDS = [f"w{number}" for number in range(30)]
 UNIT = 2_000  # bytes, so that the corpus has several units
 KILLED = f"""
 import os, signal, sys
-from keras_ctxrep import recipes, shards
+from keras_ctxrep import recipes
 from keras_ctxrep.recipes import preparing
+from keras_ctxrep.training import shards
 
 preparing.UNIT, write, count = {UNIT}, shards.write, 0
 

@@ -8,7 +8,7 @@ import keras
 import pytest
 
 from keras_ctxrep import recipes, saving, tasks
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle

@@ -81,7 +81,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
         )
         if measured["quality"] is not None:
             rows[-1]["quality_difference"] = measured["quality"] - rows[0]["quality"]
-            own = task.figures(examples, answers, bundle.labels).statistic
+            own = task.compute_metrics(examples, answers, bundle.labels).statistic
             reference = reference or own
             rows[-1]["quality_interval"] = _interval(own, reference, len(examples))
     return rows

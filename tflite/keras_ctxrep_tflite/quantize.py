@@ -12,7 +12,8 @@ import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.options import QUANTIZATIONS, check_type
+from keras_ctxrep.checks import check_value
+from keras_ctxrep.options import QUANTIZATIONS
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import calibration, weights
@@ -68,8 +69,8 @@ def convert(
         UserWarning: the longest of the lengths is below that of the model, so that texts are cut that it reads; or
             "int8" without texts, which is "dynamic".
     """
-    check_type("calibrate", calibrate, Sequence | None)
-    check_type("keep_float", keep_float, Sequence)
+    check_value("calibrate", calibrate, Sequence | None)
+    check_value("keep_float", keep_float, Sequence)
     bundle, signature_lengths = checked(folder, out, quantize, lengths, calibrate, mediapipe)
     inputs = calibration.inputs_of(calibrate or (), bundle, signature_lengths[-1])
     data, bundle = float_model(folder, signature_lengths)
