@@ -2,6 +2,7 @@
 # make test    the same set-up, then the tests, on up to four cores: 10 to 14 minutes on two
 # make test-all with the slow ones too
 # make check   lint (ruff format, ruff, pyright), then all tests
+# make docs    the documentation, into build/docs; warnings and broken links are errors
 # make install the set-up alone
 SHELL := /bin/sh
 VENV := .venv
@@ -12,7 +13,7 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(
 # the files is that of tests/conftest.py. If a process crashes, the run ends: pytest-xdist would wait for its tests.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test test-all lint check clean
+.PHONY: install demo test test-all lint check docs clean
 
 # The stamp is newer than the metadata once everything is installed: a second run installs nothing.
 install: $(VENV)/.installed
@@ -42,6 +43,9 @@ lint: install
 	$(BIN)/pyright
 
 check: lint test-all
+
+docs: install
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 clean:
 	rm -rf $(VENV) build dist demo *.egg-info

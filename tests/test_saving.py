@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import saving
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.models import bert, elmo, static
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle

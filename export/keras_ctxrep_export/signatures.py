@@ -10,10 +10,8 @@ from keras_ctxrep import tasks
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import families, heads
 from keras_ctxrep.tasks.task import LabelsWords
-from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.bundle import SIGNATURE, Bundle
 from keras_ctxrep_export import text_ops
-
-DEFAULT = "serving_default"
 
 
 class Signatures(tf.Module):
@@ -39,7 +37,7 @@ class Signatures(tf.Module):
         self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
         ids = self._ids(model)
         text = self._text(ids)
-        self.functions: dict[str, Callable] = {DEFAULT: text, "ids": ids, "embed": self._embed(model)}
+        self.functions: dict[str, Callable] = {SIGNATURE: text, "ids": ids, "embed": self._embed(model)}
         if isinstance(self.task, LabelsWords):
             self.functions["words"] = self._words(ids, self.task)
         if self.task.example_api:

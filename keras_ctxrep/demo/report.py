@@ -45,7 +45,7 @@ def write_report(figures: dict, path: str | Path) -> None:
         examples="".join(f"<li>{_marked(example)}</li>" for example in figures["examples"]),
         senses=_image((path.parent / "bank.svg").read_bytes()),
         neighbours="".join(map(_neighbours, figures["senses"]["queries"])),
-        engines=_table(compare.HEADER, compare.table(engines["rows"])),
+        engines=_table(compare.HEADER, compare.engines_table(engines["rows"])[1:]),
         loaded=", ".join(engines["loaded"]) or "none",
         card=html.escape(figures["card"]),
     )

@@ -339,7 +339,7 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
     engines = [open_engine(path) for path in (folder, serving, *files)]
     engines = [engine._replace(name=name) for engine, name in zip(engines, names, strict=True)]
     rows = compare.compare(engines, test)
-    print(_table([compare.HEADER, *compare.table(rows)]))
+    print(_table(compare.engines_table(rows)))
 
     texts = [list(example.words) for example in test]
     command = [sys.executable, "-c", _EDGE, *map(str, files)]

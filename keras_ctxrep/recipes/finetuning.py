@@ -220,7 +220,7 @@ class Run:
         predictor = Predictor(bundle, keras_engine.runner(model), options.batch_size)
         bundle = task.tuned(bundle, dev_set, predictor.ask)
         if is_chief(strategy):
-            answers = Predictor(bundle, predictor.run, options.batch_size).ask(dev_set)
+            answers = Predictor(bundle, predictor.runner, options.batch_size).ask(dev_set)
             final = task.evaluate(dev_set, answers, bundle.labels)
             record.save(self.out, history, {"examples": len(dev_set), "interval": final.interval} | final.scores)
             saving.save(self.out, model, bundle)

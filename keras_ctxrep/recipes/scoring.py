@@ -130,7 +130,7 @@ def _perplexities(rows: Iterable[tuple], data: str | Path) -> dict:
 def _score_task(predictor: Predictor, data: Data, predictions: str | Path | None, options: Scoring) -> dict:
     if options.positive is not None:
         bundle = predictor.task.with_positive(predictor.bundle, options.positive)
-        predictor = Predictor(bundle, predictor.run, predictor.batch_size, predictor.raw)
+        predictor = Predictor(bundle, predictor.runner, predictor.batch_size)
     task, bundle, skipped = predictor.task, predictor.bundle, [] if options.skip_bad else None
     examples = list(fitting(bundle, data, options.columns, skipped, "validation"))
     answers = predictor.ask(examples)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from keras_ctxrep_export import kit, saved_model
 
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.inference import messages
 from keras_ctxrep.text.bundle import Bundle
 
@@ -184,7 +184,7 @@ def test_a_base_that_cannot_be_written(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError("not yours")
 
-    monkeypatch.setattr(kit, "written_whole", refuse)
+    monkeypatch.setattr(kit, "atomic_write", refuse)
     with pytest.warns(UserWarning, match=r"model\.config was not written: not yours"):
         kit.write_config(tmp_path, "m")
 

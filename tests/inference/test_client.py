@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_ctxrep_export import saved_model
 
 from keras_ctxrep import saving
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.inference import client, keras_engine
 from keras_ctxrep.inference.client import Target
 from keras_ctxrep.text import bundle as bundles
@@ -320,8 +320,8 @@ def test_without_tensorflow():
     code = "import sys, keras_ctxrep.inference.client; print('tensorflow' in sys.modules, 'grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"
     code = (
-        "import sys; from keras_ctxrep import cli\n"
-        "cli.main(['client', '--url', 'grpc://127.0.0.1:1', '--model', 'm', '--dry-run', 'rain'])\n"
+        "import sys; from keras_ctxrep.cli import main\n"
+        "main.main(['client', '--url', 'grpc://127.0.0.1:1', '--model', 'm', '--dry-run', 'rain'])\n"
         "print('tensorflow' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

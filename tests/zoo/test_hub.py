@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import saving, zoo
-from keras_ctxrep.cli.main import main
+from keras_ctxrep.cli import main
 from keras_ctxrep.convert import huggingface
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle

@@ -145,8 +145,8 @@ def test_a_tflite_file_without_tensorflow(folders, tflite_in_process, tmp_path):
     quantize.convert(folders / "odd", tmp_path / "m.tflite")
     (tmp_path / "a.tsv").write_text("Id\tBody\n1\tx\n")
     code = (
-        "import sys; from keras_ctxrep import cli; "
-        f"status = cli.main(['predict', {str(tmp_path / 'm.tflite')!r}, '--data', {str(tmp_path / 'a.tsv')!r}]); "
+        "import sys; from keras_ctxrep.cli import main; "
+        f"status = main.main(['predict', {str(tmp_path / 'm.tflite')!r}, '--data', {str(tmp_path / 'a.tsv')!r}]); "
         "print({'tensorflow', 'keras'} & set(sys.modules)); sys.exit(status)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
