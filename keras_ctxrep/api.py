@@ -167,7 +167,7 @@ class Model:
         """
         from keras_ctxrep import saving
 
-        return _in_keras(None, *saving._encoder_of(self.keras_model, self.bundle))
+        return _in_keras(None, *saving.ModelFolder(self.keras_model, self.bundle).encoder())
 
     # ------------------------------------------------------------------------------------------------------ artifacts
 

@@ -119,3 +119,17 @@ def test_the_encoder_of_a_pretraining_model_is_served(tmp_path, hashed):
     for weight, value in zip(encoder.get_layer("layer_0").get_weights(), expected, strict=True):
         np.testing.assert_array_equal(weight, value)
     assert saving.load_served(saved(tmp_path / "c", ELMO))[1].task == "classify"
+
+
+def test_a_model_folder_as_one_object(tmp_path):
+    """Loaded, saved again and reduced to its encoder; what is served of a task model is the model itself."""
+    folder = saving.load(saved(tmp_path / "one", ELMO))
+    folder.save(tmp_path / "two")
+    model, bundle = saving.load(tmp_path / "two")
+    assert bundle.labels == ELMO.labels and folder.served() is folder
+    for weight, expected in zip(model.get_weights(), folder.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    encoder = folder.encoder()
+    assert encoder.bundle == saving.load_encoder(tmp_path / "two").bundle and encoder.bundle.task == "embed"
+    pretrained = saving.load(saved(tmp_path / "bert", BERT))
+    assert pretrained.served().bundle.task == "embed" and "layers" in pretrained.served().model.output

@@ -12,6 +12,7 @@ from keras_ctxrep.checks import most
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, check, fill
 from keras_ctxrep.models import bert
+from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import WordPiece
 
@@ -142,8 +143,8 @@ def build(bundle: Bundle) -> keras.Model:
     'answerer'
     """
     config = bert.Config(**bundle.config)
-    if bundle.task in bert.FAMILY.pretraining:
-        return bert.FAMILY.pretraining[bundle.task](config, 0)
+    if bundle.task in FAMILIES["bert"].pretraining:
+        return FAMILIES["bert"].pretraining[bundle.task](config, 0)
     return tasks.get(bundle.task).head(bert.encoder(config), bundle)
 
 
@@ -174,7 +175,7 @@ def load(
         raise ValueError(f"{source}: its options have one segment (type_vocab_size); a model of pairs of texts needs 2")
     check(weight_map, stored, source, ignored, DTYPES)
     fields = {"max_length": config.max_positions} | fields
-    fields |= {"task": task} if task in bert.FAMILY.pretraining else tasks.bundle_fields(task, pairs)
+    fields |= {"task": task} if task in FAMILIES["bert"].pretraining else tasks.bundle_fields(task, pairs)
     bundle = Bundle("bert", config=asdict(config), **fields)
     model = build(bundle)
     fill(model, weight_map, stored, source)

@@ -21,9 +21,7 @@ from keras_ctxrep.layers import (
     ZeroPadding,
 )
 from keras_ctxrep.layers.transformer import ACTIVATIONS
-from keras_ctxrep.models.family import Family
 from keras_ctxrep.models.model import Model
-from keras_ctxrep.models.tuning import TUNING
 
 
 @dataclass(frozen=True)
@@ -177,8 +175,8 @@ def _dense(config: Config, units: int, name: str, activation=None, dtype=None) -
     return klayers.Dense(units, activation, kernel_initializer=start, name=name, dtype=dtype)
 
 
-def _encoder_config(model: keras.Model, config: dict) -> dict:
-    """The config with `pooler` set to whether the model has one."""
+def encoder_config(model: keras.Model, config: dict) -> dict:
+    """The fields of a model's config with `pooler` set to whether the model has one."""
     return config | {"pooler": "pooler" in {layer.name for layer in model.layers}}
 
 
@@ -202,15 +200,3 @@ def enable_lora(model: keras.Model, rank: int) -> None:
             layer.enable_lora(rank)
         elif layer.name != "pooler":
             layer.trainable = False
-
-
-FAMILY = Family(
-    Config,
-    SIZES,
-    encoder,
-    {"pretrainer": lambda config, words: pretrainer(config)},
-    lambda config: True,
-    TUNING["bert"],
-    _encoder_config,
-    enable_lora,
-)

@@ -24,9 +24,7 @@ from keras_ctxrep.layers import (
     VocabularySoftmax,
     ZeroPadding,
 )
-from keras_ctxrep.models.family import Family
 from keras_ctxrep.models.model import Model
-from keras_ctxrep.models.tuning import TUNING
 from keras_ctxrep.text.features import CharacterFeatures
 
 
@@ -331,13 +329,3 @@ def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=Non
             pair.append(klayers.Add(name=f"{name}_residual")([out, x]) if index and config.residual else out)
         pairs.append(tuple(pair))
     return pairs, klayers.Concatenate(name="end_state")(ends) if ends else None
-
-
-FAMILY = Family(
-    Config,
-    SIZES,
-    lambda config: encoder(config, config.dropout),
-    {"language_model": language_model},
-    lambda config: bool(config.get("words")),
-    TUNING["elmo"],
-)

@@ -10,8 +10,7 @@ import keras
 
 from keras_ctxrep import saving
 from keras_ctxrep.models import static
-from keras_ctxrep.models.families import FAMILIES
-from keras_ctxrep.models.family import Family, depths
+from keras_ctxrep.models.families import FAMILIES, Family, depths
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.options import WORDS, Finetuning, Options
 from keras_ctxrep.tasks import Task

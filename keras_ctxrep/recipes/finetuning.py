@@ -18,7 +18,7 @@ from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.tuning import LORA_RATE
-from keras_ctxrep.optimizers import AdamW
+from keras_ctxrep.optimizers import AdamW, OptimizerSpec
 from keras_ctxrep.options import WORDS, Finetuning, Fit, Options, keywords, unknown_option
 from keras_ctxrep.recipes.assembly import Assembled, Survey, assemble, fresh_embeddings, is_frozen, length
 from keras_ctxrep.recipes.plan import Plan
@@ -199,9 +199,10 @@ class Run:
         with scope(options.precision, strategy):
             assembled = self.assemble(survey)
         model, bundle = assembled.model, assembled.bundle
-        evaluate = _evaluation(bundle, dev_set, options.batch_size)
+        evaluate, metric = _evaluation(bundle, dev_set, options.batch_size), None
         if options.metric is not None:
-            evaluate = _by_metric(evaluate, options.metric, options.metric in task.smaller)
+            metric = fit.Metric(options.metric, options.metric in task.smaller)
+            evaluate = _by_metric(evaluate, metric.name)
             evaluate(model)  # an error is raised before the training
         survey = self._with_words(survey, bundle)
         replicas = strategy.num_replicas_in_sync
@@ -212,7 +213,7 @@ class Run:
             announce(str(Plan(*names, survey, dev_set, task, bundle, options, settings, rows)))
         Path(self.out).mkdir(parents=True, exist_ok=True)
         data, sources_of = self.batches(bundle, rows)
-        arguments = vars(settings) | {"folder": self.out, "identity": record.identity}
+        arguments = vars(settings) | {"folder": self.out, "identity": record.identity, "metric": metric}
         history = fit.fit(
             model, data, evaluate, loss=loss, optimizer=optimizer, report=report, sources=sources_of, **arguments
         )
@@ -297,8 +298,8 @@ class Run:
         arguments = (bundle, examples, rows, self.options.seed)
         return partial(batches, *arguments), partial(sources, *arguments)
 
-    def schedule(self, assembled: Assembled, count: int, rows: int) -> tuple[Fit, Callable]:
-        """Length of the run, learning rate and evaluations, and a function that makes the optimizer.
+    def schedule(self, assembled: Assembled, count: int, rows: int) -> tuple[Fit, OptimizerSpec]:
+        """Length of the run, learning rate and evaluations, and the optimizer.
 
         Args:
             assembled: the model.
@@ -325,7 +326,7 @@ class Run:
         settings = options.fit(**decided)
         factors = {name: options.layer_decay**distance for name, distance in assembled.distances.items()}
         starts = self._starts(assembled.distances, count / rows, settings.steps)
-        return settings, partial(AdamW, factors=factors, starts=starts)
+        return settings, OptimizerSpec(AdamW, {"factors": factors, "starts": starts})
 
     def _starts(self, distances: Mapping[str, int], epoch: float, steps: int | None) -> dict[str, int]:
         """Layer of the encoder -> the step from which on it is trained.
@@ -374,18 +375,17 @@ def _evaluation(bundle: Bundle, examples: list, batch_size: int) -> Callable[[ke
     return evaluate
 
 
-def _by_metric(evaluate: Callable, metric: str, smaller: bool) -> Callable[[keras.Model], Any]:
-    """An evaluation by another metric than the main one; if its smaller values are better, with the value to minimise.
+def _by_metric(evaluate: Callable, metric: str) -> Callable[[keras.Model], dict[str, float]]:
+    """An evaluation whose first metric is another one than the main one.
 
     Raises:
         ValueError: (the function) there is no such figure of these examples.
     """
 
-    def evaluate_by_metric(model: keras.Model) -> Any:
+    def evaluate_by_metric(model: keras.Model) -> dict[str, float]:
         figures = evaluate(model)
         if metric not in figures:
             raise ValueError(f"metric={metric!r}: no figure of these labels and data; they have {', '.join(figures)}")
-        figures = {metric: figures[metric]} | figures
-        return (figures, figures[metric]) if smaller else figures
+        return {metric: figures[metric]} | figures
 
     return evaluate_by_metric

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_ctxrep import optimizers, saving
+from keras_ctxrep import saving
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.optimizers import LAMB, Adagrad, AdamW, OptimizerSpec
 from keras_ctxrep.options import Pretraining, keywords
 from keras_ctxrep.recipes.corpora import (
     NO_PAIRS,
@@ -123,10 +124,11 @@ def _check(family: str, corpus: Sequence[str | Path], out: str | Path, options: 
 def _fit(
     model: keras.Model, plan: "_Plan", eval_model, options: Pretraining, files: Sequence[str | Path], **more
 ) -> list[dict]:
-    optimizer = optimizers.LAMB if options.optimizer == "lamb" else None
+    optimizer = OptimizerSpec(LAMB if options.optimizer == "lamb" else AdamW)
     rate = options.learning_rate or options.RATES[options.optimizer]
     if options.optimizer == "adagrad":
-        optimizer = partial(optimizers.Adagrad, rate, gradient_scale=float(options.unroll or 1))
+        arguments = {"learning_rate": rate, "gradient_scale": float(options.unroll or 1)}
+        optimizer = OptimizerSpec(Adagrad, arguments, scheduled=False)
     strategy = model.distribute_strategy
 
     def data(start: int) -> Any:

@@ -365,4 +365,4 @@ def test_lamb_is_for_both_families(family, corpus, tmp_path, monkeypatch):
     sizes = {"elmo": {"size": "test", "max_length": 8}, "bert": {"size": "bert_2_64_2", "max_length": 16}}
     options = {"steps": 2, "batch_size": 4, "optimizer": "lamb", "decay": "cosine"} | sizes[family]
     history = recipes.pretrain(family, [corpus], tmp_path, **options)
-    assert given == [optimizers.LAMB] and np.isfinite(history[-1]["loss"])
+    assert given == [optimizers.OptimizerSpec(optimizers.LAMB)] and np.isfinite(history[-1]["loss"])
