@@ -31,34 +31,21 @@ import pytest
 import tensorflow as tf
 from filelock import FileLock
 
+from tests.hooks import (  # noqa: F401
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_make_collect_report,
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_runtest_protocol,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
+
 # Two logical devices, for MirroredStrategy(["CPU:0", "CPU:1"]).
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
-
-
-# The slowest files, which start first: else one worker is left with one of them while the others wait.
-SLOWEST = (
-    "test_docs.py",
-    "test_train.py",
-    "test_journey.py",
-    "test_semantic_roles.py",
-    "test_cli.py",
-    "test_finetuning.py",
-    "test_huggingface.py",
-    "test_elmo.py",
-    "test_bert.py",
-    "test_quantize.py",
-    "test_stack.py",
-    "test_training.py",
-    "test_heads.py",
-    "test_allennlp.py",
-    "test_scoring.py",
-)
-
-
-def pytest_collection_modifyitems(items) -> None:
-    items.sort(key=lambda item: SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST))
 
 
 @pytest.fixture(scope="session", autouse=True)
