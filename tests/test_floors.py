@@ -57,10 +57,12 @@ def modules(root):
 
 
 def imports(tree):
-    """(imported name, line, whether it stands inside a function, whether it is relative)."""
+    """(imported name, line, whether it stands inside a function, whether it is relative); types alone are left out."""
 
     def walk(node, inside):
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+                continue
             if isinstance(child, ast.Import):
                 for alias in child.names:
                     yield alias.name, child.lineno, inside, False

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,6 +172,24 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
         return {name: value.numpy() for name, value in outputs.items()}
 
     return Predictor(bundle, run, batch_size, raw=True, words="words" in loaded.signatures)
+
+
+def encode(path: str | Path, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
+    """The vectors of texts by the signature `embed` of a SavedModel, float32 (B, D).
+
+    Args:
+        path: as of `load`.
+        texts: strings.
+        batch_size: texts per call.
+
+    Raises:
+        ValueError: there is no SavedModel.
+    """
+    loaded = tf.saved_model.load(str(latest(path)))
+    embed = loaded.signatures["embed"]
+    encoded = [text.encode("utf-8", "replace") for text in texts]
+    batches = [encoded[begin : begin + batch_size] for begin in range(0, len(encoded), batch_size)] or [[]]
+    return np.concatenate([embed(text=tf.constant(batch, tf.string))["vector"].numpy() for batch in batches])
 
 
 def check(path: str | Path) -> tuple[Path, dict[str, int]]:

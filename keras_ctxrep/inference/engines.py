@@ -8,7 +8,13 @@ from keras_ctxrep.inference.silence import quiet_stderr
 
 
 class Engine(NamedTuple):
-    """One way to run a model: its name, the files that it needs, and its predictor."""
+    """One way to run a model.
+
+    Attributes:
+        name: "Keras", "SavedModel NAME" or the name of the .tflite file.
+        path: the files that it needs.
+        predictor: of its answers.
+    """
 
     name: str
     path: Path

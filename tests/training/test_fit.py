@@ -240,7 +240,7 @@ def killed_after(model, step):
             if self.count == step:
                 raise Killed
 
-    model_fit = model.fit
+    fit = model.fit
     model.fit = lambda *args, callbacks, **kwargs: fit(*args, callbacks=[*callbacks, Kill()], **kwargs)
     return model
 

@@ -1,0 +1,159 @@
+"""The face: `import keras_ctxrep as ctx` and what it gives."""
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+import keras_ctxrep as ctx
+from keras_ctxrep import saving
+from keras_ctxrep.training import runs
+
+SHIPPED = "bert_4_256_4/books_wiki_en"
+TEXTS = ["The bank of the river", "A good film"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "films.tsv"
+    path.write_text("text\tlabel\n" + "a good film\tyes\na bad film\tno\n" * 8)
+    return path
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return ctx.load(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def classifier(encoder, data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("models") / "films"
+    return ctx.finetune(data, data, encoder, out=out, steps=2, batch_size=8, max_length=16)
+
+
+def test_import_loads_nothing_heavy():
+    code = "import sys, keras_ctxrep; print(sorted({n.partition('.')[0] for n in sys.modules} & set(sys.argv[1:])))"
+    heavy = ["tensorflow", "keras", "numpy", "tokenizers", "ai_edge_litert"]
+    done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_exists():
+    for name in ctx.__all__:
+        assert getattr(ctx, name) is not None and name in dir(ctx)
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        _ = ctx.lod
+
+
+def test_a_pretraining_model_has_vectors_and_no_answers(encoder):
+    assert encoder.bundle.task == "pretrainer" and "over bert: Keras" in repr(encoder)
+    vectors = encoder.encode(TEXTS)
+    assert vectors.shape == (2, 256) and vectors.dtype == np.float32
+    model, _ = saving.load_encoder(encoder.engine.path)
+    np.testing.assert_allclose(vectors, model(encoder.features(TEXTS))["pooled"], atol=2e-6)
+    with pytest.raises(ValueError, match="a pretrainer answers nothing"):
+        encoder.predict(TEXTS)
+
+
+def test_words_of_strings_and_of_split_sentences(encoder):
+    plain, split = encoder.words(["The bank, flooded!", ["The", "bank,", "flooded!"]])
+    assert plain.words == ("The", "bank", ",", "flooded", "!")
+    assert [plain.offsets[1], plain.offsets[2]] == [(4, 8), (8, 9)]
+    assert split.words == ("The", "bank,", "flooded!") and split.offsets == ((0, 3), (4, 9), (10, 18))
+    assert plain.vectors.shape == (5, 5, 256)
+    np.testing.assert_allclose(plain.vectors[:, 3], split.vectors[:, 2], atol=2e-6)
+    model, _ = saving.load_encoder(encoder.engine.path)
+    features = encoder.features(["The bank, flooded!"])
+    layers = np.stack([layer[0] for layer in model(features)["layers"]])
+    np.testing.assert_allclose(plain.vectors[:, :3], layers[:, 1:4], atol=2e-6)
+
+
+def test_one_string_is_no_list_of_texts(encoder):
+    for method in (encoder.encode, encoder.words):
+        with pytest.raises(TypeError, match="one string"):
+            method("The bank")
+    with pytest.raises(ValueError, match="text 1, '  ': no words"):
+        encoder.encode(["a", "  "])
+
+
+def test_all_engines_predict_and_encode_the_same(classifier, tmp_path):
+    answers, vectors = classifier.predict(TEXTS), classifier.encode(TEXTS)
+    assert {answer["label"] for answer in answers} <= {"yes", "no"}
+    served = ctx.load(classifier.export(tmp_path / "served").parent)
+    edge = ctx.load(classifier.tflite(tmp_path / "films.tflite"))
+    for other in (served, edge):
+        for answer, expected in zip(other.predict(TEXTS), answers, strict=True):
+            assert answer["label"] == expected["label"] and abs(answer["score"] - expected["score"]) < 1e-5
+        for method in (other.save, other.export, other.tflite):
+            with pytest.raises(ValueError, match="not a Keras model; load the model folder"):
+                method(tmp_path / "no.tflite")
+        with pytest.raises(ValueError, match="not a Keras model"):
+            other.words(TEXTS)
+    np.testing.assert_allclose(served.encode(TEXTS), vectors, atol=1e-5)
+    with pytest.raises(ValueError, match="has no vectors of texts; write one of the encoder"):
+        edge.encode(TEXTS)
+    edge = ctx.load(classifier.encoder.tflite(tmp_path / "encoder.tflite"))
+    np.testing.assert_allclose(edge.encode(TEXTS), vectors, atol=1e-5)
+
+
+def test_a_saved_model_has_the_present_weights(classifier, tmp_path):
+    copy = ctx.load(classifier.save(tmp_path / "copy"))
+    assert copy.predict(TEXTS) == classifier.predict(TEXTS)
+    assert (tmp_path / "copy" / runs.NAME).read_bytes() == (classifier.engine.path / runs.NAME).read_bytes()
+    copy.keras_model.compile("sgd", {"logits": "mse"})
+    copy.keras_model.fit(copy.features(TEXTS), {"logits": np.array([[9.0, -9.0]] * 2)}, epochs=3, verbose=0)
+    changed = copy.predict(TEXTS)
+    assert changed != classifier.predict(TEXTS)
+    assert ctx.load(copy.save(tmp_path / "changed")).predict(TEXTS) == changed
+    edge = ctx.load(copy.tflite(tmp_path / "changed.tflite"))
+    assert abs(edge.predict(TEXTS)[0]["score"] - changed[0]["score"]) < 1e-5
+
+
+def test_without_a_folder_the_model_is_in_memory(classifier, data, tmp_path):
+    model = ctx.finetune(data, data, classifier, steps=1, batch_size=8)
+    assert model.engine.path is None and "in memory" in repr(model)
+    again = ctx.finetune(data, data, model, steps=1, batch_size=8)
+    assert again.predict(TEXTS)[0].keys() == classifier.predict(TEXTS)[0].keys()
+
+
+def test_pretrain(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\nthe dog ran\n" * 10)
+    model = ctx.pretrain("elmo", [text], size="elmo_2x128_64_256cnn_1xhighway", steps=1, batch_size=4)
+    assert model.encode(TEXTS).shape == (2, 128)
+
+
+def test_what_is_no_model(tmp_path):
+    with pytest.raises(ValueError, match=r"none.tflite: no such file or folder"):
+        ctx.load("none.tflite")
+    with pytest.raises(ValueError, match="no such folder; as a published model"):
+        ctx.load("bert_of_nobody")
+    with pytest.raises(ValueError, match="no SavedModel in it"):
+        ctx.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "name", "new"),
+    [
+        ("train", "fit", "training.fit"),
+        ("train", "load", "saving"),
+        ("train", "scope", "training.strategy"),
+        ("train", "predictor", "inference.keras_engine"),
+        ("pipeline", "dataset", "training.pipeline"),
+        ("client", "connect", "inference.client"),
+        ("predict", "Predictor", "inference.predictor"),
+    ],
+)
+def test_old_names_of_modules_warn(old, name, new):
+    import importlib
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module = importlib.import_module(f"keras_ctxrep.{old}")
+    with pytest.warns(DeprecationWarning, match=rf"keras_ctxrep.{old}.{name} is keras_ctxrep.{new}.{name} now"):
+        value = getattr(module, name)
+    assert value is getattr(importlib.import_module(f"keras_ctxrep.{new}"), name)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = module.nothing
