@@ -34,6 +34,7 @@ from filelock import FileLock
 from tests.hooks import (  # noqa: F401
     pytest_addoption,
     pytest_collection_modifyitems,
+    pytest_itemcollected,
     pytest_make_collect_report,
     pytest_runtest_logreport,
     pytest_runtest_makereport,
@@ -182,30 +183,9 @@ def golden_strings(made_once) -> Path:
 @pytest.fixture(scope="session")
 def tiny_model() -> Callable:
     """A function from a task and fields of its bundle to a tiny BERT with random weights, and its bundle."""
-    from dataclasses import asdict
+    from tests import tiny
 
-    from keras_ctxrep import saving, tasks
-    from keras_ctxrep.models import bert
-    from keras_ctxrep.text.bundle import Bundle
-    from keras_ctxrep.text.tokens import SPECIAL_PIECES
-
-    vocab = (*SPECIAL_PIECES, *"abcdefgh", "##a", "##s", "the", "cat", "rain", "fell", "she", ".", "中")
-    labels = {"semantic_roles": ("O", "B-V", "B-ARG0", "I-ARG0"), "coreference": ("A", "B", "neither")}
-    labels |= {"tag": ("O", "B-PER", "I-PER"), "classify": ("no", "yes"), "multilabel": ("x", "y", "z")}
-
-    def make(task, pair=False, **fields):
-        keras.utils.set_random_seed(1)
-        config = bert.Config(
-            len(vocab), layers=1, width=8, heads=2, intermediate=8, max_positions=64, initializer_range=1.0
-        )
-        fields = {"max_length": 40, "labels": labels.get(task, ())} | fields
-        bundle = Bundle("bert", config=asdict(config), vocab=vocab, **tasks.bundle_fields(task, pair), **fields)
-        model = saving.build(bundle)
-        for weight in model.weights:
-            weight.assign(np.random.default_rng(0).normal(size=weight.shape))
-        return model, bundle
-
-    return make
+    return lambda task, pair=False, **fields: tiny.model(task, pair=pair, **{"max_length": 40} | fields)
 
 
 @pytest.fixture

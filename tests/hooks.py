@@ -17,6 +17,7 @@ DURATIONS = Path(__file__).with_name("durations.json")
 # Import names, separated by commas: a test that is skipped for lack of one of these fails.
 REQUIRED_MODULES = "CTXREP_CI_EXTRAS"
 QUICK_LIMIT = 5.0  # seconds; a longer test without a mark is named at the end of a run
+TRAINING_FIXTURES = {"models", "tflite_in_process"}  # of conftest.py: a test that needs one has the mark `trains`
 
 _seconds_of_test: Counter[tuple[str, str]] = Counter()  # by id and mark, in the process that reports
 _used = 0.0  # at the end of the last phase of a test
@@ -26,6 +27,11 @@ def pytest_addoption(parser) -> None:
     parser.addoption(
         "--store-durations", action="store_true", help=f"write the seconds of each file that runs to {DURATIONS.name}"
     )
+
+
+def pytest_itemcollected(item) -> None:
+    if TRAINING_FIXTURES & {*getattr(item, "fixturenames", ())}:
+        item.add_marker("trains")
 
 
 def mark_of(item) -> str:

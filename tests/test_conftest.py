@@ -123,6 +123,16 @@ def test_durations_are_stored_by_file_and_mark(suite):
     assert 0.3 <= seconds["quick"] < 0.6 <= seconds["trains"] < 1.5
 
 
+def test_the_fixtures_that_train_mark_their_tests(suite):
+    suite.makepyfile(
+        "import pytest\n\n@pytest.fixture\ndef models(): pass\n\n@pytest.fixture\ndef folder(models): pass\n\n"
+        "def test_direct(models): pass\n\ndef test_through_another(folder): pass\n\ndef test_quick(): pass\n"
+    )
+    result = suite.runpytest_inprocess("-m", "not trains", "-v", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, deselected=2)
+    result.stdout.fnmatch_lines(["*::test_quick PASSED*"])
+
+
 def test_long_tests_without_a_mark_are_named(suite, monkeypatch):
     monkeypatch.setattr(hooks, "QUICK_LIMIT", 0.0)
     suite.makepyfile("import pytest\n\ndef test():\n    pass\n\n@pytest.mark.slow\ndef test_slow():\n    pass\n")
