@@ -19,14 +19,14 @@ from keras_ctxrep.cli.main import main
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.version import __version__
+from tests import tiny
 
 ROOT = Path(__file__).parents[2]
 VOCAB = (*SPECIAL_PIECES, "a", "b", "the")
-CONFIG = {"vocabulary_size": 8, "layers": 1, "width": 8, "heads": 2, "intermediate": 8, "max_positions": 40}
 
 
 def fresh(task: str = "classify"):
-    bundle = Bundle("bert", config=CONFIG, max_length=16, labels=("x", "y"), vocab=VOCAB, **tasks.bundle_fields(task))
+    bundle = tiny.bundle(task, labels=("x", "y"), vocab=VOCAB)
     return saving.build(bundle), bundle
 
 

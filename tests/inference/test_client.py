@@ -101,7 +101,7 @@ def rest_double(loaded, delay=0.0):
 def grpc_double(loaded, delay=0.0):
     """A test double of TF Serving's PredictionService, over the generated classes of tensorflow-serving-api."""
     grpc = pytest.importorskip("grpc")
-    pytest.importorskip("tensorflow_serving.apis", reason="tensorflow-serving-api is not installed: extra [dev]")
+    pytest.importorskip("tensorflow_serving.apis", reason="tensorflow_serving is not installed: extra [dev]")
     from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_service_pb2_grpc
 
     signatures = loaded.signatures

@@ -4,41 +4,33 @@ import gzip
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 
-import keras
 import pytest
 from keras_ctxrep_tflite import quantize
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.models import bert
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from tests import tiny
 
 VOCAB = (*SPECIAL_PIECES, "x", "y", "z", "?")
-SIZE = bert.Config(len(VOCAB), layers=1, width=8, heads=2, intermediate=16, max_positions=16)
 LABELS = {"classify": ("a", "b"), "pair": ("a", "b"), "multilabel": ("a", "b"), "tag": ("O", "B-X", "I-X")}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """For each task a model that has learned nothing, and "encoder"; of "odd" the columns are remembered."""
-    keras.utils.set_random_seed(0)
     root = tmp_path_factory.mktemp("predictions")
-    bundle = Bundle("bert", "embed", asdict(SIZE), 16, vocab=VOCAB)
-    saving.save(root / "encoder", saving.build(bundle), bundle)
+    tiny.save(root / "encoder", tiny.bundle("embed", vocab=VOCAB))
     for name in ("classify", "pair", "odd", "multilabel", "regress", "tag", "answer", "numbered"):
         task = {"pair": "classify", "odd": "classify", "numbered": "tag"}.get(name, name)
-        its = tasks.bundle_fields(task, name in ("pair", "answer")) | {"labels": LABELS.get(task, ())}
-        its["columns"] = {"odd": {"text": "Body", "label": "Queue"}, "numbered": {"text": "2", "label": "3"}}.get(
-            name, {}
-        )
-        bundle = Bundle("bert", config=asdict(SIZE), max_length=16, vocab=VOCAB, head={"dropout": 0.1}, **its)
-        saving.save(root / name, saving.build(bundle), bundle)
+        columns = {"odd": {"text": "Body", "label": "Queue"}, "numbered": {"text": "2", "label": "3"}}.get(name, {})
+        options = {"pair": name in ("pair", "answer"), "labels": LABELS.get(task, ()), "columns": columns}
+        tiny.save(root / name, tiny.bundle(task, vocab=VOCAB, head={"dropout": 0.1}, **options))
     return root
 
 

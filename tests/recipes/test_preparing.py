@@ -20,6 +20,7 @@ from keras_ctxrep.text.corpus import units
 from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, words
 from keras_ctxrep.training import shards
+from tests import tiny
 
 WORDS = [f"w{number}" for number in range(30)]
 UNIT = 2_000  # bytes, so that the corpus has several units
@@ -50,11 +51,8 @@ recipes.prepare([sys.argv[1]], sys.argv[2], vocab=sys.argv[3], max_length=24, co
 def small(monkeypatch):
     """Small units, and sizes called "test"."""
     monkeypatch.setattr(preparing, "UNIT", UNIT)
-    size = bert.Config(layers=1, width=16, heads=2, intermediate=32, max_positions=40, initializer_range=0.1)
-    monkeypatch.setitem(bert.SIZES, "test", size)
-    filters = ((1, 4), (2, 6))
-    size = elmo.Config(16, 8, layers=1, filters=filters, embedding_dim=3, highways=1, max_characters=6, dropout=0.0)
-    monkeypatch.setitem(elmo.SIZES, "test", size)
+    monkeypatch.setitem(bert.SIZES, "test", tiny.config(width=16, initializer_range=0.1))
+    monkeypatch.setitem(elmo.SIZES, "test", tiny.config("elmo", cells=16, projection=8))
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,17 @@
 """Scoring task models: figures, answers and the worst examples; rows that are malformed, when training and scoring."""
 
 import json
-from dataclasses import asdict
 from functools import cache
 
-import keras
 import pytest
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.models import bert
-from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from tests import tiny
 
 VOCAB = (*SPECIAL_PIECES, "x", "y", "z", "?")
-SIZE = bert.Config(len(VOCAB), layers=1, width=8, heads=2, intermediate=16, max_positions=16)
 LABELS = {"classify": ("a", "b"), "pair": ("a", "b"), "multilabel": ("a", "b"), "tag": ("O", "B-X", "I-X")}
 GOOD = {
     "classify": ("g.tsv", "text\tlabel\nx y\ta\ny\tb\nz\tb\n"),
@@ -41,15 +37,11 @@ def kind(name):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """For each task a model that has learned nothing, and "encoder"."""
-    keras.utils.set_random_seed(0)
     root = tmp_path_factory.mktemp("scoring")
-    bundle = Bundle("bert", "embed", asdict(SIZE), 16, vocab=VOCAB)
-    saving.save(root / "encoder", saving.build(bundle), bundle)
+    tiny.save(root / "encoder", tiny.bundle("embed", vocab=VOCAB))
     for task in GOOD:
-        pairs = task in ("pair", "answer")
-        its = tasks.bundle_fields(kind(task), pairs) | {"labels": LABELS.get(task, ())}
-        bundle = Bundle("bert", config=asdict(SIZE), max_length=16, vocab=VOCAB, head={"dropout": 0.1}, **its)
-        saving.save(root / task, saving.build(bundle), bundle)
+        options = {"pair": task in ("pair", "answer"), "labels": LABELS.get(task, ())}
+        tiny.save(root / task, tiny.bundle(kind(task), vocab=VOCAB, head={"dropout": 0.1}, **options))
     return root
 
 

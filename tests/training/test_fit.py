@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
 from keras_ctxrep import optimizers, saving
-from keras_ctxrep.models import bert, elmo
+from keras_ctxrep.models import elmo
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.optimizers import AdamW, OptimizerSpec
 from keras_ctxrep.options import Fit
@@ -20,8 +20,9 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch
 from keras_ctxrep.training import fit, history, strategy
+from tests import tiny
 
-CONFIG = elmo.Config(8, 4, filters=((1, 4), (2, 6)), embedding_dim=3, highways=1, max_characters=6, dropout=0.0)
+CONFIG = tiny.config("elmo", layers=2)
 ONE_LAYER = replace(CONFIG, layers=1)
 BUNDLE = Bundle("elmo", "classify", asdict(CONFIG), 8, ("a", "b", "c"), head={"mix": True, "dropout": 0.0})
 ADAGRAD = OptimizerSpec(optimizers.Adagrad, {"learning_rate": 0.25}, scheduled=False)
@@ -58,7 +59,8 @@ def test_fit_learns_and_reports(rng, tmp_path):
     data = endless(rng)
     history = fit.fit(model, data, data.take(1), steps=60, learning_rate=0.02, evaluations=3, report=seen.append)
     assert seen == history and [entry["step"] for entry in history] == [20, 40, 60]
-    assert history[-1]["val_accuracy"] > history[0]["val_accuracy"] or history[0]["val_accuracy"] == 1
+    print([entry["val_accuracy"] for entry in history], [entry["val_loss"] for entry in history])
+    assert history[-1]["val_accuracy"] > history[0]["val_accuracy"]
     assert history[-1]["val_loss"] < 0.7
 
 
@@ -647,7 +649,7 @@ def test_model_folders(family, rng, tmp_path):
         language_model = Bundle("elmo", "language_model", asdict(CONFIG), 8, vocab=("<S>", "</S>", "<UNK>", "x"))
         inputs = batch(rng)[0]
     else:
-        config = bert.Config(9, 2, 8, 2, 16, 12)
+        config = tiny.config(vocabulary_size=9, layers=2)
         vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d")
         language_model = Bundle("bert", "pretrainer", asdict(config), 8, vocab=vocab)
         ids = rng.integers(0, 9, (2, 5)).astype(np.int32)
