@@ -10,6 +10,16 @@ from keras import ops
 
 from keras_ctxrep.layers.dropout import Dropout
 
+__all__ = [
+    "Bias",
+    "PositionEmbedding",
+    "SinusoidalPositions",
+    "TakePositions",
+    "TransformerBlock",
+    "gelu_tanh",
+    "on_this_machine",
+]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 def gelu_tanh(x):
