@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import keras
 from keras import ops
 
-__all__ = ["Dropout", "replica"]
+__all__ = ["Dropout"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

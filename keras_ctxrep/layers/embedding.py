@@ -4,7 +4,7 @@ is read as a whole. The classes have Keras' names, since saved weights contain t
 import keras
 from keras import ops
 
-__all__ = ["Embedding", "ReversibleEmbedding", "take_rows"]
+__all__ = ["Embedding", "ReversibleEmbedding"]
 
 
 def take_rows(weight, ids):

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-__all__ = ["MarkIndicator", "SpanPooling", "inside_marks"]
+__all__ = ["MarkIndicator", "SpanPooling"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

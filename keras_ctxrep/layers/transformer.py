@@ -10,15 +10,7 @@ from keras import ops
 
 from keras_ctxrep.layers.dropout import Dropout
 
-__all__ = [
-    "Bias",
-    "PositionEmbedding",
-    "SinusoidalPositions",
-    "TakePositions",
-    "TransformerBlock",
-    "gelu_tanh",
-    "on_this_machine",
-]
+__all__ = ["Bias", "PositionEmbedding", "SinusoidalPositions", "TakePositions", "TransformerBlock"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
