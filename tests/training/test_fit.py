@@ -60,9 +60,8 @@ def test_fit_learns_and_reports(rng, tmp_path):
     data = endless(rng)
     history = fit.fit(model, data, data.take(1), steps=60, learning_rate=0.02, evaluations=3, report=seen.append)
     assert seen == history and [entry["step"] for entry in history] == [20, 40, 60]
-    print([entry["val_accuracy"] for entry in history], [entry["val_loss"] for entry in history])
-    assert history[-1]["val_accuracy"] > history[0]["val_accuracy"]
-    assert history[-1]["val_loss"] < 0.7
+    assert history[-1]["val_accuracy"] == 1
+    assert history[-1]["val_loss"] < 0.1 * history[0]["val_loss"] and history[0]["val_loss"] < 0.7
 
 
 @pytest.mark.slow  # two trainings
