@@ -1,9 +1,10 @@
 # make demo       installs what is needed into .venv and runs the main job
-# make test       the same set-up, then the tests, on up to four cores: 10 minutes on two
-# make test-quick those that neither train nor convert: 2 minutes on two cores
+# make test       the same set-up, then the tests, on up to four cores: 10 to 14 minutes on two
+# make test-quick those that neither train nor convert: about 2 minutes on two cores
 # make test-all   the slow ones too
 # make test-durations  all tests, and writes what each file takes to tests/durations.json, for the order of the files
 # make check      lint (ruff format, ruff, pyright), then all tests
+# make docs       the documentation, into build/docs; warnings and broken links are errors
 # make install    the set-up alone
 SHELL := /bin/sh
 VENV := .venv
@@ -14,7 +15,7 @@ PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,$(
 # the files is that of tests/hooks.py. If a process crashes, the run ends: pytest-xdist would wait for its tests.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test test-quick test-all test-durations lint check clean
+.PHONY: install demo test test-quick test-all test-durations lint check docs clean
 
 # The stamp is newer than the metadata once everything is installed: a second run installs nothing.
 install: $(VENV)/.installed
@@ -50,6 +51,9 @@ lint: install
 	$(BIN)/pyright
 
 check: lint test-all
+
+docs: install
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 clean:
 	rm -rf $(VENV) build dist demo *.egg-info

@@ -241,7 +241,7 @@ def write_ours(work: Path) -> dict[str, list[list[int]]]:
         ours = {"masked": "pretrainer", "next": "classify"}.get(task, task)
         labels = {"classify": ("a", "b", "c"), "tag": ("O", "B-X"), "next": ("next", "random")}.get(task, ())
         bundle: Any = Bundle("bert", ours, asdict(config), 64, labels, pieces, **ways[index % len(ways)])
-        model = converter.build(config, ours, len(labels))
+        model = converter.build(bundle)
         for weight in model.weights:
             if "float" in str(weight.dtype):
                 weight.assign(weight + rng.normal(scale=0.1, size=weight.shape))
@@ -275,11 +275,12 @@ def checkpoints(data: Path, recorded: dict) -> list[str]:
     count = len(tf.train.list_variables(str(toy / "bert_model.ckpt")))
     first = bert.summary(model, bundle).splitlines()[1]
     expected = {name: tuple(shape) for name, shape in tf.train.list_variables(str(real / "bert_model.ckpt"))}
-    table = {row.name: row.shape for row in google.table(bert.config(Options(real / "bert_config.json"), pooler=True))}
-    same = sum(expected.get(name) == shape for name, shape in table.items())
+    config = bert.config(Options(real / "bert_config.json"), pooler=True)
+    shapes = {tensor.name: tensor.shape for tensor in google.weight_map(config)}
+    same = sum(expected.get(name) == shape for name, shape in shapes.items())
     return [
         f"| {toy.name} | {count} variables accounted for, optimizer's among them; {first} |",
-        f"| {real.name} | {same} of {len(expected)} names and shapes in the table, {len(table) - same} beside them |",
+        f"| {real.name} | {same} of {len(expected)} names and shapes in the table, {len(shapes) - same} beside them |",
         f"| {other['name']} | {other['tensors']} tensors accounted for; {'; '.join(other['summary'])} |",
     ]
 

@@ -3,9 +3,9 @@
     python benchmarks/perplexity.py --train train.txt --valid valid.txt --minutes 30 --out lm
     python benchmarks/perplexity.py --train train.txt... --valid valid.txt --counts FOLDER      the n-grams alone
 
-Prints the curve as a Markdown table, as docs/results.md has it. The n-gram models predict the same words of the same
-vocabulary, sentence ends included, of the same sentences, from left to right. The folder keeps the model; with `--out`
-of an interrupted run it goes on. `--counts` takes the vocabulary of a trained biLM, and scores it too.
+Prints the curve as the Markdown table of docs/explanation/results.md. The n-gram models predict the same words of the
+same vocabulary, sentence ends included, of the same sentences, from left to right. The folder keeps the model; with
+`--out` of an interrupted run it goes on. `--counts` takes the vocabulary of a trained biLM, and scores it too.
 """
 
 import argparse

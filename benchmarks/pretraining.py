@@ -3,9 +3,9 @@
     python benchmarks/pretraining.py --train train.txt --valid valid.txt --data ../shared/data --minutes 30 --out bert
 
 Two phases, as published: short texts first, then longer ones for the last fifth of the time. Prints the curve and the
-results as Markdown tables, as docs/results.md has them. With `--out` of an interrupted run it goes on. A task's best
-weights are chosen by some of its training examples; the figure is that of its dev (SST-2) or test set (MRPC). Folder
-`--data` holds both as they are distributed: sst2_glue/{train,dev}.tsv and mrpc/msr_paraphrase_*.txt.
+results as the Markdown tables of docs/explanation/results.md. With `--out` of an interrupted run it goes on. A task's
+best weights are chosen by some of its training examples; the figure is that of its dev (SST-2) or test set (MRPC).
+Folder `--data` holds both as they are distributed: sst2_glue/{train,dev}.tsv and mrpc/msr_paraphrase_*.txt.
 """
 
 import argparse

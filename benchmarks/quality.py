@@ -17,8 +17,8 @@ and one of the first two.
 SST-2 and the sentences of the roles for WNUT-17; and its int8 file.
 
 One engine runs at a time, and they take turns. Each run is a line of `--out`, and those that are there are not run
-again; `--table` only prints them as Markdown, as docs/results.md has them. CPU seconds, of all threads, feel less of
-what else the machine does than seconds do; of a run that was suspended, marked "paused": true in its line by hand, no
+again; `--table` only prints the tables of docs/explanation/results.md. CPU seconds, of all threads, feel less of what
+else the machine does than seconds do; of a run that was suspended, marked "paused": true in its line by hand, no
 seconds are printed. Folder `--data` holds the sets as they are distributed: sst2_glue, mrpc, stsb, wnut17, squad_v1.1,
 coarsewsd20/bank, srl_ewt, gap_coref, and word_vectors/glove.6B.50d.5k.txt.
 """

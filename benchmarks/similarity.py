@@ -4,8 +4,8 @@
 
 A word's vector is the mean over up to `--contexts` sentences of the text in which it occurs, of each layer and of the
 mean of all layers, as in Bommasani et al. 2020, https://aclanthology.org/2020.acl-main.431/. Layer 0 has no context.
-Pairs of which a word is not in the text are left out, for all models alike. Prints a Markdown table, as docs/results.md
-has it.
+Pairs of which a word is not in the text are left out, for all models alike. Prints the Markdown table of
+docs/explanation/results.md.
 """
 
 import argparse

@@ -50,7 +50,7 @@ def build_ours(size: str, folder: Path) -> None:
 
     from keras_ctxrep import saving, tasks
     from keras_ctxrep.models import bert as models
-    from keras_ctxrep.text.bundle import Bundle
+    from keras_ctxrep.text.bundle import Bundle, write_tflite
 
     config = models.SIZES[size]
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -67,7 +67,7 @@ def build_ours(size: str, folder: Path) -> None:
     names = list(weights.sizes(data))
     ranges = calibration.ranges(data, calibration.inputs_of([texts], bundle, max(LENGTHS)))
     for form in QUANTIZATIONS:
-        quantize.write(folder / f"keras_ctxrep {form}.tflite", quantize.quantized(data, form, names, ranges), bundle)
+        write_tflite(folder / f"keras_ctxrep {form}.tflite", weights.quantized(data, form, names, ranges), bundle)
 
 
 def build_onnx(size: str, folder: Path) -> None:
@@ -127,7 +127,7 @@ def ours(folder: str, form: str) -> dict:
 
         def run(ids, mask, labels):
             inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids), "mask": mask}
-            return np.array(predictor.run(inputs)["logits"])
+            return np.array(predictor.runner.run(inputs)["logits"])
 
         return run
 

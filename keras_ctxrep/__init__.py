@@ -25,12 +25,13 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from keras_ctxrep.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from keras_ctxrep import tasks, zoo
     from keras_ctxrep.api import Model, finetune, load, pretrain
     from keras_ctxrep.text.bundle import Bundle
 
-__version__ = "0.2.0"
 __all__ = ["Bundle", "Model", "finetune", "load", "pretrain", "tasks", "zoo"]
 
 __path__.append(os.path.join(__path__[0], "deprecated"))  # `keras_ctxrep.train` and others, with a warning

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+__all__ = ["atomic_folder", "atomic_write", "check_folder", "sha256", "temporary_folder"]
+
 _REPLACED = "replaced"  # in a temporary folder: the old folder that is being replaced
 
 

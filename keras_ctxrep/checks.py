@@ -1,9 +1,13 @@
-"""Checks the values of configs against the types and bounds in the annotations of a dataclass."""
+"""The one validator of options, configs and bundles: values against annotations, bounds and choices of a dataclass."""
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 _KINDS: dict[type, tuple[tuple[type, ...], str]] = {  # annotation -> (allowed types, name in messages)
@@ -11,33 +15,73 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {  # annotation -> (allowed t
     int: ((int,), "a whole number"),
     float: ((int, float), "a number"),
     str: ((str,), "a text"),
+    Path: ((Path,), "a path"),
     dict: ((dict,), "an object"),
+    list: ((list,), "a list"),
     tuple: ((tuple, list), "a list"),
+    Mapping: ((Mapping,), "a mapping"),
+    Sequence: ((tuple, list), "a list"),
+    NoneType: ((NoneType,), ""),
+}
+_BOUNDS = {
+    "least": (operator.ge, "at least"),
+    "above": (operator.gt, "above"),
+    "below": (operator.lt, "below"),
+    "most": (operator.le, "at most"),
 }
 
 
-class Range(NamedTuple):
-    """The range of a number: from `least` to `most`, or to below `most` if it is `excluded`."""
+class WrongType(TypeError, ValueError):
+    """A value of another type than its annotation: a TypeError of a call, and a ValueError of a file that was read."""
 
-    least: float
-    most: float
-    excluded: bool = False
+
+@dataclass(frozen=True)
+class Range:
+    """The values that an annotation or an option allows.
+
+    Args:
+        least, most, above, below: bounds of a number.
+        choices: all values, of a text.
+
+    >>> str(Range(1, 256)), str(Range(0, below=1)), str(Range(choices=("a", "b")))
+    ('at least 1 and at most 256', 'at least 0 and below 1', 'a or b')
+    """
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def __contains__(self, value: Any) -> bool:
+        if self.choices:
+            return value in self.choices
+        return all(holds(value, bound) for holds, _, bound in self._bounds())
 
     def __str__(self) -> str:
-        return f"at least {self.least:,} and {'below' if self.excluded else 'at most'} {self.most:,}"
+        if self.choices:
+            return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
+        return " and ".join(f"{word} {bound:,}" for _, word, bound in self._bounds())
+
+    def _bounds(self) -> list[tuple[Callable, str, float]]:
+        bounds = ((*of, getattr(self, name)) for name, of in _BOUNDS.items())
+        return [(holds, word, bound) for holds, word, bound in bounds if bound is not None]
 
 
 Depth = Annotated[int, Range(1, 256)]  # number of layers
 Size = Annotated[int, Range(1, 1 << 16)]  # width of a vector
 RowCount = Annotated[int, Range(1, 1 << 31)]  # rows of a table
-Fraction = Annotated[float, Range(0, 1, excluded=True)]
+Fraction = Annotated[float, Range(0, below=1)]
 
 
 def check(config: Any) -> None:
-    """Checks every field of a dataclass, in its `__post_init__`.
+    """Checks every field of a dataclass, in its `__post_init__`; numbers of NumPy become those of Python.
+
+    A field's `Range` stands in its annotation, or in its metadata as "range" and then also holds of what is not None.
 
     Raises:
-        ValueError: a value is of another type than the annotation, not finite, or out of its range.
+        WrongType: a value of another type than the annotation, or a number that is not finite.
+        ValueError: a value out of its range.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -47,9 +91,35 @@ def check(config: Any) -> None:
     >>> Config(layers=100_000)
     Traceback (most recent call last):
     ...
-    ValueError: layers=100000: at least 1 and at most 256
+    ValueError: layers=100000: must be at least 1 and at most 256
     """
-    check_values(annotations(type(config)), vars(config))
+    hints = annotations(type(config))
+    for entry in fields(config):
+        value = getattr(config, entry.name)
+        checked = check_value(entry.name, value, hints[entry.name], entry.metadata.get("range"))
+        if checked is not value:
+            object.__setattr__(config, entry.name, checked)
+
+
+def check_value(name: str, value: Any, hint: Any, allowed: Range | None = None) -> Any:
+    """Returns a value, its numbers of NumPy as those of Python, if it is what an annotation and a range allow.
+
+    Raises:
+        WrongType, ValueError: see `check`; the message begins with the name.
+
+    >>> check_value("rate", "fast", float | None)
+    Traceback (most recent call last):
+    ...
+    keras_ctxrep.checks.WrongType: rate='fast': must be a number
+    """
+    value = _plain(value)
+    try:
+        _check(hint, value)
+    except ValueError as error:
+        raise type(error)(f"{name}={value!r:.60}: must be {error}") from None
+    if allowed is not None and value is not None and value not in allowed:
+        raise ValueError(f"{name}={value!r:.60}: must be {allowed}")
+    return value
 
 
 def check_values(hints: Mapping[str, Any], values: Mapping[str, Any], prefix: str = "") -> None:
@@ -61,17 +131,15 @@ def check_values(hints: Mapping[str, Any], values: Mapping[str, Any], prefix: st
         prefix: prefix of the names in messages.
 
     Raises:
-        ValueError: see `check`.
+        WrongType, ValueError: see `check`.
 
-    >>> check_values({"width": Size}, {"width": "2", "other": None}, "config.")
+    >>> check_values({"width": Size}, {"width": 0, "other": None}, "config.")
     Traceback (most recent call last):
     ...
-    ValueError: config.width='2': a whole number is needed
+    ValueError: config.width=0: must be at least 1 and at most 65,536
     """
-    for name, value in values.items():
-        needed = _needed(hints[name], value) if name in hints else None
-        if needed is not None:
-            raise ValueError(f"{prefix}{name}={value!r:.60}: {needed}")
+    for name in values.keys() & hints.keys():
+        check_value(f"{prefix}{name}", values[name], hints[name])
 
 
 def check_names(kind: type, values: Any, prefix: str = "") -> None:
@@ -80,15 +148,14 @@ def check_names(kind: type, values: Any, prefix: str = "") -> None:
     Raises:
         ValueError: it is not an object, lacks a field, or has an unknown one.
     """
-    if not isinstance(values, dict):
-        raise ValueError(f"{prefix.removesuffix('.') or kind.__name__}={values!r:.60}: an object is needed")
-    known = fields(kind)
+    check_value(prefix.removesuffix(".") or kind.__name__, values, dict)
+    known = {field.name: field for field in fields(kind)}
     for name in values:
-        if name not in {field.name for field in known}:
+        if name not in known:
             raise ValueError(f"{prefix}{name!s:.60}: no such key; it is damaged or of another version")
-    for field in known:
-        if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
-            raise ValueError(f"{prefix}{field.name} is missing")
+    for name, field in known.items():
+        if name not in values and field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"{prefix}{name} is missing")
 
 
 def make(kind: type[T], values: Any, name: str) -> T:
@@ -115,29 +182,45 @@ def annotations(kind: type) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
+def kinds(hint: Any) -> tuple[Any, ...]:
+    """The types that an annotation names: of a union, or a tuple of types, its parts, else the annotation itself."""
+    if isinstance(hint, tuple):
+        return hint
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
 def most(kind: type, name: str) -> float:
     """The largest value of a field that has a `Range`."""
     return get_args(annotations(kind)[name])[1].most
 
 
-def _needed(hint: Any, value: Any) -> str | None:
-    """The requirement of an annotation that a value violates, or None."""
-    if get_origin(hint) is Annotated:
-        kind, bounds = get_args(hint)
-        needed = _needed(kind, value)
-        fine = needed or (bounds.least <= value <= bounds.most and not (bounds.excluded and value == bounds.most))
-        return needed if fine else str(bounds)
-    kind, parts = get_origin(hint) or hint, get_args(hint)
-    if type(None) in parts:
-        return None if value is None else _needed(parts[0], value)
-    types, name = _KINDS[kind]
-    if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
-        return f"{name} is needed"
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return "a finite number is needed"
-    if isinstance(value, tuple | list) and parts:
-        hints = [parts[0]] * len(value) if parts[-1] is ... else parts
-        if len(hints) != len(value):
-            return f"{len(hints)} values are needed"
-        return next((needed for pair in zip(hints, value, strict=True) if (needed := _needed(*pair))), None)
-    return None
+def _plain(value: Any) -> Any:
+    """A value with Python's numbers in place of NumPy's, which JSON does not have."""
+    if type(value) in (tuple, list) and any(_plain(part) is not part for part in value):
+        return type(value)(map(_plain, value))
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+
+
+def _check(hint: Any, value: Any) -> None:
+    """Raises an error, whose message is what is needed, for a value that an annotation does not allow."""
+    names, parts = [], value
+    for part in kinds(hint):
+        kind, *ranges = get_args(part) if get_origin(part) is Annotated else [part]
+        types, name = _KINDS[get_origin(kind) or kind]
+        if isinstance(value, types) and (kind is bool or not isinstance(value, bool)):
+            break
+        names += [name] if name else []
+    else:
+        raise WrongType(" or ".join(names))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise WrongType("a finite number")
+    if get_origin(kind) is tuple:
+        hints = get_args(kind)
+        hints = hints[:1] * len(parts) if hints[-1] is ... else hints
+        if len(hints) != len(parts):
+            raise ValueError(f"a list of {len(hints)} values")
+        for pair in zip(hints, parts, strict=True):
+            _check(*pair)
+    for allowed in ranges:
+        if value not in allowed:
+            raise ValueError(allowed)

@@ -1,8 +1,14 @@
 """Optimizers that clip correctly on several replicas, and whose step cost does not grow with the vocabulary."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
 import keras
 import tensorflow as tf
 from keras import ops
+
+__all__ = ["LAMB", "Adagrad", "AdamW", "LossScale", "OptimizerSpec"]
 
 _HOOKS = ("_all_reduce_sum_gradients", "_apply_weight_decay")
 
@@ -300,6 +306,30 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
         grows = ops.equal(self.step_counter, self.dynamic_growth_steps - 1)
         self.step_counter.assign(ops.where(grows, 0, self.step_counter + 1))
         self.dynamic_scale.assign(ops.where(grows, 2 * scale, scale))
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """The class and the arguments of an optimizer, for functions that make it themselves, as `training.fit.fit`.
+
+    Attributes:
+        kind: a class, `AdamW` and `LAMB` for example.
+        arguments: of the class, by name.
+        scheduled: whether it is also given the learning rate, weight decay and clip of a run, whose schedule the rate
+            then follows; otherwise its arguments say all, and the rate is left as it is.
+
+    >>> OptimizerSpec(AdamW, {"factors": {"layer_0": 0.5}}).make(1e-3, weight_decay=0.01, clip=1.0).clip
+    1.0
+    """
+
+    kind: Callable[..., keras.optimizers.Optimizer]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    scheduled: bool = True
+
+    def make(self, learning_rate: float | None, weight_decay: float, clip: float) -> keras.optimizers.Optimizer:
+        """The optimizer; only where it is `scheduled` do the arguments count."""
+        shared = {"learning_rate": learning_rate, "weight_decay": weight_decay, "clip": clip}
+        return self.kind(**(shared if self.scheduled else {}), **self.arguments)
 
 
 def _of_layer(values, variable, default):

@@ -6,19 +6,42 @@ the configuration file, the identity of a run and its run.json are derived from 
 """
 
 import difflib
-import math
-import numbers
-import operator
-import typing
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from types import NoneType
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
+
+from keras_ctxrep.checks import Range, check
+
+__all__ = [
+    "QUANTIZATIONS",
+    "WORDS",
+    "Distillation",
+    "Embedding",
+    "Finetuning",
+    "Fit",
+    "Options",
+    "Prediction",
+    "Preparation",
+    "Pretraining",
+    "Scoring",
+    "Tflite",
+    "keywords",
+    "option",
+]
 
 QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tflite files
 WORDS = "words"  # in place of the folder of an encoder or of extra embeddings: learned from the training data
-_METADATA = {"choices", "above", "least", "most", "below", "metavar", "nargs", "neutral"}
+GROUPS = ("data", "model", "schedule", "output", "machine", "task")  # of the command's help, in this order
+_METADATA = {"group", "metavar", "nargs", "neutral", "model", "excludes"}
+_BOUNDS = {"choices", "above", "least", "most", "below"}
+P = ParamSpec("P")
+K = ParamSpec("K")
+R = TypeVar("R", covariant=True)
+T = TypeVar("T")
 
 
 def option(default: Any, help: str, **metadata) -> Any:
@@ -26,20 +49,103 @@ def option(default: Any, help: str, **metadata) -> Any:
 
     Args:
         default: the default value.
-        help: one line for the command line and the documentation.
+        help: one line for the command line and the documentation, without the default.
         metadata: `choices`, the values it may have; the bounds of a number, `above` (value > above), `least` (value >=
-            least) and `below` (value < below), which None always satisfies; `metavar` and `nargs` as of
-            `argparse.ArgumentParser.add_argument`; `neutral=True`: the result of a run does not depend on it, and so
-            the identity of the run does not either.
+            least), `below` and `most`, which None always satisfies; `metavar` and `nargs` as of
+            `argparse.ArgumentParser.add_argument`; `group`, one of `GROUPS` (default: what is shown first);
+            `neutral=True`: the result of a run does not depend on it, and so the identity of the run does not either;
+            `model=True`: a model folder, or the name of a published model; `excludes`, a name that several options
+            have: one of them on the command line replaces all of them in a configuration file.
     """
-    if unknown := metadata.keys() - _METADATA:
-        raise TypeError(f"{unknown.pop()}: options have {', '.join(sorted(_METADATA))}")
-    return field(default=default, metadata={"help": help, **metadata})
+    if unknown := metadata.keys() - _METADATA - _BOUNDS:
+        raise TypeError(f"{unknown.pop()}: options have {', '.join(sorted(_METADATA | _BOUNDS))}")
+    allowed = Range(**{name: metadata.pop(name) for name in _BOUNDS & metadata.keys()})
+    return field(default=default, metadata={"help": help, "range": allowed, **metadata})
 
 
-@dataclass(frozen=True)
+def defaults(**values: Any) -> Callable[[type[T]], type[T]]:
+    """Decorates a class of options, before `dataclass` does, with other defaults for inherited options."""
+
+    def decorate(kind):
+        inherited = {name: entry for base in kind.__mro__[:0:-1] for name, entry in _fields(base).items()}
+        for name, value in values.items():
+            setattr(kind, name, field(default=value, metadata=inherited[name].metadata))
+            kind.__annotations__[name] = inherited[name].type
+        return kind
+
+    return decorate
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    return getattr(kind, "__dataclass_fields__", {})
+
+
+class Recipe(Protocol[P, K, R]):
+    """A function that takes its options as a dataclass, `options=Finetuning(epochs=3)`, or as keywords, `epochs=3`."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def __call__(self, *args: K.args, **kwargs: K.kwargs) -> R: ...  # the options by name, for an editor
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> R: ...
+
+
+def keywords(kind: Callable[K, Any]) -> Callable[[Callable[P, R]], Recipe[P, K, R]]:
+    """Decorates a function with a parameter `options`, a dataclass: it takes the dataclass's fields as keywords too.
+
+    If the function has a parameter `task_options`, it gets a dict of the other keywords there.
+
+    Args:
+        kind: the dataclass of the options.
+
+    Raises:
+        TypeError: (the function) there is no such option; the message names the nearest one.
+
+    >>> @keywords(Embedding)
+    ... def embed(folder, *, options):
+    ...     return options.layers
+    >>> embed("a model", layers="top"), embed("a model", options=Embedding(layers="mix")), embed("a model")
+    ('top', 'mix', 'all')
+    """
+
+    known: dict[str, Any] = _fields(kind)
+
+    def decorate(function: Callable[P, R]) -> Any:
+        signature = inspect.signature(function)
+        own = signature.parameters
+
+        @functools.wraps(function)
+        def recipe(*args: Any, **given: Any) -> Any:
+            values = {name: given.pop(name) for name in [*given] if name in known and name not in own}
+            others = {name: given.pop(name) for name in [*given] if name not in own}
+            if others and "task_options" not in own:
+                raise unknown_option(function.__name__, next(iter(others)), known)
+            if others:
+                given["task_options"] = dict(given.get("task_options") or {}) | others
+            options: Any = given.get("options")
+            given["options"] = kind(**values) if options is None else replace(options, **values)  # pyright: ignore
+            return function(*args, **given)  # pyright: ignore[reportCallIssue]
+
+        named = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=entry.default, annotation=entry.type)
+            for name, entry in known.items()
+        ]
+        vars(recipe)["__signature__"] = signature.replace(parameters=[*own.values(), *named])
+        return recipe
+
+    return decorate
+
+
+def unknown_option(function: str, name: str, known: Iterable[str]) -> TypeError:
+    """The error for an option that a function does not have."""
+    nearest = difflib.get_close_matches(name, known, 1, 0.0)[0]
+    return TypeError(f"{function}() has no option {name!r}; the nearest one is {nearest!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of all options: checks types, choices and bounds.
+    """Base of all options: checks types, choices and bounds as `keras_ctxrep.checks` does.
 
     Raises:
         TypeError: a value of another type.
@@ -52,28 +158,19 @@ class Options:
     """
 
     def __post_init__(self):
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(value, numbers.Number) and (item := getattr(value, "item", None)):  # NumPy's; JSON has none
-                value = item()
-                object.__setattr__(self, entry.name, value)
-            check_type(entry.name, value, entry.type)
-            if value is not None:
-                check_value(entry.name, value, entry.metadata)
+        check(self)
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], function: str) -> Self:
+    def of(cls, values: Mapping[str, Any], function: str) -> Self:
         """The options from keyword arguments of a function.
 
         Raises:
             TypeError: there is no such option; the message names the nearest one.
         """
-        known = [entry.name for entry in fields(cls)]
-        for name in given:
-            if name not in known:
-                nearest = difflib.get_close_matches(name, known, 1, 0.0)[0]
-                raise TypeError(f"{function}() has no option {name!r}; the nearest one is {nearest!r}")
-        return cls(**given)
+        for name in values:
+            if name not in _fields(cls):
+                raise unknown_option(function, name, _fields(cls))
+        return cls(**values)
 
     def plain(self, neutral: bool = True) -> dict[str, Any]:
         """All fields by name, as JSON has them: paths as strings.
@@ -81,137 +178,158 @@ class Options:
         Args:
             neutral: with those that the result of a run does not depend on.
         """
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if neutral or not _neutral(entry)}
+        names = [entry.name for entry in fields(self) if neutral or not entry.metadata.get("neutral")]
+        values = {name: getattr(self, name) for name in names}
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
-
-
-_BOUNDS = (
-    ("least", "at least", operator.ge),
-    ("above", "above", operator.gt),
-    ("below", "below", operator.lt),
-    ("most", "at most", operator.le),
-)
-
-
-def _neutral(entry) -> bool:
-    return entry.metadata.get("neutral", False)
-
-
-def check_type(name: str, value: Any, expected: Any) -> None:
-    """Raises a TypeError unless a value is of an option's type."""
-    kinds = tuple(typing.get_origin(kind) or kind for kind in typing.get_args(expected) or (expected,))
-    wider = {int: numbers.Integral, float: numbers.Real}
-    accepted = tuple(wider.get(kind, kind) for kind in kinds)
-    characters = isinstance(value, str) and str not in kinds  # which a Sequence accepts
-    if not isinstance(value, accepted) or characters or (isinstance(value, bool) and bool not in kinds):
-        names = " or ".join("a list" if kind is Sequence else kind.__name__ for kind in kinds if kind is not NoneType)
-        raise TypeError(f"{name}={value!r}: must be {names}")
-
-
-def check_value(name: str, value: Any, bounds: Mapping[str, Any]) -> None:
-    """Raises a ValueError unless a value is one of the choices and within the bounds of an option's metadata."""
-    choices = bounds.get("choices")
-    if choices and value not in choices:
-        raise ValueError(f"{name}={value!r}: choose {', '.join(choices[:-1])} or {choices[-1]}")
-    limits = [(word, bounds[key], holds) for key, word, holds in _BOUNDS if key in bounds]
-    if not all(holds(value, limit) for _, limit, holds in limits):
-        raise ValueError(f"{name}={value}: must be {' and '.join(f'{word} {limit}' for word, limit, _ in limits)}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name}={value}: must be finite")
 
 
 # ------------------------------------------------------------------------------------- shared by several of the below
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Seeded(Options):
     """The seed."""
 
-    seed: int = option(0, "random seed", least=0, metavar="N")
+    seed: int = option(0, "random seed", least=0, group="schedule")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Schedule(Options):
-    """Length of a run, its evaluations, checkpoints and logs."""
+    """Length of a run, its learning rate, evaluations, checkpoints and logs."""
 
-    steps: int | None = option(None, "length of the run in steps", above=0, metavar="N")
-    minutes: float | None = option(None, "length of the run in minutes, evaluations included", above=0, metavar="N")
-    evaluations: int | None = option(10, "number of evaluations, evenly spaced over the run", above=0, metavar="N")
+    steps: int | None = option(None, "length of the run in steps", above=0, excludes="length")
+    minutes: float | None = option(
+        None, "length of the run in minutes, evaluations included", above=0, excludes="length"
+    )
+    learning_rate: float | None = option(None, "peak learning rate, after a linear warm-up", above=0)
+    evaluations: float | None = option(
+        10,
+        "number of evaluations, evenly spaced over the run; of 2.5 the third is at the end",
+        above=0,
+        group="schedule",
+    )
     decay: str = option(
         "linear",
         "how the learning rate falls after the warm-up",
         choices=("linear", "cosine", "inverse_sqrt", "none"),
+        group="schedule",
     )
     microbatches: int = option(
-        1, "parts of a batch that are computed one after another, to save memory", above=0, metavar="N", neutral=True
+        1,
+        "parts of a batch that are computed one after another, to save memory",
+        above=0,
+        neutral=True,
+        group="machine",
     )
     recompute: bool = option(
-        False, "BERT: compute activations again for the gradient, to save memory: a third slower", neutral=True
+        False,
+        "BERT: compute activations again for the gradient, to save memory: a third slower",
+        neutral=True,
+        group="machine",
     )
-    checkpoint_minutes: float = option(5.0, "time between two checkpoints", least=0, metavar="N", neutral=True)
+    checkpoint_minutes: float = option(5.0, "time between two checkpoints", least=0, neutral=True, group="output")
     tensorboard: str | Path | None = option(
-        None, "write TensorBoard logs into this folder", metavar="FOLDER", neutral=True
+        None, "write TensorBoard logs into this folder", metavar="FOLDER", neutral=True, group="output"
     )
+
+    def fit(self, **changes: Any) -> "Fit":
+        """The options of `training.fit` among these, some of them changed."""
+        shared = {name: getattr(self, name) for name in _fields(Fit) if hasattr(self, name)}
+        return Fit(**shared | changes)
 
     def _needs_length(self) -> None:
         if (self.steps is None) == (self.minutes is None):
             raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Patience(Options):
+    """When a run ends early."""
+
+    patience: int | None = option(
+        None, "stop after this many evaluations without improvement", above=0, group="schedule"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training(Schedule, Seeded):
     """Options of every recipe that trains a model."""
 
-    batch_size: int = option(32, "examples per step, over all devices", above=0, metavar="N")
-    learning_rate: float | None = option(None, "peak learning rate, after a linear warm-up", above=0, metavar="X")
-    dropout: float | None = option(None, "dropout rate in training", least=0, below=1, metavar="X")
-    precision: str = option("float32", "a Keras dtype policy, e.g. mixed_bfloat16", metavar="NAME")
+    batch_size: int = option(32, "examples per step, over all devices", above=0)
+    dropout: float | None = option(None, "dropout rate in training", least=0, below=1, group="schedule")
+    precision: str = option("float32", "a Keras dtype policy, e.g. mixed_bfloat16", group="machine")
     strategy: str = option(
         "auto",
         "where to train: on one device, all GPUs of this machine (mirrored), or the machines of TF_CONFIG",
         choices=("auto", "one", "mirrored", "multiworker"),
         neutral=True,
+        group="machine",
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Text(Seeded):
     """Text and vocabulary of pretraining."""
 
-    valid: str | Path | None = option(None, "held-out text (default: a tenth of the corpus)", metavar="FILE")
+    valid: str | Path | None = option(
+        None, "held-out text (default: a tenth of the corpus)", metavar="FILE", group="data"
+    )
     vocab: str | Path | None = option(
-        None, "a vocabulary file, one entry a line (default: learned from the corpus, or that of init)", metavar="FILE"
+        None,
+        "a vocabulary file, one entry a line (default: learned from the corpus, or that of init)",
+        metavar="FILE",
+        group="data",
     )
-    vocab_size: int = option(8000, "entries of a learned vocabulary, at most", above=0, metavar="N")
+    vocab_size: int = option(8000, "entries of a learned vocabulary, at most", above=0, group="data")
     vocab_sample: int = option(
-        200_000, "sentences, drawn from the whole corpus, that a vocabulary is learned from", above=0, metavar="N"
+        200_000, "sentences, drawn from the whole corpus, that a vocabulary is learned from", above=0, group="data"
     )
-    min_count: int = option(2, "ELMo: minimum count of a word in a learned vocabulary", above=0, metavar="N")
-    cased: bool = option(False, "BERT: keep case and accents")
+    min_count: int = option(2, "ELMo: minimum count of a word in a learned vocabulary", above=0, group="data")
+    cased: bool = option(False, "BERT: keep case and accents", group="data")
     init: str | Path | None = option(
         None,
         "start from this model folder, e.g. to adapt it to a domain, or to continue with longer texts",
         metavar="FOLDER",
+        model=True,
+        group="model",
     )
-    max_length: int = option(128, "tokens per example; longer ones are cut", above=0, metavar="N")
-    whole_words: bool = option(False, "BERT: mask all pieces of a word together")
+    max_length: int = option(128, "tokens per example; longer ones are cut", above=0, group="data")
+    whole_words: bool = option(False, "BERT: mask all pieces of a word together", group="data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(Options):
+    """How labelled files are read."""
+
+    columns: Mapping[str, str] | None = option(
+        None,
+        "names of the columns in the files, or their numbers where there is no header: "
+        "text=sentence label=gold, text=6 pair=7 label=5 (default: the usual ones, and those of the training file)",
+        metavar="NAME=COLUMN",
+        nargs="+",
+        group="data",
+    )
+    skip_bad: bool = option(False, "skip malformed rows, and list them", group="data")
+
+    def __post_init__(self):
+        for name in ("columns", "dev_columns"):
+            if isinstance(columns := getattr(self, name, None), Mapping):  # numbers of columns, as YAML has them
+                named = {key: str(value) if type(value) is int else value for key, value in columns.items()}
+                object.__setattr__(self, name, named)
+        super().__post_init__()
 
 
 # ------------------------------------------------------------------------------------------------------- the options
 
 
-@dataclass(frozen=True)
-class Fit(Schedule):
-    """Options of `train.fit`."""
+@dataclass(frozen=True, kw_only=True)
+@defaults(learning_rate=1e-3)
+class Fit(Schedule, Patience):
+    """Options of `training.fit`."""
 
-    evaluations: float | None = option(  # pyright: ignore[reportIncompatibleVariableOverride]
-        10, "number of evaluations, evenly spaced over the run; of 2.5 the third is at the end", above=0, metavar="X"
-    )
-    learning_rate: float = option(1e-3, "peak learning rate, after a linear warm-up", above=0, metavar="X")
-    warmup: float = option(0.1, "fraction of the run until the peak", least=0, below=1, metavar="X")
-    weight_decay: float = option(0.01, "of AdamW", least=0, metavar="X")
-    clip: float = option(1.0, "largest global norm of the gradient", above=0, metavar="X")
-    patience: int | None = option(None, "stop after this many evaluations without improvement", above=0, metavar="N")
+    warmup: float = option(0.1, "fraction of the run until the peak", least=0, below=1)
+    weight_decay: float = option(0.01, "of AdamW", least=0)
+    clip: float = option(1.0, "largest global norm of the gradient", above=0)
     folder: str | Path | None = option(
         None, "write checkpoints into this folder; the same call resumes from the last one", metavar="FOLDER"
     )
@@ -222,37 +340,41 @@ class Fit(Schedule):
         self._needs_length()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+@defaults(dropout=0.1)
 class Pretraining(Text, Training):
     """Options of `recipes.pretrain`."""
 
-    dropout: float = option(0.1, "dropout rate in training", least=0, below=1, metavar="X")
+    RATES = MappingProxyType({"adamw": 1e-3, "lamb": 1e-3, "adagrad": 0.2})  # optimizer -> its learning rate
+
     size: str | None = option(
         None,
         "a published size, e.g. elmo_2x1024_128_2048cnn_1xhighway or bert_12_768_12 (default: a small one, or that of "
         "init)",
-        metavar="NAME",
     )
     next_sentence: bool | None = option(
-        None, "BERT: pairs of segments and next-sentence prediction, or texts alone (default: pairs, or as init has it)"
+        None,
+        "BERT: pairs of segments and next-sentence prediction, or texts alone (default: pairs, or as init has it)",
+        group="model",
     )
-    read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters")
+    read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters", group="model")
     unroll: int | None = option(
         None,
         "ELMo: train on running text, N words per step, carrying the state (published: 20; default: whole sentences)",
         above=0,
-        metavar="N",
+        group="model",
     )
     samples: int | None = option(
         None,
         "ELMo: words sampled for the softmax per step (published: 8192; default: the full softmax)",
         above=0,
-        metavar="N",
+        group="model",
     )
     optimizer: str = option(
         "adamw",
         "adagrad is ELMo's published recipe, lamb is for batches of thousands",
         choices=("adamw", "adagrad", "lamb"),
+        group="schedule",
     )
 
     def __post_init__(self):
@@ -260,25 +382,30 @@ class Pretraining(Text, Training):
         self._needs_length()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Preparation(Text):
-    """Options of `recipes.prepare`."""
+    """Options of `recipes.prepare`; `max_length` is BERT's."""
 
-    max_length: int = option(128, "BERT: pieces per example; longer ones are cut", least=5, metavar="N")
-    copies: int = option(10, "BERT: passes over the text, each with new masks", above=0, metavar="N")
-    processes: int = option(1, "number of processes that work in parallel", above=0, metavar="N", neutral=True)
+    copies: int = option(10, "BERT: passes over the text, each with new masks", above=0, group="data")
+    processes: int = option(1, "number of processes that work in parallel", above=0, neutral=True, group="machine")
     runner: str | None = option(
         None,
         "work in a pipeline of Apache Beam instead: DirectRunner, FlinkRunner, SparkRunner or DataflowRunner",
-        metavar="NAME",
         neutral=True,
+        group="machine",
     )
     runner_options: str | None = option(
-        None, "of the runner, in one string: '--flink_master=host:8081 --parallelism=8'", metavar="FLAGS", neutral=True
+        None,
+        "of the runner, in one string: '--flink_master=host:8081 --parallelism=8'",
+        metavar="FLAGS",
+        neutral=True,
+        group="machine",
     )
 
     def __post_init__(self):
         super().__post_init__()
+        if self.max_length < 5:
+            raise ValueError(f"max_length={self.max_length}: must be at least 5")
         if self.runner is not None and self.processes != 1:
             raise ValueError(
                 f"processes={self.processes}, runner={self.runner!r}: give one of the two; a runner has its own options"
@@ -287,28 +414,7 @@ class Preparation(Text):
             raise ValueError(f"runner_options={self.runner_options!r}: without a runner")
 
 
-@dataclass(frozen=True)
-class Reading(Options):
-    """How labelled files are read."""
-
-    columns: Mapping[str, str] | None = option(
-        None,
-        "names of the columns in the files, or their numbers where there is no header: "
-        "text=sentence label=gold, text=6 pair=7 label=5 (default: the usual ones, and those of the training file)",
-        metavar="NAME=COLUMN",
-        nargs="+",
-    )
-    skip_bad: bool = option(False, "skip malformed rows, and list them")
-
-    def __post_init__(self):
-        for name in ("columns", "dev_columns"):
-            if isinstance(columns := getattr(self, name, None), Mapping):  # numbers of columns, as YAML has them
-                named = {key: str(value) if type(value) is int else value for key, value in columns.items()}
-                object.__setattr__(self, name, named)
-        super().__post_init__()
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scoring(Reading):
     """Options of `recipes.score` for task models."""
 
@@ -319,7 +425,7 @@ class Scoring(Reading):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prediction(Reading):
     """Options of predictions for a file."""
 
@@ -331,89 +437,90 @@ class Prediction(Reading):
     )
 
 
-@dataclass(frozen=True)
-class Finetuning(Reading, Training):
+@dataclass(frozen=True, kw_only=True)
+@defaults(evaluations=None)
+class Finetuning(Reading, Training, Patience):
     """Options of `recipes.finetune`, apart from those of the task itself."""
 
-    evaluations: int | None = option(
-        None, "number of evaluations, evenly spaced (default: one per epoch, or 10)", above=0, metavar="N"
-    )
     dev_columns: Mapping[str, str] | None = option(
         None,
         "names or numbers of the columns in the development file (default: as those of the training file)",
         metavar="NAME=COLUMN",
         nargs="+",
+        group="data",
     )
     max_length: int | None = option(
-        None, "tokens per text (default: as the encoder was trained, or as the task needs)", above=0, metavar="N"
+        None, "tokens per text (default: as the encoder was trained, or as the task needs)", above=0, group="data"
     )
     epochs: float | None = option(
-        None,
-        "passes over the data, unless steps or minutes is given (default: 3 for BERT, else 10)",
-        above=0,
-        metavar="X",
-    )
-    patience: int | None = option(
-        None, "stop after this many evaluations without improvement (default: 3, one an epoch)", above=0, metavar="N"
+        None, "passes over the data, unless steps or minutes is given", above=0, excludes="length"
     )
     metric: str | None = option(
         None,
         "the figure of the development data that chooses the best weights, e.g. matthews (default: the main one)",
-        metavar="NAME",
+        group="schedule",
     )
     layer_decay: float = option(
         1.0,
         "factor of the learning rate from each layer of the encoder to the one below it",
         above=0,
         most=1,
-        metavar="X",
+        group="schedule",
     )
     unfreeze: float | None = option(
         None,
         "train the head alone at first, and one more layer of the encoder, from the top, every X epochs (published: 1)",
         above=0,
-        metavar="X",
+        group="schedule",
     )
-    mix: bool | None = option(None, "use a trained scalar mix of all layers (default: for ELMo)")
-    freeze: bool | None = option(None, "freeze the encoder (default: for ELMo)")
+    mix: bool | None = option(None, "use a trained scalar mix of all layers", group="model")
+    freeze: bool | None = option(None, "freeze the encoder", group="model")
     lora: int | None = option(
         None,
         "BERT: freeze the encoder, but for low-rank updates to its dense layers, of this rank, e.g. 8",
         above=0,
         metavar="RANK",
+        group="model",
     )
-    from_scratch: bool = option(False, "start from random weights, as a baseline")
-    stack: str | None = option(None, "a task network over the encoder", choices=("lstm", "gru", "cnn"))
+    from_scratch: bool = option(False, "start from random weights, as a baseline", group="model")
+    stack: str | None = option(None, "a task network over the encoder", choices=("lstm", "gru", "cnn"), group="model")
     units: int | None = option(
-        None, "width of the task network, in each direction (default: 256)", above=0, metavar="N"
+        None, "width of the task network, in each direction (default: 256)", above=0, group="model"
     )
     extra_embeddings: str | Path | None = option(
         None,
         "static vectors that the task network reads too, with an ELMo: a folder, frozen, or `words`: learned from the"
         " data with the task",
         metavar="FOLDER",
+        model=True,
+        group="model",
     )
-    output_mix: bool = option(False, "concatenate a second scalar mix with the output of the task network")
-    top_only: bool = option(False, "the task network reads the top layer instead of a mix")
+    output_mix: bool = option(
+        False, "concatenate a second scalar mix with the output of the task network", group="model"
+    )
+    top_only: bool = option(False, "the task network reads the top layer instead of a mix", group="model")
 
     def __post_init__(self):
         super().__post_init__()
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
-        reasons = {
-            "freeze": "low-rank updates are trained and nothing else of the encoder",
-            "unfreeze": "the low-rank updates of all layers are trained from the start",
-            "layer_decay": "the rate of the low-rank updates is the same in all layers",
-            "from_scratch": "low-rank updates are to pretrained weights, and random ones would stay as they are",
+        with_lora = {
+            "freeze": (self.freeze is not None, "low-rank updates are trained and nothing else of the encoder"),
+            "unfreeze": (self.unfreeze is not None, "the low-rank updates of all layers are trained from the start"),
+            "layer_decay": (self.layer_decay != 1, "the rate of the low-rank updates is the same in all layers"),
+            "from_scratch": (
+                self.from_scratch,
+                "low-rank updates are to pretrained weights, and random ones would stay as they are",
+            ),
         }
-        for name, reason in reasons.items() if self.lora is not None else ():
-            if getattr(self, name) != getattr(type(self), name):
+        for name, (conflicts, reason) in with_lora.items():
+            if self.lora is not None and conflicts:
                 raise ValueError(f"lora={self.lora}, {name}={getattr(self, name)}: {reason}; leave {name} out")
         if self.unfreeze is not None and self.freeze:
             raise ValueError(f"unfreeze={self.unfreeze}, freeze=True: a frozen encoder stays so; leave freeze out")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Distillation(Finetuning):
     """Options of `recipes.distill`, apart from those of the task itself."""
 
@@ -421,18 +528,17 @@ class Distillation(Finetuning):
         None,
         "a student of this size with random weights, e.g. bert_2_128_2; a BERT has the teacher's vocabulary and, "
         "projected, its token vectors",
-        metavar="NAME",
     )
     unlabelled: str | Path | None = option(
-        None, "texts without labels, in the form of the data, which the teacher labels", metavar="FILE"
+        None, "texts without labels, in the form of the data, which the teacher labels", metavar="FILE", group="data"
     )
-    temperature: float = option(2.0, "divides the logits of teacher and student", above=0, metavar="X")
+    temperature: float = option(2.0, "divides the logits of teacher and student", above=0, group="schedule")
     teacher_weight: float = option(
-        0.9, "of the teacher's outputs in the loss; the rest is that of the labels", least=0, most=1, metavar="X"
+        0.9, "of the teacher's outputs in the loss; the rest is that of the labels", least=0, most=1, group="schedule"
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Embedding(Options):
     """Options of `recipes.embed`."""
 
@@ -459,7 +565,7 @@ class Embedding(Options):
         choices=("first", "mean"),
     )
     carry_state: bool = option(False, "ELMo: carry the state from batch to batch, as bilm-tf does")
-    batch_size: int = option(32, "sentences computed together", above=0, metavar="N")
+    batch_size: int = option(32, "sentences computed together", above=0)
     cache: str | Path | None = option(
         None, "ELMo: words, one a line, whose token vectors are computed once and kept", metavar="VOCAB.txt"
     )
@@ -472,7 +578,7 @@ class Embedding(Options):
             raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tflite(Reading):
     """Options of .tflite files."""
 
@@ -501,7 +607,6 @@ class Tflite(Reading):
         "with --data: largest drop of the metric, in points, or without labels of the agreement with Keras, in "
         "percent; a file beyond it is put aside, and the status is 1",
         least=0,
-        metavar="X",
     )
     explain: bool = option(
         False, "with --data: show how much each layer costs when it alone is quantized, as a table and a picture"

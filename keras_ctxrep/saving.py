@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 import tokenizers
 
-from keras_ctxrep import __version__, checks, tasks
+from keras_ctxrep import checks, tasks
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.models import stack, static
 from keras_ctxrep.models.families import FAMILIES
@@ -17,6 +18,52 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.training import checkpoints
 from keras_ctxrep.training.strategy import is_chief
+from keras_ctxrep.version import __version__
+
+__all__ = [
+    "ModelFolder",
+    "build",
+    "encoder_bundle",
+    "finish",
+    "load",
+    "load_encoder",
+    "load_served",
+    "save",
+    "versions",
+]
+
+
+class ModelFolder(NamedTuple):
+    """The contents of a model folder: a model and its bundle, which says how text becomes the model's input.
+
+    >>> from dataclasses import asdict
+    >>> from keras_ctxrep.models import bert
+    >>> config = bert.Config(vocabulary_size=6, layers=1, width=4, heads=1, intermediate=8)
+    >>> vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a")
+    >>> bundle = Bundle("bert", "classify", asdict(config), 8, labels=("yes", "no"), vocab=vocab)
+    >>> classifier = ModelFolder(build(bundle), bundle)
+    >>> model, bundle = classifier.encoder()
+    >>> sorted(model.output), bundle.task
+    (['layers', 'pooled', 'sequence'], 'embed')
+    """
+
+    model: keras.Model
+    bundle: Bundle
+
+    def save(self, folder: str | Path) -> None:
+        """Writes a model folder; see the function `save`."""
+        save(folder, self.model, self.bundle)
+
+    def encoder(self) -> "ModelFolder":
+        """The encoder alone, a copy, with the task "embed"."""
+        bundle = encoder_bundle(self.model, self.bundle)
+        encoder = build(bundle)
+        copy_weights(self.model, encoder)
+        return ModelFolder(encoder, bundle)
+
+    def served(self) -> "ModelFolder":
+        """What can be served of it: a task model or an encoder itself, of a pretraining model the encoder."""
+        return self if self.bundle.task in tasks.SERVED else self.encoder()
 
 
 def build(bundle: Bundle) -> keras.Model:
@@ -56,7 +103,7 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that a result depends on."""
+    """The versions of the packages that a result depends on."""
     return {
         "keras_ctxrep": __version__,
         "tensorflow": tf.__version__,
@@ -65,7 +112,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def load(folder: str | Path) -> tuple[keras.Model, Bundle]:
+def load(folder: str | Path) -> ModelFolder:
     """The model of a folder, with its weights, and its bundle.
 
     Raises:
@@ -87,23 +134,21 @@ def load(folder: str | Path) -> tuple[keras.Model, Bundle]:
     except (ValueError, KeyError, OSError) as error:
         message = f"{path}: not the weights of the model in {bundles.NAME}: {_first_line(error)}"
         raise ValueError(message) from error
-    return model, bundle
+    return ModelFolder(model, bundle)
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def load_encoder(folder: str | Path) -> tuple[keras.Model, Bundle]:
+def load_encoder(folder: str | Path) -> ModelFolder:
     """The encoder of a model folder of any task, and the bundle with the task "embed"."""
-    return _encoder_of(*load(folder))
+    return load(folder).encoder()
 
 
-def _encoder_of(model: keras.Model, bundle: Bundle) -> tuple[keras.Model, Bundle]:
-    embed = encoder_bundle(model, bundle)
-    encoder = build(embed)
-    copy_weights(model, encoder)
-    return encoder, embed
+def load_served(folder: str | Path) -> ModelFolder:
+    """The model of a folder that can be served: a task model or an encoder itself, a pretraining model's encoder."""
+    return load(folder).served()
 
 
 def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
@@ -111,19 +156,5 @@ def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
     family = FAMILIES[bundle.family]
     config = family.encoder_config(model, bundle.config)
     vocab = bundle.vocab if family.reads_vocabulary(config) else ()
-    empty: dict = {
-        "labels": (),
-        "reads": Reads(),
-        "head": {},
-        "stack": {},
-        "extra_embeddings": {},
-        "settings": {},
-        "columns": {},
-    }
-    return replace(bundle, task="embed", config=config, vocab=vocab, **empty)
-
-
-def load_served(folder: str | Path) -> tuple[keras.Model, Bundle]:
-    """The model of a folder that can be served: a task model or an encoder itself, a pretraining model's encoder."""
-    model, bundle = load(folder)
-    return (model, bundle) if bundle.task in tasks.SERVED else _encoder_of(model, bundle)
+    empty: dict = {"labels": (), "reads": Reads(), "head": {}, "stack": {}, "extra_embeddings": {}, "settings": {}}
+    return replace(bundle, task="embed", config=config, vocab=vocab, columns={}, **empty)

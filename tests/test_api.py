@@ -52,7 +52,7 @@ def test_a_pretraining_model_has_vectors_and_no_answers(encoder):
     vectors = encoder.encode(TEXTS)
     assert vectors.shape == (2, 256) and vectors.dtype == np.float32
     model, _ = saving.load_encoder(encoder.engine.path)
-    np.testing.assert_allclose(vectors, model(encoder.features(TEXTS))["pooled"], atol=2e-6)
+    np.testing.assert_allclose(vectors, model(encoder.features(TEXTS))["pooled"], atol=1e-5)
     with pytest.raises(ValueError, match="a pretrainer answers nothing"):
         encoder.predict(TEXTS)
 
@@ -67,7 +67,7 @@ def test_words_of_strings_and_of_split_sentences(encoder):
     model, _ = saving.load_encoder(encoder.engine.path)
     features = encoder.features(["The bank, flooded!"])
     layers = np.stack([layer[0] for layer in model(features)["layers"]])
-    np.testing.assert_allclose(plain.vectors[:, :3], layers[:, 1:4], atol=2e-6)
+    np.testing.assert_allclose(plain.vectors[:, :3], layers[:, 1:4], atol=1e-5)
 
 
 def test_one_string_is_no_list_of_texts(encoder):
@@ -121,7 +121,7 @@ def test_without_a_folder_the_model_is_in_memory(classifier, data, tmp_path):
 def test_pretrain(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\nthe dog ran\n" * 10)
-    model = ctx.pretrain("elmo", [text], size="elmo_2x128_64_256cnn_1xhighway", steps=1, batch_size=4)
+    model = ctx.pretrain("elmo", [text], valid=text, size="elmo_2x128_64_256cnn_1xhighway", steps=1, batch_size=4)
     assert model.encode(TEXTS).shape == (2, 128)
 
 

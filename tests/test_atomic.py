@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SWAP = """
 import os, signal, sys
 from pathlib import Path
-from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.atomic import atomic_folder
 
 left, replace = int(sys.argv[2]), os.replace
 
@@ -32,7 +32,7 @@ def killed(source, target):
     event()
 
 os.replace = killed
-with bundles.written_whole_folder(sys.argv[1], without=["stale"]) as folder:
+with atomic_folder(sys.argv[1], without=["stale"]) as folder:
     for name in ("a", "b"):
         (folder / name).write_text("new")
         event()
@@ -74,8 +74,8 @@ def test_a_folder_is_old_or_new_wherever_its_writer_is_killed(tmp_path, event):
 def test_files_of_a_killed_writer_are_removed_by_the_next(tmp_path):
     code = """
 import os, signal, sys
-from keras_ctxrep.text.bundle import written_whole
-with written_whole(sys.argv[1]) as path:
+from keras_ctxrep.atomic import atomic_write
+with atomic_write(sys.argv[1]) as path:
     path.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """

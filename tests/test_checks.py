@@ -46,28 +46,28 @@ def test_valid_values(values):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"layers": "2"}, "config.layers='2': a whole number is needed"),
-        ({"layers": 2.0}, "config.layers=2.0: a whole number is needed"),
-        ({"layers": True}, "config.layers=True: a whole number is needed"),
-        ({"layers": None}, "config.layers=None: a whole number is needed"),
-        ({"layers": [1]}, "config.layers=[1]: a whole number is needed"),
-        ({"layers": 0}, "config.layers=0: at least 1 and at most 256"),
-        ({"layers": 10**9}, "config.layers=1000000000: at least 1 and at most 256"),
-        ({"clip": "3"}, "config.clip='3': a number is needed"),
-        ({"clip": float("nan")}, "config.clip=nan: a finite number is needed"),
-        ({"clip": float("inf")}, "config.clip=inf: a finite number is needed"),
-        ({"filters": 3}, "config.filters=3: a list is needed"),
-        ({"filters": [[1, 2], [3]]}, "config.filters=[[1, 2], [3]]: 2 values are needed"),
-        ({"filters": [[1, "2"]]}, "config.filters=[[1, '2']]: a whole number is needed"),
-        ({"filters": "ab"}, "config.filters='ab': a list is needed"),
-        ({"name": 3}, "config.name=3: a text is needed"),
-        ({"dropout": 1}, "config.dropout=1: at least 0 and below 1"),
-        ({"dropout": -0.1}, "config.dropout=-0.1: at least 0 and below 1"),
-        ({"options": [1]}, "config.options=[1]: an object is needed"),
-        ({"pooler": 1}, "config.pooler=1: true or false is needed"),
-        ({"size": 10}, "config.size=10: at least 0 and at most 9"),
+        ({"layers": "2"}, "config.layers='2': must be a whole number"),
+        ({"layers": 2.0}, "config.layers=2.0: must be a whole number"),
+        ({"layers": True}, "config.layers=True: must be a whole number"),
+        ({"layers": None}, "config.layers=None: must be a whole number"),
+        ({"layers": [1]}, "config.layers=[1]: must be a whole number"),
+        ({"layers": 0}, "config.layers=0: must be at least 1 and at most 256"),
+        ({"layers": 10**9}, "config.layers=1000000000: must be at least 1 and at most 256"),
+        ({"clip": "3"}, "config.clip='3': must be a number"),
+        ({"clip": float("nan")}, "config.clip=nan: must be a finite number"),
+        ({"clip": float("inf")}, "config.clip=inf: must be a finite number"),
+        ({"filters": 3}, "config.filters=3: must be a list"),
+        ({"filters": [[1, 2], [3]]}, "config.filters=[[1, 2], [3]]: must be a list of 2 values"),
+        ({"filters": [[1, "2"]]}, "config.filters=[[1, '2']]: must be a whole number"),
+        ({"filters": "ab"}, "config.filters='ab': must be a list"),
+        ({"name": 3}, "config.name=3: must be a text"),
+        ({"dropout": 1}, "config.dropout=1: must be at least 0 and below 1"),
+        ({"dropout": -0.1}, "config.dropout=-0.1: must be at least 0 and below 1"),
+        ({"options": [1]}, "config.options=[1]: must be an object"),
+        ({"pooler": 1}, "config.pooler=1: must be true or false"),
+        ({"size": 10}, "config.size=10: must be at least 0 and at most 9"),
         ({"surprise": 1}, "config.surprise: no such key"),
-        ({"name": 10**70}, f"config.name={'1' + '0' * 59}: a text is needed"),
+        ({"name": 10**70}, f"config.name={'1' + '0' * 59}: must be a text"),
     ],
 )
 def test_invalid_values(values, message):
@@ -76,7 +76,7 @@ def test_invalid_values(values, message):
 
 
 def test_incomplete_objects():
-    with pytest.raises(ValueError, match=r"^config=\[1\]: an object is needed$"):
+    with pytest.raises(ValueError, match=r"^config=\[1\]: must be an object$"):
         checks.make(Config, [1], "config")
     with pytest.raises(ValueError, match=r"^config\.layers is missing$"):
         checks.make(Config, {}, "config")

@@ -37,8 +37,14 @@ STRANGERS = ("keras_ctxrep.text", "keras_ctxrep.layers")  # on one floor, and do
 LIBRARIES = {"tensorflow": "TensorFlow", "tensorflow_text": "TensorFlow", "keras": "Keras"}
 # module or room -> all that it imports beside the standard library, outside of functions
 AT_IMPORT = {
-    "keras_ctxrep.options": (),
-    "keras_ctxrep.tasks": ("numpy", "keras_ctxrep.options", "keras_ctxrep.text", "keras_ctxrep.tasks"),
+    "keras_ctxrep.options": ("keras_ctxrep.checks",),
+    "keras_ctxrep.tasks": (
+        "numpy",
+        "keras_ctxrep.checks",
+        "keras_ctxrep.options",
+        "keras_ctxrep.text",
+        "keras_ctxrep.tasks",
+    ),
     "keras_ctxrep.inference.predictor": ("numpy", "keras_ctxrep.tasks", "keras_ctxrep.text"),
     "keras_ctxrep.inference.client": ("numpy", "keras_ctxrep.inference.predictor", "keras_ctxrep.text"),
 }

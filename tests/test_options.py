@@ -1,13 +1,16 @@
+import inspect
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from keras_ctxrep.options import Fit, Options, Preparation, Pretraining, Training, option
+from keras_ctxrep import options as options_module
+from keras_ctxrep.models import static
+from keras_ctxrep.options import Fit, Options, Preparation, Pretraining, Training, keywords, option
 
 CLASSES = [Fit, Pretraining, Preparation, Training]
 
@@ -28,10 +31,10 @@ def test_every_option_has_a_help_text_and_a_default_of_its_type(options):
         (Fit, {}, "^steps=None, minutes=None: give one of the two$"),
         (Pretraining, {"steps": 1, "minutes": 1}, "^steps=1, minutes=1: give one of the two$"),
         (Pretraining, {"steps": 1, "batch_size": 0}, "^batch_size=0: must be above 0$"),
-        (Pretraining, {"steps": 1, "optimizer": "sgd"}, "^optimizer='sgd': choose adamw, adagrad or lamb$"),
+        (Pretraining, {"steps": 1, "optimizer": "sgd"}, "^optimizer='sgd': must be adamw, adagrad or lamb$"),
         (Preparation, {"max_length": 4}, "^max_length=4: must be at least 5$"),
-        (Training, {"learning_rate": float("inf")}, "^learning_rate=inf: must be finite$"),
-        (Training, {"dropout": float("nan")}, "^dropout=nan: must be at least 0 and below 1$"),
+        (Training, {"learning_rate": float("inf")}, "^learning_rate=inf: must be a finite number$"),
+        (Training, {"dropout": float("nan")}, "^dropout=nan: must be a finite number$"),
     ],
 )
 def test_values_out_of_range(options, given, message):
@@ -42,11 +45,11 @@ def test_values_out_of_range(options, given, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"batch_size": "32"}, "^batch_size='32': must be int$"),
-        ({"batch_size": 1.5}, "^batch_size=1.5: must be int$"),
-        ({"batch_size": True}, "^batch_size=True: must be int$"),
-        ({"batch_size": None}, "^batch_size=None: must be int$"),
-        ({"tensorboard": 3}, "^tensorboard=3: must be str or Path$"),
+        ({"batch_size": "32"}, "^batch_size='32': must be a whole number$"),
+        ({"batch_size": 1.5}, "^batch_size=1.5: must be a whole number$"),
+        ({"batch_size": True}, "^batch_size=True: must be a whole number$"),
+        ({"batch_size": None}, "^batch_size=None: must be a whole number$"),
+        ({"tensorboard": 3}, "^tensorboard=3: must be a text or a path$"),
     ],
 )
 def test_values_of_another_type(given, message):
@@ -85,3 +88,44 @@ def test_nothing_but_the_standard_library_is_loaded():
 
 def test_numbers_of_numpy_become_those_of_json():
     assert json.dumps(Training(batch_size=np.int64(8), dropout=np.float32(0.5)).plain())
+
+
+def test_a_function_takes_options_as_a_dataclass_or_as_keywords():
+    @keywords(Training)
+    def train(data, report=None, *, options: Training, task_options=None):
+        return data, report, options, task_options
+
+    given = Training(seed=2, batch_size=8)
+    assert train("a", seed=2, batch_size=8) == ("a", None, given, None) == train("a", options=given)
+    assert train("a", print, options=given, seed=3, crf=True) == (
+        "a",
+        print,
+        Training(seed=3, batch_size=8),
+        {"crf": True},
+    )
+    assert {"data", "report", "batch_size", "seed"} <= {*inspect.signature(train).parameters}
+
+
+def test_an_unknown_keyword_names_the_nearest_option():
+    @keywords(Training)
+    def train(*, options: Training):
+        return options
+
+    with pytest.raises(TypeError, match=r"^train\(\) has no option 'sede'; the nearest one is 'seed'$"):
+        train(sede=3)
+
+
+def test_no_field_stands_twice():
+    """An option of a base class is not written again in a subclass."""
+    classes = [kind for kind in vars(options_module).values() if isinstance(kind, type) and issubclass(kind, Options)]
+    for kind in classes:
+        changed = {name for name, entry in kind.__dataclass_fields__.items() for base in kind.__mro__[1:]
+                   if name in getattr(base, "__dataclass_fields__", {})
+                   and base.__dataclass_fields__[name].metadata is not entry.metadata
+                   and dict(base.__dataclass_fields__[name].metadata) != dict(entry.metadata)}  # fmt: skip
+        assert not changed
+
+
+def test_numbers_of_numpy_in_configs():
+    config = static.Config(words=np.int64(3), width=4)
+    assert type(config.words) is int and json.dumps(asdict(config))

@@ -1,7 +1,9 @@
 """What is installed: three names, and an edge that predicts without TensorFlow."""
 
+import email
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from keras_ctxrep_tflite import quantize
 
+import keras_ctxrep
 from keras_ctxrep import saving, tasks
 
 ROOT = Path(__file__).parent.parent
@@ -27,22 +30,48 @@ def wheel(tmp_path_factory):
 
 
 def test_the_wheel_holds_exactly_three_packages(wheel):
+    """Every file of theirs, and nothing else: a file that `package-data` in pyproject.toml lacks fails."""
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    top = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert top == {"keras_ctxrep", "keras_ctxrep_export", "keras_ctxrep_tflite"}
-    for package, source in (
-        ("keras_ctxrep", "."),
-        ("keras_ctxrep_export", "export"),
-        ("keras_ctxrep_tflite", "tflite"),
-    ):
-        expected = {str(path.relative_to(ROOT / source)) for path in (ROOT / source / package).rglob("*.py")}
-        expected.add(f"{package}/py.typed")
-        for folder in (ROOT / source / package / "weights", ROOT / source / package / "data"):
-            expected |= {str(path.relative_to(ROOT / source)) for path in folder.rglob("*") if path.is_file()}
-        if package == "keras_ctxrep_tflite":
-            expected |= {f"{package}/web/{path.name}" for path in (ROOT / source / "web").iterdir()}
-        assert expected == {name for name in names if name.startswith(f"{package}/")}
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    folders = {
+        "keras_ctxrep": ROOT / "keras_ctxrep",
+        "keras_ctxrep_export": ROOT / "export" / "keras_ctxrep_export",
+        "keras_ctxrep_tflite": ROOT / "tflite" / "keras_ctxrep_tflite",
+        "keras_ctxrep_tflite/web": ROOT / "tflite" / "web",
+    }
+    assert names == {
+        f"{package}/{path.relative_to(folder).as_posix()}"
+        for package, folder in folders.items()
+        for path in folder.rglob("*")
+        if path.is_file() and path.parent.name != "__pycache__"
+    }
+    assert {name.split("/")[0] for name in names} == {"keras_ctxrep", "keras_ctxrep_export", "keras_ctxrep_tflite"}
+    assert {f"{package}/py.typed" for package in list(folders)[:3]} < names
+
+
+def test_the_metadata_of_the_wheel(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        folder = f"keras_ctxrep-{keras_ctxrep.__version__}.dist-info"
+        metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
+        assert archive.read(f"{folder}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    assert metadata["Version"] == keras_ctxrep.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    required = metadata.get_all("Requires-Dist")
+    assert [line for line in required if "extra ==" not in line] == ["numpy>=1.26", "tokenizers>=0.20"]
+    assert {line.partition(",")[0] for line in metadata.get_all("Project-URL")} == {
+        *("Homepage", "Documentation", "Source", "Issues", "Changelog")
+    }
+
+
+def test_the_changelog_has_a_section_of_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    versions = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d", heading) for heading in headings[1:]]
+    assert all(versions) and versions[0][1] == keras_ctxrep.__version__
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert {*re.findall(r"^### (.*)$", text, re.MULTILINE)} <= kinds
 
 
 def test_the_wheel_is_small(wheel):
@@ -102,6 +131,8 @@ def test_the_edge_predicts_in_a_bare_environment(python, wheel, tflite_files, mo
     command = [tmp_path / "venv" / "bin" / "ctxrep", "predict", files[0], "--threads", "2"]
     process = subprocess.run(command, input="the violin\n", **options)
     assert json.loads(process.stdout)["label"] == "music" and process.stderr == ""
+    process = subprocess.run([tmp_path / "venv" / "bin" / "ctxrep", "zoo", "list"], **options)
+    assert "bert_4_256_4/books_wiki_en" in process.stdout and process.stderr == ""
     # what needs TensorFlow says in one line what to install
     command = [tmp_path / "venv" / "bin" / "ctxrep", "score", str(models / "elmo" / "classifier"), "--data", "x.tsv"]
     process = subprocess.run(command, **options)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_ctxrep import optimizers
 from keras_ctxrep.layers import VocabularySoftmax
 from keras_ctxrep.models.model import Model
+from keras_ctxrep.optimizers import AdamW, OptimizerSpec
 from keras_ctxrep.training import fit, strategy
 
 KINDS = runpy.run_path(str(Path(__file__).parent / "training" / "replicas.py"))["KINDS"]
@@ -22,8 +23,8 @@ def trained(kind, precision, steps=12):
     keras.utils.set_random_seed(0)
     with strategy.scope(precision):
         model = build()
-    make = lambda: optimizers.AdamW(0.01, epsilon=1e-4)  # noqa: E731
-    history = fit.fit(model, data, steps=steps, evaluations=steps, loss=loss, optimizer=make)
+    optimizer = OptimizerSpec(AdamW, {"learning_rate": 0.01, "epsilon": 1e-4}, scheduled=False)
+    history = fit.fit(model, data, steps=steps, evaluations=steps, loss=loss, optimizer=optimizer)
     return model, [entry["loss"] for entry in history]
 
 

@@ -26,13 +26,13 @@ def saved(folder, bundle):
 @pytest.mark.parametrize(
     ("bundle", "keys", "value", "message"),
     [
-        (ELMO, ("config", "layers"), "2", "config.layers='2': a whole number is needed"),
-        (ELMO, ("config", "layers"), 100_000, "config.layers=100000: at least 1 and at most 256"),
-        (ELMO, ("config", "highways"), 10**9, "config.highways=1000000000: at least 0 and at most 64"),
-        (ELMO, ("config", "filters"), [[1, 10**9]], "config.filters=[[1, 1000000000]]: at least 1"),
+        (ELMO, ("config", "layers"), "2", "config.layers='2': must be a whole number"),
+        (ELMO, ("config", "layers"), 100_000, "config.layers=100000: must be at least 1 and at most 256"),
+        (ELMO, ("config", "highways"), 10**9, "config.highways=1000000000: must be at least 0 and at most 64"),
+        (ELMO, ("config", "filters"), [[1, 10**9]], "config.filters=[[1, 1000000000]]: must be at least 1"),
         (ELMO, ("config", "projection"), 9, "config.projection=9, cells=8: no wider"),
         (ELMO, ("config", "surprise"), 1, "config.surprise: no such key"),
-        (ELMO, ("config",), [1], "config=[1]: an object is needed"),
+        (ELMO, ("config",), [1], "config=[1]: must be an object"),
         (ELMO, ("config", "activation"), "gelu", "config.activation='gelu': relu or tanh"),
         (ELMO, ("head", "surprise"), 1, ""),
         (ELMO, ("head", "dropout"), "much", ""),
@@ -40,10 +40,10 @@ def saved(folder, bundle):
         (ELMO, ("stack", "units"), "3", ""),
         (ELMO, ("stack", "kind"), "tree", "task network 'tree': choose one of lstm, gru, cnn"),
         (ELMO, ("extra_embeddings",), {"words": 2}, "extra_embeddings.width is missing"),
-        (BERT, ("config", "layers"), 10**9, "config.layers=1000000000: at least 1 and at most 256"),
+        (BERT, ("config", "layers"), 10**9, "config.layers=1000000000: must be at least 1 and at most 256"),
         (BERT, ("config", "heads"), 3, "config.heads=3 does not divide width=8"),
-        (STATIC, ("config", "width"), None, "config.width=None: a whole number is needed"),
-        (STATIC, ("config", "words"), 10**12, "config.words=1000000000000: at least"),
+        (STATIC, ("config", "width"), None, "config.width=None: must be a whole number"),
+        (STATIC, ("config", "words"), 10**12, "config.words=1000000000000: must be at least"),
     ],
 )
 def test_a_bundle_that_describes_no_model(tmp_path, bundle, keys, value, message):
@@ -107,3 +107,17 @@ def test_the_encoder_of_a_pretraining_model_is_served(tmp_path, hashed):
     for weight, value in zip(encoder.get_layer("layer_0").get_weights(), expected, strict=True):
         np.testing.assert_array_equal(weight, value)
     assert saving.load_served(saved(tmp_path / "c", ELMO))[1].task == "classify"
+
+
+def test_a_model_folder_as_one_object(tmp_path):
+    """Loaded, saved again and reduced to its encoder; what is served of a task model is the model itself."""
+    folder = saving.load(saved(tmp_path / "one", ELMO))
+    folder.save(tmp_path / "two")
+    model, bundle = saving.load(tmp_path / "two")
+    assert bundle.labels == ELMO.labels and folder.served() is folder
+    for weight, expected in zip(model.get_weights(), folder.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    encoder = folder.encoder()
+    assert encoder.bundle == saving.load_encoder(tmp_path / "two").bundle and encoder.bundle.task == "embed"
+    pretrained = saving.load(saved(tmp_path / "bert", BERT))
+    assert pretrained.served().bundle.task == "embed" and "layers" in pretrained.served().model.output

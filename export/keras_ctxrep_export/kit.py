@@ -25,12 +25,12 @@ from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference.messages import PredictionLog, array_of, predict_request
 from keras_ctxrep.tasks import Query
-from keras_ctxrep.text.bundle import TFLITE_FIGURES, Bundle
+from keras_ctxrep.text.bundle import SIGNATURE, TFLITE_FIGURES, Bundle
 
-DEFAULT = "serving_default"
 WARMUP, BATCHING, CONFIG, README = "tf_serving_warmup_requests", "batching_params.pbtxt", "model.config", "README.md"
 # Powers of two up to the 32 of `Predictor`, of which no request may have more: a batch is padded to less than twice its
-# size, and the server meets, and warms up, six shapes. Throughput on two cores grows up to the last: docs/results.md.
+# size, and the server meets, and warms up, six shapes. Throughput on two cores grows up to the last:
+# docs/explanation/results.md.
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 LENGTHS = (16, 6, 30, 90)  # words of the warm-up texts, in turn: a sentence, a headline, a long sentence, a paragraph
 PASSAGE = (
@@ -86,9 +86,9 @@ def warmup_requests(signatures: Mapping[str, Any], bundle: Bundle, model: str) -
         bundle: of the model.
         model: its name on the server.
     """
-    for name in sorted(signatures, key=lambda name: name != DEFAULT):
+    for name in sorted(signatures, key=lambda name: name != SIGNATURE):
         inputs = signatures[name].structured_input_signature[1].keys()
-        for size in BATCH_SIZES if name == DEFAULT else (BATCH_SIZES[0], BATCH_SIZES[-1]):
+        for size in BATCH_SIZES if name == SIGNATURE else (BATCH_SIZES[0], BATCH_SIZES[-1]):
             forms = (form for form in _inputs(bundle, size) if inputs <= form.keys())
             if (form := next(forms, None)) is not None:
                 yield predict_request({key: form[key] for key in inputs}, model, name)
@@ -245,7 +245,7 @@ class Readme:
             f"the number of the version. It was run in TensorFlow {tf.__version__}, not in a TF Serving server; its "
             "operators beside TensorFlow's own are those of tensorflow-text, which stock TF Serving binaries have.",
             self._usage(request, answer),
-            *(self._signature(name) for name in sorted(self.signatures, key=lambda name: name != DEFAULT)),
+            *(self._signature(name) for name in sorted(self.signatures, key=lambda name: name != SIGNATURE)),
             self._card(),
         ]
         if self.card:

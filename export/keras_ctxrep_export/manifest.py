@@ -11,8 +11,9 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the operators that a SavedModel with text in it needs
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_ctxrep import __version__
 from keras_ctxrep.atomic import sha256
+from keras_ctxrep.text.bundle import SIGNATURE
+from keras_ctxrep.version import __version__
 
 NAME = "assets.extra/manifest.json"
 FORMAT = 1
@@ -126,7 +127,7 @@ def _files(folder: Path) -> list[Path]:
 def _sample(inputs: Mapping[str, dict], signatures: Mapping[str, dict]) -> dict[str, list]:
     """Some input of a signature, as JSON has it."""
     if "inputs" in inputs:  # tf.Examples of the raw-string signature's inputs
-        columns = _sample(signatures["serving_default"]["inputs"], signatures)
+        columns = _sample(signatures[SIGNATURE]["inputs"], signatures)
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return {"inputs": [base64.b64encode(_example(row)).decode() for row in rows]}
     sample = {}

@@ -14,11 +14,11 @@ import tensorflow_text  # noqa: F401  registers the operators that a SavedModel 
 
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import temporary_folder
-from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.inference.predictor import Predictor, TextRunner
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import kit, manifest
-from keras_ctxrep_export.signatures import DEFAULT, Signatures
+from keras_ctxrep_export.signatures import Signatures
 
 EXTRA = "assets.extra"  # the folder TF Serving reserves for other files
 
@@ -167,11 +167,11 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         # a function lives only as long as the object it was loaded with
-        serve = loaded.signatures["words" if "words" in batch else DEFAULT]
+        serve = loaded.signatures["words" if "words" in batch else bundles.SIGNATURE]
         outputs = serve(**{name: tensor(column) for name, column in batch.items()})
         return {name: value.numpy() for name, value in outputs.items()}
 
-    return Predictor(bundle, run, batch_size, raw=True, words="words" in loaded.signatures)
+    return Predictor(bundle, TextRunner(run, words="words" in loaded.signatures), batch_size)
 
 
 def encode(path: str | Path, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:

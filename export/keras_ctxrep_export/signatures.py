@@ -9,10 +9,9 @@ import tensorflow as tf
 from keras_ctxrep import tasks
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import families, heads
-from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.tasks.task import LabelsWords
+from keras_ctxrep.text.bundle import SIGNATURE, Bundle
 from keras_ctxrep_export import text_ops
-
-DEFAULT = "serving_default"
 
 
 class Signatures(tf.Module):
@@ -38,9 +37,9 @@ class Signatures(tf.Module):
         self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
         ids = self._ids(model)
         text = self._text(ids)
-        self.functions: dict[str, Callable] = {DEFAULT: text, "ids": ids, "embed": self._embed(model)}
-        if self.task.reads.words:
-            self.functions["words"] = self._words(ids)
+        self.functions: dict[str, Callable] = {SIGNATURE: text, "ids": ids, "embed": self._embed(model)}
+        if isinstance(self.task, LabelsWords):
+            self.functions["words"] = self._words(ids, self.task)
         if self.task.example_api:
             self.functions[self.task.example_api] = self._examples(text)
 
@@ -64,13 +63,13 @@ class Signatures(tf.Module):
 
         return text
 
-    def _words(self, ids: Callable) -> Callable:
+    def _words(self, ids: Callable, task: LabelsWords) -> Callable:
         """Sentences that are split already to answers."""
         names = ["words" if name == "text" else name for name in self.task.inputs(self.bundle)]
 
         @tf.function(autograph=False, input_signature=[self._spec(name) for name in names])
         def words(*inputs):
-            return self.task.words_in_graph(self.bundle, self.features, ids, _checked(names, inputs))
+            return task.words_in_graph(self.bundle, self.features, ids, _checked(names, inputs))
 
         return words
 

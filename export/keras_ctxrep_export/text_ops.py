@@ -410,7 +410,7 @@ def _truncated_pair(first: tf.RaggedTensor, second: tf.RaggedTensor, room: int) 
 def _marked(
     start: tf.RaggedTensor, end: tf.RaggedTensor, marks: tf.Tensor, lengths: tf.Tensor, first: int = 0
 ) -> tf.Tensor:
-    """`features.covered` for a batch.
+    """`features.tokens_in_span` for a batch.
 
     Args:
         start, end: where each token stands, in characters, int32 (B, ragged).

@@ -17,6 +17,7 @@ class Command:
     help: str
     description: str
     configurable: bool = False  # takes --config
+    tensorflow: Callable[[argparse.Namespace], bool] = lambda args: True  # whether it needs TensorFlow
 
 
 class Usage(Exception):
@@ -69,11 +70,18 @@ def short(value) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as a table, the first of them a header: the first column to the left, the others to the right."""
-    from tabulate import tabulate
+    """Rows as a table, the first of them a header: the first column to the left, the others to the right.
 
-    align = ["left", *["right"] * (len(rows[0]) - 1)]
-    return tabulate(rows[1:], rows[0], colalign=align, disable_numparse=True)
+    >>> print(table([["name", "size"], ["a", "1.5"], ["bb", "20"]]))
+    name      size
+    ------  ------
+    a          1.5
+    bb          20
+    """
+    widths = [max([len(header) + 2, *map(len, cells)]) for header, *cells in zip(*rows, strict=True)]
+    lines = [rows[0], ["-" * width for width in widths], *rows[1:]]
+    padded = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
 
 
 def start_tensorflow() -> None:

@@ -1,45 +1,47 @@
 """Exports, and predictions with them; the demo of all."""
 
 import argparse
-import contextlib
-import functools
 import io
 import json
-import os
-import pathlib
 import shlex
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from keras_ctxrep import options
-from keras_ctxrep.cli.command import FOLDER, Command, Usage, positive, positive_float, read_sentences, table
+from keras_ctxrep.cli.command import (
+    FOLDER,
+    Command,
+    Usage,
+    positive,
+    positive_float,
+    print_error,
+    read_sentences,
+    table,
+)
 from keras_ctxrep.cli.flags import Flags, given
 
 
 def _export(args: argparse.Namespace) -> None:
     values = given(args)
-    path, folder, out = values.pop("check", None), values.pop("folder", None), values.pop("out", None)
+    path = values.pop("check", None)
     if path is not None:
-        if folder or out or values:
+        if values:
             raise Usage("export: --check PATH checks an export that is there; leave out the rest")
         from keras_ctxrep_export import saved_model
 
         version, counts = saved_model.check(path)
         print(f"{version}: {', '.join(f'{count} {name}' for name, count in counts.items())} as they were exported")
         return
-    if folder is None or out is None:
+    if "folder" not in values or "out" not in values:
         raise Usage("export: FOLDER and --out BASE/NAME are needed, or --check PATH")
-    from keras_ctxrep_export import saved_model
+    from keras_ctxrep.recipes.exporting import export
 
-    from keras_ctxrep import saving
-
-    print(saved_model.export(*saving.load_served(folder), out, source=folder, **values))
+    print(export(**values))
 
 
 def _export_flags(flags: Flags) -> None:
-    flags.add("folder", FOLDER, nargs="?")
+    flags.add("folder", FOLDER, model=True, nargs="?")
     flags.add("--out", "where TF Serving looks for versions", metavar="BASE/NAME")
     flags.add(
         "--windows",
@@ -61,61 +63,29 @@ def _export_flags(flags: Flags) -> None:
 
 
 def _tflite(args: argparse.Namespace) -> None:
-    from keras_ctxrep_tflite import acceptance, compare, page
-
     values = given(args)
     if "web" not in values and ("out" not in values or "litertjs" in values):
         raise Usage("tflite: --out FILE.tflite or --web FOLDER is needed; --litertjs is for --web")
     if "max_drop" in values and "data" not in values:
         raise Usage("tflite: --max-drop is for --data")
-    names = ("folder", "out", "data", "lengths", "web", "litertjs")
-    folder, out, data, lengths, web, litertjs = (values.pop(name, None) for name in names)
-    if web is not None:
-        page.check(folder, web, litertjs)
-        if os.path.isfile(folder):
-            if out is not None or data is not None or lengths is not None or values:
-                others = {"out": out, "data": data, "lengths": lengths} | values
-                named = ", ".join(name for name, value in others.items() if value is not None)
-                raise ValueError(f"{folder}: it is converted already; leave out {named}")
-            print(_page(page.write(folder, web, litertjs)))
-            return
-    name = pathlib.Path(out or f"{web}".rstrip(os.sep) + ".tflite")
-    picture = name.with_suffix(".layers.png")
-    if values.get("explain"):
-        from keras_ctxrep.plots.drawing import check_drawable
+    from keras_ctxrep_tflite import acceptance, compare
 
-        check_drawable(picture)
+    from keras_ctxrep.recipes.quantizing import tflite
+
+    def report(rows: list[dict], picture) -> None:
+        print(f"{table(acceptance.layers_table(rows))}\n{picture}: the same as a picture")
+
     if sys.stderr.isatty():
-        print("converting in a subprocess: about ten seconds for a small model", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as scratch:
-        file = out or pathlib.Path(scratch) / page.MODEL
-        result = acceptance.export(folder, file, options.Tflite(**values), lengths, data, _explained(picture), name)
-        print(f"{out or 'the model'}: {result.path.stat().st_size / 1e6:.2f} MB")
-        if result.kept:
-            print(f"in float32: {', '.join(result.kept)}")
-        if result.rows:
-            print(table([list(compare.HEADER), *compare.table(result.rows)]))
-        if web is not None:
-            print(_page(page.write(result.path, web, litertjs)))
-
-
-def _page(web: pathlib.Path) -> str:
-    return f"{web}: serve it with `python -m http.server --directory {shlex.quote(str(web))}`"
-
-
-def _explained(picture: pathlib.Path):
-    """A function that prints and draws what each layer costs."""
-
-    def report(rows: list[dict]) -> None:
-        from keras_ctxrep_tflite import acceptance
-
-        from keras_ctxrep.plots import engines
-
-        print(table(acceptance.table(rows)))
-        engines.layer_costs(rows, picture)
-        print(f"{picture}: the same as a picture")
-
-    return report
+        print_error("converting in a subprocess: about ten seconds for a small model")
+    written = tflite(**values, report=report)
+    if written.size:
+        print(f"{values.get('out', 'the model')}: {written.size / 1e6:.2f} MB")
+    if written.float_layers:
+        print(f"in float32: {', '.join(written.float_layers)}")
+    if written.rows:
+        print(table(compare.engines_table(written.rows)))
+    if "web" in values:
+        print(f"{args.web}: serve it with `python -m http.server --directory {shlex.quote(args.web)}`")
 
 
 def _lengths(text: str) -> tuple[int, ...]:
@@ -131,7 +101,7 @@ def _tflite_flags(flags: Flags) -> None:
     from keras_ctxrep_tflite import quantize
 
     default = ",".join(map(str, quantize.LENGTHS))
-    flags.add("folder", FOLDER)
+    flags.add("folder", FOLDER, model=True)
     flags.add("--out", "the file to write", metavar="FILE.tflite")
     flags.add(
         "--lengths",
@@ -166,75 +136,25 @@ def _predict(args: argparse.Namespace) -> None:
         raise Usage("predict: --columns and --skip-bad are for the rows of --data; --input is read line by line")
     if args.data is not None and args.input is not None:
         raise Usage("predict: give either --data or --input")
-    chosen = options.Prediction(columns=given(args).get("columns"), skip_bad=bool(args.skip_bad), format=args.format)
-    form = chosen.format or ("tsv" if str(args.out).endswith(".tsv") else "jsonl")
-    for path in (args.artifact, args.data, args.input):
-        if args.out is not None and path is not None and os.path.realpath(path) == os.path.realpath(args.out):
-            raise ValueError(f"{args.out}: it is read, and would be replaced; give --out another name")
-    from keras_ctxrep.atomic import atomic_write
-    from keras_ctxrep.inference.engines import open_engine
-
     if args.threads is not None and not args.artifact.endswith(".tflite"):
         raise Usage("predict: --threads is for .tflite files; TensorFlow reads TF_NUM_INTRAOP_THREADS")
-    predictor = open_engine(args.artifact, args.threads or 1).predictor
-    entries = _predict_lines if args.data is None else _predict_rows
-    with contextlib.ExitStack() as stack:
-        write = functools.partial(print, end="", flush=True)
-        if args.out is not None:
-            path = stack.enter_context(atomic_write(args.out))
-            write = stack.enter_context(open(path, "w", encoding="utf-8")).write
-        answered, first = 0, "the input is empty"
-        for text, answer in entries(predictor, args, chosen, form):
-            write(text)
-            first = answer["error"] if not answered and "error" in answer else first
-            answered += "error" not in answer
-    if not answered:
-        raise ValueError(f"{args.data or args.input or 'standard input'}: nothing in it was answered: {first}")
+    from keras_ctxrep.recipes.predicting import predict
 
-
-def _predict_lines(predictor, args: argparse.Namespace, chosen: options.Prediction, form: str) -> Iterator:
-    """(what is written, answer) of each line of text."""
-    from keras_ctxrep.inference import rows
-    from keras_ctxrep.text.corpus import naming_damage, open_binary
-
-    line = rows.as_table(predictor.task)
-    with contextlib.ExitStack() as stack:
-        plain = args.input in (None, "-")
-        stack.enter_context(naming_damage(lambda: args.input))
-        stream = sys.stdin.buffer if plain else stack.enter_context(open_binary(args.input))
-        reads, suffix = predictor.bundle.reads, pathlib.Path(args.input or "").suffix
-        if suffix in (".json", ".jsonl", ".conll", ".tsv")[: 3 if reads.pair else 4] and not reads.marks:
-            print(f"ctxrep: {args.input}: read line by line; --data {args.input} reads its rows", file=sys.stderr)
-        names: list[str] = ["text", "pair"][: 1 + predictor.bundle.pairs]
-        for text, answer in predictor.answered_lines(stream):
-            own = dict.fromkeys(names, "") | dict(zip(names, text.split("\t", len(names) - 1), strict=False))
-            row = rows.Answered(own, None, answer)
-            yield line(row) if form == "tsv" else json.dumps(answer, ensure_ascii=False) + "\n", answer
-
-
-def _predict_rows(predictor, args: argparse.Namespace, chosen: options.Prediction, form: str) -> Iterator:
-    """(what is written, answer) of each row of a file; what is wrong with rows goes to standard error."""
-    from keras_ctxrep import tasks
-    from keras_ctxrep.inference import rows
-    from keras_ctxrep.text.files import skipped_rows
-
-    line = rows.FORMATS[form](tasks.of_model(predictor.bundle))
-    skipped: list[str] | None = [] if chosen.skip_bad else None
-    errors, cut = [], 0
-    for entry in rows.predict(predictor, args.data, chosen.columns, skipped):
-        if "error" in entry.answer:
-            errors.append(f"{entry.example.source}: {entry.answer['error']}")
-        cut += bool(entry.answer.get("truncated"))
-        yield line(entry), entry.answer
-    for title, messages in (("malformed rows left out", skipped or []), ("rows without an answer", errors)):
-        if messages:
-            print(f"ctxrep: {skipped_rows(messages, title)}", file=sys.stderr)
-    if cut:
-        print(f"ctxrep: {cut:,} texts were longer than the model reads, and were cut", file=sys.stderr)
+    settings = options.Prediction(columns=given(args).get("columns"), skip_bad=bool(args.skip_bad), format=args.format)
+    lines = sys.stdin.buffer if args.input in (None, "-") else args.input
+    predict(
+        args.artifact,
+        lines if args.data is None else args.data,
+        sys.stdout if args.out is None else args.out,
+        settings,
+        rows=args.data is not None,
+        threads=args.threads or 1,
+        report=lambda message: print_error(f"ctxrep: {message}"),
+    )
 
 
 def _predict_flags(flags: Flags) -> None:
-    flags.add("artifact", "a model folder, a SavedModel folder or a .tflite file")
+    flags.add("artifact", "a model folder, a SavedModel folder or a .tflite file", model=True)
     flags.add(
         "--input",
         "text, a line each, or - for standard input (the default); for a model that reads pairs the two texts with a "
@@ -319,34 +239,22 @@ def _client_flags(flags: Flags) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from keras_ctxrep_tflite import compare
+    from keras_ctxrep_tflite.compare import engines_table, lengths_table
 
-    from keras_ctxrep import tasks
-    from keras_ctxrep.inference.engines import open_engine
-    from keras_ctxrep.plots.drawing import check_drawable
-    from keras_ctxrep.plots.engines import draw_engines
+    from keras_ctxrep.recipes.comparing import compare
 
     values = given(args)
-    if args.plot is not None:
-        check_drawable(args.plot)
-    engines = [open_engine(path) for path in (args.folder, *args.artifacts)]
-    task = tasks.of_model(engines[0].predictor.bundle)
-    rows = compare.compare(engines, list(task.read(args.data, values.get("columns"))))
-    if args.start:
-        for engine, row in zip(engines, rows, strict=True):
-            row |= compare.start(engine.path)
-    if args.plot is not None:
-        draw_engines(rows, args.plot)
-    if args.json:
+    as_json = values.pop("json")
+    rows, agreement = compare(**values)
+    if as_json:
         print(json.dumps(rows))
         return
-    print(table([list(compare.HEADER), *compare.table(rows)]))
-    print(f"\n{table(compare.lengths_table(rows))}")
-    print(f"\nagreement with {engines[0].name}: {task.agrees}; in brackets: the difference in points, its 95% interval")
+    print(f"{table(engines_table(rows))}\n\n{table(lengths_table(rows))}")
+    print(f"\n{agreement}; in brackets: the difference in points, its 95% interval")
 
 
 def _compare_flags(flags: Flags) -> None:
-    flags.add("folder", "the model folder, which is the reference")
+    flags.add("folder", "the model folder, which is the reference", model=True)
     flags.add("artifacts", "SavedModel folders and .tflite files", nargs="+")
     flags.add("--data", "examples of the model's task", required=True, metavar="FILE")
     flags.add_options(options.Reading, without=("skip_bad",))
@@ -401,6 +309,7 @@ COMMANDS = {
         "  ctxrep predict pairs --data pairs.tsv --columns text=question_a pair=question_b\n\n"
         "The columns that the model was trained from need not be named. A .tflite file runs without TensorFlow. The\n"
         "status is 1 if nothing was answered.",
+        tensorflow=lambda args: not args.artifact.endswith(".tflite"),
     ),
     "client": Command(
         _client,
@@ -408,6 +317,7 @@ COMMANDS = {
         "ask a model on a TF Serving server",
         "Prints one JSON object for each text: the outputs of the signature. A text is an argument or a line of\n"
         "standard input. Runs without TensorFlow; gRPC needs the extra [serving].",
+        tensorflow=lambda args: False,
     ),
     "compare": Command(
         _compare,
@@ -419,7 +329,7 @@ COMMANDS = {
     "demo": Command(
         _demo,
         _demo_flags,
-        "the whole way, in five minutes",
+        "the whole way, in about 7 minutes on two cores",
         "Goes on with the shipped BERT's pretraining for a minute, fine-tunes it and the same network with random\n"
         "weights to tag named entities, shows neighbours in context, exports the tagger as SavedModel and TFLite,\n"
         "predicts without TensorFlow, and writes report.html. Needs no network and no data: the text is Python's\n"

@@ -4,13 +4,18 @@ import argparse
 import difflib
 import json
 import re
-import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin
 
-from keras_ctxrep.options import Options, check_type, check_value
+from keras_ctxrep.checks import check_value, kinds
+from keras_ctxrep.options import GROUPS, Options
+
+T = TypeVar("T", bound=Options)
+_METAVARS = {int: "N", float: "X"}
+_LONG = 12  # flags, from which on the usage lists the required ones alone
 
 
 class Flags:
@@ -18,66 +23,101 @@ class Flags:
 
     Args:
         parser: the subcommand's parser.
+
+    Attributes:
+        models: the arguments that are model folders, or names of published models in their place.
     """
 
     def __init__(self, parser: argparse.ArgumentParser):
         self.parser = parser
+        self.models: list[str] = []
+        self._groups = {name: parser.add_argument_group(name) for name in GROUPS}
         self._actions: dict[str, argparse.Action] = {}
         self._fields: dict[str, Field] = {}
 
-    def add(self, flag: str, help: str, **kwargs: Any) -> None:
-        """An argument, as of `ArgumentParser.add_argument`."""
-        action = self.parser.add_argument(flag, help=help, **kwargs)
-        self._actions[action.dest] = action
+    def add(self, flag: str, help: str, group: str | None = None, model: bool = False, **kwargs: Any) -> None:
+        """An argument, as of `ArgumentParser.add_argument`.
 
-    def add_options(self, options: type[Options], prefix: str = "", without: Collection[str] = (), **changes) -> None:
+        Args:
+            flag: its name.
+            help: one line.
+            group: of the help, one of `options.GROUPS`; None: what is shown first.
+            model: it is a model folder, or the name of a published model.
+            kwargs: as of `ArgumentParser.add_argument`.
+        """
+        action = (self._groups[group] if group else self.parser).add_argument(flag, help=help, **kwargs)
+        self._actions[action.dest] = action
+        if model:
+            self.models.append(action.dest)
+
+    def add_options(
+        self,
+        options: type[Options],
+        prefix: str = "",
+        without: Collection[str] = (),
+        group: str | None = None,
+        defaults: Mapping[str, str] | None = None,
+    ) -> None:
         """A flag for each field of a dataclass; what is not given is None, so that the dataclass has the defaults.
 
         Args:
             options: the dataclass.
             prefix: before the help texts.
             without: fields that get no flag.
-            changes: field -> arguments of `add_argument` that override the generated ones.
+            group: of those that name none, as of `add`.
+            defaults: field -> its default in words, where another module decides it.
         """
         for entry in fields(options):
             if entry.name in without or entry.name in self._actions:
                 continue
-            details = entry.metadata
-            arguments: dict[str, Any] = {"default": None}
-            help = prefix + details["help"]
-            if entry.default is not None and entry.default is not False and "(default" not in help:
-                help += f" (default: {entry.default})"
-            kinds = [kind for kind in typing.get_args(entry.type) or (entry.type,) if kind is not type(None)]
-            if bool in kinds:
+            details, types = entry.metadata, [kind for kind in kinds(entry.type) if kind is not NoneType]
+            arguments: dict[str, Any] = {name: details[name] for name in ("metavar", "nargs") if name in details}
+            if bool in types:
                 arguments["action"] = argparse.BooleanOptionalAction  # so that a flag overrides a configuration file
-            elif "choices" in details:
-                arguments["choices"] = details["choices"]
+            elif details["range"].choices:
+                arguments["choices"] = details["range"].choices
+            elif get_origin(types[0]) is not None:
+                parse = label_weight if get_args(types[0])[1] is float else pairs
+                arguments |= {"type": parse, "action": _Merged}
             else:
-                arguments["type"] = _parser_of(entry.name, kinds[0], details)
-            arguments |= {name: details[name] for name in ("metavar", "nargs") if name in details}
-            arguments |= {"help": help} | changes.get(entry.name, {})
-            self.add(f"--{entry.name.replace('_', '-')}", **arguments)
+                parse = _parser_of(entry, types[0]) if types[0] in (int, float) else str
+                arguments = {"metavar": _METAVARS.get(types[0], "NAME"), "type": parse} | arguments
+            default = (defaults or {}).get(entry.name, entry.default)
+            no_note = default is None or default is False or "default:" in details["help"]
+            note = "" if no_note else f" (default: {default})"
+            help = f"{prefix}{details['help']}{note}"
+            flag = f"--{entry.name.replace('_', '-')}"
+            self.add(flag, help, details.get("group", group), details.get("model", False), default=None, **arguments)
             self._fields[entry.name] = entry
+
+    def shorten_usage(self) -> None:
+        """Leaves the optional flags out of the usage if there are many."""
+        if len(self._actions) > _LONG:
+            formatter = argparse.HelpFormatter(self.parser.prog)
+            required = [action for action in self._actions.values() if action.required]
+            formatter.add_usage(None, required, [])
+            self.parser.usage = f"{formatter.format_help().removeprefix('usage: ').rstrip()} [--FLAG ...]"
 
     def configure(self, path: str | Path, argv: Sequence[str] = ()) -> None:
         """Takes defaults from a configuration file.
 
         Args:
             path: FILE.yaml or FILE.json, flags without the dashes and their values; or the run.json of a model folder.
-            argv: the command line; one of --steps, --minutes and --epochs there takes the place of all three.
+            argv: the command line; a flag there replaces all of the file's that it excludes, e.g. other lengths.
 
         Raises:
             ValueError: the file is no mapping, or has a name that is no flag of this command, or a value that is not
                 one of its option.
         """
-        lengths = {"steps", "minutes", "epochs"}
-        given = lengths if lengths & {word.partition("=")[0].removeprefix("--") for word in argv} else set()
+        names = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in argv if word[:2] == "--"}
+        excludes = {name: entry.metadata.get("excludes") for name, entry in self._fields.items()}
+        excluded = {excludes.get(name) for name in names} - {None}
         for key, value in read_config(path).items():
             name = key.replace("-", "_")
             if name not in self._actions:
                 nearest = difflib.get_close_matches(name, self._actions, 1, 0.0)[0]
                 raise ValueError(f"{path}: {key!r} is not an option of this command; the nearest one is {nearest!r}")
-            if name in given or value is None:
+            if excludes.get(name) in excluded or value is None:
                 continue
             action = self._actions[name]
             if not action.option_strings:  # `family`, which stands on the command line
@@ -86,22 +126,25 @@ class Flags:
                         f"{path}: {name} is {value!r}; give it: ctxrep COMMAND {value} --config {path} ..."
                     )
                 continue
-            if isinstance(value, str) and action.nargs == "+" and action.type is None:
-                value = [value]
-            if name not in self._fields and action.type not in (None, str) and type(value) in (int, float):
-                value = str(value)
-            parsed = isinstance(value, str) and action.nargs is None and action.type not in (None, str)  # by argparse
-            parts = value if isinstance(value, list) and action.nargs == "+" else [value]
-            if name not in self._fields and not all(isinstance(part, str) for part in parts):
-                raise ValueError(f"{path}: {name}={value!r}: a file or folder is needed")
-            if name in self._fields and not parsed:
-                try:
-                    check_type(name, value, self._fields[name].type)
-                    check_value(name, value, self._fields[name].metadata)
-                except (TypeError, ValueError) as error:
-                    raise ValueError(f"{path}: {error}") from None
             action.required = False
-            self.parser.set_defaults(**{name: value})
+            self.parser.set_defaults(**{name: self._configured(action, f"{path}: {name}", value)})
+
+    def _configured(self, action: argparse.Action, name: str, value: Any) -> Any:
+        """A value of a configuration file as the default of an argument; argparse parses strings."""
+        by_argparse = action.nargs is None and action.type not in (None, str)
+        if action.dest in self._fields:
+            if isinstance(value, str) and action.nargs == "+" and action.type is str:
+                value = [value]
+            if isinstance(value, str) and by_argparse:
+                return value
+            entry = self._fields[action.dest]
+            return check_value(name, value, entry.type, entry.metadata["range"])
+        if by_argparse and type(value) in (int, float):
+            return str(value)
+        parts = value if isinstance(value, list) and action.nargs == "+" else [value]
+        if not all(isinstance(part, str) for part in parts):
+            raise ValueError(f"{name}={value!r}: a file or folder is needed")
+        return parts if action.nargs == "+" else value
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
@@ -127,48 +170,50 @@ def read_config(path: str | Path) -> dict[str, Any]:
     return values
 
 
-def _parser_of(name: str, kind: Any, details: Mapping[str, Any]) -> Callable[[str], Any]:
-    """A function from an argument's text to its value, within its bounds."""
-    if typing.get_origin(kind) is not None:  # NAME=VALUE of a mapping
-        return label_weight if typing.get_args(kind)[1] is float else pairs
-    if kind not in (int, float):
-        return str
+def _parser_of(entry: Field, kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A function from an argument's text to its number, within its bounds."""
 
     def parse(text: str) -> Any:
         value = kind(text)
         try:
-            check_value(name, value, details)
+            return check_value(entry.name, value, entry.type, entry.metadata["range"])
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
-        return value
 
-    parse.__name__ = kind.__name__  # the name in argparse's message
+    parse.__name__ = getattr(kind, "__name__", "")  # the name in argparse's message
     return parse
 
 
-class Pairs(tuple[tuple[str, str], ...]):
-    """Names and columns of one argument."""
+class _Merged(argparse.Action):
+    """One mapping of all NAME=VALUE arguments; or the only word among them."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        words = [part for part in values or () if isinstance(part, str)]
+        if words and len(values or ()) > 1:
+            raise ValueError(f"{self.dest}: {words[0]}: write {self.metavar} for each, or one word alone")
+        mapping = {name: value for part in values or () if not isinstance(part, str) for name, value in part}
+        setattr(namespace, self.dest, words[0] if words else mapping)
 
 
-def pairs(text: str) -> Pairs:
+def pairs(text: str) -> list[tuple[str, str]]:
     """NAME=COLUMN,NAME=COLUMN,... as pairs of strings; a comma that no NAME= follows is part of a column's name.
 
     >>> pairs("text=Subject, body,label=Queue")
-    (('text', 'Subject, body'), ('label', 'Queue'))
+    [('text', 'Subject, body'), ('label', 'Queue')]
     """
     parts = [part.partition("=") for part in re.split(r",\s*(?=\w+=)", text)]
     if not all(name and sign and column for name, sign, column in parts):
         raise argparse.ArgumentTypeError(f"{text}: write NAME=COLUMN, e.g. text=sentence label=gold")
-    return Pairs((name, column) for name, _, column in parts)
+    return [(name, column) for name, _, column in parts]
 
 
-def label_weight(text: str) -> tuple[str, float] | str:
-    """LABEL=X as a string and a number; a word alone as it is."""
+def label_weight(text: str) -> list[tuple[str, float]] | str:
+    """LABEL=X as a pair of a string and a number; a word alone as it is."""
     label, sign, number = text.rpartition("=")
     if not sign:
         return text
     try:
-        return label, float(number)
+        return [(label, float(number))]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text}: write LABEL=X with a number, e.g. {label or 'yes'}=2.5") from None
 
@@ -203,40 +248,32 @@ def grid(texts: Sequence[str], *options: type[Options]) -> dict[str, list]:
 
 def _value(entry: Field, text: str) -> Any:
     """The value of an option that a text is."""
-    kinds = typing.get_args(entry.type) or (entry.type,)
-    if text == "none" and type(None) in kinds:
+    value: Any = text
+    if text == "none" and NoneType in kinds(entry.type):
         return None
-    try:
-        if bool in kinds:
-            value: Any = {"true": True, "false": False}[text.lower()]
-        else:
-            value = int(text) if int in kinds else float(text) if float in kinds else text
-    except (KeyError, ValueError):
-        kind = next(kind.__name__ for kind in kinds if kind in (bool, int, float))
-        raise ValueError(f"{entry.name}={text!r}: must be {'true or false' if kind == 'bool' else kind}") from None
-    try:
-        check_type(entry.name, value, entry.type)
-    except TypeError as error:
-        raise ValueError(f"{error}, which is not swept") from None
-    check_value(entry.name, value, entry.metadata)
-    return value
+    for kind in kinds(entry.type):
+        try:
+            value = {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+            break
+        except (KeyError, ValueError, TypeError):
+            continue
+    return check_value(entry.name, value, entry.type, entry.metadata["range"])
+
+
+def options_of(kind: type[T], args: argparse.Namespace) -> T:
+    """The options of a dataclass from the arguments; those not given keep their defaults."""
+    return kind(**values_of(kind, args))
+
+
+def values_of(kind: type[Options], args: argparse.Namespace) -> dict[str, Any]:
+    """The options of a dataclass that were given, by name."""
+    values = {entry.name: getattr(args, entry.name, None) for entry in fields(kind)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments as keywords of the function behind a command; arguments not given keep their defaults."""
-    values = {name: value for name, value in vars(args).items() if name not in _OWN and value is not None}
-    for name, value in values.items():
-        if isinstance(value, list) and all(isinstance(part, Pairs) for part in value):
-            values[name] = {key: column for part in value for key, column in part}
-    weights = values.get("class_weights")
-    if isinstance(weights, list):
-        alone = [part for part in weights if isinstance(part, str)]
-        if alone and len(weights) > 1:
-            raise ValueError(
-                f"class_weights: {alone[0]}: write LABEL=X for each label, or a word such as balanced alone"
-            )
-        values["class_weights"] = weights[0] if isinstance(weights[0], str) and len(weights) == 1 else dict(weights)
-    return values
+    return {name: value for name, value in vars(args).items() if name not in _OWN and value is not None}
 
 
-_OWN = ("command", "run", "debug", "config")
+_OWN = ("command", "run", "debug", "config", "models")

@@ -7,11 +7,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from keras_ctxrep import __version__
 from keras_ctxrep.cli import deployment, models, training, vectors
 from keras_ctxrep.cli.command import Usage, start_tensorflow
 from keras_ctxrep.cli.flags import Flags
 from keras_ctxrep.options import WORDS
+from keras_ctxrep.version import __version__
 
 DESCRIPTION = """\
 Contextual text representations in Keras, from raw text to TF Serving and to the edge.
@@ -35,7 +35,7 @@ def parser(name: str | None = None) -> tuple[argparse.ArgumentParser, Flags | No
     main = argparse.ArgumentParser("ctxrep", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
     main.add_argument("--version", action="version", version=f"keras_ctxrep {__version__}")
     subparsers = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    chosen = None
+    flags = None
     for command_name, command in COMMANDS.items():
         sub = subparsers.add_parser(
             command_name,
@@ -51,9 +51,11 @@ def parser(name: str | None = None) -> tuple[argparse.ArgumentParser, Flags | No
                 "--config", metavar="FILE.yaml", help="options from a file, or from the run.json of a model folder"
             )
         if command_name == name:
-            chosen = Flags(sub)
-            command.flags(chosen)
-    return main, chosen
+            flags = Flags(sub)
+            command.flags(flags)
+            flags.shorten_usage()
+            sub.set_defaults(models=flags.models)
+    return main, flags
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -73,15 +75,16 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Exit status: 0 done, 1 failed, 2 wrong usage."""
-    args = _parse(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # off by default on some CPUs, where it is twice as fast
     os.environ["KERAS_BACKEND"] = "tensorflow"
     warnings.showwarning = lambda message, *_: print(f"ctxrep: {message}", file=sys.stderr)
     try:
-        if not _without_tensorflow(args):
+        args = _parse(argv)
+        if COMMANDS[args.command].tensorflow(args):
             start_tensorflow()
-        _published(args)
+        _find_published(args)
         config = getattr(args, "config", None) or ""
         if os.path.isdir(config) or os.path.basename(config) == "run.json":
             from keras_ctxrep.training.runs import options_from_run
@@ -98,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("ctxrep: interrupted; the same command goes on from the last checkpoint, if it had one", file=sys.stderr)
     except Exception as error:
         message = _message(error)
-        if message is None or args.debug:
+        if message is None or "--debug" in argv:
             raise
         print(f"ctxrep: {message}", file=sys.stderr)
     finally:
@@ -111,7 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # module -> what installs it; else "tf"
-_EXTRAS = {"ai_edge_litert": "edge", "sklearn": "demo", "matplotlib": "plot", "grpc": "serving", "google": "serving"}
+_EXTRAS = {"ai_edge_litert": "edge", "matplotlib": "plot", "grpc": "serving", "google": "serving"}
+_EXTRAS |= dict.fromkeys(("sklearn", "tabulate"), "demo")
 # lines of a TensorFlow error that stand before its reason
 _NO_REASON = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", " ")
 
@@ -136,15 +140,11 @@ def _end_silently() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def _without_tensorflow(args: argparse.Namespace) -> bool:
-    return args.command in ("zoo", "client") or (args.command == "predict" and args.artifact.endswith(".tflite"))
-
-
-def _published(args: argparse.Namespace) -> None:
+def _find_published(args: argparse.Namespace) -> None:
     """Replaces the names of published models by their folders in the cache."""
-    for option in ("folder", "artifact", "teacher", "encoder", "init", "extra_embeddings"):
-        name = getattr(args, option, None)
+    for argument in args.models:
+        name = getattr(args, argument)
         if name not in (None, WORDS) and not name.endswith(".tflite") and not os.path.exists(name):
             from keras_ctxrep import zoo
 
-            setattr(args, option, str(zoo.find(name)))
+            setattr(args, argument, str(zoo.find(name)))

@@ -1,12 +1,9 @@
 """Models by name, and from and to other formats."""
 
 import argparse
-import importlib
 import json
-import sys
-import warnings
 
-from keras_ctxrep.cli.command import Command, Usage, print_line, start_tensorflow, table
+from keras_ctxrep.cli.command import Command, Usage, print_error, print_line, start_tensorflow, table
 from keras_ctxrep.cli.flags import Flags
 
 
@@ -15,30 +12,12 @@ def _convert(args: argparse.Namespace) -> None:
         raise Usage("convert: give either --from or --to")
     if args.pairs and args.source_format != "huggingface":
         raise Usage("convert: --pairs is for --from huggingface")
-    from keras_ctxrep import saving, zoo
-    from keras_ctxrep.atomic import atomic_folder, check_folder
-    from keras_ctxrep.convert import bert
-    from keras_ctxrep.text.bundle import CARD
-    from keras_ctxrep.training import checkpoints, runs
+    from keras_ctxrep import recipes
+    from keras_ctxrep.zoo.folders import warnings_reported
 
-    check_folder(args.out)
-    converter = importlib.import_module(f"keras_ctxrep.convert.{args.source_format or args.target_format}")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        if args.source_format:
-            model, bundle = converter.read(args.source, **({"pairs": True} if args.pairs else {}))
-            # the card and the record of an earlier model are not those of this one
-            with atomic_folder(args.out, without=(CARD, runs.NAME)) as folder:
-                saving.save(folder, model, bundle)
-            checkpoints.remove(args.out)
-        else:
-            model, bundle = saving.load(zoo.find(args.source))
-            converter.write(args.out, model, bundle)
-    for warning in caught:
-        if warning.category is UserWarning:
-            print(f"ctxrep: {warning.message}", file=sys.stderr)
-    weights = f"{bundle.task}: {model.count_params() / 1e6:.1f} million weights"
-    print_line(f"{args.out}: {bert.summary(model, bundle) if 'heads' in bundle.config else weights}")
+    with warnings_reported(lambda line: print_error(f"ctxrep: {line}")):
+        summary = recipes.convert(args.source, args.out, args.source_format, args.target_format, args.pairs)
+    print_line(f"{args.out}: {summary}")
 
 
 def _convert_flags(flags: Flags) -> None:
@@ -63,54 +42,54 @@ def _convert_flags(flags: Flags) -> None:
 def _zoo(args: argparse.Namespace) -> None:
     if (args.name is None) != (args.action == "list"):
         raise Usage(f"zoo {args.action}: {'leave out NAME' if args.name else 'NAME is missing'}")
-    if args.action == "get":
-        _zoo_get(args)
-        return
-    if args.source is not None or args.mirror is not None:
+    if args.action == "get" and args.json:
+        raise Usage("zoo get: --json is for list and show")
+    if args.action != "get" and (args.source is not None or args.mirror is not None):
         raise Usage(f"zoo {args.action}: --from and --mirror are for get")
+    {"list": _zoo_list, "show": _zoo_show, "get": _zoo_get}[args.action](args)
+
+
+def _zoo_list(args: argparse.Namespace) -> None:
+    from keras_ctxrep import zoo
+    from keras_ctxrep.zoo import entries
+
+    models = [zoo.describe(entry, args.cache) for entry in entries.ENTRIES]
+    if args.json:
+        print(json.dumps(models, indent=1, ensure_ascii=False))
+        return
+    rows = [["name", "family", "parameters", "casing", "licence", "source"]]
+    for model in models:
+        source = "cached" if model["cached"] and model["format"] != "shipped" else model["format"] or "none"
+        millions = f"{model['parameters'] / 1e6:.1f} M"
+        rows.append([model["name"], model["family"], millions, model["casing"], model["licence"], source])
+    print(table(rows))
+
+
+def _zoo_show(args: argparse.Namespace) -> None:
     from keras_ctxrep import zoo
     from keras_ctxrep.text import bundle
 
-    entries = []
-    for entry in zoo.ENTRIES if args.action == "list" else [zoo.lookup(args.name)]:
-        folder = zoo.cached(entry, args.cache)
-        entries.append(entry.as_dict() | {"cached": folder and str(folder)})
-        if args.action == "show" and folder is not None and (card := bundle.load(folder).card):
-            entries[-1]["card"] = card
+    model = zoo.describe(zoo.lookup(args.name), args.cache)
+    card = bundle.load(model["cached"]).card if model["cached"] else ""
     if args.json:
-        print(json.dumps(entries if args.action == "list" else entries[0], indent=1, ensure_ascii=False))
-    elif args.action == "list":
-        rows = [["name", "family", "parameters", "casing", "licence", "source"]]
-        for entry in entries:
-            source = entry["format"] or "none"
-            source = "cached" if entry["cached"] and source != "shipped" else source
-            million = f"{entry['parameters'] / 1e6:.1f} M"
-            rows.append([entry["name"], entry["family"], million, entry["casing"], entry["licence"], source])
-        print(table(rows))
-    else:
-        _print_entry(entries[0])
-
-
-def _zoo_get(args: argparse.Namespace) -> None:
-    if args.json:
-        raise Usage("zoo get: --json is for list and show")
-    from keras_ctxrep import zoo
-    from keras_ctxrep.zoo import hub
-
-    if args.name.startswith(hub.PREFIX) or zoo.cached(zoo.lookup(args.name), args.cache) is None:
-        start_tensorflow()  # else its messages appear during the conversion
-    print(zoo.get(args.name, args.source, args.mirror, args.cache, lambda line: print(line, file=sys.stderr)))
-
-
-def _print_entry(entry: dict) -> None:
-    card = entry.pop("card", "")
-    for name, value in entry.items():
+        print(json.dumps(model | ({"card": card} if card else {}), indent=1, ensure_ascii=False))
+        return
+    for name, value in model.items():
         lines = [f"{key} {item}" for key, item in value.items()] if isinstance(value, dict) else value
         for line in (lines or ["none"]) if isinstance(lines, list) else [lines or "none"]:
             print(f"{name:15} {f'{line:,}' if isinstance(line, int) else line}")
             name = ""
     if card:
         print(f"\n{card.strip()}")
+
+
+def _zoo_get(args: argparse.Namespace) -> None:
+    from keras_ctxrep import zoo
+    from keras_ctxrep.zoo import hub
+
+    if args.name.startswith(hub.PREFIX) or zoo.cached(zoo.lookup(args.name), args.cache) is None:
+        start_tensorflow()  # else its messages appear during the conversion
+    print(zoo.get(args.name, args.source, args.mirror, args.cache, print_error))
 
 
 def _zoo_flags(flags: Flags) -> None:
@@ -152,5 +131,6 @@ COMMANDS = {
         "list shows the published models, first those that come with the package; show gives the details of one,\n"
         "with its model card if it is here; get makes a model folder of it in the cache and prints its path. The\n"
         "same command resumes an interrupted download.",
+        tensorflow=lambda args: False,
     ),
 }

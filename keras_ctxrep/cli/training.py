@@ -15,16 +15,19 @@ from keras_ctxrep.cli.command import (
     short,
     table,
 )
-from keras_ctxrep.cli.flags import Flags, given, grid
+from keras_ctxrep.cli.flags import Flags, grid, options_of, values_of
+from keras_ctxrep.models import tuning
+
+MINUTES = 30.0  # of pretraining, unless --steps is given
 
 
 def _pretrain(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    values = given(args)
-    if "steps" not in values and "minutes" not in values:
-        values["minutes"] = 30.0
-    history = recipes.pretrain(report=print_evaluation, **values)
+    if args.steps is None and args.minutes is None:
+        args.minutes = MINUTES
+    chosen = options_of(options.Pretraining, args)
+    history = recipes.pretrain(args.family, args.corpus, args.out, print_evaluation, options=chosen)
     print_line(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
 
 
@@ -32,17 +35,16 @@ def _pretrain_flags(flags: Flags) -> None:
     flags.add("family", "what to train", choices=("elmo", "bert"))
     flags.add("--corpus", "text files, or a folder that `prepare` wrote", nargs="+", required=True, metavar="FILE")
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
-    flags.add_options(
-        options.Pretraining,
-        minutes={"help": "length of the run in minutes (default: 30, unless --steps is given)"},
-        learning_rate={"help": "peak learning rate, after a linear warm-up (default: 0.001, adagrad: 0.2)"},
-    )
+    rates = ", ".join(f"{name} {rate:g}" for name, rate in options.Pretraining.RATES.items())
+    minutes = f"{MINUTES:g}, unless --steps is given"
+    flags.add_options(options.Pretraining, defaults={"minutes": minutes, "learning_rate": rates})
 
 
 def _prepare(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    counts = recipes.prepare(**given(args))
+    chosen = options_of(options.Preparation, args)
+    counts = recipes.prepare(args.corpus, args.out, args.family, options=chosen)
     if counts["family"] == "elmo":
         text = f"{counts['sentences']:,} sentences of {counts['words'] / 1e6:.1f} million words"
     else:
@@ -61,45 +63,82 @@ def _prepare_flags(flags: Flags) -> None:
 def _train(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    values = given(args)
-    if "sweep" in values or "seeds" in values:
-        _sweep(values)
+    if args.sweep is not None or args.seeds is not None:
+        _sweep(args)
         return
-    history = recipes.finetune(report=print_evaluation, announce=print_error, **values)
-    _print_best(values, history)
+    history = recipes.finetune(
+        args.data,
+        args.dev,
+        args.encoder,
+        args.out,
+        args.task,
+        print_evaluation,
+        print_error,
+        options=options_of(options.Finetuning, args),
+        task_options=_task_options(args),
+    )
+    _print_best(args, history)
 
 
-def _print_best(values: dict, history: list[dict]) -> None:
+def _print_best(args: argparse.Namespace, history: list[dict]) -> None:
     from keras_ctxrep import tasks
 
     metric = next(name for name in history[0] if name.startswith("val_")).removeprefix("val_")
     choose = min if tasks.smaller_is_better(metric) else max
     best = choose(entry[f"val_{metric}"] for entry in history)
-    print_line(f"{values['out']}: {metric.replace('_', ' ')} on {values['dev']}: {best:.4f}")
+    print_line(f"{args.out}: {metric.replace('_', ' ')} on {args.dev}: {best:.4f}")
 
 
 def _distill(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    values = given(args)
-    _print_best(values, recipes.distill(report=print_evaluation, announce=print_error, **values))
+    history = recipes.distill(
+        args.teacher,
+        args.data,
+        args.dev,
+        args.out,
+        args.encoder,
+        print_evaluation,
+        print_error,
+        options=options_of(options.Distillation, args),
+        task_options=_task_options(args),
+    )
+    _print_best(args, history)
 
 
-def _sweep(values: dict) -> None:
+def _task_options(args: argparse.Namespace) -> dict:
+    """The options of any task that were given."""
+    from keras_ctxrep import tasks
+
+    return {name: value for task in tasks.TASKS.values() for name, value in values_of(task.Options, args).items()}
+
+
+def _sweep(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes, tasks
     from keras_ctxrep.recipes import sweeping
 
-    task = tasks.get(values.get("task", "classify"))
+    task, chosen = tasks.get(args.task), options_of(options.Finetuning, args)
     try:
-        options_to_try = grid(values.pop("sweep", []), options.Finetuning, task.Options)
+        options_to_try = grid(args.sweep or [], options.Finetuning, task.Options)
     except ValueError as error:
         raise Usage(f"train: --sweep {error}") from None
-    rows = recipes.sweep(options_to_try, report=print_evaluation, announce=print_line, **values)
-    print(f"\n{table(sweeping.table(rows, values.get('seed', 0)))}\n")
+    rows = recipes.sweep(
+        options_to_try,
+        args.out,
+        args.seeds or 1,
+        print_evaluation,
+        print_line,
+        data=args.data,
+        dev=args.dev,
+        encoder=args.encoder,
+        task=args.task,
+        options=chosen,
+        task_options=_task_options(args),
+    )
+    print(f"\n{table(sweeping.table(rows, chosen.seed))}\n")
     best = rows[0]
-    metric = best.metric.replace("_", " ")
     score = task.best(best.metric, best.scores)
-    print_line(f"{values['out']}: {best.best.name}: {metric} on {values['dev']}: {score:.4f}")
+    print_line(f"{args.out}: {best.best.name}: {best.metric.replace('_', ' ')} on {args.dev}: {score:.4f}")
 
 
 def _train_flags(flags: Flags) -> None:
@@ -115,14 +154,16 @@ def _train_flags(flags: Flags) -> None:
     flags.add(
         "--encoder",
         "a model folder of any task, a name of `ctxrep zoo list`, or `words`: embeddings learned from the data alone",
+        model=True,
         required=True,
         metavar="FOLDER",
     )
-    flags.add("--task", "the task (default: classify)", choices=tuple(tasks.TASKS))
+    flags.add("--task", "the task (default: classify)", choices=tuple(tasks.TASKS), default="classify")
     flags.add(
         "--sweep",
         "train with each of these values of an option, in every combination of several options; OUT is the best model, "
         "OUT/sweep has all, OUT/sweep.tsv the table",
+        group="schedule",
         nargs="+",
         action="extend",
         metavar="NAME=X,Y",
@@ -130,17 +171,11 @@ def _train_flags(flags: Flags) -> None:
     flags.add(
         "--seeds",
         "train with N seeds each, from --seed on; combinations are compared by their mean (default: 1)",
+        group="schedule",
         type=positive,
         metavar="N",
     )
-    flags.add_options(
-        options.Finetuning,
-        learning_rate=LEARNING_RATE,
-    )
-    _task_flags(flags)
-
-
-LEARNING_RATE = {"help": "peak learning rate, after a linear warm-up (default: 0.001, BERT-base 3e-5)"}
+    _finetuning_flags(flags, options.Finetuning)
 
 
 def _example_flags(flags: Flags) -> None:
@@ -149,19 +184,23 @@ def _example_flags(flags: Flags) -> None:
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
 
 
-def _task_flags(flags: Flags) -> None:
+def _finetuning_flags(flags: Flags, kind: type[options.Finetuning]) -> None:
     from keras_ctxrep import tasks
 
+    evaluations = "one per epoch, or 10 of a run of --steps or --minutes"
+    patience = "3 of a run of --epochs with one evaluation each"
+    flags.add_options(kind, defaults=tuning.default_texts() | {"evaluations": evaluations, "patience": patience})
     for name, task in tasks.TASKS.items():
-        flags.add_options(task.Options, prefix=f"{name}: ")
+        flags.add_options(task.Options, prefix=f"{name}: ", group="task")
 
 
 def _distill_flags(flags: Flags) -> None:
-    flags.add("teacher", "a model folder that was fine-tuned")
+    flags.add("teacher", "a model folder that was fine-tuned", model=True)
     _example_flags(flags)
-    flags.add("--encoder", "what the student begins with, as of `ctxrep train`; or give --size", metavar="FOLDER")
-    flags.add_options(options.Distillation, learning_rate=LEARNING_RATE)
-    _task_flags(flags)
+    flags.add(
+        "--encoder", "what the student begins with, as of `ctxrep train`; or give --size", model=True, metavar="FOLDER"
+    )
+    _finetuning_flags(flags, options.Distillation)
 
 
 def _score(args: argparse.Namespace) -> None:
@@ -170,28 +209,27 @@ def _score(args: argparse.Namespace) -> None:
     if args.lm:
         _score_sentences(args)
         return
-    values = given(args)
-    as_json = values.pop("json", False)
-    values.pop("lm", None)
-    figures = recipes.score(values.pop("folder"), values.pop("data"), **values)
-    if as_json:
+    figures = recipes.score(
+        args.folder,
+        args.data,
+        carry_state=args.carry_state,
+        predictions=args.predictions,
+        options=options_of(options.Scoring, args),
+    )
+    if args.json:
         print(json.dumps(figures, ensure_ascii=False))
     else:
         _print_figures(figures)
 
 
 def _score_sentences(args: argparse.Namespace) -> None:
-    refused = [
-        name
-        for name in ("carry_state", "columns", "skip_bad", "positive", "predictions", "json")
-        if getattr(args, name)
-    ]
-    if refused:
-        flag = f"--{refused[0].replace('_', '-')}"
-        reason = (
-            "one JSON object for each sentence is what it prints" if refused[0] == "json" else "it scores sentences"
-        )
-        raise Usage(f"score: leave out {flag} with --lm: {reason} of a text, each by itself")
+    names = ("carry_state", "columns", "skip_bad", "positive", "predictions", "json")
+    for name in names:
+        if getattr(args, name):
+            prints = "one JSON object for each sentence is what it prints"
+            reason = prints if name == "json" else "it scores sentences"
+            flag = f"--{name.replace('_', '-')}"
+            raise Usage(f"score: leave out {flag} with --lm: {reason} of a text, each by itself")
     from keras_ctxrep import recipes
     from keras_ctxrep.text.corpus import documents
 
@@ -224,22 +262,20 @@ def _print_figures(figures: dict) -> None:
 
 
 def _score_flags(flags: Flags) -> None:
-    flags.add("folder", f"{FOLDER}; of a task model also a SavedModel folder or a .tflite file")
+    flags.add("folder", f"{FOLDER}; of a task model also a SavedModel folder or a .tflite file", model=True)
     flags.add("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
     flags.add_options(options.Scoring)
     flags.add("--predictions", "write the predictions here, one JSON object a line", metavar="FILE.jsonl")
-    flags.add("--json", "print one JSON object", action="store_true", default=None)
+    flags.add("--json", "print one JSON object", action="store_true")
     flags.add(
         "--carry-state",
         "a biLM: carry the state through the text, instead of scoring each sentence by itself",
         action="store_true",
-        default=None,
     )
     flags.add(
         "--lm",
         "a biLM: the log-probability of each sentence, one JSON object a line",
         action="store_true",
-        default=None,
     )
 
 

@@ -4,10 +4,11 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 
 from keras_ctxrep import options
 from keras_ctxrep.cli.command import FOLDER, Command, Usage, positive, print_line, read_sentences
-from keras_ctxrep.cli.flags import Flags, given
+from keras_ctxrep.cli.flags import Flags, options_of
 
 
 def _embed(args: argparse.Namespace) -> None:
@@ -15,15 +16,15 @@ def _embed(args: argparse.Namespace) -> None:
 
     from keras_ctxrep import recipes
 
-    values = given(args)
-    sentences = read_sentences(values.pop("input"))
+    chosen = options_of(options.Embedding, args)
     with tqdm(desc="embedding", unit=" sentences", file=sys.stderr, disable=None) as bar:
-        count = recipes.embed(sentences=sentences, progress=lambda n: bar.update(n - bar.n), **values)
+        sentences = read_sentences(args.input)
+        count = recipes.embed(args.folder, sentences, args.out, lambda n: bar.update(n - bar.n), options=chosen)
     print_line(f"{args.out}: {count} sentences")
 
 
 def _embed_flags(flags: Flags) -> None:
-    flags.add("folder", FOLDER)
+    flags.add("folder", FOLDER, model=True)
     flags.add("--input", "a text file, or - for standard input", required=True, metavar="FILE")
     flags.add("--out", "FILE.npz or FILE.hdf5", required=True, metavar="FILE")
     flags.add_options(options.Embedding)
@@ -34,70 +35,69 @@ def _neighbours(args: argparse.Namespace) -> None:
 
     from keras_ctxrep.plots import words
 
-    values = given(args)
-    as_json, sentences = values.pop("json", False), read_sentences(values.pop("input"))
-    neighbours = words.neighbours(sentences=sentences, **values)
+    sentences = read_sentences(args.input)
+    neighbours = words.neighbours(args.folder, args.word, sentences, args.k, args.sentence, args.layer)
     width = shutil.get_terminal_size().columns
-    print(json.dumps(neighbours, ensure_ascii=False) if as_json else words.concordance(neighbours, width))
+    print(json.dumps(neighbours, ensure_ascii=False) if args.json else words.concordance(neighbours, width))
 
 
 def _neighbours_flags(flags: Flags) -> None:
-    flags.add("folder", FOLDER)
+    flags.add("folder", FOLDER, model=True)
     flags.add("--word", "the word", required=True)
     flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
     flags.add("--sentence", "a sentence with the word (default: the first one in the text)", metavar="TEXT")
-    flags.add("-k", "how many (default: 10)", type=positive, metavar="N")
+    flags.add("-k", "how many (default: 10)", type=positive, default=10, metavar="N")
     flags.add("--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean"))
-    flags.add("--json", "print one JSON array", action="store_true", default=None)
-
-
-_PLOTS: dict[str, tuple[set[str], set[str]]] = {  # required and optional flags of each
-    "mix": (set(), set()),
-    "attention": ({"text"}, {"pair", "layer", "head"}),
-    "senses": ({"word", "data"}, {"layer"}),
-}
+    flags.add("--json", "print one JSON array", action="store_true")
 
 
 def _plot(args: argparse.Namespace) -> None:
-    needed, optional = _PLOTS[args.kind]
-    values = given(args)
-    kind, folders, out = values.pop("kind"), values.pop("folders"), values.pop("out")
-    wrong = [f"--{name} is missing" for name in sorted(needed - {*values})]
-    wrong += [f"leave out --{name}" for name in sorted({*values} - needed - optional)]
-    if len(folders) > 1 and needed:
+    draw, needed, optional = _PLOTS[args.kind]
+    flags = {name for name in ("text", "pair", "word", "data", "layer", "head") if getattr(args, name) is not None}
+    wrong = [f"--{name} is missing" for name in sorted(needed - flags)]
+    wrong += [f"leave out --{name}" for name in sorted(flags - needed - optional)]
+    if len(args.folders) > 1 and needed:
         wrong.append("one FOLDER at a time")
     if wrong:
-        raise Usage(f"plot {kind}: {', '.join(wrong)}")
+        raise Usage(f"plot {args.kind}: {', '.join(wrong)}")
     from keras_ctxrep import zoo
 
-    folders = [name if os.path.exists(name) else str(zoo.find(name)) for name in folders]
-    {"mix": _plot_mix, "attention": _plot_attention, "senses": _plot_senses}[kind](folders, out, **values)
-    print_line(out)
+    args.folders = [name if os.path.exists(name) else str(zoo.find(name)) for name in args.folders]
+    draw(args)
+    print_line(args.out)
 
 
-def _plot_mix(folders: list[str], out: str) -> None:
+def _plot_mix(args: argparse.Namespace) -> None:
     from keras_ctxrep.plots import mix
 
-    for entry in mix.mix(folders, out):
+    for entry in mix.mix(args.folders, args.out):
         weights = "  ".join(f"{layer}: {weight:.3f}" for layer, weight in enumerate(entry["weights"]))
         print(f"{entry['folder']}: {entry['mix']}  {weights}  gamma: {entry['gamma']:.3f}")
 
 
-def _plot_attention(folders: list[str], out: str, **values) -> None:
+def _plot_attention(args: argparse.Namespace) -> None:
     from keras_ctxrep.plots import attention
 
-    layers, heads, length, _ = attention.attention(folders[0], out=out, **values)["attention"].shape
+    picture = attention.attention(args.folders[0], args.text, args.out, args.pair, args.layer, args.head)
+    layers, heads, length, _ = picture["attention"].shape
     print(f"{length} pieces, {layers} layers, {heads} heads")
 
 
-def _plot_senses(folders: list[str], out: str, **values) -> None:
+def _plot_senses(args: argparse.Namespace) -> None:
     from keras_ctxrep.plots import words
 
-    senses = words.senses(folders[0], out=out, **values)
+    senses = words.senses(args.folders[0], args.word, args.data, args.out, args.layer)
     accuracy = f"{senses['accuracy']:.1%} (the most frequent sense: {senses['majority']:.1%})"
     print(f"{len(senses['labels'])} sentences; nearest neighbour of the same sense: {accuracy}")
     for sense, recall in senses["recall"].items():
         print(f"  {sense}: {recall:.1%} of {senses['labels'].count(sense)}")
+
+
+_PLOTS: dict[str, tuple[Callable, set[str], set[str]]] = {  # its function, required and optional flags
+    "mix": (_plot_mix, set(), set()),
+    "attention": (_plot_attention, {"text"}, {"pair", "layer", "head"}),
+    "senses": (_plot_senses, {"word", "data"}, {"layer"}),
+}
 
 
 def _plot_flags(flags: Flags) -> None:

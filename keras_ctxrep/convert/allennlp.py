@@ -22,11 +22,20 @@ from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.features import WordFeatures
 from keras_ctxrep.text.tokens import read_vocab, vocab_text
 
+__all__ = ["read", "weight_map", "write"]
+
 WEIGHTS, OPTIONS = "weights.hdf5", "options.json"
 SUFFIXES = (".hdf5", ".h5")
-CHARACTERS = (
-    261  # rows of the table: bytes, begin and end of sentence and word, padding; the file has no row for "no word"
-)
+CHARACTERS = 261  # rows: bytes, begin and end of sentence and word, padding; the file has no row for "no word"
+LSTM = {  # option in "lstm" -> field of `elmo.Config`, type, minimum, default if it has one, and maximum
+    "use_skip_connections": ("residual", bool),
+    "dim": ("cells", int, 1),
+    "projection_dim": ("projection", int, 1),
+    "n_layers": ("layers", int, 1, 1, most(elmo.Config, "layers")),
+    "cell_clip": ("cell_clip", (float, int), 1e-6, None),
+    "proj_clip": ("projection_clip", (float, int), 1e-6, None),
+}
+FAMILIES = ("elmo",)  # that this format holds
 _CELLS = "MultiRNNCell/Cell{}/LSTMCell"
 _ONLY_CELL = "LSTMCell"  # the name in `dump_weights` if there is only one layer
 
@@ -52,18 +61,18 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
     """
     path = _weight_file(Path(source))
     options = _options(path)
-    with _opened(path) as file:
+    with _open(path) as file:
         stored: dict[str, Any] = {}
         file.visititems(lambda name, item: stored.update({name: item}) if isinstance(item, h5py.Dataset) else None)
         config = _config(options, stored)
-        only = config.layers == 1 and any(name.startswith(f"RNN_0/RNN/{_ONLY_CELL}/") for name in stored)
-        names = table(config, _ONLY_CELL if only else _CELLS)
-        check(names, stored, path)
+        single = config.layers == 1 and any(name.startswith(f"RNN_0/RNN/{_ONLY_CELL}/") for name in stored)
+        tensors = weight_map(config, _ONLY_CELL if single else _CELLS)
+        check(tensors, stored, path)
         vocab = _vocabulary(path.parent, config.words) if config.words else ()
         # zeros, since random initial values of the largest weights would take a second and 100 MB
         with keras.saving.custom_object_scope({"glorot_uniform": keras.initializers.Zeros}):
             model = elmo.encoder(config, config.dropout)
-        fill(model, names, stored, path)
+        fill(model, tensors, stored, path)
     return model, Bundle("elmo", "embed", asdict(config), max_length=128, vocab=vocab)
 
 
@@ -88,61 +97,65 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['options.json', 'weights.hdf5']
     """
-    config_of = {"elmo": elmo.Config}.get(bundle.family)
-    if config_of is None:
+    if bundle.family not in FAMILIES:
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a biLM")
-    config = config_of(**bundle.config)
+    config = elmo.Config(**bundle.config)
     with atomic_folder(folder, without=(VOCAB,)) as new:
         with h5py.File(new / WEIGHTS, "w") as file:
-            for name, array in arrays(model, table(config)):
+            for name, array in arrays(model, weight_map(config)):
                 file[name] = array
-        (new / OPTIONS).write_bytes((json.dumps(_written_options(config), indent=1) + "\n").encode())
+        (new / OPTIONS).write_bytes((json.dumps(_options_json(config), indent=1) + "\n").encode())
         if bundle.vocab:
             (new / VOCAB).write_bytes(vocab_text(bundle.vocab).encode())
 
 
-def table(config: elmo.Config, cells: str = _CELLS) -> list[Tensor]:
+def weight_map(config: elmo.Config, cells: str = _CELLS) -> list[Tensor]:
     """The weight map of a biLM: its tensors, and our weights that each contains.
 
     Args:
         config: sizes.
         cells: format of the names of a direction's layers in the file.
 
-    >>> [tensor.name for tensor in table(elmo.Config(words=9, layers=1))]  # doctest: +ELLIPSIS
+    >>> [tensor.name for tensor in weight_map(elmo.Config(words=9, layers=1))]  # doctest: +ELLIPSIS
     ['embedding', 'RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0', ...]
     """
     if config.words:  # our table has a row for "no word" before those of the words
-        rows = [Tensor("embedding", (config.words, config.width), ("word_embedding/embeddings",), skip=1)]
+        tensors = [Tensor("embedding", (config.words, config.width), ("word_embedding/embeddings",), skip=1)]
     else:
-        rows = _char_cnn(config)
+        tensors = _char_cnn(config)
     for number, direction in enumerate(("forward", "backward")):
         for index in range(config.layers):
             theirs, ours = f"RNN_{number}/RNN/{cells.format(index)}", f"{direction}_{index}"
             kernels = (f"{ours}/kernel", f"{ours}/recurrent_kernel")
-            rows.append(Tensor(f"{theirs}/W_0", (2 * config.width, 4 * config.cells), kernels))
-            rows.append(Tensor(f"{theirs}/B", (4 * config.cells,), (f"{ours}/bias",)))
+            tensors += [
+                Tensor(f"{theirs}/W_0", (2 * config.width, 4 * config.cells), kernels),
+                Tensor(f"{theirs}/B", (4 * config.cells,), (f"{ours}/bias",)),
+            ]
             if config.width < config.cells:
-                shape = (config.cells, config.width)
-                rows.append(Tensor(f"{theirs}/W_P_0", shape, (f"{ours}/projection_kernel",)))
-    return rows
+                tensors.append(Tensor(f"{theirs}/W_P_0", (config.cells, config.width), (f"{ours}/projection_kernel",)))
+    return tensors
 
 
 def _char_cnn(config: elmo.Config) -> list[Tensor]:
     total = sum(number for _, number in config.filters)
-    rows = [Tensor("char_embed", (CHARACTERS, config.embedding_dim), ("char_cnn/char_embed",))]
+    tensors = [Tensor("char_embed", (CHARACTERS, config.embedding_dim), ("char_cnn/char_embed",))]
     for index, (width, number) in enumerate(config.filters):
         name, shape = f"W_cnn_{index}", (1, width, config.embedding_dim, number)  # a 2D convolution in the file
-        rows.append(Tensor(f"CNN/{name}", shape, (f"char_cnn/{name}",), forth=lambda x: x[0], back=lambda x: x[None]))
-        rows.append(Tensor(f"CNN/b_cnn_{index}", (number,), (f"char_cnn/b_cnn_{index}",)))
+        tensors += [
+            Tensor(f"CNN/{name}", shape, (f"char_cnn/{name}",), forth=lambda x: x[0], back=lambda x: x[None]),
+            Tensor(f"CNN/b_cnn_{index}", (number,), (f"char_cnn/b_cnn_{index}",)),
+        ]
     for index in range(config.highways):
         for name, shape in (("W", (total, total)), ("b", (total,))):
             for gate in ("carry", "transform"):
                 ours = f"char_cnn/high_{index}_{name}_{gate}"
-                rows.append(Tensor(f"CNN_high_{index}/{name}_{gate}", shape, (ours,)))
+                tensors.append(Tensor(f"CNN_high_{index}/{name}_{gate}", shape, (ours,)))
     if config.width != total:
-        rows.append(Tensor("CNN_proj/W_proj", (total, config.width), ("char_cnn/W_proj",)))
-        rows.append(Tensor("CNN_proj/b_proj", (config.width,), ("char_cnn/b_proj",)))
-    return rows
+        tensors += [
+            Tensor("CNN_proj/W_proj", (total, config.width), ("char_cnn/W_proj",)),
+            Tensor("CNN_proj/b_proj", (config.width,), ("char_cnn/b_proj",)),
+        ]
+    return tensors
 
 
 # ----------------------------------------------------------------------------------------------------------- files
@@ -164,26 +177,26 @@ def _weight_file(source: Path) -> Path:
 
 def _holds_a_bilm(path: Path) -> bool:
     try:
-        with _opened(path) as file:
+        with _open(path) as file:
             return "RNN_0" in file
     except ValueError:
         return False
 
 
 @contextmanager
-def _opened(path: Path):
+def _open(path: Path):
     try:
         file = h5py.File(path, "r")
     except OSError as error:
         raise ValueError(f"{path}: not a whole hdf5 file; copy it again: {error}") from None
     with file:
-        elsewhere = file.visititems_links(_elsewhere) or file.visititems(_elsewhere)
-        if elsewhere:
-            raise ValueError(f"{path}: {elsewhere}; write the file again with the tensors in it")
+        external = file.visititems_links(_external) or file.visititems(_external)
+        if external:
+            raise ValueError(f"{path}: {external}; write the file again with the tensors in it")
         yield file
 
 
-def _elsewhere(name: str, item: Any) -> str | None:
+def _external(name: str, item: Any) -> str | None:
     """Describes an item whose values are not in the file itself, a link or external storage; None for others."""
     if isinstance(item, h5py.SoftLink | h5py.ExternalLink):
         return f"{name} is a link to {getattr(item, 'filename', item.path)}"
@@ -195,15 +208,14 @@ def _elsewhere(name: str, item: Any) -> str | None:
 def _options(weights: Path) -> Options:
     """The options of the file that belongs to a weight file."""
     folder = weights.parent
-    preferred = [folder / f"{weights.stem.removesuffix('weights')}{OPTIONS}", folder / OPTIONS]
-    all_options = visible(folder.glob(f"*{OPTIONS}"))
-    path = next(
-        (candidate for candidate in preferred if candidate.is_file()), all_options[0] if len(all_options) == 1 else None
-    )
-    if path is None:
-        state = ", ".join(file.name for file in all_options) or "none"
-        raise ValueError(f"{weights}: {OPTIONS} is needed beside it; found {state}")
-    return Options(path)
+    for path in (folder / f"{weights.stem.removesuffix('weights')}{OPTIONS}", folder / OPTIONS):
+        if path.is_file():
+            return Options(path)
+    paths = visible(folder.glob(f"*{OPTIONS}"))
+    if len(paths) != 1:
+        names = ", ".join(path.name for path in paths) or "none"
+        raise ValueError(f"{weights}: {OPTIONS} is needed beside it; found {names}")
+    return Options(paths[0])
 
 
 def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
@@ -228,17 +240,8 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
 
 def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
     get, source = options.get, options.source
-    number = (float, int)
-    clip = {name: get(f"lstm.{name}", number, 1e-6, None) for name in ("cell_clip", "proj_clip")}
-    fields: dict[str, Any] = {
-        "cells": get("lstm.dim", int, 1),
-        "projection": get("lstm.projection_dim", int, 1),
-        "layers": get("lstm.n_layers", int, 1, 1, most(elmo.Config, "layers")),
-        "cell_clip": clip["cell_clip"],
-        "projection_clip": clip["proj_clip"],
-        "residual": get("lstm.use_skip_connections", bool),
-        "dropout": get("dropout", number, 0, elmo.Config.dropout),
-    }
+    fields: dict[str, Any] = {field: get(f"lstm.{name}", *bounds) for name, (field, *bounds) in LSTM.items()}
+    fields["dropout"] = get("dropout", (float, int), 0, elmo.Config.dropout)
     if "char_cnn" in options.values:
         fields |= {
             "filters": _filters(get("char_cnn.filters", list), source),
@@ -272,15 +275,8 @@ def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
         raise ValueError(f"{source}: {error}") from None
 
 
-def _written_options(config: elmo.Config) -> dict[str, Any]:
-    lstm = {
-        "use_skip_connections": config.residual,
-        "dim": config.cells,
-        "projection_dim": config.width,
-        "n_layers": config.layers,
-        "cell_clip": config.cell_clip,
-        "proj_clip": config.projection_clip,
-    }
+def _options_json(config: elmo.Config) -> dict[str, Any]:
+    lstm = {name: getattr(config, field) for name, (field, *_) in LSTM.items()} | {"projection_dim": config.width}
     characters = {
         "activation": config.activation,
         "embedding": {"dim": config.embedding_dim},
@@ -294,7 +290,7 @@ def _written_options(config: elmo.Config) -> dict[str, Any]:
 
 
 def _filters(pairs: Sequence, source: object) -> tuple[tuple[int, int], ...]:
-    fine = [isinstance(pair, list) and [type(x) for x in pair] == [int, int] and min(pair) > 0 for pair in pairs]
-    if not pairs or not all(fine):
+    valid = [isinstance(pair, list) and [type(x) for x in pair] == [int, int] and min(pair) > 0 for pair in pairs]
+    if not pairs or not all(valid):
         raise ValueError(f"{source}: the option char_cnn.filters is {pairs!r}; [characters, filters] pairs are needed")
     return tuple((width, number) for width, number in pairs)

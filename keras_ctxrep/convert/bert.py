@@ -12,10 +12,26 @@ from keras_ctxrep.checks import most
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, check, fill
 from keras_ctxrep.models import bert
+from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import WordPiece
 
-KINDS = ("float32", "float16", "bfloat16")  # supported dtypes, all converted to float32
+__all__ = ["ARCHITECTURES", "Architecture", "summary"]
+
+DTYPES = ("float32", "float16", "bfloat16")  # supported dtypes, all converted to float32
+OPTIONS = {  # of config.json and bert_config.json -> field of `bert.Config`, type, minimum, and default if it has one
+    "vocab_size": ("vocabulary_size", int, 1),
+    "hidden_size": ("width", int, 1),
+    "num_hidden_layers": ("layers", int, 1),
+    "num_attention_heads": ("heads", int, 1),
+    "intermediate_size": ("intermediate", int, 1),
+    "hidden_dropout_prob": ("dropout", float, 0, 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout", float, 0, 0.1),
+    "max_position_embeddings": ("max_positions", int, 1),
+    "type_vocab_size": ("segments", int, 1, 2),
+    "initializer_range": ("initializer_range", float, 0, 0.02),
+    "layer_norm_eps": ("epsilon", float, 0, 1e-12),
+}
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
 NEXT_SENTENCE = ("next", "random")  # classes of next-sentence prediction
 
@@ -61,30 +77,6 @@ PARTS = {  # part -> its name in messages
 }
 
 
-class Rows(list[Tensor]):
-    """A weight map, built row by row.
-
-    >>> rows = Rows()
-    >>> rows.dense("cls/predictions/transform/dense", 4, 8, "mlm_transform")
-    >>> [(row.name, row.shape, row.ours) for row in rows][1]
-    ('cls/predictions/transform/dense/bias', (8,), ('mlm_transform/bias',))
-    """
-
-    def add(self, name: str, shape: tuple[int, ...], ours: str, **how) -> None:
-        """Adds one weight; `how` are further fields of `Tensor`."""
-        self.append(Tensor(name, shape, (ours,), **how))
-
-    def dense(self, name: str, inputs: int, units: int, ours: str) -> None:
-        """Adds kernel and bias of a dense layer."""
-        self.add(f"{name}/kernel", (inputs, units), f"{ours}/kernel")
-        self.add(f"{name}/bias", (units,), f"{ours}/bias")
-
-    def norm(self, name: str, ours: str, width: int) -> None:
-        """Adds gamma and beta of a layer norm."""
-        self.add(f"{name}/gamma", (width,), f"{ours}/gamma")
-        self.add(f"{name}/beta", (width,), f"{ours}/beta")
-
-
 def architecture(parts: Collection[str], classifier: str | None, source: object) -> tuple[str, tuple[str, ...]]:
     """The model class of `transformers` that has the parts of a checkpoint, and its parts.
 
@@ -109,9 +101,9 @@ def architecture(parts: Collection[str], classifier: str | None, source: object)
             f"{source}: it has a classifier, and its architecture is {classifier}; BertForSequenceClassification (of "
             "texts) and BertForTokenClassification (of tokens) are read: name one in the option architectures"
         )
-    for name, known in ARCHITECTURES.items():
-        if set(known.parts) - {"pooler"} == above:
-            return name, known.parts if above or "pooler" in parts else ()
+    for name, kind in ARCHITECTURES.items():
+        if set(kind.parts) - {"pooler"} == above:
+            return name, kind.parts if above or "pooler" in parts else ()
     listed = ", ".join(PARTS[name] for name in PARTS if name in parts)
     raise ValueError(f"{source}: no model has these parts together: {listed}; leave out those of other models")
 
@@ -130,55 +122,37 @@ def config(options: Options, pooler: bool) -> bert.Config:
     >>> config(Options("config.json", dict.fromkeys((*names, "max_position_embeddings"), 8)), True).segments
     2
     """
-    get, number = options.get, (float, int)
-    activation = get("hidden_act", str, default="gelu")
+    activation = options.get("hidden_act", str, default="gelu")
     if activation not in ACTIVATIONS:
         raise ValueError(f"{options.source}: the option hidden_act is {activation!r}; one of {', '.join(ACTIVATIONS)}")
-    fields = {
-        "vocabulary_size": get("vocab_size", int, 1),
-        "layers": get("num_hidden_layers", int, 1, most=most(bert.Config, "layers")),
-        "width": get("hidden_size", int, 1),
-        "heads": get("num_attention_heads", int, 1),
-        "intermediate": get("intermediate_size", int, 1),
-        "max_positions": get("max_position_embeddings", int, 1),
-        "segments": get("type_vocab_size", int, 1, 2),
-        "dropout": float(get("hidden_dropout_prob", number, 0, 0.1)),
-        "attention_dropout": float(get("attention_probs_dropout_prob", number, 0, 0.1)),
-        "epsilon": float(get("layer_norm_eps", number, 0, 1e-12)),
-        "initializer_range": float(get("initializer_range", number, 0, 0.02)),
-    }
+    fields = {}
+    for name, (field, kind, least, *default) in OPTIONS.items():
+        kinds = (float, int) if kind is float else int
+        bounds = {"most": most(bert.Config, field)} if field == "layers" else {}
+        fields[field] = kind(options.get(name, kinds, least, *default, **bounds))
     try:
         return bert.Config(**fields, activation=ACTIVATIONS[activation], pooler=pooler)
     except ValueError as error:
         raise ValueError(f"{options.source}: {error}") from None
 
 
-def build(config: bert.Config, task: str, classes: int = 0, **head) -> keras.Model:
-    """The model of a task, with random weights.
+def build(bundle: Bundle) -> keras.Model:
+    """The BERT that a bundle describes, with random weights, on any backend of Keras.
 
-    Args:
-        config: sizes.
-        task: "pretrainer", "embed", "classify", "tag" or "answer".
-        classes, head: number of classes and keyword arguments of the task's head.
-
-    >>> build(bert.SIZES["bert_2_64_2"], "answer").name
+    >>> build(Bundle("bert", "answer", asdict(bert.SIZES["bert_2_64_2"]), 512)).name
     'answerer'
     """
-    bundle = Bundle("bert", task, asdict(config), config.max_positions, tuple(map(str, range(classes))), head=head)
-    return _build(config, bundle)
-
-
-def _build(config: bert.Config, bundle: Bundle) -> keras.Model:
-    if bundle.task in bert.FAMILY.pretraining:
-        return bert.FAMILY.pretraining[bundle.task](config, 0)
+    config = bert.Config(**bundle.config)
+    if bundle.task in FAMILIES["bert"].pretraining:
+        return FAMILIES["bert"].pretraining[bundle.task](config, 0)
     return tasks.get(bundle.task).head(bert.encoder(config), bundle)
 
 
-def restored(
+def load(
     source: object,
     stored: Mapping[str, Any],
-    table: Sequence[Tensor],
-    known: Collection[str],
+    weight_map: Sequence[Tensor],
+    ignored: Collection[str],
     config: bert.Config,
     task: str,
     pairs: bool = False,
@@ -187,45 +161,36 @@ def restored(
     """The model of a checkpoint, with its weights, and its bundle.
 
     Args:
-        source: name of the file, for messages.
-        stored: name -> tensor, see `weights.check`.
-        table: the weight map: the expected tensors.
-        known: names of other tensors, which are not weights of the model.
+        source, stored, weight_map, ignored: as of `weights.check`.
         config: sizes.
         task: name of the task.
         pairs: whether it reads pairs of texts.
         fields: other fields of the bundle.
 
     Raises:
-        ValueError: the tensors are not those of the table, or cannot be read; or it reads pairs, and its config has
-            one segment.
+        ValueError: the tensors are not those of the weight map, or cannot be read; or it reads pairs, and its config
+            has one segment.
     """
     if pairs and config.segments < 2:
         raise ValueError(f"{source}: its options have one segment (type_vocab_size); a model of pairs of texts needs 2")
-    check(table, stored, source, known, KINDS)
+    check(weight_map, stored, source, ignored, DTYPES)
     fields = {"max_length": config.max_positions} | fields
-    own = {"task": task} if task in bert.FAMILY.pretraining else tasks.bundle_fields(task, pairs)
-    bundle = Bundle("bert", config=asdict(config), **own, **fields)
-    model = _build(config, bundle)
-    fill(model, table, stored, source)
+    fields |= {"task": task} if task in FAMILIES["bert"].pretraining else tasks.bundle_fields(task, pairs)
+    bundle = Bundle("bert", config=asdict(config), **fields)
+    model = build(bundle)
+    fill(model, weight_map, stored, source)
     return model, bundle
 
 
 def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, source: object) -> set[str]:
-    """Names of the tensors of a pooler that no head reads; a warning reports them.
-
-    Args:
-        stored: names of tensors.
-        prefix: prefix of the names of a pooler's tensors.
-        config: sizes of the model.
-        source: name of the file, for messages.
+    """Those names in `stored` that are of a pooler, if the model has none as no head reads it; a warning reports them.
 
     >>> unread_pooler(["pooler.bias"], "pooler.", bert.Config(), "model.safetensors")
     set()
     """
     names = set() if config.pooler else {name for name in stored if name.startswith(prefix)}
     if names:
-        left_out(source, "the pooler, which no head reads")
+        warn_left_out(source, "the pooler, which no head reads")
     return names
 
 
@@ -245,7 +210,9 @@ def vocabulary(pieces: Sequence[str], rows: int, source: object) -> tuple[str, .
     7
     """
     if len(pieces) > rows:
-        left_out(source, f"of {len(pieces)} pieces those from {pieces[rows]!r} on, for the embedding has {rows} rows")
+        warn_left_out(
+            source, f"of {len(pieces)} pieces those from {pieces[rows]!r} on, for the embedding has {rows} rows"
+        )
     broken = next((piece for piece in pieces[:rows] if "\n" in piece or piece.endswith("\r")), None)
     if broken is not None:
         raise ValueError(f"{source}: the piece {broken!r} has a line end in it, which no {VOCAB} can hold")
@@ -254,6 +221,16 @@ def vocabulary(pieces: Sequence[str], rows: int, source: object) -> tuple[str, .
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
     return tuple(pieces[:rows])
+
+
+def dense(name: str, inputs: int, units: int, ours: str) -> list[Tensor]:
+    """Kernel and bias of a dense layer in a weight map.
+
+    >>> dense("bert/pooler/dense", 4, 8, "pooler")[1][:3]
+    ('bert/pooler/dense/bias', (8,), ('pooler/bias',))
+    """
+    kernel = Tensor(f"{name}/kernel", (inputs, units), (f"{ours}/kernel",))
+    return [kernel, Tensor(f"{name}/bias", (units,), (f"{ours}/bias",))]
 
 
 def looks_uncased(pieces: Sequence[str]) -> bool:
@@ -275,23 +252,13 @@ def next_sentence(bundle: Bundle) -> bool:
     return (bundle.task, bundle.pairs, tuple(bundle.labels)) == ("classify", True, NEXT_SENTENCE)
 
 
-def left_out(source: object, what: str) -> None:
-    """Warns that a part of a checkpoint is not in the model.
-
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     left_out("model.safetensors", "the pooler, which no head reads")
-    >>> str(caught[0].message)
-    'model.safetensors: left out: the pooler, which no head reads'
-    """
+def warn_left_out(source: object, what: str) -> None:
+    """Warns that a part of a checkpoint is not in the model."""
     warnings.warn(f"{source}: left out: {what}", stacklevel=3)
 
 
 def summary(model: keras.Model, bundle: Bundle) -> str:
     """A summary of a converted checkpoint, in three or four lines.
-
-    Args:
-        model, bundle: as read.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> size = bert.SIZES["bert_2_64_2"]

@@ -12,14 +12,17 @@ import keras
 
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Stored, Tensor, first_line, visible
+from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, first_line, visible
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import read_vocab
 
+__all__ = ["read", "weight_map"]
+
 OPTIONS = "bert_config.json"
 SLOTS = ("adam_m", "adam_v")  # optimizer slots of each weight
 STEP = "global_step"
+_EMBEDDINGS = "bert/embeddings/"
 PREFIXES = {"pooler": "bert/pooler/", "mlm": "cls/predictions/", "nsp": "cls/seq_relationship/"}
 
 
@@ -51,52 +54,62 @@ def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model
     if "nsp" in parts and "mlm" not in parts:
         raise ValueError(f"{prefix}: a next-sentence head without {PREFIXES['mlm']}; the checkpoint is not whole")
     config = common.config(options, "pooler" in parts)
-    known = {f"{weight}/{slot}" for weight in stored for slot in SLOTS} | {STEP}
-    known |= common.unread_pooler(stored, PREFIXES["pooler"], config, prefix)
+    ignored = {f"{weight}/{slot}" for weight in stored for slot in SLOTS} | {STEP}
+    ignored |= common.unread_pooler(stored, PREFIXES["pooler"], config, prefix)
     vocab_file = _beside(prefix, VOCAB)
     vocab = common.vocabulary(read_vocab(vocab_file), config.vocabulary_size, vocab_file)
     lowercase = common.looks_uncased(vocab) if lowercase is None else lowercase
-    task, tensors = common.ARCHITECTURES[name].task, table(config, parts)
-    return common.restored(prefix, stored, tensors, known, config, task, vocab=vocab, lowercase=lowercase)
+    task, tensors = common.ARCHITECTURES[name].task, weight_map(config, parts)
+    return common.load(prefix, stored, tensors, ignored, config, task, vocab=vocab, lowercase=lowercase)
 
 
-def table(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp")) -> list[Tensor]:
+def weight_map(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "nsp")) -> list[Tensor]:
     """The weight map of a checkpoint: its variables, and our weights that each contains.
 
     Args:
         config: sizes.
         parts: the parts above the layers.
 
-    >>> len(table(bert.Config())), table(bert.Config())[-2].name
+    >>> len(weight_map(bert.Config())), weight_map(bert.Config())[-2].name
     (206, 'cls/seq_relationship/output_weights')
     """
-    width, rows = config.width, common.Rows()
-    rows.add("bert/embeddings/word_embeddings", (config.vocabulary_size, width), "token_embedding/embeddings")
-    rows.add("bert/embeddings/token_type_embeddings", (config.segments, width), "segment_embedding/embeddings")
-    rows.add("bert/embeddings/position_embeddings", (config.max_positions, width), "position_embedding/table")
-    rows.norm("bert/embeddings/LayerNorm", "embedding_norm", width)
+    width, dense = config.width, common.dense
+    tensors = [
+        Tensor(_EMBEDDINGS + "word_embeddings", (config.vocabulary_size, width), ("token_embedding/embeddings",)),
+        Tensor(_EMBEDDINGS + "token_type_embeddings", (config.segments, width), ("segment_embedding/embeddings",)),
+        Tensor(_EMBEDDINGS + "position_embeddings", (config.max_positions, width), ("position_embedding/table",)),
+        *_norm(_EMBEDDINGS + "LayerNorm", "embedding_norm", width),
+    ]
     for index in range(config.layers):
         theirs, ours = f"bert/encoder/layer_{index}", f"layer_{index}"
         for kind, shape in (("kernel", (width, width)), ("bias", (width,))):
-            for number, part in enumerate(("query", "key", "value")):
-                columns = (number * width, (number + 1) * width)
-                rows.add(f"{theirs}/attention/self/{part}/{kind}", shape, f"{ours}/qkv/{kind}", columns=columns)
-        rows.dense(f"{theirs}/attention/output/dense", width, width, f"{ours}/attention_output")
-        rows.norm(f"{theirs}/attention/output/LayerNorm", f"{ours}/attention_norm", width)
-        rows.dense(f"{theirs}/intermediate/dense", width, config.intermediate, f"{ours}/feed_forward")
-        rows.dense(f"{theirs}/output/dense", config.intermediate, width, f"{ours}/feed_forward_output")
-        rows.norm(f"{theirs}/output/LayerNorm", f"{ours}/feed_forward_norm", width)
-    if "pooler" in parts:
-        rows.dense("bert/pooler/dense", width, width, "pooler")
-    if "mlm" in parts:
-        rows.dense("cls/predictions/transform/dense", width, width, "mlm_transform")
-        rows.norm("cls/predictions/transform/LayerNorm", "mlm_norm", width)
-        rows.add("cls/predictions/output_bias", (config.vocabulary_size,), "mlm_bias/bias")
-    if "nsp" in parts:  # the kernel is stored transposed
-        name = "cls/seq_relationship/output_weights"
-        rows.add(name, (2, width), "nsp_logits/kernel", forth=lambda x: x.T, back=lambda x: x.T)
-        rows.add("cls/seq_relationship/output_bias", (2,), "nsp_logits/bias")
-    return rows
+            for number, part in enumerate(("query", "key", "value")):  # one weight of ours
+                name, columns = f"{theirs}/attention/self/{part}/{kind}", (number * width, (number + 1) * width)
+                tensors.append(Tensor(name, shape, (f"{ours}/qkv/{kind}",), columns=columns))
+        tensors += [
+            *dense(f"{theirs}/attention/output/dense", width, width, f"{ours}/attention_output"),
+            *_norm(f"{theirs}/attention/output/LayerNorm", f"{ours}/attention_norm", width),
+            *dense(f"{theirs}/intermediate/dense", width, config.intermediate, f"{ours}/feed_forward"),
+            *dense(f"{theirs}/output/dense", config.intermediate, width, f"{ours}/feed_forward_output"),
+            *_norm(f"{theirs}/output/LayerNorm", f"{ours}/feed_forward_norm", width),
+        ]
+    heads = {
+        "pooler": dense("bert/pooler/dense", width, width, "pooler"),
+        "mlm": [
+            *dense("cls/predictions/transform/dense", width, width, "mlm_transform"),
+            *_norm("cls/predictions/transform/LayerNorm", "mlm_norm", width),
+            Tensor("cls/predictions/output_bias", (config.vocabulary_size,), ("mlm_bias/bias",)),
+        ],
+        "nsp": [
+            Tensor("cls/seq_relationship/output_weights", (2, width), ("nsp_logits/kernel",), **TRANSPOSED),
+            Tensor("cls/seq_relationship/output_bias", (2,), ("nsp_logits/bias",)),
+        ],
+    }
+    return tensors + [tensor for part, rows in heads.items() if part in parts for tensor in rows]
+
+
+def _norm(name: str, ours: str, width: int) -> list[Tensor]:
+    return [Tensor(f"{name}/{weight}", (width,), (f"{ours}/{weight}",)) for weight in ("gamma", "beta")]
 
 
 # ----------------------------------------------------------------------------------------------------------- files
@@ -143,7 +156,7 @@ def _variables(prefix: Path) -> dict[str, Any]:
         except Exception as error:
             raise OSError(first_line(error)) from None
 
-    def stored(name: str) -> Stored:
-        return Stored(tuple(shapes[name]), dtypes[name].name, lambda index: value(name)[index])
+    def stored(name: str) -> StoredTensor:
+        return StoredTensor(tuple(shapes[name]), dtypes[name].name, lambda index: value(name)[index])
 
     return {name: stored(name) for name in shapes}

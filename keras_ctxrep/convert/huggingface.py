@@ -8,7 +8,7 @@ import json
 import re
 import struct
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import SHOWN, Stored, Tensor, arrays, first_line, package
+from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, arrays, first_line, listed, package
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, read_vocab, vocab_text
+
+__all__ = ["read", "weight_map", "write"]
 
 OPTIONS, TOKENIZER, TOKENIZER_OPTIONS = "config.json", "tokenizer.json", "tokenizer_config.json"
 WEIGHTS, PICKLED = "model.safetensors", "pytorch_model.bin"
@@ -39,29 +41,12 @@ ADDED = "added_tokens.json"
 MODULES, MODULE_OPTIONS = "modules.json", "sentence_bert_config.json"  # of sentence-transformers
 PROBLEMS = ARCHITECTURES["BertForSequenceClassification"].problems
 FAMILIES = ("bert",)  # that this format holds
-WRITTEN_AS = {  # task -> architectures that hold it, the preferred one first
-    "embed": ("BertModel",),
-    "pretrainer": ("BertForPreTraining", "BertForMaskedLM", "BertModel"),
-    "classify": ("BertForNextSentencePrediction", "BertForSequenceClassification", "BertModel"),
-    "multilabel": ("BertForSequenceClassification", "BertModel"),
-    "regress": ("BertForSequenceClassification", "BertModel"),
-    "tag": ("BertForTokenClassification", "BertModel"),
-    "answer": ("BertForQuestionAnswering", "BertModel"),
-}
 PAIRS = "ctxrep_pairs"  # our own key in config.json: whether a classifier reads pairs of texts
 # files that `write` does not write; those of another model in the folder would be read with this one
-STALE = (
-    ADDED,
-    "special_tokens_map.json",
-    f"{WEIGHTS}.index.json",
-    f"{PICKLED}.index.json",
-    MODULES,
-    MODULE_OPTIONS,
-)
-TORCH = (
-    2,
-    10,
-)  # CVE-2025-32434 and CVE-2026-24747: earlier versions may execute code in a file despite weights_only=True
+_INDICES = (f"{WEIGHTS}.index.json", f"{PICKLED}.index.json")
+STALE = (ADDED, "special_tokens_map.json", *_INDICES, MODULES, MODULE_OPTIONS)
+# CVE-2025-32434 and CVE-2026-24747: earlier versions may execute code in a file despite weights_only=True
+TORCH = (2, 10)
 SPECIAL = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")}
 
 
@@ -86,40 +71,36 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
 
     >>> import tempfile
     >>> from dataclasses import asdict
-    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> size = bert.Config(vocabulary_size=6, layers=1, width=4, heads=1, intermediate=4, max_positions=8)
     >>> bundle = Bundle("bert", "answer", asdict(size), 8, vocab=(*SPECIAL_PIECES, "a"))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(folder, common.build(size, "answer"), bundle)
+    ...     write(folder, common.build(bundle), bundle)
     ...     model, bundle = read(folder)
     >>> model.name, bundle.task, bundle.config["pooler"]
     ('answerer', 'answer', False)
     """
     folder = Path(folder)
     if not (folder / OPTIONS).is_file():
-        raise ValueError(
-            f"{folder}: no {OPTIONS} in it; a Hugging Face folder has one"
-            if folder.is_dir()
-            else f"{folder}: no such folder"
-        )
+        problem = f"no {OPTIONS} in it; a Hugging Face folder has one" if folder.is_dir() else "no such folder"
+        raise ValueError(f"{folder}: {problem}")
     options = Options(folder / OPTIONS)
-    _refuse(options)
+    _check_supported(options)
     weights, stored = _tensors(folder)
     prefix = "bert." if any(name.startswith("bert.") for name in stored) else ""
     name, parts = _architecture(options, stored, prefix, weights)
     config = common.config(options, "pooler" in parts)
     classes = _classes(stored, parts)
-    tensors = table(config, name, classes, prefix, any(name.endswith(".LayerNorm.gamma") for name in stored))
-    known = _known(stored, prefix, config, options, weights)
-    known |= common.unread_pooler(stored, f"{prefix}pooler.", config, weights)
+    tensors = weight_map(config, name, classes, prefix, any(name.endswith(".LayerNorm.gamma") for name in stored))
+    ignored = _copies(stored, prefix, config, options, weights)
+    ignored |= common.unread_pooler(stored, f"{prefix}pooler.", config, weights)
     task, fields = _head(options, name, classes, config)
     kind = ARCHITECTURES[name]
     if pairs and not (kind.problems or kind.labels):
         raise ValueError(f"{weights}: read as {name}; pairs are for a classifier of texts")
     fields["pairs"] = options.get(PAIRS, bool, default=kind.pairs) if pairs is None else pairs
     fields |= _preparation(folder, options, config)
-    _modules(folder)
-    return common.restored(weights, stored, tensors, known, config, task, **fields)
+    _warn_of_modules(folder)
+    return common.load(weights, stored, tensors, ignored, config, task, **fields)
 
 
 def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: str | None = None) -> None:
@@ -141,7 +122,6 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
 
     >>> import tempfile
     >>> from dataclasses import asdict
-    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> size = bert.Config(vocabulary_size=6, layers=1, width=4, heads=1, intermediate=4, max_positions=8)
     >>> bundle = Bundle("bert", "pretrainer", asdict(size), 8, vocab=(*SPECIAL_PIECES, "a"))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -149,13 +129,13 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
     ...     read(folder)[0].name
     'bert_encoder'
     """
-    name, config = _target(bundle, architecture), bert.Config(**bundle.config)
+    name, config = _architecture_to_write(bundle, architecture), bert.Config(**bundle.config)
     if name == "BertModel":
         config = replace(config, pooler=any(layer.name == "pooler" for layer in model.layers))
     stale = [file for file in STALE if (Path(folder) / file).exists()]
     if stale:
         raise ValueError(f"{folder}: it has {', '.join(stale)} of another model; write to an empty folder")
-    tensors = table(config, name, len(bundle.labels) or 1)
+    tensors = weight_map(config, name, len(bundle.labels) or 1)
     tokenizer = {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": bundle.lowercase,
@@ -167,7 +147,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
         VOCAB: vocab_text(bundle.vocab),
         TOKENIZER: _tokenizer(bundle).to_str(pretty=True),
         TOKENIZER_OPTIONS: json.dumps(tokenizer | SPECIAL, indent=1) + "\n",
-        OPTIONS: json.dumps(_written_options(bundle, config, name), indent=1, ensure_ascii=False) + "\n",
+        OPTIONS: json.dumps(_config_json(bundle, config, name), indent=1, ensure_ascii=False) + "\n",
     }
     with atomic_folder(folder) as new:
         _write_safetensors(new / WEIGHTS, tensors, arrays(model, tensors))
@@ -181,7 +161,7 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
         )
 
 
-def table(
+def weight_map(
     config: bert.Config, architecture: str, classes: int = 2, prefix: str | None = None, old_norms: bool = False
 ) -> list[Tensor]:
     """The weight map of an architecture: Google's, with other names.
@@ -193,7 +173,7 @@ def table(
         prefix: prefix of the names of the encoder's tensors; None: as `transformers` writes them.
         old_norms: whether the weights of layer norms are named "gamma" and "beta".
 
-    >>> [tensor.name for tensor in table(bert.Config(layers=1), "BertForTokenClassification")][-1]
+    >>> [tensor.name for tensor in weight_map(bert.Config(layers=1), "BertForTokenClassification")][-1]
     'classifier.bias'
     """
     parts = ARCHITECTURES[architecture].parts
@@ -201,23 +181,24 @@ def table(
         parts = ()
     if prefix is None:
         prefix = "" if architecture == "BertModel" else "bert."
-    rows = [_renamed(tensor, prefix, old_norms) for tensor in google.table(config, parts)]
+    tensors = [_as_in_transformers(tensor, prefix, old_norms) for tensor in google.weight_map(config, parts)]
     if architecture == "BertForNextSentencePrediction":  # our model is a classifier of two classes
         ours = {"nsp_logits/kernel": "logits/kernel", "nsp_logits/bias": "logits/bias"}
-        rows = [tensor._replace(ours=tuple(ours.get(path, path) for path in tensor.ours)) for tensor in rows]
+        tensors = [tensor._replace(ours=tuple(ours.get(path, path) for path in tensor.ours)) for tensor in tensors]
     for part, units, ours in (("classifier", classes, "logits"), ("span", 2, "span_logits")):
         if part in parts:
-            kernel, shape = f"{HEADS[part]}weight", (units, config.width)
-            rows.append(Tensor(kernel, shape, (f"{ours}/kernel",), forth=np.transpose, back=np.transpose))
-            rows.append(Tensor(f"{HEADS[part]}bias", (units,), (f"{ours}/bias",)))
-    return rows
+            tensors += [
+                Tensor(f"{HEADS[part]}weight", (units, config.width), (f"{ours}/kernel",), **TRANSPOSED),
+                Tensor(f"{HEADS[part]}bias", (units,), (f"{ours}/bias",)),
+            ]
+    return tensors
 
 
-def _renamed(tensor: Tensor, prefix: str, old_norms: bool) -> Tensor:
+def _as_in_transformers(tensor: Tensor, prefix: str, old_norms: bool) -> Tensor:
     stem, _, last = tensor.name.replace("/layer_", "/layer/").replace("/", ".").rpartition(".")
     stem = prefix + stem.removeprefix("bert.") if stem.startswith("bert.") else stem
     if last == "kernel":
-        tensor = tensor._replace(shape=tensor.shape[::-1], forth=np.transpose, back=np.transpose)
+        tensor = tensor._replace(shape=tensor.shape[::-1], **TRANSPOSED)
     if last.endswith("_embeddings"):
         return tensor._replace(name=f"{stem}.{last}.weight")
     names = {"kernel": "weight", "output_weights": "weight", "output_bias": "bias"}
@@ -228,9 +209,9 @@ def _renamed(tensor: Tensor, prefix: str, old_norms: bool) -> Tensor:
 # -------------------------------------------------------------------------------------------------------- config.json
 
 
-def _refuse(options: Options) -> None:
+def _check_supported(options: Options) -> None:
     """Raises if the file describes a model that is not supported."""
-    for name, kind, fine in (
+    for name, kind, supported in (
         ("model_type", str, ("bert",)),
         ("position_embedding_type", str, ("absolute",)),
         ("is_decoder", bool, (False,)),
@@ -238,9 +219,9 @@ def _refuse(options: Options) -> None:
         ("problem_type", str, tuple(PROBLEMS)),
         ("pruned_heads", dict, ({},)),
     ):
-        value = options.get(name, kind, default=fine[0])
-        if value not in fine:
-            readable = " or ".join(map(repr, fine))
+        value = options.get(name, kind, default=supported[0])
+        if value not in supported:
+            readable = " or ".join(map(repr, supported))
             raise ValueError(f"{options.source}: the option {name} is {value!r}; only {readable} is read")
 
 
@@ -248,16 +229,14 @@ def _architecture(options: Options, stored: Collection[str], prefix: str, source
     """The name and the parts of the model, by its tensors; warns if config.json names heads that have no weights."""
     starts = HEADS | {"pooler": f"{prefix}pooler."}
     present = {part for part, start in starts.items() if any(name.startswith(start) for name in stored)}
-    named = [str(name) for name in options.get("architectures", list, default=[])]
-    claimed, stated = next((name for name in named if name in ARCHITECTURES), None), ", ".join(named) or None
-    name, parts = common.architecture(present, claimed or stated, source)
-    missing = set(ARCHITECTURES[claimed].parts) - present if claimed else ()
+    names = [str(name) for name in options.get("architectures", list, default=[])]
+    supported = next((name for name in names if name in ARCHITECTURES), None)
+    name, parts = common.architecture(present, supported or ", ".join(names) or None, source)
+    missing = set(ARCHITECTURES[supported].parts) - present if supported else ()
     if missing:
-        names = ", ".join(words for part, words in PARTS.items() if part in missing)
-        warnings.warn(
-            f"{source}: {OPTIONS} says {claimed}, but there are no weights for: {names}; read as {name}",
-            stacklevel=3,
-        )
+        heads = ", ".join(words for part, words in PARTS.items() if part in missing)
+        message = f"{OPTIONS} says {supported}, but there are no weights for: {heads}; read as {name}"
+        warnings.warn(f"{source}: {message}", stacklevel=3)
     return name, parts
 
 
@@ -276,71 +255,62 @@ def _head(options: Options, name: str, classes: int, config: bert.Config) -> tup
     if kind.problems.get(problem) == "regress" and classes != 1:
         raise ValueError(f"{options.source}: the option problem_type is {problem!r}, of {classes} classes; one is read")
     task = kind.problems.get("regression" if classes == 1 else problem, kind.task)
-    labels = {"regress": ()}.get(task)
-    labels = kind.labels or _labels(options, classes) if labels is None else labels
+    labels = () if task == "regress" else kind.labels or _labels(options, classes)
     return task, {"head": {"dropout": float(dropout)}, "labels": labels}
 
 
 def _labels(options: Options, classes: int) -> tuple[str, ...]:
     if classes < 2:
         raise ValueError(f"{options.source}: a classifier of one class; such a regression is not read, two are needed")
-    named = options.get("id2label", dict, default={})
-    if not named:
+    label_of = options.get("id2label", dict, default={})
+    if not label_of:
         return tuple(f"LABEL_{index}" for index in range(classes))  # as `transformers` calls them
-    labels = tuple(named.get(str(index)) for index in range(classes))
-    if len(named) != classes or not all(isinstance(label, str) for label in labels) or len(set(labels)) < classes:
+    labels = tuple(label_of.get(str(index)) for index in range(classes))
+    if len(label_of) != classes or not all(isinstance(label, str) for label in labels) or len(set(labels)) < classes:
         raise ValueError(
-            f"{options.source}: the option id2label has {len(named)} entries; {classes} different names are needed, "
+            f"{options.source}: the option id2label has {len(label_of)} entries; {classes} different names are needed, "
             f"for '0' to '{classes - 1}'"
         )
     return labels
 
 
-def _target(bundle: Bundle, architecture: str | None) -> str:
-    """The name of the architecture to write."""
+def _architecture_to_write(bundle: Bundle, architecture: str | None) -> str:
     if bundle.family not in FAMILIES:
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a BERT")
     positions, pooler = bundle.config.get("positions", "learned"), bundle.config.get("pooler", True)
     if positions != "learned":
         raise ValueError(f"positions={positions!r}: `transformers`' BERT has learned ones only")
     absent = set() if common.next_sentence(bundle) else {"BertForNextSentencePrediction"}
-    fitting = [name for name in WRITTEN_AS.get(bundle.task, ("BertModel",)) if name not in absent]
+    kinds = {name: kind for name, kind in ARCHITECTURES.items() if name not in absent}
+    fitting = [name for name, kind in kinds.items() if bundle.task in (kind.task, *kind.problems.values())]
     if architecture is None:
-        own = "a mix of all layers" if bundle.head.get("mix") else "a CRF" if bundle.head.get("crf") else ""
-        own = "a task network" if bundle.stack else own
-        own = own if bundle.task in WRITTEN_AS else f"what the task {bundle.task!r} needs"
-        if own:
+        reasons = {
+            f"what the task {bundle.task!r} needs": not fitting,
+            "a task network": bundle.stack,
+            "a mix of all layers": bundle.head.get("mix"),
+            "a CRF": bundle.head.get("crf"),
+        }
+        if reason := next((reason for reason, applies in reasons.items() if applies), None):
             raise ValueError(
-                f"this model reads {own}, which `transformers`' does not; its encoder alone is "
+                f"this model reads {reason}, which `transformers`' does not; its encoder alone is "
                 'written with architecture="BertModel"'
             )
         return next(name for name in fitting if pooler or name != "BertForPreTraining")
     if architecture not in ARCHITECTURES:
         raise ValueError(f"architecture {architecture!r}: one of {', '.join(ARCHITECTURES)}")
-    if architecture not in fitting:
+    if architecture not in (*fitting, "BertModel"):
         classes = f" of {', '.join(bundle.labels[:6])}" if bundle.labels else ""
         raise ValueError(f"architecture {architecture!r}: it does not hold the task {bundle.task!r}{classes}")
     return architecture
 
 
-def _written_options(bundle: Bundle, config: bert.Config, name: str) -> dict[str, Any]:
-    """The contents of config.json."""
+def _config_json(bundle: Bundle, config: bert.Config, name: str) -> dict[str, Any]:
     kind = ARCHITECTURES[name]
     options: dict[str, Any] = {
         "architectures": [name],
         "model_type": "bert",
-        "vocab_size": config.vocabulary_size,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.intermediate,
         "hidden_act": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}[config.activation],
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
-        "max_position_embeddings": config.max_positions,
-        "type_vocab_size": config.segments,
-        "initializer_range": config.initializer_range,
-        "layer_norm_eps": config.epsilon,
+        **{option: getattr(config, field) for option, (field, *_) in common.OPTIONS.items()},
         "position_embedding_type": "absolute",
         "pad_token_id": bundle.vocab.index("[PAD]"),
         "tie_word_embeddings": True,
@@ -363,18 +333,18 @@ def _written_options(bundle: Bundle, config: bert.Config, name: str) -> dict[str
 # ----------------------------------------------------------------------------------------------------------- tensors
 
 
-def _tensors(folder: Path) -> tuple[Path, dict[str, Stored]]:
+def _tensors(folder: Path) -> tuple[Path, dict[str, StoredTensor]]:
     """The weight file, or the index of its shards, and the tensors, whose values are not read yet."""
-    for name, opened in ((WEIGHTS, _safetensors), (PICKLED, _pickled)):
+    for name, read_file in ((WEIGHTS, _safetensors), (PICKLED, _pickled)):
         path, index = folder / name, folder / f"{name}.index.json"
         if path.is_file():
-            return path, opened(_whole(path))
+            return path, read_file(_whole(path))
         if index.is_file():
-            return index, _sharded(index, opened)
+            return index, _sharded(index, read_file)
     raise ValueError(f"{folder}: no {WEIGHTS} in it, and no {PICKLED}; nor {WEIGHTS}.index.json, of shards")
 
 
-def _sharded(index: Path, opened) -> dict[str, Stored]:
+def _sharded(index: Path, read_file: Callable[[Path], dict[str, StoredTensor]]) -> dict[str, StoredTensor]:
     shard_of = {name: str(file) for name, file in Options(index).get("weight_map", dict).items()}
     files = sorted(set(shard_of.values()))
     for file in files:
@@ -382,16 +352,15 @@ def _sharded(index: Path, opened) -> dict[str, Stored]:
             raise ValueError(f"{index}: {file!r} is not the name of a file in its folder")
         if not (index.parent / file).is_file():
             raise ValueError(f"{index.parent / file}: missing; {index.name} names it")
-    stored, shards = {}, {file: opened(_whole(index.parent / file)) for file in files}
+    stored, shards = {}, {file: read_file(_whole(index.parent / file)) for file in files}
     for name, file in shard_of.items():
         if name not in shards[file]:
             raise ValueError(f"{index.parent / file}: {name} is not in it, though {index.name} says so")
         stored[name] = shards[file].pop(name)
     for file, rest in shards.items():
         if rest:
-            raise ValueError(
-                f"{index.parent / file}: left over, for {index.name} does not name them: {', '.join(sorted(rest)[:6])}"
-            )
+            names = ", ".join(sorted(rest)[:6])
+            raise ValueError(f"{index.parent / file}: left over, for {index.name} does not name them: {names}")
     return stored
 
 
@@ -403,19 +372,17 @@ def _whole(path: Path) -> Path:
     return path
 
 
-def _safetensors(path: Path) -> dict[str, Stored]:
+def _safetensors(path: Path) -> dict[str, StoredTensor]:
     library = package("safetensors", "convert")
 
-    def stored(name: str, part: Any) -> Stored:
+    def stored(name: str, part: Any) -> StoredTensor:
         def values(index: Any) -> np.ndarray:
-            with library.safe_open(
-                str(path), "np"
-            ) as file:  # reopened, since an open file keeps what was read in memory
+            with library.safe_open(str(path), "np") as file:  # again, since an open file keeps what was read in memory
                 part = file.get_slice(name)
                 return part[:] if index == () else part[index]
 
         dtype = part.get_dtype()
-        return Stored(tuple(part.get_shape()), str(DTYPES.get(dtype, dtype)), values)
+        return StoredTensor(tuple(part.get_shape()), str(DTYPES.get(dtype, dtype)), values)
 
     try:
         with library.safe_open(str(path), "np") as file:
@@ -424,7 +391,7 @@ def _safetensors(path: Path) -> dict[str, Stored]:
         raise ValueError(f"{path}: not a whole safetensors file; copy it again: {error}") from None
 
 
-def _pickled(path: Path) -> dict[str, Stored]:
+def _pickled(path: Path) -> dict[str, StoredTensor]:
     """The tensors of a PyTorch file, read without executing code in it."""
     try:
         torch = package("torch", "torch")
@@ -444,23 +411,22 @@ def _pickled(path: Path) -> dict[str, Stored]:
     if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
         raise ValueError(f"{path}: {type(tensors).__name__}; a dict of tensors is needed, as `state_dict()` gives it")
 
-    def stored(tensor) -> Stored:
+    def stored(tensor) -> StoredTensor:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return Stored(tuple(tensor.shape), dtype, lambda index: tensor.detach()[index].float().numpy())
+        return StoredTensor(tuple(tensor.shape), dtype, lambda index: tensor.detach()[index].float().numpy())
 
     return {str(name): stored(tensor) for name, tensor in tensors.items()}
 
 
-def _known(stored: dict[str, Stored], prefix: str, config: bert.Config, options: Options, source: Path) -> set[str]:
+def _copies(
+    stored: dict[str, StoredTensor], prefix: str, config: bert.Config, options: Options, source: Path
+) -> set[str]:
     """Names of tensors that are no weights or copies of other tensors; checks that the copies are equal."""
-    known = set()
-    if f"{prefix}{POSITIONS}" in stored:
-        value = stored[f"{prefix}{POSITIONS}"][()]
-        if not np.array_equal(value.ravel(), np.arange(config.max_positions)):
-            raise ValueError(
-                f"{source}: {prefix}{POSITIONS} is not 0 to {config.max_positions - 1}, the order of positions"
-            )
-        known.add(f"{prefix}{POSITIONS}")
+    names, positions = set(), f"{prefix}{POSITIONS}"
+    if positions in stored:
+        if not np.array_equal(stored[positions][()].ravel(), np.arange(config.max_positions)):
+            raise ValueError(f"{source}: {positions} is not 0 to {config.max_positions - 1}, the order of positions")
+        names.add(positions)
     if TIED_BIAS in stored and BIAS not in stored:
         stored[BIAS] = stored.pop(TIED_BIAS)
     tied = options.get("tie_word_embeddings", bool, default=True)
@@ -468,10 +434,10 @@ def _known(stored: dict[str, Stored], prefix: str, config: bert.Config, options:
         if copy in stored and original in stored:
             if not np.array_equal(stored[copy][()], stored[original][()]):
                 raise ValueError(f"{source}: {copy} is not {original}; our model has one for both")
-            known.add(copy)
+            names.add(copy)
         elif copy == TIED_WORDS and BIAS in stored and not tied:
             raise ValueError(f"{source}: missing: {copy}; {options.source} says tie_word_embeddings: false")
-    return known
+    return names
 
 
 def _write_safetensors(path: Path, tensors: Sequence[Tensor], values: Iterable[tuple[str, np.ndarray]]) -> None:
@@ -501,30 +467,30 @@ def _preparation(folder: Path, model: Options, config: bert.Config) -> dict[str,
     paths = {name: folder / name for name in (VOCAB, TOKENIZER, TOKENIZER_OPTIONS)}
     exists = {name: path.is_file() for name, path in paths.items()}
     options = Options(paths[TOKENIZER_OPTIONS], None if exists[TOKENIZER_OPTIONS] else {})
-    own = options.get("tokenizer_class", str, default=None)
-    kind = own or model.get("tokenizer_class", str, default=TOKENIZERS[0])  # the order of `transformers`
+    tokenizer_class = options.get("tokenizer_class", str, default=None)
+    kind = tokenizer_class or model.get("tokenizer_class", str, default=TOKENIZERS[0])  # the order of `transformers`
     if kind not in TOKENIZERS:
-        source = options.source if own else model.source
+        source = options.source if tokenizer_class else model.source
         raise ValueError(f"{source}: the option tokenizer_class is {kind!r}; one of {', '.join(TOKENIZERS)}")
-    whole = Options(paths[TOKENIZER], None if exists[TOKENIZER] else {})
+    tokenizer = Options(paths[TOKENIZER], None if exists[TOKENIZER] else {})
     if exists[VOCAB]:
         source, pieces = paths[VOCAB], read_vocab(paths[VOCAB])
     elif exists[TOKENIZER]:
-        source, pieces = paths[TOKENIZER], _pieces(whole)
+        source, pieces = paths[TOKENIZER], _pieces(tokenizer)
     else:
         raise ValueError(f"{folder}: no {VOCAB} in it, and no {TOKENIZER}")
     vocab = common.vocabulary(pieces, config.vocabulary_size, source)
-    stated = own in TOKENIZERS[:2]
-    if exists[TOKENIZER] and not (stated and options.get("do_lower_case", bool, default=None) is not None):
+    complete = tokenizer_class in TOKENIZERS[:2] and options.get("do_lower_case", bool, default=None) is not None
+    if exists[TOKENIZER] and not complete:
         for part, needed in (("normalizer", "BertNormalizer"), ("pre_tokenizer", "BertPreTokenizer")):
-            actual = whole.get(f"{part}.type", str, default=None)
+            actual = tokenizer.get(f"{part}.type", str, default=None)
             if actual != needed:
                 raise ValueError(
-                    f"{whole.source}: its {part} is {actual or 'missing'}; {needed} is needed, or a "
+                    f"{tokenizer.source}: its {part} is {actual or 'missing'}; {needed} is needed, or a "
                     f"{TOKENIZER_OPTIONS} with tokenizer_class {TOKENIZERS[0]} and do_lower_case"
                 )
-    normalizer = Options(paths[TOKENIZER], whole.get("normalizer", dict, default={}))
-    _added(folder, whole, options)
+    normalizer = Options(paths[TOKENIZER], tokenizer.get("normalizer", dict, default={}))
+    _warn_of_added_tokens(folder, tokenizer, options)
 
     def setting(name: str, fallback: str, default: bool | None) -> Any:
         return options.get(name, bool, default=normalizer.get(fallback, bool, default=default))
@@ -544,20 +510,19 @@ def _preparation(folder: Path, model: Options, config: bert.Config) -> dict[str,
     }
 
 
-def _added(folder: Path, whole: Options, options: Options) -> None:
+def _warn_of_added_tokens(folder: Path, tokenizer: Options, options: Options) -> None:
     """Warns of added tokens, which `transformers` recognises in texts and our tokenizer does not."""
-    tokens = [entry.get("content") for entry in whole.get("added_tokens", list, default=[]) if isinstance(entry, dict)]
-    decoder = options.get("added_tokens_decoder", dict, default={})
-    tokens += [entry.get("content") for entry in decoder.values() if isinstance(entry, dict)]
+    entries = tokenizer.get("added_tokens", list, default=[])
+    entries = [*entries, *options.get("added_tokens_decoder", dict, default={}).values()]
+    tokens = [entry.get("content") for entry in entries if isinstance(entry, dict)]
     if (folder / ADDED).is_file():
         tokens += Options(folder / ADDED).values
     names = [str(name) for name in dict.fromkeys(map(str, tokens)) if name not in SPECIAL_PIECES]
     if names:
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        common.left_out(folder, f"added tokens, which are not looked for in texts: {', '.join(names[:SHOWN])}{more}")
+        common.warn_left_out(folder, f"added tokens, which are not looked for in texts: {listed(names)}")
 
 
-def _modules(folder: Path) -> None:
+def _warn_of_modules(folder: Path) -> None:
     """Warns of weights that sentence-transformers has on top of the model."""
     if not (folder / MODULES).is_file():
         return
@@ -568,7 +533,7 @@ def _modules(folder: Path) -> None:
         raise ValueError(f"{folder / MODULES}: a list of objects that have a path is needed") from None
     for path in paths:
         if path and path == Path(path).name and any((folder / path / file).is_file() for file in (WEIGHTS, PICKLED)):
-            common.left_out(folder, f"{path}, weights of sentence-transformers on top of the model")
+            common.warn_left_out(folder, f"{path}, weights of sentence-transformers on top of the model")
 
 
 def _pieces(tokenizer: Options) -> list[str]:

@@ -14,9 +14,11 @@ import numpy as np
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Stored, Tensor, first_line, package
+from keras_ctxrep.convert.weights import StoredTensor, Tensor, first_line, package
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
+
+__all__ = ["read", "weight_map"]
 
 TASK = "task.json"  # of a preset with a head
 NAMES = {  # regular expressions in Google's names -> KerasHub's
@@ -60,9 +62,10 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     ValueError: a Sequential: a BertBackbone, BertMaskedLM or BertTextClassifier is needed
     """
     hub = package("keras_hub", "hub").models
-    where = str(source) if isinstance(source, str | Path) else f"the {type(source).__name__}"
+    where = f"the {type(source).__name__}"  # for messages
     if isinstance(source, str | Path):
-        source, tokenizer = _preset(hub, str(source), tokenizer)
+        where = str(source)
+        source, tokenizer = _preset(hub, where, tokenizer)
     kinds = {
         hub.BertBackbone: "BertModel",
         hub.BertMaskedLM: "BertForMaskedLM",
@@ -81,16 +84,15 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
             )
         labels = tuple(f"LABEL_{index}" for index in range(source.num_classes))  # it does not name them
         fields |= {"labels": labels, "head": {"dropout": source.dropout}}
-    stored = {weight.path: _stored(weight) for weight in source.weights}
+    stored = {weight.path: _stored_tensor(weight) for weight in source.weights}
     if "mlm" in parts:
         warnings.warn(f"{where}: its head computes the exact gelu, ours the approximation of its layers", stacklevel=2)
-    known = common.unread_pooler(stored, "pooled_dense/", config, where)
-    return common.restored(
-        where, stored, table(config, name, len(fields.get("labels", ()))), known, config, task, **fields
-    )
+    ignored = common.unread_pooler(stored, "pooled_dense/", config, where)
+    tensors = weight_map(config, name, len(fields.get("labels", ())))
+    return common.load(where, stored, tensors, ignored, config, task, **fields)
 
 
-def table(config: bert.Config, architecture: str = "BertModel", classes: int = 2) -> list[Tensor]:
+def weight_map(config: bert.Config, architecture: str = "BertModel", classes: int = 2) -> list[Tensor]:
     """The weight map of a KerasHub model, by the paths of its weights: Google's, renamed.
 
     Args:
@@ -98,30 +100,26 @@ def table(config: bert.Config, architecture: str = "BertModel", classes: int = 2
         architecture: "BertModel", "BertForMaskedLM" or "BertForSequenceClassification".
         classes: number of classes of a classifier.
 
-    >>> table(bert.Config(layers=1))[5].name
+    >>> weight_map(bert.Config(layers=1))[5].name
     'transformer_layer_0/self_attention_layer/query/kernel'
     """
     parts = common.ARCHITECTURES[architecture].parts
-    rows = common.Rows(_renamed(tensor, config) for tensor in google.table(config, parts))
-    if "classifier" in parts:
-        rows.dense("logits", config.width, classes, "logits")
-    return rows
+    classifier = common.dense("logits", config.width, classes, "logits") if "classifier" in parts else []
+    return [_as_in_kerashub(tensor, config) for tensor in google.weight_map(config, parts)] + classifier
 
 
-def _renamed(tensor: Tensor, config: bert.Config) -> Tensor:
+def _as_in_kerashub(tensor: Tensor, config: bert.Config) -> Tensor:
     """A row of Google's weight map with KerasHub's path; attention kernels have an axis of heads there."""
-    name = tensor.name
-    for theirs, ours in NAMES.items():
-        name = re.sub(theirs, ours, name)
-    split = (config.heads, config.width // config.heads)
-    shape = tensor.shape
+    name, shape, joined = tensor.name, tensor.shape, tensor.shape
+    for pattern, kerashub_name in NAMES.items():
+        name = re.sub(pattern, kerashub_name, name)
+    heads = (config.heads, config.width // config.heads)
     if re.search(r"/(query|key|value)/", name):
-        shape = (*shape[:-1], *split)
+        shape = (*joined[:-1], *heads)
     elif name.endswith("/attention_output/kernel"):
-        shape = (*split, config.width)
-    if shape == tensor.shape:
+        shape = (*heads, config.width)
+    if shape == joined:
         return tensor._replace(name=name)
-    joined = tensor.shape
     return tensor._replace(name=name, shape=shape, forth=lambda x: x.reshape(joined), back=lambda x: x.reshape(shape))
 
 
@@ -144,19 +142,17 @@ def _config(backbone: Any, pooler: bool) -> bert.Config:
 
 def _preparation(source: Any, tokenizer: Any, config: bert.Config, where: str) -> dict[str, Any]:
     """The fields of the bundle for text preparation."""
-    if tokenizer is None:
-        tokenizer = getattr(getattr(source, "preprocessor", None), "tokenizer", None)
+    tokenizer = tokenizer or getattr(getattr(source, "preprocessor", None), "tokenizer", None)
     if tokenizer is None:
         raise ValueError(f"{where}: it has no vocabulary; give tokenizer=, a BertTokenizer")
     if not tokenizer.split or tokenizer.suffix_indicator != "##":
         raise ValueError(
             f"{where}: its tokenizer has split={tokenizer.split} and {tokenizer.suffix_indicator!r}; True, '##'"
         )
-    accents = tokenizer.strip_accents
     return {
         "vocab": common.vocabulary(tokenizer.get_vocabulary(), config.vocabulary_size, f"{where}, its vocabulary"),
         "lowercase": tokenizer.lowercase,
-        "strip_accents": None if accents == tokenizer.lowercase else accents,
+        "strip_accents": None if tokenizer.strip_accents == tokenizer.lowercase else tokenizer.strip_accents,
         "split_cjk": tokenizer.split_on_cjk,
     }
 
@@ -165,10 +161,10 @@ def _preset(hub: Any, source: str, tokenizer: Any) -> tuple[Any, Any]:
     """The model of a preset, with its head if the folder has one, and its tokenizer."""
     kind = hub.BertBackbone
     if (Path(source) / TASK).is_file():
-        named = Options(Path(source) / TASK).get("class_name", str)
-        if named not in ("BertMaskedLM", "BertTextClassifier"):
-            raise ValueError(f"{source}: a {named}; a BertBackbone, BertMaskedLM or BertTextClassifier is needed")
-        kind = getattr(hub, named)
+        name = Options(Path(source) / TASK).get("class_name", str)
+        if name not in ("BertMaskedLM", "BertTextClassifier"):
+            raise ValueError(f"{source}: a {name}; a BertBackbone, BertMaskedLM or BertTextClassifier is needed")
+        kind = getattr(hub, name)
     try:
         tokenizer = hub.BertTokenizer.from_preset(source) if tokenizer is None else tokenizer
         return kind.from_preset(source), tokenizer
@@ -176,8 +172,8 @@ def _preset(hub: Any, source: str, tokenizer: Any) -> tuple[Any, Any]:
         raise ValueError(f"{source}: KerasHub can not load it: {first_line(error)}") from None
 
 
-def _stored(weight: keras.Variable) -> Stored:
+def _stored_tensor(weight: keras.Variable) -> StoredTensor:
     def values(index: Any) -> np.ndarray:
         return keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(weight))[index]
 
-    return Stored(tuple(weight.shape), str(weight.dtype), values)
+    return StoredTensor(tuple(weight.shape), str(weight.dtype), values)

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from keras_ctxrep.checks import Range, check_value
+
 _NEEDED: Any = object()
 
 
@@ -38,16 +40,15 @@ class Options:
         kind: type | tuple,
         least: float | None = None,
         default: Any = _NEEDED,
-        most: float = float("inf"),
+        most: float | None = None,
     ) -> Any:
         """Returns a value of the object, checked.
 
         Args:
             path: its keys, separated by dots.
             kind: allowed type or types.
-            least: minimum.
+            least, most: bounds of a number.
             default: returned if the value is missing or null; without a default the value is required.
-            most: maximum, checked only if `least` is given.
 
         Raises:
             ValueError: the value is missing, of another type or out of range.
@@ -59,12 +60,4 @@ class Options:
             if default is _NEEDED:
                 raise ValueError(f"{self.source}: the option {path} is missing")
             return default
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        if type(value) not in kinds or (least is not None and not (least <= value <= most and value < float("inf"))):
-            bounds = (
-                "" if least is None else f" of {least} or more" + (f", {most} at most," if most < float("inf") else "")
-            )
-            raise ValueError(
-                f"{self.source}: the option {path} is {value!r:.60}; {kinds[0].__name__}{bounds} is needed"
-            )
-        return value
+        return check_value(f"{self.source}: {path}", value, kind, Range(least, most))

@@ -21,6 +21,8 @@ from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import OPENERS, lines, open_binary
 
+__all__ = ["read"]
+
 UNKNOWN = ("<UNK>", "<unk>")  # names of the vector of unknown words in files
 MAGIC, VERSIONS = 793712314, (11, 12)  # of fastText; the oldest files have neither magic number nor version
 SUPERVISED = 3  # fastText's model type of classifiers
@@ -58,22 +60,22 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
     path = Path(source)
     if not path.is_file():
         raise ValueError(f"{path}: no such file; give one file of word vectors")
-    table = _Table(path)
+    builder = _Vectors(path)
     ngrams: dict[str, Any] = {}
     suffixes = path.suffixes[:-1] if path.suffix.lower() in OPENERS else path.suffixes
     if [suffix.lower() for suffix in suffixes[-1:]] != [".bin"]:
-        _text(table)
+        _read_text(builder)
     else:
         with open_binary(path) as file:
             stream = _Stream(path, file)
             start = stream.peek(4)
             if start[:1].isdigit() and b"\0" not in start:
-                _word2vec(table, stream)
+                _read_word2vec(builder, stream)
             elif len(start) == 4:
-                ngrams = _fasttext(table, stream)
-    if not table.words:
+                ngrams = _read_fasttext(builder, stream)
+    if not builder.words:
         raise ValueError(f"{path}: no word vectors in it")
-    rows, vocab = table.finished(mean=not ngrams)
+    rows, vocab = builder.with_unknown(mean=not ngrams)
     lowercase = all(word == word.lower() for word in vocab[1:])
     try:
         config = static.Config(words=len(vocab), width=rows.shape[1], lowercase=lowercase, **ngrams)
@@ -86,59 +88,59 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
     return model, Bundle("static", "embed", asdict(config), max_length=128, vocab=vocab)
 
 
-class _Table:
+class _Vectors:
     """The words of a file and their rows in a growing float32 array, whose first rows are for no word and <UNK>."""
 
     def __init__(self, path: Path):
         self.path, self.words = path, {}
-        self.seen = 0  # words of the file
-        self.used = 2  # rows
+        self.word_count = 0  # words of the file
+        self.row_count = 2
         self.rows = np.zeros((0, 0), np.float32)
-        self.again: list[tuple[str, int]] = []  # repeated words: (word, number)
+        self.repeated: list[tuple[str, int]] = []  # (word, number)
 
     def add(self, word: str, row: np.ndarray) -> None:
         """Adds a word and its vector; repeated words are ignored."""
-        self.seen += 1
+        self.word_count += 1
         if word in self.words:
-            self.again.append((word, self.seen))
+            self.repeated.append((word, self.word_count))
             return
-        self.words[word] = self.used
+        self.words[word] = self.row_count
         self.add_rows(row[None])
 
     def add_rows(self, rows: np.ndarray) -> None:
         """Appends rows without adding words."""
-        end = self.used + len(rows)
+        end = self.row_count + len(rows)
         if end > len(self.rows):
             if self.rows.size == 0:
                 self.rows = np.zeros((1024, rows.shape[1]), np.float32)
             self.rows.resize((max(end, len(self.rows) * 3 // 2), rows.shape[1]), refcheck=False)
-        self.rows[self.used : end] = rows
-        self.used = end
+        self.rows[self.row_count : end] = rows
+        self.row_count = end
 
-    def finished(self, mean: bool) -> tuple[np.ndarray, tuple[str, ...]]:
-        """The table and its vocabulary, with the row of <UNK>."""
-        if self.again:
-            word, number = self.again[0]
+    def with_unknown(self, mean: bool) -> tuple[np.ndarray, tuple[str, ...]]:
+        """The rows and their vocabulary, with the row of <UNK>: of the file, else the mean or zero."""
+        if self.repeated:
+            word, number = self.repeated[0]
             warnings.warn(
-                f"{self.path}: {len(self.again)} words occur again, the first of them {word!r} (word {number}); "
+                f"{self.path}: {len(self.repeated)} words occur again, the first of them {word!r} (word {number}); "
                 "the first vector of each is kept",
                 stacklevel=3,
             )
-        self.rows.resize((self.used, self.rows.shape[1]), refcheck=False)
+        self.rows.resize((self.row_count, self.rows.shape[1]), refcheck=False)
         if mean:
             self.rows[1] = self.rows[2 : 2 + len(self.words)].mean(axis=0, dtype=np.float64)
-        rows, own = self.rows, [word for word in UNKNOWN if word in self.words]
-        if own:
-            rows[1] = rows[self.words[own[0]]]
-            rows = np.delete(rows, [self.words[word] for word in own], axis=0)
-        return rows, ("<UNK>", *(word for word in self.words if word not in own))
+        rows, unknown = self.rows, [word for word in UNKNOWN if word in self.words]
+        if unknown:
+            rows[1] = rows[self.words[unknown[0]]]
+            rows = np.delete(rows, [self.words[word] for word in unknown], axis=0)
+        return rows, ("<UNK>", *(word for word in self.words if word not in unknown))
 
 
 # ------------------------------------------------------------------------------------------------------------ text
 
 
-def _text(table: _Table) -> None:
-    path, count, width = table.path, None, 0
+def _read_text(builder: _Vectors) -> None:
+    path, count, width = builder.path, None, 0
     for number, line in lines(path):
         fields = line.rstrip(" ").split(" ")
         if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
@@ -155,9 +157,9 @@ def _text(table: _Table) -> None:
             wrong = next(field for field in fields[extra + 1 :] if not _is_number(field))
             raise ValueError(f"{path}:{number}: {wrong!r} is not a number; {width} stand behind each word") from None
         check_finite(row, f"{path}:{number}")
-        table.add(" ".join(fields[: extra + 1]), row)
-    if count is not None and count != table.seen:
-        raise ValueError(f"{path}:1: the header counts {count} words; {table.seen} follow: copy the file again")
+        builder.add(" ".join(fields[: extra + 1]), row)
+    if count is not None and count != builder.word_count:
+        raise ValueError(f"{path}:1: the header counts {count} words; {builder.word_count} follow: copy the file again")
 
 
 def _is_number(field: str) -> bool:
@@ -224,23 +226,23 @@ class _Stream:
         return word
 
 
-def _word2vec(table: _Table, stream: _Stream) -> None:
+def _read_word2vec(builder: _Vectors, stream: _Stream) -> None:
     fields = stream.until(b"\n", "the header").split()
     if len(fields) != 2 or not all(field.isdigit() for field in fields) or not 1 <= int(fields[1]) <= _WIDEST:
-        raise ValueError(f"{table.path}: the header is {b' '.join(fields)[:60]!r}; words and dimensions are needed")
+        raise ValueError(f"{builder.path}: the header is {b' '.join(fields)[:60]!r}; words and dimensions are needed")
     count, width = map(int, fields)
     for number in range(1, count + 1):
         what = f"word {number} of {count}"
         word = stream.word(b" ", what)
         for row in stream.rows(1, width, what):
-            table.add(word, row[0])
+            builder.add(word, row[0])
     if stream.peek(2).strip():
-        raise ValueError(f"{table.path}: more than the {count} words that its header counts; copy the file again")
+        raise ValueError(f"{builder.path}: more than the {count} words that its header counts; copy the file again")
 
 
-def _fasttext(table: _Table, stream: _Stream) -> dict[str, int]:
-    """Fills the table, the rows of n-grams after those of words; returns the fields of `static.Config` for n-grams."""
-    path = table.path
+def _read_fasttext(builder: _Vectors, stream: _Stream) -> dict[str, int]:
+    """Adds all rows, those of n-grams after those of words; returns the fields of `static.Config` for n-grams."""
+    path = builder.path
     magic = stream.peek(4) == struct.pack("<i", MAGIC)
     version = stream.numbers("ii", "the header")[1] if magic else 0
     if magic and version not in VERSIONS:
@@ -268,7 +270,7 @@ def _fasttext(table: _Table, stream: _Stream) -> dict[str, int]:
     if not longest or shortest > longest:
         buckets = 0  # the remaining buckets are of word n-grams
     for rows in stream.rows(words + buckets, width, "the input matrix"):
-        table.add_rows(rows)
-    table.words, table.seen = names, words
+        builder.add_rows(rows)
+    builder.words, builder.word_count = names, words
     fields = {"buckets": buckets, "min_n": max(1, shortest), "max_n": longest}
     return fields if buckets else {}

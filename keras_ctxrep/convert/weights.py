@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+__all__ = ["StoredTensor", "Tensor", "arrays", "check", "fill"]
+
 BLOCK = 1 << 18  # numbers read at a time
-SHOWN = 6  # names in a message
+TRANSPOSED: dict[str, Any] = {"forth": np.transpose, "back": np.transpose}  # fields of a `Tensor`
 
 
 class Tensor(NamedTuple):
@@ -38,15 +40,10 @@ class Tensor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A tensor in a file, read as float32 when it is indexed.
+class StoredTensor:
+    """A tensor in a file, read as float32 when it is indexed: its shape, its dtype there, and a function that reads.
 
-    Attributes:
-        shape: shape of the tensor.
-        dtype: dtype in the file.
-        read: function from an index to an array.
-
-    >>> Stored((3,), "float16", np.arange(3, dtype="float16").__getitem__)[1:]
+    >>> StoredTensor((3,), "float16", np.arange(3, dtype="float16").__getitem__)[1:]
     array([1., 2.], dtype=float32)
     """
 
@@ -59,45 +56,45 @@ class Stored:
 
 
 def check(
-    table: Sequence[Tensor],
+    weight_map: Sequence[Tensor],
     stored: Mapping[str, Any],
     source: object,
-    known: Collection[str] = (),
-    kinds: Sequence[str] = ("float32",),
+    ignored: Collection[str] = (),
+    dtypes: Sequence[str] = ("float32",),
 ) -> None:
     """Checks that a file has the tensors of a weight map, without reading their values.
 
     Args:
-        table: the weight map: the expected tensors.
+        weight_map: the expected tensors.
         stored: name -> tensor, with a shape and a dtype.
         source: name of the file, for messages.
-        known: names of other tensors, which are not weights of the model.
-        kinds: allowed dtypes.
+        ignored: names of tensors that are not weights of the model.
+        dtypes: allowed dtypes.
 
     Raises:
         ValueError: a tensor is missing, unknown, or of another shape or dtype.
 
     >>> check([Tensor("B", (4,), ("forward_0/bias",))], {"B": np.zeros(4, "float32")}, "weights.hdf5")
     """
-    missing = [f"{tensor.name} {tensor.shape}" for tensor in table if tensor.name not in stored]
-    names = {tensor.name for tensor in table} | set(known)
-    surplus = [f"{name} {stored[name].shape}" for name in sorted(set(stored) - names)]
+    missing = [f"{tensor.name} {tensor.shape}" for tensor in weight_map if tensor.name not in stored]
+    surplus = set(stored) - {tensor.name for tensor in weight_map} - set(ignored)
     if missing or surplus:
-        raise ValueError(f"{source}: its options call for other tensors: {_difference(missing, surplus)}")
-    for tensor in table:
+        difference = _difference(missing, [f"{name} {stored[name].shape}" for name in sorted(surplus)])
+        raise ValueError(f"{source}: its options call for other tensors: {difference}")
+    for tensor in weight_map:
         shape, dtype = stored[tensor.name].shape, stored[tensor.name].dtype
         if shape != tensor.shape:
             raise ValueError(f"{source}: {tensor.name} has the shape {shape}; its options call for {tensor.shape}")
-        if str(dtype) not in kinds:
-            raise ValueError(f"{source}: {tensor.name} is {dtype}; write it as {kinds[0]}")
+        if str(dtype) not in dtypes:
+            raise ValueError(f"{source}: {tensor.name} is {dtype}; write it as {dtypes[0]}")
 
 
-def fill(model: keras.Model, table: Sequence[Tensor], stored: Mapping[str, Any], source: object) -> None:
+def fill(model: keras.Model, weight_map: Sequence[Tensor], stored: Mapping[str, Any], source: object) -> None:
     """Assigns every weight of a model; tensors that need no conversion are read a few megabytes at a time.
 
     Args:
         model: a model with the weights of the weight map, and no others.
-        table: the weight map, checked against `stored`.
+        weight_map: as checked against `stored`.
         stored: name -> tensor, which returns an array when indexed.
         source: name of the file, for messages.
 
@@ -107,8 +104,8 @@ def fill(model: keras.Model, table: Sequence[Tensor], stored: Mapping[str, Any],
     """
     weights = {weight.path: weight for weight in model.weights}
     parts: list[np.ndarray] = []
-    for tensor in table:
-        values, row = _Finite(stored[tensor.name], f"{source}: {tensor.name}"), 0
+    for tensor in weight_map:
+        values, row = _FiniteTensor(stored[tensor.name], f"{source}: {tensor.name}"), 0
         try:
             if tensor.columns is not None:
                 (path,) = tensor.ours
@@ -127,11 +124,11 @@ def fill(model: keras.Model, table: Sequence[Tensor], stored: Mapping[str, Any],
         except OSError as error:
             raise ValueError(f"{source}: {tensor.name} can not be read; copy the file again: {error}") from None
     if weights:
-        raise ValueError(f"{source}: nothing for {_listed(sorted(weights))}; this format can not hold such a model")
+        raise ValueError(f"{source}: nothing for {listed(sorted(weights))}; this format can not hold such a model")
 
 
 @dataclass(frozen=True)
-class _Finite:
+class _FiniteTensor:
     """A tensor whose numbers are checked as they are read."""
 
     stored: Any
@@ -174,7 +171,7 @@ def _copy_rows(weight: keras.Variable, skip: int, source: Any, row: int) -> None
             replica[at : at + block.shape[0]].assign(block)
 
 
-def arrays(model: keras.Model, table: Sequence[Tensor]) -> Iterator[tuple[str, np.ndarray]]:
+def arrays(model: keras.Model, weight_map: Sequence[Tensor]) -> Iterator[tuple[str, np.ndarray]]:
     """(name, float32 array) of every tensor of a weight map, from the weights of a model.
 
     Layers that are not in the weight map are ignored, and so is the state that a layer carries from batch to batch.
@@ -182,14 +179,14 @@ def arrays(model: keras.Model, table: Sequence[Tensor]) -> Iterator[tuple[str, n
     Raises:
         ValueError: a layer lacks a weight, or has one of another shape or one that is not in the weight map.
     """
-    ours = {path for tensor in table for path in tensor.ours}
+    ours = {path for tensor in weight_map for path in tensor.ours}
     layers = {path.split("/")[0] for path in ours}
     weights = {weight.path: weight for weight in model.weights if weight.path.split("/")[0] in layers}
     weights = {path: weight for path, weight in weights.items() if weight.name != "state"}
     if ours != set(weights):
         difference = _difference(sorted(ours - set(weights)), sorted(set(weights) - ours))
         raise ValueError(f"the model {model.name!r} is not the one of its config: {difference}")
-    for tensor in table:
+    for tensor in weight_map:
         parts = [keras.ops.convert_to_numpy(weights[path]) for path in tensor.ours]
         value = parts[0][tensor.skip :] if len(parts) == 1 else np.concatenate(parts)
         value = value if tensor.columns is None else value[..., slice(*tensor.columns)]
@@ -243,11 +240,15 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def listed(names: Sequence[str], limit: int = 6) -> str:
+    """The first names, and how many more there are.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
 def _difference(missing: Sequence[str], surplus: Sequence[str]) -> str:
     parts = (("missing", missing), ("left over", surplus))
-    return "; ".join(f"{what}: {_listed(names)}" for what, names in parts if names)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    return "; ".join(f"{what}: {listed(names)}" for what, names in parts if names)

@@ -14,8 +14,12 @@ from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.plots.drawing import COLOURS
 from keras_ctxrep.text.decode import entities
 
+__all__ = ["write_report"]
 
-def write(figures: dict, path: str | Path) -> None:
+TEMPLATE = Path(__file__).with_name("report.html")
+
+
+def write_report(figures: dict, path: str | Path) -> None:
     """Writes the report of `demo.run`.
 
     Args:
@@ -24,7 +28,7 @@ def write(figures: dict, path: str | Path) -> None:
     """
     path = Path(path)
     tagging, engines = figures["tagging"], figures["engines"]
-    page = _PAGE.substitute(
+    page = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         subtitle=html.escape(
             f"keras_ctxrep {figures['version']}, `ctxrep demo`, seed {figures['seed']}: {figures['minutes']:.1f} "
             f"minutes on {figures['cores']} cores ({figures['processor']})"
@@ -41,7 +45,7 @@ def write(figures: dict, path: str | Path) -> None:
         examples="".join(f"<li>{_marked(example)}</li>" for example in figures["examples"]),
         senses=_image((path.parent / "bank.svg").read_bytes()),
         neighbours="".join(map(_neighbours, figures["senses"]["queries"])),
-        engines=_table(compare.HEADER, compare.table(engines["rows"])),
+        engines=_table(compare.HEADER, compare.engines_table(engines["rows"])[1:]),
         loaded=", ".join(engines["loaded"]) or "none",
         card=html.escape(figures["card"]),
     )
@@ -53,13 +57,13 @@ def _headline(tagging: dict, engines: dict) -> str:
     """The main figures, large."""
     gain = tagging["gains"]["random weights"]["gain"]
     keras, int8 = engines["rows"][0], engines["rows"][3]
-    shown = [
+    headline = [
         (f"{100 * gain:+.1f}", "points of F1 by pretraining"),
         (f"{keras['bytes'] / int8['bytes']:.1f}x", "smaller in int8 than the float32 weights"),
         (f"{keras['milliseconds'] / int8['milliseconds']:.1f}x", "lower latency in int8 than in Keras"),
         (f"{100 * (int8['quality'] - keras['quality']):+.1f}", "points of F1 by int8"),
     ]
-    return "".join(f"<div><b>{value}</b>{text}</div>" for value, text in shown)
+    return "".join(f"<div><b>{value}</b>{text}</div>" for value, text in headline)
 
 
 def _methods(methods: dict) -> Any:
@@ -136,71 +140,3 @@ def _picture(draw: Callable[[Any], None], size: tuple[float, float]) -> str:
 
 def _image(svg: bytes) -> str:
     return f'<img alt="" src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}">'
-
-
-_PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<meta name="viewport" content="width=device-width">
-<title>From raw text to int8 on the edge</title>
-<style>
-body { font: 16px/1.55 system-ui, sans-serif; margin: 0 auto; max-width: 50em; padding: 2em 1.2em 5em; color: #222 }
-h1 { font-size: 2em; line-height: 1.2; margin: 0 }
-h2 { margin: 2.4em 0 .4em; padding-top: .8em; border-top: 1px solid #ddd }
-h3 { font-size: 1em; margin: 1.4em 0 .3em }
-.grey, p.sub { color: #666 }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(10em, 1fr)); gap: 1em; margin: 1.6em 0 }
-.figures div { background: #f4f6f8; border-radius: 8px; padding: .8em 1em; font-size: .9em; color: #555 }
-.figures b { display: block; font-size: 1.9em; color: #0072b2; line-height: 1.3 }
-ul { padding-left: 1.2em } li { margin: .35em 0 }
-ul.checks { list-style: none; padding: 0 }
-.yes::before { content: "\\2713  "; color: #009e73; font-weight: bold }
-.no::before { content: "\\2717  "; color: #d55e00; font-weight: bold }
-table { border-collapse: collapse; font-size: .92em; width: 100% }
-th, td { padding: .35em .6em; text-align: right; border-bottom: 1px solid #e5e5e5; font-variant-numeric: tabular-nums }
-th { color: #666; font-weight: 600 }
-th:first-child, td:first-child, .left td { text-align: left }
-img { max-width: 100%; display: block; margin: 1em 0 }
-mark { background: #e3f1fa; border-radius: 4px; padding: .1em .3em }
-mark i { color: #0072b2; font-size: .75em; font-style: normal }
-pre { background: #f4f6f8; border-radius: 8px; padding: 1em; overflow-x: auto; font-size: .88em; white-space: pre-wrap }
-</style>
-</head>
-<body>
-<h1>From raw text to int8 on the edge</h1>
-<p class="sub">$subtitle</p>
-<div class="figures">$figures</div>
-<ul class="checks">$checks</ul>
-
-<h2>Pretraining goes on</h2>
-<p>The shipped BERT continues its pretraining on a text of another domain: $pretraining_text. Shown is how many masked
-pieces of held-out text it guesses right, beside the guesses of the most frequent piece (unigram) and of the most
-frequent one after the true previous piece (bigram).</p>
-$curve
-
-<h2>What pretraining is worth</h2>
-<p>Named entities in messages, WNUT-2017: $sizes. The same network is fine-tuned from the shipped weights and from
-random ones; “words alone” is a logistic regression over each word and its neighbours.</p>
-$bars
-$methods
-<p class="grey">What the tagger finds in test messages:</p>
-<ul>$examples</ul>
-
-<h2>One word, two senses</h2>
-<p>Vectors of “bank” in 24 sentences, by the shipped weights alone: two principal components.</p>
-$senses
-<p class="grey">The nearest words in context of two of them, by cosine similarity:</p>
-$neighbours
-
-<h2>The same answers in every engine</h2>
-<p>Latency is that of one message, from string to tags, in turns. Agreement is with Keras, by words. Of TensorFlow,
-Keras, PyTorch and JAX the process on the edge loaded: $loaded.</p>
-$engines
-
-<h2>The shipped weights</h2>
-<pre>$card</pre>
-</body>
-</html>
-""")

@@ -1,8 +1,8 @@
 """The whole way from the shipped weights to a tagger on the edge, on data that comes with the package.
 
-Pretraining goes on for a minute on a text of another domain; a tagger of named entities is fine-tuned from the shipped
-weights, from random weights, and counted from words alone; the senses of one word are separated; the tagger is
-exported, and runs in every engine.
+It takes about 7 minutes on two cores. Pretraining goes on for a minute on a text of another domain; a tagger of named
+entities is fine-tuned from the shipped weights, from random weights, and counted from words alone; the senses of one
+word are separated; the tagger is exported, and runs in every engine.
 """
 
 import json
@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize
 from tabulate import tabulate
 
-from keras_ctxrep import __version__, recipes, saving, tasks, zoo
-from keras_ctxrep.demo import report
+from keras_ctxrep import recipes, saving, tasks, zoo
+from keras_ctxrep.demo.report import write_report
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.plots.words import concordance, neighbours, senses
@@ -34,6 +35,9 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.corpus import documents, hold_out, without
 from keras_ctxrep.text.scores import accuracy, bootstrap
 from keras_ctxrep.text.tokens import WordPiece, words
+from keras_ctxrep.version import __version__
+
+__all__ = ["run"]
 
 ENCODER = "bert_4_256_4/books_wiki_en"
 DATA = Path(__file__).with_name("data")
@@ -45,6 +49,7 @@ EXAMPLES = {"train": 2000, "dev": 400, "test": 1287}  # drawn from the data; all
 COMPARED = 200  # test sentences that every engine tags
 METHODS = ("shipped weights", "random weights", "words alone")
 Data = dict[str, list[Tagged]]
+BOLD, RED, GREEN = 1, 31, 32  # codes of ANSI terminals
 
 
 def run(
@@ -65,8 +70,8 @@ def run(
         ValueError: the folder holds something else, or there is too little text.
     """
     begin = time.monotonic()
-    out, encoder = _emptied(Path(out)), zoo.find(ENCODER)
-    data = _drawn(seed)
+    out, encoder = _empty_folder(Path(out)), zoo.find(ENCODER)
+    data = _sample(seed)
     figures: dict[str, Any] = {
         "version": __version__,
         "seed": seed,
@@ -83,15 +88,15 @@ def run(
     figures["checks"] = _checks(figures)
     _title("Results")
     for passed, text in figures["checks"]:
-        print(f"  {_coloured('yes', 32) if passed else _coloured('NO ', 31)}  {text}")
+        print(f"  {_coloured('yes', GREEN) if passed else _coloured('NO ', RED)}  {text}")
     figures["minutes"] = (time.monotonic() - begin) / 60
     (out / "report.json").write_text(json.dumps(figures, indent=1, default=str), encoding="utf-8")
-    report.write(figures, out / "report.html")
+    write_report(figures, out / "report.html")
     print(f"\n{out / 'report.html'}: written after {figures['minutes']:.1f} minutes")
     return figures
 
 
-def _emptied(out: Path) -> Path:
+def _empty_folder(out: Path) -> Path:
     if out.exists() and any(out.iterdir()) and not (out / MARKER).is_file():
         raise ValueError(f"{out}: not empty, and no earlier demo; choose another --out")
     out.mkdir(parents=True, exist_ok=True)
@@ -101,7 +106,8 @@ def _emptied(out: Path) -> Path:
     return out
 
 
-def _drawn(seed: int) -> Data:
+def _sample(seed: int) -> Data:
+    """Random messages of each part of WNUT-2017."""
     rng = np.random.default_rng(seed)
     data = {name: [*tasks.get("tag").read(ENTITIES / f"{name}.conll.xz")] for name in EXAMPLES}
     return {name: [data[name][i] for i in rng.permutation(len(data[name]))[:count]] for name, count in EXAMPLES.items()}
@@ -114,8 +120,8 @@ def _pretraining(encoder: Path, corpus: Sequence[str | Path] | None, out: Path, 
     """Goes on with the encoder's pretraining on another text."""
     text = [*_reference()] if corpus is None else [*documents(corpus)]
     name = _REFERENCE if corpus is None else ", ".join(Path(path).name for path in corpus)
-    held = hold_out(text, seed=seed)
-    sides = {"train": [*without(text, held)], "valid": held}
+    valid = hold_out(text, seed=seed)
+    sides = {"train": [*without(text, valid)], "valid": valid}
     files = {side: out / f"{side}.txt" for side in sides}
     for side, blocks in sides.items():
         files[side].write_text("\n\n".join("\n".join(block) for block in blocks) + "\n", encoding="utf-8")
@@ -123,15 +129,15 @@ def _pretraining(encoder: Path, corpus: Sequence[str | Path] | None, out: Path, 
     length = "a minute" if minutes == 1 else f"{minutes:g} minutes"
     _title(f"Pretraining goes on for {length}, from the shipped weights: {name}, {count:,} words")
     features: Any = bundles.load(encoder).features
-    baselines = _guesses(features.wordpiece, sides["train"], held)
+    baselines = _frequency_baselines(features.wordpiece, sides["train"], valid)
     before = recipes.score(encoder, files["valid"])["mlm_accuracy"]
     unigram, bigram = baselines.values()
     print(f"  right guesses of masked pieces in held-out text: before {before:.1%}; by the most frequent piece")
     print(f"  {unigram:.1%}, by the most frequent one after the true previous piece {bigram:.1%}")
 
     def show(entry: dict) -> None:
-        shown = f"{entry['val_mlm_logits_accuracy']:.1%}"
-        print(f"  step {entry['step']:>5}  {entry['minutes']:4.1f} min  {_coloured(shown, 1)}", flush=True)
+        accuracy = _coloured(f"{entry['val_mlm_logits_accuracy']:.1%}", BOLD)
+        print(f"  step {entry['step']:>5}  {entry['minutes']:4.1f} min  {accuracy}", flush=True)
 
     history = recipes.pretrain(
         "bert",
@@ -158,11 +164,11 @@ def _reference() -> Iterator[list[str]]:
     """The prose of the language reference that comes with Python: documents of sentences, none of them twice."""
     from pydoc_data.topics import topics
 
-    seen: set[str] = set()
+    earlier: set[str] = set()
     # long topics first: they hold many of the short ones
     for body in sorted(topics.values(), key=len, reverse=True):
-        sentences = [sentence for sentence in dict.fromkeys(_prose(body)) if sentence not in seen]
-        seen.update(sentences)
+        sentences = [sentence for sentence in dict.fromkeys(_prose(body)) if sentence not in earlier]
+        earlier.update(sentences)
         if len(sentences) > 1:
             yield sentences
 
@@ -180,16 +186,19 @@ def _prose(body: str) -> Iterable[str]:
                 yield sentence
 
 
-def _guesses(wordpiece: WordPiece, text: list[list[str]], held: list[list[str]]) -> dict[str, float]:
+def _frequency_baselines(wordpiece: WordPiece, train: list[list[str]], valid: list[list[str]]) -> dict[str, float]:
     """Accuracy of the most frequent piece, and of the most frequent one after the true previous piece."""
-    seen, unseen = ([ids for block in side for ids in wordpiece.ids_batch(block)] for side in (text, held))
+
+    def bigrams(side: list[list[str]]) -> list[tuple[int, int]]:
+        sentences = (ids for block in side for ids in wordpiece.ids_batch(block))
+        return [pair for ids in sentences for pair in zip([wordpiece.cls, *ids], ids, strict=False)]
+
     followers: dict[int, Counter] = {}
-    for ids in seen:
-        for before, piece in zip([wordpiece.cls, *ids], ids, strict=False):
-            followers.setdefault(before, Counter())[piece] += 1
-    commonest = Counter(piece for ids in seen for piece in ids).most_common(1)[0][0]
+    for before, piece in bigrams(train):
+        followers.setdefault(before, Counter())[piece] += 1
+    commonest = Counter(piece for _, piece in bigrams(train)).most_common(1)[0][0]
     guesses = {before: counter.most_common(1)[0][0] for before, counter in followers.items()}
-    pairs = [(before, piece) for ids in unseen for before, piece in zip([wordpiece.cls, *ids], ids, strict=False)]
+    pairs = bigrams(valid)
     pieces = [piece for _, piece in pairs]
     return {
         "unigram": accuracy(pieces, [commonest] * len(pairs)),
@@ -212,18 +221,18 @@ def _tagging(encoder: Path, data: Data, out: Path, seed: int) -> tuple[dict, lis
             data["train"], data["dev"], encoder, folder, task="tag", from_scratch=from_scratch, seed=seed, **TRAINING
         )
         answers[method] = keras_engine.predictor(folder).ask(data["test"])
-    answers[METHODS[2]] = [{"words": [{"label": tag} for tag in tags]} for tags in _from_words(data)]
-    measured = {method: tasks.get("tag").figures(data["test"], answers[method], ()) for method in METHODS}
+    answers[METHODS[2]] = [{"words": [{"label": tag} for tag in tags]} for tags in _tags_by_words(data)]
+    metrics = {method: tasks.get("tag").compute_metrics(data["test"], answers[method], ()) for method in METHODS}
     figures: dict[str, Any] = {"sizes": sizes, "methods": {}, "gains": {}}
     count = sizes["test"]
-    for method, own in measured.items():
-        low, high = bootstrap(own.statistic, count)
-        figures["methods"][method] = own.scores | {"interval": (low, high)}
-        f1 = _coloured(f"{own.scores['span_f1']:6.1%}", 1)
+    for method, metric in metrics.items():
+        low, high = bootstrap(metric.statistic, count)
+        figures["methods"][method] = metric.scores | {"interval": (low, high)}
+        f1 = _coloured(f"{metric.scores['span_f1']:6.1%}", BOLD)
         print(f"  {method:16} F1 {f1}   95% interval {low:.1%} to {high:.1%}")
-    first = measured[METHODS[0]]
+    first = metrics[METHODS[0]]
     for method in METHODS[1:]:
-        other = measured[method]
+        other = metrics[method]
         low, high = bootstrap(_difference(first.statistic, other.statistic), count)
         gain = first.scores["span_f1"] - other.scores["span_f1"]
         figures["gains"][method] = {"gain": gain, "interval": (low, high)}
@@ -237,7 +246,7 @@ def _difference(first: Callable, second: Callable) -> Callable:
     return lambda drawn: first(drawn) - second(drawn)
 
 
-def _from_words(data: Data) -> list[list[str]]:
+def _tags_by_words(data: Data) -> list[list[str]]:
     """Tags of the test set by logistic regression over each word and its two neighbours, lower-cased.
 
     The strength of the regularization is chosen on the dev set.
@@ -245,33 +254,31 @@ def _from_words(data: Data) -> list[list[str]]:
     from sklearn.feature_extraction import DictVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    def windows(side: list[Tagged]) -> list[dict[str, str]]:
-        rows = []
+    def windows(side: list[Tagged]) -> Iterator[dict[str, str]]:
         for example in side:
             padded = ["", *(word.lower() for word in example.words), ""]
-            rows += [
-                dict(zip(("before", "word", "after"), padded[i : i + 3], strict=True)) for i in range(len(padded) - 2)
-            ]
-        return rows
+            for before, word, after in zip(padded, padded[1:], padded[2:], strict=False):
+                yield {"before": before, "word": word, "after": after}
 
-    bags = DictVectorizer()
-    seen, unseen = bags.fit_transform(windows(data["train"])), bags.transform(windows(data["test"]))
+    vectorizer = DictVectorizer()
+    inputs = vectorizer.fit_transform(windows(data["train"]))
     labels = [tag for example in data["train"] for tag in example.tags or ()]
-    models = [LogisticRegression(C=c, max_iter=200).fit(seen, labels) for c in (10.0, 100.0)]
+    models = [LogisticRegression(C=c, max_iter=200).fit(inputs, labels) for c in (10.0, 100.0)]
 
     def dev_f1(model: Any) -> float:
-        tags = iter(model.predict(bags.transform(windows(data["dev"]))))
+        tags = iter(model.predict(vectorizer.transform(windows(data["dev"]))))
         answers = [{"words": [{"label": next(tags)} for _ in example.words]} for example in data["dev"]]
-        return tasks.get("tag").figures(data["dev"], answers, ()).scores["span_f1"]
+        return tasks.get("tag").compute_metrics(data["dev"], answers, ()).scores["span_f1"]
 
-    tags = iter(max(models, key=dev_f1).predict(unseen))
+    tags = iter(max(models, key=dev_f1).predict(vectorizer.transform(windows(data["test"]))))
     return [[str(next(tags)) for _ in example.words] for example in data["test"]]
 
 
 def _examples(test: list[Tagged], tags: list[list[str]], count: int = 8) -> list[list[tuple[str, str]]]:
     """The first test messages with three or more words in entities: (word, its predicted tag)."""
-    chosen = (pair for pair in zip(test, tags, strict=True) if sum(tag != "O" for tag in pair[1]) >= 3)
-    return [list(zip(example.words, own, strict=True)) for (example, own), _ in zip(chosen, range(count), strict=False)]
+    pairs = zip(test, tags, strict=True)
+    messages = (list(zip(example.words, predicted, strict=True)) for example, predicted in pairs)
+    return list(islice((message for message in messages if sum(tag != "O" for _, tag in message) >= 3), count))
 
 
 # ------------------------------------------------------------------------------------------------------------ senses
@@ -282,17 +289,17 @@ def _senses(encoder: Path, out: Path) -> dict:
     _title("Two senses of “bank”: the nearest words in context")
     examples = [*tasks.get("classify").read(SENSES)]
     texts = [example.text for example in examples]
-    shown = []
+    queries = []
     for sense in dict.fromkeys(example.label for example in examples):
         query = next(example.text for example in examples if example.label == sense)
         entries = neighbours(encoder, "bank", texts, k=4, sentence=query, layer="mean")
-        print(f"  {_coloured(query, 1)}")
+        print(f"  {_coloured(query, BOLD)}")
         print("\n".join(f"  {line}" for line in concordance(entries, 100).splitlines()[1:]))
-        shown.append({"sentence": query, "neighbours": entries})
+        queries.append({"sentence": query, "neighbours": entries})
     figures = senses(encoder, "bank", SENSES, out / "bank.svg", layer="mean")
     chance = f"{figures['majority']:.0%} by chance"
     print(f"  nearest sentence of the same sense: {figures['accuracy']:.1%} of {len(texts)} ({chance})")
-    return {"queries": shown, "sentences": len(texts)} | {name: figures[name] for name in ("accuracy", "majority")}
+    return {"queries": queries, "sentences": len(texts)} | {name: figures[name] for name in ("accuracy", "majority")}
 
 
 # ----------------------------------------------------------------------------------------------------------- engines
@@ -332,7 +339,7 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
     engines = [open_engine(path) for path in (folder, serving, *files)]
     engines = [engine._replace(name=name) for engine, name in zip(engines, names, strict=True)]
     rows = compare.compare(engines, test)
-    print(_table([compare.HEADER, *compare.table(rows)]))
+    print(_table(compare.engines_table(rows)))
 
     texts = [list(example.words) for example in test]
     command = [sys.executable, "-c", _EDGE, *map(str, files)]
@@ -340,14 +347,10 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
     if edge.returncode:
         raise RuntimeError(f"the edge runtime failed in its own process:\n{edge.stderr[-2000:]}")
     answers = json.loads(edge.stdout)
-    here = [[[word["label"] for word in answer["words"]] for answer in e.predictor(texts)] for e in engines[2:]]
+    labels = [[[word["label"] for word in answer["words"]] for answer in e.predictor(texts)] for e in engines[2:]]
     print(f"  of TensorFlow, Keras, PyTorch and JAX the edge process loaded: {', '.join(answers['loaded']) or 'none'}")
-    return {
-        "rows": rows,
-        "loaded": answers["loaded"],
-        "same_on_edge": answers["labels"] == here,
-        "sentences": len(test),
-    }
+    same = answers["labels"] == labels
+    return {"rows": rows, "loaded": answers["loaded"], "same_on_edge": same, "sentences": len(test)}
 
 
 # ------------------------------------------------------------------------------------------------------------ checks
@@ -391,9 +394,8 @@ def _processor() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     model = re.search(r"model name\s*:\s*(.+)", info)
-    flags = [
-        flag for flag in ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddp") if f" {flag}" in info
-    ]
+    names = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddp")
+    flags = [name for name in names if f" {name}" in info]
     return " ".join([model.group(1) if model else platform.machine(), *flags])
 
 
@@ -401,7 +403,7 @@ def _processor() -> str:
 
 
 def _title(text: str) -> None:
-    print(f"\n{_coloured(text, 1)}\n{'-' * len(text)}", flush=True)
+    print(f"\n{_coloured(text, BOLD)}\n{'-' * len(text)}", flush=True)
 
 
 def _coloured(text: str, code: int) -> str:

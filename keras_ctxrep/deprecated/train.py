@@ -6,6 +6,7 @@ __getattr__ = moved(
     __name__,
     "keras_ctxrep.training.fit",
     "keras_ctxrep.saving",
+    "keras_ctxrep.models.model",
     "keras_ctxrep.training.strategy",
     "keras_ctxrep.inference.keras_engine",
 )

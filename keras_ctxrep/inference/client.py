@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.inference.predictor import Predictor, TextRunner
+from keras_ctxrep.text.bundle import SIGNATURE, Bundle
 
 Batch = Mapping[str, np.ndarray]  # input or output name -> array over the texts
 FIRST, SECOND = ("text", "question"), ("pair", "context")  # names of inputs that are texts
@@ -32,7 +32,7 @@ class Target:
     """
 
     model: str
-    signature: str = "serving_default"
+    signature: str = SIGNATURE
     version: int | None = None
     label: str | None = None
     timeout: float = 10.0
@@ -81,7 +81,7 @@ def load(url: str, target: Target, bundle: Bundle, batch_size: int = 32) -> Pred
         bundle: of the model, e.g. `text.bundle.load` of the version folder.
         batch_size: texts of a request.
     """
-    return Predictor(bundle, connect(url, target).run, batch_size, raw=True)
+    return Predictor(bundle, TextRunner(connect(url, target).run), batch_size)
 
 
 def inputs_of(texts: Sequence[str], names: Sequence[str] | None) -> Batch:
@@ -188,7 +188,7 @@ class _Rest:
 
     def request(self, batch: Batch) -> str:
         body: dict[str, Any] = {"instances": [*rows_of(batch)]}
-        if self.target.signature != "serving_default":
+        if self.target.signature != SIGNATURE:
             body = {"signature_name": self.target.signature} | body
         return json.dumps(body, ensure_ascii=False)
 

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
+from keras_ctxrep.text import bundle as bundles
+
+__all__ = ["Engine", "open_engine"]
 
 
 class Engine(NamedTuple):
@@ -31,8 +34,23 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
     Raises:
         ValueError: the path is none of these.
     """
+    path = Path(path)
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder")
+    if path.suffix == ".tflite":
+        from keras_ctxrep_tflite import runtime
+
+        return Engine(path.name, path, runtime.load(path, threads))
     with quiet_stderr():
-        engine = _open(Path(path), threads)
+        if (path / bundles.NAME).is_file():
+            from keras_ctxrep.inference import keras_engine
+
+            engine = Engine("Keras", path, keras_engine.predictor(path))
+        else:
+            from keras_ctxrep_export import saved_model
+
+            version = saved_model.latest(path)
+            engine = Engine(f"SavedModel {path.name}", version, saved_model.load(version))
         answer(engine.predictor, "warm up")
     return engine
 
@@ -41,20 +59,3 @@ def answer(predictor: Predictor, text: str) -> None:
     """Has a model of any task answer a text."""
     reads = predictor.bundle.reads
     predictor([text], [text] if reads.pair else None, [[(0, 4)] * reads.marks])
-
-
-def _open(path: Path, threads: int) -> Engine:
-    if not path.exists():
-        raise ValueError(f"{path}: no such file or folder")
-    if path.suffix == ".tflite":
-        from keras_ctxrep_tflite import runtime
-
-        return Engine(path.name, path, runtime.load(path, threads))
-    if (path / "bundle.json").is_file():
-        from keras_ctxrep.inference import keras_engine
-
-        return Engine("Keras", path, keras_engine.predictor(path))
-    from keras_ctxrep_export import saved_model
-
-    folder = saved_model.latest(path)
-    return Engine(f"SavedModel {path.name}", folder, saved_model.load(folder))

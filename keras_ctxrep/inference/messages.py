@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from keras_ctxrep.text.bundle import SIGNATURE
+
 # number of a data type -> its name, its NumPy type, and the field of its values
 _TYPES: dict[int, tuple[str, Any, str]] = {
     1: ("DT_FLOAT", np.float32, "float_val"),
@@ -106,7 +108,7 @@ Signatures: Any = _CLASSES["Signatures"]
 def predict_request(
     inputs: dict[str, np.ndarray],
     model: str,
-    signature: str = "serving_default",
+    signature: str = SIGNATURE,
     version: int | None = None,
     label: str | None = None,
 ) -> Any:

@@ -2,19 +2,107 @@
 
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise, zip_longest
+from itertools import groupby, islice, zip_longest
 from typing import IO, Any
 
 import numpy as np
 
 from keras_ctxrep import tasks
+from keras_ctxrep.tasks import Task
 from keras_ctxrep.tasks.tag import joined
 from keras_ctxrep.tasks.task import Query
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Marks, Row, check_texts
 
+__all__ = ["Predictor", "Run", "Runner", "TextRunner"]
+
 Text = str | Sequence[str]
 Run = Callable[[dict[str, np.ndarray]], Mapping[str, Any]]  # arrays, or lists of them, over the batch
+NumberedRow = tuple[int, Row]  # the number of a query, and one of its rows
+
+
+class Runner:
+    """Runs a model on token ids, as Keras and LiteRT do: each row of a query is one input.
+
+    Args:
+        run: input dict -> output dict, both of arrays with a batch axis, or the outputs as lists over the batch.
+    """
+
+    def __init__(self, run: Run):
+        self.run = run
+
+    def readable(self, query: Query) -> Query:
+        """An example's query in a form that the model reads."""
+        return query
+
+    def check(self, query: Query) -> None:
+        """Raises a ValueError unless the model reads a query."""
+
+    def inputs(self, rows: Sequence[NumberedRow]) -> Sequence[NumberedRow]:
+        """The rows that stand for one input each."""
+        return rows
+
+    def signature(self, query: Query) -> str:
+        """The name of the signature that reads a query; a batch is for one signature."""
+        return "ids"
+
+    def batch(self, task: Task, bundle: Bundle, queries: Sequence[Query], rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        """The input dict of some inputs, each a query and its row."""
+        return bundle.features.collate(rows)
+
+    def answer(self, task: Task, bundle: Bundle, query: Query, rows: Sequence[Row], outputs: Sequence[Mapping]) -> dict:
+        """The answer to a query.
+
+        Args:
+            rows: of the query.
+            outputs: of each of its inputs.
+        """
+        return task.decode(bundle, query, rows, outputs)
+
+
+class TextRunner(Runner):
+    """Runs a model that prepares text itself, as a SavedModel's string signatures do: each query is one input.
+
+    Args:
+        run: as of `Runner`, from strings: {"text"} or the other inputs of the task's signature, string (B,).
+        words: `run` also takes sentences that are split already, as {"words"}, string (B, W).
+    """
+
+    def __init__(self, run: Run, words: bool = False):
+        super().__init__(run)
+        self.words = words
+
+    def readable(self, query: Query) -> Query:
+        if isinstance(query.text, str) or self.words:
+            return query
+        text, offsets = joined(query.text)
+        return Query(text, query.pair, tuple((offsets[a][0], offsets[b - 1][1]) for a, b in query.marks))
+
+    def check(self, query: Query) -> None:
+        if not isinstance(query.text, str) and not self.words:
+            raise ValueError("this SavedModel splits text into words itself: give strings, or export the model again")
+
+    def inputs(self, rows: Sequence[NumberedRow]) -> Sequence[NumberedRow]:
+        return list(dict(rows).items())
+
+    def signature(self, query: Query) -> str:
+        return "text" if isinstance(query.text, str) else "words"
+
+    def batch(self, task: Task, bundle: Bundle, queries: Sequence[Query], rows: Sequence[Row]) -> dict[str, np.ndarray]:
+        texts, pairs, marks = zip(*queries, strict=True)
+        names = list(task.inputs(bundle))
+        if isinstance(texts[0], str):
+            columns = [np.array(texts, object)]
+        else:
+            names[0], columns = "words", [np.array([*zip_longest(*texts, fillvalue="")], object).T]
+        if bundle.pairs:
+            columns.append(np.array(pairs, object))
+        if bundle.reads.marks:
+            columns.append(np.array(marks, np.int32))
+        return dict(zip(names, columns, strict=True))
+
+    def answer(self, task: Task, bundle: Bundle, query: Query, rows: Sequence[Row], outputs: Sequence[Mapping]) -> dict:
+        return task.served(bundle, query, outputs[0])
 
 
 class Predictor:
@@ -22,10 +110,8 @@ class Predictor:
 
     Args:
         bundle: of the model.
-        run: input dict -> output dict, both of arrays with a batch axis, or the outputs as lists over the batch.
-        batch_size: texts given to `run` at once.
-        raw: `run` prepares the text itself and is given strings, as a SavedModel's raw-string signature is.
-        words: with `raw`: `run` is also given sentences that are split already, as {"words"}, string (B, W).
+        runner: of the model; a plain function is the `run` of a `Runner`.
+        batch_size: inputs of the model that are run at once.
 
     Call:
         texts: strings; for a task over words also sentences already split into words.
@@ -59,14 +145,15 @@ class Predictor:
     [{'label': 'yes', 'score': 0.75, 'probabilities': {'no': 0.25, 'yes': 0.75}}, {'error': 'no words in this text'}]
     """
 
-    def __init__(self, bundle: Bundle, run: Run, batch_size: int = 32, raw: bool = False, words: bool = False):
+    def __init__(self, bundle: Bundle, runner: Runner | Run, batch_size: int = 32):
         if bundle.task not in tasks.SERVED:
             raise ValueError(
                 f"a {bundle.task} answers nothing; fine-tune it with `ctxrep train`, or use `ctxrep embed`"
             )
         self.task = tasks.of_model(bundle)
         self.task.check(bundle)
-        self.bundle, self.run, self.batch_size, self.raw, self.words = bundle, run, batch_size, raw, words
+        self.bundle, self.batch_size = bundle, batch_size
+        self.runner = runner if isinstance(runner, Runner) else Runner(runner)
         pair = [""] if bundle.pairs else None
         # tokens of a text without words, which gets no answer; with windows every query gets one
         self._empty = 0 if bundle.reads.windows else len(bundle.features.encode([""], pair)[0])
@@ -101,83 +188,44 @@ class Predictor:
 
     def ask(self, examples: Sequence[Any]) -> list[dict]:
         """The answers to examples of the model's task."""
-        queries = [self.task.query(example) for example in examples]
-        return self._answers([self._unsplit(query) for query in queries] if self.raw else queries)
-
-    def _unsplit(self, query: Query) -> Query:
-        """A query of one string where a SavedModel can only split text into words itself."""
-        if isinstance(query.text, str) or self.words:
-            return query
-        text, offsets = joined(query.text)
-        return Query(text, query.pair, tuple((offsets[a][0], offsets[b - 1][1]) for a, b in query.marks))
+        return self._answers([self.runner.readable(self.task.query(example)) for example in examples])
 
     def _answers(self, queries: Sequence[Query]) -> list[dict]:
-        if self.raw and not self.words and not all(isinstance(query.text, str) for query in queries):
-            raise ValueError("this SavedModel splits text into words itself: give strings, or export the model again")
-        queries = [_valid(query) for query in queries]
-        encoded, results = self._encoded_outputs(queries)
+        for query in queries:
+            self.runner.check(query)
+        queries = [_encodable(query) for query in queries]
+        rows, outputs = self._run(queries)
         answers: list[dict] = [{"error": "no words in this text"} for _ in queries]
-        for index, outputs in results:
-            query, own = queries[index], encoded[index]
-            if self.raw:
-                answers[index] = self.task.served(self.bundle, query, outputs[0])
-            else:
-                answers[index] = self.task.decode(self.bundle, query, own, outputs)
-            answers[index] |= {"truncated": True} if any(row.truncated for row in own) else {}
+        for number, results in outputs.items():
+            answers[number] = self.runner.answer(self.task, self.bundle, queries[number], rows[number], results)
+            answers[number] |= {"truncated": True} if any(row.truncated for row in rows[number]) else {}
         return answers
 
     def outputs(self, examples: Sequence[Any]) -> list[tuple[list[Row], list[dict[str, Any]]]]:
         """The rows of examples and what the model gives for each row; ([], []) of a text that has no words."""
-        queries = [_valid(self.task.query(example)) for example in examples]
-        encoded, results = self._encoded_outputs(queries)
-        outputs = dict(results)
-        return [(encoded[index], outputs[index]) if index in outputs else ([], []) for index in range(len(queries))]
+        rows, outputs = self._run([_encodable(self.task.query(example)) for example in examples])
+        return [(rows[number], outputs[number]) if number in outputs else ([], []) for number in range(len(rows))]
 
-    def _encoded_outputs(self, queries: Sequence[Query]) -> tuple[list[list[Row]], Iterator]:
-        """The rows of each query, and (number of a query, the outputs of its rows) of all that have words."""
-        encoded = self.task.encode(self.bundle, queries) if queries else []
-        rows = [(index, row) for index, own in enumerate(encoded) for row in own if len(row) > self._empty]
-        return encoded, self._outputs(queries, rows)
-
-    def _outputs(
-        self, queries: Sequence[Query], rows: Sequence[tuple[int, Row]]
-    ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """(number of a query, the outputs of its rows); runs the rows, or if `raw` the queries' texts."""
-        if self.raw:  # one output for all rows of a query
-            rows = list(dict(rows).items())
-        # Rows are bucketed by length, to keep padding small; strings and split sentences are inputs of their own.
-        split = [self.raw and not isinstance(queries[index].text, str) for index, _ in rows]
-        order = sorted(range(len(rows)), key=lambda i: (split[i], len(rows[i][1])))
-        outputs: list[dict] = [{} for _ in rows]
-        raw_strings = split.count(False)
-        begins = [*range(0, raw_strings, self.batch_size), *range(raw_strings, len(order), self.batch_size)]
-        for begin, end in pairwise([*begins, len(order)]):
-            chosen = order[begin:end]
-            if self.raw:
-                batch = self._strings([queries[rows[i][0]] for i in chosen])
-            else:
-                batch = self.bundle.features.collate([rows[i][1] for i in chosen])
-            results = self.run(batch)
-            for position, i in enumerate(chosen):
-                outputs[i] = {name: value[position] for name, value in results.items()}
-        by_query: dict[int, list] = {}
-        for (index, _), output in zip(rows, outputs, strict=True):
-            by_query.setdefault(index, []).append(output)
-        return iter(by_query.items())
-
-    def _strings(self, queries: Sequence[Query]) -> dict[str, np.ndarray]:
-        """The inputs of a SavedModel: of strings, or of sentences that are split already."""
-        texts, pairs, marks = zip(*queries, strict=True)
-        names = list(self.task.inputs(self.bundle))
-        if isinstance(texts[0], str):
-            columns = [np.array(texts, object)]
-        else:
-            names[0], columns = "words", [np.array([*zip_longest(*texts, fillvalue="")], object).T]
-        if self.bundle.pairs:
-            columns.append(np.array(pairs, object))
-        if self.bundle.reads.marks:
-            columns.append(np.array(marks, np.int32))
-        return dict(zip(names, columns, strict=True))
+    def _run(self, queries: Sequence[Query]) -> tuple[list[list[Row]], dict[int, list[dict[str, Any]]]]:
+        """The rows of each query, and number of a query -> the model's outputs for it, of those that have words."""
+        rows = self.task.encode(self.bundle, queries) if queries else []
+        filled = [(number, row) for number, parts in enumerate(rows) for row in parts if len(row) > self._empty]
+        inputs = self.runner.inputs(filled)
+        signatures = [self.runner.signature(queries[number]) for number, _ in inputs]
+        results: list[dict] = [{} for _ in inputs]
+        # inputs are bucketed by length, to keep padding small
+        order = sorted(range(len(inputs)), key=lambda i: (signatures[i], len(inputs[i][1])))
+        for _, group in groupby(order, signatures.__getitem__):
+            while part := list(islice(group, self.batch_size)):
+                batch_queries, batch_rows = [queries[inputs[i][0]] for i in part], [inputs[i][1] for i in part]
+                batch = self.runner.batch(self.task, self.bundle, batch_queries, batch_rows)
+                columns = self.runner.run(batch)
+                for position, i in enumerate(part):
+                    results[i] = {name: column[position] for name, column in columns.items()}
+        outputs: dict[int, list] = {}
+        for (number, _), result in zip(inputs, results, strict=True):
+            outputs.setdefault(number, []).append(result)
+        return rows, outputs
 
     def probabilities(self, texts: Sequence[str], pairs: Sequence[str | None] | None = None) -> np.ndarray:
         """float64 (B, C): a classifier's probabilities, in the order of its labels.
@@ -217,8 +265,7 @@ class Predictor:
         answers: dict[int, dict] = {}
         for number, text in enumerate(texts):
             try:
-                query = self.task.query_of_line(text, self.bundle.pairs)
-                queries[number] = self._unsplit(query) if self.raw else query
+                queries[number] = self.runner.readable(self.task.query_of_line(text, self.bundle.pairs))
             except ValueError as error:
                 answers[number] = {"error": str(error)}
         answers |= zip(queries, self._answers([*queries.values()]), strict=True)
@@ -229,11 +276,11 @@ class Predictor:
             yield text, {"error": "empty line"} if not text else answer
 
 
-def _valid(query: Query) -> Query:
+def _encodable(query: Query) -> Query:
     """The query without lone surrogates, which cannot be encoded."""
 
-    def valid(text: str) -> str:
+    def without(text: str) -> str:
         return text.encode("utf-8", "replace").decode("utf-8")
 
-    text = valid(query.text) if isinstance(query.text, str) else tuple(map(valid, query.text))
-    return Query(text, None if query.pair is None else valid(query.pair), query.marks)
+    text = without(query.text) if isinstance(query.text, str) else tuple(map(without, query.text))
+    return Query(text, None if query.pair is None else without(query.pair), query.marks)

@@ -21,7 +21,6 @@ from keras_ctxrep.layers import (
     ZeroPadding,
 )
 from keras_ctxrep.layers.transformer import ACTIVATIONS
-from keras_ctxrep.models.family import Family
 from keras_ctxrep.models.model import Model
 
 
@@ -176,8 +175,8 @@ def _dense(config: Config, units: int, name: str, activation=None, dtype=None) -
     return klayers.Dense(units, activation, kernel_initializer=start, name=name, dtype=dtype)
 
 
-def _encoder_config(model: keras.Model, config: dict) -> dict:
-    """The config with `pooler` set to whether the model has one."""
+def encoder_config(model: keras.Model, config: dict) -> dict:
+    """The fields of a model's config with `pooler` set to whether the model has one."""
     return config | {"pooler": "pooler" in {layer.name for layer in model.layers}}
 
 
@@ -201,18 +200,3 @@ def enable_lora(model: keras.Model, rank: int) -> None:
             layer.enable_lora(rank)
         elif layer.name != "pooler":
             layer.trainable = False
-
-
-# Devlin et al. 2018, appendix A.3. Narrower models learn at higher rates: 5e-4 at width 256, 1e-3 at 128 and below.
-FAMILY = Family(
-    Config,
-    SIZES,
-    encoder,
-    {"pretrainer": lambda config, words: pretrainer(config)},
-    lambda config: True,
-    _encoder_config,
-    dropout=0.1,
-    epochs=3.0,
-    learning_rate=lambda width: min(1e-3, 3e-5 * max(1.0, 768 / width) ** 2.5),
-    enable_lora=enable_lora,
-)

@@ -24,7 +24,6 @@ from keras_ctxrep.layers import (
     VocabularySoftmax,
     ZeroPadding,
 )
-from keras_ctxrep.models.family import Family
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.text.features import CharacterFeatures
 
@@ -330,16 +329,3 @@ def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=Non
             pair.append(klayers.Add(name=f"{name}_residual")([out, x]) if index and config.residual else out)
         pairs.append(tuple(pair))
     return pairs, klayers.Concatenate(name="end_state")(ends) if ends else None
-
-
-# Peters et al. 2018, sections 3.2 and 3.3: a frozen biLM, and a scalar mix of its layers with an L2 penalty.
-FAMILY = Family(
-    Config,
-    SIZES,
-    lambda config: encoder(config, config.dropout),
-    {"language_model": language_model},
-    lambda config: bool(config.get("words")),
-    frozen=True,
-    mix=True,
-    mix_l2=1e-3,
-)

@@ -1,11 +1,79 @@
-"""The families of encoders by the names that bundles use."""
+"""The families of encoders, by the names that bundles use."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import keras
 
 from keras_ctxrep.models import bert, elmo, static
-from keras_ctxrep.models.family import Family
+from keras_ctxrep.models.tuning import TUNING, Tuning
 
-FAMILIES: dict[str, Family] = {"elmo": elmo.FAMILY, "bert": bert.FAMILY, "static": static.FAMILY}
+__all__ = ["FAMILIES", "Family", "depths", "encoder_of"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family's models.
+
+    Attributes:
+        config: dataclass of sizes.
+        sizes: name -> config, of published and other sizes.
+        encoder: function from a config to an encoder.
+        pretraining: name of the pretraining task -> function from (config, vocabulary size) to a model.
+        tuning: the defaults of fine-tuning.
+        reads_vocabulary: function from the fields of a config to whether the encoder needs the bundle's vocabulary.
+        encoder_config: function from (model, fields of its config) to the fields of its encoder's config.
+        enable_lora: function from (encoder, rank) that leaves only low-rank updates of the encoder to train; None: its
+            encoders have no such updates.
+
+    >>> FAMILIES["elmo"].tuning.frozen, [*FAMILIES["elmo"].pretraining]
+    (True, ['language_model'])
+    """
+
+    config: type
+    sizes: Mapping[str, Any]
+    encoder: Callable[[Any], keras.Model]
+    pretraining: Mapping[str, Callable[[Any, int], keras.Model]]
+    tuning: Tuning
+    reads_vocabulary: Callable[[dict], bool] = lambda config: True
+    encoder_config: Callable[[keras.Model, dict], dict] = lambda model, config: config
+    enable_lora: Callable[[keras.Model, int], None] | None = None
+
+
+FAMILIES = {
+    "elmo": Family(
+        elmo.Config,
+        elmo.SIZES,
+        lambda config: elmo.encoder(config, config.dropout),
+        {"language_model": elmo.language_model},
+        TUNING["elmo"],
+        reads_vocabulary=lambda config: bool(config.get("words")),
+    ),
+    "bert": Family(
+        bert.Config,
+        bert.SIZES,
+        bert.encoder,
+        {"pretrainer": lambda config, words: bert.pretrainer(config)},
+        TUNING["bert"],
+        encoder_config=bert.encoder_config,
+        enable_lora=bert.enable_lora,
+    ),
+    "static": Family(static.Config, {}, static.encoder, {}, TUNING["static"]),
+}
+
+
+def depths(encoder: keras.Model) -> dict[str, int]:
+    """Layer of an encoder -> its depth, 0 for what makes token vectors; a pooler counts to the head, and is left out.
+
+    >>> from keras_ctxrep.models import bert
+    >>> sorted(depths(bert.encoder(bert.SIZES["bert_2_64_2"])).items(), key=lambda item: item[1])[-2:]
+    [('layer_0', 1), ('layer_1', 2)]
+    """
+    names = [layer.name for layer in encoder.layers if layer.weights and layer.name != "pooler"]
+    numbered = {name: re.fullmatch(r"(?:layer|forward|backward)_(\d+)", name) for name in names}
+    return {name: 1 + int(match[1]) if match else 0 for name, match in numbered.items()}
 
 
 def encoder_of(model: keras.Model, family: str, config: dict) -> keras.Model:
@@ -30,14 +98,14 @@ def encoder_of(model: keras.Model, family: str, config: dict) -> keras.Model:
     (['layers', 'sequence'], True)
     """
     kind = FAMILIES[family]
-    own = {layer.name: layer for layer in model.layers}
+    layers = {layer.name: layer for layer in model.layers}
 
     def shared(layer):
         if not getattr(layer, "weights", None):  # an operation has none
             return layer
-        if layer.name not in own:
+        if layer.name not in layers:
             raise ValueError(f"the model has no layer {layer.name!r} of its encoder")
-        return own[layer.name]
+        return layers[layer.name]
 
     fresh = kind.encoder(kind.config(**kind.encoder_config(model, config)))
     return keras.models.clone_model(fresh, clone_function=shared)

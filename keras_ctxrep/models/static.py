@@ -9,7 +9,6 @@ from keras import ops
 from keras_ctxrep import checks
 from keras_ctxrep.checks import Fraction, Range, RowCount, Size
 from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, ZeroPadding
-from keras_ctxrep.models.family import Family
 from keras_ctxrep.models.model import Model
 
 
@@ -78,6 +77,3 @@ def encoder(config: Config) -> keras.Model:
     x = ZeroPadding(name="word_vectors")(x, mask=inputs["mask"])
     pooled = MaskedPooling("mean", name="word_mean")(x, mask=inputs["mask"])
     return Model(inputs, {"layers": [x], "sequence": x, "pooled": pooled}, name="static_encoder")
-
-
-FAMILY = Family(Config, {}, encoder, {}, lambda config: True, encoder_dropout=None)

@@ -17,6 +17,10 @@ from keras_ctxrep.models import bert
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.plots.drawing import check_drawable, drawing
 
+__all__ = ["attention"]
+
+TEMPLATE = Path(__file__).with_name("attention.html")
+
 
 def attention(
     folder: str | Path,
@@ -118,10 +122,9 @@ def _page(text: str, pieces: list[str], weights: np.ndarray, layer: int | str | 
     layers, heads = weights.shape[:2]
     start = layer if isinstance(layer, int) else layers
 
-    def options(kind: str, count: int, chosen: int | None) -> str:
-        return "".join(
-            f'<option value="{n}"{" selected" if n == chosen else ""}>{kind} {n}</option>' for n in range(1, count + 1)
-        )
+    def options(kind: str, count: int, selected: int | None) -> str:
+        states = (" selected" if number == selected else "" for number in range(1, count + 1))
+        return "".join(f'<option value="{n}"{state}>{kind} {n}</option>' for n, state in enumerate(states, 1))
 
     def column(side: str) -> str:
         divs = (
@@ -131,7 +134,7 @@ def _page(text: str, pieces: list[str], weights: np.ndarray, layer: int | str | 
         return f'<div class="column" id="{side}">{"".join(divs)}</div>'
 
     data = np.round(weights * 65535).astype("<u2").tobytes()
-    return _PAGE.substitute(
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=html.escape(text),
         layers=options("layer", layers, start),
         heads=options("head", heads, head),
@@ -140,87 +143,3 @@ def _page(text: str, pieces: list[str], weights: np.ndarray, layer: int | str | 
         sizes=json.dumps(weights.shape[:3]),
         data=base64.b64encode(data).decode(),
     )
-
-
-_PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none';
- style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width">
-<title>Attention: $title</title>
-<style>
-body { font: 15px/22px system-ui, sans-serif; margin: 2em auto; max-width: 46em; padding: 0 1em; color: #222 }
-p { color: #555 }
-select { font: inherit; margin-right: 1em }
-#picture { display: flex; margin-top: 1em }
-.column { flex: 1 1 0; min-width: 0 }
-#from { text-align: right }
-.piece { height: 22px; padding: 0 .5em; white-space: pre; overflow: hidden; cursor: default; border-radius: 3px }
-.piece span { color: #555; font-size: 12px; margin: 0 .6em }
-#to .piece span { float: right }
-#from .piece span { float: left }
-.piece.chosen { outline: 2px solid #D55E00; outline-offset: -2px }
-svg { flex: 0 0 240px }
-line { stroke: #0072B2; stroke-width: 2 }
-</style>
-</head>
-<body>
-<h1>Attention</h1>
-<p dir="auto">$title</p>
-<select id="layer" aria-label="layer">$layers</select>
-<select id="head" aria-label="head"><option value="0">mean of the heads</option>$heads</select>
-<p>Each piece on the left attends to the pieces on the right. Point at a piece to see its weights alone.</p>
-<div id="picture">$queries<svg id="lines" aria-hidden="true"></svg>$keys</div>
-<script>
-"use strict";
-const sizes = $sizes, layers = sizes[0], heads = sizes[1], length = sizes[2], height = 22, width = 240;
-const bytes = Uint8Array.from(atob("$data"), c => c.charCodeAt(0));
-const all = new Uint16Array(bytes.buffer);
-const get = id => document.getElementById(id);
-const divs = { from: [...get("from").children], to: [...get("to").children] };
-let weights = [];
-
-function read() {
-  const layer = get("layer").value - 1, chosen = +get("head").value;
-  const which = chosen ? [chosen - 1] : [...Array(heads).keys()];
-  weights = new Float64Array(length * length);
-  for (const head of which)
-    for (let i = 0, at = (layer * heads + head) * length * length; i < length * length; i++)
-      weights[i] += all[at + i] / 65535 / which.length;
-  draw(null, -1);
-}
-
-function draw(side, at) {
-  const lines = [];
-  for (let i = 0; i < length; i++)
-    for (let j = 0; j < length; j++) {
-      const w = weights[i * length + j], shown = side === null || at === (side === "from" ? i : j);
-      if (shown && w > 0.02)
-        lines.push('<line x1="0" x2="' + width + '" y1="' + (i + 0.5) * height + '" y2="' + (j + 0.5) * height
-          + '" opacity="' + w.toFixed(3) + '"/>');
-    }
-  get("lines").innerHTML = lines.join("");
-  for (const name of ["from", "to"])
-    divs[name].forEach((div, k) => {
-      const other = side !== null && name !== side;
-      const w = other ? weights[side === "from" ? at * length + k : k * length + at] : 0;
-      div.style.background = other ? "rgba(0, 114, 178, " + 0.75 * w + ")" : "";
-      div.firstChild.textContent = other && w >= 0.005 ? (100 * w).toFixed(0) + "%" : "";
-      div.classList.toggle("chosen", name === side && k === at);
-    });
-}
-
-get("lines").style.height = length * height + "px";
-get("layer").onchange = get("head").onchange = read;
-get("picture").onmouseover = event => {
-  const div = event.target.closest(".piece");
-  if (div) draw(div.dataset.side, +div.dataset.at);
-};
-get("picture").onmouseleave = () => draw(null, -1);
-read();
-</script>
-</body>
-</html>
-""")

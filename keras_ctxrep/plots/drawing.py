@@ -9,6 +9,8 @@ from typing import Any
 
 from keras_ctxrep.atomic import atomic_write
 
+__all__ = ["check_drawable", "drawing"]
+
 # A palette for colour-blind readers: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 MARKERS = "osD^vPX*"
@@ -32,14 +34,14 @@ def drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
 
     fonts = ["DejaVu Sans"]  # which comes with matplotlib
     lacking = {char for char in "".join(texts) if not char.isspace()}
-    known = [(fonts[0], font_manager.findfont(fonts[0]))]
-    known += [(font.name, font.fname) for font in font_manager.fontManager.ttflist if "Last Resort" not in font.name]
-    for name, path in known:
+    files = [(fonts[0], font_manager.findfont(fonts[0]))]
+    files += [(font.name, font.fname) for font in font_manager.fontManager.ttflist if "Last Resort" not in font.name]
+    for name, path in files:
         if not lacking:
             break
         font = font_manager.get_font(path)
-        if covered := {char for char in lacking if font.get_char_index(ord(char))}:
-            lacking -= covered
+        if glyphs := {char for char in lacking if font.get_char_index(ord(char))}:
+            lacking -= glyphs
             fonts.append(name)
     if lacking:
         page = "; install one, or look at it as .html in a browser"

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from keras_ctxrep.plots.drawing import COLOURS, MARKERS, check_drawable, drawing
 
+__all__ = ["draw_engines", "draw_layers"]
 
-def layer_costs(rows: Sequence[dict], out: str | Path) -> None:
+
+def draw_layers(rows: Sequence[dict], out: str | Path) -> None:
     """Draws what each layer of a model costs when it alone is quantized.
 
     Args:

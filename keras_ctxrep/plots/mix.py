@@ -7,6 +7,8 @@ from keras_ctxrep import saving
 from keras_ctxrep.plots.drawing import check_drawable, drawing
 from keras_ctxrep.recipes.embedding import learned_mixes
 
+__all__ = ["mix"]
+
 
 def mix(folders: Sequence[str | Path], out: str | Path) -> list[dict]:
     """Draws the weights of the layers in the scalar mixes of models, a group of bars for each mix.

@@ -1,4 +1,4 @@
-"""Plots of what a model has learned: its scalar mix, its attention, a word's neighbours and a word's senses."""
+"""A word in context: its nearest neighbours, and pictures of its senses."""
 
 import heapq
 import unicodedata
@@ -14,13 +14,7 @@ from keras_ctxrep.plots.drawing import COLOURS, MARKERS, check_drawable, drawing
 from keras_ctxrep.recipes.embedding import learned_mixes, vectors
 from keras_ctxrep.text.tokens import Word, words
 
-# ------------------------------------------------------------------------------------------------------ scalar mixes
-
-
-# --------------------------------------------------------------------------------------------------------- attention
-
-
-# -------------------------------------------------------------------------------------------------- words in context
+__all__ = ["concordance", "neighbours", "senses"]
 
 
 def neighbours(
@@ -64,19 +58,19 @@ def neighbours(
                 break
         else:
             raise ValueError(f"the word {word!r} does not occur in the sentences; give one that has it")
-    own = _word_in(word, sentence)
+    occurrence = _word_in(word, sentence)
     nearest: list[tuple[float, int, int, dict]] = []  # a heap: the worst first, of equals the last in the text
     query = None
     contexts = _word_vectors(folder, chain([sentence], before, sentences), layer, batch_size)
     for line, (text, context_words, array) in enumerate(contexts):
-        unit = array / np.maximum(np.linalg.norm(array, axis=-1, keepdims=True), 1e-12)  # (T, D)
+        unit = _unit(array)  # (T, D)
         if query is None:
-            query = next((vector for vector, word_at in zip(unit, context_words, strict=True) if word_at == own), None)
-            if query is None:
+            if occurrence not in context_words:
                 raise ValueError(f"the model finds no piece in the word {word!r}")
+            query = unit[context_words.index(occurrence)]
             continue
         for score, neighbour in zip((unit @ query).tolist(), context_words, strict=True):
-            if (len(nearest) == k and score < nearest[0][0]) or (neighbour == own and text == sentence):
+            if (len(nearest) == k and score < nearest[0][0]) or (neighbour == occurrence and text == sentence):
                 continue
             span = {"word": neighbour.text, "start": neighbour.start, "end": neighbour.end}
             entry = {"score": score, "sentence": text, **span, "line": line}
@@ -132,7 +126,7 @@ def senses(
     names = sorted(set(labels), key=lambda name: (-labels.count(name), name))
     if len(names) < 2:
         raise ValueError(f"{data}: only the sense {names[0]!r}; at least two are needed")
-    unit = array / np.maximum(np.linalg.norm(array, axis=-1, keepdims=True), 1e-12)
+    unit = _unit(array)
     nearest = [labels[np.argmax(np.where(np.arange(len(unit)) == at, -2, unit @ unit[at]))] for at in range(len(unit))]
     right = np.array([sense == label for sense, label in zip(nearest, labels, strict=True)])
     recall = {name: float(right[[label == name for label in labels]].mean()) for name in names}
@@ -176,15 +170,15 @@ def _draw_senses(out: str | Path, word: str, names: list[str], result: dict[str,
         figure.set_size_inches(7.5, 5.4)
         axes = figure.subplots()
         for number, name in enumerate(names):
-            own = result["coordinates"][[label == name for label in labels]]
+            coordinates = result["coordinates"][[label == name for label in labels]]
             axes.scatter(
-                *own.T,
+                *coordinates.T,
                 s=26,
                 c=COLOURS[number % len(COLOURS)],
                 marker=MARKERS[number % len(MARKERS)],
                 alpha=0.7,
                 linewidths=0,
-                label=f"{name}: {len(own):,}, of which {result['recall'][name]:.1%}",
+                label=f"{name}: {len(coordinates):,}, of which {result['recall'][name]:.1%}",
             )
         axes.set_xlabel(f"first principal component: {variance[0]:.0%} of the variance")
         axes.set_ylabel(f"second: {variance[1]:.0%}")
@@ -197,6 +191,11 @@ def _draw_senses(out: str | Path, word: str, names: list[str], result: dict[str,
         axes.set_yticks([])
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.08), fontsize=9, ncols=2)
+
+
+def _unit(array: np.ndarray) -> np.ndarray:
+    """Vectors of length 1 along the last axis."""
+    return array / np.maximum(np.linalg.norm(array, axis=-1, keepdims=True), 1e-12)
 
 
 def _first_occurrence(word: str, candidates: Sequence[Word]) -> Word | None:
@@ -248,6 +247,3 @@ def _cut(text: str, room: int) -> str:
     while _columns(text) > room:
         text = text[: min(len(text) - 1, room)]
     return text
-
-
-# ----------------------------------------------------------------------------------------------------------- drawing

@@ -1,18 +1,62 @@
 """From files to model folders and back: what each `ctxrep` subcommand does, as one function."""
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from keras_ctxrep.recipes.distilling import distill
-from keras_ctxrep.recipes.embedding import embed
-from keras_ctxrep.recipes.finetuning import IN_MEMORY, finetune
-from keras_ctxrep.recipes.preparing import prepare
-from keras_ctxrep.recipes.pretraining import pretrain
-from keras_ctxrep.recipes.scoring import score, score_sentences
-from keras_ctxrep.recipes.sweeping import sweep
-from keras_ctxrep.training.runs import options_from_run
+if TYPE_CHECKING:
+    from keras_ctxrep.recipes.comparing import compare
+    from keras_ctxrep.recipes.converting import convert
+    from keras_ctxrep.recipes.distilling import distill
+    from keras_ctxrep.recipes.embedding import embed
+    from keras_ctxrep.recipes.exporting import export
+    from keras_ctxrep.recipes.finetuning import finetune
+    from keras_ctxrep.recipes.predicting import predict
+    from keras_ctxrep.recipes.preparing import prepare
+    from keras_ctxrep.recipes.pretraining import pretrain
+    from keras_ctxrep.recipes.quantizing import tflite
+    from keras_ctxrep.recipes.scoring import score, score_sentences
+    from keras_ctxrep.recipes.sweeping import sweep
 
-__all__ = ["again", "distill", "embed", "finetune", "prepare", "pretrain", "score", "score_sentences", "sweep"]
+__all__ = [
+    "again",
+    "compare",
+    "convert",
+    "distill",
+    "embed",
+    "export",
+    "finetune",
+    "predict",
+    "prepare",
+    "pretrain",
+    "score",
+    "score_sentences",
+    "sweep",
+    "tflite",
+]
+
+_MODULES = {  # imported when a function is first used: predictions with a .tflite file need no TensorFlow
+    "compare": "comparing",
+    "convert": "converting",
+    "distill": "distilling",
+    "embed": "embedding",
+    "export": "exporting",
+    "finetune": "finetuning",
+    "predict": "predicting",
+    "prepare": "preparing",
+    "pretrain": "pretraining",
+    "score": "scoring",
+    "score_sentences": "scoring",
+    "sweep": "sweeping",
+    "tflite": "quantizing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | None = None) -> list[dict]:
@@ -31,12 +75,13 @@ def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | Non
     Warns:
         UserWarning: a file of the run is missing or has changed since.
     """
+    from keras_ctxrep.recipes.finetuning import IN_MEMORY
+    from keras_ctxrep.training.runs import options_from_run
+
     command, arguments, options = options_from_run(run)
-    recipes: dict[str, Callable[..., list[dict]]] = {"pretrain": pretrain, "finetune": finetune, "distill": distill}
-    if command not in recipes:
-        raise ValueError(f"{run}: its command is {command!r}; one of {', '.join(recipes)}")
+    if command not in ("pretrain", "finetune", "distill"):
+        raise ValueError(f"{run}: its command is {command!r}; one of pretrain, finetune, distill")
     for name, value in arguments.items():
         if isinstance(value, str) and IN_MEMORY in value:
             raise ValueError(f"{run}: its {name} were {value}; call `{command}` with them")
-    recipe = recipes[command]
-    return recipe(**arguments, out=out, report=report, **options)
+    return __getattr__(command)(**arguments, out=out, report=report, **options)

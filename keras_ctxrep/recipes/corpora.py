@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import __version__
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.options import Text
 from keras_ctxrep.text.corpus import documents, hold_out, lines, sample, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, vocab_text, words
-from keras_ctxrep.zoo.download import cache_folder
+from keras_ctxrep.version import __version__
+from keras_ctxrep.zoo.folders import cache_folder
 
 NO_PAIRS = "the held-out text has no pair of segments: one sentence a line, an empty line between documents"
 
@@ -38,54 +38,54 @@ def held_out(corpus: Sequence[str | Path], valid: str | Path | None, seed: int):
 
 
 def learned(
-    learn: Callable[[list[str]], list[str]], corpus: Sequence[str | Path], read: Read, settings: Text
+    learn: Callable[[list[str]], list[str]], corpus: Sequence[str | Path], read: Read, options: Text
 ) -> list[str]:
-    """A vocabulary learned from `settings.vocab_sample` sentences, once for each corpus: it is kept in the cache."""
+    """A vocabulary learned from `options.vocab_sample` sentences, once for each corpus: it is kept in the cache."""
     names = ("seed", "vocab_size", "vocab_sample", "min_count", "cased")
-    options = {name: getattr(settings, name) for name in names} | {"held_out": settings.valid is None}
-    key = json.dumps([learn.__qualname__, options, [sha256(path) for path in corpus], __version__])
+    relevant = {name: getattr(options, name) for name in names} | {"held_out": options.valid is None}
+    key = json.dumps([learn.__qualname__, relevant, [sha256(path) for path in corpus], __version__])
     path = cache_folder() / "vocabularies" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.txt"
     if path.exists():
         return read_vocab(path)
-    vocab = learn(sample(watched(read(corpus)), settings.vocab_sample, settings.seed))
+    vocab = learn(sample(watched(read(corpus)), options.vocab_sample, options.seed))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         temporary.write_text(vocab_text(vocab), encoding="utf-8")
     return vocab
 
 
-def wordpiece_of(initial: Any, settings: Text, corpus: Sequence[str | Path], read: Read) -> WordPiece:
+def wordpiece_of(initial: Any, options: Text, corpus: Sequence[str | Path], read: Read) -> WordPiece:
     """The tokenizer of the initial model, of the given vocabulary, or one learned from the text."""
     if initial is not None:
-        if settings.vocab is not None or settings.cased:
+        if options.vocab is not None or options.cased:
             raise ValueError("the model to start from keeps its vocabulary and casing: leave out vocab and cased")
         if not isinstance(initial.features, WordPieceFeatures):
             raise ValueError(f"a model of the family {initial.family!r} has no word pieces")
         return initial.features.wordpiece
-    lowercase = not settings.cased
-    if settings.vocab is not None:
-        return WordPiece(read_vocab(settings.vocab), lowercase)
+    lowercase = not options.cased
+    if options.vocab is not None:
+        return WordPiece(read_vocab(options.vocab), lowercase)
 
     def learn(sentences: list[str]) -> list[str]:
-        return WordPiece.train(sentences, settings.vocab_size, lowercase).vocab
+        return WordPiece.train(sentences, options.vocab_size, lowercase).vocab
 
-    return WordPiece(learned(learn, corpus, read, settings), lowercase)
+    return WordPiece(learned(learn, corpus, read, options), lowercase)
 
 
-def word_vocabulary(settings: Text, initial: Any, corpus: Sequence[str | Path], read: Read) -> Vocabulary:
+def word_vocabulary(options: Text, initial: Any, corpus: Sequence[str | Path], read: Read) -> Vocabulary:
     """The words a biLM predicts: of the given file, of the initial model, or counted on the text."""
 
     def count(sentences: list[str]) -> list[str]:
-        return Vocabulary.count(split(sentences), settings.min_count, settings.vocab_size).vocab
+        return Vocabulary.count(split(sentences), options.min_count, options.vocab_size).vocab
 
-    given = given_words(settings, initial)
-    return Vocabulary(learned(count, corpus, read, settings) if given is None else given)
+    given = given_words(options, initial)
+    return Vocabulary(learned(count, corpus, read, options) if given is None else given)
 
 
-def given_words(settings: Text, initial: Any) -> list[str] | None:
+def given_words(options: Text, initial: Any) -> list[str] | None:
     """The vocabulary of the given file or of the initial model, if there is one."""
-    if settings.vocab is not None:
-        return read_vocab(settings.vocab)
+    if options.vocab is not None:
+        return read_vocab(options.vocab)
     return list(initial.vocab) or None if initial is not None else None
 
 

@@ -13,14 +13,16 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import options, saving, tasks
+from keras_ctxrep import losses, saving, tasks
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.losses import Distillation as Loss
 from keras_ctxrep.models.families import FAMILIES
-from keras_ctxrep.recipes.finetuning import Job, Survey, check_out, train_job
-from keras_ctxrep.recipes.pretraining import Report
-from keras_ctxrep.recipes.targets import ENCODED, Data, encoded_examples, fitting
+from keras_ctxrep.options import Distillation, Options, keywords
+from keras_ctxrep.recipes.assembly import Survey
+from keras_ctxrep.recipes.finetuning import Run
+from keras_ctxrep.recipes.reading import Data
+from keras_ctxrep.recipes.targets import ENCODED, encoded_examples
+from keras_ctxrep.tasks.task import Distillable
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
@@ -28,15 +30,18 @@ from keras_ctxrep.training import pipeline
 Taught = tuple[Any, list[dict[str, np.ndarray]]]  # an example, and the teacher's logits for each of its rows
 
 
+@keywords(Distillation)
 def distill(
     teacher: str | Path,
     data: Data,
-    dev: Data,
+    dev: Data | float,
     out: str | Path,
     encoder: str | Path | None = None,
-    report: Report | None = None,
+    report: Callable[[dict], None] | None = None,
     announce: Callable[[str], object] | None = None,
-    **given: Any,
+    *,
+    options: Distillation,
+    task_options: Options | Mapping[str, Any] | None = None,
 ) -> list[dict]:
     """Fine-tunes a student on the labels of some data and on the outputs of a fine-tuned teacher, see `losses`.
 
@@ -48,7 +53,8 @@ def distill(
         teacher: a fine-tuned model folder.
         data, dev, out, report, announce: as of `finetune`.
         encoder: the student's encoder, a model folder; None: a fresh one of the `size`.
-        given: fields of `options.Distillation`, and of the task's own `Options`.
+        options: or its fields as keywords.
+        task_options: as of `finetune`; those that are not given are the teacher's.
 
     Returns: the evaluations on `dev`.
 
@@ -57,33 +63,43 @@ def distill(
         ValueError: as of `finetune`, or the teacher was not fine-tuned, has a CRF, or does not know a label, or not
             exactly one of `encoder` and `size` is given.
     """
-    return train_job(Distilling(teacher, given, data, dev, encoder, out), report, announce)
+    return Distilling(teacher, data, dev, out, encoder, options, task_options).train(report, announce)
 
 
-class Distilling(Job):
+class Distilling(Run):
     """A distillation run; the arguments are those of `distill`."""
 
     command = "distill"
-    Options = options.Distillation
-    options: options.Distillation
+    options: Distillation
 
-    def __init__(self, teacher: str | Path, given: Mapping[str, Any], data: Data, dev: Data, encoder, out):
-        check_out(out, {"teacher": teacher})
-        self.model, self.teacher = saving.load(teacher)
+    def __init__(
+        self,
+        teacher: str | Path,
+        data: Data,
+        dev: Data | float,
+        out: str | Path,
+        encoder: str | Path | None,
+        options: Distillation,
+        task_options: Options | Mapping[str, Any] | None = None,
+    ):
         self.folder = teacher
-        if self.teacher.task not in tasks.TASKS:
+        self.model, self.teacher = saving.load(teacher)
+        if not isinstance(tasks.SERVED.get(self.teacher.task), Distillable):
             raise ValueError(
                 f"{teacher}: its task is {self.teacher.task!r}; a teacher is fine-tuned with `ctxrep train`"
             )
-        size = given.get("size")
-        start = size if encoder is None else encoder
-        if start is None or None not in (encoder, size):
-            raise ValueError(f"encoder={encoder!r}, size={size!r}: give one of the two, what the student begins with")
-        known = {entry.name for entry in fields(tasks.get(self.teacher.task).Options)}
-        settings = {name: value for name, value in self.teacher.settings.items() if name in known}
-        super().__init__(self.teacher.task, settings | dict(given), data, dev, start, out)
+        start = options.size if encoder is None else encoder
+        if start is None or None not in (encoder, options.size):
+            raise ValueError(
+                f"encoder={encoder!r}, size={options.size!r}: give one of the two, what the student begins with"
+            )
+        if not isinstance(task_options, Options):
+            names = {entry.name for entry in fields(tasks.get(self.teacher.task).Options)}
+            settings = {name: value for name, value in self.teacher.settings.items() if name in names}
+            task_options = settings | dict(task_options or {})
+        super().__init__(data, dev, start, out, self.teacher.task, options, task_options)
         self.task = tasks.of_model(self.teacher)
-        crfs = {str(teacher): self.teacher.head.get("crf"), "crf=True": getattr(self.own, "crf", False)}
+        crfs = {str(teacher): self.teacher.head.get("crf"), "crf=True": getattr(self.task_options, "crf", False)}
         for name, crf in crfs.items():
             if crf:
                 raise ValueError(
@@ -91,12 +107,14 @@ class Distilling(Job):
                 )
         self.taught: list[Taught] = []
 
+    def folders(self) -> dict[str, str | Path | None]:
+        return {"teacher": self.folder} | super().folders()
+
     @property
-    def columns(self) -> dict[str, str]:
+    def columns(self) -> Mapping[str, str]:
         return super().columns or self.teacher.columns
 
     def check(self) -> None:
-        """Raises a ValueError for options that do not fit the encoder."""
         if self.options.size is None:
             super().check()
             return
@@ -106,37 +124,31 @@ class Distilling(Job):
 
     def survey(self) -> Survey:
         """Reads every example, and has the teacher answer it."""
-        survey = super().survey()
-        labels = self.teacher.labels
+        survey, labels = super().survey(), self.teacher.labels
         if unknown := sorted(set(survey.used) - set(labels)) if labels else []:
             raise ValueError(
                 f"{self.name}: the teacher, {self.folder}, has no label {unknown[0]!r}: {', '.join(labels)}"
             )
-        survey.labels = labels
         predictor = Predictor(self.teacher, keras_engine.runner(self.model), self.options.batch_size)
-        columns, skipped = self.options.columns, survey.skipped
-        listed: list[str] | None = None if skipped is None else []  # those rows are in `skipped` already
-        self.taught = [*_taught(predictor, fitting(self.teacher, self.data, columns, listed))]
+        self.taught = [*_taught(predictor, super().examples(self.teacher))]
         if (path := self.options.unlabelled) is not None:
-            unlabelled = (example for _, example in self.task.read_unlabelled(path, columns, skipped))
-            self.taught += _taught(predictor, unlabelled, answers=True)
+            rows = self.task.reading.read_unlabelled(path, self.options.columns, self.skipped)
+            self.taught += _taught(predictor, (example for _, example in rows), answers=True)
             if self.teacher.pairs != (self.task.query(self.taught[-1][0]).pair is not None):
                 raise ValueError(f"{path}: this teacher reads {'pairs of texts' if self.teacher.pairs else 'one text'}")
-        survey.count = len(self.taught)
-        return survey
+        return replace(survey, labels=labels, count=len(self.taught))
 
     def pretrained(self, survey: Survey) -> tuple[keras.Model, Bundle]:
-        """The encoder to start from, and its bundle."""
         if self.options.size is None:
             return super().pretrained(survey)
         return student(self.model, self.teacher, self.options.size)
 
-    def _length(self, bundle: Bundle) -> int:
+    def length(self, bundle: Bundle) -> int:
         return self.options.max_length or min(self.teacher.max_length, bundle.config.get("max_positions", sys.maxsize))
 
     def loss(self, survey: Survey) -> Any:
         labels = super().loss(survey) or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        return Loss(labels, self.task.activation, self.options.temperature, self.options.teacher_weight)
+        return losses.Distillation(labels, self.task.activation, self.options.temperature, self.options.teacher_weight)
 
     def batches(self, bundle: Bundle, rows: int) -> tuple[Callable, Callable]:
         seed = self.options.seed
@@ -219,6 +231,7 @@ def _taught(predictor: Predictor, examples: Iterator, answers: bool = False) -> 
         answers: their labels become the teacher's answers.
     """
     task, bundle = predictor.task, predictor.bundle
+    assert isinstance(task, Distillable)
     with tqdm(desc="teacher", unit=" examples", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
         while part := list(itertools.islice(examples, ENCODED)):
             for example, (rows, outputs) in zip(part, predictor.outputs(part), strict=True):
@@ -247,6 +260,7 @@ def _encoded(bundle: Bundle, taught: Sequence[Taught]) -> Iterator[tuple[Row, An
 def _collate(bundle: Bundle, part: list, rng: np.random.Generator) -> tuple:
     """Inputs, and the targets of `losses.Distillation`."""
     task = tasks.get(bundle.task)
+    assert isinstance(task, Distillable)
     inputs = bundle.features.collate([row for row, *_ in part])
     targets, *weights = task.batch(bundle, [target for _, target, _ in part], inputs)
     length = inputs["mask"].shape[1]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -18,18 +17,20 @@ from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.model import copy_weights
-from keras_ctxrep.options import Embedding
+from keras_ctxrep.options import Embedding, keywords
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures, Reads, Row, WordPieceFeatures, check_sentences
 from keras_ctxrep.text.tokens import Characters, read_vocab
 
 
+@keywords(Embedding)
 def embed(
     folder: str | Path,
     sentences: Iterable[str],
     out: str | Path,
     progress: Callable[[int], object] = lambda count: None,
-    **given: Any,
+    *,
+    options: Embedding,
 ) -> int:
     """Writes the vectors of each sentence to a .npz or .hdf5 file, under "0", "1", ..., in the order of the input.
 
@@ -38,7 +39,7 @@ def embed(
         sentences: one string each; read lazily.
         out: FILE.npz or FILE.hdf5, the layout of the published ELMo dumps.
         progress: called with the number of sentences written.
-        given: fields of `options.Embedding`. `layers` is "all": (N, T, D); "mix": their scalar mix (trained, in a model
+        options: or its fields as keywords. `layers` is "all": (N, T, D); "mix": their scalar mix (trained, in a model
             that has one; else the mean, with a warning), (T, D); "top": (T, D); "mean": the mean of the mix over the
             tokens, (D,); "pooled": the encoder's pooled output, or without a pooler the mean of the top layer over the
             pieces, (D,). With `words` BERT gives one vector per word, that of its first piece or with `pieces="mean"`
@@ -56,27 +57,26 @@ def embed(
     Warns:
         UserWarning: "mix" is asked of a model that has not learned one.
     """
-    chosen = Embedding.of(given, "embed")
     check_sentences(sentences)
     out = Path(out)
     if out.suffix not in (".npz", ".hdf5", ".h5"):
         raise ValueError(f"{out}: the name must end in .npz or .hdf5")
     model, bundle = saving.load(folder)
     weights, gamma = learned_mixes(model).get("scalar_mix", (None, 1.0))
-    if chosen.layers == "mix" and weights is None:
+    if options.layers == "mix" and weights is None:
         warnings.warn(f"{folder}: it has no trained scalar mix; the mean of its layers is used", stacklevel=2)
-    numbers = _layer_numbers(chosen.layer_numbers, model, bundle)
-    split = str.split if chosen.words else None
+    numbers = _layer_numbers(options.layer_numbers, model, bundle)
+    split = str.split if options.words else None
     count = 0
     with atomic_write(out) as path, _array_writer(path) as write:
-        for sentence, words, layers, pooled in _vectors(model, bundle, sentences, split, chosen):
+        for sentence, words, layers, pooled in _vectors(model, bundle, sentences, split, options):
             if split and len(words) < len(split(sentence)):
                 raise ValueError(f"sentence {count + 1}: a word without pieces: {sentence[:60]!r}")
-            if chosen.layers == "pooled":
+            if options.layers == "pooled":
                 array = pooled
             else:
-                array = _selected(layers if numbers is None else layers[numbers], chosen.layers, weights, gamma)
-            write(str(count), array.astype(chosen.dtype))
+                array = _selected(layers if numbers is None else layers[numbers], options.layers, weights, gamma)
+            write(str(count), array.astype(options.dtype))
             count += 1
             progress(count)
     return count
@@ -132,8 +132,8 @@ def vectors(
     Raises:
         ValueError: a sentence longer than a BERT reads, or an option that the model does not have.
     """
-    chosen = Embedding(carry_state=carry_state, batch_size=batch_size, cache=cache)
-    return (entry[:3] for entry in _vectors(model, bundle, sentences, split, chosen))
+    options = Embedding(carry_state=carry_state, batch_size=batch_size, cache=cache)
+    return (entry[:3] for entry in _vectors(model, bundle, sentences, split, options))
 
 
 def _vectors(
@@ -141,12 +141,12 @@ def _vectors(
     bundle: Bundle,
     sentences: Iterable[str],
     split: Callable[[str], Sequence[str]] | None,
-    chosen: Embedding,
+    options: Embedding,
 ) -> Iterator[tuple[str, list[int], np.ndarray, np.ndarray]]:
     """As `vectors`, with a vector of each sentence, (D,): the pooled output, or the mean of the top over the pieces."""
-    features, run = _layers(model, bundle, chosen.carry_state, chosen.cache)
+    features, run = _layers(model, bundle, options.carry_state, options.cache)
     sentences, done = iter(sentences), 0
-    while batch := list(islice(sentences, chosen.batch_size)):
+    while batch := list(islice(sentences, options.batch_size)):
         rows = features.encode([split(sentence) for sentence in batch] if split else batch)
         for number, (sentence, row) in enumerate(zip(batch, rows, strict=True), done + 1):
             if row.truncated:
@@ -160,7 +160,7 @@ def _vectors(
             positions = {number: at for number, at in enumerate(features.positions(row)) if at is not None}
             pieces = isinstance(features, WordPieceFeatures)
             first, end = (1, len(row) - 1) if pieces else (0, len(row))  # without [CLS] and [SEP]
-            if split and pieces and chosen.pieces == "mean":
+            if split and pieces and options.pieces == "mean":
                 edges = [*positions.values(), end]
                 means = [layers[:, index, a:b].mean(1) for a, b in pairwise(edges)]
                 vectors = np.stack(means, 1) if means else layers[:, index, :0]
@@ -225,7 +225,7 @@ def _encoder(model: keras.Model, bundle: Bundle) -> keras.Model:
 
 
 class _array_writer:
-    """Writes arrays one by one into a .npz or an hdf5 file, chosen by the suffix."""
+    """Writes arrays one by one into a .npz or an hdf5 file, options by the suffix."""
 
     def __init__(self, path: Path):
         if path.suffix == ".npz":

@@ -5,16 +5,14 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import __version__
 from keras_ctxrep.atomic import atomic_write, sha256
-from keras_ctxrep.options import Preparation
+from keras_ctxrep.options import Preparation, keywords
 from keras_ctxrep.recipes.corpora import (
     NO_PAIRS,
     casing,
@@ -33,12 +31,14 @@ from keras_ctxrep.text.tokens import read_vocab, vocab_text
 from keras_ctxrep.training import shards
 from keras_ctxrep.training.runs import RunRecord
 from keras_ctxrep.training.shards import Maker, MaskedPairs, SplitSentences
+from keras_ctxrep.version import __version__
 
 VALID = "valid.tfrecord"
 PAIRS, DOCUMENTS = 10_000, 1_000  # in the buffer that BERT's and a biLM's records are drawn from
 
 
-def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert", **options) -> dict:
+@keywords(Preparation)
+def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert", *, options: Preparation) -> dict:
     """Splits a text once, and for BERT masks it, and writes shards to a folder that `pretrain` reads.
 
     For BERT as the reference implementation does it, https://github.com/google-research/bert,
@@ -53,7 +53,7 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert",
         corpus: as of `pretrain`.
         out: the folder: train-*.tfrecord, valid.tfrecord, vocab.txt and prepared.json, which is written last.
         family: "bert" or "elmo".
-        options: fields of `keras_ctxrep.options.Preparation`.
+        options: or its fields as keywords.
 
     Returns: the contents of prepared.json: the settings, counts and hashes.
 
@@ -61,27 +61,27 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert",
         TypeError: no such option.
         ValueError: no text, a vocabulary that does not fit, an argument out of range, or `out` is a model folder.
     """
-    out, settings = Path(out), Preparation.of(options, "prepare")
-    _check(family, corpus, out, settings)
-    initial = None if settings.init is None else bundles.load(settings.init)
+    out = Path(out)
+    _check(family, corpus, out, options)
+    initial = None if options.init is None else bundles.load(options.init)
     run = RunRecord.of(
-        "prepare", settings, family=family, corpus=[Path(path) for path in corpus], made=[__version__, UNIT]
+        "prepare", options, family=family, corpus=[Path(path) for path in corpus], made=[__version__, UNIT]
     )
     finished = _finished(out, run.identity)
     if finished is not None:
         return finished
-    held, read = held_out(corpus, settings.valid, settings.seed)
-    plan = (_bert if family == "bert" else _elmo)(settings, initial, corpus, read, held)
+    held, read = held_out(corpus, options.valid, options.seed)
+    plan = (_bert if family == "bert" else _elmo)(options, initial, corpus, read, held)
     maker = Maker(out, run.identity, plan.copies, plan.examples)
     _begin(maker)
     shards.write(out / VALID, plan.held)
     with atomic_write(out / VOCAB) as path:
         path.write_bytes(vocab_text(plan.vocab).encode())
-    count = _make(maker, read(corpus), settings)
-    return _finish(maker, count, {"family": family, "identity": run.identity, **plan.settings, "seed": settings.seed})
+    count = _make(maker, read(corpus), options)
+    return _finish(maker, count, {"family": family, "identity": run.identity, **plan.settings, "seed": options.seed})
 
 
-def _check(family: str, corpus: Sequence[str | Path], out: Path, settings: Preparation) -> None:
+def _check(family: str, corpus: Sequence[str | Path], out: Path, options: Preparation) -> None:
     if family not in ("bert", "elmo"):
         raise ValueError(f"family={family!r}: elmo or bert")
     if isinstance(corpus, str | Path):
@@ -89,11 +89,10 @@ def _check(family: str, corpus: Sequence[str | Path], out: Path, settings: Prepa
     if (out / NAME).exists():
         raise ValueError(f"{out}: a model folder; choose another one to write to")
     names = {"bert": ("min_count",), "elmo": ("whole_words", "cased", "copies", "max_length")}[family]
-    defaults = {entry.name: entry.default for entry in fields(settings)}
     for name in names:
-        if getattr(settings, name) != defaults[name]:
+        if getattr(options, name) != getattr(Preparation, name):
             other = {"bert": "elmo", "elmo": "bert"}[family]
-            raise ValueError(f"{name}={getattr(settings, name)}: an option of `prepare {other}`")
+            raise ValueError(f"{name}={getattr(options, name)}: an option of `prepare {other}`")
 
 
 class _Plan(NamedTuple):
@@ -106,24 +105,24 @@ class _Plan(NamedTuple):
     settings: dict[str, Any]
 
 
-def _bert(settings: Preparation, initial: Any, corpus, read, held) -> _Plan:
-    wordpiece = wordpiece_of(initial, settings, corpus, read)
-    features = WordPieceFeatures(wordpiece, settings.max_length)
-    masking = Masking(wordpiece, whole_words=settings.whole_words)
-    valid = [shards.masked_record(example) for example in masked_once(held, features, masking, settings.seed)]
+def _bert(options: Preparation, initial: Any, corpus, read, held) -> _Plan:
+    wordpiece = wordpiece_of(initial, options, corpus, read)
+    features = WordPieceFeatures(wordpiece, options.max_length)
+    masking = Masking(wordpiece, whole_words=options.whole_words)
+    valid = [shards.masked_record(example) for example in masked_once(held, features, masking, options.seed)]
     if not valid:
         raise ValueError(NO_PAIRS)
-    kept = {"max_length": settings.max_length, "whole_words": settings.whole_words, **casing(wordpiece)}
+    kept = {"max_length": options.max_length, "whole_words": options.whole_words, **casing(wordpiece)}
     vocab = tuple(wordpiece.vocab)
-    examples = MaskedPairs(vocab, casing(wordpiece), settings.max_length, settings.whole_words, settings.seed)
-    return _Plan(examples, settings.copies, valid, vocab, kept | {"copies": settings.copies})
+    examples = MaskedPairs(vocab, casing(wordpiece), options.max_length, options.whole_words, options.seed)
+    return _Plan(examples, options.copies, valid, vocab, kept | {"copies": options.copies})
 
 
-def _elmo(settings: Preparation, initial: Any, corpus, read, held) -> _Plan:
-    vocab = word_vocabulary(settings, initial, corpus, read).vocab
+def _elmo(options: Preparation, initial: Any, corpus, read, held) -> _Plan:
+    vocab = word_vocabulary(options, initial, corpus, read).vocab
     examples = SplitSentences()
     valid = [record for _, records in examples(0, held, [0]) for record, _ in records]
-    return _Plan(examples, 1, valid, vocab, {"learned_vocab": given_words(settings, initial) is None})
+    return _Plan(examples, 1, valid, vocab, {"learned_vocab": given_words(options, initial) is None})
 
 
 def _finished(out: Path, identity: str) -> dict | None:
@@ -151,7 +150,7 @@ def _begin(maker: Maker) -> None:
                 path.with_suffix(".json").unlink(missing_ok=True)
 
 
-def _make(maker: Maker, text: Iterable[list[str]], settings: Preparation) -> int:
+def _make(maker: Maker, text: Iterable[list[str]], options: Preparation) -> int:
     """Makes the shards; the number of units."""
     count = 0
 
@@ -163,10 +162,10 @@ def _make(maker: Maker, text: Iterable[list[str]], settings: Preparation) -> int
                     yield count - 1, unit
                 bar.update()
 
-    if settings.runner is None:
-        shards.make(maker, unfinished(), settings.processes)
+    if options.runner is None:
+        shards.make(maker, unfinished(), options.processes)
     else:
-        shards.make_with_beam(maker, unfinished(), settings.runner, settings.runner_options)
+        shards.make_with_beam(maker, unfinished(), options.runner, options.runner_options)
     return count
 
 
@@ -221,7 +220,7 @@ class Prepared(NamedTuple):
 
     def pairs(self, seed: int, epoch: int) -> Iterator[Masked]:
         """BERT's examples in the random order of an epoch."""
-        if self.files[0].suffix == ".npz":  # of version 0.2
+        if self.files[0].suffix == ".npz":  # of version 0.1
             rng, files = np.random.default_rng((seed, epoch)), self.files
             orders = (read_masked(files[index], rng.permutation) for index in rng.permutation(len(files)))
             return itertools.chain.from_iterable(orders)

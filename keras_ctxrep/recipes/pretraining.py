@@ -1,6 +1,5 @@
 """Pretraining, from text files to a model folder: ELMo's biLM, BERT's masked words and next sentences."""
 
-import hashlib
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,11 +11,12 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_ctxrep import optimizers, saving
+from keras_ctxrep import saving
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
-from keras_ctxrep.options import Pretraining, Schedule
+from keras_ctxrep.optimizers import LAMB, Adagrad, AdamW, OptimizerSpec
+from keras_ctxrep.options import Pretraining, keywords
 from keras_ctxrep.recipes.corpora import (
     NO_PAIRS,
     casing,
@@ -38,13 +38,18 @@ from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord
 from keras_ctxrep.training.strategy import choose, is_chief, scope
 
-Report = Callable[[dict], None]
 BUFFER = 1_000_000  # sentences that are shuffled in memory: 100 MB of English text
 ENCODED = 20_000  # of which so many are turned into pieces at once
 
 
+@keywords(Pretraining)
 def pretrain(
-    family: str, corpus: Sequence[str | Path], out: str | Path, report: Report | None = None, **options
+    family: str,
+    corpus: Sequence[str | Path],
+    out: str | Path,
+    report: Callable[[dict], None] | None = None,
+    *,
+    options: Pretraining,
 ) -> list[dict]:
     """Pretrains a biLM or a BERT encoder from text files and writes a model folder.
 
@@ -62,9 +67,9 @@ def pretrain(
             `prepare` wrote.
         out: the model folder; an interrupted run resumes from the checkpoint in it.
         report: called with each evaluation.
-        options: fields of `keras_ctxrep.options.Pretraining`; `steps` or `minutes` is needed. `init` gives size, heads
-            and, for BERT, the vocabulary, of ELMo the softmax if it has one over the same vocabulary. `learning_rate`
-            is 0.001, or 0.2 for Adagrad, whose rate stays at its peak, unless it is given.
+        options: or its fields as keywords; `steps` or `minutes` is needed. `init` gives size, heads and, for BERT, the
+            vocabulary, of ELMo the softmax if it has one over the same vocabulary. Adagrad's `learning_rate` stays at
+            its peak.
 
     Returns: the evaluations, as of `train.fit`; they are also in OUT/run.json, with all that is needed to
         repeat the run. Each has loss and accuracy of both of BERT's tasks, or the perplexity of both directions.
@@ -76,22 +81,21 @@ def pretrain(
     Warns:
         UserWarning: `init` lacks a head, which starts at random.
     """
-    settings = Pretraining.of(options, "pretrain")
-    _check(family, corpus, out, settings)
-    strategy = choose(settings.strategy)  # before the first model
-    check_batch_size(settings.batch_size, strategy)
-    source, initial, config = _start(family, settings)
-    plan = _PLANS[family](corpus, settings, initial, config)
-    run = RunRecord.of("pretrain", settings, family=family, corpus=[Path(path) for path in corpus])
+    _check(family, corpus, out, options)
+    strategy = choose(options.strategy)  # before the first model
+    check_devices(options.batch_size, options.precision, strategy)
+    source, initial, config = _start(family, options)
+    plan = _PLANS[family](corpus, options, initial, config)
+    run = RunRecord.of("pretrain", options, family=family, corpus=[Path(path) for path in corpus])
     Path(out).mkdir(parents=True, exist_ok=True)
-    keras.utils.set_random_seed(settings.seed)
-    with scope(settings.precision, strategy):
+    keras.utils.set_random_seed(options.seed)
+    with scope(options.precision, strategy):
         model = plan.model()
         if source is not None:
-            _copy_common_layers(source, initial, model, plan.bundle, settings.init)
+            _copy_common_layers(source, initial, model, plan.bundle, options.init)
     eval_model = None if plan.eval_model is None else plan.eval_model()
     files = [path for path in corpus if Path(path).is_file()]  # not what `prepare` wrote
-    history = _fit(model, plan, eval_model, settings, files, folder=out, identity=run.identity, report=report)
+    history = _fit(model, plan, eval_model, options, files, folder=out, identity=run.identity, report=report)
     if eval_model is not None:  # the saved model reads whole sentences
         plain = saving.build(plan.bundle)
         copy_weights(model, plain)
@@ -102,31 +106,29 @@ def pretrain(
     return history
 
 
-def _check(family: str, corpus: Sequence[str | Path], out: str | Path, settings: Pretraining) -> None:
+def _check(family: str, corpus: Sequence[str | Path], out: str | Path, options: Pretraining) -> None:
     """Raises an error for arguments that contradict each other."""
     if family not in _PLANS:
         raise ValueError(f"family={family!r}: elmo or bert")
     if isinstance(corpus, str | Path):
         raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
-    if settings.init is not None and Path(settings.init).resolve() == Path(out).resolve():
+    if options.init is not None and Path(options.init).resolve() == Path(out).resolve():
         raise ValueError(f"{out}: the folder of the model to start from; choose another one to write to")
-    if settings.optimizer == "adagrad" and settings.decay != "linear":
-        raise ValueError(f"decay={settings.decay!r}: Adagrad's learning rate stays as it is; leave decay out")
+    if options.optimizer == "adagrad" and options.decay != "linear":
+        raise ValueError(f"decay={options.decay!r}: Adagrad's learning rate stays as it is; leave decay out")
     names, message = _FOREIGN[family]
-    defaults = {entry.name: entry.default for entry in fields(settings)}
-    if any(getattr(settings, name) not in (defaults[name], "lamb") for name in names):  # LAMB is for both families
+    if any(getattr(options, name) not in (getattr(Pretraining, name), "lamb") for name in names):  # LAMB is for both
         raise ValueError(message)
 
 
 def _fit(
-    model: keras.Model, plan: "_Plan", eval_model, settings: Pretraining, files: Sequence[str | Path], **more
+    model: keras.Model, plan: "_Plan", eval_model, options: Pretraining, files: Sequence[str | Path], **more
 ) -> list[dict]:
-    optimizer = optimizers.LAMB if settings.optimizer == "lamb" else None
-    if settings.optimizer == "adagrad":
-        rate, scale = settings.learning_rate or 0.2, float(settings.unroll or 1)
-        optimizer = partial(optimizers.Adagrad, rate, gradient_scale=scale)
-    shared = {entry.name: getattr(settings, entry.name) for entry in fields(Schedule)}
-    shared["learning_rate"] = settings.learning_rate or 1e-3
+    optimizer = OptimizerSpec(LAMB if options.optimizer == "lamb" else AdamW)
+    rate = options.learning_rate or options.RATES[options.optimizer]
+    if options.optimizer == "adagrad":
+        arguments = {"learning_rate": rate, "gradient_scale": float(options.unroll or 1)}
+        optimizer = OptimizerSpec(Adagrad, arguments, scheduled=False)
     strategy = model.distribute_strategy
 
     def data(start: int) -> Any:
@@ -135,7 +137,8 @@ def _fit(
     def sources(number: int) -> list[str]:
         return lines_of_rows(files, plan.rows(number), plan.ids)
 
-    return fit.fit(model, data, plan.validation, eval_model, optimizer=optimizer, sources=sources, **shared, **more)
+    arguments = vars(options.fit(learning_rate=rate)) | more
+    return fit.fit(model, data, plan.validation, eval_model, optimizer=optimizer, sources=sources, **arguments)
 
 
 # ---------------------------------------------------------------------------------------------------------- details
@@ -162,24 +165,24 @@ class _Plan(NamedTuple):
     eval_model: Callable[[], keras.Model] | None = None
 
 
-def _start(family: str, settings: Pretraining):
+def _start(family: str, options: Pretraining):
     """The model to start from and its bundle, if any, and the config."""
     own = FAMILIES[family]
     sizes: Any = own.sizes
     names = [entry.name for entry in fields(own.config) if entry.name.endswith("dropout")]
-    rates: dict[str, Any] = dict.fromkeys(names, settings.dropout)
-    if settings.init is None:
-        size = next(iter(sizes)) if settings.size is None else settings.size
+    rates: dict[str, Any] = dict.fromkeys(names, options.dropout)
+    if options.init is None:
+        size = next(iter(sizes)) if options.size is None else options.size
         if size not in sizes:
             raise ValueError(f"size {size!r}: choose one of {', '.join(sizes)}")
         return None, None, replace(sizes[size], **rates)
-    if settings.size is not None:
+    if options.size is not None:
         raise ValueError(
-            f"size={settings.size!r} and init={settings.init}: the size is that of the model to start from; give one"
+            f"size={options.size!r} and init={options.init}: the size is that of the model to start from; give one"
         )
-    source, initial = saving.load(settings.init)
+    source, initial = saving.load(options.init)
     if FAMILIES[initial.family] is not own:
-        raise ValueError(f"{settings.init}: a model of the family {initial.family!r}; {family!r} starts from its own")
+        raise ValueError(f"{options.init}: a model of the family {initial.family!r}; {family!r} starts from its own")
     return source, initial, replace(own.config(**initial.config), **rates)
 
 
@@ -194,23 +197,23 @@ def _copy_common_layers(source: keras.Model, initial: Any, model: keras.Model, b
         warnings.warn(f"{init} has no {', '.join(fresh)} that fits: trained from random weights", stacklevel=3)
 
 
-def _language_modelling(corpus: Sequence[str | Path], settings: Pretraining, initial: Any, config: Any) -> _Plan:
-    vocabulary, texts, held = _sentence_text(corpus, settings, initial)
-    if settings.read_words or config.words:
+def _language_modelling(corpus: Sequence[str | Path], options: Pretraining, initial: Any, config: Any) -> _Plan:
+    vocabulary, texts, held = _sentence_text(corpus, options, initial)
+    if options.read_words or config.words:
         if initial is not None and (not config.words or list(initial.vocab) != vocabulary.vocab):
             raise ValueError("the model to start from reads characters or other words; it keeps what it reads")
         config = replace(config, words=len(vocabulary))
-    bundle = Bundle("elmo", "language_model", asdict(config), settings.max_length, vocab=tuple(vocabulary.vocab))
+    bundle = Bundle("elmo", "language_model", asdict(config), options.max_length, vocab=tuple(vocabulary.vocab))
     features: Any = bundle.features
 
     data: Any
-    batch_size, unroll, samples = settings.batch_size, settings.unroll, settings.samples
+    batch_size, unroll, samples = options.batch_size, options.unroll, options.samples
     rows = max(1, min(batch_size, pipeline.LOGITS // ((unroll or 1) * len(vocabulary))))
     if unroll:
         data = partial(pipeline.running_text, features, vocabulary, texts, batch_size, unroll)
         validation = pipeline.running_text(features, vocabulary, lambda _: held, rows, unroll, epochs=1)
     else:
-        data = partial(pipeline.sentences, features, vocabulary, texts, batch_size, seed=settings.seed)
+        data = partial(pipeline.sentences, features, vocabulary, texts, batch_size, seed=options.seed)
         validation = pipeline.whole_sentences(features, vocabulary, held, batch_size)
     model, eval_model = partial(saving.build, bundle), None
     if unroll or samples:
@@ -239,27 +242,27 @@ class _SentenceText(NamedTuple):
     held: list
 
 
-def _sentence_text(corpus: Sequence[str | Path], settings: Pretraining, initial: Any) -> _SentenceText:
+def _sentence_text(corpus: Sequence[str | Path], options: Pretraining, initial: Any) -> _SentenceText:
     prepared = prepared_folder(corpus, "elmo")
     if prepared is None:
-        held, read = held_out(corpus, settings.valid, settings.seed)
-        vocabulary = word_vocabulary(settings, initial, corpus, read)
+        held, read = held_out(corpus, options.valid, options.seed)
+        vocabulary = word_vocabulary(options, initial, corpus, read)
 
         def texts(epoch: int) -> Iterator[list[str]]:
-            return shuffled(corpus, read, settings.seed, epoch, BUFFER)
+            return shuffled(corpus, read, options.seed, epoch, BUFFER)
 
         text = _SentenceText(vocabulary, texts, held)
         first = split(itertools.chain.from_iterable(read(corpus)))
-        given = given_words(settings, initial) is not None
+        given = given_words(options, initial) is not None
     else:
-        if settings.valid is not None:
+        if options.valid is not None:
             raise ValueError(f"{prepared.folder}: held-out text was chosen by `ctxrep prepare`; leave out valid")
-        words = given_words(settings, initial)
+        words = given_words(options, initial)
         vocabulary = Vocabulary(prepared.vocab if words is None else words)
-        text = _SentenceText(vocabulary, partial(prepared.documents, settings.seed), prepared.held_documents())
+        text = _SentenceText(vocabulary, partial(prepared.documents, options.seed), prepared.held_documents())
         first = itertools.chain.from_iterable(text.documents(0))
         given = words is not None or not prepared.settings["learned_vocab"]
-    samples = settings.samples
+    samples = options.samples
     if samples and given:
         vocabulary.check_order(itertools.islice(first, 10_000))
     if samples and samples > len(vocabulary):
@@ -278,32 +281,32 @@ class _PairText(NamedTuple):
     held: list[Masked]
 
 
-def _masked_modelling(corpus: Sequence[str | Path], settings: Pretraining, initial: Any, config: Any) -> _Plan:
-    if settings.max_length > config.max_positions:
-        raise ValueError(f"max_length={settings.max_length}: this size has {config.max_positions} positions")
-    if settings.next_sentence is not None:
-        config = replace(config, pooler=settings.next_sentence)
+def _masked_modelling(corpus: Sequence[str | Path], options: Pretraining, initial: Any, config: Any) -> _Plan:
+    if options.max_length > config.max_positions:
+        raise ValueError(f"max_length={options.max_length}: this size has {config.max_positions} positions")
+    if options.next_sentence is not None:
+        config = replace(config, pooler=options.next_sentence)
     prepared = prepared_folder(corpus, "bert")
     if prepared is None:
-        text = _raw_text(corpus, settings, initial, config)
+        text = _raw_text(corpus, options, initial, config)
     else:
-        text = _prepared_text(prepared, settings, initial)
+        text = _prepared_text(prepared, options, initial)
     if not text.held:
         raise ValueError(NO_PAIRS)
     wordpiece = text.wordpiece
     config = replace(config, vocabulary_size=len(wordpiece.vocab))
-    # only the encoder of an initial model is used: no task network, no task settings
+    # only the encoder of an initial model is used: no task network, no task options
     bundle = Bundle(
         "bert",
         "pretrainer",
         asdict(config),
-        settings.max_length,
+        options.max_length,
         vocab=tuple(wordpiece.vocab),
         **casing(wordpiece),
     )
     features: Any = bundle.features
-    batch_size = settings.batch_size
-    data = partial(pipeline.segments, features, text.examples, batch_size, text.masking, config.pooler, settings.seed)
+    batch_size = options.batch_size
+    data = partial(pipeline.segments, features, text.examples, batch_size, text.masking, config.pooler, options.seed)
     validation = pipeline.segments(features, text.held, batch_size, next_sentence=config.pooler)
 
     def rows_of(number: int) -> list[np.ndarray]:
@@ -319,11 +322,11 @@ def _masked_modelling(corpus: Sequence[str | Path], settings: Pretraining, initi
     return _Plan(bundle, data, validation, rows_of, line_ids, partial(saving.build, bundle))
 
 
-def _prepared_text(prepared: Prepared, settings: Pretraining, initial: Any) -> _PairText:
+def _prepared_text(prepared: Prepared, options: Pretraining, initial: Any) -> _PairText:
     folder, made = prepared.folder, prepared.settings
-    if settings.valid is not None or settings.vocab is not None or settings.cased or settings.whole_words:
+    if options.valid is not None or options.vocab is not None or options.cased or options.whole_words:
         raise ValueError(f"{folder}: vocabulary, casing, masks and held-out text were chosen by `ctxrep prepare`")
-    if made["max_length"] != settings.max_length:
+    if made["max_length"] != options.max_length:
         longest = made["max_length"]
         raise ValueError(f"{folder}: its examples have up to {longest} pieces: choose max_length={longest}")
     own_casing = {name: made[name] for name in ("lowercase", "strip_accents", "split_cjk")}
@@ -335,31 +338,31 @@ def _prepared_text(prepared: Prepared, settings: Pretraining, initial: Any) -> _
                 f"{folder}: prepared with another vocabulary or casing than that of the model to start from; "
                 "prepare it with init"
             )
-    return _PairText(wordpiece, partial(prepared.pairs, settings.seed), None, prepared.held_pairs())
+    return _PairText(wordpiece, partial(prepared.pairs, options.seed), None, prepared.held_pairs())
 
 
-def _raw_text(corpus: Sequence[str | Path], settings: Pretraining, initial: Any, config: Any) -> _PairText:
-    held, read = held_out(corpus, settings.valid, settings.seed)
-    wordpiece = wordpiece_of(initial, settings, corpus, read)
-    features = WordPieceFeatures(wordpiece, settings.max_length)
-    masking = Masking(wordpiece, whole_words=settings.whole_words)
+def _raw_text(corpus: Sequence[str | Path], options: Pretraining, initial: Any, config: Any) -> _PairText:
+    held, read = held_out(corpus, options.valid, options.seed)
+    wordpiece = wordpiece_of(initial, options, corpus, read)
+    features = WordPieceFeatures(wordpiece, options.max_length)
+    masking = Masking(wordpiece, whole_words=options.whole_words)
     segments = segment_pairs if config.pooler else single_segments
 
     def examples(epoch: int) -> Iterator:
-        rng = np.random.default_rng((settings.seed, epoch))
-        return segments(shuffled(corpus, read, settings.seed, epoch, BUFFER, LONGEST), features, rng, ENCODED)
+        rng = np.random.default_rng((options.seed, epoch))
+        return segments(shuffled(corpus, read, options.seed, epoch, BUFFER, LONGEST), features, rng, ENCODED)
 
-    return _PairText(wordpiece, examples, masking, masked_once(held, features, masking, settings.seed, segments))
-
-
-def run_identity(*parts) -> str:
-    """A hash of a run's text and settings, by which a checkpoint is matched to its run."""
-    return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:16]
+    return _PairText(wordpiece, examples, masking, masked_once(held, features, masking, options.seed, segments))
 
 
-def check_batch_size(batch_size: int, strategy) -> None:
+def check_devices(batch_size: int, precision: str, strategy) -> None:
+    """Raises a ValueError for options of a run that its devices or Keras do not support."""
     if batch_size % strategy.num_replicas_in_sync:
         raise ValueError(f"batch_size={batch_size}: {strategy.num_replicas_in_sync} devices share it in equal parts")
+    try:
+        keras.DTypePolicy(precision)
+    except ValueError:
+        raise ValueError(f"precision={precision!r}: no dtype policy of Keras, such as mixed_bfloat16") from None
 
 
 _PLANS = {"elmo": _language_modelling, "bert": _masked_modelling}

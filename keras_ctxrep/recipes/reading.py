@@ -1,6 +1,7 @@
-"""Reads examples from a list, a file, or a prepared data set of TensorFlow Datasets."""
+"""Reads examples from Python objects, a file, or a prepared data set of TensorFlow Datasets."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ import numpy as np
 
 from keras_ctxrep.tasks import Task
 
+Data = str | Path | Iterable[Any]
+
 
 def read(
     task: Task,
-    data: str | Path | Iterable[Any],
+    data: Data,
     columns: Mapping[str, str] | None = None,
     skipped: list[str] | None = None,
     split: str = "train",
@@ -21,28 +24,116 @@ def read(
 
     Args:
         task: what they are examples of.
-        data: examples, which are returned unchanged; a file, for `Task.read`; or "tfds:NAME" or
-            "tfds:NAME:SPLIT", e.g. "tfds:glue/sst2:validation" or "tfds:conll2003:train[:100]", which must be prepared.
-        columns: names of the columns in a file or data set.
+        data: a file, for `Reading.read`; "tfds:NAME" or "tfds:NAME:SPLIT", e.g. "tfds:glue/sst2:validation" or
+            "tfds:conll2003:train[:100]", which must be prepared; a tuple of columns, (texts, labels) or (texts, pairs,
+            labels), each a list, an array or a series; columns by name, as a mapping or a frame of pandas or Polars; a
+            `tf.data.Dataset` of such tuples or dicts, one element a row; or the task's examples, returned unchanged.
+        columns: names of the columns in a file, data set, mapping or frame.
         skipped: collects a message for each malformed row, which is then left out.
         split: of a data set that names none.
 
     Raises:
-        ValueError: a row is malformed, or the data set does not exist, is not prepared or has no such split.
+        ValueError: a row is malformed, the columns differ in length or are too few or many, or the data set does not
+            exist, is not prepared or has no such split.
         ImportError: TensorFlow Datasets is not installed.
 
     >>> from keras_ctxrep import tasks
-    >>> from keras_ctxrep.tasks.classify import Example
-    >>> list(read(tasks.get("classify"), [Example("a fine day", "good")]))
-    [Example(text='a fine day', label='good', pair=None, source='')]
+    >>> list(read(tasks.get("classify"), (["a fine day", "rain"], ["good", "bad"])))[1]
+    Example(text='rain', label='bad', pair=None, source='the data: row 2')
     """
     if isinstance(data, str) and data.startswith("tfds:"):
         name, _, own = data.removeprefix("tfds:").partition(":")
-        task.check_columns(columns)
+        task.reading.check_columns(columns)
         return _prepared(task, name, own or split, columns or {}, skipped)
     if isinstance(data, (str, Path)):
         return task.read(data, columns, skipped)
-    return iter(data)
+    rows = _rows_of(task, data, columns)
+    if rows is None:
+        return iter(data)
+    task.reading.check_columns(columns)
+    parsed: Any = ((f" row {number}", partial(dict, row)) for number, row in enumerate(rows, 1))
+    return task.reading.from_rows("the data", parsed, columns, skipped)
+
+
+def in_memory(
+    task: Task, data: Data, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+) -> str | Path | list[Any]:
+    """Data that can be read again and again: a file or a data set's name as it is, anything else as a list of examples.
+
+    Args:
+        task, data, columns, skipped: as of `read`.
+    """
+    return data if isinstance(data, (str, Path)) else [*read(task, data, columns, skipped)]
+
+
+def split(examples: Sequence[Any], fraction: float, seed: int = 0) -> tuple[list[Any], list[Any]]:
+    """The examples in their order without a fraction of them that is drawn at random, and that fraction; each has one.
+
+    Raises:
+        ValueError: the fraction is not between 0 and 1, or there are fewer than two examples.
+
+    >>> split("abcdefghij", 0.2)
+    (['a', 'b', 'd', 'e', 'g', 'h', 'i', 'j'], ['c', 'f'])
+    """
+    if not 0 < fraction < 1 or len(examples) < 2:
+        raise ValueError(f"dev={fraction} of {len(examples)} examples: a fraction above 0 and below 1, of at least two")
+    count = min(max(1, round(fraction * len(examples))), len(examples) - 1)
+    drawn = {*random.Random(f"{seed} held out").sample(range(len(examples)), count)}
+    parts: tuple[list[Any], list[Any]] = [], []
+    for number, example in enumerate(examples):
+        parts[number in drawn].append(example)
+    return parts
+
+
+# ----------------------------------------------------------------------------------------------------- Python objects
+
+
+def _rows_of(task: Task, data: Any, columns: Mapping[str, str] | None) -> Iterator[Mapping[str, Any]] | None:
+    """The rows of columns, a table or a `tf.data.Dataset`; None of other objects."""
+    if hasattr(data, "as_numpy_iterator"):
+        return (_named(task, _plain(element, None), columns) for element in data.as_numpy_iterator())
+    table: Any = data
+    if isinstance(data, tuple) and data and all(map(_is_column, data)):
+        table = _named(task, data, columns)
+    names = table if isinstance(table, Mapping) else getattr(table, "columns", None)
+    return None if names is None else _rows({str(name): _values(table[name]) for name in names})
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, list) or hasattr(value, "__array__")
+
+
+def _values(column: Any) -> list[Any]:
+    """The values of a column as Python's; None in place of NaN, which frames have for missing values."""
+    values = column if isinstance(column, list) else np.asarray(column, object).tolist()
+    plain = (_plain(value, None) for value in values)
+    return [None if isinstance(value, float) and value != value else value for value in plain]
+
+
+def _rows(columns: Mapping[str, list]) -> Iterator[dict[str, Any]]:
+    """The rows of columns of equal length."""
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len({*lengths.values()}) > 1:
+        raise ValueError(f"columns of different lengths: {lengths}")
+    return (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+
+
+def _named(task: Task, values: Any, columns: Mapping[str, str] | None) -> Mapping[str, Any]:
+    """Columns by name; a tuple has the inputs of the task, then what is to be learned, in the order of its columns."""
+    if isinstance(values, Mapping):
+        return values
+    inputs = [name for name in task.reading.columns if name not in task.reading.labelled]
+    names = [*inputs[: len(values) - 1], *task.reading.labelled[:1]]
+    if not isinstance(values, tuple) or len(names) != len(values):
+        least, most = ([*inputs[:count], *task.reading.labelled[:1]] for count in (1, len(inputs)))
+        raise ValueError(f"columns {', '.join(least)} to {', '.join(most)} are needed, in a tuple or by their names")
+    return {
+        (columns or {}).get(name, task.reading.columns[name][0]): value
+        for name, value in zip(names, values, strict=True)
+    }
+
+
+# ------------------------------------------------------------------------------------------------ TensorFlow Datasets
 
 
 def _prepared(
@@ -68,15 +159,17 @@ def _prepared(
         raise ValueError(f"tfds:{name}: no split {base!r}; it has {', '.join(builder.info.splits)}")
     rows = enumerate(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)), 1)
     parsed = ((number, partial(_plain, row, builder.info.features)) for number, row in rows)
-    yield from task.from_rows(f"tfds:{name}:{split}", parsed, columns, skipped)
+    yield from task.reading.from_rows(f"tfds:{name}:{split}", parsed, columns, skipped)
 
 
 def _plain(value: Any, feature: Any) -> Any:
     """A NumPy row as strings, numbers, lists and dicts; a class number as its name, -1, which is unknown, as None."""
     feature = getattr(feature, "feature", feature)  # of a sequence
     if isinstance(value, dict):
-        return {name: _plain(item, feature[name]) for name, item in value.items()}
-    if isinstance(value, np.ndarray) and value.ndim:
+        return {name: _plain(item, feature and feature[name]) for name, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_plain(item, feature) for item in value)
+    if isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim):
         return [_plain(item, feature) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8")

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import keras
@@ -14,8 +14,10 @@ from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.options import Scoring, keywords
 from keras_ctxrep.recipes.corpora import masked_once, watched
-from keras_ctxrep.recipes.targets import Data, fitting
+from keras_ctxrep.recipes.reading import Data
+from keras_ctxrep.recipes.targets import fitting
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
@@ -31,32 +33,31 @@ from keras_ctxrep.text.pretraining import (
 from keras_ctxrep.training import fit, pipeline
 
 
+@keywords(Scoring)
 def score(
     folder: str | Path,
     data: Data,
     batch_size: int = 32,
     carry_state: bool = False,
-    columns: Mapping[str, str] | None = None,
-    skip_bad: bool = False,
     predictions: str | Path | None = None,
-    positive: str | None = None,
+    *,
+    options: Scoring,
 ) -> dict:
-    """The figures of a model on held-out data.
+    """The metrics of a model on held-out data.
 
-    A task model: the figures of `tasks.Task.evaluate`, on labelled examples. A biLM: full-softmax perplexity
+    A task model: those of `tasks.Task.evaluate`, on labelled examples. A biLM: full-softmax perplexity
     forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A BERT pretrainer:
     MLM and NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
 
     Args:
         folder: the model: a model folder, or of a task model also a SavedModel or a .tflite file.
-        data: examples, a file of them or "tfds:NAME:SPLIT", for a task model; a text file for a language model.
+        data: labelled examples for a task model, as of `reading.read`; a text file for a language model.
         batch_size: texts computed together; no figure depends on it, but with `carry_state`.
         carry_state: a biLM: carry the state through the text in `batch_size` streams, as in training with `unroll` and
             in bilm-tf; else every sentence is scored by itself.
-        columns: names of columns, as of `tasks.Task.read`; those that the model was trained from need none.
-        skip_bad: leave malformed examples out, and count them under "skipped", instead of ending with an error.
         predictions: FILE.jsonl to write the predictions to, one object a line, in the order of the examples.
-        positive: a classifier's label, of which "f1" is; None: that of the training, or of two labels the second.
+        options: or its fields as keywords, for a task model. Columns that it was trained from need not be named;
+            malformed examples are left out and counted under "skipped" with `skip_bad`.
 
     Returns: of a task model {"examples": how many, "metric": the name of the main metric, all metrics
         by name, "f1_of": the label that "f1" is of, where there is one, "interval": its 95% bootstrap interval,
@@ -70,14 +71,14 @@ def score(
     if engine is not None:
         if engine.bundle.task not in tasks.TASKS or carry_state:
             raise ValueError(f"{folder}: an export of the task {engine.bundle.task!r}: score the model folder it is of")
-        return _score_task(engine, data, columns, skip_bad, predictions, positive)
+        return _score_task(engine, data, predictions, options)
     model, bundle = saving.load(folder)
     if carry_state and bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
     if bundle.task in tasks.TASKS:
         predictor = Predictor(bundle, keras_engine.runner(model), batch_size)
-        return _score_task(predictor, data, columns, skip_bad, predictions, positive)
-    if columns or skip_bad or predictions or positive:
+        return _score_task(predictor, data, predictions, options)
+    if predictions or options != Scoring():
         raise ValueError(
             f"{folder}: its task is {bundle.task!r}; columns, skip_bad and predictions are for task models"
         )
@@ -126,14 +127,12 @@ def _perplexities(rows: Iterable[tuple], data: str | Path) -> dict:
     }
 
 
-def _score_task(
-    predictor: Predictor, data: Data, columns, skip_bad: bool, predictions: str | Path | None, positive: str | None
-) -> dict:
-    if positive is not None:
-        bundle = predictor.task.with_positive(predictor.bundle, positive)
-        predictor = Predictor(bundle, predictor.run, predictor.batch_size, predictor.raw)
-    task, bundle, skipped = predictor.task, predictor.bundle, [] if skip_bad else None
-    examples = list(fitting(bundle, data, columns, skipped, "validation"))
+def _score_task(predictor: Predictor, data: Data, predictions: str | Path | None, options: Scoring) -> dict:
+    if options.positive is not None:
+        bundle = predictor.task.with_positive(predictor.bundle, options.positive)
+        predictor = Predictor(bundle, predictor.runner, predictor.batch_size)
+    task, bundle, skipped = predictor.task, predictor.bundle, [] if options.skip_bad else None
+    examples = list(fitting(bundle, data, options.columns, skipped, "validation"))
     answers = predictor.ask(examples)
     if predictions is not None:
         with atomic_write(predictions) as path:

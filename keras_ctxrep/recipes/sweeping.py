@@ -8,20 +8,21 @@ import re
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep import saving
+from keras_ctxrep import saving, tasks
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.options import Finetuning
-from keras_ctxrep.recipes.finetuning import Job, check_out, finetune
-from keras_ctxrep.recipes.pretraining import Report
+from keras_ctxrep.options import Finetuning, keywords
+from keras_ctxrep.recipes.finetuning import Run, check_out, finetune
+from keras_ctxrep.recipes.reading import Data, in_memory, read, split
 from keras_ctxrep.training.runs import NAME, finished
 from keras_ctxrep.training.strategy import choose, several_workers
 
 TABLE = "sweep.tsv"
 _FOLDER = "sweep"  # of the runs, in the model folder
+_OPTIONS = {entry.name: entry for entry in fields(Finetuning)}
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,20 @@ class Row:
         return self.folders[self.scores.index((min if self.smaller else max)(self.scores))]
 
 
+@keywords(Finetuning)
 def sweep(
     grid: Mapping[str, Sequence],
     out: str | Path,
     seeds: int = 1,
-    report: Report | None = None,
+    report: Callable[[dict], None] | None = None,
     announce: Callable[[str], None] | None = None,
-    **given: Any,
+    *,
+    data: Data,
+    dev: Data | float,
+    encoder: str | Path,
+    task: str = "classify",
+    options: Finetuning,
+    task_options: Mapping[str, Any] | None = None,
 ) -> list[Row]:
     """Fine-tunes with every combination of some options' values, each with several seeds, and keeps the best model.
 
@@ -73,12 +81,13 @@ def sweep(
     of each run are chosen too: test data are needed for a figure to report.
 
     Args:
-        grid: option -> the values to try, in place of a value in `given`.
+        grid: option, of the run or of its task -> the values to try, in place of that in the options.
         out: the model folder to write.
-        seeds: runs of each combination, with the seeds from `seed` on (default 0).
+        seeds: runs of each combination, with the seeds from `seed` on.
         report: called with each evaluation.
         announce: called with a line about each run when it begins, e.g. "run 2 of 9: learning_rate=3e-05,seed=1".
-        given: data, dev, encoder, task and options, as of `finetune`. `tensorboard` gets a folder for each run.
+        data, dev, encoder, task, task_options: as of `finetune`; a fraction as `dev` is drawn once.
+        options: or its fields as keywords. `tensorboard` gets a folder for each run.
 
     Returns: the combinations, the best one first.
 
@@ -86,12 +95,20 @@ def sweep(
         TypeError, ValueError: as of `finetune`, for any of the runs before the first one begins; or an option that
             cannot be swept, or several machines.
     """
-    given = {name: list(value) if _in_memory(name, value) else value for name, value in given.items()}
     _check(grid, seeds)
+    trained = tasks.get(task)
+    if isinstance(dev, float | int):
+        data, dev = split([*read(trained, data, options.columns)], dev, options.seed)
+    data = in_memory(trained, data, options.columns)
+    dev = in_memory(trained, dev, options.columns if options.dev_columns is None else options.dev_columns)
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    first = given.pop("seed", 0)
-    runs = [_Run(values, first + number, Path(out), given) for values in combinations for number in range(seeds)]
-    if several_workers(choose(given.get("strategy", "auto"))):
+    arguments = {"data": data, "dev": dev, "encoder": encoder, "task": task}
+    runs = [
+        _SeededRun(values, options.seed + number, Path(out), arguments, options, task_options or {})
+        for values in combinations
+        for number in range(seeds)
+    ]
+    if several_workers(choose(options.strategy)):
         raise ValueError("a sweep trains on one machine: start one on each machine, with other values")
     for number, run in enumerate(runs, 1):
         line = f"run {number} of {len(runs)}: {run.name}"
@@ -102,7 +119,7 @@ def sweep(
             run.train(report)
     rows = [_row([run for run in runs if run.values == values]) for values in combinations]
     rows.sort(key=lambda row: row.mean if row.smaller else -row.mean)  # stable: of equals the first
-    _write(rows, Path(out), first)
+    _write(rows, Path(out), options.seed)
     saving.save(out, *saving.load(rows[0].best))
     with atomic_write(Path(out) / NAME) as path:
         shutil.copyfile(rows[0].best / NAME, path)
@@ -121,24 +138,37 @@ def table(rows: Sequence[Row], first_seed: int = 0) -> list[list[str]]:
     return lines
 
 
-class _Run:
+class _SeededRun:
     """One combination with one seed."""
 
-    def __init__(self, values: Mapping[str, Any], seed: int, out: Path, given: Mapping[str, Any]):
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        seed: int,
+        out: Path,
+        arguments: Mapping[str, Any],
+        options: Finetuning,
+        task_options: Mapping[str, Any],
+    ):
         self.values = dict(values)
         self.name = ",".join(f"{name}={value}" for name, value in {**values, "seed": seed}.items())
         self.folder = out / _FOLDER / _as_file_name(self.name)
-        self._arguments = {**given, **values, "seed": seed, "out": self.folder}
-        if given.get("tensorboard") is not None:
-            self._arguments["tensorboard"] = Path(given["tensorboard"]) / self.folder.name
-        check_out(
-            out, {"encoder": self._arguments["encoder"], "extra embeddings": self._arguments.get("extra_embeddings")}
-        )
-        job = Job.of(**self._arguments)
-        job.check()
-        self.identity, self.task = job.run().identity, job.task
+        changed = {name: value for name, value in values.items() if name in _OPTIONS} | {"seed": seed}
+        if options.tensorboard is not None:
+            changed["tensorboard"] = Path(options.tensorboard) / self.folder.name
+        task_options = {**task_options, **{name: value for name, value in values.items() if name not in _OPTIONS}}
+        self._arguments = {
+            **arguments,
+            "out": self.folder,
+            "options": replace(options, **changed),
+            "task_options": task_options,
+        }
+        run = Run(**self._arguments)
+        check_out(out, run.folders())
+        run.check()
+        self.identity, self.task = run.record().identity, run.task
 
-    def train(self, report: Report | None) -> None:
+    def train(self, report: Callable[[dict], None] | None) -> None:
         try:
             finetune(report=report, **self._arguments)
         except ValueError as error:
@@ -170,8 +200,7 @@ def _check(grid: Mapping[str, Sequence], seeds: int) -> None:
     if "seed" in grid:
         raise ValueError("seed cannot be swept: give the number of seeds, and with `seed` the first one")
     for name, values in grid.items():
-        entry = Finetuning.__dataclass_fields__.get(name)
-        if entry is not None and entry.metadata.get("neutral"):
+        if name in _OPTIONS and _OPTIONS[name].metadata.get("neutral"):
             raise ValueError(f"{name} cannot be swept: the result does not depend on it")
         if isinstance(values, str) or not values:
             raise ValueError(f"{name}={values!r}: a list of values is needed")
@@ -179,11 +208,7 @@ def _check(grid: Mapping[str, Sequence], seeds: int) -> None:
             raise ValueError(f"{name}={list(values)}: a value is there twice")
 
 
-def _in_memory(name: str, value: Any) -> bool:
-    return name in ("data", "dev") and not isinstance(value, str | Path)
-
-
-def _row(runs: Sequence[_Run]) -> Row:
+def _row(runs: Sequence[_SeededRun]) -> Row:
     metrics, scores = zip(*(run.score() for run in runs), strict=True)
     smaller = metrics[0] in runs[0].task.smaller
     return Row(runs[0].values, metrics[0], scores, tuple(run.folder for run in runs), smaller)

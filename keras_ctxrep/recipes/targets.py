@@ -10,14 +10,13 @@ from typing import Any
 import tensorflow as tf
 
 from keras_ctxrep import tasks
-from keras_ctxrep.recipes.reading import read
+from keras_ctxrep.recipes.reading import Data, read
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.tasks.task import label_problem, pair_problem
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
 
-Data = str | Path | Sequence[Any]
 SHUFFLED = 20_000  # examples in the shuffle buffer
 ENCODED = 500  # examples that are encoded together
 
@@ -64,9 +63,8 @@ class Reader:
             if self.skipped is None:
                 remedy = ""
                 if isinstance(data, str | Path) and self.task.labels_of(example) is None:
-                    remedy = (
-                        f": --columns {self.task.labelled[0]}=NAME names its column, --skip-bad leaves such rows out"
-                    )
+                    column = self.task.reading.labelled[0]
+                    remedy = f": --columns {column}=NAME names its column, --skip-bad leaves such rows out"
                 raise ValueError(f"{source}: {message}{remedy}")
             self.skipped.append(f"{source}: {message}")
 

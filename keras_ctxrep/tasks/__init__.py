@@ -64,7 +64,7 @@ def of_model(bundle: Bundle) -> Task:
         ValueError: the model has no answers.
 
     >>> bundle = Bundle("elmo", "classify", {}, 8, columns={"text": "Subject"})
-    >>> of_model(bundle).columns["text"][:2]
+    >>> of_model(bundle).reading.columns["text"][:2]
     ('Subject', 'text')
     """
     return get(bundle.task).of_model(bundle)

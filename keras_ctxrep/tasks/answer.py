@@ -8,11 +8,14 @@ import numpy as np
 
 from keras_ctxrep import options
 from keras_ctxrep.options import option
-from keras_ctxrep.tasks.task import Figures, Query, Task
+from keras_ctxrep.tasks.reading import Reading, Record
+from keras_ctxrep.tasks.task import Distillable, Metrics, Query, Task
 from keras_ctxrep.text import files, scores
 from keras_ctxrep.text.decode import best_answers
 from keras_ctxrep.text.features import Reads, Row
 from keras_ctxrep.text.files import checked_text
+
+__all__ = ["Answer", "Options", "Question", "answer_positions", "answers_in_graph", "null_threshold"]
 
 PADDING = -1e4  # the logit of a masked piece, as of `models.heads.answer`
 UNANSWERABLE = "unanswerable"  # a trait of the training data: some questions have no answer
@@ -41,30 +44,17 @@ class Options(options.Options):
     max_answer: int = option(30, "pieces of the longest answer that is given", above=0, metavar="N")
 
 
-class Answer(Task):
-    """The span of a context that answers a question, or none."""
+class QuestionReading(Reading):
+    """Reads questions with the text that answers them."""
 
-    name = "answer"
-    model_outputs: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
-    agrees = "the same answer"
-    metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match", "has_answer_f1", "no_answer_f1")
-    help = "the span that answers a question: SQuAD's JSON, or question, context, answers"
-    outputs: ClassVar[Mapping[str, str]] = {
-        "answer": "the answer, empty if the context has none",
-        "start": "where it begins, in characters of the context",
-        "end": "where it ends, exclusive",
-        "score": "the sum of its start and end logits",
-        "null_score": "the same of no answer",
-    }
-    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        name: (name,) for name in ("question", "context", "answers", "id", "is_impossible")
-    }
-    gold = "answers"
-    labelled: ClassVar[tuple[str, ...]] = ("answers", "is_impossible")
-    reads = Reads(pair=True, windows=True)
-    Options = Options
-    max_length = 384
-    head_dropout = 0.0
+    def examples(self, record: Record) -> Iterator[Question]:
+        question, context, key = record.text("question"), record.text("context"), record.value("id")
+        try:
+            impossible = record.value("is_impossible") is True
+            answers = () if impossible else _answers(record.value("answers"), context)
+        except ValueError as error:
+            raise ValueError(f"question {key!r}: {error}" if key is not None else str(error)) from None
+        yield Question(question, context, answers, "" if key is None else checked_text(str(key)), record.source)
 
     def rows(self, path, columns):
         suffix = files.suffix(path)
@@ -74,15 +64,31 @@ class Answer(Task):
             return files.objects(path)
         raise ValueError(f"{path}: questions are read from .jsonl files and the .json of SQuAD")
 
-    def examples(self, row, source="", columns=None) -> Iterator[Question]:
-        question, context = (self.text(row, name, columns) for name in ("question", "context"))
-        key = self.value(row, "id", columns)
-        try:
-            impossible = self.value(row, "is_impossible", columns) is True
-            answers = () if impossible else _answers(self.value(row, "answers", columns), context)
-        except ValueError as error:
-            raise ValueError(f"question {key!r}: {error}" if key is not None else str(error)) from None
-        yield Question(question, context, answers, "" if key is None else checked_text(str(key)), source)
+
+class Answer(Task, Distillable):
+    """The span of a context that answers a question, or none."""
+
+    name = "answer"
+    help = "the span that answers a question: SQuAD's JSON, or question, context, answers"
+    reading = QuestionReading(
+        {name: (name,) for name in ("question", "context", "answers", "id", "is_impossible")},
+        labelled=("answers", "is_impossible"),
+    )
+    agrees = "the same answer"
+    metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match", "has_answer_f1", "no_answer_f1")
+    model_outputs: ClassVar[tuple[str, ...]] = ("start_logits", "end_logits")
+    outputs: ClassVar[Mapping[str, str]] = {
+        "answer": "the answer, empty if the context has none",
+        "start": "where it begins, in characters of the context",
+        "end": "where it ends, exclusive",
+        "score": "the sum of its start and end logits",
+        "null_score": "the same of no answer",
+    }
+    gold = "answers"
+    reads = Reads(pair=True, windows=True)
+    Options = Options
+    max_length = 384
+    head_dropout = 0.0
 
     def traits(self, example):
         return () if example.answers else (UNANSWERABLE,)
@@ -153,30 +159,30 @@ class Answer(Task):
 
     def served(self, bundle, query, output):
         offsets = {name: int(output[name]) for name in ("start", "end")}
-        figures = {name: float(output[name]) for name in ("score", "null_score")}
-        return {"answer": bytes(output["answer"]).decode("utf-8")} | offsets | figures
+        sums = {name: float(output[name]) for name in ("score", "null_score")}
+        return {"answer": bytes(output["answer"]).decode("utf-8")} | offsets | sums
 
     def own_fields(self, row):
         """Without the context and the answers, if the question has an id."""
-        own, (key,) = super().own_fields(row), self.columns["id"][-1:]
-        long = ("context", "answers", "is_impossible")
-        return {name: value for name, value in own.items() if name not in long} if key in own else own
+        fields = super().own_fields(row)
+        long = ("context", "answers", "is_impossible") if self.reading.columns["id"][-1] in fields else ()
+        return {name: value for name, value in fields.items() if name not in long}
 
     def cells(self, answer):
         return {"prediction": answer.get("answer")} | {name: answer.get(name) for name in ("start", "end", "score")}
 
-    def figures(self, expected, answers, labels) -> Figures:
+    def compute_metrics(self, expected, answers, labels) -> Metrics:
         truths = [[text for text, _ in example.answers] for example in expected]
         predicted = [answer.get("answer") for answer in answers]
         f1, exact = (
             np.array([0.0 if text is None else of(text, gold) for text, gold in zip(predicted, truths, strict=True)])
             for of in (scores.answer_f1, scores.exact_match)
         )
-        figures = {"f1": float(f1.mean()), "exact_match": float(exact.mean())}
-        has = np.array([bool(gold) for gold in truths])
-        if has.any() and not has.all():
-            figures |= {"has_answer_f1": float(f1[has].mean()), "no_answer_f1": float(f1[~has].mean())}
-        return Figures(figures, 1 - f1, lambda drawn: f1[drawn].mean())
+        values = {"f1": float(f1.mean()), "exact_match": float(exact.mean())}
+        answerable = np.array([bool(gold) for gold in truths])
+        if answerable.any() and not answerable.all():
+            values |= {"has_answer_f1": float(f1[answerable].mean()), "no_answer_f1": float(f1[~answerable].mean())}
+        return Metrics(values, 1 - f1, lambda drawn: f1[drawn].mean())
 
     def shown(self, example, answer):
         expected = " | ".join(dict.fromkeys(text for text, _ in example.answers)) or "(none)"
@@ -222,13 +228,13 @@ def answer_positions(row: Row, question: Question) -> tuple[int, int]:
     if question.answers:
         text, begin = question.answers[0]
         inside = range(row.first, len(row) - 1)
-        held = [i for i in inside if row.offsets[i][1] > begin and row.offsets[i][0] < begin + len(text)]
-        if held:
-            first, last = row.offsets[held[0]][0], row.offsets[held[-1]][1]
+        pieces = [i for i in inside if row.offsets[i][1] > begin and row.offsets[i][0] < begin + len(text)]
+        if pieces:
+            first, last = row.offsets[pieces[0]][0], row.offsets[pieces[-1]][1]
             # the ends of a window may cut the answer; elsewhere a character of no piece, like an accent, is allowed
             begins, ends = first <= begin, begin + len(text.rstrip()) <= last
-            if (begins or held[0] > inside[0]) and (ends or held[-1] < inside[-1]):
-                return held[0], held[-1]
+            if (begins or pieces[0] > inside[0]) and (ends or pieces[-1] < inside[-1]):
+                return pieces[0], pieces[-1]
     return 0, 0
 
 
@@ -242,9 +248,9 @@ def null_threshold(expected: Sequence[Question], answers: Sequence[dict]) -> flo
         expected: questions, with their answers.
         answers: of a `Predictor`, one for each, whatever its own threshold.
 
-    >>> asked = [Question("", "rain or snow", (("rain", 0),)), Question("", "rain or snow", ())]
-    >>> given = [{"null_score": null, "n_best": [{"answer": "rain", "score": 1.0}]} for null in (3.0, 5.0)]
-    >>> null_threshold(asked, given)
+    >>> questions = [Question("", "rain or snow", (("rain", 0),)), Question("", "rain or snow", ())]
+    >>> answers = [{"null_score": null, "n_best": [{"answer": "rain", "score": 1.0}]} for null in (3.0, 5.0)]
+    >>> null_threshold(questions, answers)
     3.0
     """
     rows = []

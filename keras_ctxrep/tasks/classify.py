@@ -1,22 +1,31 @@
 """Classification: one label for a text or a pair of texts."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from keras_ctxrep import options
-from keras_ctxrep.options import check_type, check_value, option
-from keras_ctxrep.tasks.task import Figures, Task
+from keras_ctxrep.checks import Range, check_value
+from keras_ctxrep.options import option
+from keras_ctxrep.tasks.reading import Reading, Record
+from keras_ctxrep.tasks.task import Distillable, Metrics, Query, Task, confidence
 from keras_ctxrep.text import scores
-from keras_ctxrep.text.decode import softmax
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.decode import sigmoid, softmax
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.files import checked_text
 
+__all__ = ["Classify", "Example", "LossOptions", "Options", "TextReading", "TextTask"]
+
 WINDOWS = ("mean", "max")  # how the scores of a text's windows are pooled
 BALANCED = "balanced"  # class weights from the frequencies of the labels
+COLUMNS = {  # of texts and pairs
+    "text": ("text", "sentence", "sentence1", "premise", "question1"),
+    "pair": ("pair", "sentence2", "hypothesis", "question2"),
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,42 @@ class Example:
     source: str = field(default="", compare=False)
 
 
-class TextTask(Task):
+def class_name(value: Any) -> str | None:
+    """The name of a class from what a column or key holds, without spaces around it; 1.0 is one, 0.5 is none.
+
+    >>> class_name(3), class_name(1.0), class_name("")
+    ('3', '1.0', None)
+    """
+    if isinstance(value, dict | list) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError(f"label {value!r}: a class label is a string or a whole number")
+    if value is None:
+        return None
+    text = checked_text(str(value))
+    name = text.strip()
+    if name and name != text:
+        warnings.warn(f"label {text!r}: the spaces around it are left out", stacklevel=2)
+    return name or None
+
+
+@dataclass(frozen=True)
+class TextReading(Reading):
+    """Reads texts or pairs of texts with a label.
+
+    Attributes:
+        label: from what a column or key holds to a label, None if it is empty.
+    """
+
+    label: Callable[[Any], Any] = class_name
+
+    def examples(self, record: Record) -> Iterator[Example]:
+        pair = record.value("pair")
+        if pair is not None and not isinstance(pair, str):
+            raise ValueError(f"the pair is {pair!r}; it must be a text")
+        text, label = record.text("text"), self.label(record.value("label"))
+        yield Example(text, label, None if pair is None else checked_text(pair), record.source)
+
+
+class TextTask(Task, Distillable):
     """Base of the tasks that label a text or a pair of texts.
 
     A text may be read in overlapping windows, each half of the last one and half new, so that nothing of it is cut
@@ -44,28 +88,13 @@ class TextTask(Task):
     the same; the maximum is that of each label, and of one label per text it is divided by its sum over the labels.
 
     Attributes:
+        prediction: the part of an answer that is compared with an example's label.
         scored: the output of a SavedModel that `answer` is given.
     """
 
-    scored = "probabilities"
-
-    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text": ("text", "sentence", "sentence1", "premise", "question1"),
-        "pair": ("pair", "sentence2", "hypothesis", "question2"),
-        "label": ("label",),
-    }
     reads = Reads(pair=None)
-
-    def examples(self, row, source="", columns=None) -> Iterator[Any]:
-        pair = self.value(row, "pair", columns)
-        if pair is not None and not isinstance(pair, str):
-            raise ValueError(f"the pair is {pair!r}; it must be a text")
-        text, label = self.text(row, "text", columns), self.label(self.value(row, "label", columns))
-        yield Example(text, label, None if pair is None else checked_text(pair), source)
-
-    def label(self, value: Any) -> Any:
-        """The label that a column or key holds, None if it is empty."""
-        raise NotImplementedError
+    prediction = "label"
+    scored = "probabilities"
 
     def check(self, bundle):
         if "windows" not in bundle.settings:
@@ -85,74 +114,62 @@ class TextTask(Task):
     def encode(self, bundle, queries):
         if "windows" not in bundle.settings:
             return super().encode(bundle, queries)
-        features: Any = bundle.features
-        return features.text_windows([query.text for query in queries], bundle.settings["stride"])
+        return bundle.features.text_windows([query.text for query in queries], bundle.settings["stride"])
 
     def decode(self, bundle, query, rows, outputs):
-        scores = self.scores(np.array([output["logits"] for output in outputs], np.float64))  # (windows, C)
+        activation = {"softmax": softmax, "sigmoid": sigmoid, "linear": np.asarray}[self.activation]
+        scores = activation(np.array([output["logits"] for output in outputs], np.float64))  # (windows, C)
         pooled = scores.max(0) if bundle.settings.get("windows") == "max" else scores.mean(0)
         return self.answer(bundle, query, pooled / pooled.sum() if self.activation == "softmax" else pooled)
 
-    def served(self, bundle, query, output):
-        return self.answer(bundle, query, np.atleast_1d(np.asarray(output[self.scored], np.float64)))
-
-    def labelled_by(self, example, answer):
-        return replace(example, label=self.gold_of(answer))
-
-    def gold_of(self, answer: dict) -> Any:
-        """The label of an example to which this is the right answer."""
-        return answer["label"]
-
-    def scores(self, logits: np.ndarray) -> np.ndarray:
-        """float64 (windows, C): what the answer is made from."""
-        raise NotImplementedError
-
-    def answer(self, bundle, query, scores: np.ndarray) -> dict:
+    def answer(self, bundle: Bundle, query: Query, scores: np.ndarray) -> dict:
         """The answer from the scores of a text, float64 (C,)."""
         raise NotImplementedError
+
+    def labelled_by(self, example, answer):
+        return replace(example, label=answer[self.prediction])
+
+    def cells(self, answer):
+        return {"prediction": answer.get("label"), "score": answer.get("score")}
+
+    def shown(self, example, answer):
+        text = example.text if example.pair is None else f"{example.text} | {example.pair}"
+        predicted = answer.get("error") or answer[self.prediction]
+        texts = {} if example.pair is None else {"texts": [example.text, example.pair]}
+        return {"input": text, "expected": example.label, "answer": predicted} | texts | confidence(answer)
+
+    def agreement(self, reference, answer):
+        difference = max(abs(p - answer["probabilities"][label]) for label, p in reference["probabilities"].items())
+        return [(reference[self.prediction] == answer[self.prediction], difference)]
 
     def in_graph(self, bundle, features, ids, inputs):
         import tensorflow as tf
 
+        activation = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid, "linear": tf.identity}[self.activation]
         if "windows" not in bundle.settings:
-            return super().in_graph(bundle, features, ids, inputs)
+            outputs = ids(features(**inputs))
+            return outputs | self.answer_in_graph(bundle, activation(tf.cast(outputs["logits"], tf.float32)))
         windows = features.text_windows(inputs["text"], bundle.settings["stride"])
-        scores = self.scores_in_graph(tf.cast(windows.run(ids)["logits"], tf.float32))
+        scores = activation(tf.cast(windows.run(ids)["logits"], tf.float32))
         pool = tf.math.segment_max if bundle.settings["windows"] == "max" else tf.math.segment_mean
         pooled = pool(scores, windows.example)  # (B, C)
         if self.activation == "softmax":
             pooled /= tf.reduce_sum(pooled, -1, keepdims=True)
         return self.answer_in_graph(bundle, pooled)
 
-    def answers_in_graph(self, bundle, outputs):
-        import tensorflow as tf
-
-        return self.answer_in_graph(bundle, self.scores_in_graph(tf.cast(outputs["logits"], tf.float32)))
-
-    def scores_in_graph(self, logits):
-        """As `scores`, float32."""
-        raise NotImplementedError
-
-    def answer_in_graph(self, bundle, scores) -> dict:
+    def answer_in_graph(self, bundle: Bundle, scores: Any) -> dict:
         """The answers to a batch of texts, from float32 (B, C)."""
         raise NotImplementedError
 
+    def example_answers_in_graph(self, bundle, answers):
+        """All labels and their probabilities, each (B, C)."""
+        import tensorflow as tf
 
-def class_name(value: Any) -> str | None:
-    """The name of a class from what a column or key holds, without spaces around it; 1.0 is one, 0.5 is none.
+        probabilities = answers["probabilities"]
+        return {"classes": tf.broadcast_to(bundle.labels, tf.shape(probabilities)), "scores": probabilities}
 
-    >>> class_name(3), class_name(1.0), class_name("")
-    ('3', '1.0', None)
-    """
-    if isinstance(value, dict | list) or (isinstance(value, float) and not value.is_integer()):
-        raise ValueError(f"label {value!r}: a class label is a string or a whole number")
-    if value is None:
-        return None
-    text = checked_text(str(value))
-    name = text.strip()
-    if name and name != text:
-        warnings.warn(f"label {text!r}: the spaces around it are left out", stacklevel=2)
-    return name or None
+    def served(self, bundle, query, output):
+        return self.answer(bundle, query, np.atleast_1d(np.asarray(output[self.scored], np.float64)))
 
 
 def label_smoothing() -> float:
@@ -184,8 +201,7 @@ class LossOptions(options.Options):
         if isinstance(weights, str) and weights != BALANCED:
             raise ValueError(f"class_weights={weights!r}: {BALANCED}, or a weight for each of some labels, LABEL=X")
         for label, weight in weights.items() if isinstance(weights, Mapping) else ():
-            check_type(f"class_weights: {label}", weight, float)
-            check_value(f"class_weights: {label}", weight, {"above": 0})
+            check_value(f"class_weights: {label}", weight, float, Range(above=0))
 
 
 @dataclass(frozen=True)
@@ -201,20 +217,21 @@ class Classify(TextTask):
     """One of several classes."""
 
     name = "classify"
-    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews", "f1")
     help = "one label for a text or a pair: text, label[, pair]"
+    reading = TextReading(COLUMNS | {"label": ("label",)})
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "macro_f1", "matthews", "f1")
     Options: type[options.Options] = Options
+    positive: str | None = None  # of a model: the label of which `f1` is reported
     example_api = "classify"
     outputs: ClassVar[Mapping[str, str]] = {
         "label": "the most probable label",
         "score": "its probability",
         "probabilities": "of every label, in their order in the model card",
     }
-    positive: str | None = None  # of a model: the label of which `f1` is reported
 
     def of_model(self, bundle):
         task = super().of_model(bundle)
-        vars(task)["positive"] = bundle.settings.get("positive")
+        task.positive = bundle.settings.get("positive")
         return task
 
     def with_positive(self, bundle, label):
@@ -224,9 +241,6 @@ class Classify(TextTask):
 
     def settings(self, options, traits):
         return {} if options.positive is None else {"positive": options.positive}
-
-    def label(self, value):
-        return class_name(value)
 
     def labels_of(self, example):
         return None if example.label is None else (example.label,)
@@ -259,44 +273,10 @@ class Classify(TextTask):
         by_class = [weights.get(label, 1.0) for label in counts] if weights else None
         return cross_entropy(options.label_smoothing, by_class)
 
-    def scores(self, logits):
-        return softmax(logits)
-
     def answer(self, bundle, query, scores):
         best = int(scores.argmax())
-        named = dict(zip(bundle.labels, map(float, scores), strict=True))
-        return {"label": bundle.labels[best], "score": float(scores[best]), "probabilities": named}
-
-    def figures(self, expected: Sequence[Any], answers, labels) -> Figures:
-        gold, predicted = [example.label for example in expected], [answer.get("label") for answer in answers]
-        labels = [*labels, *sorted({*gold} - {*labels})]
-        right = np.array([a == b for a, b in zip(gold, predicted, strict=True)])
-        doubt = [1 - answer.get("probabilities", {}).get(a, 0.0) for a, answer in zip(gold, answers, strict=True)]
-        figures = {
-            "accuracy": float(right.mean()),
-            "macro_f1": scores.f1(gold, predicted, [label for label in labels if label in {*gold, *predicted}]),
-            "matthews": scores.matthews(gold, predicted),
-        }
-        positive = labels[1] if self.positive is None and len(labels) == 2 else self.positive
-        if positive is not None:
-            figures["f1"] = scores.f1(gold, predicted, [positive])
-        columns = [*labels, *([None] if None in predicted else [])]
-        counts = scores.confusion(gold, predicted, columns)[: len(labels)].tolist()
-        table = [["expected \\ answered", *(label or "(none)" for label in columns)]]
-        table += [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
-        of = {} if positive is None else {"f1": positive}
-        return Figures(figures, ~right * (1 + np.array(doubt)), lambda drawn: right[drawn].mean(), table, of)
-
-    def summary(self, answer):
-        return answer.get("error") or answer["label"]
-
-    def agreement(self, reference, answer):
-        return [(reference["label"] == answer["label"], probability_difference(reference, answer))]
-
-    def scores_in_graph(self, logits):
-        import tensorflow as tf
-
-        return tf.nn.softmax(logits)
+        probabilities = dict(zip(bundle.labels, map(float, scores), strict=True))
+        return {"label": bundle.labels[best], "score": float(scores[best]), "probabilities": probabilities}
 
     def answer_in_graph(self, bundle, scores):
         import tensorflow as tf
@@ -304,15 +284,25 @@ class Classify(TextTask):
         best = tf.gather(tf.constant(bundle.labels), tf.argmax(scores, axis=-1))
         return {"label": best, "score": tf.reduce_max(scores, -1), "probabilities": scores}
 
-    def example_answers_in_graph(self, bundle, answers):
-        return classes_and_scores(bundle, answers["probabilities"])
-
-
-def classes_and_scores(bundle, probabilities) -> dict:
-    """The outputs that TF Serving's Classify takes, in the graph: all labels and their probabilities, each (B, C)."""
-    import tensorflow as tf
-
-    return {"classes": tf.broadcast_to(bundle.labels, tf.shape(probabilities)), "scores": probabilities}
+    def compute_metrics(self, expected: Sequence[Any], answers, labels) -> Metrics:
+        gold, predicted = [example.label for example in expected], [answer.get("label") for answer in answers]
+        labels = [*labels, *sorted({*gold} - {*labels})]
+        right = np.array([a == b for a, b in zip(gold, predicted, strict=True)])
+        doubt = [1 - answer.get("probabilities", {}).get(a, 0.0) for a, answer in zip(gold, answers, strict=True)]
+        values = {
+            "accuracy": float(right.mean()),
+            "macro_f1": scores.f1(gold, predicted, [label for label in labels if label in {*gold, *predicted}]),
+            "matthews": scores.matthews(gold, predicted),
+        }
+        positive = labels[1] if self.positive is None and len(labels) == 2 else self.positive
+        if positive is not None:
+            values["f1"] = scores.f1(gold, predicted, [positive])
+        columns = [*labels, *([None] if None in predicted else [])]
+        counts = scores.confusion(gold, predicted, columns)[: len(labels)].tolist()
+        table = [["expected \\ answered", *(label or "(none)" for label in columns)]]
+        table += [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
+        of = {} if positive is None else {"f1": positive}
+        return Metrics(values, ~right * (1 + np.array(doubt)), lambda drawn: right[drawn].mean(), table, of)
 
 
 def cross_entropy(label_smoothing: float, class_weights: Sequence[float] | None = None):
@@ -334,8 +324,3 @@ def enough_labels(used: set, source: str, model: str) -> tuple[str, ...]:
         only = f"only the label {next(iter(used))!r}" if used else "no labels"
         raise ValueError(f"{source}: {only}; a {model} needs at least two")
     return tuple(sorted(used, key=lambda label: (label != "O", label)))
-
-
-def probability_difference(reference: dict, answer: dict) -> float:
-    """The largest difference of a label's probability."""
-    return max(abs(p - answer["probabilities"][label]) for label, p in reference["probabilities"].items())

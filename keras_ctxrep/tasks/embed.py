@@ -1,12 +1,13 @@
 """An encoder by itself: its answer to a text is a vector."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
-from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.classify import COLUMNS, TextReading
 from keras_ctxrep.tasks.task import Task
+
+__all__ = ["Embed"]
 
 
 class Embed(Task):
@@ -14,15 +15,8 @@ class Embed(Task):
 
     name = "embed"
     help = "a vector"
+    reading = TextReading({"text": COLUMNS["text"]}, labelled=())
     model_outputs: ClassVar[tuple[str, ...]] = ("pooled",)
-    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text": ("text", "sentence", "sentence1", "premise", "question1")
-    }
-
-    labelled: ClassVar[tuple[str, ...]] = ()
-
-    def examples(self, row, source="", columns=None):
-        yield Example(self.text(row, "text", columns), source=source)
 
     def head(self, encoder, bundle):
         return encoder
@@ -31,8 +25,14 @@ class Embed(Task):
         if not bundle.config.get("pooler", True):
             raise ValueError("this encoder has no pooler, so no vector of a text; use `ctxrep embed`")
 
+    def decode(self, bundle, query, rows, outputs):
+        return {"vector": np.asarray(outputs[0]["pooled"]).tolist()}
+
     def cells(self, answer):
         return {"prediction": " ".join(f"{number:.6g}" for number in answer.get("vector", ()))}
 
-    def decode(self, bundle, query, rows, outputs):
-        return {"vector": np.asarray(outputs[0]["pooled"]).tolist()}
+    def in_graph(self, bundle, features, ids, inputs):
+        return ids(features(**inputs))
+
+    def served(self, bundle, query, output):
+        return self.decode(bundle, query, (), (output,))

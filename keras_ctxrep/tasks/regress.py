@@ -3,16 +3,35 @@
 import math
 import unicodedata
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_ctxrep.tasks.classify import TextTask
-from keras_ctxrep.tasks.task import Figures
+from keras_ctxrep.tasks.classify import COLUMNS, TextReading, TextTask
+from keras_ctxrep.tasks.task import Metrics
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.tokens import words
 
+__all__ = ["Regress", "finite_number"]
+
 TOLERANCE = 0.01  # largest difference of two engines that agree, relative to the number, or to 1 if it is smaller
+
+
+def finite_number(value: Any) -> float | None:
+    """The number that a column or key holds, None if it is empty.
+
+    >>> finite_number("4.5"), finite_number("")
+    (4.5, None)
+    """
+    if value is None or value == "":
+        return None
+    try:
+        number = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"label {value!r} is not a finite number")
+    return number
 
 
 def _without_accents(text: str) -> str:
@@ -24,28 +43,15 @@ class Regress(TextTask):
     """A number."""
 
     name = "regress"
+    help = "a number for a text or a pair: text, label[, pair]"
+    reading = TextReading(COLUMNS | {"label": ("label", "score")}, label=finite_number)
     agrees = f"values within {TOLERANCE:.0%} of the reference's, or within {TOLERANCE} of one below 1"
     metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
     smaller: ClassVar[tuple[str, ...]] = ("mean_squared_error",)
-    help = "a number for a text or a pair: text, label[, pair]"
-    example_api = "regress"
-    scored = "value"
     activation = "linear"
-    outputs: ClassVar[Mapping[str, str]] = {
-        "value": "the predicted value",
-    }
-    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {**TextTask.columns, "label": ("label", "score")}
-
-    def label(self, value):
-        if value is None or value == "":
-            return None
-        try:
-            number = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if not math.isfinite(number):
-            raise ValueError(f"label {value!r} is not a finite number")
-        return number
+    prediction = scored = "value"
+    example_api = "regress"
+    outputs: ClassVar[Mapping[str, str]] = {"value": "the predicted value"}
 
     def problem(self, example):
         if not any(words(_without_accents(text)) for text in (example.text, example.pair or "")):
@@ -65,38 +71,8 @@ class Regress(TextTask):
 
         return keras.losses.MeanSquaredError()
 
-    def gold_of(self, answer):
-        return answer["value"]
-
-    def scores(self, logits):
-        return logits
-
     def answer(self, bundle, query, scores):
         return {"value": float(scores[0])}
-
-    def cells(self, answer):
-        return {"prediction": answer.get("value")}
-
-    def figures(self, expected, answers, labels) -> Figures:
-        for example, answer in zip(expected, answers, strict=True):
-            if "error" in answer:
-                source = example.source or repr(example.text[:60])
-                raise ValueError(f"{source}: {answer['error']}, so no number to compare")
-        gold = np.array([example.label for example in expected])
-        predicted = np.array([answer["value"] for answer in answers])
-        names = ("pearson", "spearman", "mean_squared_error")
-        figures = {name: getattr(scores, name)(gold, predicted) for name in names}
-        return Figures(figures, np.abs(gold - predicted), lambda drawn: scores.pearson(gold[drawn], predicted[drawn]))
-
-    def summary(self, answer):
-        return answer.get("error") or answer["value"]
-
-    def agreement(self, reference, answer):
-        difference = abs(reference["value"] - answer["value"])
-        return [(difference <= TOLERANCE * max(1.0, abs(reference["value"])), difference)]
-
-    def scores_in_graph(self, logits):
-        return logits
 
     def answer_in_graph(self, bundle, scores):
         import tensorflow as tf
@@ -105,3 +81,20 @@ class Regress(TextTask):
 
     def example_answers_in_graph(self, bundle, answers):
         return {"outputs": answers["value"]}
+
+    def cells(self, answer):
+        return {"prediction": answer.get("value")}
+
+    def compute_metrics(self, expected, answers, labels) -> Metrics:
+        for example, answer in zip(expected, answers, strict=True):
+            if "error" in answer:
+                source = example.source or repr(example.text[:60])
+                raise ValueError(f"{source}: {answer['error']}, so no number to compare")
+        gold = np.array([example.label for example in expected])
+        predicted = np.array([answer["value"] for answer in answers])
+        values = {name: getattr(scores, name)(gold, predicted) for name in self.metrics}
+        return Metrics(values, np.abs(gold - predicted), lambda drawn: scores.pearson(gold[drawn], predicted[drawn]))
+
+    def agreement(self, reference, answer):
+        difference = abs(reference["value"] - answer["value"])
+        return [(difference <= TOLERANCE * max(1.0, abs(reference["value"])), difference)]

@@ -1,17 +1,19 @@
 """Semantic role labelling: who did what to whom, as tags of a sentence's words for one predicate in it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
-from keras_ctxrep.tasks.tag import Tag, checked_tags, checked_words, predicted_tags, span_figures
-from keras_ctxrep.tasks.task import Figures, Query
+from keras_ctxrep.tasks.reading import Record
+from keras_ctxrep.tasks.tag import SentenceReading, Tag, checked_tags, checked_words, predicted_tags, span_metrics
+from keras_ctxrep.tasks.task import Metrics, Query
 from keras_ctxrep.text import files
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.files import checked_text
+
+__all__ = ["Roles", "SemanticRoles"]
 
 PREDICATE = "V"  # the type of the predicate's own words, ignored by the metrics
 NONE = "-"  # in the predicate's column: not a predicate
@@ -31,6 +33,39 @@ class Roles:
     source: str = field(default="", compare=False)
 
 
+class PredicateReading(SentenceReading):
+    """Reads sentences with a predicate, one example for each predicate of a CoNLL sentence."""
+
+    def examples(self, record: Record) -> Iterator[Roles]:
+        row = record.row
+        if isinstance(row, files.Sentence):
+            words = checked_words(row["words"])
+            for number, predicate in enumerate(row["predicates"]):
+                tags = row["tags"][number] if row.get("tags") else None
+                yield Roles(words, predicate, checked_tags(words, tags), record.source)
+            return
+        words, predicate = checked_words(record.value("text")), record.value("predicate")
+        if isinstance(predicate, bool) or not isinstance(predicate, int) or not 0 <= predicate < len(words):
+            raise ValueError(f"predicate {predicate!r}: the number of its word, 0 to {len(words) - 1}, is needed")
+        yield Roles(words, predicate, checked_tags(words, record.value("label")), record.source)
+
+    def sentence(self, read, columns) -> files.Sentence:
+        """Of a CoNLL sentence its words, the numbers of its predicates, and a column of tags for each, or none."""
+        tokens = read()
+        numbers = self.column_numbers(columns, len(tokens[0]))
+        text, predicate = numbers.get("text", 0), numbers.get("predicate", 2)
+        frames = files.column(tokens, predicate)
+        predicates = [number for number, frame in enumerate(frames) if frame != NONE]
+        behind = len(tokens[0]) - predicate - 1
+        if behind not in (0, len(predicates)):
+            raise ValueError(
+                f"{len(predicates)} predicates in column {predicate + 1} (a word that is none has {NONE!r}) and "
+                f"{behind} columns of tags behind it"
+            )
+        tags = [files.column(tokens, predicate + 1 + order) for order in range(behind)]
+        return files.Sentence(tokens, words=files.column(tokens, text), predicates=predicates, tags=tags)
+
+
 class SemanticRoles(Tag):
     """The arguments of a predicate, as tags of words.
 
@@ -45,45 +80,10 @@ class SemanticRoles(Tag):
     agrees = "the same label of a word"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1", "precision", "recall", "token_accuracy")
     help = "the arguments of a predicate: CoNLL with a BIO column per predicate, or words, predicate, tags"
-    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text": ("words", "tokens"),
-        "predicate": ("predicate", "verb"),
-        "label": ("tags", "labels", "roles"),
-    }
+    reading = PredicateReading(
+        {"text": ("words", "tokens"), "predicate": ("predicate", "verb"), "label": ("tags", "labels", "roles")}
+    )
     reads = Reads(words=True, marks=1, indicate=True)
-
-    def _conll(self, path, columns) -> files.FileRows:
-        files.conll_columns(path, columns)  # to check them
-        for number, sentence in files.conll(path):
-            yield number, partial(self._predicates, sentence, columns)
-
-    def examples(self, row, source="", columns=None) -> Iterator[Roles]:
-        if isinstance(row, files.Sentence):
-            words = checked_words(row["words"])
-            for number, predicate in enumerate(row["predicates"]):
-                tags = row["tags"][number] if row.get("tags") else None
-                yield Roles(words, predicate, checked_tags(words, tags), source)
-            return
-        words, predicate = checked_words(self.value(row, "text", columns)), self.value(row, "predicate", columns)
-        if isinstance(predicate, bool) or not isinstance(predicate, int) or not 0 <= predicate < len(words):
-            raise ValueError(f"predicate {predicate!r}: the number of its word, 0 to {len(words) - 1}, is needed")
-        yield Roles(words, predicate, checked_tags(words, self.value(row, "label", columns)), source)
-
-    def _predicates(self, sentence, columns) -> files.Sentence:
-        """Of a CoNLL sentence its words, the numbers of its predicates, and a column of tags for each, or none."""
-        tokens = sentence()["tokens"]
-        numbers = self.numbers(columns, len(tokens[0]))
-        text, predicate = numbers.get("text", 0), numbers.get("predicate", 2)
-        frames = files.column(tokens, predicate)
-        predicates = [number for number, frame in enumerate(frames) if frame != NONE]
-        behind = len(tokens[0]) - predicate - 1
-        if behind not in (0, len(predicates)):
-            raise ValueError(
-                f"{len(predicates)} predicates in column {predicate + 1} (a word that is none has {NONE!r}) and "
-                f"{behind} columns of tags behind it"
-            )
-        tags = [files.column(tokens, predicate + 1 + order) for order in range(behind)]
-        return files.Sentence(tokens, words=files.column(tokens, text), predicates=predicates, tags=tags)
 
     def query(self, example):
         return Query(example.words, None, ((example.predicate, example.predicate + 1),))
@@ -104,12 +104,12 @@ class SemanticRoles(Tag):
         arguments = [span for span in answer.get("entities", ()) if span["type"] != PREDICATE]
         return {"words": answer["words"], "arguments": arguments}
 
-    def figures(self, expected, answers, labels) -> Figures:
+    def compute_metrics(self, expected, answers, labels) -> Metrics:
         gold = [example.tags for example in expected]
         predicted = [predicted_tags(example, answer) for example, answer in zip(expected, answers, strict=True)]
         pairs = [pair for both in zip(gold, predicted, strict=True) for pair in zip(*both, strict=True)]
         right = [tag == answer for tag, answer in pairs]
-        return span_figures(gold, predicted, {"token_accuracy": float(np.mean(right))}, ignored=PREDICATE)
+        return span_metrics(gold, predicted, {"token_accuracy": float(np.mean(right))}, ignored=PREDICATE)
 
     def shown(self, example, answer):
         columns = super().shown(example, answer)

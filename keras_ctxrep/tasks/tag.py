@@ -1,9 +1,10 @@
 """Tagging: one label for each word, as of named entities or parts of speech."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import eq
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,12 +12,15 @@ import numpy as np
 from keras_ctxrep import options
 from keras_ctxrep.options import option
 from keras_ctxrep.tasks.classify import class_name, cross_entropy, enough_labels, label_smoothing
-from keras_ctxrep.tasks.task import Figures, Query, Task, f1_of, f1_table
+from keras_ctxrep.tasks.reading import Reading, Record
+from keras_ctxrep.tasks.task import Distillable, LabelsWords, Metrics, Query, Task, f1_of, f1_table
 from keras_ctxrep.text import files, scores
 from keras_ctxrep.text.decode import entities, softmax
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.files import checked_text
 from keras_ctxrep.text.tags import is_spans, spans, to_iob2
+
+__all__ = ["Options", "Tag", "Tagged"]
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,48 @@ class Options(options.Options):
             )
 
 
-class Tag(Task):
+class SentenceReading(Reading):
+    """Reads sentences that are split into words, with a tag for each."""
+
+    def examples(self, record: Record) -> Iterator[Any]:
+        words = checked_words(record.value("text"))
+        yield Tagged(words, checked_tags(words, record.value("label")), record.source)
+
+    def rows(self, path, columns):
+        if files.suffix(path) in (".json", ".jsonl"):
+            return files.objects(path)
+        return self._conll(path, columns)
+
+    def _conll(self, path: Path, columns: Mapping[str, str]) -> files.FileRows:
+        files.conll_columns(path, columns)  # to check them
+        for number, tokens in files.conll(path):
+            yield number, partial(self.sentence, tokens, columns)
+
+    def sentence(self, read: Callable[[], Sequence[files.Token]], columns: Mapping[str, str]) -> files.Sentence:
+        """The row of a sentence of a CoNLL file, from a function that returns its tokens."""
+        tokens = read()
+        numbers = self.column_numbers(columns, len(tokens[0]))
+        word, tag = numbers.get("text", 0), numbers.get("label", len(tokens[0]) - 1)
+        row = files.Sentence(tokens, **{columns.get("text", "words"): files.column(tokens, word)})
+        if word != tag:
+            row[columns.get("label", "tags")] = files.column(tokens, tag)
+        return row
+
+    def column_numbers(self, columns: Mapping[str, str], width: int) -> dict[str, int]:
+        """Field -> index of its column in a CoNLL file: those given, and the existing ones that a model knows."""
+        of_model = {field: int(names[0]) - 1 for field, names in self.columns.items() if names[0].isdecimal()}
+        of_model = {field: number for field, number in of_model.items() if number < width}
+        return of_model | {field: int(number) - 1 for field, number in columns.items()}
+
+
+class Tag(Task, Distillable, LabelsWords):
     """One label for each word."""
 
     name = "tag"
+    help = "one label for each word: CoNLL columns, or words, tags"
+    reading = SentenceReading({"text": ("words", "tokens"), "label": ("tags", "labels", "ner_tags", "ner")})
     agrees = "the same label of a word"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1", "precision", "recall", "token_accuracy", "accuracy", "macro_f1")
-    help = "one label for each word: CoNLL columns, or words, tags"
     outputs: ClassVar[Mapping[str, str]] = {
         "words": "the words of the text",
         "starts": "where each begins, in characters of the text",
@@ -59,42 +98,9 @@ class Tag(Task):
         "scores": "the probability of each tag",
         "tags": "the numbers of the tags, of a model with a CRF",
     }
-    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text": ("words", "tokens"),
-        "label": ("tags", "labels", "ner_tags", "ner"),
-    }
     gold = "tags"
     reads = Reads(words=True)
     Options = Options
-
-    def rows(self, path, columns):
-        if files.suffix(path) in (".json", ".jsonl"):
-            return files.objects(path)
-        return self._conll(path, columns)
-
-    def _conll(self, path, columns) -> files.FileRows:
-        files.conll_columns(path, columns)  # to check them
-        for number, sentence in files.conll(path):
-            yield number, partial(self._columns, sentence, columns)
-
-    def numbers(self, columns: Mapping[str, str], width: int) -> dict[str, int]:
-        """Field -> index of its column in a CoNLL file: those given, and the existing ones that a model knows."""
-        known = {field: int(names[0]) - 1 for field, names in self.columns.items() if names[0].isdecimal()}
-        known = {field: number for field, number in known.items() if number < width}
-        return known | {field: int(number) - 1 for field, number in columns.items()}
-
-    def _columns(self, sentence, columns) -> files.Sentence:
-        tokens = sentence()["tokens"]
-        numbers = self.numbers(columns, len(tokens[0]))
-        word, tag = numbers.get("text", 0), numbers.get("label", len(tokens[0]) - 1)
-        row = files.Sentence(tokens, **{columns.get("text", "words"): files.column(tokens, word)})
-        if word != tag:
-            row[columns.get("label", "tags")] = files.column(tokens, tag)
-        return row
-
-    def examples(self, row, source="", columns=None) -> Iterator[Any]:
-        words = checked_words(self.value(row, "text", columns))
-        yield Tagged(words, checked_tags(words, self.value(row, "label", columns)), source)
 
     def tokens(self, example):
         return example.words
@@ -111,8 +117,8 @@ class Tag(Task):
     def targets(self, bundle, example, rows):
         numbers = bundle.label_numbers
         starts = rows[0].starts or []
-        read = [tag for start, tag in zip(starts, example.tags, strict=True) if start is not None]
-        return [[numbers[tag] if tag else -1 for tag in read]]  # -1: cut off where a teacher labelled the words
+        tags = [tag for start, tag in zip(starts, example.tags, strict=True) if start is not None]
+        return [[numbers[tag] if tag else -1 for tag in tags]]  # -1: cut off where a teacher labelled the words
 
     def batch(self, bundle, targets, inputs):
         labels = np.full(inputs.get("starts", inputs["mask"]).shape, -1, np.int32)
@@ -163,14 +169,13 @@ class Tag(Task):
             sentence, offsets = joined(text)
         words, number = [], 0
         for start, (begin, end) in zip(starts, offsets, strict=False):
-            word = {"word": sentence[begin:end], "start": begin, "end": end, "label": None, "score": 0.0}
             if start is not None:
                 tag = int(tags[number])
-                word |= {"label": bundle.labels[tag], "score": float(probabilities[number, tag])}
+                score = float(probabilities[number, tag])
+                words.append(_word(sentence[begin:end], begin, end, bundle.labels[tag], score))
                 number += 1
-            elif isinstance(text, str):
-                continue  # cut off
-            words.append(word)
+            elif not isinstance(text, str):  # cut off
+                words.append(_word(sentence[begin:end], begin, end, None, 0.0))
         return self.answer(bundle, words, sentence)
 
     def served(self, bundle, query, output):
@@ -178,20 +183,14 @@ class Tag(Task):
             sentence, offsets = joined(query.text)
             columns = zip(query.text, offsets, output["labels"], output["scores"], strict=False)  # without padding
             words = [
-                {"word": word, "start": begin, "end": end, "label": label.decode() or None, "score": float(score)}
+                _word(word, begin, end, label.decode() or None, float(score))
                 for word, (begin, end), label, score in columns
             ]
             return self.answer(bundle, words, sentence)
-        columns = [output[name] for name in ("words", "starts", "ends", "labels", "scores")]
+        columns = zip(*(output[name] for name in ("words", "starts", "ends", "labels", "scores")), strict=True)
         words = [
-            {
-                "word": word.decode(),
-                "start": int(begin),
-                "end": int(end),
-                "label": label.decode(),
-                "score": float(score),
-            }
-            for word, begin, end, label, score in zip(*columns, strict=True)
+            _word(word.decode(), int(begin), int(end), label.decode(), float(score))
+            for word, begin, end, label, score in columns
             if label
         ]
         return self.answer(bundle, words, str(query.text))
@@ -206,7 +205,7 @@ class Tag(Task):
             marked.append({"type": kind, "text": sentence[begin:end], "start": begin, "end": end})
         return {"words": words, "entities": marked}
 
-    def figures(self, expected, answers, labels) -> Figures:
+    def compute_metrics(self, expected, answers, labels) -> Metrics:
         gold = [example.tags for example in expected]
         predicted = [predicted_tags(example, answer) for example, answer in zip(expected, answers, strict=True)]
         right = np.array([sum(map(eq, *pair)) for pair in zip(gold, predicted, strict=True)])
@@ -214,12 +213,12 @@ class Tag(Task):
         accuracy = float(right.sum() / size.sum())
         tags = sorted({tag for side in (gold, predicted) for sentence in side for tag in sentence} - {""})
         if is_spans(labels or tags):
-            return span_figures(gold, predicted, {"token_accuracy": accuracy})
-        numbered, answered = ([[*enumerate(sentence)] for sentence in side] for side in (gold, predicted))
-        _, by_tag = scores.counts(numbered, answered, tags, lambda item: item[1])
-        figures = {"accuracy": accuracy, "macro_f1": float(scores.precision_recall_f1(by_tag)[:, 2].mean())}
+            return span_metrics(gold, predicted, {"token_accuracy": accuracy})
+        gold, predicted = ([[*enumerate(sentence)] for sentence in side] for side in (gold, predicted))
+        _, by_tag = scores.counts(gold, predicted, tags, lambda item: item[1])
+        values = {"accuracy": accuracy, "macro_f1": float(scores.precision_recall_f1(by_tag)[:, 2].mean())}
         table = f1_table(tags, by_tag)
-        return Figures(figures, size - right, lambda drawn: right[drawn].sum() / size[drawn].sum(), table)
+        return Metrics(values, size - right, lambda drawn: right[drawn].sum() / size[drawn].sum(), table)
 
     def labels_of_words(self, example, answer):
         return predicted_tags(example, answer)
@@ -231,8 +230,8 @@ class Tag(Task):
         tags = predicted_tags(example, answer)
         return {
             "input": " ".join(example.words),
-            "expected": _marked(example.words, example.tags),
-            "answer": answer.get("error") or _marked(example.words, tags),
+            "expected": _with_tags(example.words, example.tags),
+            "answer": answer.get("error") or _with_tags(example.words, tags),
         }
 
     def agreement(self, reference, answer):
@@ -244,8 +243,8 @@ class Tag(Task):
         return self._labelled(bundle, features.tagging(**inputs), ids)
 
     def words_in_graph(self, bundle, features, ids, inputs):
-        given = dict(inputs)
-        return self._labelled(bundle, features.given(given.pop("words"), **given), ids)
+        marks = {name: value for name, value in inputs.items() if name != "words"}
+        return self._labelled(bundle, features.given(inputs["words"], **marks), ids)
 
     def _labelled(self, bundle, sentences, ids) -> dict:
         """The model's outputs and the answers, a row for each word of `sentences`."""
@@ -318,12 +317,12 @@ def predicted_tags(example: Any, answer: dict) -> list[str]:
     return tags
 
 
-def span_figures(gold: Sequence, predicted: Sequence, more: dict[str, float], ignored: str | None = None) -> Figures:
+def span_metrics(gold: Sequence, predicted: Sequence, more: dict[str, float], ignored: str | None = None) -> Metrics:
     """Precision, recall and F1 of the spans that tags mark, as conlleval counts them.
 
     Args:
         gold, predicted: the tags of each sentence.
-        more: further figures.
+        more: further metrics.
         ignored: spans of this type do not count.
     """
     expected, answered = (
@@ -332,11 +331,16 @@ def span_figures(gold: Sequence, predicted: Sequence, more: dict[str, float], ig
     kinds = sorted({span[0] for side in (expected, answered) for sentence in side for span in sentence})
     by_sentence, by_kind = scores.counts(expected, answered, kinds, lambda span: span[0])
     precision, recall, f1 = scores.precision_recall_f1(by_sentence.sum(0)).tolist()
-    figures = {"span_f1": f1, "precision": precision, "recall": recall} | more
+    values = {"span_f1": f1, "precision": precision, "recall": recall} | more
     mistakes, table = by_sentence @ [-2, 1, 1], f1_table(kinds, by_kind)
-    return Figures(figures, mistakes, lambda drawn: f1_of(by_sentence[drawn].sum(0)), table)
+    return Metrics(values, mistakes, lambda drawn: f1_of(by_sentence[drawn].sum(0)), table)
 
 
-def _marked(words: Sequence[str], tags: Sequence[str]) -> str:
+def _word(word: str, start: int, end: int, label: str | None, score: float) -> dict:
+    """A word of an answer."""
+    return {"word": word, "start": start, "end": end, "label": label, "score": score}
+
+
+def _with_tags(words: Sequence[str], tags: Sequence[str]) -> str:
     """The words with a tag other than O, each with its tag."""
     return " ".join(f"{word}/{tag}" for word, tag in zip(words, tags, strict=True) if tag not in ("O", ""))

@@ -1,4 +1,8 @@
-"""The interface of a task: everything that the rest of the library asks of one, with common defaults."""
+"""The interface of a task: everything that the rest of the library asks of one, with common defaults.
+
+`Task` is what every task is. `InGraph` is its part in a SavedModel; `Distillable` and `LabelsWords` are further parts,
+which a task has if it names them as bases.
+"""
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -9,9 +13,22 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from keras_ctxrep import options
+from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.text import files, scores
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads, Row, Span
+
+__all__ = [
+    "Distillable",
+    "EvaluationReport",
+    "InGraph",
+    "LabelsWords",
+    "Metrics",
+    "Query",
+    "Task",
+    "label_problem",
+    "pair_problem",
+]
 
 WORST = 10  # examples in a report
 Outputs = Mapping[str, Any]  # a model's outputs for one row, by name
@@ -55,14 +72,14 @@ class EvaluationReport:
 
 
 @dataclass
-class Figures:
+class Metrics:
     """The metrics of a task on some answers.
 
     Attributes:
         scores: metrics by name, the main one first.
         errors: float (examples,), how bad each answer is; 0 is right.
-        statistic: indices of examples -> the first figure of these alone, for its interval.
-        table, of: as of `Report`.
+        statistic: indices of examples -> the main metric of these alone, for its interval.
+        table, of: as of `EvaluationReport`.
     """
 
     scores: dict[str, float]
@@ -72,7 +89,91 @@ class Figures:
     of: dict[str, str] = field(default_factory=dict)
 
 
-class Task:
+class InGraph:
+    """What a SavedModel of a task answers, as TensorFlow operators.
+
+    Attributes:
+        outputs: what the answers of the raw-string signature mean, by name.
+        example_api: which of TF Serving's APIs over tf.Example the answers fit, "classify" or "regress"; None: neither.
+    """
+
+    outputs: ClassVar[Mapping[str, str]] = {}
+    example_api: str | None = None
+
+    def inputs(self, bundle: Bundle) -> tuple[str, ...]:
+        """The names of the raw-string signature's inputs; "marks" are int32 (B, M, 2), in characters of the text."""
+        names = ("text", "pair")[: 1 + bundle.pairs]
+        return (*names, "marks") if bundle.reads.marks else names
+
+    def in_graph(self, bundle: Bundle, features: Any, ids: Callable, inputs: dict) -> dict:
+        """The raw-string signature.
+
+        Args:
+            bundle: of the model.
+            features: the text preparation, of `keras_ctxrep_export.text_ops`.
+            ids: the model, from its dict of tensors to its dict of outputs.
+            inputs: tensors by the names of `inputs`.
+
+        Returns: the model's outputs and the answers, by name.
+        """
+        raise NotImplementedError
+
+    def example_answers_in_graph(self, bundle: Bundle, answers: dict) -> dict:
+        """The outputs of a signature for `example_api`, from what `in_graph` gives."""
+        raise NotImplementedError
+
+    def served(self, bundle: Bundle, query: Query, output: Outputs) -> dict:
+        """The answer to a query, as `Task.decode` gives it, from the outputs of the raw-string signature."""
+        raise NotImplementedError
+
+
+class Distillable:
+    """A task whose answers and logits a small model can learn from a larger one."""
+
+    def labelled_by(self, example: Any, answer: dict) -> Any:
+        """An example whose labels are a model's answer to it."""
+        raise NotImplementedError
+
+    def teacher_logits(self, rows: Sequence[Row], outputs: Sequence[Outputs]) -> list[dict[str, np.ndarray]]:
+        """The logits of a teacher for one example in a form that does not depend on its tokens, where there is one.
+
+        Args:
+            rows: of the example.
+            outputs: of the teacher for each of them.
+
+        Returns: for each row, output name -> float32 (..., C).
+        """
+        return [{"logits": output["logits"]} for output in outputs]
+
+    def logits_of_student(self, row: Row, logits: Mapping[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
+        """The logits that a student shall give for its row.
+
+        Args:
+            row: of the student.
+            logits: as `teacher_logits` gives them for this row.
+            length: tokens of the row's batch, with padding.
+
+        Returns: output name -> (..., C), NaN where the teacher gave nothing.
+        """
+        return dict(logits)
+
+
+class LabelsWords:
+    """A task that labels the words of sentences, which may come split into words."""
+
+    def labels_of_words(self, example: Any, answer: dict) -> Sequence[str]:
+        """The label of each word of an example that came split, "" if it has none."""
+        raise NotImplementedError
+
+    def words_in_graph(self, bundle: Bundle, features: Any, ids: Callable, inputs: dict) -> dict:
+        """As `InGraph.in_graph`, of sentences that are split already.
+
+        `inputs` has "words", string (B, W), "" where a row has no more, in place of "text", and "marks" in words.
+        """
+        raise NotImplementedError
+
+
+class Task(InGraph):
     """One task: its examples, what it reads, its head and loss, its answers and its metrics.
 
     A subclass sets the attributes and overrides what is different for it. Everything outside this package asks the
@@ -81,28 +182,24 @@ class Task:
     Attributes:
         name: as in bundles and on the command line.
         help: one line for the command line: what it is, and its columns.
-        columns: field of an example -> names of the columns or keys it is read from; the first one present is taken.
+        reading: how its examples are read from files.
         gold: the attribute of an example that holds the expected answer.
-        labelled: the fields in `columns` that it is read from.
         reads: the inputs it asks of a family.
-        metrics: the figures that may choose the best weights, as of `figures`, which leaves out those that do not
-            apply to the labels.
+        metrics: the metrics that may choose the best weights, as of `compute_metrics`, which leaves out those that do
+            not apply to the labels.
         smaller: those of them of which a smaller value is better.
         agrees: when two engines agree, in a few words.
         Options: a frozen dataclass of its own training options, made with `options.option`.
         max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
         head_dropout: before the head's dense layer; None: as the family has it.
-        example_api: which of TF Serving's APIs over tf.Example the answers fit, "classify" or "regress"; None: neither.
-        outputs: what the answers of the raw-string signature mean, by name.
         activation: of the logits: "softmax", "sigmoid" or "linear".
         model_outputs: the outputs of the model that `decode` reads.
     """
 
     name: str
     help: str
-    columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    reading: Reading
     gold = "label"
-    labelled: ClassVar[tuple[str, ...]] = ("label",)
     reads = Reads()
     metrics: ClassVar[tuple[str, ...]] = ()
     smaller: ClassVar[tuple[str, ...]] = ()
@@ -110,22 +207,17 @@ class Task:
     Options: type[options.Options] = options.Options
     max_length: int | None = None
     head_dropout: float | None = None
-    example_api: str | None = None
-    outputs: ClassVar[Mapping[str, str]] = {}
     activation = "softmax"
     model_outputs: ClassVar[tuple[str, ...]] = ("logits",)
 
     def of_model(self, bundle: Bundle) -> Self:
-        """This task as a model has it: it knows the columns that the model was trained from, and reads them first."""
+        """This task as a model has it, which reads the columns that the model was trained from before others."""
         task = copy.copy(self)
-        own = {name: bundle.columns[name] for name in self.columns if name in bundle.columns}
-        vars(task)["columns"] = {
-            name: tuple(dict.fromkeys([*_listed(own.get(name)), *names])) for name, names in self.columns.items()
-        }
+        task.reading = self.reading.of_model(bundle.columns)
         return task
 
     def best(self, metric: str, values: Iterable[float]) -> float:
-        """The best of some values of a figure."""
+        """The best of some values of a metric."""
         return min(values) if metric in self.smaller else max(values)
 
     # ------------------------------------------------------------------------------------------------- examples
@@ -133,132 +225,8 @@ class Task:
     def read(
         self, path: str | Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
     ) -> Iterator[Any]:
-        """The examples of a file, one by one.
-
-        By the file's suffix, before .gz, .bz2 or .xz:
-
-        - .jsonl, .json: an object a line, whose keys are the names in `columns` of the task; for "answer" also the
-          official JSON of SQuAD 1.1 and 2.0, https://rajpurkar.github.io/SQuAD-explorer/. Several labels are a list,
-          or a string with commas between them.
-        - .txt of tasks over texts, unless it has `columns` or a header with tabs: one text a line, without a label.
-        - other files for tasks over words: CoNLL columns, split by tabs, else by spaces; a word a line, the tag last,
-          an empty line between sentences.
-        - other files: tab-separated with a header; quotes are text. Several labels are separated by commas.
-
-        Args:
-            path: the file.
-            columns: a key of the task's `columns` -> the column's or key's name in this file, or its number from "1"
-                on; a tab-separated file with numbers has no header, and may have columns not used.
-            skipped: malformed rows are left out, and a message for each is appended here, instead of raised.
-
-        Raises:
-            ValueError: a row is malformed, the file cannot be decompressed, or there is no example in it; the message
-                names file and line.
-        """
-        self.check_columns(columns)
-        return self.from_rows(str(path), self.rows(Path(path), columns or {}), columns, skipped)
-
-    def read_unlabelled(
-        self, path: str | Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
-    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """The rows of a file, values by name, each with its example, which has no label: none is read.
-
-        Args:
-            path, columns, skipped: as of `read`; the columns of labels need not exist.
-
-        Raises:
-            ValueError: as of `read`.
-        """
-        self.check_columns(columns)
-        columns = {name: column for name, column in (columns or {}).items() if name not in self.labelled}
-        hidden = {name.casefold() for field in self.labelled for name in self.columns[field]} - {*columns.values()}
-        return self._parsed(str(path), self.rows(Path(path), columns), columns, skipped, hidden)
-
-    def check_columns(self, columns: Mapping[str, str] | None) -> None:
-        """Raises a ValueError unless the task reads such columns."""
-        if unknown := set(columns or ()) - set(self.columns):
-            raise ValueError(
-                f"columns {sorted(unknown)}: for the task {self.name!r} they are {', '.join(self.columns)}"
-            )
-        for name, column in (columns or {}).items():
-            if not isinstance(column, str):
-                raise ValueError(f"columns {name}={column!r}: the name of a column, or its number as a string")
-
-    def rows(self, path: Path, columns: Mapping[str, str]) -> files.FileRows:
-        """The rows of a file in the formats that the task reads."""
-        if files.suffix(path) in (".json", ".jsonl"):
-            return files.objects(path)
-        return files.table(path, self.columns, columns)
-
-    def from_rows(
-        self, source: str, rows: files.FileRows, columns: Mapping[str, str] | None, skipped: list[str] | None
-    ) -> Iterator[Any]:
-        """The examples of rows, those that are malformed raised or left out, as `read` does it.
-
-        Args:
-            source: of the rows, for messages.
-            rows: (number, function to a row's values by name), see `text.files.Rows`.
-            columns, skipped: as of `read`.
-        """
-        return (example for _, example in self._parsed(source, rows, columns, skipped))
-
-    def _parsed(
-        self, source: str, rows: files.FileRows, columns, skipped: list[str] | None, hidden: Collection[str] = ()
-    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Rows and their examples, as of `from_rows`; these are made without the values of `hidden`, in lower case."""
-        count, first = 0, ""
-        for number, read in rows:
-            try:
-                row = read()
-                bare: Any = copy.copy(row) if hidden else row
-                for name in [name for name in row if hidden and name.casefold() in hidden]:
-                    del bare[name]
-                examples = list(self.examples(bare, f"{source}:{number}", columns))
-            except ValueError as error:
-                message = f"{source}:{getattr(error, 'line', number)}: {error}"
-                if skipped is None:
-                    raise ValueError(message) from None
-                skipped.append(message)
-                first = first or message
-            else:
-                count += len(examples)
-                yield from ((row, example) for example in examples)
-        if not count:
-            reason = f"no row of it can be read; the first: {first}" if first else "no examples in it"
-            raise ValueError(f"{source}: {reason}")
-
-    def examples(
-        self, row: Mapping[str, Any], source: str = "", columns: Mapping[str, str] | None = None
-    ) -> Iterable[Any]:
-        """The examples of a row's values by name; of most tasks it is one.
-
-        Args:
-            row: names -> values.
-            source: "FILE:LINE"; it is not part of the messages.
-            columns: as of `read`.
-
-        Raises:
-            ValueError: a value is missing or of the wrong kind.
-        """
-        raise NotImplementedError
-
-    def value(self, row: Mapping[str, Any], name: str, columns: Mapping[str, str] | None) -> Any:
-        """The value of the first column or key present, or None; case is ignored where only one can be meant."""
-        names = (columns[name],) if columns and name in columns else self.columns[name]
-        if any(key in row for key in names):
-            return next((row[key] for key in names if row.get(key) is not None), None)
-        key = files.key_of(row, names)
-        return None if key is None else row[key]
-
-    def text(self, row: Mapping[str, Any], name: str, columns: Mapping[str, str] | None) -> str:
-        """A text that a row must have."""
-        value = self.value(row, name, columns)
-        if not isinstance(value, str) or not value.strip():
-            raise ValueError(
-                f"no {name} (key or column {(columns or {}).get(name, name)!r}); found {sorted(row)}: "
-                f"--columns {name}=NAME gives it another name"
-            )
-        return files.checked_text(value)
+        """The examples of a file, one by one: `Reading.read`."""
+        return self.reading.read(path, columns, skipped)
 
     def tokens(self, example: Any) -> Sequence[str]:
         """The words of an example, to learn embeddings from."""
@@ -293,12 +261,7 @@ class Task:
         return ()
 
     def settings(self, options: Any, traits: set[str]) -> dict:
-        """Settings of the answers, kept in the bundle.
-
-        Args:
-            options: of the class `Options`.
-            traits: those of all examples.
-        """
+        """Settings of the answers, kept in the bundle, from options of the class `Options` and all examples' traits."""
         return {}
 
     def tuned(self, bundle: Bundle, examples: Sequence[Any], ask: Callable[[Sequence[Any]], list[dict]]) -> Bundle:
@@ -319,6 +282,18 @@ class Task:
         """
         raise ValueError(f"positive={label!r}: of a classifier alone, and the task is {self.name!r}")
 
+    def windowed(self, bundle: Bundle, how: str) -> Bundle:
+        """The bundle of the same model that reads a long text in overlapping windows instead of cutting it.
+
+        Args:
+            bundle: of a model.
+            how: its answer comes from the "mean" or the "max" over the windows.
+
+        Raises:
+            ValueError: the task has no such answers, or it reads more than one text.
+        """
+        raise ValueError(f"windows={how!r}: a {self.name} model gives no scores of a whole text to pool; leave it out")
+
     # -------------------------------------------------------------------------------------------------- training
 
     def targets(self, bundle: Bundle, example: Any, rows: Sequence[Row]) -> list:
@@ -334,7 +309,7 @@ class Task:
         raise NotImplementedError
 
     def head_options(self, options: Any) -> dict:
-        """Keyword arguments of the head that are the task's own."""
+        """Keyword arguments of the head that follow from the task's options."""
         return {}
 
     def loss(self, options: Any, counts: Mapping[str, int]):
@@ -349,48 +324,7 @@ class Task:
         """
         return None
 
-    # ---------------------------------------------------------------------------------------------- distillation
-
-    def labelled_by(self, example: Any, answer: dict) -> Any:
-        """An example whose labels are a model's answer to it."""
-        raise NotImplementedError
-
-    def teacher_logits(self, rows: Sequence[Row], outputs: Sequence[Outputs]) -> list[dict[str, np.ndarray]]:
-        """The logits of a teacher for one example in a form that does not depend on its tokens, where there is one.
-
-        Args:
-            rows: of the example.
-            outputs: of the teacher for each of them.
-
-        Returns: for each row, output name -> float32 (..., C).
-        """
-        return [{"logits": output["logits"]} for output in outputs]
-
-    def logits_of_student(self, row: Row, logits: Mapping[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
-        """What a student shall give for its row.
-
-        Args:
-            row: of the student.
-            logits: as `teacher_logits` gives them for this row.
-            length: tokens of the row's batch, with padding.
-
-        Returns: output name -> (..., C), NaN where the teacher gave nothing.
-        """
-        return dict(logits)
-
     # --------------------------------------------------------------------------------------------------- answers
-
-    def windowed(self, bundle: Bundle, how: str) -> Bundle:
-        """The bundle of the same model that reads a long text in overlapping windows instead of cutting it.
-
-        Args:
-            bundle: of a model.
-            how: its answer comes from the "mean" or the "max" over the windows.
-
-        Raises:
-            ValueError: the task has no such answers, or it reads more than one text.
-        """
-        raise ValueError(f"windows={how!r}: a {self.name} model gives no scores of a whole text to pool; leave it out")
 
     def check(self, bundle: Bundle) -> None:
         """Raises a ValueError if this model has no answers to give."""
@@ -406,7 +340,7 @@ class Task:
             ValueError: the line has not the form that is needed.
         """
         if self.reads.marks:
-            (example,) = self.examples(files.json_object(line.encode()))
+            (example,) = self.reading.examples(Record(files.json_object(line.encode()), self.reading.columns))
             return self.query(example)
         parts = line.split("\t") if pairs else [line]
         if len(parts) != 1 + pairs:
@@ -424,25 +358,17 @@ class Task:
         """The answer to a query from the outputs of its rows."""
         raise NotImplementedError
 
-    def served(self, bundle: Bundle, query: Query, output: Outputs) -> dict:
-        """The answer to a query from the outputs of a SavedModel's raw-string signature."""
-        return self.decode(bundle, query, (), (output,))
-
     def own_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of a file's row that are repeated beside a prediction; {} of a row that has no names for them."""
         return {} if isinstance(row, files.Sentence) else dict(row)
 
     def cells(self, answer: dict) -> dict[str, Any]:
         """The answer as values of a table's columns; the same columns for every answer, {"error"} included."""
-        return {"prediction": answer.get("label"), "score": answer.get("score")}
-
-    def labels_of_words(self, example: Any, answer: dict) -> Sequence[str]:
-        """The label of each word of an example that came split, "" if it has none."""
         raise NotImplementedError
 
     # --------------------------------------------------------------------------------------------------- metrics
 
-    def figures(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Figures:
+    def compute_metrics(self, expected: Sequence[Any], answers: Sequence[dict], labels: Sequence[str]) -> Metrics:
         """The task's metrics on labelled examples, with an answer for each; {"error"} is wrong."""
         raise NotImplementedError
 
@@ -466,17 +392,17 @@ class Task:
         for number, example in enumerate(expected, 1):
             if getattr(example, self.gold) is None:
                 raise ValueError(f"{example.source or f'example {number}'}: no {self.gold} to compare with")
-        figures = self.figures(expected, answers, labels)
-        metric, value = next(iter(figures.scores.items()))
-        worst = np.argsort(-figures.errors, kind="stable")[:WORST]
+        metrics = self.compute_metrics(expected, answers, labels)
+        metric, value = next(iter(metrics.scores.items()))
+        worst = np.argsort(-metrics.errors, kind="stable")[:WORST]
         return EvaluationReport(
             metric,
             value,
-            scores.bootstrap(figures.statistic, len(expected)) if interval else None,
-            figures.scores,
-            figures.table,
-            [int(index) for index in worst if figures.errors[index] > 0],
-            figures.of,
+            scores.bootstrap(metrics.statistic, len(expected)) if interval else None,
+            metrics.scores,
+            metrics.table,
+            [int(index) for index in worst if metrics.errors[index] > 0],
+            metrics.of,
         )
 
     def shown(self, example: Any, answer: dict) -> dict[str, Any]:
@@ -484,49 +410,10 @@ class Task:
 
         With "texts", of a pair the list of both, and "confidence", the answer's probability if it has one.
         """
-        text = example.text if example.pair is None else f"{example.text} | {example.pair}"
-        shown = {"input": text, "expected": example.label, "answer": self.summary(answer)}
-        texts = {} if example.pair is None else {"texts": [example.text, example.pair]}
-        return shown | texts | confidence(answer)
-
-    def summary(self, answer: dict) -> Any:
-        """An answer in short."""
         raise NotImplementedError
 
     def agreement(self, reference: dict, answer: dict) -> list[tuple[bool, float]]:
         """(same decision, difference of the scores) for each decision in the answers of two engines."""
-        raise NotImplementedError
-
-    # ------------------------------------------------------------------------------------------------ SavedModel
-
-    def inputs(self, bundle: Bundle) -> tuple[str, ...]:
-        """The names of the raw-string signature's inputs; "marks" are int32 (B, M, 2), in characters of the text."""
-        names = ("text", "pair")[: 1 + bundle.pairs]
-        return (*names, "marks") if bundle.reads.marks else names
-
-    def in_graph(self, bundle: Bundle, features: Any, ids: Callable, inputs: dict) -> dict:
-        """The raw-string signature as TensorFlow operators.
-
-        Args:
-            bundle: of the model.
-            features: the text preparation, of `keras_ctxrep_export.text_ops`.
-            ids: the model, from its dict of tensors to its dict of outputs.
-            inputs: tensors by the names of `inputs`.
-        """
-        outputs = ids(features(**inputs))
-        return outputs | self.answers_in_graph(bundle, outputs)
-
-    def words_in_graph(self, bundle: Bundle, features: Any, ids: Callable, inputs: dict) -> dict:
-        """As `in_graph`, of sentences that are split already: "words", string (B, W), "" where a row has no more, and
-        "marks" in words. Only of a task that reads words."""
-        raise NotImplementedError
-
-    def answers_in_graph(self, bundle: Bundle, outputs: dict) -> dict:
-        """The answers, added to the model's own outputs."""
-        return {}
-
-    def example_answers_in_graph(self, bundle: Bundle, answers: dict) -> dict:
-        """The outputs of a signature for `example_api`, from what `in_graph` gives."""
         raise NotImplementedError
 
 
@@ -553,10 +440,6 @@ def label_problem(used: Sequence[str] | None, known: Collection[str]) -> str | N
 def confidence(answer: dict) -> dict[str, float]:
     """{"confidence"} of an answer with a probability, else {}."""
     return {"confidence": answer["score"]} if "probabilities" in answer and "score" in answer else {}
-
-
-def _listed(name: str | None) -> list[str]:
-    return [] if name is None else [name]
 
 
 def f1_table(kinds: Sequence[str], counts: np.ndarray) -> list[list[str]]:

@@ -16,8 +16,11 @@ from keras_ctxrep.checks import Range, RowCount
 from keras_ctxrep.text.features import FAMILIES, Features, Reads
 from keras_ctxrep.text.tokens import vocab_text
 
+__all__ = ["Bundle", "from_files", "load", "save", "write_tflite"]
+
 NAME, VOCAB, CARD, WEIGHTS = "bundle.json", "vocab.txt", "card.md", "model.weights.h5"
 TFLITE_FIGURES = "## Export to .tflite"  # heading in the card of a .tflite file that was measured
+SIGNATURE = "serving_default"  # the signature of a SavedModel that a server answers with by default
 TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 FORMAT = 2
 # format 1: what `reads` is for tasks with other inputs than plain texts

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+__all__ = ["documents", "hold_out", "lines", "open_binary", "pieces", "sample", "shuffled", "units", "without"]
+
 BLOCK = 10  # sentences in a block of held-out text
 LONGEST = 10_000  # longer documents are split into parts of so many sentences
 UNIT = 4_000_000  # bytes of text in a unit of work
@@ -107,25 +109,25 @@ def hold_out(
         ValueError: too little text to hold any out.
     """
     # a heap of the `limit` smallest keys, as (-key, -index of the block, block)
-    chosen: list[tuple[int, int, list[str]]] = []
+    heap: list[tuple[int, int, list[str]]] = []
     count = 0
     for document in documents:
         for i in range(0, len(document), BLOCK):
             block = document[i : i + BLOCK]
             text = "\n".join([str(seed), *block]).encode("utf-8", "surrogatepass")
             entry = (-int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()), -count, block)
-            if len(chosen) < limit:
-                heapq.heappush(chosen, entry)
-            elif entry > chosen[0]:
-                heapq.heapreplace(chosen, entry)
+            if len(heap) < limit:
+                heapq.heappush(heap, entry)
+            elif entry > heap[0]:
+                heapq.heapreplace(heap, entry)
             count += 1
-    held = sorted(chosen, reverse=True)[: round(fraction * count)]
-    if not held:
+    smallest = sorted(heap, reverse=True)[: round(fraction * count)]
+    if not smallest:
         raise ValueError(f"the corpus has {count} blocks of {BLOCK} sentences: too few to hold {fraction:.0%} out")
     seen: set[str] = set()
-    held = [block for _, _, block in sorted(held, key=lambda entry: -entry[1])]
-    held = [[sentence for sentence in block if not (sentence in seen or seen.add(sentence))] for block in held]
-    return [block for block in held if block]
+    blocks = [block for _, _, block in sorted(smallest, key=lambda entry: -entry[1])]
+    blocks = [[sentence for sentence in block if not (sentence in seen or seen.add(sentence))] for block in blocks]
+    return [block for block in blocks if block]
 
 
 def without(documents: Iterable[list[str]], held: Iterable[list[str]]) -> Iterator[list[str]]:
@@ -148,13 +150,13 @@ def sample(documents: Iterable[list[str]], size: int, seed: int = 0) -> list[str
     3
     """
     rng = random.Random(seed)
-    chosen: list[str] = []
+    sentences: list[str] = []
     for count, sentence in enumerate(itertools.chain.from_iterable(documents)):
         if count < size:
-            chosen.append(sentence)
+            sentences.append(sentence)
         elif (index := int(rng.random() * (count + 1))) < size:
-            chosen[index] = sentence
-    return chosen
+            sentences[index] = sentence
+    return sentences
 
 
 def pieces(documents: Iterable[list[str]], size: int = 100) -> Iterator[list[str]]:

@@ -8,6 +8,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.text.tags import spans, to_iob2
 
+__all__ = ["best_answers", "entities", "sigmoid", "softmax", "viterbi"]
+
 N_BEST = 20  # answers kept for each window, and returned
 
 

@@ -9,13 +9,29 @@ The classes work in two steps, so that a pipeline can bucket by length in betwee
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 from tokenizers import normalizers
 
 from keras_ctxrep.checks import Range, check
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
+
+if TYPE_CHECKING:
+    from keras_ctxrep.text.bundle import Bundle
+
+__all__ = [
+    "FAMILIES",
+    "CharacterAndWordFeatures",
+    "CharacterFeatures",
+    "Features",
+    "Reads",
+    "Row",
+    "StaticFeatures",
+    "TextSide",
+    "WordFeatures",
+    "WordPieceFeatures",
+]
 
 
 @dataclass(frozen=True)
@@ -77,11 +93,10 @@ Marks = Sequence[Sequence[Span]]  # the marked spans of each text: in characters
 def check_texts(texts: Sequence[str | Sequence[str]]) -> None:
     """Raises a TypeError unless the argument is a sequence of texts in memory."""
     if isinstance(texts, str) or not isinstance(texts, Sequence | np.ndarray):
-        what = (
-            f"one string, {texts[:60]!r}" if isinstance(texts, str) else f"{type(texts).__name__}, not texts in memory"
-        )
-        remedy = "" if isinstance(texts, str) else " (a symbolic tensor of tf.data.Dataset.map has no text yet)"
-        raise TypeError(f"{what}{remedy}; give a list of texts")
+        what = f"{type(texts).__name__}, not texts in memory (a symbolic tensor of tf.data.Dataset.map has no text yet)"
+        if isinstance(texts, str):
+            what = f"one string, {texts[:60]!r}"
+        raise TypeError(f"{what}; give a list of texts")
 
 
 def check_sentences(sentences: Iterable[str]) -> None:
@@ -114,25 +129,27 @@ class _WordRows:
             raise ValueError("a model of words reads one text, not a pair")
         rows = []
         for number, text in enumerate(texts):
-            split = words(text) if isinstance(text, str) else [Word(word, 0, len(word)) for word in text]
-            used = split[: self.max_length]
-            starts = [*range(len(used)), *[None] * (len(split) - len(used))]
-            spans = [(word.start, word.end) for word in used] if offsets else None
+            tokens = words(text) if isinstance(text, str) else [Word(word, 0, len(word)) for word in text]
+            kept = tokens[: self.max_length]
+            starts = [*range(len(kept)), *[None] * (len(tokens) - len(kept))]
+            spans = [(word.start, word.end) for word in kept] if offsets else None
             positions = None
             if marks is not None:
                 positions = marks[number]
                 if isinstance(text, str):
-                    positions = [covered([(word.start, word.end) for word in split], span) for span in positions]
-                positions = [(begin, end) if begin < end <= len(used) else (0, 0) for begin, end in positions]
-            rows.append(Row([word.text for word in used], len(used) < len(split), 0, starts, spans, spans, positions))
+                    positions = [
+                        tokens_in_span([(word.start, word.end) for word in tokens], span) for span in positions
+                    ]
+                positions = [(begin, end) if begin < end <= len(kept) else (0, 0) for begin, end in positions]
+            rows.append(Row([word.text for word in kept], len(kept) < len(tokens), 0, starts, spans, spans, positions))
         return rows
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
         mask = _mask(rows, length)
-        numbers = self.numbers([word for row in rows for word in row.tokens])
-        ids = np.zeros((*mask.shape, *numbers.shape[1:]), np.int32)
-        ids[mask.astype(bool)] = numbers
+        word_ids = self.ids([word for row in rows for word in row.tokens])
+        ids = np.zeros((*mask.shape, *word_ids.shape[1:]), np.int32)
+        ids[mask.astype(bool)] = word_ids
         return {self.keys[0]: ids, "mask": mask} | _marks(rows)
 
     def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
@@ -140,12 +157,12 @@ class _WordRows:
         check_texts(texts)
         windows = []
         for text in texts:
-            split = [word.text for word in words(text)] if isinstance(text, str) else list(text)
-            begins = window_begins(len(split), self.max_length, stride)
-            windows.append([Row(split[begin : begin + self.max_length]) for begin in begins])
+            tokens = [word.text for word in words(text)] if isinstance(text, str) else list(text)
+            begins = window_begins(len(tokens), self.max_length, stride)
+            windows.append([Row(tokens[begin : begin + self.max_length]) for begin in begins])
         return windows
 
-    def numbers(self, words: Sequence[str]) -> np.ndarray:
+    def ids(self, words: Sequence[str]) -> np.ndarray:
         """The ids of each word, int32 (words,) or (words, W)."""
         raise NotImplementedError
 
@@ -173,7 +190,7 @@ class CharacterFeatures(_WordRows):
     def __init__(self, max_length: int = 128, max_characters: int = 50):
         self.max_length, self.characters = max_length, Characters(max_characters)
 
-    def numbers(self, words: Sequence[str]) -> np.ndarray:
+    def ids(self, words: Sequence[str]) -> np.ndarray:
         return self.characters(words)
 
 
@@ -200,10 +217,10 @@ class WordFeatures(_WordRows):
     MARKERS = (*Characters.MARKERS, "<UNK>")
 
     def __init__(self, vocab: Sequence[str], max_length: int = 128):
-        self._ids, self.max_length = line_numbers(vocab, self.MARKERS), max_length
+        self._lines, self.max_length = line_numbers(vocab, self.MARKERS), max_length
 
-    def numbers(self, words: Sequence[str]) -> np.ndarray:
-        return np.array([self._ids.get(word, 3) for word in words], np.int32)
+    def ids(self, words: Sequence[str]) -> np.ndarray:
+        return np.array([self._lines.get(word, 3) for word in words], np.int32)
 
 
 class StaticFeatures(_WordRows):
@@ -247,7 +264,7 @@ class StaticFeatures(_WordRows):
             raise ValueError(
                 f"ngrams={ngrams}: shortest, longest and rows, with 1 <= shortest <= longest and rows >= 1"
             )
-        self._ids, self.max_length, self.ngrams = line_numbers(vocab, self.MARKERS), max_length, ngrams
+        self._lines, self.max_length, self.ngrams = line_numbers(vocab, self.MARKERS), max_length, ngrams
         self.keys = ("word_ids" if ngrams is None else "subword_ids", "mask")
         self._normalizer = None
         if lowercase:
@@ -262,10 +279,10 @@ class StaticFeatures(_WordRows):
             return words
         return [self._normalizer.normalize_str(word.encode("utf-8", "ignore").decode()) for word in words]
 
-    def numbers(self, words: Sequence[str]) -> np.ndarray:
+    def ids(self, words: Sequence[str]) -> np.ndarray:
         words = self.normalized(words)
         if self.ngrams is None:
-            return np.array([self._ids.get(word, 1) for word in words], np.int32)
+            return np.array([self._lines.get(word, 1) for word in words], np.int32)
         if len(self._rows) > 100_000:
             self._rows.clear()
         rows = []
@@ -274,14 +291,14 @@ class StaticFeatures(_WordRows):
                 row = self._rows[word] = self._subwords(word, *self.ngrams)
             rows.append(row)
         ids = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
-        for filled, row in zip(ids, rows, strict=True):
-            filled[: len(row)] = row
+        for index, row in enumerate(rows):
+            ids[index, : len(row)] = row
         return ids
 
     def _subwords(self, word: str, shortest: int, longest: int, buckets: int) -> list[int]:
-        rows = [self._ids[word]] if word in self._ids else []
+        rows = [self._lines[word]] if word in self._lines else []
         if word != "</s>":  # fastText's end-of-line token has no n-grams
-            rows += [len(self._ids) + 1 + value % buckets for value in _ngram_hashes(word, shortest, longest)]
+            rows += [len(self._lines) + 1 + value % buckets for value in _ngram_hashes(word, shortest, longest)]
         return rows or [1]
 
 
@@ -346,7 +363,7 @@ def line_numbers(vocab: Sequence[str], markers: Sequence[str]) -> dict[str, int]
     return ids
 
 
-class _Split(NamedTuple):
+class _Pieces(NamedTuple):
     """A text's pieces, the positions of its words' first pieces after [CLS], and the words' character spans."""
 
     pieces: list
@@ -414,17 +431,20 @@ class WordPieceFeatures:
                 f"{len(texts)} texts and {len(pairs)} pairs; give one for each text, None where it has none"
             )
         offsets = offsets or self.starts or marks is not None
-        cut = self.wordpiece.encode_batch if offsets else self.wordpiece.ids_batch
-        raw = [text for text in texts if isinstance(text, str)]
-        pieces = iter(cut(raw + [pair for pair in pairs if pair is not None]))
-        firsts = [self._raw(next(pieces)) if isinstance(text, str) else _joined(cut(text)) for text in texts]
+        tokenize = self.wordpiece.encode_batch if offsets else self.wordpiece.ids_batch
+        strings = [text for text in texts if isinstance(text, str)]
+        pieces = iter(tokenize(strings + [pair for pair in pairs if pair is not None]))
+        firsts = [
+            self._pieces_of_text(next(pieces)) if isinstance(text, str) else _pieces_of_words(tokenize(text))
+            for text in texts
+        ]
         seconds = [None if pair is None else next(pieces) for pair in pairs]
         rows = [self._row(first, second, offsets) for first, second in zip(firsts, seconds, strict=True)]
         if marks is None:
             return rows
         return [
-            replace(row, marks=_pieces_of(split, isinstance(text, str), spans, row))
-            for row, split, text, spans in zip(rows, firsts, texts, marks, strict=True)
+            replace(row, marks=_marked_pieces(first, isinstance(text, str), spans, row))
+            for row, first, text, spans in zip(rows, firsts, texts, marks, strict=True)
         ]
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
@@ -475,13 +495,13 @@ class WordPieceFeatures:
             raise ValueError(f"stride={stride}: at least 1")
         windows = []
         for question, context in zip(*map(self.wordpiece.encode_batch, (questions, contexts)), strict=True):
-            asked = question[: self.max_question]
-            room, truncated = self.max_length - len(asked) - 3, len(asked) < len(question)
+            first = question[: self.max_question]
+            room, truncated = self.max_length - len(first) - 3, len(first) < len(question)
             rows = []
             for begin in window_begins(len(context), room, stride):
-                pieces = [cls, *asked, sep, *context[begin : begin + room], sep]
+                pieces = [cls, *first, sep, *context[begin : begin + room], sep]
                 spans = [(piece.start, piece.end) for piece in pieces]
-                rows.append(Row([piece.id for piece in pieces], truncated, first=len(asked) + 2, offsets=spans))
+                rows.append(Row([piece.id for piece in pieces], truncated, first=len(first) + 2, offsets=spans))
             windows.append(rows)
         return windows
 
@@ -495,53 +515,46 @@ class WordPieceFeatures:
         """
         check_texts(texts)
         room, (cls, sep) = self.max_length - 2, (self.wordpiece.cls, self.wordpiece.sep)
-        cut = self.wordpiece.ids_batch
-        pieces = iter(cut([text for text in texts if isinstance(text, str)]))
+        tokenize = self.wordpiece.ids_batch
+        ids_of_strings = iter(tokenize([text for text in texts if isinstance(text, str)]))
         windows = []
         for text in texts:
-            ids = next(pieces) if isinstance(text, str) else _joined(cut(text)).pieces
+            ids = next(ids_of_strings) if isinstance(text, str) else _pieces_of_words(tokenize(text)).pieces
             parts = [ids[begin : begin + room] for begin in window_begins(len(ids), room, stride)]
             windows.append([Row([cls, *part, sep], first=len(part) + 2) for part in parts])
         return windows
 
-    def _raw(self, pieces: list) -> _Split:
+    def _pieces_of_text(self, pieces: list) -> _Pieces:
         """The pieces of a text; with `starts` also its words' first positions after [CLS], and their spans."""
         if not self.starts:
-            return _Split(pieces)
+            return _Pieces(pieces)
         begins = [i for i, piece in enumerate(pieces) if not i or piece.word != pieces[i - 1].word]
         words = [(pieces[a].start, pieces[b - 1].end) for a, b in pairwise([*begins, len(pieces)])]
-        return _Split(pieces, [1 + i for i in begins], words)
+        return _Pieces(pieces, [1 + i for i in begins], words)
 
-    def _row(self, first: _Split, second: list | None, offsets: bool) -> Row:
-        first_pieces, starts, words = first
-        cls, sep = self.wordpiece.cls, self.wordpiece.sep
+    def _row(self, first: _Pieces, second: list | None, offsets: bool) -> Row:
         room = self.max_length - (2 if second is None else 3)
-        before = len(first_pieces) + len(second or [])
-        first_pieces, second = truncate_pair(first_pieces, second, room)
-        if starts is not None:
-            starts = [start if start is not None and start <= len(first_pieces) else None for start in starts]
-        spans = None
+        pieces, second_pieces = truncate_pair(first.pieces, second, room)
+        truncated = len(first.pieces) + len(second or []) > len(pieces) + len(second_pieces or [])
+        cls, sep = self.wordpiece.cls, self.wordpiece.sep
         if offsets:
-            edge = Piece(cls, 0, 0, 0)
-            spans = [
-                (piece.start, piece.end)
-                for piece in [edge, *first_pieces, edge, *([] if second is None else [*second, edge])]
-            ]
-            first_pieces, second = (
-                [piece.id for piece in first_pieces],
-                None if second is None else [piece.id for piece in second],
-            )
-        tokens = [cls, *first_pieces, sep] if second is None else [cls, *first_pieces, sep, *second, sep]
-        return Row(tokens, before > len(first_pieces) + len(second or []), len(first_pieces) + 2, starts, spans, words)
+            cls, sep = Piece(cls, 0, 0, 0), Piece(sep, 0, 0, 0)
+        tokens: list = [cls, *pieces, sep] if second_pieces is None else [cls, *pieces, sep, *second_pieces, sep]
+        spans = starts = None
+        if offsets:
+            tokens, spans = [piece.id for piece in tokens], [(piece.start, piece.end) for piece in tokens]
+        if first.starts is not None:
+            starts = [start if start is not None and start <= len(pieces) else None for start in first.starts]
+        return Row(tokens, truncated, len(pieces) + 2, starts, spans, first.words)
 
 
-def _joined(words: Sequence[list]) -> _Split:
+def _pieces_of_words(words: Sequence[list]) -> _Pieces:
     """The pieces of a sentence's words, and each word's first position after [CLS]; None for a word without pieces."""
     pieces, starts = [], []
     for word in words:
         starts.append(1 + len(pieces) if word else None)
         pieces.extend(word)
-    return _Split(pieces, starts)
+    return _Pieces(pieces, starts)
 
 
 def window_step(room: int, stride: int) -> int:
@@ -568,26 +581,26 @@ def window_begins(size: int, room: int, stride: int) -> range:
     return range(0, max(size - room, 0) + step, step)
 
 
-def covered(tokens: Sequence[Span], span: Span) -> Span:
+def tokens_in_span(tokens: Sequence[Span], span: Span) -> Span:
     """The first token that overlaps a span of characters, and the one after the last; (0, 0) if there is none.
 
-    >>> covered([(0, 3), (4, 7), (8, 9)], (4, 9))
+    >>> tokens_in_span([(0, 3), (4, 7), (8, 9)], (4, 9))
     (1, 3)
     """
     inside = [i for i, (start, end) in enumerate(tokens) if start < span[1] and end > span[0]]
     return (inside[0], inside[-1] + 1) if inside else (0, 0)
 
 
-def _pieces_of(split: _Split, raw: bool, spans: Sequence[Span], row: Row) -> list[Span]:
+def _marked_pieces(text: _Pieces, raw: bool, spans: Sequence[Span], row: Row) -> list[Span]:
     """The piece positions of marked spans, which are in characters if the text was `raw`, else in words."""
     last = row.first - 1  # [SEP]
     if raw:
-        inside = [covered([(piece.start, piece.end) for piece in split.pieces], span) for span in spans]
+        inside = [tokens_in_span([(piece.start, piece.end) for piece in text.pieces], span) for span in spans]
         positions = [(1 + begin, 1 + end) for begin, end in inside]
     else:
-        starts = split.starts or []
+        starts = text.starts or []
         # a word without pieces begins where the next word does: [1, None, 3] with 4 pieces becomes [1, 3, 3, 5]
-        begins = [*starts, 1 + len(split.pieces)]
+        begins = [*starts, 1 + len(text.pieces)]
         for i in reversed(range(len(starts))):
             begins[i] = begins[i + 1] if begins[i] is None else begins[i]
         positions = [(begins[begin], begins[end]) for begin, end in spans]
@@ -625,7 +638,7 @@ def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:
 Features = CharacterFeatures | WordFeatures | StaticFeatures | CharacterAndWordFeatures | WordPieceFeatures
 
 
-def _elmo(bundle: Any) -> Features:
+def _elmo(bundle: "Bundle") -> Features:
     if bundle.config.get("words"):
         return WordFeatures(bundle.vocab, bundle.max_length)
     characters = CharacterFeatures(bundle.max_length, bundle.config["max_characters"])
@@ -634,12 +647,12 @@ def _elmo(bundle: Any) -> Features:
     return CharacterAndWordFeatures(characters, _static(replace(bundle, config=bundle.extra_embeddings)))
 
 
-def _bert(bundle: Any) -> Features:
+def _bert(bundle: "Bundle") -> Features:
     pieces = WordPiece(bundle.vocab, bundle.lowercase, bundle.strip_accents, bundle.split_cjk)
     return WordPieceFeatures(pieces, bundle.max_length, bundle.reads.words, bundle.reads.indicate)
 
 
-def _static(bundle: Any) -> StaticFeatures:
+def _static(bundle: "Bundle") -> StaticFeatures:
     config = bundle.config
     ngrams = (config["min_n"], config["max_n"], config["buckets"]) if config["buckets"] else None
     return StaticFeatures(bundle.vocab, bundle.max_length, config["lowercase"], ngrams)
@@ -648,7 +661,7 @@ def _static(bundle: Any) -> StaticFeatures:
 class TextSide(NamedTuple):
     """How a family reads text: a function from a bundle to its features, and whether it needs a vocabulary."""
 
-    features: Callable[[Any], Features]
+    features: Callable[["Bundle"], Features]
     vocabulary: bool
 
 

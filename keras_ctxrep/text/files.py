@@ -14,6 +14,8 @@ from typing import Any
 
 from keras_ctxrep.text.corpus import OPENERS, byte_lines
 
+__all__ = ["FileRows", "Sentence", "Token", "conll", "objects", "skipped_rows", "squad", "suffix", "table"]
+
 # (line number, function that returns the row's values by name or raises a ValueError)
 FileRows = Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]
 
@@ -222,8 +224,8 @@ class Token(tuple[str, ...]):
         return token
 
 
-def conll(path: Path) -> FileRows:
-    """The sentences of a CoNLL file, each as {"tokens": a list of `Token`}.
+def conll(path: Path) -> Iterator[tuple[int, Callable[[], list[Token]]]]:
+    """(number of its first line, function that returns its tokens) of each sentence of a CoNLL file.
 
     One word per line; its columns are separated by tabs if the line has any, so that a word may hold a space, else by
     spaces; an empty line between sentences. Lines "-DOCSTART- ..." are skipped, and so are comments: "# ..." whose
@@ -232,14 +234,14 @@ def conll(path: Path) -> FileRows:
     shape = (0, True)  # of the last sentence: the number of columns, and whether tabs separate them
     block: list[tuple[int, bytes]] = []
 
-    def sentence() -> FileRows:
+    def sentence() -> Iterator[tuple[int, Callable[[], list[Token]]]]:
         nonlocal shape
         lines = [(number, fields, (len(fields), b"\t" in raw)) for number, raw in block for fields in [_split(raw)]]
-        shape = next((own_shape for _, fields, own_shape in lines if fields[0][:1] != b"#"), shape)
+        shape = next((line_shape for _, fields, line_shape in lines if fields[0][:1] != b"#"), shape)
         words = [
             (number, fields)
-            for number, fields, own_shape in lines
-            if fields[0] != b"-DOCSTART-" and (fields[0] != b"#" or own_shape == shape)
+            for number, fields, line_shape in lines
+            if fields[0] != b"-DOCSTART-" and (fields[0] != b"#" or line_shape == shape)
         ]
         if words:
             yield words[0][0], partial(_tokens, words)
@@ -277,7 +279,7 @@ class Sentence(dict[str, Any]):
         self.tokens = tokens
 
 
-def _tokens(words: list[tuple[int, list[bytes]]]) -> dict[str, list[Token]]:
+def _tokens(words: list[tuple[int, list[bytes]]]) -> list[Token]:
     width = len(words[0][1])
     tokens = []
     for line, fields in words:
@@ -287,7 +289,7 @@ def _tokens(words: list[tuple[int, list[bytes]]]) -> dict[str, list[Token]]:
             tokens.append(Token([decoded(field) for field in fields], line))
         except ValueError as error:
             raise MalformedRow(str(error), line) from None
-    return {"tokens": tokens}
+    return tokens
 
 
 def column(tokens: Sequence[Token], number: int) -> list[str]:
@@ -344,7 +346,7 @@ def squad(path: Path, keys: Sequence[str]) -> FileRows:
         for row in _article(article):
             position = max(position, text.find(json.dumps(row.get("id"), ensure_ascii=False), position, end))
             line, counted = line + text.count("\n", counted, position), position
-            yield line, partial(_given, row)
+            yield line, partial(_question, row)
 
 
 def _article(article: Any) -> Iterator[dict]:
@@ -356,7 +358,7 @@ def _article(article: Any) -> Iterator[dict]:
         yield {"malformed": f'not an article of SQuAD, {{"paragraphs": [{{"context", "qas"}}]}}: {error!r}'}
 
 
-def _given(row: dict) -> dict:
+def _question(row: dict) -> dict:
     if "malformed" in row:
         raise ValueError(row["malformed"])
     return row

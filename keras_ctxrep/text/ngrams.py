@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+__all__ = ["KneserNey"]
+
 
 class KneserNey:
     """Interpolated Kneser-Ney n-gram model over word ids.

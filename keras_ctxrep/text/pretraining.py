@@ -1,4 +1,4 @@
-"""Training data for the two pretraining objectives: ELMo's bidirectional language model, BERT's MLM and NSP."""
+"""Batches of pretraining from text: the words and targets of ELMo's biLM, the masked pairs of BERT's MLM and NSP."""
 
 import itertools
 import zipfile
@@ -11,6 +11,23 @@ import numpy as np
 
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordFeatures, WordPieceFeatures, line_numbers
 from keras_ctxrep.text.tokens import Characters, WordPiece, count_words
+
+__all__ = [
+    "BpttSegment",
+    "Masked",
+    "Masking",
+    "Vocabulary",
+    "bptt_segments",
+    "for_sampling",
+    "language_model_batch",
+    "next_sentence_rows",
+    "piece_ids",
+    "pretrainer_batch",
+    "read_masked",
+    "segment_pairs",
+    "single_segments",
+    "stream_batch",
+]
 
 UNKNOWN = "<UNK>"
 PREPARED = "prepared.json"  # in a folder of examples that were masked in advance
@@ -40,8 +57,8 @@ class Vocabulary:
     @classmethod
     def count(cls, sentences: Iterable[Sequence[str]], minimum: int = 2, size: int | None = None) -> "Vocabulary":
         """The words that occur at least `minimum` times, the `size` most frequent of them."""
-        counted = [word for word, count in count_words(sentences) if count >= minimum and word not in MARKERS]
-        return cls([*MARKERS, *counted[:size]])
+        frequent = [word for word, count in count_words(sentences) if count >= minimum and word not in MARKERS]
+        return cls([*MARKERS, *frequent[:size]])
 
     def __len__(self) -> int:
         return len(self.vocab)
@@ -195,8 +212,8 @@ def stream_batch(
 
 def for_sampling(inputs: dict, targets: dict, weights: dict) -> tuple[dict, dict, dict]:
     """Converts a batch for a biLM with `samples`: the targets become inputs, and every label is 0."""
-    given = {name.replace("_logits", "_targets"): ids for name, ids in targets.items()}
-    return inputs | given, {name: np.zeros_like(ids) for name, ids in targets.items()}, weights
+    label_inputs = {name.replace("_logits", "_targets"): ids for name, ids in targets.items()}
+    return inputs | label_inputs, {name: np.zeros_like(ids) for name, ids in targets.items()}, weights
 
 
 class Masked(NamedTuple):
@@ -259,20 +276,20 @@ def next_sentence_rows(
             end = _end(document, begin, target)
             alone = end - begin == 1
             cut = end if alone else begin + int(rng.integers(1, end - begin))
-            first = _joined(document[begin:cut])
+            first = _concatenated(document[begin:cut])
             follows = not alone and rng.random() < 0.5
             if alone:
                 surplus += 1
             elif not follows and surplus > 0:
                 follows, surplus = True, surplus - 2  # one negative pair fewer, one positive pair more
             if follows:
-                second, begin = _joined(document[cut:end]), end
+                second, begin = _concatenated(document[cut:end]), end
             else:
                 # neither from the first segment nor the sentence after it
-                second = _elsewhere(documents, number, range(begin, cut + 1), target - len(first), rng)
+                second = _random_text(documents, number, range(begin, cut + 1), target - len(first), rng)
                 begin = cut
             target = draw_target()
-            first, second = _cut(first, second, room, rng)
+            first, second = _truncated(first, second, room, rng)
             if second:  # empty if the whole text is one sentence
                 yield Row([cls, *first, sep, *second, sep], first=len(first) + 2), follows
 
@@ -286,7 +303,7 @@ def _end(document: Sequence, begin: int, target: int) -> int:
     return end
 
 
-def _cut(first: list[int], second: list[int], room: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+def _truncated(first: list[int], second: list[int], room: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
     """`truncate_seq_pair` of the reference: the longer segment loses its first or last piece until both fit.
 
     Not piece by piece: with lengths 6 and 3 and room for 7, `most` is (2, 0): the longer one loses both. With lengths
@@ -302,11 +319,11 @@ def _cut(first: list[int], second: list[int], room: int, rng: np.random.Generato
     ]
 
 
-def _joined(sentences: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
+def _concatenated(sentences: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
     return np.concatenate(sentences).tolist()
 
 
-def _elsewhere(documents, number: int, taken: range, size: int, rng: np.random.Generator) -> list[int]:
+def _random_text(documents, number: int, taken: range, size: int, rng: np.random.Generator) -> list[int]:
     """About `size` pieces of another document; of the only document, from outside of the sentences `taken`."""
     if len(documents) > 1:
         document = documents[(number + 1 + int(rng.integers(len(documents) - 1))) % len(documents)]
@@ -323,7 +340,7 @@ def _elsewhere(documents, number: int, taken: range, size: int, rng: np.random.G
     while end < stop and (pieces < size or end == start):
         pieces += len(document[end])
         end += 1
-    return _joined(document[start:end])
+    return _concatenated(document[start:end])
 
 
 def segment_pairs(
@@ -336,7 +353,7 @@ def segment_pairs(
     >>> next(segment_pairs([["a", "b"]], features, np.random.default_rng(0)))[0].tokens
     [2, 5, 3, 6, 3]
     """
-    for encoded in _encoded(documents, features, buffer):
+    for encoded in _encoded_documents(documents, features, buffer):
         yield from next_sentence_rows(encoded, features, rng)
 
 
@@ -364,7 +381,7 @@ def single_segments(
     cls, sep, room = features.wordpiece.cls, features.wordpiece.sep, features.max_length - 2
     if room < 1:
         raise ValueError(f"max_length={features.max_length}: a text and its markers need at least 3")
-    for document in itertools.chain.from_iterable(_encoded(documents, features, buffer)):
+    for document in itertools.chain.from_iterable(_encoded_documents(documents, features, buffer)):
         for pieces in _packed(document, room):
             yield Row([cls, *pieces, sep], first=len(pieces) + 2), True
 
@@ -384,12 +401,12 @@ def _packed(sentences: Iterable[np.ndarray], room: int) -> Iterator[list[int]]:
         yield pieces
 
 
-def _encoded(
+def _encoded_documents(
     documents: Iterable[list[str]], features: WordPieceFeatures, buffer: int
 ) -> Iterator[list[list[np.ndarray]]]:
     """The `piece_ids` of a text, for about `buffer` sentences at a time."""
     source = iter(documents)
-    while pool := _first(source, buffer):
+    while pool := _next_documents(source, buffer):
         yield piece_ids(pool, features)
 
 
@@ -405,7 +422,7 @@ def piece_ids(documents: Sequence[Sequence[str]], features: WordPieceFeatures) -
     return [[np.array(next(ids), np.int32) for _ in document] for document in documents]
 
 
-def _first(documents: Iterator[list[str]], sentences: int) -> list[list[str]]:
+def _next_documents(documents: Iterator[list[str]], sentences: int) -> list[list[str]]:
     """The next documents, up to the given number of sentences or the end of the corpus."""
     pool, size = [], 0
     for document in documents:
@@ -473,20 +490,19 @@ class Masking:
         return Masked(tokens.tolist(), row.first, positions.tolist(), labels.tolist(), follows)
 
     def _words(self, tokens, candidates, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Positions of the pieces of randomly chosen whole words: `count` positions or a few less."""
+        """Positions of the pieces of randomly positions whole words: `count` positions or a few less."""
         begins = ~self._inner[tokens[candidates]]
-        begins |= (
-            np.diff(candidates, prepend=-1) > 1
-        )  # a word begins after a marker, even one that lost its first piece
-        starts, places = np.flatnonzero(begins).tolist(), candidates.tolist()
-        ends = [*starts[1:], len(places)]
-        chosen: list[int] = []
+        # a word begins after a marker too, even one that lost its first piece
+        begins |= np.diff(candidates, prepend=-1) > 1
+        starts, pieces = np.flatnonzero(begins).tolist(), candidates.tolist()
+        ends = [*starts[1:], len(pieces)]
+        positions: list[int] = []
         for index in rng.permutation(len(starts)).tolist():
-            if len(chosen) + ends[index] - starts[index] <= count:
-                chosen.extend(places[starts[index] : ends[index]])
-                if len(chosen) == count:
+            if len(positions) + ends[index] - starts[index] <= count:
+                positions.extend(pieces[starts[index] : ends[index]])
+                if len(positions) == count:
                     break
-        return np.array(sorted(chosen), np.int64)
+        return np.array(sorted(positions), np.int64)
 
 
 def pretrainer_batch(
@@ -538,11 +554,11 @@ def read_masked(path: str | Path, order: Callable[[int], np.ndarray] = np.arange
     ends, stops = np.cumsum(parts["sizes"]), np.cumsum(parts["counts"])
     for index in order(len(follows)):
         span = slice(ends[index] - parts["sizes"][index], ends[index])
-        chosen = slice(stops[index] - parts["counts"][index], stops[index])
+        predicted = slice(stops[index] - parts["counts"][index], stops[index])
         yield Masked(
             parts["tokens"][span].tolist(),
             int(parts["first"][index]),
-            parts["positions"][chosen].tolist(),
-            parts["labels"][chosen].tolist(),
+            parts["positions"][predicted].tolist(),
+            parts["labels"][predicted].tolist(),
             bool(follows[index]),
         )

@@ -10,6 +10,24 @@ import numpy as np
 
 from keras_ctxrep.text.tags import spans
 
+__all__ = [
+    "accuracy",
+    "answer_f1",
+    "bootstrap",
+    "confusion",
+    "counts",
+    "exact_match",
+    "f1",
+    "matthews",
+    "mean_squared_error",
+    "normalize_answer",
+    "pearson",
+    "precision_recall_f1",
+    "span_scores",
+    "spearman",
+    "standard_error",
+]
+
 
 def accuracy(expected: Sequence, predicted: Sequence) -> float:
     """Fraction of positions where the labels are equal; for the labels of two models, their agreement.

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
+__all__ = ["is_spans", "spans", "to_iob2"]
+
 _TAG = re.compile(r"O|[BI]|[BIESLU]-.+")
 
 

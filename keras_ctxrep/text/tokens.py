@@ -12,6 +12,18 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Encoding, PreTokenizedString, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+__all__ = [
+    "SPECIAL_PIECES",
+    "Characters",
+    "Piece",
+    "Word",
+    "WordPiece",
+    "count_words",
+    "read_vocab",
+    "vocab_text",
+    "words",
+]
+
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -201,11 +213,11 @@ class WordPiece:
             raise ValueError(f"vocabulary size {size}: must be larger than the {len(special)} special pieces")
         cls(special)  # raises if a special piece is missing or occurs twice
         accents = lowercase if strip_accents is None else strip_accents
-        counts = _counted(texts, _normalizer(lowercase, accents, split_cjk))
+        counts = _word_counts(texts, _normalizer(lowercase, accents, split_cjk))
         # unless inner letters are given, the trainer numbers them at random, and these numbers break ties
         letters, inner = _letters(counts, min(1000, size // 4) if alphabet is None else alphabet)
-        given = [*special, *(f"##{letter}" for letter in inner)]
-        if (count := len({*given, *letters})) > size:
+        first = [*special, *(f"##{letter}" for letter in inner)]
+        if (count := len({*first, *letters})) > size:
             raise ValueError(
                 f"vocabulary size {size}: {len(special)} special pieces and {len(letters)} letters, most of them also "
                 f"inside words, are {count}; raise the size or keep fewer letters (alphabet)"
@@ -213,14 +225,14 @@ class WordPiece:
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
             min_frequency=min_count,
-            special_tokens=given,
+            special_tokens=first,
             initial_alphabet=letters,
             limit_alphabet=len(letters),
             show_progress=False,
         )
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
-        tokenizer.train_from_iterator(_repeated(counts), trainer)
+        tokenizer.train_from_iterator(_words_by_count(counts), trainer)
         ids = tokenizer.get_vocab()
         return cls(sorted(ids, key=ids.__getitem__), lowercase, strip_accents, split_cjk)
 
@@ -259,12 +271,11 @@ def _normalizer(lowercase: bool, strip_accents: bool, split_cjk: bool) -> normal
     )
 
 
-def _counted(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Counter[str]:
+def _word_counts(texts: Iterable[str], normalizer: normalizers.Normalizer) -> Counter[str]:
     """Counts of all words that are not too long to have pieces."""
     counts: Counter[str] = Counter()
-    chunks: Counter[str] = (
-        Counter()
-    )  # text between spaces: no rule looks beyond a space, so each chunk is split only once
+    # text between spaces: no rule looks beyond a space, so each chunk is split only once
+    chunks: Counter[str] = Counter()
 
     def split() -> None:
         for chunk, count in chunks.items():
@@ -301,7 +312,7 @@ def _letters(counts: Mapping[str, int], alphabet: int | Iterable[str]) -> tuple[
     return letters, sorted(inner & set(letters))
 
 
-def _repeated(counts: Counter[str]) -> Iterator[str]:
+def _words_by_count(counts: Counter[str]) -> Iterator[str]:
     """The counted words as text for the trainer, which counts them again, at most 10,000 words at a time."""
     for word, count in counts.items():
         for begin in range(0, count, 10_000):
@@ -336,8 +347,5 @@ def read_vocab(path: str | Path) -> list[str]:
 
 def count_words(sentences: Iterable[Sequence[str]]) -> Iterator[tuple[str, int]]:
     """(word, count), most frequent first, ties in alphabetical order."""
-    counts: dict[str, int] = {}
-    for sentence in sentences:
-        for word in sentence:
-            counts[word] = counts.get(word, 0) + 1
+    counts = Counter(word for sentence in sentences for word in sentence)
     return iter(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run, from which an interrupted run resumes exactly."""
+"""Checkpoints of a training run, from which an interrupted run resumes exactly, and which weights of it are kept."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,24 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
+__all__ = ["Checkpoint", "Metric", "State", "lock_folder", "remove", "unfinished"]
+
 CHECKPOINT, STATE = "keras_ctxrep.checkpoint.2", "state.json"
 # what `Checkpoint.write` writes, and the folders that it leaves behind if it is killed
-_WRITTEN = re.compile(r"ctxrep-\d+\.(weights\.h5|random\.npz|best\.npz)|\.(ctxrep-\d+|state\.json)\..*|state\.json")
+_OWN_FILES = re.compile(r"ctxrep-\d+\.(weights\.h5|random\.npz|best\.npz)|\.(ctxrep-\d+|state\.json)\..*|state\.json")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The metric of a validation by which the best weights are chosen.
+
+    Attributes:
+        name: of the metric.
+        smaller_is_better: as of a loss or a distance.
+    """
+
+    name: str
+    smaller_is_better: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,8 +49,8 @@ class State:
         step: batches trained on.
         seconds: time used.
         history: the evaluations.
-        best, best_loss: weights of the best evaluation, if any, and its loss.
-        stale: evaluations since the best one.
+        best, best_loss: weights of the best evaluation, if any, and its metric, negated where larger is better.
+        stale: evaluations since the best one, for `patience`.
         epoch_end: the step at which an epoch ended last, including its evaluation if one was due.
     """
 
@@ -46,6 +61,27 @@ class State:
     best_loss: float = np.inf
     stale: int = 0
     epoch_end: int = 0
+
+    def evaluated(self, model: keras.Model, metric: Metric, value: float) -> "State":
+        """The state after an evaluation, with the model's weights if no earlier one was as good.
+
+        As long as no value was above 0 where larger is better, as a tagger's F1 at first, none counts for `patience`.
+        """
+        loss = value if metric.smaller_is_better else -value
+        if loss < self.best_loss:
+            return replace(self, best=model.get_weights(), best_loss=loss, stale=0)
+        has_learned = metric.smaller_is_better or min(loss, self.best_loss) < 0
+        return replace(self, stale=self.stale + has_learned)
+
+    def restore_best(self, model: keras.Model) -> None:
+        """Sets the weights of the best evaluation.
+
+        Raises:
+            ValueError: no evaluation had a finite value.
+        """
+        if self.best is None:
+            raise ValueError("no evaluation had a finite loss; try a lower learning rate")
+        model.set_weights(self.best)
 
 
 class Checkpoint(keras.callbacks.Callback):
@@ -77,7 +113,7 @@ class Checkpoint(keras.callbacks.Callback):
         with model.distribute_strategy.scope():
             model.load_weights(self.folder / saved["weights"])
             arrays = _read_arrays(self.folder / saved["random"])
-            variables = _beside_the_weights(model)
+            variables = _variables_beside_weights(model)
             for variable, value in zip(variables, arrays, strict=False):
                 variable.assign(value)
         progress.metrics, progress.logs = arrays[len(variables) :], saved["logs"]
@@ -87,8 +123,8 @@ class Checkpoint(keras.callbacks.Callback):
         progress.state = State(best=best, best_loss=best_loss, history=tuple(saved["history"]), **numbers)
 
     @property
-    def kept(self) -> str:
-        """Where the run can go on from, to be added to the message of an error."""
+    def resume_hint(self) -> str:
+        """The checkpoint that the run can resume from, to be added to the message of an error; "" if there is none."""
         saved = _saved_state(self.folder)
         return f"; the checkpoint of step {saved['step']} is kept in {self.folder}" if saved else ""
 
@@ -109,7 +145,7 @@ class Checkpoint(keras.callbacks.Callback):
         midway = state.step % progress.steps_per_epoch and not progress.done
         means = model.metrics_variables if midway else []
         with atomic_write(self.folder / names["random"]) as path:
-            np.savez(path, *(np.asarray(variable) for variable in [*_beside_the_weights(model), *means]))
+            np.savez(path, *(np.asarray(variable) for variable in [*_variables_beside_weights(model), *means]))
         if state.best is not None:
             names["best"] = f"ctxrep-{state.step}.best.npz"
             with atomic_write(self.folder / names["best"]) as path:
@@ -129,7 +165,7 @@ class Checkpoint(keras.callbacks.Callback):
 
 
 @contextmanager
-def held(folder: str | Path) -> Iterator[None]:
+def lock_folder(folder: str | Path) -> Iterator[None]:
     """Keeps other processes from training in the same folder, on systems and disks that lock files.
 
     Raises:
@@ -194,7 +230,7 @@ def remove(folder: str | Path) -> None:
 
 def _remove_files(folder: Path, keep: set) -> None:
     for path in folder.iterdir():
-        if path.name not in keep and _WRITTEN.fullmatch(path.name):
+        if path.name not in keep and _OWN_FILES.fullmatch(path.name):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -203,7 +239,7 @@ def _read_arrays(path: Path) -> list[np.ndarray]:
         return [arrays[f"arr_{index}"] for index in range(len(arrays.files))]
 
 
-def _beside_the_weights(model: keras.Model) -> list:
+def _variables_beside_weights(model: keras.Model) -> list:
     """The variables that Keras' weight file lacks or changes.
 
     It lacks the random states of dropout and the sampled softmax, and adds low-rank updates to their kernels.

@@ -1,18 +1,15 @@
-"""Training with `model.fit`, and model folders. Plain `compile` and `fit` work without this module.
+"""Training with `model.fit`; plain `compile` and `fit` work without this module.
 
-with train.scope():                       # all GPUs, several machines, or the CPU: see `keras_ctxrep.training.strategy`
+with strategy.scope():  # all GPUs, several machines, or the CPU: see `keras_ctxrep.training.strategy`
     model = elmo.language_model(config, vocabulary_size)
-history = train.fit(model, data, validation, steps=10_000, folder="run")
-train.save("run", model, bundle)
-model, bundle = train.load("run")
+history = fit.fit(model, data, validation, steps=10_000, folder="run")
+saving.save("run", model, bundle)
 """
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -20,21 +17,14 @@ import tensorflow as tf
 from keras_ctxrep.layers import CRF, TransformerBlock
 from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models.model import Model, copy_weights, reset_streams
-from keras_ctxrep.optimizers import Adagrad, AdamW, LossScale
+from keras_ctxrep.optimizers import Adagrad, AdamW, LossScale, OptimizerSpec
 from keras_ctxrep.options import Fit
 from keras_ctxrep.training import checkpoints
-from keras_ctxrep.training.checkpoints import Checkpoint
+from keras_ctxrep.training.checkpoints import Checkpoint, Metric
 from keras_ctxrep.training.progress import Progress, tensorboard
-from keras_ctxrep.training.strategy import (
-    agreed,
-    is_chief,
-    several_workers,
-)
+from keras_ctxrep.training.strategy import is_chief, mean_over_workers, several_workers
 
-# ---------------------------------------------------------------------------------------------------- model folders
-
-
-# ------------------------------------------------------------------------------------------------------- training
+__all__ = ["Metric", "OptimizerSpec", "compile", "fit"]
 
 
 def compile(
@@ -84,13 +74,15 @@ def compile(
 def fit(
     model: keras.Model,
     data: tf.data.Dataset | Callable[[int], tf.data.Dataset],
-    validation: tf.data.Dataset | Callable[[keras.Model], Any] | None = None,
+    validation: tf.data.Dataset | Callable[[keras.Model], Mapping[str, float]] | None = None,
     eval_model: keras.Model | None = None,
     loss: keras.losses.Loss | Callable | None = None,
-    optimizer: Callable[[], keras.optimizers.Optimizer] | None = None,
+    optimizer: OptimizerSpec | None = None,
     report: Callable[[dict], None] | None = None,
     sources: Callable[[int], Sequence[str]] | None = None,
-    **options,
+    metric: Metric | None = None,
+    options: Fit | None = None,
+    **keywords,
 ) -> list[dict]:
     """Trains with AdamW or another optimizer, a linear warm-up and a decay, and keeps the weights that validated best.
 
@@ -98,27 +90,23 @@ def fit(
     (KeyboardInterrupt, or SIGTERM, which ends the process with status 143) it writes a checkpoint into `folder`; the
     same call then resumes, and gives the same weights as an uninterrupted run of the same `steps`.
 
+    Of several workers (`keras_ctxrep.training.strategy`) each calls this with the same arguments; the first one writes,
+    into a folder that all can read, and reports. A worker that ends early ends the others: start all of them again.
+
     Args:
         model: of this package; compiled here.
         data: endless batches, or a function from a number of batches to those after them.
-        validation: a data set, one pass of which is an evaluation, and the smallest loss is the best; or a function
-            from the model to metrics, of which the largest value of the first is the best, or to metrics and a value
-            of which the smallest is.
+        validation: a data set, one pass of which is an evaluation, or a function from the model to metrics.
         eval_model: the model to evaluate, if not `model` itself: it gets the weights of the layers with the same
             names. A biLM with a sampled softmax or with streams needs one.
         loss: as of `compile`.
-        optimizer: the class to use in place of `optimizers.AdamW`, e.g. `optimizers.LAMB`, or a `functools.partial` of
-            one with more arguments; or a function that makes any optimizer, whose learning rate is left as it is.
+        optimizer: the optimizer (default: `OptimizerSpec(AdamW)`).
         report: called with each evaluation's metrics.
         sources: a function from the number of a batch, from 0, to the files and lines of its examples, which the error
             of a loss that is no number names.
-        options: fields of `keras_ctxrep.options.Fit`: `steps` or `minutes`, learning_rate, warmup, decay, weight_decay,
-            clip, evaluations, patience, folder, identity, checkpoint_minutes, tensorboard, microbatches, recompute. As
-            long as no figure of a `validation` function was above 0, as a tagger's F1 at first, evaluations do not
-            count for `patience`.
-
-    Of several workers (`keras_ctxrep.training.strategy`) each calls this with the same arguments; the first one writes,
-    into a folder that all can read, and reports. A worker that ends early ends the others: start all of them again.
+        metric: the metric of `validation` by which the best weights are chosen (default: the loss on a data set, the
+            first metric of a function, of which larger is better).
+        options: length of the run, learning rate, evaluations and so on; or its fields one by one, as keywords.
 
     Returns: the evaluations, each {"step", "minutes", "loss", "val_loss", metrics ...}.
 
@@ -128,50 +116,84 @@ def fit(
             or a loss that became infinite or NaN: a checkpoint that was written before is kept.
         ConnectionError: another worker has ended.
     """
-    settings = Fit.of(options, "fit")
-    _check(model, settings)
-    if validation is not None and eval_model is None and any(getattr(layer, "streams", None) for layer in model.layers):
-        raise ValueError("a biLM with streams would lose its state by validating: give an eval_model")
-    make = optimizer or AdamW
-    kind = make.func if isinstance(make, partial) else make
-    scheduled = isinstance(kind, type) and issubclass(kind, AdamW)
-    if scheduled:
-        make = partial(make, settings.learning_rate, settings.weight_decay, settings.clip)
+    if options is None:
+        options = Fit.of(keywords, "fit")
+    elif keywords:
+        raise TypeError(f"fit(): {', '.join(keywords)} beside options; give one of the two")
+    _check(model, options, validation is not None and eval_model is None)
+    _set_memory_options(model, options)
+    optimizer = optimizer or OptimizerSpec(AdamW)
+    peak = options.learning_rate if optimizer.scheduled else None
     with model.distribute_strategy.scope():  # an optimizer belongs to the strategy it was made under
-        compile(model, make(), loss)
+        compile(model, optimizer.make(peak, options.weight_decay, options.clip), loss)
         model.optimizer.build(model.trainable_variables)  # else the first step is traced twice, to make its variables
+    evaluate = None if validation is None else _evaluation(model, validation, eval_model, loss)
+    if metric is None and isinstance(validation, tf.data.Dataset):
+        metric = Metric("loss", smaller_is_better=True)
     chief = is_chief(model.distribute_strategy)
-    progress = Progress(model, settings, settings.learning_rate if scheduled else None, report if chief else None)
-    progress.sources = sources
-    if validation is not None:
-        progress.validation = _Validation(model, validation, eval_model, loss)
+    progress = Progress(model, options, peak, evaluate, metric, report if chief else None, sources)
     checkpoint = None
-    with ExitStack() as stack:
-        if settings.folder is not None:
+    with ExitStack() as resources:
+        if options.folder is not None:
             if chief:
-                stack.enter_context(checkpoints.held(settings.folder))
-            checkpoint = Checkpoint(progress, settings.folder, settings.identity, settings.checkpoint_minutes)
+                resources.enter_context(checkpoints.lock_folder(options.folder))
+            checkpoint = Checkpoint(progress, options.folder, options.identity, options.checkpoint_minutes)
             checkpoint.restore()
-        _run(model, data, progress, checkpoint if chief else None, tensorboard(settings.tensorboard) if chief else [])
-    progress.keep_best()
+        _run(model, data, progress, checkpoint if chief else None, tensorboard(options.tensorboard) if chief else [])
+    if evaluate is not None:
+        progress.state.restore_best(model)
     return list(progress.state.history)
 
 
-def _check(model: keras.Model, settings: Fit) -> None:
-    """Raises a ValueError for what cannot work with this model or strategy."""
-    if several_workers(model.distribute_strategy) and settings.minutes:
-        raise ValueError(f"minutes={settings.minutes}: several workers would end at different steps; give steps")
-    parts = settings.microbatches
+def _check(model: keras.Model, options: Fit, validates_itself: bool) -> None:
+    """Raises an error for options that cannot work with this model or strategy."""
+    if options.learning_rate is None:
+        raise TypeError("learning_rate=None: must be float")
+    streams = any(getattr(layer, "streams", None) for layer in model.layers)
+    if several_workers(model.distribute_strategy) and options.minutes:
+        raise ValueError(f"minutes={options.minutes}: several workers would end at different steps; give steps")
+    parts = options.microbatches
     if parts > 1 and not isinstance(model, Model):
         raise ValueError(f"microbatches={parts}: build the model as keras_ctxrep.models.model.Model(inputs, outputs)")
-    if parts > 1 and any(getattr(layer, "streams", None) for layer in model.layers):
+    if parts > 1 and streams:
         raise ValueError(f"microbatches={parts}: a biLM that carries its state on is trained on whole batches")
+    if streams and validates_itself:
+        raise ValueError("a biLM with streams would lose its state by validating: give an eval_model")
+
+
+def _set_memory_options(model: keras.Model, options: Fit) -> None:
+    """Sets `recompute` on the Transformer blocks, `microbatches` and the counting of tokens on the model."""
     for layer in model.layers:
         if isinstance(layer, TransformerBlock):
-            layer.recompute = settings.recompute
+            layer.recompute = options.recompute
     if isinstance(model, Model):
-        model.microbatches = parts
+        model.microbatches = options.microbatches
         model.counts_tokens = "mask" in model.input
+
+
+def _evaluation(
+    model: keras.Model,
+    validation: tf.data.Dataset | Callable[[keras.Model], Mapping[str, float]],
+    eval_model: keras.Model | None,
+    loss: keras.losses.Loss | Callable | None,
+) -> Callable[[], dict[str, float]]:
+    """A function that evaluates a model while it is trained; its metrics are the means over the workers."""
+    # a second model over the same layers is on one device, where any number of examples works
+    evaluated = eval_model or keras.Model(model.input, model.output)
+    if isinstance(validation, tf.data.Dataset):
+        compile(evaluated, loss=loss)
+
+    def evaluate() -> dict[str, float]:
+        if eval_model is not None:
+            copy_weights(model, eval_model)
+        reset_streams(evaluated)
+        if isinstance(validation, tf.data.Dataset):
+            metrics = evaluated.evaluate(validation, verbose=0, return_dict=True)
+        else:
+            metrics = validation(evaluated)
+        return mean_over_workers(model.distribute_strategy, metrics)
+
+    return evaluate
 
 
 def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbacks: list) -> None:
@@ -190,10 +212,10 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
             write()
         raise
     except (OSError, ValueError) as error:  # a full disk, or a loss that is no number
-        if checkpoint is None or not checkpoint.kept:
+        if checkpoint is None or not checkpoint.resume_hint:
             raise
         kind = OSError if isinstance(error, OSError) else ValueError
-        raise kind(f"{error}{checkpoint.kept}") from error
+        raise kind(f"{error}{checkpoint.resume_hint}") from error
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
         if not several:
             raise
@@ -208,7 +230,7 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
 def _train(model, data, progress: Progress, callbacks: list) -> None:
     """Calls `model.fit` until the run is done."""
     step = progress.state.step
-    if agreed(model.distribute_strategy, {"step": step})["step"] != step:
+    if mean_over_workers(model.distribute_strategy, {"step": step})["step"] != step:
         raise ValueError(
             f"this worker found the checkpoint of step {step}, another worker another one: all need one disk"
         )
@@ -243,33 +265,3 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-class _Validation:
-    """Metrics of a model on a data set, or by a function from a model to them."""
-
-    def __init__(self, model, data, eval_model, loss):
-        self.model, self.data = model, data
-        # on one device, where any number of examples works
-        self.eval_model = eval_model or keras.Model(model.input, model.output)
-        self.by_loss = isinstance(data, tf.data.Dataset)
-        self.minimised = self.by_loss  # else the first figure is to be as large as possible
-        if self.by_loss:
-            compile(self.eval_model, loss=loss)
-
-    def __call__(self) -> tuple[dict[str, float], float]:
-        """The metrics, and the value to minimise."""
-        if self.eval_model.layers[0] is not self.model.layers[0]:
-            copy_weights(self.model, self.eval_model)
-        reset_streams(self.eval_model)
-        if self.by_loss:
-            figures = self.eval_model.evaluate(self.data, verbose=0, return_dict=True)
-        else:
-            figures = self.data(self.eval_model)
-        strategy = self.model.distribute_strategy
-        if isinstance(figures, tuple):
-            figures, value = figures
-            self.minimised = True
-            return agreed(strategy, figures), agreed(strategy, {"value": value})["value"]
-        figures = agreed(strategy, figures)
-        return figures, figures["loss"] if self.by_loss else -next(iter(figures.values()))

@@ -1,9 +1,8 @@
-"""A run as Keras callbacks: learning rate, steps, evaluations, the best weights, progress bar, TensorBoard."""
+"""A run as Keras callbacks: learning rate, steps, evaluations, progress bar, TensorBoard."""
 
-import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,53 +14,63 @@ from tqdm import tqdm
 
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.options import Fit
-from keras_ctxrep.training import history
-from keras_ctxrep.training.checkpoints import State
+from keras_ctxrep.training import history, schedule
+from keras_ctxrep.training.checkpoints import Metric, State
 from keras_ctxrep.training.strategy import is_chief
 
+__all__ = ["Progress", "tensorboard"]
+
 HALF_MINUTE = 30.0
-# completed fraction of the run, fraction of the warm-up -> factor of the peak. The inverse square root is that of
-# Vaswani et al. 2017, eq. 3, https://arxiv.org/abs/1706.03762
-DECAYS: dict[str, Callable[[float, float], float]] = {
-    "linear": lambda fraction, warmup: (1 - fraction) / (1 - warmup),
-    "cosine": lambda fraction, warmup: (1 + math.cos(math.pi * (fraction - warmup) / (1 - warmup))) / 2,
-    "inverse_sqrt": lambda fraction, warmup: math.sqrt(max(warmup, 1e-3) / fraction),
-    "none": lambda fraction, warmup: 1.0,
-}
 
 
 class Progress(keras.callbacks.Callback):
-    """Sets the learning rate, counts the steps, ends the run, validates, keeps the best weights, shows a progress bar.
+    """Sets the learning rate, counts the steps, ends the run, validates, and shows a progress bar.
 
     Epochs begin at the multiples of `steps_per_epoch`, whether the run was interrupted or not.
+
+    Args:
+        model: the model that is trained.
+        options: of the run.
+        peak: of the learning rate, which follows `keras_ctxrep.training.schedule`; None: it is left as it is.
+        evaluate: a function without arguments to metrics; None: no validation.
+        metric: the one of these by which the best weights are chosen; None: the first, of which larger is better.
+        report, sources: as of `fit`.
     """
 
-    def __init__(self, model, settings: Fit, peak: float | None, report):
+    def __init__(
+        self,
+        model: keras.Model,
+        options: Fit,
+        peak: float | None,
+        evaluate: Callable[[], Mapping[str, float]] | None = None,
+        metric: Metric | None = None,
+        report: Callable[[dict], None] | None = None,
+        sources: Callable[[int], Sequence[str]] | None = None,
+    ):
         super().__init__()
-        self.trained, self.settings, self.peak, self.report = model, settings, peak, report
-        self.validation: Any = None  # a function to the metrics and the value to minimise, with `minimised`
-        self.sources: Callable[[int], Sequence[str]] | None = None
+        self.trained, self.options, self.peak = model, options, peak
+        self.evaluate, self.metric, self.report, self.sources = evaluate, metric, report, sources
         self.state = State()
         self.logs: dict = {}  # means over the epoch so far
         self.metrics: list = []  # the state of these means, of an epoch that was interrupted
-        self._begun = (0, 0)  # the optimizer's iterations and the run's step when the last batch began
-        self._tokens = [0.0, 0.0]  # tokens read, and seconds of training, since the last evaluation
-        self._resumed: float | None = None  # when the last step ended, or training went on
-        steps = settings.steps
-        self.evaluations = settings.evaluations or 1  # None: at the end alone
+        self.evaluations = options.evaluations or 1  # None: at the end alone
+        steps = options.steps
         self.steps_per_epoch = 20 if steps is None else max(1, min(20, int(steps // self.evaluations)))
-        self._figures: dict = {}  # of an evaluation within the epoch, for TensorBoard
-        self._told = 0.0  # when the last line about the progress was written
+        self._before_batch = (0, 0)  # the optimizer's iterations and the run's step when the last batch began
+        self._tokens, self._token_seconds = 0.0, 0.0  # read, and of training, since the last evaluation
+        self._batch_end: float | None = None  # when the last step ended, or training went on
+        self._midway_logs: dict = {}  # of an evaluation within the epoch, for TensorBoard
+        self._printed = 0.0  # when the last line about the progress was written
 
     @property
     def fraction(self) -> float:
         """Completed fraction of the run."""
-        steps, minutes = self.settings.steps, self.settings.minutes
+        steps, minutes = self.options.steps, self.options.minutes
         return self.state.step / steps if steps else self.state.seconds / (60 * (minutes or 1))
 
     @property
     def done(self) -> bool:
-        patience = self.settings.patience
+        patience = self.options.patience
         return self.fraction >= 1 or (patience is not None and self.state.stale >= patience)
 
     @property
@@ -72,21 +81,14 @@ class Progress(keras.callbacks.Callback):
     @property
     def evaluation_missing(self) -> bool:
         """Whether an epoch, or the steps until an evaluation, have ended without it."""
-        ended = self.state.step % self.steps_per_epoch == 0 or (self.settings.steps is not None and self.due)
+        ended = self.state.step % self.steps_per_epoch == 0 or (self.options.steps is not None and self.due)
         return (ended or self.done) and self.state.step != self.state.epoch_end
-
-    def rate(self) -> float:
-        """The learning rate now: linear warm-up, then the chosen decay."""
-        assert self.peak is not None
-        fraction, warmup = max(self.fraction, 1e-3), self.settings.warmup
-        scale = fraction / warmup if fraction < warmup else DECAYS[self.settings.decay](fraction, warmup)
-        return self.peak * max(scale, 1e-3)
 
     def start(self) -> None:
         """Starts the clock and shows the bar."""
-        self._told = time.monotonic()
-        self._since = self._told - self.state.seconds
-        steps, minutes = self.settings.steps, self.settings.minutes
+        self._printed = time.monotonic()
+        self._since = self._printed - self.state.seconds
+        steps, minutes = self.options.steps, self.options.minutes
         unit: dict[str, Any] = {"total": steps, "initial": self.state.step, "unit": " steps"}
         if minutes:
             unit = {
@@ -102,42 +104,45 @@ class Progress(keras.callbacks.Callback):
         self.metrics = []
 
     def on_train_batch_begin(self, batch, logs=None):
-        if self._resumed is not None and self.state.step == self.state.epoch_end:
-            self._resumed = time.monotonic()  # an evaluation does not count
+        if self._batch_end is not None and self.state.step == self.state.epoch_end:
+            self._batch_end = time.monotonic()  # an evaluation does not count
         if self.peak is not None:
-            self.trained.optimizer.learning_rate = self.rate()
-        self._begun = int(self.trained.optimizer.iterations.numpy()), self.state.step
+            warmup, decay = self.options.warmup, self.options.decay
+            rate = schedule.learning_rate(self.fraction, self.peak, warmup, decay)
+            self.trained.optimizer.learning_rate = rate
+        self._before_batch = int(self.trained.optimizer.iterations.numpy()), self.state.step
 
     def on_train_batch_end(self, batch, logs):
         seconds = time.monotonic() - self._since
-        self._count(logs)
+        self._count_tokens(logs)
         self.logs = logs
         self.state = replace(self.state, step=self.state.step + 1, seconds=seconds)
         if not np.isfinite(logs["loss"]):
-            raise ValueError(self._no_number(logs["loss"]))
-        self._bar.n = self.state.step if self.settings.steps else min(seconds, self._bar.total)
+            raise ValueError(self._divergence(logs["loss"]))
+        self._bar.n = self.state.step if self.options.steps else min(seconds, self._bar.total)
         if not self._bar.disable:
             self._bar.set_postfix(loss=f"{logs['loss']:.3f}", refresh=False)
             self._bar.update(0)
-        self._tell(logs["loss"])
+        self._print_progress(logs["loss"])
         if self.done:
             self.trained.stop_training = True
         elif self.evaluation_missing and self.state.step % self.steps_per_epoch:  # else at the end of the epoch
-            self._figures = dict(logs)
-            self.end_epoch(self._figures)
+            self._midway_logs = dict(logs)
+            self.end_epoch(self._midway_logs)
 
-    def _tell(self, loss: float) -> None:
+    def _print_progress(self, loss: float) -> None:
         """Without a progress bar, a line every half minute."""
         now = time.monotonic()
-        if not self._bar.disable or not is_chief(self.trained.distribute_strategy) or now - self._told < HALF_MINUTE:
+        if not self._bar.disable or not is_chief(self.trained.distribute_strategy) or now - self._printed < HALF_MINUTE:
             return
-        self._told, seconds = now, now - self._since
+        self._printed, seconds = now, now - self._since
         left = seconds / max(self.fraction, 1e-9) - seconds
-        of = f" of {self.settings.steps}" if self.settings.steps else ""
+        of = f" of {self.options.steps}" if self.options.steps else ""
         text = f"step {self.state.step}{of}, loss {loss:.3f}, {seconds / 60:.1f} min, at most {left / 60:.1f} more"
         print(text, file=sys.stderr, flush=True)
 
-    def _no_number(self, loss: float) -> str:
+    def _divergence(self, loss: float) -> str:
+        """The message about a loss that is no number."""
         step, rate = self.state.step, self.peak or float(self.trained.optimizer.learning_rate.numpy())
         message = f"step {step}: the loss became {loss}; try a learning rate below {rate:.3g}"
         sources = [*dict.fromkeys(filter(None, self.sources(step - 1)))] if self.sources else []
@@ -146,18 +151,18 @@ class Progress(keras.callbacks.Callback):
             message += f"; its batch is from {', '.join(sources[:10])}{rest}"
         return message
 
-    def _count(self, logs: dict) -> None:
+    def _count_tokens(self, logs: dict) -> None:
         """Takes the number of tokens out of the logs of a step."""
         now, tokens = time.monotonic(), float(logs.pop("tokens", 0))
-        if self._resumed is not None:  # the first step is traced, and does not count
-            self._tokens[0] += tokens * self.trained.distribute_strategy.num_replicas_in_sync
-            self._tokens[1] += now - self._resumed
-        self._resumed = now
+        if self._batch_end is not None:  # the first step is traced, and does not count
+            self._tokens += tokens * self.trained.distribute_strategy.num_replicas_in_sync
+            self._token_seconds += now - self._batch_end
+        self._batch_end = now
 
     def on_epoch_end(self, epoch, logs):
         logs.pop("tokens", None)
-        logs.update({name: value for name, value in self._figures.items() if name not in logs})
-        self._figures = {}
+        logs.update({name: value for name, value in self._midway_logs.items() if name not in logs})
+        self._midway_logs = {}
         if self.state.step != self.state.epoch_end:  # else it has been evaluated
             self.end_epoch(logs)
 
@@ -167,34 +172,31 @@ class Progress(keras.callbacks.Callback):
         Args:
             logs: means over the epoch; the metrics are added, for TensorBoard.
         """
-        state = self.state
-        due = self.due
-        if due and self.validation is not None:
-            figures, loss = self.validation()
-            logs.update({f"val_{name}": value for name, value in figures.items()})
-            learned = self.validation.minimised or min(loss, state.best_loss) < 0
-            state = replace(state, stale=state.stale + learned)
-            if loss < state.best_loss:
-                state = replace(state, best=self.trained.get_weights(), best_loss=loss, stale=0)
+        state, due = self.state, self.due
+        if due and self.evaluate is not None:
+            metrics = self.evaluate()
+            logs.update({f"val_{name}": value for name, value in metrics.items()})
+            metric = self.metric or Metric(next(iter(metrics)))
+            state = state.evaluated(self.trained, metric, metrics[metric.name])
         if due:
             seconds = time.monotonic() - self._since
-            if self._tokens[0]:
-                logs["tokens_per_second"] = self._tokens[0] / self._tokens[1]
-                self._tokens = [0.0, 0.0]
+            if self._tokens:
+                logs["tokens_per_second"] = self._tokens / self._token_seconds
+                self._tokens, self._token_seconds = 0.0, 0.0
             entry = {"step": state.step, "minutes": seconds / 60} | {name: float(x) for name, x in logs.items()}
             state = replace(state, seconds=seconds, history=(*state.history, entry))
         self.state = replace(state, epoch_end=state.step)
         if self.done:
             self.trained.stop_training = True
-        if due and self.settings.folder is not None and is_chief(self.trained.distribute_strategy):
-            history.write(self.settings.folder, state.history)
+        if due and self.options.folder is not None and is_chief(self.trained.distribute_strategy):
+            history.write(self.options.folder, state.history)
         if due and self.report is not None:
             self._bar.clear()
             self.report(state.history[-1])
 
     def interrupted(self) -> None:
         """Counts the step that had been taken, but not yet counted, at the interrupt."""
-        iterations, step = self._begun
+        iterations, step = self._before_batch
         if step == self.state.step and int(self.trained.optimizer.iterations.numpy()) > iterations:
             self.logs = {name: float(value) for name, value in self.trained.get_metrics_result().items()}
             self.state = replace(self.state, step=step + 1)
@@ -202,15 +204,13 @@ class Progress(keras.callbacks.Callback):
     def close(self) -> None:
         self._bar.close()
 
-    def keep_best(self) -> None:
-        """Sets the weights that validated best."""
-        if self.state.best is not None:
-            self.trained.set_weights(self.state.best)
-        elif self.validation is not None:
-            raise ValueError("no evaluation had a finite loss; try a lower learning rate")
-
 
 def tensorboard(folder: str | Path | None) -> list[keras.callbacks.Callback]:
+    """The callbacks that write TensorBoard logs into a folder; none for None.
+
+    Raises:
+        ValueError: TensorBoard is not installed.
+    """
     if folder is None:
         return []
     try:

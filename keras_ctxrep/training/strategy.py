@@ -54,13 +54,13 @@ def scope(
         precision: a Keras dtype policy, e.g. "mixed_bfloat16".
         strategy: a name, as of `choose`, or a strategy of your own.
     """
-    chosen = choose(strategy) if isinstance(strategy, str) else strategy
-    before = keras.mixed_precision.dtype_policy()
+    strategy_object = choose(strategy) if isinstance(strategy, str) else strategy
+    policy = keras.mixed_precision.dtype_policy()
     with ExitStack() as stack:
-        stack.callback(keras.mixed_precision.set_dtype_policy, before)
+        stack.callback(keras.mixed_precision.set_dtype_policy, policy)
         keras.mixed_precision.set_dtype_policy(precision)
-        stack.enter_context(chosen.scope())
-        yield chosen
+        stack.enter_context(strategy_object.scope())
+        yield strategy_object
 
 
 def several_workers(strategy: tf.distribute.Strategy) -> bool:
@@ -92,16 +92,15 @@ def local_cluster(workers: int) -> list[str]:
     return [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
 
 
-def agreed(strategy: tf.distribute.Strategy, figures: Mapping[str, float]) -> dict[str, float]:
-    """The mean of each figure over the workers, so that all of them take the same decisions.
+def mean_over_workers(strategy: tf.distribute.Strategy, metrics: Mapping[str, float]) -> dict[str, float]:
+    """The mean of each metric over the workers, so that all of them take the same decisions.
 
     Rounding differs from machine to machine: workers that ended a run at different steps would wait for each other.
     """
     if not several_workers(strategy):
-        return dict(figures)
-
-    values = strategy.reduce("MEAN", tf.constant([float(value) for value in figures.values()], "float64"), axis=None)
-    return dict(zip(figures, values.numpy().tolist(), strict=True))
+        return dict(metrics)
+    values = strategy.reduce("MEAN", tf.constant([float(value) for value in metrics.values()], "float64"), axis=None)
+    return dict(zip(metrics, values.numpy().tolist(), strict=True))
 
 
 def _cluster() -> list[str]:

@@ -1,30 +1,29 @@
 """Published models as model folders: found in the package or the cache, or downloaded, checked and converted.
 
-Only `get` downloads.
+Of the names in the list only `get` downloads.
 """
 
 import importlib
 import shutil
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from keras_ctxrep.atomic import sha256, temporary_folder
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import NAME
-from keras_ctxrep.zoo import hub
-from keras_ctxrep.zoo.download import cache_folder, fetch, locked, unpack
+from keras_ctxrep.zoo import folders, hub
+from keras_ctxrep.zoo.download import fetch, unpack
 from keras_ctxrep.zoo.entries import PATTERNS, Entry, lookup
 
 if TYPE_CHECKING:
     import keras
 
-SHIPPED = Path(__file__).with_name("weights")  # NAME/ is the model folder of a model that comes with the package
-_ABSENT = "its weights are missing from this installation of keras_ctxrep: install it again"
+__all__ = ["cached", "describe", "find", "get", "load"]
 
-# -------------------------------------------------------------------------------------------------------------- use
+SHIPPED = Path(__file__).with_name("weights")  # NAME/ is the model folder of a model that comes with the package
 
 
 def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
@@ -37,8 +36,18 @@ def cached(entry: Entry, cache: str | Path | None = None) -> Path | None:
     >>> cached(lookup("elmo_2x2048_256_2048cnn_1xhighway"), "/nowhere") is None
     True
     """
-    folder = (SHIPPED if entry.shipped else cache_folder(cache)) / entry.name
+    folder = (SHIPPED if entry.shipped else folders.cache_folder(cache)) / entry.name
     return folder if (folder / NAME).is_file() else None
+
+
+def describe(entry: Entry, cache: str | Path | None = None) -> dict[str, Any]:
+    """What `ctxrep zoo list --json` prints of an entry: its properties, and "cached", its model folder or None.
+
+    >>> describe(lookup("elmo_2x2048_256_2048cnn_1xhighway"), "/nowhere")["parameters"]
+    51880672
+    """
+    folder = cached(entry, cache)
+    return entry.as_dict() | {"cached": folder and str(folder)}
 
 
 def find(name: str | Path, cache: str | Path | None = None) -> Path:
@@ -65,10 +74,11 @@ def find(name: str | Path, cache: str | Path | None = None) -> Path:
     except ValueError as error:
         raise ValueError(f"{name}: no such folder; as a published model: {str(error).partition(': ')[2]}") from None
     folder = cached(entry, cache)
+    if folder is None and entry.shipped:
+        remedy = "install it again"
+        raise ValueError(f"{entry.name}: its weights are missing from this installation of keras_ctxrep: {remedy}")
     if folder is None:
-        raise ValueError(
-            f"{entry.name}: {_ABSENT if entry.shipped else f'not downloaded yet: `ctxrep zoo get {entry.name}`'}"
-        )
+        raise ValueError(f"{entry.name}: not downloaded yet: `ctxrep zoo get {entry.name}`")
     return folder
 
 
@@ -77,7 +87,7 @@ def get(
     source: str | Path | None = None,
     mirror: str | None = None,
     cache: str | Path | None = None,
-    report: Callable[[str], None] = print,
+    report: folders.Report = print,
 ) -> Path:
     """The model folder of a published model: shipped, from the cache, or downloaded, checked, converted and cached.
 
@@ -116,7 +126,7 @@ def get(
         if source is not None:
             raise ValueError(f"{entry.name}: it comes with the package, so {source} is not read")
         return find(entry.name)
-    folder = cache_folder(cache) / entry.name
+    folder = folders.cache_folder(cache) / entry.name
     if cached(entry, cache) is not None:
         try:
             bundles.load(folder)
@@ -128,9 +138,9 @@ def get(
             return folder
     if source is None and not entry.urls:
         raise ValueError(f"{entry.name}: no source: {entry.note}")
-    downloads = cache_folder(cache) / "downloads" / entry.name
-    with locked(downloads.with_name(f"{downloads.name}.lock"), entry.name, report):
-        if _is_whole(folder):  # another process has made it meanwhile
+    downloads = folders.cache_folder(cache) / "downloads" / entry.name
+    with folders.lock(downloads, entry.name, report):
+        if folders.is_whole(folder):  # another process has made it meanwhile
             return folder
         if source is None:
             for url in [_mirrored(url, mirror) for url in entry.urls]:
@@ -154,38 +164,30 @@ def load(name: str, cache: str | Path | None = None) -> "tuple[keras.Model, bund
     return saving.load(get(name, cache=cache))
 
 
-def _is_whole(folder: Path) -> bool:
-    try:
-        bundles.load(folder)
-    except ValueError:
-        return False
-    return True
-
-
 def _make(
-    entry: Entry, folder: Path, source: str | Path | None, downloads: Path, mirror: str, report: Callable[[str], None]
+    entry: Entry, folder: Path, source: str | Path | None, downloads: Path, mirror: str, report: folders.Report
 ) -> None:
     """Writes the model folder from published files: those of `source`, or else those in `downloads`."""
     with temporary_folder(folder) as work:
         verified = False
         try:
-            files, hashes, verified = _checked(entry, downloads if source is None else Path(source), work)
+            files, hashes, verified = _check(entry, downloads if source is None else Path(source), work)
             if source is None and entry.sha256 and not verified:  # whoever renames a file evades its hash
                 absent = ", ".join(sorted(set(entry.sha256) - set(hashes))) or f"weights of {entry.format}"
                 raise ValueError(f"{entry.name}: not the published archive: no {absent} in it; try another --mirror")
-            with hub.warnings_reported(report):
+            with folders.warnings_reported(report):
                 model, bundle = _read(entry, files)
         except (ValueError, RuntimeError):
             if source is None and not verified:  # the downloaded files are unusable
                 shutil.rmtree(downloads, ignore_errors=True)
             raise
         if not verified:
-            listed = ", ".join(f"{file} {digest}" for file, digest in sorted(hashes.items()))
-            why = "could not be verified, no SHA-256 of these files is published"
-            why = "not the published files, so not verified" if entry.sha256 else why
-            report(f"{entry.name}: {why}; found: {listed}")
+            digests = ", ".join(f"{file} {digest}" for file, digest in sorted(hashes.items()))
+            reason = "could not be verified, no SHA-256 of these files is published"
+            reason = "not the published files, so not verified" if entry.sha256 else reason
+            report(f"{entry.name}: {reason}; found: {digests}")
     origin = entry.as_dict() | {"from": str(source or mirror), "found": hashes, "verified": verified}
-    hub.save(folder, model, bundle, origin)
+    folders.save(folder, model, bundle, origin)
 
 
 def _file_name(url: str) -> str:
@@ -203,7 +205,7 @@ def _mirrored(url: str, mirror: str | None) -> str:
 # ----------------------------------------------------------------------------------------------- check and convert
 
 
-def _checked(entry: Entry, source: Path, work: Path) -> tuple[Path, dict[str, str], bool]:
+def _check(entry: Entry, source: Path, work: Path) -> tuple[Path, dict[str, str], bool]:
     """The path for the converter, the hashes of the files, and whether all published hashes match."""
     if not source.exists():
         source = source.with_name(f"{source.name}.index")  # a checkpoint is named by the prefix of its files
@@ -214,34 +216,29 @@ def _checked(entry: Entry, source: Path, work: Path) -> tuple[Path, dict[str, st
         source = source / names[0]
     hashes: dict[str, str] = {}
     if source.is_file() and _format(source) is None:
-        hashes[source.name] = sha256(source)
-        _compare(entry, hashes)
+        hashes = _hashes(entry, [source])
         unpack(source, work / "files", limit=16 * entry.parameters + (100 << 20))  # with an optimizer's two moments
         source = work / "files"
     if source.is_dir() and _format(source) is None:
-        inside = [folder for folder in _shown(source.iterdir()) if folder.name != "__MACOSX" and _format(folder)]
+        inside = [folder for folder in _visible(source.iterdir()) if folder.name != "__MACOSX" and _format(folder)]
         if len(inside) != 1:
             state = f"; in several folders: {', '.join(folder.name for folder in inside)}" if inside else ""
-            wanted = ", ".join(pattern for patterns in PATTERNS.values() for pattern in patterns)
-            raise ValueError(f"{source}: no weights of {entry.name} in it; looked for {wanted}{state}")
+            patterns = ", ".join(pattern for patterns in PATTERNS.values() for pattern in patterns)
+            raise ValueError(f"{source}: no weights of {entry.name} in it; looked for {patterns}{state}")
         source = inside[0]
     form, folder = _format(source) or "", source if source.is_dir() else source.parent
     if form == entry.format:
-        files = [folder / name for name in {*names, *entry.sha256}]
-        hashes |= {path.name: sha256(path) for path in files if path.is_file()}
-        _compare(entry, hashes)
+        hashes |= _hashes(entry, [folder / name for name in {*names, *entry.sha256}])
     if not hashes:  # at least the weights, for the report
-        files = (
-            [path for pattern in PATTERNS[form] for path in _shown(folder.glob(pattern))]
-            if source.is_dir()
-            else [source]
-        )
-        hashes = {path.name: sha256(path) for path in files}
+        weights = [path for pattern in PATTERNS[form] for path in _visible(folder.glob(pattern))]
+        hashes = {path.name: sha256(path) for path in (weights if source.is_dir() else [source])}
     verified = bool(entry.sha256) and form == entry.format and entry.sha256.items() <= hashes.items()
     return source, hashes, verified
 
 
-def _compare(entry: Entry, hashes: dict[str, str]) -> None:
+def _hashes(entry: Entry, files: Iterable[Path]) -> dict[str, str]:
+    """File name -> SHA-256 of the files that exist; raises if one is not that of the published file."""
+    hashes = {path.name: sha256(path) for path in files if path.is_file()}
     for name, digest in hashes.items():
         published = entry.sha256.get(name, digest)
         if digest != published:
@@ -249,9 +246,10 @@ def _compare(entry: Entry, hashes: dict[str, str]) -> None:
                 f"{entry.name}: {name} is not the published file: SHA-256 {digest}, not {published}; it is damaged or "
                 "has changed: get it again, from elsewhere with --mirror URL"
             )
+    return hashes
 
 
-def _shown(paths: Iterable[Path]) -> list[Path]:
+def _visible(paths: Iterable[Path]) -> list[Path]:
     """Without hidden ones, such as the ._NAME that macOS writes beside NAME."""
     return sorted(path for path in paths if not path.name.startswith("."))
 
@@ -259,7 +257,7 @@ def _shown(paths: Iterable[Path]) -> list[Path]:
 def _format(path: Path) -> str | None:
     """The format of a weight file, or of the weights in a folder."""
     for name, patterns in PATTERNS.items():
-        if any(path.match(pattern) if path.is_file() else _shown(path.glob(pattern)) for pattern in patterns):
+        if any(path.match(pattern) if path.is_file() else _visible(path.glob(pattern)) for pattern in patterns):
             return name
     return None
 
@@ -272,9 +270,8 @@ def _read(entry: Entry, source: Path):
         model, bundle = read(source, lowercase=entry.lowercase)
     else:
         model, bundle = read(source.parent if name == "huggingface" and source.is_file() else source)
-    wanted = {key: value for key, value in entry.config.items() if key != "filters"}
-    sizes = {key: bundle.config.get(key) for key in wanted}
-    if sizes != wanted:
-        shown = "; ".join(f"{key} {sizes[key]}, not {wanted[key]}" for key in wanted if sizes[key] != wanted[key])
-        raise ValueError(f"{source}: not {entry.name}: {shown}")
+    sizes = {key: (bundle.config.get(key), size) for key, size in entry.config.items() if key != "filters"}
+    differences = "; ".join(f"{key} {read}, not {size}" for key, (read, size) in sizes.items() if read != size)
+    if differences:
+        raise ValueError(f"{source}: not {entry.name}: {differences}")
     return model, bundle

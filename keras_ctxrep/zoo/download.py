@@ -12,51 +12,20 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from keras_ctxrep import __version__
+from keras_ctxrep.version import __version__
 
-CACHE = "CTXREP_CACHE"  # environment variable: the folder of downloaded models
 TIMEOUT = 60  # seconds without data
 BLOCK = 1 << 20  # bytes read at a time
 MEMBERS = 1000  # maximum number of files in an archive
 FULL = (errno.ENOSPC, errno.EDQUOT)
 COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-
-
-def cache_folder(cache: str | Path | None = None) -> Path:
-    """The folder of downloaded models: the given one, $CTXREP_CACHE or ~/.cache/keras_ctxrep."""
-    return Path(cache or os.environ.get(CACHE) or Path.home() / ".cache" / "keras_ctxrep").expanduser()
-
-
-@contextmanager
-def locked(path: Path, name: str, report: Callable[[str], None]) -> Iterator[None]:
-    """A lock on the making of a model. It ends with its process; the file stays.
-
-    Args:
-        path: the file of the lock.
-        name: of the model, for the message that another process holds the lock.
-        report: called with this message.
-    """
-    from filelock import FileLock, Timeout  # of the extra "tf", as what it guards
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        report(f"{name}: another process is making it; waiting for that one")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def fetch(url: str, path: Path) -> None:
@@ -108,9 +77,10 @@ def _download(url: str, path: Path, part: Path) -> None:
     from tqdm import tqdm
 
     state = part.with_name(f"{part.name}.of")  # identifies the file being downloaded: size, validator
-    known = state.read_text(errors="replace") if part.exists() and state.exists() else ""
-    have = part.stat().st_size if known.partition(" ")[2] else 0
-    if not have or known.partition(" ")[0] != str(have):
+    old_state = state.read_text(errors="replace") if part.exists() and state.exists() else ""
+    size, _, validator = old_state.partition(" ")
+    have = part.stat().st_size if validator else 0
+    if not have or size != str(have):
         headers = {"User-Agent": f"keras_ctxrep/{__version__}", "Accept-Encoding": "identity"}
         headers |= {"Range": f"bytes={have}-"} if have else {}
         try:
@@ -125,13 +95,13 @@ def _download(url: str, path: Path, part: Path) -> None:
             if response.status == 206:
                 part_of = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
                 begin, total = (int(part_of[1]), int(part_of[2])) if part_of else (-1, None)
-            fresh = f"{total} {response.headers.get('ETag') or response.headers.get('Last-Modified') or ''}"
-            if response.status == 206 and (begin != have or fresh != known):
+            new_state = f"{total} {response.headers.get('ETag') or response.headers.get('Last-Modified') or ''}"
+            if response.status == 206 and (begin != have or new_state != old_state):
                 part.unlink()  # the file on the server has changed
                 return _download(url, path, part)
             if total and (free := shutil.disk_usage(part.parent).free) < total - begin:
                 raise OSError(errno.ENOSPC, f"{(total - begin) / 1e6:.0f} MB to come, {free / 1e6:.0f} MB free")
-            state.write_text(fresh)
+            state.write_text(new_state)
             bar = tqdm(desc=path.name, total=total, initial=begin, unit="B", unit_scale=True, disable=None, leave=False)
             with open(part, "ab" if begin else "wb") as file, bar:
                 while block := response.read(BLOCK):

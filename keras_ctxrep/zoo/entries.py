@@ -7,13 +7,9 @@ hashes are included only where they were published.
 import difflib
 import itertools
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    pass
+__all__ = ["ENTRIES", "Entry", "lookup"]
 
 PATTERNS = {  # file names of weights, the preferred one first
     "huggingface": ("model*.safetensors", "pytorch_model*.bin"),
@@ -95,9 +91,7 @@ class Entry:
 
 # -------------------------------------------------------------------------------------------------------- the models
 
-_BERT, _SMALL = "https://arxiv.org/abs/1810.04805", "https://arxiv.org/abs/1908.08962"
-_SCIBERT, _BIOBERT = "https://arxiv.org/abs/1903.10676", "https://doi.org/10.1093/bioinformatics/btz682"
-_ELMO = "https://arxiv.org/abs/1802.05365"
+_BERT, _ELMO = "https://arxiv.org/abs/1810.04805", "https://arxiv.org/abs/1802.05365"
 _BUCKET = "https://storage.googleapis.com/bert_models/"  # linked in https://github.com/google-research/bert
 _AI2 = "https://s3-us-west-2.amazonaws.com/"  # linked in https://allennlp.org/elmo and github.com/allenai/scibert
 _NAVER = "https://github.com/naver/biobert-pretrained/releases/download/"
@@ -178,71 +172,40 @@ _PARAMETERS = {"elmo": _elmo_parameters}
 
 def _google(name: str, archive: str, lowercase: bool, vocabulary_size: int, citation=_BERT, note="") -> Entry:
     """A checkpoint of Google's bucket; `archive` is DATE/NAME."""
-    url, published = f"{_BUCKET}{archive}.zip", _HASHES.get(Path(archive).name, ())
+    date, _, stem = archive.partition("/")
+    digests = () if date == "2020_02_20" else _HASHES.get(stem, ())  # that date has an archive of the same name
     hashes: dict[str, str] = {}
-    if published and not archive.startswith("2020"):  # an archive of the same name
-        hashes.update(zip(_MEMBERS, published, strict=True))
-    return Entry(name, "google", (url,), "Apache-2.0", citation, lowercase, vocabulary_size, sha256=hashes, note=note)
+    hashes.update(zip(_MEMBERS, digests, strict=False))
+    url = f"{_BUCKET}{archive}.zip"
+    return Entry(name, "google", (url,), _APACHE, citation, lowercase, vocabulary_size, sha256=hashes, note=note)
 
 
-def _scibert(vocabulary: str, lowercase: bool, vocabulary_size: int) -> Entry:
-    dataset = f"scibert_{vocabulary}_{'uncased' if lowercase else 'cased'}"
-    url = f"{_AI2}ai2-s2-research/scibert/tensorflow_models/{dataset}.tar.gz"
-    return Entry(f"bert_12_768_12/{dataset}", "google", (url,), "Apache-2.0", _SCIBERT, lowercase, vocabulary_size)
-
-
-def _biobert(version: str, corpora: str) -> Entry:
-    url = f"{_NAVER}v{version}-{corpora.replace('_', '-')}/biobert_v{version}_{corpora}.tar.gz"
-    note = "the licence of github.com/dmis-lab/biobert; it adds the terms of the National Library of Medicine"
-    name = f"bert_12_768_12/biobert_v{version}_{corpora}_cased"
-    return Entry(name, "google", (url,), "Apache-2.0", _BIOBERT, False, 28996, note=note)
-
-
-def _elmo(name: str, folder: str, weights: str, options: str, licence: str, note: str) -> Entry:
-    urls = tuple(f"{_AI2}allennlp/models/elmo/{folder}/elmo_{file}" for file in (weights, options))
+def _elmo(name: str, path: str, note: str, licence="unrestricted", weights="weights.hdf5") -> Entry:
+    """A biLM of AI2's bucket; `path` is FOLDER/STEM, and a file is called STEM_weights.hdf5 or STEM_options.json."""
+    urls = tuple(f"{_AI2}allennlp/models/elmo/{path}_{file}" for file in (weights, "options.json"))
     return Entry(name, "allennlp", urls, licence, _ELMO, note=note)
 
 
-def _elmo_of_ai2(size: str, dataset: str, tokens: str, suffix: str = "") -> Entry:
-    folder = size.removeprefix("elmo_") + suffix
-    files = f"{folder}_weights.hdf5", f"{folder}_options.json"
-    note = f"{tokens}; its authors impose no restrictions: github.com/allenai/allennlp/issues/1462"
-    return _elmo(f"{size}/{dataset}", folder, *files, "unrestricted", note)
-
-
-def _without(name: str, licence: str, citation: str, lowercase: bool, vocabulary_size: int, note: str, **kwargs):
-    """An entry that nothing can be downloaded for."""
-    return Entry(name, "", (), licence, citation, lowercase, vocabulary_size, note=note, **kwargs)
-
-
-def _ours(size: str, lowercase: bool | None, vocabulary_size: int, citation: str, note: str) -> Entry:
-    """A model of our own, which comes with the package."""
-    return Entry(f"{size}/books_wiki_en", "shipped", (), "Apache-2.0", citation, lowercase, vocabulary_size, note=note)
-
-
-_WIKI = "book_corpus_wiki_en"
-_GBW = "800 million words of news, the 1 Billion Word Benchmark"
+_APACHE, _WIKI = "Apache-2.0", "book_corpus_wiki_en"
 _OURS = "20 million words of public-domain books and Wikipedia"
+_AI2_TERMS = "its authors impose no restrictions: github.com/allenai/allennlp/issues/1462"
+_LARGE = "2x4096_512_2048cnn_2xhighway"
 ENTRIES: tuple[Entry, ...] = (
-    _ours("bert_4_256_4", True, 8000, _BERT, _OURS),
-    _ours("elmo_2x512_128_512cnn_1xhighway", None, 0, _ELMO, _OURS),
+    Entry("bert_4_256_4/books_wiki_en", "shipped", (), _APACHE, _BERT, True, 8000, note=_OURS),
+    Entry("elmo_2x512_128_512cnn_1xhighway/books_wiki_en", "shipped", (), _APACHE, _ELMO, note=_OURS),
     _google(f"bert_12_768_12/{_WIKI}_uncased", "2018_10_18/uncased_L-12_H-768_A-12", True, 30522),
     _google(f"bert_12_768_12/{_WIKI}_cased", "2018_10_18/cased_L-12_H-768_A-12", False, 28996),
     _google(f"bert_24_1024_16/{_WIKI}_uncased", "2018_10_18/uncased_L-24_H-1024_A-16", True, 30522),
     _google(f"bert_24_1024_16/{_WIKI}_cased", "2018_10_18/cased_L-24_H-1024_A-16", False, 28996),
-    _google(
-        f"bert_24_1024_16/{_WIKI}_uncased_wwm",
-        "2019_05_30/wwm_uncased_L-24_H-1024_A-16",
-        True,
-        30522,
-        note="all pieces of a word were masked together",
-    ),
-    _google(
-        f"bert_24_1024_16/{_WIKI}_cased_wwm",
-        "2019_05_30/wwm_cased_L-24_H-1024_A-16",
-        False,
-        28996,
-        note="all pieces of a word were masked together",
+    *(
+        _google(
+            f"bert_24_1024_16/{_WIKI}_{casing}_wwm",
+            f"2019_05_30/wwm_{casing}_L-24_H-1024_A-16",
+            lowercase,
+            vocabulary_size,
+            note="all pieces of a word were masked together",
+        )
+        for casing, lowercase, vocabulary_size in (("uncased", True, 30522), ("cased", False, 28996))
     ),
     _google(
         "bert_12_768_12/wiki_multilingual_cased",
@@ -265,45 +228,57 @@ ENTRIES: tuple[Entry, ...] = (
         21128,
         note="GluonNLP's name; Google's tokenization.py lower-cases its Latin letters",
     ),
-    *(_scibert("scivocab", lowercase, size) for lowercase, size in ((True, 31090), (False, 31116))),
-    *(_scibert("basevocab", lowercase, size) for lowercase, size in ((True, 30522), (False, 28996))),
-    _biobert("1.0", "pmc"),
-    _biobert("1.0", "pubmed"),
-    _biobert("1.0", "pubmed_pmc"),
-    _biobert("1.1", "pubmed"),
-    _without(
+    *(
+        Entry(
+            f"bert_12_768_12/scibert_{dataset}",
+            "google",
+            (f"{_AI2}ai2-s2-research/scibert/tensorflow_models/scibert_{dataset}.tar.gz",),
+            _APACHE,
+            "https://arxiv.org/abs/1903.10676",
+            dataset.endswith("_uncased"),
+            vocabulary_size,
+        )
+        for dataset, vocabulary_size in (
+            ("scivocab_uncased", 31090),
+            ("scivocab_cased", 31116),
+            ("basevocab_uncased", 30522),
+            ("basevocab_cased", 28996),
+        )
+    ),
+    *(
+        Entry(
+            f"bert_12_768_12/biobert_v{version}_{corpora}_cased",
+            "google",
+            (f"{_NAVER}v{version}-{corpora.replace('_', '-')}/biobert_v{version}_{corpora}.tar.gz",),
+            _APACHE,
+            "https://doi.org/10.1093/bioinformatics/btz682",
+            False,
+            28996,
+            note="the licence of github.com/dmis-lab/biobert; it adds the terms of the National Library of Medicine",
+        )
+        for version, corpora in (("1.0", "pmc"), ("1.0", "pubmed"), ("1.0", "pubmed_pmc"), ("1.1", "pubmed"))
+    ),
+    Entry(
         "bert_12_768_12/openwebtext_book_corpus_wiki_en_uncased",
-        "Apache-2.0",
-        "https://arxiv.org/abs/1907.04433",
-        True,
-        30522,
-        "GluonNLP's own training, published as an MXNet parameter file only",
+        *("", (), _APACHE, "https://arxiv.org/abs/1907.04433", True, 30522),
+        note="GluonNLP's own training, published as an MXNet parameter file only",
     ),
-    _without(
+    Entry(
         "bert_12_768_12/clinicalbert_uncased",
-        "not stated",
-        "https://arxiv.org/abs/1904.05342",
-        True,
-        30522,
-        "published as a PyTorch pickle on a file-sharing service, without a hash; --from reads such files beside their "
-        "config.json",
+        *("", (), "not stated", "https://arxiv.org/abs/1904.05342", True, 30522),
+        note="published as a PyTorch pickle on a file-sharing service, without a hash; --from reads such files beside "
+        "their config.json",
     ),
-    _without(
+    Entry(
         "bert_12_768_12/kobert_news_wiki_ko_cased",
-        "Apache-2.0",
-        "https://github.com/SKTBrain/KoBERT",
-        False,
-        8002,
-        "its pieces are SentencePiece's, which no word-piece vocabulary states",
+        *("", (), _APACHE, "https://github.com/SKTBrain/KoBERT", False, 8002),
+        note="its pieces are SentencePiece's, which no word-piece vocabulary states",
     ),
-    _without(
+    Entry(
         "ernie_12_768_12/baidu_ernie_uncased",
-        "Apache-2.0",
-        "https://arxiv.org/abs/1904.09223",
-        True,
-        18000,
-        "published as Paddle parameter files only",
+        *("", (), _APACHE, "https://arxiv.org/abs/1904.09223", True, 18000),
         positions=513,
+        note="published as Paddle parameter files only",
     ),
     *(
         _google(
@@ -311,23 +286,31 @@ ENTRIES: tuple[Entry, ...] = (
             f"2020_02_20/uncased_L-{layers}_H-{width}_A-{heads}",
             True,
             30522,
-            _SMALL,
+            "https://arxiv.org/abs/1908.08962",
             "trained again, with the small ones" if (layers, width) == (12, 768) else "",
         )
         for layers in (2, 4, 6, 8, 10, 12)
         for width, heads in ((128, 2), (256, 4), (512, 8), (768, 12))
     ),
-    _elmo_of_ai2("elmo_2x1024_128_2048cnn_1xhighway", "gbw", _GBW),
-    _elmo_of_ai2("elmo_2x2048_256_2048cnn_1xhighway", "gbw", _GBW),
-    _elmo_of_ai2("elmo_2x4096_512_2048cnn_2xhighway", "gbw", _GBW),
-    _elmo_of_ai2("elmo_2x4096_512_2048cnn_2xhighway", "5bw", "5.5 billion words of Wikipedia and news", "_5.5B"),
+    *(
+        _elmo(
+            f"elmo_{size}/gbw",
+            f"{size}/elmo_{size}",
+            f"800 million words of news, the 1 Billion Word Benchmark; {_AI2_TERMS}",
+        )
+        for size in ("2x1024_128_2048cnn_1xhighway", "2x2048_256_2048cnn_1xhighway", _LARGE)
+    ),
     _elmo(
-        "elmo_2x4096_512_2048cnn_2xhighway/pubmed",
-        "contributed/pubmed",
-        "2x4096_512_2048cnn_2xhighway_weights_PubMed_only.hdf5",
-        "2x4096_512_2048cnn_2xhighway_options.json",
-        "not stated",
+        f"elmo_{_LARGE}/5bw",
+        f"{_LARGE}_5.5B/elmo_{_LARGE}_5.5B",
+        f"5.5 billion words of Wikipedia and news; {_AI2_TERMS}",
+    ),
+    _elmo(
+        f"elmo_{_LARGE}/pubmed",
+        f"contributed/pubmed/elmo_{_LARGE}",
         "a contribution to AllenNLP's page",
+        "not stated",
+        "weights_PubMed_only.hdf5",
     ),
 )
 
@@ -349,11 +332,8 @@ def lookup(name: str) -> Entry:
     if len(entries) == 1:
         return entries[0]
     if entries:
-        raise ValueError(f"{name}: {len(entries)} models have it; choose one of {_listed(entries)}")
+        names = ", ".join(entry.name for entry in entries)
+        raise ValueError(f"{name}: {len(entries)} models have it; choose one of {names}")
     close = difflib.get_close_matches(name, [entry.name for entry in ENTRIES], 3, 0.5)
     like = f"; like it: {', '.join(close)}" if close else ""
     raise ValueError(f"{name}: no published model of that name{like}; `ctxrep zoo list` shows all")
-
-
-def _listed(entries: Sequence[Entry]) -> str:
-    return ", ".join(entry.name for entry in entries)

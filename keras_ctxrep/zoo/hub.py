@@ -4,23 +4,14 @@
 safetensors only.
 """
 
-import json
 import re
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from keras_ctxrep.atomic import atomic_folder
-from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.zoo.download import cache_folder, locked
+from keras_ctxrep.zoo import folders
 
-if TYPE_CHECKING:
-    import keras
+__all__ = ["get"]
 
 PREFIX = "hf://"
-SOURCE = "source.json"  # in a cached model folder: its source, and the hashes of the files if they are known
 WEIGHTS = "*.safetensors"
 FILES = (
     "config.json",
@@ -37,7 +28,7 @@ _NAME = re.compile(r"hf://((?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*)(?:@([\w./
 
 
 def get(
-    name: str, cache: str | Path | None = None, endpoint: str | None = None, report: Callable[[str], None] = print
+    name: str, cache: str | Path | None = None, endpoint: str | None = None, report: folders.Report = print
 ) -> Path:
     """The model folder of a BERT on the Hub, with its heads: from the cache, or downloaded and converted.
 
@@ -64,19 +55,21 @@ def get(
     if match is None or ".." in name:
         raise ValueError(f"{name}: give {PREFIX}OWNER/NAME or {PREFIX}OWNER/NAME@REVISION")
     repository, revision = match.groups()
-    source = _downloaded(name, repository, revision, endpoint)
+    source = _download(name, repository, revision, endpoint)
     if not list(source.glob(WEIGHTS)):
         raise ValueError(f"{name}: no safetensors in this repository; pickled weights are not read from the Hub")
-    folder = cache_folder(cache) / "hf" / repository / source.name  # the commit
-    with locked(folder.with_name(f"{folder.name}.lock"), name, report):
-        try:
-            bundles.load(folder)
-        except ValueError:  # not there, or damaged
-            _convert(source, folder, {"name": f"{PREFIX}{repository}@{source.name}"}, report)
+    folder = folders.cache_folder(cache) / "hf" / repository / source.name  # the commit
+    with folders.lock(folder, name, report):
+        if not folders.is_whole(folder):
+            from keras_ctxrep.convert import huggingface  # heavy, and not needed before
+
+            with folders.warnings_reported(report):
+                model, bundle = huggingface.read(source)
+            folders.save(folder, model, bundle, {"name": f"{PREFIX}{repository}@{source.name}"})
     return folder
 
 
-def _downloaded(name: str, repository: str, revision: str | None, endpoint: str | None) -> Path:
+def _download(name: str, repository: str, revision: str | None, endpoint: str | None) -> Path:
     """The folder of a version's files in the cache of `huggingface_hub`."""
     try:
         from huggingface_hub import errors, snapshot_download
@@ -91,38 +84,10 @@ def _downloaded(name: str, repository: str, revision: str | None, endpoint: str 
     except errors.RevisionNotFoundError:
         raise ValueError(f"{name}: the repository has no branch, tag or commit {revision!r}") from None
     except errors.LocalEntryNotFoundError as error:
-        raise OSError(
-            f"{name}: the Hub cannot be reached, and the model is not in its cache: {str(error).splitlines()[0]}"
-        ) from None
+        reason = str(error).splitlines()[0]
+        raise OSError(f"{name}: the Hub cannot be reached, and the model is not in its cache: {reason}") from None
     except (OSError, ValueError):
         raise
     except Exception as error:  # of the HTTP library, which differs between versions of `huggingface_hub`
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise OSError(f"{name}: the download failed: {reason}; the same command goes on from there") from None
-
-
-def _convert(source: Path, folder: Path, origin: dict, report: Callable[[str], None]) -> None:
-    from keras_ctxrep.convert import huggingface  # heavy, and not needed before
-
-    with warnings_reported(report):
-        model, bundle = huggingface.read(source)
-    save(folder, model, bundle, origin)
-
-
-@contextmanager
-def warnings_reported(report: Callable[[str], None]) -> Iterator[None]:
-    """Passes the text of warnings on, once the block has ended without an error."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for warning in caught:
-        report(str(warning.message))
-
-
-def save(folder: Path, model: "keras.Model", bundle: bundles.Bundle, origin: dict) -> None:
-    """Writes a model folder of the cache, with its origin in source.json."""
-    from keras_ctxrep import saving  # heavy, and not needed before
-
-    with atomic_folder(folder) as new:
-        saving.save(new, model, bundle)
-        (new / SOURCE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")

@@ -264,16 +264,16 @@ def test_the_published_vectors(tmp_path):
     texts = json.loads((PUBLISHED / "lm_embeddings_sentences.json").read_text())
     batches = list(zip(*texts, strict=True))
     (tmp_path / "in.txt").write_text("".join(f"{sentence}\n" for batch in batches for sentence in batch))
-    assert main.main(["convert", str(PUBLISHED), "--from", "allennlp", "--out", str(tmp_path / "m")]) == 0
+    assert main(["convert", str(PUBLISHED), "--from", "allennlp", "--out", str(tmp_path / "m")]) == 0
     arguments = f"embed {tmp_path}/m --input {tmp_path}/in.txt --out {tmp_path}/out.hdf5 --words --layers all"
-    assert main.main([*arguments.split(), "--carry-state", "--batch-size", "3"]) == 0
+    assert main([*arguments.split(), "--carry-state", "--batch-size", "3"]) == 0
     written = stored(tmp_path / "out.hdf5")
     expected = stored(PUBLISHED / "lm_embeddings_0.hdf5")
     assert len(written) == 30 and len(expected) == 10
     for number, (forward, backward) in expected.items():
         top = written[str(3 * int(number))][-1]
         assert np.allclose(top, np.concatenate([forward, backward], axis=1), atol=1e-6, rtol=1e-5), number
-    assert main.main(["convert", str(tmp_path / "m"), "--to", "allennlp", "--out", str(tmp_path / "back")]) == 0
+    assert main(["convert", str(tmp_path / "m"), "--to", "allennlp", "--out", str(tmp_path / "back")]) == 0
     first, other = stored(PUBLISHED / "lm_weights.hdf5"), stored(tmp_path / "back" / "weights.hdf5")
     assert first.keys() == other.keys() and all(first[name].tobytes() == other[name].tobytes() for name in first)
     options = json.loads((tmp_path / "back" / "options.json").read_text())
@@ -354,7 +354,7 @@ def test_it_can_be_fine_tuned_and_exported(published, tmp_path):
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "a cat\tx\nthe mat\ty\n" * 8)
     data = tmp_path / "a.tsv"
     recipes.finetune(data, data, tmp_path / "m", tmp_path / "c", steps=2, batch_size=8, freeze=False)
-    assert main.main(["convert", str(tmp_path / "c"), "--to", "allennlp", "--out", str(tmp_path / "back")]) == 0
+    assert main(["convert", str(tmp_path / "c"), "--to", "allennlp", "--out", str(tmp_path / "back")]) == 0
     assert stored(tmp_path / "back" / "weights.hdf5").keys() == stored(published / "lm_weights.hdf5").keys()
 
 
@@ -416,13 +416,13 @@ def test_no_files(published, tmp_path):
         ("char_cnn.embedding", None, r"the option char_cnn\.embedding\.dim is missing"),
         ("char_cnn.activation", None, r"the option char_cnn\.activation is missing"),
         ("char_cnn.n_characters", None, r"the option char_cnn\.n_characters is missing"),
-        ("lstm.dim", "7", r"the option lstm\.dim is '7'; int of 1 or more is needed"),
-        ("lstm.dim", 7.5, r"the option lstm\.dim is 7\.5; int"),
-        ("lstm.dim", True, r"the option lstm\.dim is True; int"),
-        ("lstm.n_layers", 0, r"the option lstm\.n_layers is 0; int of 1 or more"),
-        ("lstm.cell_clip", -3, r"the option lstm\.cell_clip is -3; float"),
-        ("lstm.cell_clip", float("nan"), r"the option lstm\.cell_clip is nan; float"),
-        ("lstm.use_skip_connections", "no", r"use_skip_connections is 'no'; bool is needed"),
+        ("lstm.dim", "7", r"lstm\.dim='7': must be a whole number"),
+        ("lstm.dim", 7.5, r"lstm\.dim=7\.5: must be a whole number"),
+        ("lstm.dim", True, r"lstm\.dim=True: must be a whole number"),
+        ("lstm.n_layers", 0, r"lstm\.n_layers=0: must be at least 1 and at most 256"),
+        ("lstm.cell_clip", -3, r"lstm\.cell_clip=-3: must be at least 1e-06"),
+        ("lstm.cell_clip", float("nan"), r"lstm\.cell_clip=nan: must be a finite number"),
+        ("lstm.use_skip_connections", "no", r"use_skip_connections='no': must be true or false"),
         ("lstm.projection_dim", 8, "options.json: projection=8, cells=7: no wider than the cells"),
         ("char_cnn.activation", "gelu", r"the option char_cnn\.activation is 'gelu'; relu or tanh"),
         ("char_cnn.n_characters", 300, r"n_characters is 300; 261 \(of training\) or 262"),
@@ -430,11 +430,11 @@ def test_no_files(published, tmp_path):
         ("char_cnn.filters", [[1, 3], [2]], r"filters is \[\[1, 3\], \[2\]\]"),
         ("char_cnn.filters", [[1, -3]], "pairs are needed"),
         ("char_cnn.filters", [[21, 3]], "a filter 21 characters wide; .*max_characters_per_token is 20"),
-        ("char_cnn.max_characters_per_token", 2, "is 2; int of 3 or more"),
-        ("lstm.n_layers", 10**9, r"the option lstm\.n_layers is 1000000000; int of 1 or more, 256 at most, is needed"),
-        ("char_cnn.n_highway", 10**9, r"n_highway is 1000000000; int of 0 or more, 64 at most, is needed"),
-        ("char_cnn.filters", [[1, 10**9]], "filters=.*at least 1 and at most 65,536"),
-        ("lstm.dim", 10**9, "cells=1000000000: at least 1 and at most 65,536"),
+        ("char_cnn.max_characters_per_token", 2, "max_characters_per_token=2: must be at least 3"),
+        ("lstm.n_layers", 10**9, r"lstm\.n_layers=1000000000: must be at least 1 and at most 256"),
+        ("char_cnn.n_highway", 10**9, r"n_highway=1000000000: must be at least 0 and at most 64"),
+        ("char_cnn.filters", [[1, 10**9]], "filters=.*must be at least 1 and at most 65,536"),
+        ("lstm.dim", 10**9, "cells=1000000000: must be at least 1 and at most 65,536"),
         # right by themselves, but of another file
         ("lstm.dim", 8, r"RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0 has the shape \(10, 28\); .* \(10, 32\)"),
         ("lstm.projection_dim", 4, r"CNN_proj/W_proj has the shape \(9, 5\); .* \(9, 4\)"),
@@ -607,13 +607,13 @@ def test_models_that_are_not_written(published, tmp_path):
 
 
 def test_the_command(published, tmp_path, capsys):
-    assert main.main(["convert", str(published), "--from", "allennlp", "--out", str(tmp_path / "m")]) == 0
+    assert main(["convert", str(published), "--from", "allennlp", "--out", str(tmp_path / "m")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'm'}: embed: 0.0 million weights\n"
     (published / "options.json").unlink()
-    assert main.main(["convert", str(published), "--from", "allennlp", "--out", str(tmp_path / "n")]) == 1
+    assert main(["convert", str(published), "--from", "allennlp", "--out", str(tmp_path / "n")]) == 1
     printed = capsys.readouterr().err
     assert printed.startswith("ctxrep: ") and printed.count("\n") == 1 and not (tmp_path / "n").exists()
-    assert main.main(["convert", str(published), "--to", "allennlp", "--out", str(tmp_path / "n")]) == 1
+    assert main(["convert", str(published), "--to", "allennlp", "--out", str(tmp_path / "n")]) == 1
     assert "no bundle.json" in capsys.readouterr().err
 
 
@@ -655,7 +655,7 @@ def test_memory_at_the_original_size(tmp_path):
     options["lstm"] |= {"dim": 4096, "projection_dim": 512}
     options["char_cnn"] |= {"embedding": {"dim": 16}, "filters": elmo.Config().filters, "max_characters_per_token": 50}
     with h5py.File(tmp_path / "weights.hdf5", "w") as file:
-        for tensor in allennlp.table(elmo.Config()):
+        for tensor in allennlp.weight_map(elmo.Config()):
             file[tensor.name] = np.ones(tensor.shape, np.float32)
     (tmp_path / "options.json").write_text(json.dumps(options))
     # not ru_maxrss, which begins with the memory of the process that started this one

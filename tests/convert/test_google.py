@@ -75,7 +75,7 @@ def test_numbers(tmp_path, tiny, rng, activation, parts, slots):
     expected = set().union(*(names[part] for part in parts)) if parts else set()
     expected = expected - {"pooled"} if "mlm" in parts else expected | {"layers", "sequence"}
     assert compared == expected
-    back = dict(weights.arrays(model, google.table(config, parts)))
+    back = dict(weights.arrays(model, google.weight_map(config, parts)))
     assert back.keys() == tensors.keys() and all(back[name].tobytes() == tensors[name].tobytes() for name in back)
     saving.save(tmp_path / "m", model, bundle)
     again, _ = saving.load(tmp_path / "m")
@@ -106,7 +106,7 @@ def test_read_in_blocks(published, tiny, rng, monkeypatch, block):
     monkeypatch.setattr(weights, "BLOCK", block)
     model, bundle = google.read(published)
     expected = variables(published / "bert_model.ckpt")
-    for name, array in weights.arrays(model, google.table(bert.Config(**bundle.config))):
+    for name, array in weights.arrays(model, google.weight_map(bert.Config(**bundle.config))):
         assert array.tobytes() == expected[name].tobytes(), name
 
 
@@ -131,7 +131,7 @@ def test_case_is_told_by_the_vocabulary(tmp_path, published, tiny, pieces, lower
 
 
 def test_the_command(published, tmp_path, capsys):
-    assert main.main(["convert", str(published), "--from", "google", "--out", str(tmp_path / "m")]) == 0
+    assert main(["convert", str(published), "--from", "google", "--out", str(tmp_path / "m")]) == 0
     printed = capsys.readouterr()
     assert "pretrainer: 3 layers of width 12, 4 heads, 23 pieces, positions for 11" in printed.out
     assert "heads: pooled output, masked language model, next sentence\n" in printed.out
@@ -152,7 +152,7 @@ def test_the_toy_checkpoint(tiny, rng):
     assert len(result) == 139 and len(result) == 3 * len(tensors) + 1
     assert bundle.vocab[-1] == "boy"
     config = bert.Config(**bundle.config)
-    back = dict(weights.arrays(model, google.table(config)))
+    back = dict(weights.arrays(model, google.weight_map(config)))
     assert back.keys() == tensors.keys() and all(back[name].tobytes() == tensors[name].tobytes() for name in back)
     options = json.loads((TOY / "bert_config.json").read_text())
     batch = tiny.batch_of(options, rng)
@@ -164,7 +164,7 @@ def test_the_variables_of_a_real_checkpoint():
     """Its index alone is there: 206 names and shapes, none left over on either side."""
     options = google.Options(REAL / "bert_config.json")
     expected = {name: tuple(shape) for name, shape in tf.train.list_variables(str(REAL / "bert_model.ckpt"))}
-    shapes = {tensor.name: tensor.shape for tensor in google.table(google.common.config(options, pooler=True))}
+    shapes = {tensor.name: tensor.shape for tensor in google.weight_map(google.common.config(options, pooler=True))}
     assert len(expected) == 206 and shapes == expected
     with pytest.raises(ValueError, match=r"bert_model\.ckpt: bert/embeddings/word_embeddings can not be read"):
         google.read(REAL)
@@ -214,12 +214,16 @@ def test_heads_that_do_not_belong_together(tmp_path, tiny, rng):
     [
         ("hidden_act", "swish", r"bert_config\.json: the option hidden_act is 'swish'; one of gelu, gelu_new"),
         ("hidden_size", None, r"the option hidden_size is missing"),
-        ("hidden_size", "12", r"the option hidden_size is '12'; int of 1 or more"),
-        ("num_hidden_layers", 0, r"the option num_hidden_layers is 0; int of 1 or more"),
-        ("num_hidden_layers", 10**9, r"num_hidden_layers is 1000000000; int of 1 or more, 256 at most, is needed"),
-        ("intermediate_size", 10**9, r"bert_config\.json: intermediate=1000000000: at least 1 and at most 65,536"),
+        ("hidden_size", "12", "hidden_size='12': must be a whole number"),
+        ("num_hidden_layers", 0, r"num_hidden_layers=0: must be at least 1 and at most 256"),
+        ("num_hidden_layers", 10**9, r"num_hidden_layers=1000000000: must be at least 1 and at most 256"),
+        (
+            "intermediate_size",
+            10**9,
+            r"bert_config\.json: intermediate=1000000000: must be at least 1 and at most 65,536",
+        ),
         ("num_attention_heads", 5, r"bert_config\.json: heads=5 does not divide width=12"),
-        ("hidden_dropout_prob", -0.1, r"the option hidden_dropout_prob is -0\.1; float of 0 or more"),
+        ("hidden_dropout_prob", -0.1, r"hidden_dropout_prob=-0\.1: must be at least 0"),
         ("hidden_dropout_prob", 1.0, r"bert_config\.json: dropout=1\.0"),
         ("num_hidden_layers", 4, r"missing: bert/encoder/layer_3/attention/self/query/kernel"),
         ("vocab_size", 24, r"word_embeddings has the shape \(23, 12\); .* \(24, 12\)"),

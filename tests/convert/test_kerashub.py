@@ -80,7 +80,7 @@ def test_the_encoder(backbone, tokenizer, batch, tiny):
 
 def test_round_trip(backbone, tokenizer):
     model, bundle = kerashub.read(backbone, tokenizer)
-    back = dict(arrays(model, kerashub.table(bert.Config(**bundle.config))))
+    back = dict(arrays(model, kerashub.weight_map(bert.Config(**bundle.config))))
     before = {weight.path: np.asarray(weight) for weight in backbone.weights if "float" in str(weight.dtype)}
     assert back.keys() == before.keys() and all(back[path].tobytes() == before[path].tobytes() for path in back)
 
@@ -141,7 +141,7 @@ def test_presets(backbone, tokenizer, rng, tmp_path, capsys, tiny):
         ("classifier", "classify", "pooled output, classes"),
         ("masked", "pretrainer", "masked language model"),
     ):
-        assert main.main(["convert", str(tmp_path / name), "--from", "kerashub", "--out", str(tmp_path / "m")]) == 0
+        assert main(["convert", str(tmp_path / name), "--from", "kerashub", "--out", str(tmp_path / "m")]) == 0
         assert f"heads: {heads}\n" in capsys.readouterr().out
         model, bundle = saving.load(tmp_path / "m")
         assert bundle.task == task and bundle.vocab == tuple(tiny.PIECES)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import tasks
-from keras_ctxrep.cli import main
-from keras_ctxrep.demo.run import report, run
+from keras_ctxrep.cli.main import main
+from keras_ctxrep.demo import run
+from keras_ctxrep.demo.report import write_report
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
@@ -68,9 +69,9 @@ def figures():
 
 
 def test_the_data_that_comes_with_it():
-    data = run._drawn(0)
+    data = run._sample(0)
     assert {name: len(side) for name, side in data.items()} == run.EXAMPLES
-    assert run._drawn(0) == data and run._drawn(1)["train"] != data["train"]
+    assert run._sample(0) == data and run._sample(1)["train"] != data["train"]
     kinds = {tag[2:] for example in data["train"] for tag in example.tags} - {""}
     assert kinds == {"corporation", "creative-work", "group", "location", "person", "product"}
     assert "creativecommons.org/licenses/by/4.0" in (run.ENTITIES / "LICENCE.txt").read_text("utf-8")
@@ -97,7 +98,7 @@ def test_messages_that_every_engine_splits_alike():
 
 def test_guesses_from_the_previous_piece():
     wordpiece = WordPiece([*SPECIAL_PIECES, "a", "b", "c"])
-    guesses = run._guesses(wordpiece, [["a b a b a c"]], [["a b b c"]])
+    guesses = run._frequency_baselines(wordpiece, [["a b a b a c"]], [["a b b c"]])
     # a is the commonest; a is followed by b, b by a, and a text begins with a
     assert guesses == {"unigram": 1 / 4, "bigram": 2 / 4}
 
@@ -111,7 +112,7 @@ def test_tags_from_words_alone():
         return [Tagged(own, tuple("B-place" if word == "Rome" else "O" for word in own)) for own in words]
 
     data = {"train": side(40), "dev": side(5), "test": side(10)}
-    assert run._from_words(data) == [list(example.tags) for example in data["test"]]
+    assert run._tags_by_words(data) == [list(example.tags) for example in data["test"]]
 
 
 # ------------------------------------------------------------------------------------------------- checks and report
@@ -139,16 +140,16 @@ def test_each_check_can_fail(figures, change):
 def test_the_status_is_that_of_the_checks(monkeypatch, passed):
     monkeypatch.setattr(run, "run", lambda **options: {"checks": [(True, "a"), (passed, "b")]})
     if passed:
-        assert main.main(["demo"]) == 0
+        assert main(["demo"]) == 0
     else:
         with pytest.raises(SystemExit) as stop:
-            main.main(["demo"])
+            main(["demo"])
         assert stop.value.code == 1
 
 
 def test_the_report_is_one_file(figures, tmp_path):
     (tmp_path / "bank.svg").write_text("<svg/>")
-    report.write(figures, tmp_path / "report.html")
+    write_report(figures, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text("utf-8")
     assert page.count("data:image/svg+xml;base64,") == 3
     assert not re.search(r'(src|href)="(?!data:)', page)  # nothing is loaded from elsewhere
@@ -188,7 +189,7 @@ def test_a_folder_that_cannot_be_removed_is_emptied(kind, tmp_path, monkeypatch)
     else:
         monkeypatch.chdir(folder)
         out = Path(".")
-    assert run._emptied(out) == out
+    assert run._empty_folder(out) == out
     assert [path.name for path in folder.iterdir()] == [run.MARKER]
 
 
@@ -204,5 +205,5 @@ def test_the_whole_demo(tmp_path, monkeypatch, capsys):
     assert saved["tagging"]["sizes"] == {"train": 200, "dev": 40, "test": 100}
     assert "From raw text to int8" in (tmp_path / "demo" / "report.html").read_text("utf-8")
     np.testing.assert_equal(figures["engines"]["same_on_edge"], True)
-    run._emptied(tmp_path / "demo")  # that of an earlier demo
+    run._empty_folder(tmp_path / "demo")  # that of an earlier demo
     assert [path.name for path in (tmp_path / "demo").iterdir()] == [run.MARKER]

@@ -184,7 +184,7 @@ def test_a_base_that_cannot_be_written(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError("not yours")
 
-    monkeypatch.setattr(kit, "written_whole", refuse)
+    monkeypatch.setattr(kit, "atomic_write", refuse)
     with pytest.warns(UserWarning, match=r"model\.config was not written: not yours"):
         kit.write_config(tmp_path, "m")
 

@@ -14,10 +14,11 @@ import pytest
 import tensorflow as tf
 from keras_ctxrep_export import kit, manifest, saved_model
 
-from keras_ctxrep import __version__, saving, tasks
-from keras_ctxrep.cli import main
+from keras_ctxrep import saving, tasks
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep.version import __version__
 from tests import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -171,7 +172,7 @@ def test_exports_at_once_get_versions_of_their_own(quick, tmp_path):
 
 RACE = """
 import os, pathlib, sys, time
-from keras_ctxrep.cli import main
+from keras_ctxrep import cli
 
 meeting, rename = pathlib.Path(sys.argv[1]), os.rename
 
@@ -184,7 +185,7 @@ def together(source, target):
     rename(source, target)
 
 os.rename = together
-sys.exit(main.main(["export", sys.argv[2], "--out", sys.argv[3]]))
+sys.exit(cli.main(["export", sys.argv[2], "--out", sys.argv[3]]))
 """
 
 

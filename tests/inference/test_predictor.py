@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import tasks
-from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.inference.predictor import Predictor, TextRunner
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.multilabel import Multilabel
@@ -109,7 +109,7 @@ def test_an_engine_that_reads_raw_text():
         seen.extend(batch["text"])
         return {"pooled": np.array([[len(text)] for text in batch["text"]], np.float32)}
 
-    predictor = Predictor(Bundle("elmo", "embed", CONFIG, 2), run, raw=True)
+    predictor = Predictor(Bundle("elmo", "embed", CONFIG, 2), TextRunner(run))
     answers = predictor(["one two three", "", "four"])
     assert answers == [{"vector": [13.0], "truncated": True}, EMPTY, {"vector": [4.0]}]
     assert sorted(seen) == ["four", "one two three"]
@@ -344,7 +344,7 @@ def test_a_tagger_that_reads_raw_text():
         order = [[" \u00e9e b  c", "x"].index(text) for text in batch["text"]]
         return {name: column[order] for name, column in columns.items()}
 
-    predictor = tagger("elmo", run, raw=True)
+    predictor = tagger("elmo", TextRunner(run))
     first, empty, second = predictor([" \u00e9e b  c", "", "x"])
     assert first["words"][0] == {"word": "\u00e9e", "start": 1, "end": 3, "label": "B-X", "score": 0.5}
     assert first["entities"] == [{"type": "X", "text": "\u00e9e b", "start": 1, "end": 5}] and empty == EMPTY
@@ -481,7 +481,7 @@ def test_an_answerer_that_reads_raw_text():
         }
 
     bundle = Bundle("bert", config={}, max_length=60, vocab=VOCAB, **tasks.bundle_fields("answer"))
-    answers = Predictor(bundle, run, batch_size=2, raw=True)(["a", "b", "c"], ["\u00e9t\u00e9 x", "y", "zz"])
+    answers = Predictor(bundle, TextRunner(run), batch_size=2)(["a", "b", "c"], ["\u00e9t\u00e9 x", "y", "zz"])
     assert answers[0] == {"answer": "\u00e9t\u00e9", "start": 0, "end": 3, "score": 0.0, "null_score": -1.0}
     assert [answer["answer"] for answer in answers] == ["\u00e9t\u00e9", "y", "zz"] and seen == [2, 1]
 

@@ -151,12 +151,12 @@ def test_without_pooler(bert_config, pieces, sentences):
         ({"activation": "swish"}, "activation='swish': one of gelu, gelu_tanh, relu"),
         ({"positions": "rotary"}, "positions='rotary': one of learned, sinusoidal"),
         ({"heads": 3}, "heads=3 does not divide width=8"),
-        ({"dropout": 1.0}, "dropout=1.0: at least 0 and below 1"),
-        ({"attention_dropout": -0.1}, "attention_dropout=-0.1: at least 0 and below 1"),
-        ({"layers": 0}, "layers=0: at least 1"),
-        ({"layers": 100_000}, "layers=100000: at least 1 and at most 256"),
-        ({"width": "8"}, "width='8': a whole number is needed"),
-        ({"pooler": "yes"}, "pooler='yes': true or false is needed"),
+        ({"dropout": 1.0}, "dropout=1.0: must be at least 0 and below 1"),
+        ({"attention_dropout": -0.1}, "attention_dropout=-0.1: must be at least 0 and below 1"),
+        ({"layers": 0}, "layers=0: must be at least 1"),
+        ({"layers": 100_000}, "layers=100000: must be at least 1 and at most 256"),
+        ({"width": "8"}, "width='8': must be a whole number"),
+        ({"pooler": "yes"}, "pooler='yes': must be true or false"),
     ],
 )
 def test_invalid_configs(bert_config, change, message):

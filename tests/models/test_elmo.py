@@ -286,12 +286,12 @@ def test_hyperbolic_tangent(elmo_config, characters, sentences, rng):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layers": 0}, "layers=0: at least 1"),
+        ({"layers": 0}, "layers=0: must be at least 1"),
         ({"projection": 9}, "projection=9, cells=.*: no wider than the cells"),
         ({"activation": "gelu"}, "activation='gelu': relu or tanh"),
-        ({"highways": 10**9}, "highways=1000000000: at least 0 and at most 64"),
-        ({"filters": [[1, "8"]]}, "filters=.*: a whole number is needed"),
-        ({"cell_clip": float("inf")}, "cell_clip=inf: a finite number is needed"),
+        ({"highways": 10**9}, "highways=1000000000: must be at least 0 and at most 64"),
+        ({"filters": [[1, "8"]]}, "filters=.*: must be a whole number"),
+        ({"cell_clip": float("inf")}, "cell_clip=inf: must be a finite number"),
     ],
 )
 def test_sizes_that_are_refused(elmo_config, changes, message):

@@ -39,7 +39,7 @@ def test_numbers(static_family):
     expected = np.zeros((3, 6, D))
     for row, sentence in enumerate(sentences):
         for place, word in enumerate(sentence.split()):
-            ids = features.numbers([word]).reshape(-1)
+            ids = features.ids([word]).reshape(-1)
             expected[row, place] = table[ids[ids > 0]].mean(0)
     np.testing.assert_allclose(out["sequence"], expected, atol=1e-6)
     assert np.array_equal(out["layers"][0], out["sequence"]) and not out["sequence"][batch["mask"] == 0].any()

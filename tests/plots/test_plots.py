@@ -12,8 +12,8 @@ import pytest
 from matplotlib import font_manager
 
 from keras_ctxrep import saving
-from keras_ctxrep.cli import main
-from keras_ctxrep.plots import attention
+from keras_ctxrep.cli.main import main
+from keras_ctxrep.plots import attention, mix
 from keras_ctxrep.plots.words import _columns, concordance, neighbours, senses
 from keras_ctxrep.text.tokens import words
 
@@ -49,8 +49,7 @@ def word_vectors(folder, sentence, layer):
 def test_mix_gives_the_weights_of_the_layers(models, tmp_path, capsys):
     folder = models / "elmo" / "classifier"
     model, bundle = saving.load(folder)
-    mix = model.get_layer("scalar_mix")
-    mix.set_weights([np.array([1.0, 0.0, -1.0]), np.array(0.5)])
+    model.get_layer("scalar_mix").set_weights([np.array([1.0, 0.0, -1.0]), np.array(0.5)])
     saving.save(tmp_path / "other", model, bundle)
     trained, other = mix.mix([folder, tmp_path / "other"], tmp_path / "mix.png")
     w, gamma = saving.load(folder)[0].get_layer("scalar_mix").get_weights()
@@ -59,7 +58,7 @@ def test_mix_gives_the_weights_of_the_layers(models, tmp_path, capsys):
     np.testing.assert_allclose(other["weights"], [0.66524, 0.24473, 0.09003], atol=1e-5)
     assert other["gamma"] == 0.5 and is_png(tmp_path / "mix.png")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mix.png", "other"]
-    assert main.main(["plot", "mix", str(tmp_path / "other"), "--out", str(tmp_path / "one.svg")]) == 0
+    assert main(["plot", "mix", str(tmp_path / "other"), "--out", str(tmp_path / "one.svg")]) == 0
     assert "0: 0.665  1: 0.245  2: 0.090  gamma: 0.500" in capsys.readouterr().out
     assert "γ = 0.50" in re.sub("<!--|-->", "", (tmp_path / "one.svg").read_text(encoding="utf-8"))
 
@@ -205,7 +204,7 @@ def test_senses_are_measured_in_the_full_space(models, tmp_path, capsys):
     np.testing.assert_allclose((result["coordinates"] ** 2).sum(0), values[:2], rtol=1e-3)
     assert is_png(out)
     command = f"plot senses {folder} --word soup --data {data} --out {out} --layer mean"
-    assert main.main(command.split()) == 0
+    assert main(command.split()) == 0
     assert capsys.readouterr().out.startswith("5 sentences; nearest neighbour of the same sense: ")
 
 
@@ -215,10 +214,10 @@ def test_senses_are_measured_in_the_full_space(models, tmp_path, capsys):
 def test_neighbours_command(models, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
     command = ["neighbours", str(models / "bert" / "pretrained"), "--word", "soup", "--input", str(tmp_path / "in.txt")]
-    assert main.main([*command, "-k", "3", "--json"]) == 0
+    assert main([*command, "-k", "3", "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
     assert [sorted(entry) for entry in output] == [["end", "line", "score", "sentence", "start", "word"]] * 3
-    assert main.main([*command, "--sentence", "soup is good", "-k", "3"]) == 0
+    assert main([*command, "--sentence", "soup is good", "-k", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and lines[0].split() == ["score", "line"] and all("«" in line for line in lines[1:])
 
@@ -238,7 +237,7 @@ def test_neighbours_command(models, tmp_path, capsys):
 )
 def test_wrong_usage_is_exit_2(argv, capsys):
     with pytest.raises(SystemExit) as stop:
-        main.main(argv.split())
+        main(argv.split())
     assert stop.value.code == 2 and "ctxrep" in capsys.readouterr().err
 
 
@@ -279,7 +278,7 @@ def test_errors_are_one_line(argv, message, models, tmp_path, capsys):
     (tmp_path / "long.txt").write_text("x " * 40)
     before = sorted(tmp_path.iterdir())
     filled = argv.format(bert=models / "bert" / "pretrained", elmo=models / "elmo" / "classifier", tmp=tmp_path)
-    assert main.main(filled.split()) == 1
+    assert main(filled.split()) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and message in lines[0], lines
     assert sorted(tmp_path.iterdir()) == before
@@ -290,9 +289,9 @@ def test_pictures_need_matplotlib_and_pages_do_not(models, tmp_path):
         "import importlib.util, sys; real = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *a: None if name == 'matplotlib' else real(name, *a)\n"
         "sys.modules['matplotlib'] = None\n"
-        "from keras_ctxrep.cli import main\n"
-        f"found = [main.main(['plot', 'attention', {str(models / 'bert' / 'pretrained')!r}, '--text', 'snow', '--out',"
-        f" {str(tmp_path)!r} + name]) for name in ('/a.png', '/a.html')]; print(found)"
+        "from keras_ctxrep.cli.main import main\n"
+        f"statuses = [main(['plot', 'attention', {str(models / 'bert' / 'pretrained')!r}, '--text', 'snow', '--out',"
+        f" {str(tmp_path)!r} + name]) for name in ('/a.png', '/a.html')]; print(statuses)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[1, 0]", done.stderr

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_ctxrep import options as options_
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
@@ -90,7 +91,8 @@ def test_targets_are_the_labels_and_the_teachers_logits(task, teacher):
     """Of a student that reads the same pieces, the teacher's own outputs; the loss of the teacher is then 0."""
     folder = teacher(task)
     examples = EXAMPLES[task]
-    job = distilling.Distilling(folder, {"size": SMALL, "teacher_weight": 1.0}, examples, examples, None, folder / "x")
+    options = options_.Distillation(size=SMALL, teacher_weight=1.0)
+    job = distilling.Distilling(folder, examples, examples, folder / "x", None, options)
     survey = job.survey()
     data, sources = job.batches(job.teacher, 2)
     inputs, targets, *_ = next(iter(data(0)))

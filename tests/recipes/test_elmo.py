@@ -172,7 +172,7 @@ def vocabularies(tmp_path):
         ({"vocab": "unsorted.txt", "samples": 5}, "not sorted by count, as sampled softmax needs"),
         ({"init": "lm"}, "size='test' and init=.*: the size is that of the model to start from; give one"),
         ({"init": "lm", "size": None, "read_words": True}, "reads characters or other words"),
-        ({"optimizer": "sgd"}, "optimizer='sgd': choose adamw, adagrad or lamb"),
+        ({"optimizer": "sgd"}, "optimizer='sgd': must be adamw, adagrad or lamb"),
         ({"optimizer": "adagrad", "decay": "cosine"}, "decay='cosine': Adagrad's learning rate stays as it is"),
         ({"size": "huge"}, "size 'huge': choose one of elmo_2x128"),
     ],
@@ -364,4 +364,4 @@ def test_lamb_is_for_both_families(family, corpus, tmp_path, monkeypatch):
     sizes = {"elmo": {"size": "test", "max_length": 8}, "bert": {"size": "bert_2_64_2", "max_length": 16}}
     options = {"steps": 2, "batch_size": 4, "optimizer": "lamb", "decay": "cosine"} | sizes[family]
     history = recipes.pretrain(family, [corpus], tmp_path, **options)
-    assert given == [optimizers.LAMB] and np.isfinite(history[-1]["loss"])
+    assert given == [optimizers.OptimizerSpec(optimizers.LAMB)] and np.isfinite(history[-1]["loss"])

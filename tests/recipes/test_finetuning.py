@@ -13,7 +13,7 @@ from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import static
-from keras_ctxrep.recipes import finetuning, targets
+from keras_ctxrep.recipes import assembly, finetuning, targets
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
@@ -326,7 +326,7 @@ def test_the_examples_are_not_all_held_in_memory(vectors, tmp_path, monkeypatch)
         ({"extra_embeddings": "vectors"}, "extra_embeddings is for a task network, and there is none"),
         ({"units": 8}, "units is for a task network, and there is none"),
         ({"stack": "lstm", "mix": False}, "mix=False: a task network reads a mix, or the top layer with top_only"),
-        ({"stack": "rnn"}, "stack='rnn': choose lstm, gru or cnn"),
+        ({"stack": "rnn"}, "stack='rnn': must be lstm, gru or cnn"),
         (
             {"stack": "lstm", "extra_embeddings": "vectors"},
             "extra embeddings are static vectors, with an ELMo over characters",
@@ -456,5 +456,5 @@ def test_texts_without_words_are_no_part_of_a_batch(tmp_path):
 
 
 def test_a_learned_vocabulary_is_one_word_a_line():
-    _, bundle = finetuning._fresh(Counter({"a\nb": 3, "c": 2, "d": 1}))
+    _, bundle = assembly.fresh_embeddings(Counter({"a\nb": 3, "c": 2, "d": 1}))
     assert bundle.vocab == ("<UNK>", "c")

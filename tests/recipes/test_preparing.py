@@ -26,8 +26,9 @@ WORDS = [f"w{number}" for number in range(30)]
 UNIT = 2_000  # bytes, so that the corpus has several units
 KILLED = f"""
 import os, signal, sys
-from keras_ctxrep import recipes, shards
+from keras_ctxrep import recipes
 from keras_ctxrep.recipes import preparing
+from keras_ctxrep.training import shards
 
 preparing.UNIT, write, count = {UNIT}, shards.write, 0
 

@@ -1,11 +1,14 @@
 """Examples from lists, files and TensorFlow Datasets."""
 
+import json
 import sys
 import warnings
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
-from keras_ctxrep import tasks
+from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.recipes import reading
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
@@ -132,3 +135,122 @@ def test_without_tensorflow_datasets(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ImportError, match=r'pip install "keras_ctxrep\[data\]"'):
         list(read("classify", "tfds:glue/sst2"))
+
+
+# ----------------------------------------------------------------------------------------------------- Python objects
+
+
+class Series:
+    """A column of pandas or Polars, as far as it is read."""
+
+    def __init__(self, *values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        array = np.empty(len(self.values), object)
+        array[:] = self.values
+        return array
+
+
+class Frame:
+    """A frame of pandas or Polars, as far as it is read."""
+
+    def __init__(self, **columns):
+        self.columns, self._columns = list(columns), columns
+
+    def __getitem__(self, name):
+        return self._columns[name]
+
+
+TEXTS, LABELS = ["a fine day", "rain"], ["good", "bad"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (TEXTS, LABELS),
+        (np.array(TEXTS), np.array(LABELS, object)),
+        (Series(*TEXTS), LABELS),
+        {"text": TEXTS, "label": np.array(LABELS)},
+        {"label": Series(*LABELS), "sentence": TEXTS, "id": [1, 2]},
+        Frame(text=Series(*TEXTS), label=Series(*LABELS)),
+        tf.data.Dataset.from_tensor_slices((TEXTS, LABELS)),
+        tf.data.Dataset.from_tensor_slices({"text": TEXTS, "label": LABELS}),
+    ],
+)
+def test_columns_tables_and_data_sets(data):
+    examples = list(read("classify", data))
+    assert examples == [Example("a fine day", "good"), Example("rain", "bad")] == list(read("classify", data))
+    assert examples[1].source == "the data: row 2"
+
+
+def test_columns_of_other_tasks():
+    pairs = (["a", "b"], ["c", "d"], np.array([1.5, 2]))
+    assert list(read("regress", pairs)) == [Example("a", 1.5, "c"), Example("b", 2.0, "d")]
+    words = ([["EU", "rejects"], ["No"]], [["B-ORG", "O"], ["O"]])
+    assert list(read("tag", words)) == [Tagged(("EU", "rejects"), ("B-ORG", "O")), Tagged(("No",), ("O",))]
+    answers = [{"text": ["Rome"], "answer_start": [3]}]
+    assert next(iter(read("answer", (["Where?"], ["In Rome."], answers)))).answers == (("Rome", 3),)
+    assert list(read("multilabel", {"text": ["a"], "labels": [["x", "y"]]})) == [Example("a", ("x", "y"))]
+    assert list(read("classify", (TEXTS, [np.int64(1), 0]))) == [Example("a fine day", "1"), Example("rain", "0")]
+
+
+def test_columns_that_have_other_names_or_no_value():
+    frame = Frame(Subject=TEXTS, Queue=Series("good", float("nan")))
+    examples = list(read("classify", frame, {"text": "Subject", "label": "Queue"}))
+    assert examples == [Example("a fine day", "good"), Example("rain", None)]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (([*TEXTS, ""], [*LABELS, "bad"]), "^the data: row 3: no text"),
+        ((TEXTS, ["good"]), "^columns of different lengths: {'text': 2, 'label': 1}$"),
+        ((TEXTS, TEXTS, TEXTS, LABELS), "^columns text, label to text, pair, label are needed, in a tuple or by"),
+        (tf.data.Dataset.from_tensor_slices(TEXTS), "^columns text, label to text, pair, label are needed"),
+        ({"text": [], "label": []}, "^the data: no examples in it$"),
+    ],
+)
+def test_malformed_objects(data, message):
+    with pytest.raises(ValueError, match=message):
+        list(read("classify", data))
+
+
+def test_a_malformed_row_is_left_out():
+    skipped = []
+    assert list(read("classify", ([*TEXTS, ""], [*LABELS, "x"]), skipped=skipped)) == list(
+        read("classify", (TEXTS, LABELS))
+    )
+    assert [message.partition(": no")[0] for message in skipped] == ["the data: row 3"]
+
+
+def test_a_fraction_is_held_out():
+    learned, held_out = reading.split(range(100), 0.2, seed=1)
+    assert len(held_out) == 20 and sorted(learned + held_out) == [*range(100)] and learned == sorted(learned)
+    assert (learned, held_out) == reading.split(range(100), 0.2, seed=1) != reading.split(range(100), 0.2, seed=2)
+    assert (
+        [len(part) for part in reading.split("ab", 0.01)] == [1, 1] == [len(part) for part in reading.split("ab", 0.99)]
+    )
+    for examples, fraction in (("abc", 1.0), ("abc", 0.0), ("a", 0.5)):
+        with pytest.raises(ValueError, match="a fraction above 0 and below 1"):
+            reading.split(examples, fraction)
+
+
+def test_training_and_scoring_of_columns(tmp_path):
+    """With a part of them as development data, which run.json says."""
+    data = ([f"{word} {number}" for word in ("red", "blue") for number in range(20)], ["r"] * 20 + ["b"] * 20)
+    options = {"stack": "cnn", "units": 4, "steps": 60, "batch_size": 8, "learning_rate": 0.02}
+    recipes.finetune(data, 0.25, "words", tmp_path / "m", **options)
+    record = json.loads((tmp_path / "m" / "run.json").read_text())
+    assert record["arguments"]["dev"] == 0.25 and record["arguments"]["data"].startswith("40 examples in memory")
+    assert record["dev"]["examples"] == 10
+    report = recipes.score(tmp_path / "m", {"text": data[0], "label": data[1]})
+    assert report["examples"] == 40 and report["accuracy"] > 0.7
+    (tmp_path / "a.tsv").write_text(
+        "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in zip(*data, strict=False))
+    )
+    recipes.finetune(tmp_path / "a.tsv", 0.25, "words", tmp_path / "f", **options)
+    again = recipes.again(tmp_path / "f", tmp_path / "again")
+    assert again[-1]["step"] == 60
+    for one, two in zip(*(saving.load(tmp_path / name)[0].get_weights() for name in ("m", "f")), strict=True):
+        np.testing.assert_array_equal(one, two)

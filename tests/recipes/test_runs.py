@@ -7,7 +7,8 @@ import pytest
 
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.cli import main
-from keras_ctxrep.recipes.finetuning import Job
+from keras_ctxrep.options import Finetuning
+from keras_ctxrep.recipes.finetuning import Run
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from tests import tiny
@@ -33,8 +34,9 @@ def files(tmp_path):
 
 def identity(files, **given):
     task = given.pop("task", "classify")
-    job = Job(task, given, files / "a.tsv", files / "a.tsv", files / "vectors", files / "out")
-    return job.run().identity
+    own = {name: given.pop(name) for name in [*given] if name == "crf"}
+    rows = files / "a.tsv"
+    return Run(rows, rows, files / "vectors", files / "out", task, Finetuning(**given), own).record().identity
 
 
 def test_the_identity_changes_with_all_that_the_result_depends_on(files):

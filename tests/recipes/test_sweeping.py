@@ -33,7 +33,8 @@ def scripted(monkeypatch, scores):
     """Runs that take no time; the score of each is a function of its options. Returns the calls."""
     calls = []
 
-    def finetune(out, report=None, **given):
+    def finetune(out, report=None, *, options, **given):
+        given |= vars(options)
         calls.append(given)
         out.mkdir(parents=True)
         score = scores(given)
@@ -144,13 +145,13 @@ def test_the_command(file, tmp_path, capsys):
     [
         ("learning_rates=1", "'learning_rates' is no option of this task; the nearest one is 'learning_rate'"),
         ("crf=true,false", "'crf' is no option of this task"),
-        ("learning_rate=1e-3,x", "learning_rate='x': must be float"),
-        ("batch_size=8,1.5", "batch_size='1.5': must be int"),
+        ("learning_rate=1e-3,x", "learning_rate='x': must be a number"),
+        ("batch_size=8,1.5", "batch_size='1.5': must be a whole number"),
         ("learning_rate=1e-3,0", "learning_rate=0.0: must be above 0"),
-        ("decay=linear,up", "decay='up': choose linear, cosine, inverse_sqrt or none"),
+        ("decay=linear,up", "decay='up': must be linear, cosine, inverse_sqrt or none"),
         ("mix=maybe", "mix='maybe': must be true or false"),
         ("units", "units: write units=VALUE,VALUE,... once"),
-        ("columns=a,b", "columns='a': must be Mapping, which is not swept"),
+        ("columns=a,b", "columns='a': must be a mapping"),
     ],
 )
 def test_values_are_checked_before_the_first_run(wrong, message, file, tmp_path, capsys):

@@ -11,6 +11,7 @@ import pytest
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.reading import Record
 from keras_ctxrep.tasks.tag import Tagged
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
@@ -273,7 +274,7 @@ def squad(**changes):
         ("classify", "a.tsv", "a\tb\n", {"text": "1", "label": "3"}, r":1: 2 fields where column 3 is needed"),
         ("classify", "a.tsv", TSV, {"text": "1", "label": "gold"}, r"all are names, or all are numbers"),
         ("classify", "a.tsv", TSV, {"text": 1}, r"columns text=1: the name of a column, or its number as a string"),
-        ("classify", "a.tsv", TSV, {"tags": "x"}, r"columns \['tags'\]: for the task 'classify'"),
+        ("classify", "a.tsv", TSV, {"tags": "x"}, r"columns \['tags'\]: this task reads text, pair, label"),
         ("sort", "a.tsv", TSV, {}, r"task 'sort': one of classify, "),
         ("classify", "a.jsonl", '{"text": "\\ud83d"}', {}, r":1: half a surrogate pair"),
         ("classify", "a.tsv", b"te\xffxt\n", {}, r":1: not UTF-8"),
@@ -341,12 +342,13 @@ def test_errors_that_skipping_does_not_catch(write, name, content, message):
 
 
 def test_the_words_of_a_row():
-    (example,) = tasks.get("tag").examples({"tokens": ["a"], "ner": ["B-x"]}, "here")
+    tag, classify = (tasks.get(name).reading for name in ("tag", "classify"))
+    (example,) = tag.examples(Record({"tokens": ["a"], "ner": ["B-x"]}, tag.columns, "here"))
     assert example == Tagged(("a",), ("B-x",))
     with pytest.raises(
         ValueError, match=r"^no text \(key or column 'body'\); found \['text'\]: --columns text=NAME gives"
     ):
-        list(tasks.get("classify").examples({"text": "a"}, "here", {"text": "body"}))
+        list(classify.examples(Record({"text": "a"}, classify.names({"text": "body"}), "here")))
 
 
 @pytest.mark.parametrize(

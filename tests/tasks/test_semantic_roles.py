@@ -13,6 +13,7 @@ from keras_ctxrep_tflite import compare, quantize, runtime
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.tasks.reading import Record
 from keras_ctxrep.tasks.semantic_roles import Roles
 
 TASK = tasks.get("semantic_roles")
@@ -90,7 +91,7 @@ def test_malformed(name, text, message, tmp_path):
 
 def test_unknown_keys_of_a_row_are_ignored():
     row = {"words": ["it", "ran"], "predicate": 1, "predicates": [[0, ["O"]]]}
-    assert list(TASK.examples(row)) == [Roles(("it", "ran"), 1)]
+    assert list(TASK.reading.examples(Record(row, TASK.reading.columns))) == [Roles(("it", "ran"), 1)]
 
 
 def test_the_predicates_own_span_does_not_count():

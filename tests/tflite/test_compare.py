@@ -32,13 +32,13 @@ def test_the_difference_from_the_reference(tmp_path):
     assert [row["agreement"] for row in rows] == [1, 1, pytest.approx(1 / 3)]
     assert rows[0]["quality_difference"] == 0 and -1e-3 < rows[1]["quality_difference"] < 0
     assert rows[1]["quality_difference"] == rows[1]["quality"] - rows[0]["quality"]
-    shown = [row[-1] for row in compare.table(rows)]
+    shown = [row[-1] for row in compare.engines_table(rows)[1:]]
     assert shown[0].startswith("pearson 100.0") and len({text.split()[1] for text in shown}) == 3
     assert "(" not in shown[0] and all(text.endswith(")") and "(-0.0" in text for text in shown[1:])
     low, high = rows[2]["quality_interval"]
     assert low <= rows[2]["quality_difference"] <= high and low < high and rows[0]["quality_interval"] == (0, 0)
     unlabelled = compare.compare(engines[:2], [Example("x")])
-    assert unlabelled[1]["quality_difference"] is None and compare.table(unlabelled)[1][-1] == ""
+    assert unlabelled[1]["quality_difference"] is None and compare.engines_table(unlabelled)[2][-1] == ""
 
 
 def test_the_interval_is_that_of_pairs(tmp_path):

@@ -214,7 +214,7 @@ def test_text_classifier_gives_our_labels(shipped, sentences):
     assert 450 < sum(same) < 500
     # on its own pieces, every answer is the same
     batch = predictor.bundle.features.collate([Row(row, first=len(row)) for row in theirs])
-    logits = predictor.run(batch)["logits"]
+    logits = predictor.runner.run(batch)["logits"]
     scores = predictor.task.scores(np.array(logits))
     np.testing.assert_allclose([[answer[label] for label in "xyz"] for answer in actual], scores, atol=0.02)
     # and on text the label is that of the predictor, unless the pieces differ

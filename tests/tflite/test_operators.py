@@ -38,7 +38,7 @@ def test_operators_of_a_task(task, form, converted, monkeypatch):
     names = list(weights.sizes(model))
     assert names and len(watched) > len(model)
     ranges = {name: weights.Ranges((-4.0, 4.0), (-8.0, 8.0)) for name in names}
-    data = quantize.quantized(model, form, names, ranges)
+    data = weights.quantized(model, form, names, ranges)
     found = weights.operators(data)
     assert set(found) <= BUILTIN and not [name for name in found if name.startswith(("Flex", "CUSTOM"))]
     assert bool(found["QUANTIZE"]) == (form == "int8") and bool(found["CAST"])

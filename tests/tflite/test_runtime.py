@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from keras_ctxrep_tflite import quantize, runtime
 
-from keras_ctxrep import atomic, saving
+from keras_ctxrep import saving
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import TFLITE, Bundle, write_tflite
 
@@ -95,7 +95,7 @@ def test_every_file_in_the_archive_is_checked(file, tmp_path):
 
 def test_the_model_is_hashed_once(file, monkeypatch):
     sizes, sha256 = [], hashlib.sha256
-    monkeypatch.setattr(atomic, "sha256", lambda path, size=None: sizes.append(size) or _digest(path, size, sha256))
+    monkeypatch.setattr(bundles, "sha256", lambda path, size=None: sizes.append(size) or _digest(path, size, sha256))
     runtime.load(file)
     assert sizes == [len(model_of(file))]
 
@@ -128,7 +128,7 @@ def test_an_error_of_litert_names_the_file(file, monkeypatch):
     batch = predictor.bundle.features(["the cat"])
     batch["token_ids"] = np.full_like(batch["token_ids"], 10**6)
     with pytest.raises(ValueError, match=r"m\.tflite: LiteRT cannot run this text: .*; convert the model again"):
-        predictor.run(batch)
+        predictor.runner.run(batch)
 
 
 def test_files_loaded_by_several_threads_leave_standard_error_open(file, capfd):
@@ -156,7 +156,7 @@ print(json.dumps({"peak": peak() - before, "modules": sorted({name.partition("."
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_process_that_loads_and_predicts(file):
-    """Half a second of one CPU, and neither TensorFlow nor Keras; the figure of a MiniLM is in docs/mediapipe.md."""
+    """Half a second of one CPU, and neither TensorFlow nor Keras; docs/how-to/mediapipe.md has a MiniLM's."""
     folders = [str(Path(module.__file__).parents[1]) for module in (saving, runtime)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders), "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-c", START, str(file)]

@@ -1,4 +1,4 @@
-"""The part of docs/swift.md that is Python; the rest is untested and says so."""
+"""The part of docs/how-to/swift.md that is Python; the rest is untested and says so."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from keras_ctxrep.text.bundle import Bundle, write_tflite
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
-PAGE = (Path(__file__).parents[2] / "docs/swift.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/how-to/swift.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("split", [{"lowercase": True}, {"lowercase": False, "split_cjk": False}])

@@ -61,7 +61,7 @@ def files(tiny_model, tflite_in_process, tmp_path_factory):
 
 
 def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
-    page.write(files["tag"], tmp_path / "page")
+    page.write_page(files["tag"], tmp_path / "page")
     names = {path.name for path in (tmp_path / "page").iterdir()}
     assert names == {"index.html", "ctxrep.js", "text.js", "unicode.json", "model.tflite"}
     assert (tmp_path / "page" / "model.tflite").read_bytes() == files["tag"].read_bytes()
@@ -71,16 +71,16 @@ def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
         (litertjs / package / "dist").mkdir(parents=True)
         (litertjs / package / "dist" / "index.js").write_text("")
         (litertjs / package / "package.json").write_text(json.dumps({"version": "2.9.1"}))
-    page.write(files["tag"], tmp_path / "page", litertjs)
+    page.write_page(files["tag"], tmp_path / "page", litertjs)
     html = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert "https:" not in html and '"./litertjs/core/dist/index.js"' in html
     assert (tmp_path / "page" / "litertjs" / "wasm-utils" / "dist" / "index.js").is_file()
 
     (litertjs / "core" / "package.json").write_text('{"version": "3.0.0"}')
     with pytest.raises(ValueError, match=r"version 3\.0\.0; npm install @litertjs/core@2"):
-        page.write(files["tag"], tmp_path / "page", litertjs)
+        page.write_page(files["tag"], tmp_path / "page", litertjs)
     with pytest.raises(ValueError, match="no core in it; name node_modules/@litertjs"):
-        page.write(files["tag"], tmp_path / "page", tmp_path)
+        page.write_page(files["tag"], tmp_path / "page", tmp_path)
 
 
 def test_the_command(files, tmp_path, capsys):
@@ -234,7 +234,7 @@ def assert_near(answer, expected):
 @pytest.fixture(scope="module")
 def served(files, tmp_path_factory):
     """A page's folder with all of the models, and the pages of the tests."""
-    folder = page.write(files["tag"], tmp_path_factory.mktemp("served") / "page", LITERTJS)
+    folder = page.write_page(files["tag"], tmp_path_factory.mktemp("served") / "page", LITERTJS)
     (folder / "typing.html").write_text(TYPING)
     for path in files.values():
         shutil.copy(path, folder / path.name)

@@ -12,6 +12,7 @@ from keras_ctxrep_tflite import calibration, quantize, runtime, weights
 from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.models import elmo
 from keras_ctxrep.options import QUANTIZATIONS
+from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle, load
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from tests import tiny
@@ -65,7 +66,7 @@ def test_weights_have_the_names_of_the_keras_model(model):
 @pytest.mark.parametrize(("form", "error"), [("none", 1e-5), ("float16", 0.01), ("dynamic", 0.15)])
 def test_the_answers_are_near(form, error, model, bundle, folder):
     expected = np.concatenate([saving.load(folder)[0](b)["logits"] for b in batches(bundle)])
-    data = quantize.quantized(model, form, list(weights.sizes(model)))
+    data = weights.quantized(model, form, list(weights.sizes(model)))
     assert np.abs(logits(data, bundle) - expected).max() < error * expected.std()
     assert len(data) <= SIZE[form] * len(model)
 
@@ -82,7 +83,7 @@ def test_each_row_of_an_embedding_has_a_scale(model, bundle):
 
 
 def test_layers_that_stay_float32(model, bundle):
-    names = quantize.chosen(weights.sizes(model), ["layer_0", "pooler"])
+    names = weights.except_layers(weights.sizes(model), ["layer_0", "pooler"])
     assert "layer_1/qkv/kernel" in names and not [name for name in names if name.startswith(("layer_0", "pooler"))]
     details = Interpreter(model_content=weights.quantized(model, "dynamic", names)).get_tensor_details()
     kinds = {each["name"]: each["dtype"].__name__ for each in details}
@@ -90,7 +91,7 @@ def test_layers_that_stay_float32(model, bundle):
     assert kinds["layer_1/qkv/kernel"] == "int8"
     assert weights.quantized(model, "dynamic", []) == weights.packed(weights.read(model))
     with pytest.raises(ValueError, match="keep_float='layer_7': this model has no such layer; they are token_emb"):
-        quantize.chosen(weights.sizes(model), ["layer_7"])
+        weights.except_layers(weights.sizes(model), ["layer_7"])
 
 
 def ranges_on(model, bundle, path):
@@ -133,7 +134,7 @@ def test_signatures_share_the_weights(form, folder, bundle, model, tflite_in_pro
     sizes = []
     for data in (alone, model):
         ranges = ranges_on(data, bundle, tmp_path / "texts.txt") if form == "int8" else None
-        quantized = quantize.quantized(data, form, list(weights.sizes(data)), ranges)
+        quantized = weights.quantized(data, form, list(weights.sizes(data)), ranges)
         buffers = [buffer.data for buffer in weights.read(quantized).buffers if buffer.data is not None]
         sizes.append(sum(map(len, buffers)))
         assert len({bytes(data) for data in buffers}) == len(buffers)
@@ -151,7 +152,7 @@ def test_the_size_of_a_file_with_several_lengths(tflite_in_process, tmp_path):
         sizes = []
         for data in models:
             ranges = ranges_on(data, bundle, tmp_path / "texts.txt") if form == "int8" else None
-            sizes.append(len(quantize.quantized(data, form, list(weights.sizes(data)), ranges)))
+            sizes.append(len(weights.quantized(data, form, list(weights.sizes(data)), ranges)))
         assert sizes[1] <= 1.1 * sizes[0], form
 
 
@@ -180,7 +181,8 @@ def test_an_elmo_keeps_its_loops(tmp_path, tflite_in_process):
     assert ranges and not [name for name in ranges if "recurrent" in name]
     answers = []
     for form in ("none", "float16", "dynamic", "int8"):
-        out = quantize.write(tmp_path / f"{form}.tflite", quantize.quantized(data, form, list(names), ranges), bundle)
+        out = tmp_path / f"{form}.tflite"
+        bundles.write_tflite(out, weights.quantized(data, form, list(names), ranges), bundle)
         answers.append(runtime.load(out).probabilities(TEXTS[:3]))
         assert weights.operators(parts_of(out))["WHILE"] == 8
     for own, bound in zip(answers[1:], (1e-3, 0.03, 0.05), strict=True):

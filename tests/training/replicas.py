@@ -13,10 +13,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_ctxrep import optimizers, saving, tasks
+from keras_ctxrep import saving, tasks
 from keras_ctxrep.layers import Dropout
 from keras_ctxrep.models import bert, elmo, static
 from keras_ctxrep.models.model import Model
+from keras_ctxrep.optimizers import LAMB, AdamW, OptimizerSpec
 from keras_ctxrep.recipes import targets
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
@@ -104,7 +105,7 @@ def plain(microbatches=1, rows=9, dropout=0.0):
     x = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(x)
     model = Model([vector, ids], keras.layers.Dense(3, dtype="float32")(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizers.AdamW(0.01, clip=0.1, epsilon=1e-4), loss, metrics=["accuracy"])
+    model.compile(AdamW(0.01, clip=0.1, epsilon=1e-4), loss, metrics=["accuracy"])
     model.microbatches = microbatches
     data = tf.data.Dataset.from_tensor_slices((inputs, rng.integers(0, 3, rows))).batch(8)
     options = tf.data.Options()
@@ -183,7 +184,9 @@ def run(kind, name, microbatches=1):
         steps=STEPS,
         evaluations=STEPS,
         loss=loss,
-        optimizer=lambda: (optimizers.LAMB if kind == "lamb" else optimizers.AdamW)(0.01, epsilon=1e-4),
+        optimizer=OptimizerSpec(
+            LAMB if kind == "lamb" else AdamW, {"learning_rate": 0.01, "epsilon": 1e-4}, scheduled=False
+        ),
         microbatches=microbatches,
     )
     moments = [np.asarray(momentum) for momentum in model.optimizer._momentums]

@@ -3,7 +3,6 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, replace
-from functools import partial
 
 import h5py
 import keras
@@ -15,18 +14,18 @@ from tensorflow.core.util import event_pb2
 from keras_ctxrep import optimizers, saving
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.model import copy_weights
-from keras_ctxrep.optimizers import AdamW
+from keras_ctxrep.optimizers import AdamW, OptimizerSpec
 from keras_ctxrep.options import Fit
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch
 from keras_ctxrep.training import fit, history, strategy
-from keras_ctxrep.training.progress import Progress
 from tests import tiny
 
 CONFIG = tiny.config("elmo", layers=2)
 ONE_LAYER = replace(CONFIG, layers=1)
 BUNDLE = Bundle("elmo", "classify", asdict(CONFIG), 8, ("a", "b", "c"), head={"mix": True, "dropout": 0.0})
+ADAGRAD = OptimizerSpec(optimizers.Adagrad, {"learning_rate": 0.25}, scheduled=False)
 UNTUNED = tf.data.Options()
 UNTUNED.autotune.enabled = False  # else an iterator that is collected waits for its tuning thread, up to a minute
 
@@ -120,20 +119,6 @@ def test_the_schedule_warms_up_and_decays(points):
     np.testing.assert_allclose(rates[25], 0.5)
 
 
-@pytest.mark.parametrize(
-    "decay, at_half, at_end",
-    [("linear", 0.5, 0.0), ("cosine", 0.5, 0.0), ("inverse_sqrt", (0.2 / 0.6) ** 0.5, 0.2**0.5), ("none", 1.0, 1.0)],
-)
-def test_decays_of_the_learning_rate(points, decay, at_half, at_end):
-    """Halfway between the end of the warm-up and that of the run, and at the end."""
-    progress = Progress(linear(), Fit(steps=1000, warmup=0.2, decay=decay), 1.0, None)
-    rates = {}
-    for step in (100, 200, 600, 1000):
-        progress.state = replace(progress.state, step=step)
-        rates[step] = progress.rate()
-    assert rates == pytest.approx({100: 0.5, 200: 1.0, 600: at_half, 1000: max(at_end, 1e-3)})
-
-
 def test_factors_of_the_learning_rate(points):
     steps, before = [], linear().get_weights()
     for factors in ({}, {"logits": 0.25}):
@@ -146,7 +131,7 @@ def test_factors_of_the_learning_rate(points):
             warmup=0.0,
             decay="none",
             weight_decay=0.1,
-            optimizer=partial(AdamW, factors=factors),
+            optimizer=OptimizerSpec(AdamW, {"factors": factors}),
         )
         steps.append([after - weight for after, weight in zip(model.get_weights(), before, strict=True)])
     for plain, slowed in zip(*steps, strict=True):
@@ -215,7 +200,10 @@ def test_the_best_weights_are_kept(rng):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fcntl there")
 def test_two_runs_in_one_folder(points, tmp_path):
-    program = "import sys; from keras_ctxrep import checkpoints\nwith checkpoints.held(sys.argv[1]): print(); input()"
+    program = (
+        "import sys; from keras_ctxrep.training.checkpoints import lock_folder\n"
+        "with lock_folder(sys.argv[1]): print(); input()"
+    )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "run")], **pipes) as other:
         other.stdout.readline()
@@ -241,8 +229,8 @@ def killed_after(model, step):
             if self.count == step:
                 raise Killed
 
-    fit = model.fit
-    model.fit = lambda *args, callbacks, **kwargs: fit(*args, callbacks=[*callbacks, Kill()], **kwargs)
+    model_fit = model.fit
+    model.fit = lambda *args, callbacks, **kwargs: model_fit(*args, callbacks=[*callbacks, Kill()], **kwargs)
     return model
 
 
@@ -288,6 +276,32 @@ def test_a_function_evaluates_and_patience_ends_the_run(points):
     for first, second in zip(model.get_weights(), seen[1], strict=True):
         np.testing.assert_array_equal(first, second)
     assert not np.array_equal(seen[1][0], seen[3][0])
+
+
+def test_a_metric_of_which_smaller_is_better(points):
+    """Any metric of the function may decide; `patience` counts from the first evaluation."""
+    evaluate, seen = scripted(0.0, -0.1, 0.2, 0.4, 0.9)
+    model, metric = linear(), fit.Metric("metric", smaller_is_better=True)
+    history = fit.fit(model, points, evaluate, metric=metric, steps=20, evaluations=10, patience=2)
+    assert [entry["val_metric"] for entry in history] == [0.0, -0.1, 0.2, 0.4]
+    for first, second in zip(model.get_weights(), seen[1], strict=True):
+        np.testing.assert_array_equal(first, second)
+    evaluate, seen = scripted(0.4, 0.2)
+    fit.fit(model, points, evaluate, metric=fit.Metric("other"), steps=4, evaluations=2)  # -1, -2
+    np.testing.assert_array_equal(model.get_weights()[0], seen[0][0])
+
+
+def test_options_as_an_object(points):
+    """The same run as of the same options as keywords."""
+    weights = []
+    for options in ({"options": Fit(steps=3, learning_rate=0.1)}, {"steps": 3, "learning_rate": 0.1}):
+        keras.utils.set_random_seed(0)
+        model = linear()
+        fit.fit(model, points, **options)
+        weights.append(model.get_weights()[0])
+    np.testing.assert_array_equal(*weights)
+    with pytest.raises(TypeError, match=r"^fit\(\): steps beside options; give one of the two$"):
+        fit.fit(linear(), points, options=Fit(steps=3), steps=3)
 
 
 def test_an_improvement_resets_the_patience(points):
@@ -359,7 +373,7 @@ def test_a_nan_loss_ends_the_run_and_keeps_the_checkpoint(points, tmp_path):
     options = {"folder": tmp_path, "checkpoint_minutes": 0, "evaluations": 4, "steps": 8}
     kept = r"; the checkpoint of step 4 is kept in .*checkpoint$"
     with pytest.raises(ValueError, match=r"^step 6: the loss became nan; try a learning rate below 0\.25" + kept):
-        fit.fit(linear(), spoiled, optimizer=lambda: optimizers.Adagrad(0.25), **options)
+        fit.fit(linear(), spoiled, optimizer=ADAGRAD, **options)
     state = json.loads((tmp_path / "checkpoint" / "state.json").read_text())
     assert state["step"] == 4
     model = linear()
@@ -793,7 +807,7 @@ def test_lamb_is_scheduled(points):
     """Given as a class it has the rates of AdamW; that of the last step is an eighth of the peak."""
     model = linear()
     before = model.get_weights()
-    fit.fit(model, points, steps=10, learning_rate=0.5, warmup=0.2, optimizer=optimizers.LAMB)
+    fit.fit(model, points, steps=10, learning_rate=0.5, warmup=0.2, optimizer=OptimizerSpec(optimizers.LAMB))
     assert isinstance(model.optimizer, optimizers.LAMB)
     assert float(model.optimizer.learning_rate.numpy()) == pytest.approx(0.5 * 0.125)
     assert not np.array_equal(before[0], model.get_weights()[0])
@@ -849,7 +863,7 @@ def test_another_optimizer_keeps_its_rate(points):
             rates.append(float(self.model.optimizer.learning_rate))
 
     model.fit = lambda *args, callbacks, **kwargs: model_fit(*args, callbacks=[*callbacks, Watch()], **kwargs)
-    fit.fit(model, points, steps=8, optimizer=lambda: optimizers.Adagrad(0.25))
+    fit.fit(model, points, steps=8, optimizer=ADAGRAD)
     assert rates == [0.25] * 8
 
 

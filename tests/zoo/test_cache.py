@@ -36,7 +36,8 @@ from keras_ctxrep.cli import main
 from keras_ctxrep.convert import allennlp
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.zoo import download, hub
+from keras_ctxrep.zoo import cache as cache_module
+from keras_ctxrep.zoo import download, folders
 from keras_ctxrep.zoo import entries as entries_module
 
 NAME = "elmo_1x8_4_2048cnn_0xhighway/test"
@@ -139,7 +140,7 @@ def entry(monkeypatch):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv(download.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv(folders.CACHE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -226,7 +227,7 @@ def test_download_and_cache(server, published, entry, cache):
     assert left(cache) == MODEL
     (line,) = messages  # nobody has published a hash of it
     assert "could not be verified" in line and sha256(published / FILES[0]) in line
-    origin = json.loads((folder / hub.SOURCE).read_text())
+    origin = json.loads((folder / folders.SOURCE).read_text())
     assert origin["found"] == {name: sha256(published / name) for name in FILES}
     assert not origin["verified"] and origin["licence"] == "unrestricted" and origin["from"] == server.address
     server.close()
@@ -368,7 +369,7 @@ def test_hashes(server, published, entry, cache):
     serve(server, published)
     messages = []
     folder = zoo.get(NAME, mirror=server.address, report=messages.append)
-    assert messages == [] and json.loads((folder / hub.SOURCE).read_text())["verified"]
+    assert messages == [] and json.loads((folder / folders.SOURCE).read_text())["verified"]
 
 
 def test_hashes_of_local_files(published, entry, cache, tmp_path):
@@ -441,7 +442,7 @@ def test_archives(server, published, entry, cache, tmp_path, suffix, inside):
     messages = []
     folder = zoo.get(NAME, mirror=server.address, report=messages.append)
     assert same_weights(folder, published) and left(cache) == MODEL and messages == []
-    assert json.loads((folder / hub.SOURCE).read_text())["found"][archive.name] == sha256(archive)
+    assert json.loads((folder / folders.SOURCE).read_text())["found"][archive.name] == sha256(archive)
 
 
 @pytest.mark.parametrize(
@@ -569,7 +570,7 @@ def test_google_checkpoint(entry, cache, tmp_path):
     folder = tmp_path / "uncased"
     folder.mkdir()
     model = bert.pretrainer(config)
-    names, values = zip(*arrays(model, google.table(config)), strict=True)
+    names, values = zip(*arrays(model, google.weight_map(config)), strict=True)
     tf.raw_ops.SaveV2(
         prefix=str(folder / "bert_model.ckpt"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=values
     )
@@ -653,7 +654,7 @@ def test_two_processes_at_once(server, published, entry, cache, monkeypatch):
     """The second waits, and uses what the first has made."""
     entry()
     serve(server, published)
-    second_came, lines, folders, fetch = threading.Event(), [], [], cache.fetch
+    second_came, lines, made, fetch = threading.Event(), [], [], cache_module.fetch
 
     def slow(url, path):
         second_came.wait(20)
@@ -664,19 +665,17 @@ def test_two_processes_at_once(server, published, entry, cache, monkeypatch):
         second_came.set()
 
     def second():
-        folders.append(zoo.get(NAME, mirror=server.address, report=waiting))
+        made.append(zoo.get(NAME, mirror=server.address, report=waiting))
 
-    monkeypatch.setattr(cache, "fetch", slow)
-    first = threading.Thread(
-        target=lambda: folders.append(zoo.get(NAME, mirror=server.address, report=lambda line: None))
-    )
+    monkeypatch.setattr(cache_module, "fetch", slow)
+    first = threading.Thread(target=lambda: made.append(zoo.get(NAME, mirror=server.address, report=lambda line: None)))
     first.start()
     while not server.log and not list(cache.rglob("*.lock")) and first.is_alive():
         time.sleep(0.01)
     time.sleep(0.2)
     second()
     first.join()
-    assert folders == [cache / NAME] * 2 and same_weights(folders[0], published) and left(cache) == MODEL
+    assert made == [cache / NAME] * 2 and same_weights(made[0], published) and left(cache) == MODEL
     assert [path for path, _ in server.log] == [f"/models/{name}" for name in FILES]  # each once
     assert lines == [f"{NAME}: another process is making it; waiting for that one"]
 
@@ -687,14 +686,15 @@ def test_files_of_a_killed_conversion_are_removed_by_the_next(published, entry, 
     code = """
 import os, signal, sys
 from dataclasses import replace
-from keras_ctxrep import train, zoo
+from keras_ctxrep import saving, zoo
+from keras_ctxrep.zoo import entries
 entry = zoo.Entry(sys.argv[1], "allennlp", ("https://publisher.invalid/models/tiny_weights.hdf5",), "x", "https://x")
-zoo.ENTRIES = (entry,)
-save = train.save
+entries.ENTRIES = (entry,)
+save = saving.save
 def killed(*arguments):
     save(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
-train.save = killed
+saving.save = killed
 zoo.get(entry.name, source=sys.argv[2])
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "export", ROOT / "tflite")))}
@@ -743,7 +743,7 @@ def test_shipped_models_need_no_network_and_no_cache(shipped, cache, capsys):
         file.visititems(lambda name, item: sizes.setdefault(item.dtype, item) if hasattr(item, "dtype") else None)
     assert set(sizes) == {np.dtype("float16")}
     assert (folder / "model.weights.h5").stat().st_size < 12e6
-    assert main.main(["zoo", "show", shipped.name]) == 0
+    assert main(["zoo", "show", shipped.name]) == 0
     shown = capsys.readouterr().out
     assert bundle.card and bundle.card.strip() in shown and "CC BY-SA" in bundle.card and str(folder) in shown
 
@@ -758,7 +758,7 @@ def test_names_where_folders_are_read(tmp_path, capsys):
         ["convert", name, "--to", "huggingface", "--out", str(tmp_path / "converted")],
         ["export", name, "--out", str(tmp_path / "served")],
     ):
-        assert main.main(argv) == 0, capsys.readouterr().err
+        assert main(argv) == 0, capsys.readouterr().err
     assert (tmp_path / "converted" / "model.safetensors").exists()
     assert (tmp_path / "served" / "1" / "assets.extra" / "card.md").exists()
 
@@ -769,7 +769,7 @@ def test_a_shipped_model_is_not_read_from_elsewhere(published):
 
 
 def test_an_installation_without_the_weights(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "SHIPPED", tmp_path)
+    monkeypatch.setattr(cache_module, "SHIPPED", tmp_path)
     for use in (zoo.find, zoo.get, zoo.load):
         with pytest.raises(ValueError, match="missing from this installation of keras_ctxrep: install it again"):
             use(SHIPPED[0].name)
@@ -780,25 +780,25 @@ def test_an_installation_without_the_weights(tmp_path, monkeypatch):
 
 def test_command(server, published, entry, cache, capsys):
     serve(server, published)
-    assert main.main(["zoo", "list"]) == 0
+    assert main(["zoo", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(zoo.ENTRIES) + 2 and lines[0].split()[:3] == ["name", "family", "parameters"]
     (line,) = (line for line in lines if line.startswith("bert_12_768_12/scibert_scivocab_uncased "))
     assert "109.9 M" in line
-    assert main.main(["zoo", "show", "bert_12_768_12/book_corpus_wiki_en_cased"]) == 0
+    assert main(["zoo", "show", "bert_12_768_12/book_corpus_wiki_en_cased"]) == 0
     out = capsys.readouterr().out
     assert "bert_config.json f11dfb75" in out and "cased_L-12_H-768_A-12.zip" in out and "108,310,272" in out
     entry()
-    assert main.main(["zoo", "get", "test", "--mirror", server.address]) == 0
+    assert main(["zoo", "get", "test", "--mirror", server.address]) == 0
     printed = capsys.readouterr()
     assert printed.out == f"{cache / NAME}\n" and "could not be verified" in printed.err
-    assert main.main(["zoo", "list", "--json"]) == 0
+    assert main(["zoo", "list", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["name"] == NAME and row["cached"] == str(cache / NAME)
-    assert main.main(["zoo", "show", "test", "--json"]) == 0
+    assert main(["zoo", "show", "test", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == row
     arguments = ["zoo", "get", "test", "--from", str(published), "--cache", str(cache / "other")]
-    assert main.main(arguments) == 0 and (cache / "other" / NAME / "bundle.json").is_file()
+    assert main(arguments) == 0 and (cache / "other" / NAME / "bundle.json").is_file()
 
 
 @pytest.mark.parametrize(
@@ -814,17 +814,17 @@ def test_command(server, published, entry, cache, capsys):
 )
 def test_wrong_usage(argv, capsys):
     with pytest.raises(SystemExit) as stop:
-        main.main(argv)
+        main(argv)
     assert stop.value.code == 2
 
 
 def test_failures_are_one_line(server, entry, cache, capsys):
     for argv in (["show", "nothing"], ["get", "kobert_news_wiki_ko_cased"]):
-        assert main.main(["zoo", *argv]) == 1
+        assert main(["zoo", *argv]) == 1
         err = capsys.readouterr().err
         assert err.startswith("ctxrep: ") and err.count("\n") == 1
     entry()
-    assert main.main(["zoo", "get", "test", "--mirror", server.address]) == 1
+    assert main(["zoo", "get", "test", "--mirror", server.address]) == 1
     assert "404" in capsys.readouterr().err
 
 

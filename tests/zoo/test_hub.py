@@ -168,7 +168,7 @@ def test_a_download_that_breaks_off(server, monkeypatch, capsys, tmp_path):
         message = f"hf://some/bert: the download failed: {reason}; the same command goes on from there"
         with pytest.raises(OSError, match=message):
             hub.get("hf://some/bert", endpoint=server.address)
-    assert main.main(["zoo", "get", "hf://some/bert", "--mirror", server.address]) == 1
+    assert main(["zoo", "get", "hf://some/bert", "--mirror", server.address]) == 1
     assert "hf://some/bert: the download failed" in capsys.readouterr().err
 
 
@@ -189,12 +189,12 @@ def test_what_is_read_beside_the_weights(server):
 def test_predictions_by_name(server, tmp_path, capsys):
     hub.get("hf://some/bert", endpoint=server.address)
     (tmp_path / "texts.txt").write_text("x y\n")
-    assert main.main(["predict", "hf://some/bert", "--input", str(tmp_path / "texts.txt")]) == 0
+    assert main(["predict", "hf://some/bert", "--input", str(tmp_path / "texts.txt")]) == 0
     assert json.loads(capsys.readouterr().out)["label"] in ("bad", "good")
 
 
 def test_commands(server, capsys):
-    assert main.main(["zoo", "get", "hf://some/bert", "--mirror", server.address]) == 0
+    assert main(["zoo", "get", "hf://some/bert", "--mirror", server.address]) == 0
     assert capsys.readouterr().out.strip().endswith(COMMIT)
-    assert main.main(["zoo", "get", "hf://some/bert", "--from", "folder"]) == 1
+    assert main(["zoo", "get", "hf://some/bert", "--from", "folder"]) == 1
     assert "ctxrep convert folder --from huggingface" in capsys.readouterr().err

@@ -1,102 +1,23 @@
 """Exports that are measured on labelled or plain texts before they are accepted, and what each layer costs."""
 
-import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_ctxrep import tasks
-from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.options import Tflite
-from keras_ctxrep.text.bundle import TFLITE_FIGURES, Bundle
-from keras_ctxrep_tflite import calibration, compare, quantize, runtime, weights
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep_tflite import compare, runtime, weights
+
+__all__ = ["Rejected", "Trial", "drop", "fewest", "layers_table", "sensitivity"]
 
 EXPLAINED = 200  # examples that each layer is measured on
 
 
 class Rejected(ValueError):
     """A file lost more accuracy than allowed; it was put aside."""
-
-
-@dataclass(frozen=True)
-class Export:
-    """A file that was written.
-
-    Attributes:
-        path: the file.
-        rows: of Keras and of the file, as of `compare.compare`; empty without data.
-        kept: the layers that were kept in float32.
-        layers: what each layer costs, as of `sensitivity`; empty unless it was asked for.
-    """
-
-    path: Path
-    rows: list[dict]
-    kept: tuple[str, ...]
-    layers: list[dict]
-
-
-def export(
-    folder: str | Path,
-    out: str | Path,
-    options: Tflite,
-    lengths: Sequence[int] | None = None,
-    data: str | Path | None = None,
-    report: Callable[[list[dict]], None] | None = None,
-    name: str | Path | None = None,
-) -> Export:
-    """Writes a .tflite file as `quantize.convert` does, and measures it against Keras.
-
-    The figures go into the model card within the file. A file that loses more than `options.max_drop` is kept as
-    OUT.rejected.tflite, and OUT is not written.
-
-    Args:
-        folder, out, lengths: as of `quantize.convert`.
-        options: number format, calibration, layers in float32, bound, and whether to measure each layer.
-        data: examples of the model's task; None: nothing is measured.
-        report: called with what each layer costs, with `options.explain`, before the file is accepted or not.
-        name: what the file is called in the message of a rejection, and beside which a rejected one is kept, if `out`
-            is temporary; None: `out`.
-
-    Raises:
-        ValueError: as of `quantize.convert`, or an option that needs data without it.
-        Rejected: the drop is larger than allowed.
-    """
-    automatic = list(options.keep_float or ()) == ["auto"]
-    if data is None and (automatic or options.explain):
-        raise ValueError(f"{'keep_float auto' if automatic else 'explain'}: needs data to measure the layers with")
-    bundle, signature_lengths = quantize.checked(
-        folder, out, options.quantize, lengths, options.calibrate, options.mediapipe
-    )
-    examples = []
-    if data is not None:
-        compare.check_task(folder, bundle)
-        examples = [*tasks.of_model(bundle).read(data, options.columns)]
-        compare.check_examples(folder, bundle, examples)
-    inputs = calibration.inputs_of(options.calibrate or (), bundle, signature_lengths[-1], options.columns)
-    model, bundle = quantize.float_model(folder, signature_lengths)
-    ranges = calibration.ranges(model, inputs) if inputs else None
-    sizes = weights.sizes(model)
-    trial = Trial(model, bundle, options.quantize, ranges, examples[:EXPLAINED]) if examples else None
-    layers = sensitivity(trial, list(sizes)) if trial and (automatic or options.explain) else []
-    if options.explain and report is not None:
-        report(layers)
-    keep = options.keep_float or ()
-    if automatic and trial is not None:
-        keep = fewest([row["layer"] for row in layers], trial, options.max_drop)
-    content = quantize.quantized(model, options.quantize, quantize.chosen(sizes, keep), ranges)
-    kept = tuple(keep)
-    if not examples:
-        return Export(quantize.write(out, content, bundle, options.mediapipe), [], kept, layers)
-    aside = Path(name or out).with_suffix(".rejected.tflite")
-    rows = _measured(folder, quantize.write(aside, content, bundle, options.mediapipe), out, examples)
-    card = f"{bundle.card.rstrip()}\n\n{_section(rows, options, kept, Path(str(data)).name, len(examples))}".lstrip()
-    quantize.write(aside, content, replace(bundle, card=card), options.mediapipe)
-    if drop(rows[1], rows[0]) > options.max_drop:
-        raise Rejected(_reason(rows, options, aside, name or out))
-    shutil.move(aside, out)  # which may be on another disk, if it is temporary
-    return Export(Path(out), rows, kept, layers)
 
 
 def drop(row: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
@@ -113,28 +34,31 @@ def drop(row: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
     return 100 * (reference["quality"] - row["quality"]) * sign
 
 
-def _measured(folder: str | Path, file: Path, out: str | Path, examples: Sequence[Any]) -> list[dict]:
-    """The rows of Keras and of the file, under the name that it will have."""
-    engines = [open_engine(folder), open_engine(file)._replace(name=Path(out).name)]
-    return compare.compare(engines, examples)
-
-
-def _figures(rows: Sequence[dict]) -> str:
-    """The figures of a file in words."""
-    keras, own = rows
-    agreement = f"agreement with Keras {own['agreement']:.2%}"
-    if own["metric"] is None:
+def _summary(rows: Sequence[dict]) -> str:
+    """The metrics of a file in words."""
+    keras, file = rows
+    agreement = f"agreement with Keras {file['agreement']:.2%}"
+    if file["metric"] is None:
         return agreement
-    points = f"{100 * own['quality_difference']:+.2f} points"
-    return f"{own['metric']} {own['quality']:.2%} ({keras['quality']:.2%} in Keras, {points}), {agreement}"
+    points = f"{100 * file['quality_difference']:+.2f} points"
+    return f"{file['metric']} {file['quality']:.2%} ({keras['quality']:.2%} in Keras, {points}), {agreement}"
 
 
-def _section(rows: Sequence[dict], options: Tflite, kept: Sequence[str], data: str, count: int) -> str:
+def section(rows: Sequence[dict], options: Tflite, float_layers: Sequence[str], data: str, count: int) -> str:
+    """The section of the model card on a file.
+
+    Args:
+        rows: of Keras and of the file, as of `compare.compare`.
+        options: of the conversion.
+        float_layers: the layers that are float32.
+        data: name of the file with the examples.
+        count: number of examples.
+    """
     lines = [
-        TFLITE_FIGURES,
+        bundles.TFLITE_FIGURES,
         "",
-        f"- Number format: {options.quantize}" + (f"; in float32: {', '.join(kept)}" if kept else ""),
-        f"- Measured on {count:,} examples of {data}: {_figures(rows)}",
+        f"- Number format: {options.quantize}" + (f"; in float32: {', '.join(float_layers)}" if float_layers else ""),
+        f"- Measured on {count:,} examples of {data}: {_summary(rows)}",
     ]
     if options.calibrate:
         names = ", ".join(Path(path).name for path in options.calibrate)
@@ -142,12 +66,19 @@ def _section(rows: Sequence[dict], options: Tflite, kept: Sequence[str], data: s
     return "\n".join(lines) + "\n"
 
 
-def _reason(rows: Sequence[dict], options: Tflite, aside: Path, out: str | Path) -> str:
+def reason(rows: Sequence[dict], options: Tflite, rejected: Path, out: str | Path) -> str:
+    """Why a file is rejected, and what to do about it.
+
+    Args:
+        rows, options: as of `section`.
+        rejected: where it is kept.
+        out: where it would have been written.
+    """
     unit = "points" if rows[1]["metric"] else "percent of the answers"
     remedies = [f"--quantize {name}" for name in ("dynamic", "float16") if name != options.quantize]
     return (
-        f"{out} is not written: {_figures(rows)}; it loses {drop(rows[1], rows[0]):.2f} {unit}, and --max-drop is "
-        f"{options.max_drop:g}. The file is kept as {aside}. Remedies: {', '.join(remedies)}; --explain to see what "
+        f"{out} is not written: {_summary(rows)}; it loses {drop(rows[1], rows[0]):.2f} {unit}, and --max-drop is "
+        f"{options.max_drop:g}. The file is kept as {rejected}. Remedies: {', '.join(remedies)}; --explain to see what "
         "each layer costs, and --keep-float LAYER ... or --keep-float auto"
     )
 
@@ -166,23 +97,25 @@ class Trial:
         examples: of the model's task.
     """
 
-    def __init__(self, model: bytes, bundle: Bundle, form: str, ranges: dict | None, examples: Sequence[Any]):
+    def __init__(self, model: bytes, bundle: Bundle, form: str, ranges: Mapping, examples: Sequence[Any]):
         self.model, self.bundle, self.form, self.ranges, self.examples = model, bundle, form, ranges, examples
         predictor, self.reference = self._answers(model)
-        self.float32 = compare.figures(predictor, examples, self.reference, self.reference)
+        self.float32 = compare.measure(predictor, examples, self.reference, self.reference)
 
-    def figures(self, names: Sequence[str]) -> dict[str, Any]:
-        """The figures of `compare.figures` with these weights quantized."""
-        predictor, answers = self._answers(quantize.quantized(self.model, self.form, names, self.ranges))
-        return compare.figures(predictor, self.examples, self.reference, answers)
+    def measure(self, names: Sequence[str]) -> dict[str, Any]:
+        """What `compare.measure` gives with these weights quantized."""
+        predictor, answers = self._answers(weights.quantized(self.model, self.form, names, self.ranges))
+        return compare.measure(predictor, self.examples, self.reference, answers)
 
     def drop(self, names: Sequence[str]) -> float:
         """What quantizing these weights loses, as of `drop`."""
-        return drop(self.figures(names), self.float32)
+        return drop(self.measure(names), self.float32)
 
     def _answers(self, data: bytes) -> tuple[Any, list[dict]]:
         with tempfile.TemporaryDirectory() as scratch:
-            predictor = runtime.load(quantize.write(Path(scratch) / "trial.tflite", data, self.bundle))
+            path = Path(scratch) / "trial.tflite"
+            bundles.write_tflite(path, data, self.bundle)
+            predictor = runtime.load(path)
             return predictor, predictor.ask(self.examples)
 
 
@@ -192,7 +125,7 @@ def sensitivity(trial: Trial, names: Sequence[str]) -> list[dict]:
     Returns: {"layer", "agreement", "mean_difference" (of a probability, or of a value or score), "difference" (the
         largest), "metric", "quality", "quality_difference" (from float32; None without labels)}.
     """
-    rows: list[dict[str, Any]] = [{"layer": name} | trial.figures([name]) for name in names]
+    rows: list[dict[str, Any]] = [{"layer": name} | trial.measure([name]) for name in names]
     for row in rows:
         quality = row["quality"]
         row["quality_difference"] = None if quality is None else quality - trial.float32["quality"]
@@ -217,7 +150,7 @@ def fewest(names: Sequence[str], trial: Trial, bound: float) -> list[str]:
     return list(names[:low])
 
 
-def table(rows: Sequence[dict]) -> list[list[str]]:
+def layers_table(rows: Sequence[dict]) -> list[list[str]]:
     """The rows of `sensitivity` as text, the first a header."""
     labelled = any(row["metric"] for row in rows)
     metric = next((row["metric"] for row in rows if row["metric"]), "")

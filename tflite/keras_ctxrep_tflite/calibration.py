@@ -96,7 +96,7 @@ def inputs_of(
     inputs = []
     for path in paths:
         if files.suffix(Path(path)) in ROWS:
-            queries = (task.query(example) for _, example in task.read_unlabelled(path, columns))
+            queries = (task.query(example) for _, example in task.reading.read_unlabelled(path, columns))
         else:
             queries = _queries(path, task, bundle.pairs)
         rows = (row for query in islice(queries, TEXTS) for row in task.encode(bundle, [query])[0])

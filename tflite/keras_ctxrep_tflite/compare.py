@@ -19,7 +19,9 @@ from keras_ctxrep.tasks.task import label_problem, pair_problem
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
 
-HEADER = ("engine", "size", "median latency", "agreement", "max difference", "cut texts", "quality")
+__all__ = ["compare", "engines_table", "lengths_table", "start"]
+
+HEADER = ["engine", "size", "median latency", "agreement", "max difference", "cut texts", "quality"]
 
 
 def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
@@ -63,7 +65,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
     rows = []
     reference = None  # the statistic of the first engine's answers
     for engine, answers, times in zip(engines, results, seconds, strict=True):
-        measured = figures(engine.predictor, examples, results[0], answers)
+        measured = measure(engine.predictor, examples, results[0], answers)
         rows.append(
             {
                 "engine": engine.name,
@@ -81,7 +83,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
         )
         if measured["quality"] is not None:
             rows[-1]["quality_difference"] = measured["quality"] - rows[0]["quality"]
-            own = task.figures(examples, answers, bundle.labels).statistic
+            own = task.compute_metrics(examples, answers, bundle.labels).statistic
             reference = reference or own
             rows[-1]["quality_interval"] = _interval(own, reference, len(examples))
     return rows
@@ -130,9 +132,9 @@ def _by_length(tokens: np.ndarray, seconds: np.ndarray) -> list[dict]:
     bounds = 2 ** np.maximum(4, np.ceil(np.log2(np.maximum(tokens, 1)))).astype(int)
     lengths = []
     for bound in np.unique(bounds):
-        chosen = 1000 * seconds[bounds == bound]
-        p50, p95 = np.percentile(chosen, [50, 95]).tolist()
-        lengths.append({"tokens": int(bound), "texts": len(chosen), "p50": p50, "p95": p95})
+        milliseconds = 1000 * seconds[bounds == bound]
+        p50, p95 = np.percentile(milliseconds, [50, 95]).tolist()
+        lengths.append({"tokens": int(bound), "texts": len(milliseconds), "p50": p50, "p95": p95})
     return lengths
 
 
@@ -177,7 +179,7 @@ def _start(path: str) -> None:
         print(peak if sys.platform == "darwin" else peak * 1024)
 
 
-def figures(
+def measure(
     predictor: Predictor, examples: Sequence[Any], reference: Sequence[dict], answers: Sequence[dict]
 ) -> dict[str, Any]:
     """Agreement of the answers to some examples with those of a reference, and their quality.
@@ -206,11 +208,11 @@ def size(path: Path) -> int:
     )
 
 
-def table(rows: Sequence[dict]) -> list[list[str]]:
-    """The rows of `compare` as text, under HEADER; qualities with as many digits as tell them apart, up to five."""
+def engines_table(rows: Sequence[dict]) -> list[list[str]]:
+    """The rows of `compare` as text with a header; qualities with as many digits as tell them apart, up to five."""
     qualities = [row["quality"] for row in rows if row["quality"] is not None]
     digits = next((n for n in range(1, 4) if len({f"{q:.{n}%}" for q in qualities}) == len({*qualities})), 3)
-    return [
+    lines = [
         [
             row["engine"],
             f"{row['bytes'] / 1e6:.2f} MB",
@@ -222,6 +224,7 @@ def table(rows: Sequence[dict]) -> list[list[str]]:
         ]
         for row in rows
     ]
+    return [HEADER, *lines]
 
 
 def _quality(row: dict, reference: dict, digits: int) -> str:

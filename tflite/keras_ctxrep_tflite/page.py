@@ -19,7 +19,7 @@ PACKAGES = {"core": ("package.json", "dist/index.js", *WASM), "wasm-utils": ("pa
 TASKS = ("classify", "multilabel", "regress", "tag", "answer", "embed")  # those that ctxrep.js decodes
 
 
-def write(tflite: str | Path, out: str | Path, litertjs: str | Path | None = None) -> Path:
+def write_page(tflite: str | Path, out: str | Path, litertjs: str | Path | None = None) -> Path:
     """Writes a folder with index.html, the modules that it uses, and the model.
 
     Args:
@@ -33,7 +33,7 @@ def write(tflite: str | Path, out: str | Path, litertjs: str | Path | None = Non
     Raises:
         ValueError: the file has no bundle, its task does not run in the browser, or the folder of LiteRT is not one.
 
-    >>> write("missing.tflite", "page")
+    >>> write_page("missing.tflite", "page")
     Traceback (most recent call last):
     ValueError: missing.tflite: no such file or folder
     """

@@ -4,19 +4,22 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write
-from keras_ctxrep.options import QUANTIZATIONS, check_type
+from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.options import Tflite
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep_tflite import calibration, weights
+from keras_ctxrep_tflite import acceptance, calibration, compare, weights
 from keras_ctxrep_tflite import mediapipe as for_mediapipe
+
+__all__ = ["LENGTHS", "Conversion", "build", "convert"]
 
 LENGTHS = (16, 32, 64, 128, 256)  # those below the model's own, which is the last one
 
@@ -40,7 +43,7 @@ def convert(
     The conversion runs in a subprocess, since the converter aborts the process on an internal error. It gives float32,
     and `weights.quantized` writes the other formats: that can leave single layers as they are, keeps a scale for each
     row of an embedding, and stores weights and biases once for all signatures. Neither TensorFlow's quantizer nor
-    ai-edge-quantizer 0.10 does all three; docs/quantization.md has the figures.
+    ai-edge-quantizer 0.10 does all three; docs/how-to/quantization.md has the figures.
 
     Args:
         folder: a task model or an encoder; of a pretraining model the encoder is taken.
@@ -68,23 +71,107 @@ def convert(
         UserWarning: the longest of the lengths is below that of the model, so that texts are cut that it reads; or
             "int8" without texts, which is "dynamic".
     """
-    check_type("calibrate", calibrate, Sequence | None)
-    check_type("keep_float", keep_float, Sequence)
-    bundle, signature_lengths = checked(folder, out, quantize, lengths, calibrate, mediapipe)
-    inputs = calibration.inputs_of(calibrate or (), bundle, signature_lengths[-1])
-    data, bundle = float_model(folder, signature_lengths)
-    names = chosen(weights.sizes(data), keep_float)
-    ranges = calibration.ranges(data, inputs) if inputs else None
-    return write(out, quantized(data, quantize, names, ranges), bundle, mediapipe)
+    options = Tflite(quantize=quantize, calibrate=calibrate, keep_float=keep_float, mediapipe=mediapipe)
+    return build(folder, out, options, lengths).write(out)
 
 
-def checked(
+@dataclass(frozen=True)
+class Conversion:
+    """A .tflite file that is not written yet.
+
+    Attributes:
+        data: what LiteRT reads.
+        bundle: of the model; its card has the measured metrics.
+        options: number format and the rest.
+        float_layers: the layers that are float32.
+        rows: of Keras and of the file, as of `compare.compare`; empty without data.
+    """
+
+    data: bytes
+    bundle: Bundle
+    options: Tflite
+    float_layers: Sequence[str]
+    rows: Sequence[dict] = ()
+
+    def write(self, path: str | Path) -> Path:
+        """Writes the file: the model, and the files of its bundle in a zip archive behind it."""
+        with atomic_write(path) as temporary:
+            bundles.write_tflite(temporary, self.data, self.bundle)
+            if self.options.mediapipe:
+                for_mediapipe.describe(temporary)
+        return Path(path)
+
+
+def build(
     folder: str | Path,
     out: str | Path,
-    quantize: str,
-    lengths: Sequence[int] | None,
-    calibrate: Sequence[str | Path] | None,
-    mediapipe: bool,
+    options: Tflite,
+    lengths: Sequence[int] | None = None,
+    data: str | Path | None = None,
+    report: Callable[[list[dict]], None] | None = None,
+) -> Conversion:
+    """Converts a model folder as `convert` does, and measures the file against Keras before it is written.
+
+    The metrics go into the model card within the file. A file that loses more than `options.max_drop` is written as
+    OUT.rejected.tflite; of a file that is accepted, an earlier one is removed.
+
+    Args:
+        folder, lengths: as of `convert`.
+        out: the file to be written, which is named in messages; nothing is written there.
+        options: number format, calibration, layers in float32, bound, and whether to measure each layer.
+        data: examples of the model's task; None: nothing is measured.
+        report: called with what each layer costs, as of `acceptance.sensitivity`, with `options.explain`.
+
+    Raises:
+        ValueError: as of `convert`, or an option that needs data without it.
+        acceptance.Rejected: the drop is larger than allowed.
+    """
+    automatic = list(options.keep_float or ()) == ["auto"]
+    if data is None and (automatic or options.explain):
+        raise ValueError(f"{'keep_float auto' if automatic else 'explain'}: needs data to measure the layers with")
+    bundle, signature_lengths = _check(folder, out, options, lengths)
+    examples = []
+    if data is not None:
+        compare.check_task(folder, bundle)
+        examples = [*tasks.of_model(bundle).read(data, options.columns)]
+        compare.check_examples(folder, bundle, examples)
+    inputs = calibration.inputs_of(options.calibrate or (), bundle, signature_lengths[-1], options.columns)
+    model, bundle = float_model(folder, signature_lengths)
+    ranges = calibration.ranges(model, inputs) if inputs else {}
+    sizes, float_layers = weights.sizes(model), options.keep_float or ()
+    if automatic or options.explain:
+        trial = acceptance.Trial(model, bundle, options.quantize, ranges, examples[: acceptance.EXPLAINED])
+        layers = acceptance.sensitivity(trial, list(sizes))
+        if options.explain and report is not None:
+            report(layers)
+        if automatic:
+            float_layers = acceptance.fewest([row["layer"] for row in layers], trial, options.max_drop)
+    names = weights.except_layers(sizes, float_layers)
+    content = weights.quantized(model, options.quantize, names, ranges)
+    conversion = Conversion(content, bundle, options, float_layers)
+    return _accepted(folder, out, conversion, examples, str(data)) if examples else conversion
+
+
+def _accepted(folder: str | Path, out: str | Path, conversion: Conversion, examples: Sequence, data: str) -> Conversion:
+    """The conversion with its rows and its card, if it does not lose too much."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = conversion.write(Path(scratch) / "measured.tflite")
+        engines = [open_engine(folder), open_engine(path)._replace(name=Path(out).name)]
+        rows = compare.compare(engines, examples)
+    options, bundle = conversion.options, conversion.bundle
+    section = acceptance.section(rows, options, conversion.float_layers, Path(data).name, len(examples))
+    card = f"{bundle.card.rstrip()}\n\n{section}".lstrip()
+    conversion = replace(conversion, rows=rows, bundle=replace(bundle, card=card))
+    rejected = Path(out).with_suffix(".rejected.tflite")
+    if acceptance.drop(rows[1], rows[0]) > options.max_drop:
+        conversion.write(rejected)
+        raise acceptance.Rejected(acceptance.reason(rows, options, rejected, out))
+    rejected.unlink(missing_ok=True)  # of an earlier conversion
+    return conversion
+
+
+def _check(
+    folder: str | Path, out: str | Path, options: Tflite, lengths: Sequence[int] | None
 ) -> tuple[Bundle, list[int]]:
     """The bundle of a model and the lengths of the signatures; checks and warns as `convert` says."""
     bundle = bundles.load(folder)
@@ -92,32 +179,30 @@ def checked(
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it; name the model folder that `ctxrep train` wrote")
     if "subword_ids" in bundle.features.keys:
         raise ValueError(f"{folder}: word vectors with character n-grams have no .tflite file: use Keras")
-    if quantize not in QUANTIZATIONS:
-        raise ValueError(f"quantize={quantize!r}: choose one of {', '.join(QUANTIZATIONS)}")
     if Path(out).suffix != ".tflite":
         raise ValueError(f"{out}: the name must end in .tflite")
     if Path(out).is_dir():
         raise ValueError(f"{out}: a folder; name a file")
-    if calibrate and quantize != "int8":
-        raise ValueError(f"quantize={quantize!r}: texts to calibrate with are for 'int8'")
-    if mediapipe:
+    if options.calibrate and options.quantize != "int8":
+        raise ValueError(f"quantize={options.quantize!r}: texts to calibrate with are for 'int8'")
+    if options.mediapipe:
         served = bundle if bundle.task in tasks.SERVED else replace(bundle, task="embed")  # its encoder is written
         for_mediapipe.check(served, folder)
         lengths = (bundle.max_length,) if lengths is None else lengths
     signature_lengths = _signature_lengths(lengths, bundle.max_length)
-    if mediapipe and len(signature_lengths) > 1:
+    if options.mediapipe and len(signature_lengths) > 1:
         raise ValueError(f"lengths={signature_lengths}: MediaPipe reads files of one length")
     if signature_lengths[-1] < bundle.max_length:
         warnings.warn(
             f"{out}: reads {signature_lengths[-1]} tokens of a text, and the model {bundle.max_length}: longer texts "
             f"are cut; add the length {bundle.max_length} to read as much",
-            stacklevel=3,
+            stacklevel=4,
         )
-    if quantize == "int8" and not calibrate:
+    if options.quantize == "int8" and not options.calibrate:
         warnings.warn(
             f"{out}: int8 without texts to calibrate with is the same as dynamic; give texts for fixed ranges of "
             "the activations (--calibrate FILE), or choose dynamic",
-            stacklevel=3,
+            stacklevel=4,
         )
     return bundle, signature_lengths
 
@@ -138,36 +223,6 @@ def float_model(folder: str | Path, lengths: Sequence[int]) -> tuple[bytes, Bund
             tail = "\n".join(process.stderr.strip().splitlines()[-12:])
             raise RuntimeError(f"{folder}: the TFLite converter failed (exit {process.returncode}):\n{tail}")
         return path.read_bytes(), replace(bundles.load(scratch), max_length=lengths[-1])
-
-
-def chosen(sizes: dict[str, int], keep_float: Sequence[str]) -> list[str]:
-    """The names of the weights to quantize.
-
-    >>> chosen({"layer_0/qkv/kernel": 3072, "pooler/kernel": 1024}, ["layer_0"])
-    ['pooler/kernel']
-
-    Raises:
-        ValueError: a layer to keep is none of the model's.
-    """
-    for layer in keep_float:
-        if not any(weights.within(name, [layer]) for name in sizes):
-            raise ValueError(f"keep_float={layer!r}: this model has no such layer; they are {', '.join(sizes)}")
-    return [name for name in sizes if not weights.within(name, keep_float)]
-
-
-def quantized(data: bytes, quantize: str, names: Sequence[str], ranges: dict | None = None) -> bytes:
-    """A float32 model in one of QUANTIZATIONS, except for the weights whose names are not given."""
-    form = "dynamic" if quantize == "int8" and ranges is None else quantize
-    return data if form == "none" else weights.quantized(data, form, names, ranges)
-
-
-def write(out: str | Path, data: bytes, bundle: Bundle, mediapipe: bool = False) -> Path:
-    """Writes a .tflite file: a model, and the files of its bundle in a zip archive behind it."""
-    with atomic_write(out) as path:
-        bundles.write_tflite(path, data, bundle)
-        if mediapipe:
-            for_mediapipe.describe(path)
-    return Path(out)
 
 
 def _signature_lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:

@@ -12,13 +12,18 @@ import numpy as np
 
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
+from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import mediapipe
 
+__all__ = ["load"]
+
+COPY, CONVERT = "copy the file again, or convert the model again", "convert the model again"
+
 
 def load(path: str | Path, threads: int = 1) -> Predictor:
-    """A predictor of a .tflite file written by `ctxrep tflite`.
+    """A predictor of a .tflite file written by `ctxrep tflite`, which has answered a first text.
 
     Each text runs through the signature of the smallest length that holds it. LiteRT maps the file into memory and
     packs its weights once for all lengths, on Linux; elsewhere once for each length. Threads of Python may share the
@@ -36,53 +41,67 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
     Traceback (most recent call last):
     ValueError: missing.tflite: no such file or folder
     """
-    try:
-        from ai_edge_litert.compiled_model import CompiledModel
-        from ai_edge_litert.options import CpuOptions, Options
-    except ImportError:
-        raise ImportError('running .tflite files needs LiteRT: pip install "keras_ctxrep[edge]"') from None
     if threads < 1:
         raise ValueError(f"threads={threads}: at least 1")
     bundle = bundles.load(path)
-    with _naming(path, "its bundle cannot be used", "copy the file again, or convert the model again"):
-        predictor = Predictor(bundle, lambda batch: run(batch))
-        sample = _sample(bundle)
-    cache = ":memory" if sys.platform == "linux" else ""  # of packed weights
-    options = Options(cpu_options=CpuOptions(num_threads=threads, xnnpack_weight_cache_path=cache))
-    signatures: dict[int, _Signature] = {}
-    taking_turns = threading.Lock()
-
-    def run(batch: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
-        answers = [
-            run_single({name: array[i : i + 1] for name, array in batch.items()}) for i in range(len(batch["mask"]))
-        ]
-        return {name: [answer[name][0] for answer in answers] for name in answers[0]}  # each of its signature's length
-
-    def run_single(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        tokens = int(inputs["mask"].sum())
-        signature = signatures[min(length for length in signatures if length >= tokens)]
-        with taking_turns, _naming(path, "LiteRT cannot run this text", "convert the model again"):
-            outputs = signature(inputs)
-        if mediapipe.PROBABILITIES in outputs:
-            outputs["logits"] = mediapipe.logits(outputs.pop(mediapipe.PROBABILITIES), predictor.task)
-        return outputs
-
-    with quiet_stderr():  # LiteRT logs each step
-        with _naming(path, "not a TFLite file that LiteRT can run", "convert the model again"):
-            model = CompiledModel.from_file(str(path), options=options)
-        weakref.finalize(predictor, _close, model, signatures)
-        with _naming(path, "its bundle is not of its model", "copy the file again, or convert the model again"):
-            for length in _lengths(model, bundle):
-                signatures[length] = _Signature(model, f"length_{length}")
-                signatures[length].check(predictor, sample)
-            predictor(*_example(bundle))  # the first run logs more
+    with quiet_stderr():  # LiteRT logs each step, and more of them in the first run
+        with _naming(path, "not a TFLite file that LiteRT can run", CONVERT):
+            model = _Model(path, threads)
+        with _naming(path, "its bundle cannot be used", COPY):
+            predictor = Predictor(bundle, model)
+            marks = [[(0, 1)] * bundle.reads.marks] if bundle.reads.marks else None
+            texts, pairs = ["a"], ["a"] if bundle.pairs else None
+            rows = bundle.features.encode(texts, pairs, bundle.reads.words, marks)
+        with _naming(path, "its bundle is not of its model", COPY):
+            model.open_signatures(predictor.task, bundle, bundle.features.collate(rows))
+            predictor(texts, pairs, marks)
     return predictor
 
 
-def _example(bundle: Bundle) -> tuple[list[str], list[str] | None, list | None]:
-    """The arguments of a predictor for a short text."""
-    marks = [[(0, 1)] * bundle.reads.marks] if bundle.reads.marks else None
-    return ["a"], ["a"] if bundle.pairs else None, marks
+class _Model:
+    """A file that LiteRT has opened: the function that a `Predictor` runs. It is closed when nothing refers to it."""
+
+    def __init__(self, path: str | Path, threads: int):
+        try:
+            from ai_edge_litert.compiled_model import CompiledModel
+            from ai_edge_litert.options import CpuOptions, Options
+        except ImportError:
+            raise ImportError('running .tflite files needs LiteRT: pip install "keras_ctxrep[edge]"') from None
+        cache = ":memory" if sys.platform == "linux" else ""  # of packed weights
+        options = Options(cpu_options=CpuOptions(num_threads=threads, xnnpack_weight_cache_path=cache))
+        self.path, self.taking_turns = path, threading.Lock()
+        self.signatures: dict[int, _Signature] = {}  # by their lengths
+        self.compiled = CompiledModel.from_file(str(path), options=options)
+        weakref.finalize(self, _close, self.compiled, self.signatures)
+
+    def open_signatures(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
+        """Opens the signature of each length, if its inputs and outputs are those of the bundle.
+
+        Args:
+            task, bundle: of the model.
+            sample: the inputs of a short text.
+
+        Raises:
+            ValueError: a signature has another name, input or output, or none is as long as the bundle says.
+        """
+        self.task = task
+        for length in _lengths(self.compiled, bundle):
+            self.signatures[length] = _Signature(self.compiled, f"length_{length}")
+            self.signatures[length].check(task, bundle, sample)
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
+        count = len(batch["mask"])
+        answers = [self._run({name: array[i : i + 1] for name, array in batch.items()}) for i in range(count)]
+        return {name: [answer[name][0] for answer in answers] for name in answers[0]}  # each of its signature's length
+
+    def _run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        tokens = int(inputs["mask"].sum())
+        signature = self.signatures[min(length for length in self.signatures if length >= tokens)]
+        with self.taking_turns, _naming(self.path, "LiteRT cannot run this text", CONVERT):
+            outputs = signature(inputs)
+        if mediapipe.PROBABILITIES in outputs:
+            outputs["logits"] = mediapipe.logits(outputs.pop(mediapipe.PROBABILITIES), self.task)
+        return outputs
 
 
 def _close(model: Any, signatures: dict[int, "_Signature"]) -> None:
@@ -112,7 +131,7 @@ class _Signature:
             outputs[name] = buffer.read(int(np.prod(tensor["shape"])), tensor["dtype"]).reshape(tensor["shape"])
         return outputs
 
-    def check(self, predictor: Predictor, sample: dict[str, np.ndarray]) -> None:
+    def check(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
         """Checks inputs and outputs against those of the bundle.
 
         Raises:
@@ -128,9 +147,9 @@ class _Signature:
         shapes = {name: tensor["shape"] for name, tensor in self.outputs.items()}
         if mediapipe.PROBABILITIES in shapes:
             shapes = {"logits": shapes[mediapipe.PROBABILITIES]}
-        if missing := [output for output in predictor.task.model_outputs if output not in shapes]:
-            raise ValueError(f"{self.name} has no output {missing[0]!r}, which a model for {predictor.task.name} has")
-        labels = len(predictor.bundle.labels)
+        if missing := [output for output in task.model_outputs if output not in shapes]:
+            raise ValueError(f"{self.name} has no output {missing[0]!r}, which a model for {task.name} has")
+        labels = len(bundle.labels)
         if "logits" in shapes and shapes["logits"][-1] != max(labels, 1):  # a regression has no label
             raise ValueError(f"{self.name} has {shapes['logits'][-1]} logits for {labels} labels")
 
@@ -161,12 +180,6 @@ def _naming(path: str | Path, problem: str, remedy: str) -> Iterator[None]:
         raise ValueError(f"{path}: {problem}: {error}; {remedy}") from None
     except KeyError as error:
         raise ValueError(f"{path}: {problem}: {error.args[0]} is missing; {remedy}") from None
-
-
-def _sample(bundle: Bundle) -> dict[str, np.ndarray]:
-    """The inputs of a short text."""
-    texts, pairs, marks = _example(bundle)
-    return bundle.features.collate(bundle.features.encode(texts, pairs, bundle.reads.words, marks))
 
 
 def _fit(array: np.ndarray, length: int) -> np.ndarray:

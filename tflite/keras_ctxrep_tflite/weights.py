@@ -7,7 +7,7 @@ give these bytes; they know nothing of Keras or TensorFlow.
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,6 +75,22 @@ def within(name: str, layers: Collection[str]) -> bool:
     return any(name == layer or name.startswith(f"{layer}/") for layer in layers)
 
 
+def except_layers(names: Iterable[str], layers: Sequence[str]) -> list[str]:
+    """The weights that are not within some layers.
+
+    >>> except_layers(["layer_0/qkv/kernel", "pooler/kernel"], ["layer_0"])
+    ['pooler/kernel']
+
+    Raises:
+        ValueError: a layer is none of the model's.
+    """
+    names = list(names)
+    for layer in layers:
+        if not any(within(name, [layer]) for name in names):
+            raise ValueError(f"keep_float={layer!r}: this model has no such layer; they are {', '.join(names)}")
+    return [name for name in names if not within(name, layers)]
+
+
 def quantized(
     data: bytes, form: str, only: Collection[str] | None = None, ranges: Mapping[str, Ranges] | None = None
 ) -> bytes:
@@ -90,10 +106,12 @@ def quantized(
 
     Args:
         data: a float32 model.
-        form: "float16", "dynamic" or "int8".
+        form: "none", which changes nothing, "float16", "dynamic" or "int8".
         only: names of the weights that change; None: all.
-        ranges: name of a weight -> those of its layer, for "int8".
+        ranges: name of a weight -> those of its layer, for "int8"; without them it is as "dynamic".
     """
+    if form == "none":
+        return data
     model = read(data)
     writer = _Writer(model, form, ranges or {})
     for weight in [*_weights(model)]:

@@ -1,0 +1,178 @@
+"""The model of a fine-tuning run: an encoder, a task network over it if one is chosen, and the task's head."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import keras
+
+from keras_ctxrep import saving
+from keras_ctxrep.models import static
+from keras_ctxrep.models.families import FAMILIES, Family, depths
+from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.options import WORDS, Finetuning, Options
+from keras_ctxrep.tasks import Task
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import StaticFeatures
+
+_EXTRA_EMBEDDINGS = "word_embedding"
+
+
+@dataclass
+class Survey:
+    """Statistics of the training examples, from one pass over them.
+
+    Attributes:
+        count: examples.
+        used: label -> how often it is used.
+        labels: all labels, in the order of the logits.
+        pairs: the examples are pairs of texts.
+        traits: as of `Task.traits`, of all examples.
+        words: word -> how often it occurs; counted only where embeddings are learned from them.
+    """
+
+    count: int = 0
+    used: Counter = field(default_factory=Counter)
+    labels: tuple[str, ...] = ()
+    pairs: bool = False
+    traits: set[str] = field(default_factory=set)
+    words: Counter = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A model to train.
+
+    Attributes:
+        model: with the encoder's weights and a fresh head.
+        bundle: of the model.
+        distances: layer of the encoder -> its distance from the head, from 1.
+    """
+
+    model: keras.Model
+    bundle: Bundle
+    distances: Mapping[str, int]
+
+
+def is_frozen(options: Finetuning, family: Family) -> bool:
+    """Whether the encoder is not trained at all."""
+    if options.lora is not None:
+        return False
+    return family.tuning.frozen and not options.from_scratch if options.freeze is None else options.freeze
+
+
+def assemble(
+    pretrained: keras.Model, bundle: Bundle, task: Task, options: Finetuning, task_options: Options, survey: Survey
+) -> Assembled:
+    """The model to train.
+
+    Args:
+        pretrained: the encoder to start from.
+        bundle: of the encoder, with the length and the columns of the model to train.
+        task: of the model.
+        options: of the run.
+        task_options: the task's own.
+        survey: of the training examples.
+
+    Raises:
+        ValueError: an option does not fit the encoder or the task.
+    """
+    family = FAMILIES[bundle.family]
+    tuning, frozen = family.tuning, is_frozen(options, family)
+    dropout = tuning.encoder_dropout if options.dropout is None else options.dropout
+    dropout = 0.0 if frozen or tuning.encoder_dropout is None else dropout
+    config = bundle.config | {key: dropout for key in bundle.config if key.endswith("dropout")}
+    bundle = replace(bundle, config=config, card="" if options.from_scratch else bundle.card)
+    model = saving.build(bundle)
+    by_layer = depths(model)
+    if not options.from_scratch:
+        copy_weights(pretrained, model)
+    model.trainable = not frozen
+    if options.lora is not None and family.enable_lora is not None:
+        family.enable_lora(model, options.lora)
+    bundle = replace(bundle, reads=replace(task.reads, pair=survey.pairs or bool(task.reads.pair)))
+    bundle = replace(bundle, stack=_stack(options, bundle))
+    weights = None
+    if options.extra_embeddings is not None:
+        weights, extra = _extra_embeddings(options.extra_embeddings, survey.words, bundle)
+        bundle = replace(bundle, extra_embeddings=extra.config, vocab=extra.vocab)
+    bundle = replace(
+        bundle,
+        task=task.name,
+        labels=survey.labels,
+        head=_head(options, task, bundle) | task.head_options(task_options),
+        settings=task.settings(task_options, survey.traits),
+    )
+    model = saving.finish(model, bundle)
+    if weights is not None:
+        model.get_layer(_EXTRA_EMBEDDINGS).set_weights(weights)
+    deepest = max(by_layer.values())
+    return Assembled(model, bundle, {name: deepest + 1 - depth for name, depth in by_layer.items()})
+
+
+def length(bundle: Bundle, options: Finetuning, task: Task) -> int:
+    """Tokens per text: those given, as many as the task needs, or as the encoder was trained with.
+
+    Raises:
+        ValueError: the encoder has fewer positions.
+    """
+    max_length, positions = options.max_length, bundle.config.get("max_positions", math.inf)
+    if (max_length or 0) > positions:
+        raise ValueError(f"max_length={max_length}: this encoder has {positions} positions")
+    if max_length is None and task.max_length is not None:
+        return int(max(bundle.max_length, min(task.max_length, positions)))
+    return max_length or bundle.max_length
+
+
+def fresh_embeddings(counts: Counter) -> tuple[keras.Model, Bundle]:
+    """Untrained embeddings of the words that occur at least twice; the rarer ones train the unknown word's vector."""
+    features, words = StaticFeatures(StaticFeatures.MARKERS, lowercase=True), list(counts)
+    normalized_counts: Counter = Counter()
+    for word, normalized in zip(words, features.normalized(words), strict=True):
+        normalized_counts[normalized] += counts[word]
+    # a line of vocab.txt each
+    frequent = [word for word, count in normalized_counts.items() if count > 1 and "\n" not in word]
+    vocab = ("<UNK>", *sorted(frequent, key=lambda word: (-normalized_counts[word], word)))
+    config = static.Config(words=len(vocab), width=100, lowercase=True)
+    return static.encoder(config), Bundle("static", "embed", asdict(config), 128, vocab=vocab)
+
+
+def _stack(options: Finetuning, bundle: Bundle) -> dict:
+    """Keyword arguments of the task network, {} if there is none."""
+    tuning = FAMILIES[bundle.family].tuning
+    # an encoder without an input for marked tokens needs a task network that has one
+    needs_indicator = bundle.reads.indicate and not bundle.features.indicate
+    kind = options.stack or ("lstm" if needs_indicator else None)
+    if kind is None:
+        for name in ("units", "output_mix", "top_only", "extra_embeddings"):
+            if getattr(options, name):
+                raise ValueError(f"{name} is for a task network, and there is none: choose one, e.g. stack='lstm'")
+        return {}
+    if options.mix is not None:
+        raise ValueError(f"mix={options.mix}: a task network reads a mix, or the top layer with top_only")
+    dropout = tuning.dropout if options.dropout is None else options.dropout
+    mix = "top" if options.top_only else "all"
+    network = {"kind": kind, "units": options.units or 256, "dropout": dropout, "mix": mix, "l2": tuning.mix_l2}
+    return network | ({"output_mix": True} if options.output_mix else {})
+
+
+def _head(options: Finetuning, task: Task, bundle: Bundle) -> dict:
+    """Keyword arguments of the head."""
+    if bundle.stack:
+        return {"dropout": 0.0}
+    tuning = FAMILIES[bundle.family].tuning
+    default = tuning.dropout if task.head_dropout is None else task.head_dropout
+    dropout = default if options.dropout is None else options.dropout
+    return {"dropout": dropout, "mix": tuning.mix if options.mix is None else options.mix, "l2": tuning.mix_l2}
+
+
+def _extra_embeddings(source: str | Path, counts: Counter, bundle: Bundle) -> tuple[list, Bundle]:
+    """The weights of a folder's static vectors, frozen, or of untrained ones of these words; and their bundle."""
+    model, extra = fresh_embeddings(counts) if source == WORDS else saving.load_encoder(source)
+    reads_characters = "max_characters" in bundle.config and not bundle.config.get("words")
+    if not isinstance(extra.features, StaticFeatures) or not reads_characters:
+        raise ValueError(f"{source}: extra embeddings are static vectors, with an ELMo over characters")
+    config = extra.config | {"trainable": source == WORDS}
+    return model.get_layer(_EXTRA_EMBEDDINGS).get_weights(), replace(extra, config=config)

@@ -1,0 +1,180 @@
+"""The answers to the lines of a text or the rows of a file, written as JSON lines or as a table."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.options import Prediction
+from keras_ctxrep.tasks import Task
+from keras_ctxrep.tasks.task import LabelsWords, pair_problem
+from keras_ctxrep.text import files
+from keras_ctxrep.text.corpus import naming_damage, open_binary
+
+__all__ = ["predict"]
+
+TOGETHER = 256  # rows that are answered together
+
+
+class Answered(NamedTuple):
+    """A row of a file, its example and the answer to it; of a line of text its texts by name, and no example."""
+
+    row: Mapping[str, Any]
+    example: Any
+    answer: dict
+
+
+def predict(
+    artifact: str | Path,
+    source: str | Path | IO[bytes],
+    out: str | Path | IO[str],
+    options: Prediction | None = None,
+    rows: bool = False,
+    threads: int = 1,
+    report: Callable[[str], None] = print,
+) -> None:
+    """Writes the answers of a model to the lines of a text, or to the rows of a file, as soon as there is one.
+
+    Args:
+        artifact: a model folder, a SavedModel or a .tflite file, which is run without TensorFlow.
+        source: text, a line each as `Predictor.lines` reads it, plain or compressed; with `rows` a file in one of the
+            formats of `Reading.read`, whose rows need no label.
+        out: the file to write, which is there whole or not at all, or a stream.
+        options: columns and format; without a format tables are written to a .tsv file and JSON lines elsewhere.
+        rows: whether `source` has rows. Their own fields are written beside the prediction.
+        threads: of LiteRT, for a .tflite file.
+        report: called with messages about rows that are left out, cut, or without an answer.
+
+    Raises:
+        ValueError: the artifact cannot be opened or has no answers, `out` is a file that is read, a row is malformed or
+            is a pair of texts where the model reads one, or the other way round, or nothing was answered.
+    """
+    options = options or Prediction()
+    if isinstance(out, str | Path):
+        for path in (artifact, source):
+            if isinstance(path, str | Path) and os.path.realpath(path) == os.path.realpath(out):
+                raise ValueError(f"{out}: it is read, and would be replaced; give --out another name")
+    predictor = open_engine(artifact, threads).predictor
+    entries = _rows(predictor, source, options, report) if rows else _lines(predictor, source, report)
+    form = options.format or ("tsv" if str(out).endswith(".tsv") else "jsonl")
+    to_text = as_table(predictor.task) if form == "tsv" else as_json(predictor.task) if rows else _as_answer
+    answered, first = 0, "the input is empty"
+    with ExitStack() as stack:
+        if isinstance(out, str | Path):
+            stream = stack.enter_context(open(stack.enter_context(atomic_write(out)), "w", encoding="utf-8"))
+        else:
+            stream = out
+        for entry in entries:
+            print(to_text(entry), end="", file=stream, flush=stream is out)
+            first = entry.answer["error"] if not answered and "error" in entry.answer else first
+            answered += "error" not in entry.answer
+    if not answered:
+        name = source if isinstance(source, str | Path) else "standard input"
+        raise ValueError(f"{name}: nothing in it was answered: {first}")
+
+
+def _lines(predictor: Predictor, source: Any, report: Callable[[str], None]) -> Iterator[Answered]:
+    """The answers to the lines of a file or a stream."""
+    reads = predictor.bundle.reads
+    names: list[str] = ["text", "pair"][: 1 + predictor.bundle.pairs]
+    with ExitStack() as stack:
+        stream = source
+        if isinstance(source, str | Path):
+            stack.enter_context(naming_damage(lambda: str(source)))
+            stream = stack.enter_context(open_binary(source))
+            if (
+                Path(source).suffix in (".json", ".jsonl", ".conll", ".tsv")[: 3 if reads.pair else 4]
+                and not reads.marks
+            ):
+                report(f"{source}: read line by line; --data {source} reads its rows")
+        for text, answer in predictor.answered_lines(stream):
+            parts = zip(names, text.split("\t", len(names) - 1), strict=False)
+            yield Answered(dict.fromkeys(names, "") | dict(parts), None, answer)
+
+
+def _rows(predictor: Predictor, source: Any, options: Prediction, report: Callable[[str], None]) -> Iterator[Answered]:
+    """The answers to the rows of a file, in its order; what is wrong with rows is reported in the end."""
+    task, pairs = predictor.task, predictor.bundle.pairs
+    skipped: list[str] | None = [] if options.skip_bad else None
+    errors, cut = [], 0
+    rows = task.reading.read_unlabelled(source, options.columns, skipped)
+    while part := list(islice(rows, TOGETHER)):
+        readable = []
+        for row, example in part:
+            message = pair_problem(task.query(example).pair is not None, pairs)
+            if message is None:
+                readable.append((row, example))
+            elif skipped is None:
+                raise ValueError(f"{example.source}: {message}")
+            else:
+                skipped.append(f"{example.source}: {message}")
+        answers = predictor.ask([example for _, example in readable])
+        for (row, example), answer in zip(readable, answers, strict=True):
+            errors += [f"{example.source}: {answer['error']}"] if "error" in answer else []
+            cut += bool(answer.get("truncated"))
+            yield Answered(row, example, answer)
+    for title, messages in (("malformed rows left out", skipped or []), ("rows without an answer", errors)):
+        if messages:
+            report(files.skipped_rows(messages, title))
+    if cut:
+        report(f"{cut:,} texts were longer than the model reads, and were cut")
+
+
+def _as_answer(entry: Answered) -> str:
+    return json.dumps(entry.answer, ensure_ascii=False) + "\n"
+
+
+def as_json(task: Task) -> Callable[[Answered], str]:
+    """A function to a line of JSON: the row's own fields, or its source if it has none, and "prediction"."""
+
+    def line(entry: Answered) -> str:
+        fields = task.own_fields(entry.row) or {"source": entry.example.source}
+        return json.dumps({**fields, _free("prediction", fields): entry.answer}, ensure_ascii=False) + "\n"
+
+    return line
+
+
+def as_table(task: Task) -> Callable[[Answered], str]:
+    """A function to tab-separated lines, the first time with a header; of a CoNLL sentence its words and their labels.
+
+    The columns are those of the first row and those of `Task.cells`; tabs and line ends within a value become spaces.
+    """
+    header: list[str] = []
+
+    def line(entry: Answered) -> str:
+        if isinstance(entry.row, files.Sentence) and isinstance(task, LabelsWords):
+            labels = [label or "_" for label in task.labels_of_words(entry.example, entry.answer)]
+            words = zip(entry.row.tokens, labels, strict=True)
+            return "".join(_line([*token, label]) for token, label in words) + "\n"
+        fields, cells = task.own_fields(entry.row), task.cells(entry.answer)
+        first = not header
+        if first:
+            header.extend(fields)
+        values = _line([*(fields.get(name) for name in header), *cells.values()])
+        return _line([*header, *(_free(name, fields) for name in cells)]) + values if first else values
+
+    return line
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    """A name that a row's own fields do not have."""
+    while name in taken:
+        name = f"{name}_of_model"
+    return name
+
+
+def _line(values: list) -> str:
+    return "\t".join(map(_cell, values)) + "\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    return " ".join(text.splitlines()).replace("\t", " ")

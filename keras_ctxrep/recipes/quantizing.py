@@ -1,0 +1,88 @@
+"""A .tflite file of a model folder, measured before it is accepted, and a web page that runs it."""
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_ctxrep_tflite import page, quantize
+
+from keras_ctxrep.options import Tflite
+
+__all__ = ["Quantized", "tflite"]
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """What was written.
+
+    Attributes:
+        size: bytes of the .tflite file; 0 if it was converted already.
+        float_layers: the layers that are float32.
+        rows: of Keras and of the file, as of `keras_ctxrep_tflite.compare.compare`; empty without data.
+    """
+
+    size: int
+    float_layers: Sequence[str]
+    rows: Sequence[dict]
+
+
+def tflite(
+    folder: str | Path,
+    out: str | Path | None = None,
+    lengths: Sequence[int] | None = None,
+    data: str | Path | None = None,
+    web: str | Path | None = None,
+    litertjs: str | Path | None = None,
+    report: Callable[[list[dict], Path], None] | None = None,
+    **options: Any,
+) -> Quantized:
+    """Converts a model folder to a .tflite file, a web page that runs it, or both.
+
+    With `data` the file is measured against Keras, see `keras_ctxrep_tflite.quantize.build`.
+
+    Args:
+        folder: a task model or an encoder; for a page alone also a .tflite file.
+        out: FILE.tflite; None: the file is in the page's folder alone.
+        lengths: tokens per signature, as of `keras_ctxrep_tflite.quantize.convert`.
+        data: examples of the model's task.
+        web, litertjs: folders of the page and of LiteRT, as of `keras_ctxrep_tflite.page.write_page`.
+        report: with `explain` called with what each layer costs, and the picture of it, FILE.layers.png.
+        options: those of `options.Tflite`: number format, calibration, layers in float32, bound, `explain`.
+
+    Raises:
+        ValueError: neither `out` nor `web`, or as of `quantize.convert`, `quantize.build` and `page.write_page`.
+    """
+    if out is None and web is None:
+        raise ValueError("out or web is needed: where to write the model")
+    settings = Tflite.of(options, "tflite")
+    file = Path(out or f"{web}".rstrip(os.sep) + ".tflite")
+    picture = file.with_suffix(".layers.png")
+    if web is not None:
+        page.check(folder, web, litertjs)
+        if os.path.isfile(folder):
+            others = {"out": out, "data": data, "lengths": lengths} | options
+            if named := ", ".join(name for name, value in others.items() if value is not None):
+                raise ValueError(f"{folder}: it is converted already; leave out {named}")
+            page.write_page(folder, web, litertjs)
+            return Quantized(0, (), ())
+    if settings.explain:
+        from keras_ctxrep.plots.drawing import check_drawable
+
+        check_drawable(picture)
+
+    def draw(rows: list[dict]) -> None:
+        from keras_ctxrep.plots.engines import draw_layers
+
+        draw_layers(rows, picture)
+        if report is not None:
+            report(rows, picture)
+
+    conversion = quantize.build(folder, file, settings, lengths, data, draw)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = conversion.write(out or Path(scratch) / page.MODEL)
+        if web is not None:
+            page.write_page(path, web, litertjs)
+        return Quantized(path.stat().st_size, conversion.float_layers, conversion.rows)

@@ -1,0 +1,177 @@
+"""How the examples of a task are read from files: its columns and formats, and the rows that are malformed."""
+
+import copy
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from keras_ctxrep.text import files
+
+__all__ = ["Reading", "Record"]
+
+Columns = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A row of a file, whose values are asked for by the fields of an example.
+
+    Attributes:
+        row: values by column or key.
+        names: field -> names of the columns or keys that it may have.
+        source: "FILE:LINE".
+    """
+
+    row: Mapping[str, Any]
+    names: Mapping[str, tuple[str, ...]]
+    source: str = ""
+
+    def value(self, field: str) -> Any:
+        """The value of the first column or key present, or None; case is ignored where only one can be meant."""
+        names = self.names.get(field, ())
+        if any(name in self.row for name in names):
+            return next((self.row[name] for name in names if self.row.get(name) is not None), None)
+        key = files.key_of(self.row, names)
+        return None if key is None else self.row[key]
+
+    def text(self, field: str) -> str:
+        """A text that the row must have.
+
+        Raises:
+            ValueError: it has none.
+        """
+        value = self.value(field)
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(
+                f"no {field} (key or column {self.names[field][0]!r}); found {sorted(self.row)}: "
+                f"--columns {field}=NAME gives it another name"
+            )
+        return files.checked_text(value)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Reads the examples of a task; a subclass defines `examples`, and `rows` if the task has formats of its own.
+
+    Attributes:
+        columns: field of an example -> names of the columns or keys it is read from; the first one present is taken.
+        labelled: the fields in `columns` that the label is read from.
+    """
+
+    columns: Mapping[str, tuple[str, ...]]
+    labelled: tuple[str, ...] = ("label",)
+
+    def examples(self, record: Record) -> Iterable[Any]:
+        """The examples of a row; of most tasks it is one.
+
+        Raises:
+            ValueError: a value is missing or of the wrong kind.
+        """
+        raise NotImplementedError
+
+    def rows(self, path: Path, columns: Columns) -> files.FileRows:
+        """The rows of a file in the formats that the task reads."""
+        if files.suffix(path) in (".json", ".jsonl"):
+            return files.objects(path)
+        return files.table(path, self.columns, columns)
+
+    def of_model(self, columns: Columns) -> Self:
+        """The same, which first looks for the columns that a model was trained from."""
+        names = {
+            field: tuple(dict.fromkeys([columns[field], *names] if field in columns else names))
+            for field, names in self.columns.items()
+        }
+        return replace(self, columns=names)
+
+    def names(self, columns: Columns | None) -> dict[str, tuple[str, ...]]:
+        """Field -> names of its column or key in a file; `columns` as of `read`."""
+        return {**self.columns, **{field: (name,) for field, name in (columns or {}).items()}}
+
+    def read(self, path: str | Path, columns: Columns | None = None, skipped: list[str] | None = None) -> Iterator[Any]:
+        """The examples of a file, one by one.
+
+        By the file's suffix, before .gz, .bz2 or .xz:
+
+        - .jsonl, .json: an object a line, whose keys are the names in `columns` of the task; for "answer" also the
+          official JSON of SQuAD 1.1 and 2.0, https://rajpurkar.github.io/SQuAD-explorer/. Several labels are a list,
+          or a string with commas between them.
+        - .txt of tasks over texts, unless it has `columns` or a header with tabs: one text a line, without a label.
+        - other files for tasks over words: CoNLL columns, split by tabs, else by spaces; a word a line, the tag last,
+          an empty line between sentences.
+        - other files: tab-separated with a header; quotes are text. Several labels are separated by commas.
+
+        Args:
+            path: the file.
+            columns: a key of the attribute `columns` -> the column's or key's name in this file, or its number from
+                "1" on; a tab-separated file with numbers has no header, and may have columns not used.
+            skipped: malformed rows are left out, and a message for each is appended here, instead of raised.
+
+        Raises:
+            ValueError: a row is malformed, the file cannot be decompressed, or there is no example in it; the message
+                names file and line.
+        """
+        self.check_columns(columns)
+        return self.from_rows(str(path), self.rows(Path(path), columns or {}), columns, skipped)
+
+    def read_unlabelled(
+        self, path: str | Path, columns: Columns | None = None, skipped: list[str] | None = None
+    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """The rows of a file, values by name, each with its example, which has no label: none is read.
+
+        Arguments and errors are those of `read`; the columns of labels need not exist.
+        """
+        self.check_columns(columns)
+        columns = {field: name for field, name in (columns or {}).items() if field not in self.labelled}
+        hidden = {name.casefold() for field in self.labelled for name in self.columns[field]} - {*columns.values()}
+        return self._parsed(str(path), self.rows(Path(path), columns), columns, skipped, hidden)
+
+    def from_rows(
+        self, source: str, rows: files.FileRows, columns: Columns | None = None, skipped: list[str] | None = None
+    ) -> Iterator[Any]:
+        """The examples of rows, those that are malformed raised or left out, as `read` does it.
+
+        Args:
+            source: of the rows, for messages.
+            rows: (number, function to a row's values by name), see `text.files.FileRows`.
+            columns, skipped: as of `read`.
+        """
+        return (example for _, example in self._parsed(source, rows, columns, skipped))
+
+    def check_columns(self, columns: Columns | None) -> None:
+        """Raises a ValueError unless the task reads such columns."""
+        if unknown := set(columns or ()) - set(self.columns):
+            raise ValueError(f"columns {sorted(unknown)}: this task reads {', '.join(self.columns)}")
+        for field, name in (columns or {}).items():
+            if not isinstance(name, str):
+                raise ValueError(f"columns {field}={name!r}: the name of a column, or its number as a string")
+
+    def _parsed(
+        self,
+        source: str,
+        rows: files.FileRows,
+        columns: Columns | None,
+        skipped: list[str] | None,
+        hidden: Collection[str] = (),
+    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """Rows and their examples, as of `from_rows`; these are made without the values of `hidden`, in lower case."""
+        count, first, names = 0, "", self.names(columns)
+        for number, read in rows:
+            try:
+                row = read()
+                visible: Any = copy.copy(row) if hidden else row
+                for name in [name for name in row if hidden and name.casefold() in hidden]:
+                    del visible[name]
+                examples = list(self.examples(Record(visible, names, f"{source}:{number}")))
+            except ValueError as error:
+                message = f"{source}:{getattr(error, 'line', number)}: {error}"
+                if skipped is None:
+                    raise ValueError(message) from None
+                skipped.append(message)
+                first = first or message
+            else:
+                count += len(examples)
+                yield from ((row, example) for example in examples)
+        if not count:
+            reason = f"no row of it can be read; the first: {first}" if first else "no examples in it"
+            raise ValueError(f"{source}: {reason}")

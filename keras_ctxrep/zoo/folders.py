@@ -1,0 +1,76 @@
+"""The cache on the disk: where it is, locks on its models, and model folders written into it with their origin."""
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keras_ctxrep.atomic import atomic_folder
+from keras_ctxrep.text import bundle as bundles
+
+if TYPE_CHECKING:
+    import keras
+
+CACHE = "CTXREP_CACHE"  # environment variable: the folder of downloaded models
+SOURCE = "source.json"  # in a cached model folder: its source, and the hashes of the files if they are known
+Report = Callable[[str], None]  # called with messages for the user, of one line each
+
+
+def cache_folder(cache: str | Path | None = None) -> Path:
+    """The folder of downloaded models: `cache`, $CTXREP_CACHE or ~/.cache/keras_ctxrep."""
+    return Path(cache or os.environ.get(CACHE) or Path.home() / ".cache" / "keras_ctxrep").expanduser()
+
+
+@contextmanager
+def lock(folder: Path, name: str, report: Report) -> Iterator[None]:
+    """A lock on the making of a folder, in FOLDER.lock. It ends with its process; the file stays.
+
+    Args:
+        folder: the folder.
+        name: of the model, for the message that another process holds the lock.
+        report: called with this message.
+    """
+    from filelock import FileLock, Timeout  # of the extra "tf", as what it guards
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    file_lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+    try:
+        file_lock.acquire(timeout=0)
+    except Timeout:
+        report(f"{name}: another process is making it; waiting for that one")
+        file_lock.acquire()
+    try:
+        yield
+    finally:
+        file_lock.release()
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether there is a model folder whose files have the hashes in its bundle."""
+    try:
+        bundles.load(folder)
+    except ValueError:
+        return False
+    return True
+
+
+@contextmanager
+def warnings_reported(report: Report) -> Iterator[None]:
+    """Passes the text of warnings on, once the block has ended without an error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in caught:
+        report(str(warning.message))
+
+
+def save(folder: Path, model: "keras.Model", bundle: bundles.Bundle, origin: dict) -> None:
+    """Writes a model folder of the cache, with its origin in source.json."""
+    from keras_ctxrep import saving  # heavy, and not needed before
+
+    with atomic_folder(folder) as new:
+        saving.save(new, model, bundle)
+        (new / SOURCE).write_text(json.dumps(origin, indent=1) + "\n", encoding="utf-8")
