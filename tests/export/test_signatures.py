@@ -23,6 +23,8 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from tests import tiny
 
+pytestmark = pytest.mark.trains
+
 REFERENCE = Path(__file__).parents[1] / "reference"
 VOCAB = (*SPECIAL_PIECES, *"abcdefgh", "##a", "##b", "the", "cat", "##s", ".", "中", "'")
 SIZES = {
