@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving
-from keras_ctxrep.cli import main
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp, weights
 from keras_ctxrep.models import elmo, heads
 from keras_ctxrep.models.model import copy_weights

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from keras_ctxrep import saving, tasks
-from keras_ctxrep.cli import main
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import huggingface
 from keras_ctxrep.inference.predictor import Predictor

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import saving
-from keras_ctxrep.cli import main
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import kerashub
 from keras_ctxrep.convert.weights import arrays
 from keras_ctxrep.models import bert

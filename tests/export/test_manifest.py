@@ -114,21 +114,21 @@ def test_on_the_command_line(tmp_path, capsys):
     saving.save(tmp_path / "model", *fresh())
     out = str(tmp_path / "served")
     command = ["export", str(tmp_path / "model"), "--out", out]
-    assert main.main([*command, "--windows", "mean"]) == 0
-    assert main.main([*command, "--keep", "1"]) == 0
+    assert main([*command, "--windows", "mean"]) == 0
+    assert main([*command, "--keep", "1"]) == 0
     assert os.listdir(out) == ["2"]
     capsys.readouterr()
-    assert main.main(["export", "--check", out]) == 0
+    assert main(["export", "--check", out]) == 0
     assert capsys.readouterr().out.endswith("4 signatures, 4 answers as they were exported\n")
     (tmp_path / "served" / "2" / "assets.extra" / "vocab.txt").unlink()
-    assert main.main(["export", "--check", out]) == 1
+    assert main(["export", "--check", out]) == 1
     assert "vocab.txt: is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["."], ["--out", "x"], [".", "--out", "x", "--check", "y"]])
 def test_usage(arguments):
     with pytest.raises(SystemExit) as ended:
-        main.main(["export", *arguments])
+        main(["export", *arguments])
     assert ended.value.code == 2
 
 

@@ -32,7 +32,7 @@ import tensorflow as tf
 
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import sha256
-from keras_ctxrep.cli import main
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text.bundle import Bundle

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import saving, zoo
-from keras_ctxrep.cli import main
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import huggingface
 from keras_ctxrep.text.bundle import load as bundle_of
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
