@@ -92,13 +92,14 @@ def fail_if_required(report) -> None:
 
 
 def missing_modules(reason: str, modules: Iterable[str]) -> list[str]:
-    """Those of some modules that the reason of a skip names.
+    """Those of some modules for lack of which a test was skipped: "could not import 'NAME'" or "NAME is not installed".
 
     >>> missing_modules("Skipped: could not import 'jax.numpy': No module named 'jax'", ["jax", "jaxlib"])
     ['jax']
     """
     text = reason.replace("-", "_")
-    return [name for name in modules if re.search(rf"(?<!\w){re.escape(name.strip())}(?!\w)", text, re.IGNORECASE)]
+    forms = r"(?:import|named) '{0}\b|(?<!\w){0} is (?:not installed|missing)\b"
+    return [name for name in modules if re.search(forms.format(re.escape(name.strip())), text, re.IGNORECASE)]
 
 
 def pytest_runtest_logreport(report) -> None:

@@ -63,6 +63,10 @@ SKIPS = """
     def test_for_another_reason():
         pytest.importorskip("no_such_module_2")
 
+    @pytest.mark.skipif(True, reason="no_such_module could be installed in another environment: pip install it")
+    def test_for_a_third_reason():
+        assert False
+
     def test_that_passes():
         pass
 """
@@ -79,7 +83,7 @@ def test_skips_for_lack_of_a_required_module_fail(suite, monkeypatch, required, 
     # what fails in a fixture is an error in pytest's count, as is a mark's skip
     counts = result.parseoutcomes()
     assert counts.get("failed", 0) + counts.get("errors", 0) == failed
-    assert (counts["passed"], counts["xfailed"], counts["skipped"]) == (1, 1, 4 - failed)
+    assert (counts["passed"], counts["xfailed"], counts["skipped"]) == (1, 1, 5 - failed)
     assert result.ret == bool(failed)
     if failed:
         result.stdout.fnmatch_lines([f"*({hooks.REQUIRED_MODULES} says that no_such_* must be installed)"])

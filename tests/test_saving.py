@@ -23,6 +23,7 @@ def saved(folder, bundle):
     return folder
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize(
     ("bundle", "keys", "value", "message"),
     [
@@ -82,6 +83,7 @@ def hashed(monkeypatch):
     return counts
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("command", ["predict", "export", "train", "convert"])
 def test_every_file_is_hashed_once(tmp_path, command, hashed, capsys, rng):
     folder = saved(tmp_path / "m", ELMO)
@@ -98,6 +100,7 @@ def test_every_file_is_hashed_once(tmp_path, command, hashed, capsys, rng):
     assert hashed[str(folder / bundles.WEIGHTS)] == 1 and set(hashed.values()) == {1}, hashed
 
 
+@pytest.mark.trains
 def test_the_encoder_of_a_pretraining_model_is_served(tmp_path, hashed):
     folder = saved(tmp_path / "m", BERT)
     hashed.clear()

@@ -369,6 +369,7 @@ TASKS = {  # rows, columns, metric, a line to answer
 SLOW = [pytest.param(task, marks=pytest.mark.slow) for task in TASKS if task not in ("regress", "tag")]
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("task", [*SLOW, "regress", "tag"])
 def test_every_task_from_a_file_to_answers(task, encoders, tmp_path, capsys):
     rows, columns, metric, line = TASKS[task]

@@ -21,6 +21,8 @@ from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.version import __version__
 from tests import tiny
 
+pytestmark = pytest.mark.trains
+
 ROOT = Path(__file__).parents[2]
 VOCAB = (*SPECIAL_PIECES, "a", "b", "the")
 

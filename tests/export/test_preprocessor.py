@@ -42,6 +42,7 @@ def test_the_ids_of_a_data_set(name):
         assert y.tolist() == list(range(5))[start : start + 3] and weight.shape == y.shape
 
 
+@pytest.mark.trains
 def test_pairs():
     bundle = replace(BUNDLES["bert"], reads=Reads(pair=True))
     data = tf.data.Dataset.from_tensor_slices({"text": TEXTS, "pair": PAIRS}).batch(5).map(Preprocessor(bundle))

@@ -19,6 +19,8 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from tests import tiny
 
+pytestmark = pytest.mark.trains
+
 # Operators of tensorflow-text 2.20, which stock TF Serving binaries link, that a SavedModel of ours may hold.
 TEXT_OPERATORS = {"FastWordpieceTokenizeWithOffsets"}
 VOCAB = (*SPECIAL_PIECES, *"abcdefgh", "##a", "##b", "the", "cat", "##s", ".", "中")

@@ -144,6 +144,7 @@ def grpc_double(loaded, delay=0.0):
 DOUBLES = pytest.mark.parametrize("double", [rest_double, grpc_double], ids=["rest", "grpc"])
 
 
+@pytest.mark.trains
 @DOUBLES
 @pytest.mark.parametrize("task", CASES)
 def test_same_answers_as_the_saved_model(double, task, served):

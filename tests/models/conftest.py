@@ -14,8 +14,8 @@ SENTENCES = ["the cat sat on the mat", "a dog", "cats and dogs sat", "the end"]
 @pytest.fixture
 def elmo_config():
     """A biLM of a few hundred weights."""
-    filters = ((1, 4), (2, 4), (3, 6))
-    return tiny.config("elmo", layers=2, highways=2, filters=filters, projection=6, max_characters=10, dropout=0.1)
+    changes = {"layers": 2, "projection": 6, "filters": ((1, 4), (2, 4), (3, 6)), "embedding_dim": 4, "highways": 2}
+    return tiny.config("elmo", **changes, max_characters=10, dropout=0.1)
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep.training import pipeline, shards
 from tests import tiny
 
+pytestmark = pytest.mark.trains
+
 WORDS = [f"w{number}" for number in range(30)]
 SIZE = tiny.config(width=16, intermediate=32, max_positions=40, initializer_range=0.1)
 

@@ -24,6 +24,8 @@ from keras_ctxrep.training import pipeline
 from keras_ctxrep.training.runs import options_from_run
 from tests import tiny
 
+pytestmark = pytest.mark.trains
+
 WORDS = [f"w{number}" for number in range(40)]
 SIZE = tiny.config("elmo", cells=16, projection=8)
 

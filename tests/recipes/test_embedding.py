@@ -10,6 +10,8 @@ from keras_ctxrep.cli import main
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from tests import tiny
 
+pytestmark = pytest.mark.trains
+
 VOCAB = (*SPECIAL_PIECES, "red", "fish", "##es", "?")
 SENTENCES = ["red fishes", "fishes ?", "red"]  # of 3, 3 and 1 pieces
 

@@ -46,6 +46,7 @@ def predict(folders, tmp_path, capsys):
     return run
 
 
+@pytest.mark.trains
 def test_json_lines_keep_the_fields_of_the_row(predict, folders):
     printed = predict("classify", "a.tsv", "id\ttext\tlabel\n7\tx y\t\n8\tz\t\n")
     rows = [json.loads(line) for line in printed.out.splitlines()]
@@ -70,6 +71,7 @@ def test_a_table_in_the_columns_of_the_caller(predict, tmp_path):
     assert printed.out.splitlines()[0] == "1\t2\tprediction\tscore"
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize(
     ("model", "name", "content", "header"),
     [
@@ -108,6 +110,7 @@ def test_pairs_and_malformed_rows(predict):
     assert len(printed.out.splitlines()) == 1 and "malformed rows left out: 1" in printed.err
 
 
+@pytest.mark.trains
 def test_rows_without_an_answer(predict, capsys, folders, tmp_path):
     printed = predict("classify", "a.tsv", "text\nx\n\u200b\n" + "x " * 40 + "\n", "--format", "tsv")
     assert printed.out.splitlines()[2] == "\u200b\t\t" and "rows without an answer: 1\n" in printed.err
@@ -120,6 +123,7 @@ def test_rows_without_an_answer(predict, capsys, folders, tmp_path):
         assert "nothing in it was answered" in capsys.readouterr().err
 
 
+@pytest.mark.trains
 def test_lines_as_a_table(folders, tmp_path, capsys):
     (tmp_path / "lines.txt").write_text("x y\nz\n")
     argv = ["predict", str(folders / "classify"), "--input", str(tmp_path / "lines.txt")]
@@ -150,6 +154,7 @@ def test_a_tflite_file_without_tensorflow(folders, tflite_in_process, tmp_path):
 # ------------------------------------------------------------------------------------------ columns that are remembered
 
 
+@pytest.mark.trains
 def test_a_model_knows_the_columns_it_was_trained_from(folders, tmp_path, capsys):
     odd = tmp_path / "odd.tsv"
     odd.write_text("Nr\tBody\tQueue\n1\tx y\ta\n2\ty\tb\n")

@@ -60,6 +60,7 @@ def test_the_identity_changes_with_all_that_the_result_depends_on(files):
     assert len(others) == 9
 
 
+@pytest.mark.trains
 def test_a_run_is_repeated_from_its_record(files, capsys):
     argv = f"train --data {files}/a.tsv --dev {files}/a.tsv --encoder words --out {files}/one --columns text=body"
     argv += " --stack cnn --units 4 --epochs 6 --batch-size 2 --learning-rate 0.02 --seed 3"
@@ -101,6 +102,7 @@ def test_an_unknown_option_names_the_nearest(files):
         recipes.embed(files / "vectors", ["red"], files / "a.npz", layer="top")
 
 
+@pytest.mark.trains
 def test_an_untrained_mix_is_reported(tmp_path):
     tiny.save(tmp_path / "lm", tiny.bundle("embed", "elmo", sizes={"layers": 2}))
     with pytest.warns(UserWarning, match="lm: it has no trained scalar mix; the mean of its layers is used"):

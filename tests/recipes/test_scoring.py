@@ -68,6 +68,7 @@ def figures_of(folders, tmp_path_factory):
 # ------------------------------------------------------------------------------------------------------- what is told
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("task", GOOD)
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_figures_and_answers(task, batch_size, folders, tmp_path):
@@ -90,6 +91,7 @@ def test_figures_and_answers(task, batch_size, folders, tmp_path):
     assert len(set(sources)) == len(sources) <= 3 and all(source.startswith(f"{path}:") for source in sources)
 
 
+@pytest.mark.trains
 def test_the_worst_examples_in_readable_form(folders, tmp_path):
     shown = {}
     for task in GOOD:
@@ -107,6 +109,7 @@ def test_the_worst_examples_in_readable_form(folders, tmp_path):
     assert shown["answer"] and all(entry["expected"] == expected[line] for line, entry in shown["answer"].items())
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("task", GOOD)
 def test_a_byte_order_mark_and_windows_line_ends(task, folders, figures_of, tmp_path):
     name, content = GOOD[task]
@@ -139,6 +142,7 @@ def test_what_people_read(folders, tmp_path, capsys):
     assert "1.235" in shown and all(len(number) <= 9 for number in shown if number not in "xy")
 
 
+@pytest.mark.trains
 def test_the_positive_class(folders, tmp_path, capsys):
     data = put(tmp_path, *GOOD["classify"])
     figures = {label: recipes.score(folders / "classify", data, positive=label) for label in "ab"}
@@ -298,6 +302,7 @@ def test_nothing_but_malformed_rows(folders, tmp_path, capsys):
     assert f"{bad}: no row of it can be read; the first: {bad}:2: 1 fields" in one_line(capsys)
 
 
+@pytest.mark.trains
 @pytest.mark.filterwarnings("always::UserWarning")  # which the command prints
 def test_malformed_rows_are_left_out_of_training(folders, tmp_path, capsys):
     name, content = GOOD["regress"]

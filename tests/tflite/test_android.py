@@ -56,6 +56,7 @@ def run(compiled):
     return run
 
 
+@pytest.mark.trains
 def test_golden_strings(run, golden_strings):
     printed = run("compare", golden_strings)
     assert printed.count(" 0 differences") == len(list(golden_strings.iterdir())) > 5

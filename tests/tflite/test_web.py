@@ -40,6 +40,7 @@ def test_unicode_tables_are_those_of_tokenizers(tmp_path):
     assert [name for name in file if made[name] != file[name]] in ([], ["tokenizers"])
 
 
+@pytest.mark.trains
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_golden_strings(golden_strings):
     command = ["node", str(Path(__file__).with_name("web_golden.mjs")), str(golden_strings)]

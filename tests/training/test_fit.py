@@ -53,15 +53,15 @@ def points(rng):
     return tf.data.Dataset.from_tensor_slices(({"x": x}, {"logits": x.argmax(-1) % 3})).repeat().with_options(UNTUNED)
 
 
+@pytest.mark.trains
 def test_fit_learns_and_reports(rng, tmp_path):
     model = saving.build(BUNDLE)
     seen = []
     data = endless(rng)
     history = fit.fit(model, data, data.take(1), steps=60, learning_rate=0.02, evaluations=3, report=seen.append)
     assert seen == history and [entry["step"] for entry in history] == [20, 40, 60]
-    print([entry["val_accuracy"] for entry in history], [entry["val_loss"] for entry in history])
-    assert history[-1]["val_accuracy"] > history[0]["val_accuracy"]
-    assert history[-1]["val_loss"] < 0.7
+    assert history[-1]["val_accuracy"] == 1
+    assert history[-1]["val_loss"] < 0.1 * history[0]["val_loss"] and history[0]["val_loss"] < 0.7
 
 
 @pytest.mark.slow  # two trainings
@@ -189,6 +189,7 @@ def test_a_deadline_ends_the_run(points):
     assert 0.02 <= history[-1]["minutes"] < 0.3
 
 
+@pytest.mark.trains
 def test_the_best_weights_are_kept(rng):
     model = saving.build(BUNDLE)
     data, other = endless(rng), endless(rng)  # other: its labels are not those learned
@@ -417,6 +418,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(points, tmp_path):
         np.testing.assert_array_equal(weight, value)
 
 
+@pytest.mark.trains
 def test_a_run_leaves_a_table_and_curves(rng, tmp_path):
     """Also with columns that only some evaluations have."""
     pytest.importorskip("matplotlib")
@@ -522,6 +524,7 @@ def undisturbed():
     return {}
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize(
     ("point", "count"),
     [
@@ -622,6 +625,7 @@ def test_bad_arguments(rng, arguments, message):
         fit.fit(saving.build(BUNDLE), endless(rng), **arguments)
 
 
+@pytest.mark.trains
 def test_tensorboard_logs(points, tmp_path):
     pytest.importorskip("tensorboard")
     fit.fit(saving.build(BUNDLE), endless(np.random.default_rng(0)), steps=4, evaluations=2, tensorboard=tmp_path)
@@ -632,6 +636,7 @@ def test_tensorboard_logs(points, tmp_path):
     assert {"scalar_mix/weights", "scalar_mix/layer_2", "epoch_loss", "epoch_tokens_per_second"} <= tags
 
 
+@pytest.mark.trains
 def test_mixed_precision(rng):
     with strategy.scope("mixed_bfloat16"):
         model = saving.build(BUNDLE)
@@ -840,6 +845,7 @@ def test_a_step_of_a_sampled_softmax_leaves_the_other_words_alone(rng, make):
         assert {0, 1, 8, 93} <= moved and len(moved) <= 4 + 2 * 3  # <S>, </S>, both words and two draws of three
 
 
+@pytest.mark.trains
 def test_an_eval_model_is_given_the_weights_of_the_model(rng):
     """The full softmax over whole sentences evaluates a sampled one."""
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *"abcdef"])
