@@ -267,6 +267,7 @@ def test_command(double, served, capsys):
         assert {*row} == ({"output"} if double is rest_double else {"logits"}) and np.shape([*row.values()]) == (1, 2)
 
 
+@pytest.mark.trains
 def test_pairs_and_standard_input(served, tmp_path):
     expected = saved_model.load(served("answer")[0])(TEXTS, PAIRS)
     command = [sys.executable, "-m", "keras_ctxrep.cli", "client", "--model", "m"]

@@ -728,6 +728,7 @@ def test_shipped_models_come_first():
     assert SHIPPED and zoo.ENTRIES[: len(SHIPPED)] == tuple(SHIPPED)
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda shipped: shipped.name)
 def test_shipped_models_need_no_network_and_no_cache(shipped, cache, capsys):
     folder = zoo.get(shipped.name)
