@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from keras_ctxrep_export import saved_model
-from keras_ctxrep_tflite import compare, quantize, runtime
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.inference import keras_engine
@@ -22,6 +20,8 @@ from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import load
 from keras_ctxrep.text.scores import accuracy
+from keras_ctxrep_export import saved_model
+from keras_ctxrep_tflite import compare, quantize, runtime
 from tests import tiny
 
 pytestmark = [

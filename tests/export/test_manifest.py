@@ -12,13 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export import kit, manifest, saved_model
 
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.version import __version__
+from keras_ctxrep_export import kit, manifest, saved_model
 from tests import tiny
 
 pytestmark = pytest.mark.trains

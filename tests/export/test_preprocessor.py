@@ -6,12 +6,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export.preprocessor import Preprocessor
 
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep_export.preprocessor import Preprocessor
 from tests import tiny
 
 TEXTS = ["Crème brûlée, naïve!", "", "the the unaffable cat " * 9, "中文 abc \u200b x", "a"]

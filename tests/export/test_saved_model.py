@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export import saved_model
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_ctxrep import saving
@@ -17,6 +16,7 @@ from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models import heads
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep_export import saved_model
 from tests import tiny
 
 pytestmark = pytest.mark.trains

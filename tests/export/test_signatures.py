@@ -13,14 +13,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export import saved_model
-from keras_ctxrep_export.signatures import Signatures
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep_export import saved_model
+from keras_ctxrep_export.signatures import Signatures
 from tests import tiny
 
 pytestmark = pytest.mark.trains

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export import saved_model
 
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import client, keras_engine
 from keras_ctxrep.inference.client import Target
 from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep_export import saved_model
 
 TEXTS = ["The rain fell.", "中 she the cats", "a b c d e f g h " * 6]
 PAIRS = ["the cats a ab. " * 8, "中", "the rain fell. she"]

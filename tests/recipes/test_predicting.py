@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from keras_ctxrep_tflite import quantize
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.cli import main
@@ -15,6 +14,7 @@ from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep_tflite import quantize
 from tests import tiny
 
 VOCAB = (*SPECIAL_PIECES, "x", "y", "z", "?")

@@ -6,8 +6,6 @@ import zipfile
 from dataclasses import replace
 
 import pytest
-from keras_ctxrep_export import kit, saved_model
-from keras_ctxrep_tflite import compare, quantize, runtime
 
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
@@ -17,6 +15,8 @@ from keras_ctxrep.options import Tflite
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import load
+from keras_ctxrep_export import kit, saved_model
+from keras_ctxrep_tflite import compare, quantize, runtime
 from tests import tiny
 
 

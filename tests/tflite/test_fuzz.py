@@ -6,9 +6,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from keras_ctxrep_tflite import quantize
 
 from keras_ctxrep import saving
+from keras_ctxrep_tflite import quantize
 from tests import tiny
 
 FUZZ = Path(__file__).parent / "fuzz.py"

@@ -4,13 +4,13 @@ import zipfile
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
-from keras_ctxrep_tflite import compare, quantize, runtime
 
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.bundle import load
+from keras_ctxrep_tflite import compare, quantize, runtime
 from tests import tiny
 
 

@@ -14,10 +14,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from keras_ctxrep_tflite import page, quantize, runtime
 
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
+from keras_ctxrep_tflite import page, quantize, runtime
 from tests import tiny
 from tests.reference import unicode_tables
 

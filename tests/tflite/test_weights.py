@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
-from keras_ctxrep_tflite import calibration, quantize, runtime, weights
 
 from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.models import elmo
@@ -15,6 +14,7 @@ from keras_ctxrep.options import QUANTIZATIONS
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle, load
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep_tflite import calibration, quantize, runtime, weights
 from tests import tiny
 
 VOCAB = (*SPECIAL_PIECES, *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"))
