@@ -11,6 +11,7 @@ import pytest
 
 import keras_ctxrep as ctx
 from keras_ctxrep import saving
+from keras_ctxrep.options import Finetuning
 from keras_ctxrep.training import runs
 
 SHIPPED = "bert_4_256_4/books_wiki_en"
@@ -138,6 +139,18 @@ def test_without_a_folder_the_model_is_in_memory(classifier, data, tmp_path):
     assert model.engine.path is None and "in memory" in repr(model)
     again = ctx.finetune(data, data, model, steps=1, batch_size=8)
     assert again.predict(TEXTS)[0].keys() == classifier.predict(TEXTS)[0].keys()
+
+
+def test_columns_and_a_fraction_to_choose_by(encoder):
+    texts, labels = ["a good film", "a bad film"] * 8, np.array(["yes", "no"] * 8)
+    steps = {"steps": 1, "batch_size": 8, "max_length": 16, "seed": 3}
+    model = ctx.finetune((texts, labels), dev=0.25, encoder=encoder, **steps)
+    assert model.bundle.labels == ("no", "yes")
+    named = ctx.finetune({"text": texts, "label": labels}, 0.25, encoder, options=Finetuning(**steps))
+    for weight, same in zip(model.keras_model.get_weights(), named.keras_model.get_weights(), strict=True):
+        np.testing.assert_array_equal(weight, same)
+    with pytest.raises(TypeError, match="no option 'epoch'; the nearest one is 'epochs'"):
+        ctx.finetune((texts, labels), encoder=encoder, epoch=1)
 
 
 def test_pretrain(tmp_path):
