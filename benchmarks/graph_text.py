@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from keras_ctxrep_export import text_ops
 from tabulate import tabulate
 from tokenizers.normalizers import BertNormalizer
 
@@ -33,6 +32,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import lines
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, words
+from keras_ctxrep_export import text_ops
 
 BATCH = 500
 POINTS = [

@@ -245,9 +245,8 @@ def ours(
 
 def exported(task: Task, model: Path, form: str, rows: Path, test: Path) -> dict:
     """The figures and the bytes of a .tflite file of a model."""
-    from keras_ctxrep_tflite import quantize
-
     from keras_ctxrep import recipes
+    from keras_ctxrep_tflite import quantize
 
     file = model.with_suffix(".tflite")
     quantize.convert(model, file, form, calibrate=[rows] if form == "int8" else None)

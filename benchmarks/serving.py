@@ -97,11 +97,11 @@ def texts_of(count: int, length: int | None = None) -> list[str]:
 def engines(size: str, base: Path, precision: str) -> dict[str, Engine]:
     """Name -> function of texts."""
     import tensorflow as tf
-    from keras_ctxrep_export import saved_model, text_ops
 
     from keras_ctxrep.inference import keras_engine
     from keras_ctxrep.inference.predictor import Predictor
     from keras_ctxrep.models import heads
+    from keras_ctxrep_export import saved_model, text_ops
 
     model, bundle = model_of(size)
     version = saved_model.export(model, bundle, base / "float32")
@@ -213,6 +213,7 @@ def _environment() -> dict[str, str]:
 def load_server(size: str, base: Path, args: argparse.Namespace) -> None:
     """Requests of one text each from several clients, for some minutes or up to a number of them."""
     import psutil
+
     from keras_ctxrep_export import saved_model
 
     saved_model.export(*model_of(size), base / "model")

@@ -46,11 +46,10 @@ FLOAT = "keras_ctxrep none"  # what the others are compared with
 
 
 def build_ours(size: str, folder: Path) -> None:
-    from keras_ctxrep_tflite import calibration, quantize, weights
-
     from keras_ctxrep import saving, tasks
     from keras_ctxrep.models import bert as models
     from keras_ctxrep.text.bundle import Bundle, write_tflite
+    from keras_ctxrep_tflite import calibration, quantize, weights
 
     config = models.SIZES[size]
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -92,6 +91,7 @@ def build_onnx(size: str, folder: Path) -> None:
 def build_kerashub(size: str, folder: Path) -> None:
     import keras_hub  # pyright: ignore[reportMissingImports]
     import tensorflow as tf
+
     from keras_ctxrep_tflite import weights
 
     layers, width, heads = map(int, size.split("_")[1:])
@@ -151,6 +151,7 @@ def onnx(folder: str, form: str) -> dict:
 def kerashub(folder: str, form: str) -> dict:
     from ai_edge_litert.compiled_model import CompiledModel
     from ai_edge_litert.options import CpuOptions, Options
+
     from keras_ctxrep_tflite.runtime import _Signature
 
     def forward():

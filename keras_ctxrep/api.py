@@ -22,6 +22,8 @@ from keras_ctxrep.text.tokens import words as split_into_words
 if TYPE_CHECKING:
     import keras
 
+    from keras_ctxrep.saving import ModelFolder
+
 __all__ = ["KerasEngine", "Model", "WordVectors", "finetune", "load", "pretrain"]
 
 Report = Callable[[dict], None]
@@ -167,7 +169,7 @@ class Model:
         """
         from keras_ctxrep import saving
 
-        return _in_keras(None, *saving.ModelFolder(self.keras_model, self.bundle).encoder())
+        return _in_keras(None, saving.ModelFolder(self.keras_model, self.bundle).encoder())
 
     # ------------------------------------------------------------------------------------------------------ artifacts
 
@@ -266,7 +268,7 @@ def load(name: str | Path, threads: int = 1) -> Model:
     if (path / bundles.NAME).is_file():
         from keras_ctxrep import saving
 
-        return _in_keras(path, *saving.load(path))
+        return _in_keras(path, saving.load(path))
     engine = open_engine(path, threads)
     return Model(engine, engine.predictor.bundle)
 
@@ -294,7 +296,7 @@ def finetune(
             model is only returned, and `Model.save` writes it.
         report: called with each evaluation.
         options: fields of `options.Finetuning` and of the task's own options, such as `epochs`, `learning_rate`,
-            `batch_size` and `seed`.
+            `batch_size` and `seed`; or `options=Finetuning(...)`, which type checkers read.
 
     Raises:
         TypeError: there is no such option, or it is of another type.
@@ -321,7 +323,8 @@ def pretrain(
         corpus: text files, one sentence a line, an empty line between documents; or a folder of `recipes.prepare`.
         out: as of `finetune`.
         report: called with each evaluation.
-        options: fields of `options.Pretraining`; `steps` or `minutes` is needed.
+        options: fields of `options.Pretraining`, of which `steps` or `minutes` is needed; or
+            `options=Pretraining(...)`.
 
     Raises:
         TypeError: there is no such option, or it is of another type.
@@ -337,8 +340,8 @@ def pretrain(
 # ---------------------------------------------------------------------------------------------------------- details
 
 
-def _in_keras(path: Path | None, model: "keras.Model", bundle: Bundle) -> Model:
-    return Model(KerasEngine("Keras", path, model), bundle)
+def _in_keras(path: Path | None, folder: "ModelFolder") -> Model:
+    return Model(KerasEngine("Keras", path, folder.model), folder.bundle)
 
 
 def _is_saved_model(path: Path) -> bool:
@@ -351,7 +354,7 @@ def _opened(folder: Path, out: str | Path | None) -> Model:
     """The model of a folder, which is temporary unless it is `out`."""
     from keras_ctxrep import saving
 
-    return _in_keras(None if out is None else folder, *saving.load(folder))
+    return _in_keras(None if out is None else folder, saving.load(folder))
 
 
 @contextmanager

@@ -9,6 +9,19 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+__all__ = [
+    "Range",
+    "WrongType",
+    "annotations",
+    "check",
+    "check_names",
+    "check_value",
+    "check_values",
+    "kinds",
+    "make",
+    "most",
+]
+
 T = TypeVar("T")
 _KINDS: dict[type, tuple[tuple[type, ...], str]] = {  # annotation -> (allowed types, name in messages)
     bool: ((bool,), "true or false"),

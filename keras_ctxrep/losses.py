@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+__all__ = ["CrossEntropy", "Distillation"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class CrossEntropy(keras.losses.Loss):

@@ -31,34 +31,22 @@ import pytest
 import tensorflow as tf
 from filelock import FileLock
 
+from tests.hooks import (  # noqa: F401
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_itemcollected,
+    pytest_make_collect_report,
+    pytest_runtest_logreport,
+    pytest_runtest_makereport,
+    pytest_runtest_protocol,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
+
 # Two logical devices, for MirroredStrategy(["CPU:0", "CPU:1"]).
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
-
-
-# The slowest files, which start first: else one worker is left with one of them while the others wait.
-SLOWEST = (
-    "test_docs.py",
-    "test_train.py",
-    "test_journey.py",
-    "test_semantic_roles.py",
-    "test_cli.py",
-    "test_finetuning.py",
-    "test_huggingface.py",
-    "test_elmo.py",
-    "test_bert.py",
-    "test_quantize.py",
-    "test_stack.py",
-    "test_training.py",
-    "test_heads.py",
-    "test_allennlp.py",
-    "test_scoring.py",
-)
-
-
-def pytest_collection_modifyitems(items) -> None:
-    items.sort(key=lambda item: SLOWEST.index(item.path.name) if item.path.name in SLOWEST else len(SLOWEST))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -195,30 +183,9 @@ def golden_strings(made_once) -> Path:
 @pytest.fixture(scope="session")
 def tiny_model() -> Callable:
     """A function from a task and fields of its bundle to a tiny BERT with random weights, and its bundle."""
-    from dataclasses import asdict
+    from tests import tiny
 
-    from keras_ctxrep import saving, tasks
-    from keras_ctxrep.models import bert
-    from keras_ctxrep.text.bundle import Bundle
-    from keras_ctxrep.text.tokens import SPECIAL_PIECES
-
-    vocab = (*SPECIAL_PIECES, *"abcdefgh", "##a", "##s", "the", "cat", "rain", "fell", "she", ".", "中")
-    labels = {"semantic_roles": ("O", "B-V", "B-ARG0", "I-ARG0"), "coreference": ("A", "B", "neither")}
-    labels |= {"tag": ("O", "B-PER", "I-PER"), "classify": ("no", "yes"), "multilabel": ("x", "y", "z")}
-
-    def make(task, pair=False, **fields):
-        keras.utils.set_random_seed(1)
-        config = bert.Config(
-            len(vocab), layers=1, width=8, heads=2, intermediate=8, max_positions=64, initializer_range=1.0
-        )
-        fields = {"max_length": 40, "labels": labels.get(task, ())} | fields
-        bundle = Bundle("bert", config=asdict(config), vocab=vocab, **tasks.bundle_fields(task, pair), **fields)
-        model = saving.build(bundle)
-        for weight in model.weights:
-            weight.assign(np.random.default_rng(0).normal(size=weight.shape))
-        return model, bundle
-
-    return make
+    return lambda task, pair=False, **fields: tiny.model(task, pair=pair, **{"max_length": 40} | fields)
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """The face: `import keras_ctxrep as ctx` and what it gives."""
 
+import ast
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,6 +40,26 @@ def test_import_loads_nothing_heavy():
     heavy = ["tensorflow", "keras", "numpy", "tokenizers", "ai_edge_litert"]
     done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def public_names():
+    """MODULE.NAME of all that stands in an `__all__`."""
+    root = Path(__file__).parents[1]
+    for folder in ("keras_ctxrep", "export/keras_ctxrep_export", "tflite/keras_ctxrep_tflite"):
+        for path in sorted((root / folder).rglob("*.py")):
+            module = ".".join(path.relative_to((root / folder).parent).with_suffix("").parts).removesuffix(".__init__")
+            for node in ast.parse(path.read_text("utf-8")).body:
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                    yield from (f"{module}.{name}" for name in ast.literal_eval(node.value))
+
+
+def test_the_public_names_are_those_of_the_list():
+    """A name that is added, renamed or removed is a change of the interface: the list and CHANGELOG.md tell of it."""
+    listed = Path(__file__).with_name("public_names.txt").read_text("utf-8").split()
+    names = sorted(public_names())
+    assert len({*names}) == len(names)
+    assert not {*names} - {*listed}, "new names: add them to tests/public_names.txt"
+    assert not {*listed} - {*names}, "names that are gone: take them out of tests/public_names.txt"
 
 
 def test_every_public_name_exists():

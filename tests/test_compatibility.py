@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from keras_ctxrep_export import saved_model
-from keras_ctxrep_tflite import runtime
 
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.inference import keras_engine
+from keras_ctxrep_export import saved_model
+from keras_ctxrep_tflite import runtime
 
 REFERENCE = Path(__file__).parent / "reference" / "0_1_0"
 RECORDED = json.loads((REFERENCE / "answers.json").read_text("ascii"))

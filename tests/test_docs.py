@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from keras_ctxrep import saving
-from keras_ctxrep.cli import main
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp, huggingface
 
 ROOT = Path(__file__).parent.parent

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,23 +13,11 @@ from keras_ctxrep.models import bert, elmo, heads
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masking, Vocabulary, language_model_batch, pretrainer_batch
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+from tests import tiny
 
 ROOT = Path(__file__).parents[1]
-BILM = replace(
-    elmo.Config(), cells=8, projection=6, filters=((1, 4), (2, 6)), embedding_dim=4, max_characters=10, dropout=0.0,
-    cell_clip=0.3, projection_clip=0.1,
-)  # fmt: skip
-BERT = bert.Config(
-    vocabulary_size=30,
-    layers=2,
-    width=8,
-    heads=2,
-    intermediate=16,
-    max_positions=16,
-    dropout=0.0,
-    attention_dropout=0.0,
-    initializer_range=0.3,
-)
+BILM = tiny.config("elmo", layers=2, max_characters=10, highways=2, cell_clip=0.3, projection_clip=0.1)
+BERT = tiny.config(vocabulary_size=30, layers=2, dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
 MODELS = {
     "bilm": (elmo.language_model, (BILM, 9)),
     "bert": (bert.pretrainer, (BERT,)),

@@ -5,24 +5,24 @@ import random
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from keras_ctxrep_export import saved_model
-from keras_ctxrep_tflite import compare, quantize, runtime
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.models import static
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
-from keras_ctxrep.text.bundle import Bundle, load
+from keras_ctxrep.text.bundle import load
 from keras_ctxrep.text.scores import accuracy
+from keras_ctxrep_export import saved_model
+from keras_ctxrep_tflite import compare, quantize, runtime
+from tests import tiny
 
 pytestmark = [
     pytest.mark.usefixtures("tflite_in_process"),
@@ -42,9 +42,9 @@ AWKWARD = [
 
 
 def test_a_card_goes_the_whole_way(tmp_path):
-    config = static.Config(words=3, width=4)
-    bundle = Bundle("static", "embed", asdict(config), 8, vocab=("<UNK>", "the", "violin"), card="# Vectors\n")
-    saving.save(tmp_path / "vectors", static.encoder(config), bundle)
+    tiny.save(
+        tmp_path / "vectors", tiny.bundle("embed", "static", vocab=("<UNK>", "the", "violin"), card="# Vectors\n")
+    )
     examples = [Example("the violin", "music"), Example("the", "other")]
     for name, from_scratch in (("tuned", False), ("scratch", True)):
         options = {"steps": 1, "batch_size": 2, "from_scratch": from_scratch}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from keras_ctxrep_tflite import quantize
 
 import keras_ctxrep
 from keras_ctxrep import saving, tasks
+from keras_ctxrep_tflite import quantize
 
 ROOT = Path(__file__).parent.parent
 

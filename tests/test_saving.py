@@ -1,33 +1,21 @@
 """Model folders: a bundle.json that describes no model, and how often the files of a folder are read."""
 
+import dataclasses
 import json
 import re
 from collections import Counter
-from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
-from keras_ctxrep.models import bert, elmo, static
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from tests import tiny
 
-ELMO = Bundle(
-    "elmo",
-    "classify",
-    asdict(elmo.Config(8, 4, filters=((1, 4),), embedding_dim=3, highways=1, max_characters=6)),
-    8,
-    ("a", "b"),
-    head={"dropout": 0.0},
-    stack={"kind": "lstm", "units": 3},
-)
-BERT = Bundle(
-    "bert", "pretrainer", asdict(bert.Config(9, 1, 8, 2, 16, 12)), 8, vocab=(*SPECIAL_PIECES, "a", "b", "c", "d")
-)
-STATIC = Bundle("static", "embed", asdict(static.Config(2, 4)), 8, vocab=("<UNK>", "a"))
+ELMO = tiny.bundle("classify", "elmo", labels=("a", "b"), head={"dropout": 0.0}, stack={"kind": "lstm", "units": 3})
+BERT = dataclasses.replace(tiny.bundle("embed"), task="pretrainer")
+STATIC = tiny.bundle("embed", "static")
 
 
 def saved(folder, bundle):
@@ -35,6 +23,7 @@ def saved(folder, bundle):
     return folder
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize(
     ("bundle", "keys", "value", "message"),
     [
@@ -94,6 +83,7 @@ def hashed(monkeypatch):
     return counts
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("command", ["predict", "export", "train", "convert"])
 def test_every_file_is_hashed_once(tmp_path, command, hashed, capsys, rng):
     folder = saved(tmp_path / "m", ELMO)
@@ -110,6 +100,7 @@ def test_every_file_is_hashed_once(tmp_path, command, hashed, capsys, rng):
     assert hashed[str(folder / bundles.WEIGHTS)] == 1 and set(hashed.values()) == {1}, hashed
 
 
+@pytest.mark.trains
 def test_the_encoder_of_a_pretraining_model_is_served(tmp_path, hashed):
     folder = saved(tmp_path / "m", BERT)
     hashed.clear()

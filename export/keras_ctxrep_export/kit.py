@@ -27,6 +27,8 @@ from keras_ctxrep.inference.messages import PredictionLog, array_of, predict_req
 from keras_ctxrep.tasks import Query
 from keras_ctxrep.text.bundle import SIGNATURE, TFLITE_FIGURES, Bundle
 
+__all__ = ["write"]
+
 WARMUP, BATCHING, CONFIG, README = "tf_serving_warmup_requests", "batching_params.pbtxt", "model.config", "README.md"
 # Powers of two up to the 32 of `Predictor`, of which no request may have more: a batch is padded to less than twice its
 # size, and the server meets, and warms up, six shapes. Throughput on two cores grows up to the last:

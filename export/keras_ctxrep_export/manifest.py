@@ -15,6 +15,8 @@ from keras_ctxrep.atomic import sha256
 from keras_ctxrep.text.bundle import SIGNATURE
 from keras_ctxrep.version import __version__
 
+__all__ = ["check", "described", "write"]
+
 NAME = "assets.extra/manifest.json"
 FORMAT = 1
 # the oldest TensorFlow, and so TF Serving, that exports are tested with: the newest published one

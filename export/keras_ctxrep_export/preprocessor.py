@@ -12,6 +12,8 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep_export import text_ops
 
+__all__ = ["Preprocessor"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class Preprocessor(keras.layers.Layer):

@@ -20,6 +20,8 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import kit, manifest
 from keras_ctxrep_export.signatures import Signatures
 
+__all__ = ["check", "encode", "export", "latest", "load"]
+
 EXTRA = "assets.extra"  # the folder TF Serving reserves for other files
 
 

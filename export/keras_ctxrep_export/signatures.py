@@ -13,6 +13,8 @@ from keras_ctxrep.tasks.task import LabelsWords
 from keras_ctxrep.text.bundle import SIGNATURE, Bundle
 from keras_ctxrep_export import text_ops
 
+__all__ = ["Signatures"]
+
 
 class Signatures(tf.Module):
     """The functions that `saved_model.export` saves, with their variables.

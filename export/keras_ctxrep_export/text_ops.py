@@ -12,6 +12,8 @@ from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatur
 from keras_ctxrep.text.tokens import Characters, WordPiece
 from keras_ctxrep_export.words import Words, lowered, padded, row_numbers, split, substrings
 
+__all__ = ["PieceOps", "Sentences", "TextWindows", "Windows", "WordOps", "features", "in_parts"]
+
 
 def features(bundle: Bundle) -> "WordOps | PieceOps":
     """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.

@@ -10,6 +10,8 @@ import tensorflow as tf
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+__all__ = ["Words", "lowered", "padded", "row_numbers", "split", "substrings"]
+
 # The rule of each of these code points also holds up to the next one in the list. Surrogates are not characters, planes
 # 4 to 13 are empty, and a private-use plane is uniform but for its last two code points.
 _PROBED = (

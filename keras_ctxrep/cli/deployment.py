@@ -68,9 +68,8 @@ def _tflite(args: argparse.Namespace) -> None:
         raise Usage("tflite: --out FILE.tflite or --web FOLDER is needed; --litertjs is for --web")
     if "max_drop" in values and "data" not in values:
         raise Usage("tflite: --max-drop is for --data")
-    from keras_ctxrep_tflite import acceptance, compare
-
     from keras_ctxrep.recipes.quantizing import tflite
+    from keras_ctxrep_tflite import acceptance, compare
 
     def report(rows: list[dict], picture) -> None:
         print(f"{table(acceptance.layers_table(rows))}\n{picture}: the same as a picture")
@@ -239,9 +238,8 @@ def _client_flags(flags: Flags) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from keras_ctxrep_tflite.compare import engines_table, lengths_table
-
     from keras_ctxrep.recipes.comparing import compare
+    from keras_ctxrep_tflite.compare import engines_table, lengths_table
 
     values = given(args)
     as_json = values.pop("json")

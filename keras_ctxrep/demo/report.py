@@ -8,11 +8,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from keras_ctxrep_tflite import compare
-
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.plots.drawing import COLOURS
 from keras_ctxrep.text.decode import entities
+from keras_ctxrep_tflite import compare
 
 __all__ = ["write_report"]
 

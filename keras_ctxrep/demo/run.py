@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from keras_ctxrep_export import saved_model
-from keras_ctxrep_tflite import compare, quantize
 from tabulate import tabulate
 
 from keras_ctxrep import recipes, saving, tasks, zoo
@@ -36,6 +34,8 @@ from keras_ctxrep.text.corpus import documents, hold_out, without
 from keras_ctxrep.text.scores import accuracy, bootstrap
 from keras_ctxrep.text.tokens import WordPiece, words
 from keras_ctxrep.version import __version__
+from keras_ctxrep_export import saved_model
+from keras_ctxrep_tflite import compare, quantize
 
 __all__ = ["run"]
 

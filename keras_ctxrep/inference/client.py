@@ -15,6 +15,8 @@ import numpy as np
 from keras_ctxrep.inference.predictor import Predictor, TextRunner
 from keras_ctxrep.text.bundle import SIGNATURE, Bundle
 
+__all__ = ["Target", "connect", "load"]
+
 Batch = Mapping[str, np.ndarray]  # input or output name -> array over the texts
 FIRST, SECOND = ("text", "question"), ("pair", "context")  # names of inputs that are texts
 

@@ -12,6 +12,8 @@ from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.models import heads
 from keras_ctxrep.saving import load
 
+__all__ = ["predictor", "runner", "scorer"]
+
 
 def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
     """A `Predictor` that runs a model folder with Keras.

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+__all__ = ["CharCNN"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class CharCNN(keras.layers.Layer):

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+__all__ = ["CRF"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class CRF(keras.layers.Layer):

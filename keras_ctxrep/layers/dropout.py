@@ -5,6 +5,8 @@ from contextlib import contextmanager
 import keras
 from keras import ops
 
+__all__ = ["Dropout"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class Dropout(keras.layers.Dropout):

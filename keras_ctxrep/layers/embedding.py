@@ -4,6 +4,8 @@ is read as a whole. The classes have Keras' names, since saved weights contain t
 import keras
 from keras import ops
 
+__all__ = ["Embedding", "ReversibleEmbedding"]
+
 
 def take_rows(weight, ids):
     """Gathers rows of a weight without reading the other rows.

@@ -7,6 +7,8 @@ from keras import ops
 
 from keras_ctxrep.layers.dropout import replica
 
+__all__ = ["ProjectedLSTM"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class ProjectedLSTM(keras.layers.Layer):

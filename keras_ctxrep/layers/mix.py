@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+__all__ = ["ScalarMix"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class ScalarMix(keras.layers.Layer):

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+__all__ = ["MaskedPooling", "SentenceMarkers", "ZeroPadding"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class SentenceMarkers(keras.layers.Layer):

@@ -6,6 +6,8 @@ from keras import ops
 
 from keras_ctxrep.layers.embedding import take_rows
 
+__all__ = ["VocabularySoftmax"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class VocabularySoftmax(keras.layers.Layer):

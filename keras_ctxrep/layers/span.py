@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+__all__ = ["MarkIndicator", "SpanPooling"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class MarkIndicator(keras.layers.Layer):

@@ -10,6 +10,8 @@ from keras import ops
 
 from keras_ctxrep.layers.dropout import Dropout
 
+__all__ = ["Bias", "PositionEmbedding", "SinusoidalPositions", "TakePositions", "TransformerBlock"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 def gelu_tanh(x):

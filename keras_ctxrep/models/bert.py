@@ -23,6 +23,8 @@ from keras_ctxrep.layers import (
 from keras_ctxrep.layers.transformer import ACTIVATIONS
 from keras_ctxrep.models.model import Model
 
+__all__ = ["SIZES", "Config", "enable_lora", "encoder", "encoder_config", "pretrainer"]
+
 
 @dataclass(frozen=True)
 class Config:

@@ -27,6 +27,8 @@ from keras_ctxrep.layers import (
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.text.features import CharacterFeatures
 
+__all__ = ["SIZES", "Config", "encoder", "language_model", "state_width", "token_vectors"]
+
 
 @dataclass(frozen=True)
 class Config:

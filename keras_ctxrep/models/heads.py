@@ -7,6 +7,8 @@ from keras import ops
 from keras_ctxrep.layers import CRF, Dropout, MaskedPooling, ScalarMix, SpanPooling, TakePositions, ZeroPadding
 from keras_ctxrep.models.model import Model
 
+__all__ = ["answer", "classify", "coreference", "flat", "mixes", "regress", "tag"]
+
 
 def classify(
     encoder: keras.Model, classes: int, mix: bool = False, dropout: float = 0.1, l2: float = 0.0

@@ -7,6 +7,8 @@ import numpy as np
 
 from keras_ctxrep.layers.dropout import replica
 
+__all__ = ["Model", "copy_weights", "reset_streams"]
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class Model(keras.Model):

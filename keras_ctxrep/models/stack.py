@@ -7,6 +7,8 @@ from keras import ops
 from keras_ctxrep.layers import Dropout, Embedding, MarkIndicator, MaskedPooling, ProjectedLSTM, ScalarMix, ZeroPadding
 from keras_ctxrep.models.model import Model
 
+__all__ = ["by_name", "convolutional", "recurrent"]
+
 KINDS = ("lstm", "gru", "cnn")
 INDICATOR = 100  # width of the embedding of marks
 

@@ -11,6 +11,8 @@ from keras_ctxrep.checks import Fraction, Range, RowCount, Size
 from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, ZeroPadding
 from keras_ctxrep.models.model import Model
 
+__all__ = ["Config", "encoder"]
+
 
 @dataclass(frozen=True)
 class Config:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+__all__ = ["Tuning", "default_texts"]
+
 LORA_RATE = 10.0  # factor of the learning rate with low-rank updates; Hu et al. 2021, table 9: 4e-4 and 5e-4
 
 

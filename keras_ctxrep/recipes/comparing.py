@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from keras_ctxrep_tflite import compare as engines_compared
-
 from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep_tflite import compare as engines_compared
 
 __all__ = ["compare"]
 

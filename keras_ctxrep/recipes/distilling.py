@@ -27,6 +27,8 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
 
+__all__ = ["distill"]
+
 Taught = tuple[Any, list[dict[str, np.ndarray]]]  # an example, and the teacher's logits for each of its rows
 
 

@@ -22,6 +22,8 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures, Reads, Row, WordPieceFeatures, check_sentences
 from keras_ctxrep.text.tokens import Characters, read_vocab
 
+__all__ = ["embed", "learned_mixes", "vectors"]
+
 
 @keywords(Embedding)
 def embed(

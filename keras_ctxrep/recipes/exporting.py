@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from keras_ctxrep_export import saved_model
-
 from keras_ctxrep import saving
+from keras_ctxrep_export import saved_model
 
 __all__ = ["export"]
 

@@ -41,6 +41,8 @@ from keras_ctxrep.training import fit
 from keras_ctxrep.training.runs import RunRecord
 from keras_ctxrep.training.strategy import choose, is_chief, scope
 
+__all__ = ["finetune"]
+
 IN_MEMORY = "examples in memory"  # in the record of a run
 
 

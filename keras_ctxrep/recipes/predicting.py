@@ -17,7 +17,7 @@ from keras_ctxrep.tasks.task import LabelsWords, pair_problem
 from keras_ctxrep.text import files
 from keras_ctxrep.text.corpus import naming_damage, open_binary
 
-__all__ = ["Answered", "as_json", "as_table", "predict"]
+__all__ = ["predict"]
 
 TOGETHER = 256  # rows that are answered together
 

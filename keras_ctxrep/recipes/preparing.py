@@ -33,6 +33,8 @@ from keras_ctxrep.training.runs import RunRecord
 from keras_ctxrep.training.shards import Maker, MaskedPairs, SplitSentences
 from keras_ctxrep.version import __version__
 
+__all__ = ["prepare"]
+
 VALID = "valid.tfrecord"
 PAIRS, DOCUMENTS = 10_000, 1_000  # in the buffer that BERT's and a biLM's records are drawn from
 

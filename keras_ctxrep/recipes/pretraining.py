@@ -38,6 +38,8 @@ from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord
 from keras_ctxrep.training.strategy import choose, is_chief, scope
 
+__all__ = ["pretrain"]
+
 BUFFER = 1_000_000  # sentences that are shuffled in memory: 100 MB of English text
 ENCODED = 20_000  # of which so many are turned into pieces at once
 

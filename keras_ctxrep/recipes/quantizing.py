@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep_tflite import page, quantize
-
 from keras_ctxrep.options import Tflite
+from keras_ctxrep_tflite import page, quantize
 
 __all__ = ["Quantized", "tflite"]
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from keras_ctxrep.tasks import Task
 
+__all__ = ["read", "split"]
+
 Data = str | Path | Iterable[Any]
 
 

@@ -32,6 +32,8 @@ from keras_ctxrep.text.pretraining import (
 )
 from keras_ctxrep.training import fit, pipeline
 
+__all__ = ["score", "score_sentences"]
+
 
 @keywords(Scoring)
 def score(

@@ -20,6 +20,8 @@ from keras_ctxrep.recipes.reading import Data, in_memory, read, split
 from keras_ctxrep.training.runs import NAME, finished
 from keras_ctxrep.training.strategy import choose, several_workers
 
+__all__ = ["sweep"]
+
 TABLE = "sweep.tsv"
 _FOLDER = "sweep"  # of the runs, in the model folder
 _OPTIONS = {entry.name: entry for entry in fields(Finetuning)}

@@ -8,13 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from keras_ctxrep import checks
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.checks import Range, RowCount
-from keras_ctxrep.text.features import FAMILIES, Features, Reads
-from keras_ctxrep.text.tokens import vocab_text
+from keras_ctxrep.text.features import (
+    CharacterAndWordFeatures,
+    CharacterFeatures,
+    Features,
+    Reads,
+    StaticFeatures,
+    WordFeatures,
+    WordPieceFeatures,
+)
+from keras_ctxrep.text.tokens import WordPiece, vocab_text
 
 __all__ = ["Bundle", "from_files", "load", "save", "write_tflite"]
 
@@ -117,6 +125,36 @@ class Bundle:
             json.dumps({"format": FORMAT} | checks | {"files": hashes}, ensure_ascii=False, indent=1) + "\n"
         ).encode()
         return content
+
+
+def _elmo(bundle: Bundle) -> Features:
+    if bundle.config.get("words"):
+        return WordFeatures(bundle.vocab, bundle.max_length)
+    characters = CharacterFeatures(bundle.max_length, bundle.config["max_characters"])
+    if not bundle.extra_embeddings:
+        return characters
+    return CharacterAndWordFeatures(characters, _static(replace(bundle, config=bundle.extra_embeddings)))
+
+
+def _bert(bundle: Bundle) -> Features:
+    pieces = WordPiece(bundle.vocab, bundle.lowercase, bundle.strip_accents, bundle.split_cjk)
+    return WordPieceFeatures(pieces, bundle.max_length, bundle.reads.words, bundle.reads.indicate)
+
+
+def _static(bundle: Bundle) -> StaticFeatures:
+    config = bundle.config
+    ngrams = (config["min_n"], config["max_n"], config["buckets"]) if config["buckets"] else None
+    return StaticFeatures(bundle.vocab, bundle.max_length, config["lowercase"], ngrams)
+
+
+class TextSide(NamedTuple):
+    """How a family reads text: a function from a bundle to its features, and whether it needs a vocabulary."""
+
+    features: Callable[[Bundle], Features]
+    vocabulary: bool
+
+
+FAMILIES = {"elmo": TextSide(_elmo, False), "bert": TextSide(_bert, True), "static": TextSide(_static, True)}
 
 
 def save(bundle: Bundle, folder: str | Path) -> None:

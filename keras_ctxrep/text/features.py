@@ -6,10 +6,10 @@ The classes work in two steps, so that a pipeline can bucket by length in betwee
 `Row` of at most `max_length` tokens, `collate` pads rows to a batch. Calling the object does both.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from tokenizers import normalizers
@@ -17,18 +17,13 @@ from tokenizers import normalizers
 from keras_ctxrep.checks import Range, check
 from keras_ctxrep.text.tokens import Characters, Piece, Word, WordPiece, words
 
-if TYPE_CHECKING:
-    from keras_ctxrep.text.bundle import Bundle
-
 __all__ = [
-    "FAMILIES",
     "CharacterAndWordFeatures",
     "CharacterFeatures",
     "Features",
     "Reads",
     "Row",
     "StaticFeatures",
-    "TextSide",
     "WordFeatures",
     "WordPieceFeatures",
 ]
@@ -636,33 +631,3 @@ def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:
 
 
 Features = CharacterFeatures | WordFeatures | StaticFeatures | CharacterAndWordFeatures | WordPieceFeatures
-
-
-def _elmo(bundle: "Bundle") -> Features:
-    if bundle.config.get("words"):
-        return WordFeatures(bundle.vocab, bundle.max_length)
-    characters = CharacterFeatures(bundle.max_length, bundle.config["max_characters"])
-    if not bundle.extra_embeddings:
-        return characters
-    return CharacterAndWordFeatures(characters, _static(replace(bundle, config=bundle.extra_embeddings)))
-
-
-def _bert(bundle: "Bundle") -> Features:
-    pieces = WordPiece(bundle.vocab, bundle.lowercase, bundle.strip_accents, bundle.split_cjk)
-    return WordPieceFeatures(pieces, bundle.max_length, bundle.reads.words, bundle.reads.indicate)
-
-
-def _static(bundle: "Bundle") -> StaticFeatures:
-    config = bundle.config
-    ngrams = (config["min_n"], config["max_n"], config["buckets"]) if config["buckets"] else None
-    return StaticFeatures(bundle.vocab, bundle.max_length, config["lowercase"], ngrams)
-
-
-class TextSide(NamedTuple):
-    """How a family reads text: a function from a bundle to its features, and whether it needs a vocabulary."""
-
-    features: Callable[["Bundle"], Features]
-    vocabulary: bool
-
-
-FAMILIES = {"elmo": TextSide(_elmo, False), "bert": TextSide(_bert, True), "static": TextSide(_static, True)}

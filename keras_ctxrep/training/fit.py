@@ -1,9 +1,11 @@
 """Training with `model.fit`; plain `compile` and `fit` work without this module.
 
-with strategy.scope():  # all GPUs, several machines, or the CPU: see `keras_ctxrep.training.strategy`
-    model = elmo.language_model(config, vocabulary_size)
-history = fit.fit(model, data, validation, steps=10_000, folder="run")
-saving.save("run", model, bundle)
+Under all GPUs, several machines or the CPU, see `keras_ctxrep.training.strategy`:
+
+    with strategy.scope():
+        model = elmo.language_model(config, vocabulary_size)
+    history = fit.fit(model, data, validation, steps=10_000, folder="run")
+    saving.save("run", model, bundle)
 """
 
 import signal

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from keras_ctxrep.atomic import atomic_write
 
+__all__ = ["write"]
+
 TABLE, PICTURE = "history.csv", "history.png"
 
 

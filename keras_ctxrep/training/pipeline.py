@@ -26,6 +26,19 @@ from keras_ctxrep.text.pretraining import (
 from keras_ctxrep.text.tokens import words
 from keras_ctxrep.training.strategy import several_workers
 
+__all__ = [
+    "bptt_segments_of_text",
+    "bucketed_by_length",
+    "collated",
+    "dataset",
+    "distributed",
+    "examples_of_batch",
+    "running_text",
+    "segments",
+    "sentences",
+    "whole_sentences",
+]
+
 LOGITS = 1 << 27  # numbers that a full softmax may give for one batch: half a gigabyte in each direction
 POOL = 64  # batches whose examples are sorted by length together
 # of the machine whose batches are made: number of the first replica on it, replicas on it, replicas in all

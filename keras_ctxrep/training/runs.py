@@ -16,6 +16,8 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.training import checkpoints
 
+__all__ = ["Recorded", "RunRecord", "finished", "options_from_run"]
+
 NAME = "run.json"
 
 

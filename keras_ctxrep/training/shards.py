@@ -28,6 +28,21 @@ from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, next_sentence_rows, piece_ids
 from keras_ctxrep.text.tokens import WordPiece, words
 
+__all__ = [
+    "Maker",
+    "MaskedPairs",
+    "SplitSentences",
+    "make",
+    "make_with_beam",
+    "masked_example",
+    "masked_record",
+    "read",
+    "sentences_record",
+    "shuffled",
+    "split_sentences",
+    "write",
+]
+
 CYCLE = 16  # shards that are read in turn
 Unit = list[list[str]]  # documents, lists of sentences
 Record = dict[str, list[int] | list[bytes]]

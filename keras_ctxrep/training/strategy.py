@@ -10,6 +10,8 @@ from functools import cache
 import keras
 import tensorflow as tf
 
+__all__ = ["choose", "is_chief", "local_cluster", "mean_over_workers", "scope", "several_workers"]
+
 _TF_CONFIG = (
     '{"cluster": {"worker": ["10.0.0.1:2222", "10.0.0.2:2222"]}, "task": {"type": "worker", "index": 0}}, where index '
     "is the number of this machine"

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 
 import h5py
 import keras
@@ -14,9 +13,8 @@ import tensorflow as tf
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.models import bert
-from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from tests import tiny
 
 COMMANDS = (
     "prepare",
@@ -70,12 +68,15 @@ def test_help(name, capsys):
 
 
 def test_help_is_quick_and_needs_no_tensorflow():
+    """`ctxrep --help` takes 0.1 seconds of the processor; the best of three, since other work slows it down."""
     code = (
-        "import sys; from keras_ctxrep.cli.main import COMMANDS, parser\n"
-        "for name in (None, *COMMANDS): parser(name)[0].format_help()\n"
-        "print('tensorflow' in sys.modules)"
+        "import sys, time; from keras_ctxrep.cli.main import COMMANDS, parser\n"
+        "parser(None)[0].format_help(); used = time.process_time()\n"
+        "for name in COMMANDS: parser(name)[0].format_help()\n"
+        "print('tensorflow' in sys.modules, used)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout for _ in range(3)]
+    assert {run.split()[0] for run in runs} == {"False"} and min(float(run.split()[1]) for run in runs) < 0.5
 
 
 @pytest.mark.parametrize(
@@ -335,9 +336,8 @@ def test_pretrain_and_train_from_files(models, tmp_path, capsys):
 def encoders(tmp_path_factory):
     """A BERT of random weights, and word vectors, which `convert` reads from a text file."""
     root = tmp_path_factory.mktemp("encoders")
-    config = bert.Config(len(SPECIAL_PIECES) + 4, layers=1, width=16, heads=2, intermediate=16, max_positions=16)
-    bundle = Bundle("bert", "embed", asdict(config), 16, vocab=(*SPECIAL_PIECES, "red", "blue", "fish", "?"))
-    saving.save(root / "bert", saving.build(bundle), bundle)
+    vocab = (*SPECIAL_PIECES, "red", "blue", "fish", "?")
+    tiny.save(root / "bert", tiny.bundle("embed", vocab=vocab, sizes={"width": 16, "intermediate": 16}))
     (root / "glove.txt").write_text("red 1 0 0\nblue 0 1 0\nfish 0 0 1\n")
     argv = ["convert", str(root / "glove.txt"), "--from", "vectors", "--out", str(root / "vectors")]
     assert main.main(argv) == 0
@@ -369,6 +369,7 @@ TASKS = {  # rows, columns, metric, a line to answer
 SLOW = [pytest.param(task, marks=pytest.mark.slow) for task in TASKS if task not in ("regress", "tag")]
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("task", [*SLOW, "regress", "tag"])
 def test_every_task_from_a_file_to_answers(task, encoders, tmp_path, capsys):
     rows, columns, metric, line = TASKS[task]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving
-from keras_ctxrep.cli import main
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp, weights
 from keras_ctxrep.models import elmo, heads
 from keras_ctxrep.models.model import copy_weights
@@ -206,6 +206,7 @@ def embedded(folder, sentences, tmp_path, **kwargs):
     return [arrays[str(index)] for index in range(len(sentences))]
 
 
+@pytest.mark.trains
 @variants
 def test_numbers(tmp_path, rng, variant):
     """Six batches of different sizes, the state carried from one to the next, against the restatement."""
@@ -237,6 +238,7 @@ def test_numbers(tmp_path, rng, variant):
         np.testing.assert_allclose(np.asarray(first)[row, : expected.shape[1]], expected[-1], **CLOSE)
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("variant", ["published", "words"])
 def test_embed_with_and_without_the_state(tmp_path, rng, variant):
     options, cells = options_of(VARIANTS[variant])
@@ -349,6 +351,7 @@ def test_every_replica_is_filled(published, monkeypatch):
             assert all(np.array_equal(replica, expected) for replica in weight.value.values)
 
 
+@pytest.mark.trains
 def test_it_can_be_fine_tuned_and_exported(published, tmp_path):
     saving.save(tmp_path / "m", *allennlp.read(published))
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "a cat\tx\nthe mat\ty\n" * 8)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_ctxrep import saving
-from keras_ctxrep.cli import main
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import google, weights
 from keras_ctxrep.models import bert
 from keras_ctxrep.training import strategy

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import saving
-from keras_ctxrep.cli import main
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import kerashub
 from keras_ctxrep.convert.weights import arrays
 from keras_ctxrep.models import bert
@@ -125,6 +125,7 @@ def test_half_precision(tokenizer, rng):
     assert str(weight.dtype) == "float32" and np.array_equal(weight, expected)
 
 
+@pytest.mark.trains
 def test_presets(backbone, tokenizer, rng, tmp_path, capsys, tiny):
     """Folders of an encoder and of both heads, by the command."""
     backbone.save_to_preset(tmp_path / "encoder")

@@ -11,8 +11,9 @@ import pytest
 
 from keras_ctxrep import saving
 from keras_ctxrep.convert import allennlp, huggingface
-from keras_ctxrep.models import bert, elmo
+from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
+from tests import tiny as tiny_models
 
 ROOT = Path(__file__).parents[2]
 KILLED = """
@@ -33,8 +34,8 @@ main.main(sys.argv[2:])
 
 
 def biLM(cells):
-    config = elmo.Config(cells=cells, projection=4, filters=((1, 8), (2, 8)), highways=1, layers=1)
-    return elmo.encoder(config), Bundle("elmo", "embed", asdict(config), 12)
+    bundle = tiny_models.bundle("embed", "elmo", sizes={"cells": cells, "max_characters": 50})
+    return saving.build(bundle), bundle
 
 
 def pieces(width, tiny):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
-from keras_ctxrep_export import kit, saved_model
 
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import messages
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep_export import kit, saved_model
 
 LIKE_OTHERS = ("multilabel", "regress", "embed", "semantic_roles")
 TASKS = ["classify", "tag", "answer", "coreference", *(pytest.param(t, marks=pytest.mark.slow) for t in LIKE_OTHERS)]

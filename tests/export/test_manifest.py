@@ -12,21 +12,23 @@ from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export import kit, manifest, saved_model
 
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.version import __version__
+from keras_ctxrep_export import kit, manifest, saved_model
+from tests import tiny
+
+pytestmark = pytest.mark.trains
 
 ROOT = Path(__file__).parents[2]
 VOCAB = (*SPECIAL_PIECES, "a", "b", "the")
-CONFIG = {"vocabulary_size": 8, "layers": 1, "width": 8, "heads": 2, "intermediate": 8, "max_positions": 40}
 
 
 def fresh(task: str = "classify"):
-    bundle = Bundle("bert", config=CONFIG, max_length=16, labels=("x", "y"), vocab=VOCAB, **tasks.bundle_fields(task))
+    bundle = tiny.bundle(task, labels=("x", "y"), vocab=VOCAB)
     return saving.build(bundle), bundle
 
 
@@ -112,21 +114,21 @@ def test_on_the_command_line(tmp_path, capsys):
     saving.save(tmp_path / "model", *fresh())
     out = str(tmp_path / "served")
     command = ["export", str(tmp_path / "model"), "--out", out]
-    assert main.main([*command, "--windows", "mean"]) == 0
-    assert main.main([*command, "--keep", "1"]) == 0
+    assert main([*command, "--windows", "mean"]) == 0
+    assert main([*command, "--keep", "1"]) == 0
     assert os.listdir(out) == ["2"]
     capsys.readouterr()
-    assert main.main(["export", "--check", out]) == 0
+    assert main(["export", "--check", out]) == 0
     assert capsys.readouterr().out.endswith("4 signatures, 4 answers as they were exported\n")
     (tmp_path / "served" / "2" / "assets.extra" / "vocab.txt").unlink()
-    assert main.main(["export", "--check", out]) == 1
+    assert main(["export", "--check", out]) == 1
     assert "vocab.txt: is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["."], ["--out", "x"], [".", "--out", "x", "--check", "y"]])
 def test_usage(arguments):
     with pytest.raises(SystemExit) as ended:
-        main.main(["export", *arguments])
+        main(["export", *arguments])
     assert ended.value.code == 2
 
 

@@ -6,17 +6,18 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export.preprocessor import Preprocessor
 
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep_export.preprocessor import Preprocessor
+from tests import tiny
 
 TEXTS = ["Crème brûlée, naïve!", "", "the the unaffable cat " * 9, "中文 abc \u200b x", "a"]
 PAIRS = ["the cat", "a" * 30, "", "cat cat", "the " * 40]
 PIECES = (*SPECIAL_PIECES, "the", "cat", "un", "##aff", "##able", "a", "##a", "creme", ",", "!", "中")
-CONFIG = {"vocabulary_size": len(PIECES), "layers": 1, "width": 8, "heads": 2, "intermediate": 8, "max_positions": 32}
+CONFIG = {"vocabulary_size": len(PIECES)}
 BUNDLES = {
     "elmo": Bundle("elmo", "embed", {"max_characters": 8}, 12),
     "elmo of words": Bundle("elmo", "embed", {"words": 5}, 12, vocab=("<S>", "</S>", "<UNK>", "the", "cat")),
@@ -41,6 +42,7 @@ def test_the_ids_of_a_data_set(name):
         assert y.tolist() == list(range(5))[start : start + 3] and weight.shape == y.shape
 
 
+@pytest.mark.trains
 def test_pairs():
     bundle = replace(BUNDLES["bert"], reads=Reads(pair=True))
     data = tf.data.Dataset.from_tensor_slices({"text": TEXTS, "pair": PAIRS}).batch(5).map(Preprocessor(bundle))
@@ -65,7 +67,7 @@ def test_rows_of_one_length(name):
 
 def test_a_model_that_takes_strings(tmp_path):
     bundle = BUNDLES["bert"]
-    encoder = bert.encoder(bert.Config(**CONFIG))
+    encoder = bert.encoder(tiny.config(**CONFIG))
     text = keras.Input((), dtype="string", name="text")
     model = keras.Model(text, encoder(Preprocessor(bundle)(text))["sequence"])
     expected = encoder(bundle.features(TEXTS))["sequence"]

@@ -3,21 +3,23 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export import saved_model
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_ctxrep import saving, tasks
+from keras_ctxrep import saving
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.models import bert, heads, static
+from keras_ctxrep.models import heads
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep_export import saved_model
+from tests import tiny
+
+pytestmark = pytest.mark.trains
 
 # Operators of tensorflow-text 2.20, which stock TF Serving binaries link, that a SavedModel of ours may hold.
 TEXT_OPERATORS = {"FastWordpieceTokenizeWithOffsets"}
@@ -53,23 +55,10 @@ def fresh(
     task: str, family: str = "bert", max_length: int = 20, pairs: bool = False, **settings
 ) -> tuple[keras.Model, Bundle]:
     """A tiny model with random weights, and its bundle."""
-    keras.utils.set_random_seed(1)
-    if family == "bert":
-        config = bert.Config(
-            len(VOCAB), layers=1, width=8, heads=2, intermediate=8, max_positions=100, initializer_range=1.0
-        )
-        encoder, vocab = bert.encoder(config), VOCAB
-    else:
-        config, vocab = static.Config(words=4, width=8), ("<UNK>", "the", "cats", ".")
-        encoder = static.encoder(config)
-    labels = LABELS if task in ("classify", "multilabel", "tag") else ()
+    fields = {"labels": LABELS} if task in ("classify", "multilabel", "tag") else {}
+    fields |= {"vocab": VOCAB, "sizes": {"max_positions": 100}} if family == "bert" else {}
     head = {"crf": settings.pop("crf")} if "crf" in settings else {}
-    fields = tasks.bundle_fields(task, pairs, **settings) | {"labels": labels, "vocab": vocab, "head": head}
-    bundle = Bundle(family, config=asdict(config), max_length=max_length, **fields)
-    model = tasks.get(task).head(encoder, bundle)
-    for weight in model.weights:
-        weight.assign(np.random.default_rng(0).normal(size=weight.shape))
-    return model, bundle
+    return tiny.model(task, family, pair=pairs, max_length=max_length, head=head, settings=settings, **fields)
 
 
 FRESH = {

@@ -12,8 +12,6 @@ from functools import cache
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export.text_ops import Windows, features, in_parts
-from keras_ctxrep_export.words import lowered, split
 from tensorflow.core.protobuf import saved_model_pb2
 from tokenizers.normalizers import BertNormalizer
 
@@ -22,6 +20,8 @@ from keras_ctxrep.tasks.answer import answers_in_graph
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads, window_step
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece, words
+from keras_ctxrep_export.text_ops import Windows, features, in_parts
+from keras_ctxrep_export.words import lowered, split
 
 AWKWARD = [
     "",

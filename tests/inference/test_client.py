@@ -13,13 +13,13 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_ctxrep_export import saved_model
 
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import client, keras_engine
 from keras_ctxrep.inference.client import Target
 from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep_export import saved_model
 
 TEXTS = ["The rain fell.", "中 she the cats", "a b c d e f g h " * 6]
 PAIRS = ["the cats a ab. " * 8, "中", "the rain fell. she"]
@@ -101,7 +101,7 @@ def rest_double(loaded, delay=0.0):
 def grpc_double(loaded, delay=0.0):
     """A test double of TF Serving's PredictionService, over the generated classes of tensorflow-serving-api."""
     grpc = pytest.importorskip("grpc")
-    pytest.importorskip("tensorflow_serving.apis", reason="tensorflow-serving-api is not installed: extra [dev]")
+    pytest.importorskip("tensorflow_serving.apis", reason="tensorflow_serving is not installed: extra [dev]")
     from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_service_pb2_grpc
 
     signatures = loaded.signatures
@@ -144,6 +144,7 @@ def grpc_double(loaded, delay=0.0):
 DOUBLES = pytest.mark.parametrize("double", [rest_double, grpc_double], ids=["rest", "grpc"])
 
 
+@pytest.mark.trains
 @DOUBLES
 @pytest.mark.parametrize("task", CASES)
 def test_same_answers_as_the_saved_model(double, task, served):
@@ -266,6 +267,7 @@ def test_command(double, served, capsys):
         assert {*row} == ({"output"} if double is rest_double else {"logits"}) and np.shape([*row.values()]) == (1, 2)
 
 
+@pytest.mark.trains
 def test_pairs_and_standard_input(served, tmp_path):
     expected = saved_model.load(served("answer")[0])(TEXTS, PAIRS)
     command = [sys.executable, "-m", "keras_ctxrep.cli", "client", "--model", "m"]

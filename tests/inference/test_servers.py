@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from keras_ctxrep_export import saved_model
 
 from keras_ctxrep.inference import client, keras_engine
 from keras_ctxrep.inference.client import Target
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep_export import saved_model
 
 SERVER = Path(__file__).parents[2] / "benchmarks" / "kserve_server.py"
 PAIRED = ("answer", "regress")

@@ -134,6 +134,7 @@ def network(layer):
     return keras.Model(inputs, {"logits": logits, "tags": layer(logits, mask=inputs["mask"])})
 
 
+@pytest.mark.trains
 def test_tflite_gives_the_same_tags(layer, logits, tmp_path):
     """With built-in operators alone."""
     model = network(layer)
@@ -152,6 +153,7 @@ def test_tflite_gives_the_same_tags(layer, logits, tmp_path):
         assert actual.dtype == np.int32 and np.array_equal(actual[0], expected[row])
 
 
+@pytest.mark.trains
 def test_transitions_are_learned(rng):
     """Labels that take turns after a first word that tells the first of them, and others that tell nothing."""
     first = rng.integers(0, 2, (64, 1))

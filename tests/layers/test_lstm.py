@@ -100,6 +100,7 @@ def outputs_and_gradients(layer, form, x, mask, factors):
     return out, tape.gradient(loss, [x, *(weight.value for weight in layer.weights)])
 
 
+@pytest.mark.trains
 @both_directions
 @with_and_without
 @pytest.mark.parametrize("clips", [CLIPS, {}])
@@ -384,6 +385,7 @@ def test_streams_in_half_precision(rng):
     np.testing.assert_array_equal(tf.cast(layer.state[0, :3], tf.bfloat16), out[0, -1])
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("dtype", ["bfloat16", "mixed_bfloat16"])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_cell_is_in_float32_in_half_precision(training, dtype):

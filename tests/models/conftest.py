@@ -1,13 +1,12 @@
 """Tiny models and the batches they read."""
 
-from dataclasses import replace
-
 import keras
 import pytest
 
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+from tests import tiny
 
 SENTENCES = ["the cat sat on the mat", "a dog", "cats and dogs sat", "the end"]
 
@@ -15,18 +14,15 @@ SENTENCES = ["the cat sat on the mat", "a dog", "cats and dogs sat", "the end"]
 @pytest.fixture
 def elmo_config():
     """A biLM of a few hundred weights."""
-    return replace(
-        elmo.Config(), cells=8, projection=6, filters=((1, 4), (2, 4), (3, 6)), embedding_dim=4, max_characters=10
-    )
+    changes = {"layers": 2, "projection": 6, "filters": ((1, 4), (2, 4), (3, 6)), "embedding_dim": 4, "highways": 2}
+    return tiny.config("elmo", **changes, max_characters=10, dropout=0.1)
 
 
 @pytest.fixture
 def bert_config():
     """A BERT of two layers without dropout."""
-    return bert.Config(
-        vocabulary_size=40, layers=2, width=8, heads=2, intermediate=16, max_positions=24, dropout=0.0,
-        attention_dropout=0.0, initializer_range=0.3,
-    )  # fmt: skip
+    changes = {"vocabulary_size": 40, "layers": 2, "intermediate": 16, "max_positions": 24, "initializer_range": 0.3}
+    return tiny.config(**changes, dropout=0.0, attention_dropout=0.0)
 
 
 @pytest.fixture

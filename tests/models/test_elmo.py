@@ -347,6 +347,7 @@ def test_bptt_segments_equal_the_whole_text(elmo_config, characters, rng):
         np.testing.assert_allclose(outputs[1][key], output, atol=1e-6)
 
 
+@pytest.mark.trains
 def test_a_sampled_loss_of_all_words_is_near_the_full_one(elmo_config, characters, sentences, rng):
     config = replace(elmo_config, dropout=0.0)
     vocabulary = Vocabulary.count([text.split() for text in sentences], minimum=1)

@@ -81,6 +81,7 @@ def test_penalty_on_the_mix(family):
     assert not heads.classify(family[0], 2, mix=False, l2=0.1).losses
 
 
+@pytest.mark.trains
 @both_ways
 def test_a_frozen_encoder_stays_as_it_is(family, sentences, mix):
     encoder, features = family
@@ -94,6 +95,7 @@ def test_a_frozen_encoder_stays_as_it_is(family, sentences, mix):
         assert np.array_equal(weight.numpy(), old)
 
 
+@pytest.mark.trains
 @both_ways
 def test_training_the_classifier_trains_the_encoder(family, sentences, mix):
     encoder, features = family
@@ -209,6 +211,7 @@ def test_tagger_with_a_crf(tagged, sentences, rng, tmp_path):
     assert all(np.array_equal(loaded(batch)[name], array) for name, array in out.items())
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("head", ["tag", "tag crf", "classify", "multilabel", "regress", "answer"])
 @pytest.mark.parametrize("kind", ["elmo", "bert", "static", "elmo lstm", "bert cnn", "static gru"])
 def test_every_head_over_every_encoder(elmo_config, bert_config, characters, pieces, sentences, kind, head):
@@ -256,6 +259,7 @@ def test_answerer(family, sentences):
         assert logits.dtype == np.float32 and (logits[~real] == -1e4).all()
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("family", ["bert", pytest.param("elmo", marks=pytest.mark.slow)], indirect=True)  # 15 seconds
 @pytest.mark.parametrize("task", ["tag", "answer"])
 def test_token_heads_learn_and_are_saved(family, tagged, sentences, task, tmp_path, rng):

@@ -59,6 +59,7 @@ def arrays(outputs):
     return keras.tree.map_structure(np.asarray, outputs)
 
 
+@pytest.mark.trains
 @every_kind
 def test_the_contract_of_encoders(kind, under, sentences, rng):
     encoder, extra_embeddings, features = under
@@ -92,6 +93,7 @@ def test_the_contract_of_encoders(kind, under, sentences, rng):
     assert all(np.isfinite(array).all() for array in keras.tree.flatten(empty)) and not empty["pooled"].any()
 
 
+@pytest.mark.trains
 @every_kind
 def test_a_head_is_saved_and_loaded(kind, under, sentences, rng, tmp_path):
     encoder, extra_embeddings, features = under
@@ -108,6 +110,7 @@ def test_a_head_is_saved_and_loaded(kind, under, sentences, rng, tmp_path):
     assert np.array_equal(np.asarray(loaded(batch)["logits"]), expected)
 
 
+@pytest.mark.trains
 @every_kind
 @pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_gradients_reach_what_trains(kind, under, sentences, rng, frozen):
@@ -202,6 +205,7 @@ def test_numbers_of_the_convolutions(sentences, rng):
             np.testing.assert_allclose(out["layers"][1 + index][row, : len(x)], x, atol=1e-5)
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("kind", ["lstm", "gru", "cnn"])
 def test_tflite(kind, rng, tmp_path):
     """With built-in operators alone, for one text of 16 tokens."""
@@ -249,6 +253,7 @@ assert "tensorflow" not in sys.modules
 """
 
 
+@pytest.mark.trains
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed: pip install jax")
 def test_jax_gives_what_tensorflow_gives(tmp_path, sentences, rng):
     batch = StaticFeatures(VOCAB)(sentences)

@@ -17,6 +17,8 @@ from keras_ctxrep.text.pretraining import (
     pretrainer_batch,
 )
 
+pytestmark = pytest.mark.trains
+
 NAMES = ("language_model", "elmo mix", "bert pooled", "bert crf")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES]  # 40 seconds
 

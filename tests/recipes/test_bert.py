@@ -17,9 +17,12 @@ from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep.training import pipeline, shards
+from tests import tiny
+
+pytestmark = pytest.mark.trains
 
 WORDS = [f"w{number}" for number in range(30)]
-SIZE = bert.Config(layers=1, width=16, heads=2, intermediate=32, max_positions=40, initializer_range=0.1)
+SIZE = tiny.config(width=16, intermediate=32, max_positions=40, initializer_range=0.1)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -22,6 +22,8 @@ from keras_ctxrep.tasks.semantic_roles import Roles
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
 
+pytestmark = pytest.mark.trains
+
 SMALL = "bert_2_64_2"
 TEXT = "the cat fell. she a b c"
 EXAMPLES = {

@@ -22,11 +22,12 @@ from keras_ctxrep.text.tokens import read_vocab
 from keras_ctxrep.training import fit as training_fit
 from keras_ctxrep.training import pipeline
 from keras_ctxrep.training.runs import options_from_run
+from tests import tiny
+
+pytestmark = pytest.mark.trains
 
 WORDS = [f"w{number}" for number in range(40)]
-SIZE = elmo.Config(
-    16, 8, layers=1, filters=((1, 4), (2, 6)), embedding_dim=3, highways=1, max_characters=6, dropout=0.0
-)
+SIZE = tiny.config("elmo", cells=16, projection=8)
 
 
 @pytest.fixture(scope="module", autouse=True)

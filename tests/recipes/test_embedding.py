@@ -1,17 +1,16 @@
 """What `embed` writes: a choice of layers, number formats, vectors of words and of sentences."""
 
 import re
-from dataclasses import asdict
 
-import keras
 import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.cli import main
-from keras_ctxrep.models import bert
-from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from tests import tiny
+
+pytestmark = pytest.mark.trains
 
 VOCAB = (*SPECIAL_PIECES, "red", "fish", "##es", "?")
 SENTENCES = ["red fishes", "fishes ?", "red"]  # of 3, 3 and 1 pieces
@@ -19,13 +18,8 @@ SENTENCES = ["red fishes", "fishes ?", "red"]  # of 3, 3 and 1 pieces
 
 @pytest.fixture(scope="module", params=[True, False], ids=["pooler", "no_pooler"])
 def folder(request, tmp_path_factory):
-    keras.utils.set_random_seed(0)
-    size = bert.Config(len(VOCAB), layers=2, width=8, heads=2, intermediate=8, max_positions=16, initializer_range=0.5)
-    config = asdict(size) | {"pooler": request.param}
-    bundle = Bundle("bert", "embed", config, 16, vocab=VOCAB)
-    out = tmp_path_factory.mktemp("embedding") / "m"
-    saving.save(out, saving.build(bundle), bundle)
-    return out
+    sizes = {"layers": 2, "initializer_range": 0.5, "pooler": request.param}
+    return tiny.save(tmp_path_factory.mktemp("embedding") / "m", tiny.bundle("embed", vocab=VOCAB, sizes=sizes))
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from keras_ctxrep.text.features import StaticFeatures
 from keras_ctxrep.training import fit as training_fit
 from keras_ctxrep.training.runs import options_from_run
 
+pytestmark = pytest.mark.trains
+
 TOPICS = {
     "weather": ["rain", "storm", "wind", "cloud", "snow", "frost", "fog"],
     "music": ["violin", "piano", "chord", "drum", "song", "choir", "flute"],

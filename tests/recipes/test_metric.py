@@ -13,6 +13,7 @@ ROWS = [Example(f"{word} {number}", label) for word, label in (("red", "r"), ("b
 OPTIONS = {"stack": "cnn", "units": 4, "steps": 3, "evaluations": 3, "batch_size": 8}
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize(
     ("task", "metric", "best"),
     [("classify", None, 0), ("classify", "matthews", 1), ("regress", "mean_squared_error", 2), ("regress", None, 0)],
@@ -45,6 +46,7 @@ def test_the_best_weights_by_a_metric(task, metric, best, tmp_path, monkeypatch)
     assert json.loads((tmp_path / "m" / "run.json").read_text())["options"]["metric"] == metric
 
 
+@pytest.mark.trains
 def test_metrics_that_do_not_exist(tmp_path, capsys):
     with pytest.raises(ValueError, match="metric='bleu': the task 'classify' has accuracy, macro_f1, matthews, f1"):
         recipes.finetune(ROWS, ROWS, "words", tmp_path / "m", metric="bleu", **OPTIONS)

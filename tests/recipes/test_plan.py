@@ -11,6 +11,7 @@ ROWS = [Example(f"{word} {number}", label) for word, label in (("red", "r"), ("b
 OPTIONS = {"stack": "cnn", "units": 4, "batch_size": 4, "patience": 50}
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize(("epochs", "steps"), [(3.0, [25, 50, 75]), (2.5, [25, 50, 62]), (0.4, [10])])
 def test_evaluations_are_at_the_ends_of_epochs(epochs, steps, tmp_path):
     """Also where an epoch is no multiple of the 20 steps after which Keras' own end."""
@@ -18,6 +19,7 @@ def test_evaluations_are_at_the_ends_of_epochs(epochs, steps, tmp_path):
     assert [entry["step"] for entry in history] == steps
 
 
+@pytest.mark.trains
 def test_a_run_that_was_interrupted_between_them(tmp_path, power_cut):
     def run(out):
         return recipes.finetune(ROWS, ROWS[40:60], "words", out, epochs=2, checkpoint_minutes=1e-9, **OPTIONS)
@@ -31,6 +33,7 @@ def test_a_run_that_was_interrupted_between_them(tmp_path, power_cut):
             assert entry[name] == pytest.approx(wanted[name], abs=1e-6)
 
 
+@pytest.mark.trains
 def test_the_plan_is_printed_once(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "HALF_MINUTE", 0.0)
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "".join(f"{row.text}\t{row.label}\n" for row in ROWS))

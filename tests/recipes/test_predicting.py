@@ -4,41 +4,33 @@ import gzip
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 
-import keras
 import pytest
-from keras_ctxrep_tflite import quantize
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.models import bert
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep_tflite import quantize
+from tests import tiny
 
 VOCAB = (*SPECIAL_PIECES, "x", "y", "z", "?")
-SIZE = bert.Config(len(VOCAB), layers=1, width=8, heads=2, intermediate=16, max_positions=16)
 LABELS = {"classify": ("a", "b"), "pair": ("a", "b"), "multilabel": ("a", "b"), "tag": ("O", "B-X", "I-X")}
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """For each task a model that has learned nothing, and "encoder"; of "odd" the columns are remembered."""
-    keras.utils.set_random_seed(0)
     root = tmp_path_factory.mktemp("predictions")
-    bundle = Bundle("bert", "embed", asdict(SIZE), 16, vocab=VOCAB)
-    saving.save(root / "encoder", saving.build(bundle), bundle)
+    tiny.save(root / "encoder", tiny.bundle("embed", vocab=VOCAB))
     for name in ("classify", "pair", "odd", "multilabel", "regress", "tag", "answer", "numbered"):
         task = {"pair": "classify", "odd": "classify", "numbered": "tag"}.get(name, name)
-        its = tasks.bundle_fields(task, name in ("pair", "answer")) | {"labels": LABELS.get(task, ())}
-        its["columns"] = {"odd": {"text": "Body", "label": "Queue"}, "numbered": {"text": "2", "label": "3"}}.get(
-            name, {}
-        )
-        bundle = Bundle("bert", config=asdict(SIZE), max_length=16, vocab=VOCAB, head={"dropout": 0.1}, **its)
-        saving.save(root / name, saving.build(bundle), bundle)
+        columns = {"odd": {"text": "Body", "label": "Queue"}, "numbered": {"text": "2", "label": "3"}}.get(name, {})
+        options = {"pair": name in ("pair", "answer"), "labels": LABELS.get(task, ()), "columns": columns}
+        tiny.save(root / name, tiny.bundle(task, vocab=VOCAB, head={"dropout": 0.1}, **options))
     return root
 
 
@@ -54,6 +46,7 @@ def predict(folders, tmp_path, capsys):
     return run
 
 
+@pytest.mark.trains
 def test_json_lines_keep_the_fields_of_the_row(predict, folders):
     printed = predict("classify", "a.tsv", "id\ttext\tlabel\n7\tx y\t\n8\tz\t\n")
     rows = [json.loads(line) for line in printed.out.splitlines()]
@@ -78,6 +71,7 @@ def test_a_table_in_the_columns_of_the_caller(predict, tmp_path):
     assert printed.out.splitlines()[0] == "1\t2\tprediction\tscore"
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize(
     ("model", "name", "content", "header"),
     [
@@ -116,6 +110,7 @@ def test_pairs_and_malformed_rows(predict):
     assert len(printed.out.splitlines()) == 1 and "malformed rows left out: 1" in printed.err
 
 
+@pytest.mark.trains
 def test_rows_without_an_answer(predict, capsys, folders, tmp_path):
     printed = predict("classify", "a.tsv", "text\nx\n\u200b\n" + "x " * 40 + "\n", "--format", "tsv")
     assert printed.out.splitlines()[2] == "\u200b\t\t" and "rows without an answer: 1\n" in printed.err
@@ -128,6 +123,7 @@ def test_rows_without_an_answer(predict, capsys, folders, tmp_path):
         assert "nothing in it was answered" in capsys.readouterr().err
 
 
+@pytest.mark.trains
 def test_lines_as_a_table(folders, tmp_path, capsys):
     (tmp_path / "lines.txt").write_text("x y\nz\n")
     argv = ["predict", str(folders / "classify"), "--input", str(tmp_path / "lines.txt")]
@@ -158,6 +154,7 @@ def test_a_tflite_file_without_tensorflow(folders, tflite_in_process, tmp_path):
 # ------------------------------------------------------------------------------------------ columns that are remembered
 
 
+@pytest.mark.trains
 def test_a_model_knows_the_columns_it_was_trained_from(folders, tmp_path, capsys):
     odd = tmp_path / "odd.tsv"
     odd.write_text("Nr\tBody\tQueue\n1\tx y\ta\n2\ty\tb\n")

@@ -20,6 +20,7 @@ from keras_ctxrep.text.corpus import units
 from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, words
 from keras_ctxrep.training import shards
+from tests import tiny
 
 WORDS = [f"w{number}" for number in range(30)]
 UNIT = 2_000  # bytes, so that the corpus has several units
@@ -50,11 +51,8 @@ recipes.prepare([sys.argv[1]], sys.argv[2], vocab=sys.argv[3], max_length=24, co
 def small(monkeypatch):
     """Small units, and sizes called "test"."""
     monkeypatch.setattr(preparing, "UNIT", UNIT)
-    size = bert.Config(layers=1, width=16, heads=2, intermediate=32, max_positions=40, initializer_range=0.1)
-    monkeypatch.setitem(bert.SIZES, "test", size)
-    filters = ((1, 4), (2, 6))
-    size = elmo.Config(16, 8, layers=1, filters=filters, embedding_dim=3, highways=1, max_characters=6, dropout=0.0)
-    monkeypatch.setitem(elmo.SIZES, "test", size)
+    monkeypatch.setitem(bert.SIZES, "test", tiny.config(width=16, initializer_range=0.1))
+    monkeypatch.setitem(elmo.SIZES, "test", tiny.config("elmo", cells=16, projection=8))
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +117,7 @@ def test_units():
     assert list(units([], 500)) == [] and list(units(documents[:1], 500)) == [documents[:1]]
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("family", ["bert", "elmo"])
 def test_two_processes_make_the_same_files(family, corpus, tmp_path):
     options = {} if family == "bert" else {"vocab": None, "max_length": 128, "copies": 10}
@@ -139,6 +138,7 @@ def test_a_runner_without_beam(corpus, tmp_path, monkeypatch):
         prepare(corpus, tmp_path, runner="DirectRunner")
 
 
+@pytest.mark.trains
 def test_a_killed_preparation_continues_with_the_missing_shards(prepared, corpus, tmp_path):
     out = tmp_path / "killed"
     command = [sys.executable, "-c", KILLED, corpus, out, corpus.parent / "vocab.txt"]
@@ -168,6 +168,7 @@ def test_other_options_and_damaged_shards_are_made_again(prepared, corpus, tmp_p
     assert contents(out) == contents(prepared)
 
 
+@pytest.mark.trains
 def test_an_error_in_another_process(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "SplitSentences", Failing)
     with pytest.raises(ValueError, match="memory short"):
@@ -234,6 +235,7 @@ def test_split_sentences_are_those_of_the_text(corpus, tmp_path):
     assert held and not held & sentences
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("options", [{}, {"unroll": 5, "samples": 8, "learning_rate": 0.01}])
 def test_a_bilm_of_prepared_text(options, corpus, tmp_path):
     recipes.prepare([corpus], tmp_path / "text", family="elmo")
@@ -262,6 +264,7 @@ def test_an_interrupted_run_over_prepared_text_resumes_to_the_same_weights(famil
     assert all(np.array_equal(*pair) for pair in zip(first, second, strict=True))
 
 
+@pytest.mark.trains
 def test_folders_of_the_first_format_are_read(prepared, corpus, tmp_path, write_masked):
     """train-*.npz, without shards of units."""
     manifest = json.loads((prepared / PREPARED).read_text())
@@ -334,6 +337,7 @@ def test_folders_that_do_not_fit(prepared, corpus, tmp_path):
         pretrain("elmo", tmp_path / "elmo", tmp_path / "out", valid=corpus)
 
 
+@pytest.mark.trains
 def test_commands(corpus, tmp_path, capsys):
     (tmp_path / "text.txt.gz").write_bytes(gzip.compress(corpus.read_bytes()))
     argv = f"prepare elmo --corpus {tmp_path}/text.txt.gz --out {tmp_path}/elmo --min-count 1"

@@ -236,6 +236,7 @@ def test_a_fraction_is_held_out():
             reading.split(examples, fraction)
 
 
+@pytest.mark.trains
 def test_training_and_scoring_of_columns(tmp_path):
     """With a part of them as development data, which run.json says."""
     data = ([f"{word} {number}" for word in ("red", "blue") for number in range(20)], ["r"] * 20 + ["b"] * 20)

@@ -1,29 +1,26 @@
 """The record of a run: what its identity depends on, and training again from run.json alone."""
 
 import json
-from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.cli import main
-from keras_ctxrep.models import elmo, static
 from keras_ctxrep.options import Finetuning
 from keras_ctxrep.recipes.finetuning import Run
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
-from keras_ctxrep.text.bundle import Bundle
+from tests import tiny
 
 ROWS = "text\tbody\tlabel\nred fish\tblue\ta\nblue fish\tred\tb\nred\tblue fish\ta\nblue\tred fish\tb\n"
-TABLE = static.Config(words=4, width=3)
 
 
 def save_vectors(folder, value):
-    model = static.encoder(TABLE)
+    model, bundle = tiny.model("embed", "static", vocab=("<UNK>", "red", "blue", "fish"))
     for weight in model.weights:
         weight.assign(np.full(weight.shape, value, np.float32))
-    saving.save(folder, model, Bundle("static", "embed", asdict(TABLE), 8, vocab=("<UNK>", "red", "blue", "fish")))
+    saving.save(folder, model, bundle)
 
 
 @pytest.fixture
@@ -63,6 +60,7 @@ def test_the_identity_changes_with_all_that_the_result_depends_on(files):
     assert len(others) == 9
 
 
+@pytest.mark.trains
 def test_a_run_is_repeated_from_its_record(files, capsys):
     argv = f"train --data {files}/a.tsv --dev {files}/a.tsv --encoder words --out {files}/one --columns text=body"
     argv += " --stack cnn --units 4 --epochs 6 --batch-size 2 --learning-rate 0.02 --seed 3"
@@ -104,10 +102,9 @@ def test_an_unknown_option_names_the_nearest(files):
         recipes.embed(files / "vectors", ["red"], files / "a.npz", layer="top")
 
 
+@pytest.mark.trains
 def test_an_untrained_mix_is_reported(tmp_path):
-    config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
-    bundle = Bundle("elmo", "embed", asdict(config), 8)
-    saving.save(tmp_path / "lm", saving.build(bundle), bundle)
+    tiny.save(tmp_path / "lm", tiny.bundle("embed", "elmo", sizes={"layers": 2}))
     with pytest.warns(UserWarning, match="lm: it has no trained scalar mix; the mean of its layers is used"):
         recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "mix.npz", layers="mix")
     recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "all.npz")

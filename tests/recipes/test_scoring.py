@@ -1,21 +1,17 @@
 """Scoring task models: figures, answers and the worst examples; rows that are malformed, when training and scoring."""
 
 import json
-from dataclasses import asdict
 from functools import cache
 
-import keras
 import pytest
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.models import bert
-from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from tests import tiny
 
 VOCAB = (*SPECIAL_PIECES, "x", "y", "z", "?")
-SIZE = bert.Config(len(VOCAB), layers=1, width=8, heads=2, intermediate=16, max_positions=16)
 LABELS = {"classify": ("a", "b"), "pair": ("a", "b"), "multilabel": ("a", "b"), "tag": ("O", "B-X", "I-X")}
 GOOD = {
     "classify": ("g.tsv", "text\tlabel\nx y\ta\ny\tb\nz\tb\n"),
@@ -41,15 +37,11 @@ def kind(name):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """For each task a model that has learned nothing, and "encoder"."""
-    keras.utils.set_random_seed(0)
     root = tmp_path_factory.mktemp("scoring")
-    bundle = Bundle("bert", "embed", asdict(SIZE), 16, vocab=VOCAB)
-    saving.save(root / "encoder", saving.build(bundle), bundle)
+    tiny.save(root / "encoder", tiny.bundle("embed", vocab=VOCAB))
     for task in GOOD:
-        pairs = task in ("pair", "answer")
-        its = tasks.bundle_fields(kind(task), pairs) | {"labels": LABELS.get(task, ())}
-        bundle = Bundle("bert", config=asdict(SIZE), max_length=16, vocab=VOCAB, head={"dropout": 0.1}, **its)
-        saving.save(root / task, saving.build(bundle), bundle)
+        options = {"pair": task in ("pair", "answer"), "labels": LABELS.get(task, ())}
+        tiny.save(root / task, tiny.bundle(kind(task), vocab=VOCAB, head={"dropout": 0.1}, **options))
     return root
 
 
@@ -76,6 +68,7 @@ def figures_of(folders, tmp_path_factory):
 # ------------------------------------------------------------------------------------------------------- what is told
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("task", GOOD)
 @pytest.mark.parametrize("batch_size", [1, 32])
 def test_figures_and_answers(task, batch_size, folders, tmp_path):
@@ -98,6 +91,7 @@ def test_figures_and_answers(task, batch_size, folders, tmp_path):
     assert len(set(sources)) == len(sources) <= 3 and all(source.startswith(f"{path}:") for source in sources)
 
 
+@pytest.mark.trains
 def test_the_worst_examples_in_readable_form(folders, tmp_path):
     shown = {}
     for task in GOOD:
@@ -115,6 +109,7 @@ def test_the_worst_examples_in_readable_form(folders, tmp_path):
     assert shown["answer"] and all(entry["expected"] == expected[line] for line, entry in shown["answer"].items())
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("task", GOOD)
 def test_a_byte_order_mark_and_windows_line_ends(task, folders, figures_of, tmp_path):
     name, content = GOOD[task]
@@ -147,6 +142,7 @@ def test_what_people_read(folders, tmp_path, capsys):
     assert "1.235" in shown and all(len(number) <= 9 for number in shown if number not in "xy")
 
 
+@pytest.mark.trains
 def test_the_positive_class(folders, tmp_path, capsys):
     data = put(tmp_path, *GOOD["classify"])
     figures = {label: recipes.score(folders / "classify", data, positive=label) for label in "ab"}
@@ -306,6 +302,7 @@ def test_nothing_but_malformed_rows(folders, tmp_path, capsys):
     assert f"{bad}: no row of it can be read; the first: {bad}:2: 1 fields" in one_line(capsys)
 
 
+@pytest.mark.trains
 @pytest.mark.filterwarnings("always::UserWarning")  # which the command prints
 def test_malformed_rows_are_left_out_of_training(folders, tmp_path, capsys):
     name, content = GOOD["regress"]

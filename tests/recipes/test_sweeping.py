@@ -48,6 +48,7 @@ def scripted(monkeypatch, scores):
     return calls
 
 
+@pytest.mark.trains
 def test_the_highest_mean_is_the_best(rows, tmp_path, monkeypatch):
     """Its best seed is kept, though a seed of another combination scored more."""
     scores = {(0.1, 5): 0.9, (0.1, 6): 0.5, (0.2, 5): 0.7, (0.2, 6): 0.8}
@@ -93,6 +94,7 @@ def test_one_seed_has_no_deviation(rows, tmp_path, monkeypatch):
     assert (tmp_path / "kept").read_text() == "batch_size=2,seed=0"  # of equals the first
 
 
+@pytest.mark.trains
 def test_an_interrupted_sweep_goes_on(rows, tmp_path, monkeypatch):
     """A run is the same as by itself; those that are finished are not repeated, unless the data have changed."""
     grid, given = {"learning_rate": [0.02, 0.001]}, {"data": rows, "dev": rows, "encoder": "words", **OPTIONS}
@@ -127,6 +129,7 @@ def test_an_interrupted_sweep_goes_on(rows, tmp_path, monkeypatch):
     assert fits == names
 
 
+@pytest.mark.trains
 def test_the_command(file, tmp_path, capsys):
     argv = ["train", "--data", file, "--dev", file, "--encoder", "words", "--stack", "cnn", "--steps", "2"]
     argv = [*map(str, argv), "--out", str(tmp_path / "out"), "--seeds", "2", "--sweep"]

@@ -11,6 +11,8 @@ from keras_ctxrep.recipes import targets
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.training import fit as training_fit
 
+pytestmark = pytest.mark.trains
+
 TOPICS = {"weather": ["rain", "storm", "wind", "fog"], "music": ["violin", "piano", "drum", "song"]}
 
 

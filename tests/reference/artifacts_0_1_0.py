@@ -23,8 +23,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-from keras_ctxrep_export import saved_model
-from keras_ctxrep_tflite import quantize, runtime
 
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.inference import keras_engine
@@ -32,6 +30,8 @@ from keras_ctxrep.models import bert, elmo, static
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.version import __version__
+from keras_ctxrep_export import saved_model
+from keras_ctxrep_tflite import quantize, runtime
 
 OUT = Path(__file__).parent / "0_1_0"
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -5,12 +5,12 @@ import random
 
 import numpy as np
 import pytest
-from keras_ctxrep_export import saved_model
-from keras_ctxrep_tflite import compare, quantize
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.tasks.coreference import Pronoun
+from keras_ctxrep_export import saved_model
+from keras_ctxrep_tflite import compare, quantize
 
 TASK = tasks.get("coreference")
 HEADER = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"

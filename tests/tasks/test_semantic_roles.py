@@ -7,14 +7,14 @@ import subprocess
 import sys
 
 import pytest
-from keras_ctxrep_export import saved_model
-from keras_ctxrep_tflite import compare, quantize, runtime
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.tasks.reading import Record
 from keras_ctxrep.tasks.semantic_roles import Roles
+from keras_ctxrep_export import saved_model
+from keras_ctxrep_tflite import compare, quantize, runtime
 
 TASK = tasks.get("semantic_roles")
 CONLL = """\

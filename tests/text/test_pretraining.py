@@ -285,6 +285,7 @@ def test_single_segments_hold_every_piece_once(features, rng):
     assert [len(row) - 2 for row in rows[:5]] == [12, 14, 14, 14, 14]
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("sentences", [(1, 4), (1, 12), (30, 60)])
 @pytest.mark.parametrize("max_length", [32, 128])
 def test_half_of_the_second_segments_follow(features, rng, sentences, max_length):
@@ -393,6 +394,7 @@ def rows():
     return rows
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_masked_pieces(wordpiece, rows, rng, whole_words):
     masking = Masking(wordpiece, whole_words=whole_words)

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from keras_ctxrep_tflite import runtime
 
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep_tflite import runtime
 
 SECONDS = 60  # for one file, or for a hundred texts
 VALUES: list[Any] = [

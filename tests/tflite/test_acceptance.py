@@ -3,21 +3,21 @@
 import functools
 import json
 import zipfile
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
-from keras_ctxrep_export import kit, saved_model
-from keras_ctxrep_tflite import compare, quantize, runtime
 
-from keras_ctxrep import saving, tasks
+from keras_ctxrep import saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
-from keras_ctxrep.models import elmo
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import Bundle, load
+from keras_ctxrep.text.bundle import load
+from keras_ctxrep_export import kit, saved_model
+from keras_ctxrep_tflite import compare, quantize, runtime
+from tests import tiny
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -182,10 +182,8 @@ def test_calibration_reads_the_given_columns(folder, tmp_path):
 
 
 def test_calibration_skips_texts_without_words(tmp_path):
-    config = elmo.Config(cells=32, projection=32, filters=((1, 32), (2, 32)), highways=1, max_characters=8)
-    fields = tasks.bundle_fields("tag", False) | {"labels": tuple(f"l{i}" for i in range(40))}
-    bundle = Bundle("elmo", config=asdict(config), max_length=16, **fields)
-    saving.save(tmp_path / "m", saving.build(bundle), bundle)
+    sizes = {"cells": 32, "projection": 32, "filters": ((1, 32), (2, 32))}  # weights that are large enough to quantize
+    tiny.save(tmp_path / "m", tiny.bundle("tag", "elmo", labels=tuple(f"l{i}" for i in range(40)), sizes=sizes))
     (tmp_path / "t.txt").write_text("the cat\n\u200b\nrain\n")
     assert quantize.convert(tmp_path / "m", tmp_path / "m.tflite", "int8", calibrate=[tmp_path / "t.txt"]).is_file()
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
-from keras_ctxrep_tflite import quantize, runtime
 
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+from keras_ctxrep_tflite import quantize, runtime
 from tests.reference import character_data
 
 ROOT = Path(__file__).parent.parent.parent
@@ -56,6 +56,7 @@ def run(compiled):
     return run
 
 
+@pytest.mark.trains
 def test_golden_strings(run, golden_strings):
     printed = run("compare", golden_strings)
     assert printed.count(" 0 differences") == len(list(golden_strings.iterdir())) > 5

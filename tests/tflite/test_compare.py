@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from keras_ctxrep_tflite import compare, quantize
 
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.cli import main
@@ -11,6 +10,7 @@ from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.plots import engines
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep_tflite import compare, quantize
 
 
 def engine(name, path, values):

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
-from keras_ctxrep_tflite import mediapipe, quantize, runtime
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.features import Row
+from keras_ctxrep_tflite import mediapipe, quantize, runtime
 
 PYTHON = os.environ.get("CTXREP_PYTHON_MEDIAPIPE")
 with_mediapipe = pytest.mark.skipif(

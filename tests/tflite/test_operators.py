@@ -5,10 +5,10 @@ import functools
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
-from keras_ctxrep_tflite import quantize, weights
 
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.options import QUANTIZATIONS
+from keras_ctxrep_tflite import quantize, weights
 
 BUILTIN = set(weights.builtin_operators())
 PAIRS = ("answer", "regress")

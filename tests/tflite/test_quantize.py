@@ -1,21 +1,17 @@
 import json
 import zipfile
-from dataclasses import asdict
 
-import keras
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
-from keras_ctxrep_tflite import compare, quantize, runtime
 
-from keras_ctxrep import saving, tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
-from keras_ctxrep.models import bert, static
 from keras_ctxrep.tasks.classify import Example
-from keras_ctxrep.text.bundle import Bundle, load
-from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep.text.bundle import load
+from keras_ctxrep_tflite import compare, quantize, runtime
+from tests import tiny
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +123,7 @@ def test_int8_without_texts_is_dynamic(long_model, tflite_in_process, tmp_path):
 @pytest.fixture(scope="module")
 def long_model(tmp_path_factory):
     """A classifier that reads 20 tokens."""
-    keras.utils.set_random_seed(0)
-    vocab = (*SPECIAL_PIECES, *"abcdef")
-    config = bert.Config(len(vocab), layers=1, width=8, heads=2, intermediate=8, max_positions=20)
-    fields = tasks.bundle_fields("classify") | {"labels": ("x", "y"), "vocab": vocab}
-    bundle = Bundle("bert", config=asdict(config), max_length=20, **fields)
-    folder = tmp_path_factory.mktemp("long")
-    saving.save(folder, saving.build(bundle), bundle)
-    return folder
+    return tiny.save(tmp_path_factory.mktemp("long"), tiny.bundle("classify", max_length=20))
 
 
 def test_the_last_length_is_that_of_the_model(long_model, tflite_in_process, tmp_path):
@@ -158,14 +147,7 @@ def test_fewer_tokens_than_the_model_reads(long_model, tflite_in_process, tmp_pa
 
 def test_words_without_pieces(tflite_in_process, tmp_path):
     """18 words, of which 6 have no piece: their labels are as of Keras."""
-    keras.utils.set_random_seed(0)
-    vocab = (*SPECIAL_PIECES, *"abcdef")
-    config = bert.Config(
-        len(vocab), layers=1, width=8, heads=2, intermediate=8, max_positions=32, initializer_range=1.0
-    )
-    fields = tasks.bundle_fields("tag") | {"labels": ("O", "B-X", "I-X"), "vocab": vocab}
-    bundle = Bundle("bert", config=asdict(config), max_length=32, **fields)
-    saving.save(tmp_path / "m", saving.build(bundle), bundle)
+    tiny.save(tmp_path / "m", tiny.bundle("tag", max_length=32, sizes={"initializer_range": 1.0}))
     edge = runtime.load(quantize.convert(tmp_path / "m", tmp_path / "m.tflite", "none", (16, 32)))
     sentence = ["a", "b", "\u200b"] * 6
     text = " ".join(word for word in sentence if word != "\u200b")
@@ -179,10 +161,7 @@ def test_words_without_pieces(tflite_in_process, tmp_path):
 
 
 def test_vectors_with_ngrams_are_not_converted(tmp_path):
-    fields = tasks.bundle_fields("classify", False) | {"labels": ("no", "yes")}
-    config = asdict(static.Config(words=2, width=4, buckets=10))
-    bundle = Bundle("static", config=config, vocab=("<UNK>", "a"), max_length=20, **fields)
-    saving.save(tmp_path / "m", saving.build(bundle), bundle)
+    tiny.save(tmp_path / "m", tiny.bundle("classify", "static", sizes={"buckets": 10}))
     with pytest.raises(ValueError, match=r"character n-grams have no \.tflite"):
         quantize.convert(tmp_path / "m", tmp_path / "m.tflite", lengths=[16])
 

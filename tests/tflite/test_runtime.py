@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from keras_ctxrep_tflite import quantize, runtime
 
 from keras_ctxrep import saving
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import TFLITE, Bundle, write_tflite
+from keras_ctxrep_tflite import quantize, runtime
 
 
 def test_files_without_a_bundle(tmp_path):

@@ -11,17 +11,14 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, replace
 from pathlib import Path
 
-import keras
 import pytest
-from keras_ctxrep_tflite import page, quantize, runtime
 
-from keras_ctxrep import saving, tasks
+from keras_ctxrep import saving
 from keras_ctxrep.cli import main
-from keras_ctxrep.models import elmo
-from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep_tflite import page, quantize, runtime
+from tests import tiny
 from tests.reference import unicode_tables
 
 LITERTJS = os.environ.get("CTXREP_LITERTJS")  # node_modules/@litertjs
@@ -43,6 +40,7 @@ def test_unicode_tables_are_those_of_tokenizers(tmp_path):
     assert [name for name in file if made[name] != file[name]] in ([], ["tokenizers"])
 
 
+@pytest.mark.trains
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_golden_strings(golden_strings):
     command = ["node", str(Path(__file__).with_name("web_golden.mjs")), str(golden_strings)]
@@ -56,12 +54,9 @@ def files(tiny_model, tflite_in_process, tmp_path_factory):
     """{name: .tflite file}: a tagger and an answerer over BERT, a tagger over ELMo."""
     root = tmp_path_factory.mktemp("web")
     bundles = {task: tiny_model(task)[1] for task in ("tag", "answer")}
-    size = replace(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"], cells=16, projection=8, max_characters=12)
-    fields = tasks.bundle_fields("tag")
-    bundles["elmo"] = Bundle("elmo", config=asdict(size), max_length=16, labels=("X", "Y", "Z"), **fields)
+    bundles["elmo"] = tiny.bundle("tag", "elmo", labels=("X", "Y", "Z"), sizes={"layers": 2, "max_characters": 12})
     for name, bundle in bundles.items():
-        keras.utils.set_random_seed(2)
-        saving.save(root / name, saving.build(bundle), bundle)
+        tiny.save(root / name, bundle)
         quantize.convert(root / name, root / f"{name}.tflite", lengths=(8, bundle.max_length))
     return {name: root / f"{name}.tflite" for name in bundles}
 

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
-from keras_ctxrep_tflite import calibration, quantize, runtime, weights
 
 from keras_ctxrep import saving, tasks, zoo
-from keras_ctxrep.models import bert, elmo
+from keras_ctxrep.models import elmo
 from keras_ctxrep.options import QUANTIZATIONS
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle, load
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep_tflite import calibration, quantize, runtime, weights
+from tests import tiny
 
 VOCAB = (*SPECIAL_PIECES, *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"))
 TEXTS = ["the cat sat", "a", "dogs and cats run over the hills", "z y x w v u t s r q p o n m l k j i h g"]
@@ -25,11 +26,8 @@ SIZE = {"none": 1.0, "float16": 0.75, "dynamic": 0.6}  # at most, of the float32
 def folder(tmp_path_factory):
     """A classifier over BERT whose embeddings and residual stream have rows and values of very different sizes."""
     keras.utils.set_random_seed(0)
-    config = bert.Config(
-        len(VOCAB), layers=2, width=64, heads=4, intermediate=128, max_positions=32, initializer_range=0.2
-    )
-    fields = tasks.bundle_fields("classify") | {"labels": ("x", "y", "z"), "vocab": VOCAB}
-    bundle = Bundle("bert", config=asdict(config), max_length=32, **fields)
+    sizes = {"layers": 2, "width": 64, "heads": 4, "intermediate": 128, "max_positions": 32, "initializer_range": 0.2}
+    bundle = tiny.bundle("classify", labels=("x", "y", "z"), vocab=VOCAB, max_length=32, sizes=sizes)
     model = saving.build(bundle)
     table = model.get_layer("token_embedding").embeddings
     table.assign(np.asarray(table) * np.where(np.arange(len(VOCAB)) == 5, 50.0, 1.0)[:, None])  # one large row

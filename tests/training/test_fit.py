@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.core.util import event_pb2
 
 from keras_ctxrep import optimizers, saving
-from keras_ctxrep.models import bert, elmo
+from keras_ctxrep.models import elmo
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.optimizers import AdamW, OptimizerSpec
 from keras_ctxrep.options import Fit
@@ -20,8 +20,9 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch
 from keras_ctxrep.training import fit, history, strategy
+from tests import tiny
 
-CONFIG = elmo.Config(8, 4, filters=((1, 4), (2, 6)), embedding_dim=3, highways=1, max_characters=6, dropout=0.0)
+CONFIG = tiny.config("elmo", layers=2)
 ONE_LAYER = replace(CONFIG, layers=1)
 BUNDLE = Bundle("elmo", "classify", asdict(CONFIG), 8, ("a", "b", "c"), head={"mix": True, "dropout": 0.0})
 ADAGRAD = OptimizerSpec(optimizers.Adagrad, {"learning_rate": 0.25}, scheduled=False)
@@ -52,14 +53,15 @@ def points(rng):
     return tf.data.Dataset.from_tensor_slices(({"x": x}, {"logits": x.argmax(-1) % 3})).repeat().with_options(UNTUNED)
 
 
+@pytest.mark.trains
 def test_fit_learns_and_reports(rng, tmp_path):
     model = saving.build(BUNDLE)
     seen = []
     data = endless(rng)
     history = fit.fit(model, data, data.take(1), steps=60, learning_rate=0.02, evaluations=3, report=seen.append)
     assert seen == history and [entry["step"] for entry in history] == [20, 40, 60]
-    assert history[-1]["val_accuracy"] > history[0]["val_accuracy"] or history[0]["val_accuracy"] == 1
-    assert history[-1]["val_loss"] < 0.7
+    assert history[-1]["val_accuracy"] == 1
+    assert history[-1]["val_loss"] < 0.1 * history[0]["val_loss"] and history[0]["val_loss"] < 0.7
 
 
 @pytest.mark.slow  # two trainings
@@ -187,6 +189,7 @@ def test_a_deadline_ends_the_run(points):
     assert 0.02 <= history[-1]["minutes"] < 0.3
 
 
+@pytest.mark.trains
 def test_the_best_weights_are_kept(rng):
     model = saving.build(BUNDLE)
     data, other = endless(rng), endless(rng)  # other: its labels are not those learned
@@ -415,6 +418,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(points, tmp_path):
         np.testing.assert_array_equal(weight, value)
 
 
+@pytest.mark.trains
 def test_a_run_leaves_a_table_and_curves(rng, tmp_path):
     """Also with columns that only some evaluations have."""
     pytest.importorskip("matplotlib")
@@ -520,6 +524,7 @@ def undisturbed():
     return {}
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize(
     ("point", "count"),
     [
@@ -620,6 +625,7 @@ def test_bad_arguments(rng, arguments, message):
         fit.fit(saving.build(BUNDLE), endless(rng), **arguments)
 
 
+@pytest.mark.trains
 def test_tensorboard_logs(points, tmp_path):
     pytest.importorskip("tensorboard")
     fit.fit(saving.build(BUNDLE), endless(np.random.default_rng(0)), steps=4, evaluations=2, tensorboard=tmp_path)
@@ -630,6 +636,7 @@ def test_tensorboard_logs(points, tmp_path):
     assert {"scalar_mix/weights", "scalar_mix/layer_2", "epoch_loss", "epoch_tokens_per_second"} <= tags
 
 
+@pytest.mark.trains
 def test_mixed_precision(rng):
     with strategy.scope("mixed_bfloat16"):
         model = saving.build(BUNDLE)
@@ -647,7 +654,7 @@ def test_model_folders(family, rng, tmp_path):
         language_model = Bundle("elmo", "language_model", asdict(CONFIG), 8, vocab=("<S>", "</S>", "<UNK>", "x"))
         inputs = batch(rng)[0]
     else:
-        config = bert.Config(9, 2, 8, 2, 16, 12)
+        config = tiny.config(vocabulary_size=9, layers=2)
         vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d")
         language_model = Bundle("bert", "pretrainer", asdict(config), 8, vocab=vocab)
         ids = rng.integers(0, 9, (2, 5)).astype(np.int32)
@@ -838,6 +845,7 @@ def test_a_step_of_a_sampled_softmax_leaves_the_other_words_alone(rng, make):
         assert {0, 1, 8, 93} <= moved and len(moved) <= 4 + 2 * 3  # <S>, </S>, both words and two draws of three
 
 
+@pytest.mark.trains
 def test_an_eval_model_is_given_the_weights_of_the_model(rng):
     """The full softmax over whole sentences evaluates a sampled one."""
     vocabulary = Vocabulary(["<S>", "</S>", "<UNK>", *"abcdef"])

@@ -18,6 +18,8 @@ from keras_ctxrep import optimizers, saving
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.training import fit, strategy
 
+pytestmark = pytest.mark.trains
+
 SCRIPT = Path(__file__).with_name("replicas.py")
 REPLICAS = runpy.run_path(str(SCRIPT))
 LIMIT = 600  # seconds that a process of a test may take, on a busy machine

@@ -32,7 +32,7 @@ import tensorflow as tf
 
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import sha256
-from keras_ctxrep.cli import main
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.text.bundle import Bundle
@@ -728,6 +728,7 @@ def test_shipped_models_come_first():
     assert SHIPPED and zoo.ENTRIES[: len(SHIPPED)] == tuple(SHIPPED)
 
 
+@pytest.mark.trains
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda shipped: shipped.name)
 def test_shipped_models_need_no_network_and_no_cache(shipped, cache, capsys):
     folder = zoo.get(shipped.name)

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
@@ -10,18 +9,16 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import saving, zoo
-from keras_ctxrep.cli import main
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import huggingface
-from keras_ctxrep.models import bert
-from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.bundle import load as bundle_of
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.zoo import hub
+from tests import tiny
 
 constants = pytest.importorskip("huggingface_hub.constants")
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
 VOCAB = (*SPECIAL_PIECES, "x", "y")
-SIZE = bert.Config(len(VOCAB), layers=1, width=8, heads=2, intermediate=16, max_positions=16)
 
 
 class Server:
@@ -87,7 +84,7 @@ def send(request, status, data, headers=None, body=True):
 def published(tmp_path_factory):
     """A classifier's files, and its model folder."""
     root = tmp_path_factory.mktemp("published")
-    bundle = Bundle("bert", "classify", asdict(SIZE), 16, labels=("bad", "good"), vocab=VOCAB, head={"dropout": 0.1})
+    bundle = tiny.bundle("classify", labels=("bad", "good"), vocab=VOCAB, head={"dropout": 0.1})
     model = saving.build(bundle)
     saving.save(root / "model", model, bundle)
     huggingface.write(root / "files", model, bundle)

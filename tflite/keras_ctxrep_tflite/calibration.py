@@ -15,6 +15,8 @@ from keras_ctxrep.text.corpus import lines
 from keras_ctxrep_tflite import weights
 from keras_ctxrep_tflite.weights import Ranges
 
+__all__ = ["inputs_of", "ranges"]
+
 TEXTS = 300  # of each file
 WIDEST = 0.125  # a step of 256 over the range, in standard deviations: rounding adds at most 4% of noise
 ROWS = (".jsonl", ".json", ".tsv", ".conll")  # suffixes of files with rows of the task

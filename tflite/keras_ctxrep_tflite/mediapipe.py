@@ -10,6 +10,8 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import weights
 
+__all__ = ["check", "describe", "logits"]
+
 LABELS = "labels.txt"
 PROBABILITIES = "probabilities"  # the output in place of "logits"
 TASKS = {"classify": "TextClassifier", "multilabel": "TextClassifier", "embed": "TextEmbedder"}

@@ -8,6 +8,8 @@ from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_folder, check_folder
 from keras_ctxrep.text import bundle as bundles
 
+__all__ = ["check", "version", "write_page"]
+
 # in a wheel beside this file, in a checkout beside the package
 WEB = next(folder for folder in (Path(__file__).with_name("web"), Path(__file__).parents[1] / "web") if folder.is_dir())
 FILES = ("index.html", "ctxrep.js", "text.js", "unicode.json")

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+__all__ = ["quantized", "sizes"]
+
 SMALLEST = 1024  # elements: smaller weights stay float32, as in TensorFlow's quantizer
 _OPERANDS = {"FULLY_CONNECTED": 1, "CONV_2D": 1, "BATCH_MATMUL": 1, "GATHER": 0}  # operator -> input that is a weight
 
