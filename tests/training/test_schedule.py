@@ -18,7 +18,7 @@ def test_decays_of_the_learning_rate(decay, at_half, at_end):
 
 def test_every_decay_is_an_option():
     option = next(entry for entry in fields(Fit) if entry.name == "decay")
-    assert sorted(DECAYS) == sorted(option.metadata["choices"])
+    assert sorted(DECAYS) == sorted(option.metadata["range"].choices)
 
 
 def test_a_run_without_a_warm_up_begins_at_the_peak():
