@@ -241,6 +241,12 @@ def copy_weights(source: keras.Model, target: keras.Model, skip: Sequence[str] =
 
     Raises:
         ValueError: `source` lacks a layer.
+
+    >>> inputs = keras.Input((2,))
+    >>> source, target = (Model(inputs, keras.layers.Dense(1, name="head")(inputs)) for _ in range(2))
+    >>> copy_weights(source, target)
+    >>> bool((source.get_weights()[0] == target.get_weights()[0]).all())
+    True
     """
     for layer in target.layers:
         weights = _without_state(layer)
@@ -253,6 +259,9 @@ def reset_streams(model: keras.Model) -> None:
     """Sets the state that a biLM keeps of its streams to zero, as at the beginning of a text.
 
     `fit`, `predict` and `evaluate` all carry this state on.
+
+    >>> inputs = keras.Input((2,))
+    >>> reset_streams(Model(inputs, keras.layers.Dense(1)(inputs)))  # without streams nothing is to be done
     """
     for layer in model.layers:
         if getattr(layer, "streams", None):

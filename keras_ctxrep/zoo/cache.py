@@ -44,7 +44,7 @@ def describe(entry: Entry, cache: str | Path | None = None) -> dict[str, Any]:
     """What `ctxrep zoo list --json` prints of an entry: its properties, and "cached", its model folder or None.
 
     >>> describe(lookup("elmo_2x2048_256_2048cnn_1xhighway"), "/nowhere")["parameters"]
-    51880672
+    28027728
     """
     folder = cached(entry, cache)
     return entry.as_dict() | {"cached": folder and str(folder)}
