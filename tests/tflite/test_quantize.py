@@ -59,7 +59,7 @@ def test_the_answer_does_not_depend_on_the_signature(models, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"quantize": "int4"}, "choose none, float16, dynamic or int8"),
+        ({"quantize": "int4"}, "must be none, float16, dynamic or int8"),
         ({"out": "m.bin"}, r"must end in \.tflite"),
         ({"lengths": (2,)}, "at least 4"),
         ({"lengths": ()}, "at least 4"),
