@@ -112,9 +112,7 @@ class Model:
                 f"{self.engine.path}: a file for the task {self.bundle.task!r} has no vectors of texts; write one of "
                 "the encoder: load(FOLDER).encoder.tflite(OUT)"
             )
-        from keras_ctxrep_export import saved_model
-
-        return saved_model.encode(self.engine.path, texts)
+        return self._saved_encoder(texts)
 
     def words(self, texts: Sequence[Text]) -> list[WordVectors]:
         """The contextual vectors of the words of each text, from all layers of the encoder.
@@ -133,8 +131,9 @@ class Model:
         check_texts(texts)
         spans = [_spans(text) for text in texts]
         sentences = iter(spans)  # `vectors` splits one sentence after the other
+        encoder = self.encoder
         embedded = vectors(
-            self.keras_model, self.bundle, map(str, texts), lambda _: [word for word, _ in next(sentences)]
+            encoder.keras_model, encoder.bundle, map(str, texts), lambda _: [word for word, _ in next(sentences)]
         )
         results = []
         for words, (_, numbers, layers) in zip(spans, embedded, strict=True):
@@ -162,14 +161,16 @@ class Model:
 
     @cached_property
     def encoder(self) -> "Model":
-        """The encoder alone, with a copy of its weights.
+        """The encoder alone, over the model's own layers: training the one changes the other.
 
         Raises:
             ValueError: another engine than Keras.
         """
         from keras_ctxrep import saving
+        from keras_ctxrep.models.families import encoder_of
 
-        return _in_keras(None, saving.ModelFolder(self.keras_model, self.bundle).encoder())
+        encoder = encoder_of(self.keras_model, self.bundle.family, self.bundle.config)
+        return _in_keras(None, saving.ModelFolder(encoder, saving.encoder_bundle(self.keras_model, self.bundle)))
 
     # ------------------------------------------------------------------------------------------------------ artifacts
 
@@ -227,6 +228,12 @@ class Model:
 
         return Predictor(self.bundle, keras_engine.runner(self.keras_model))
 
+    @cached_property
+    def _saved_encoder(self) -> Callable[[Sequence[str]], np.ndarray]:
+        from keras_ctxrep_export import saved_model
+
+        return saved_model.encoder(str(self.engine.path))
+
     def _served(self) -> "Model":
         """The model itself, or of a pretraining model its encoder."""
         from keras_ctxrep import tasks
@@ -240,7 +247,7 @@ class Model:
         from keras_ctxrep.recipes import embedding
 
         weights, gamma = embedding.learned_mixes(self.keras_model).get("scalar_mix", (None, 1.0))
-        layers = embedding.vectors(self.keras_model, self.bundle, texts)
+        layers = embedding.vectors(self.encoder.keras_model, self.encoder.bundle, texts)
         return np.stack([embedding._selected(layer, "mean", weights, gamma) for *_, layer in layers]).astype(np.float32)
 
 

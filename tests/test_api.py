@@ -125,11 +125,16 @@ def test_a_saved_model_has_the_present_weights(classifier, tmp_path):
     copy = ctx.load(classifier.save(tmp_path / "copy"))
     assert copy.predict(TEXTS) == classifier.predict(TEXTS)
     assert (tmp_path / "copy" / runs.NAME).read_bytes() == (classifier.engine.path / runs.NAME).read_bytes()
+    copy.encode(TEXTS)
     copy.keras_model.compile("sgd", {"logits": "mse"})
     copy.keras_model.fit(copy.features(TEXTS), {"logits": np.array([[9.0, -9.0]] * 2)}, epochs=3, verbose=0)
     changed = copy.predict(TEXTS)
     assert changed != classifier.predict(TEXTS)
-    assert ctx.load(copy.save(tmp_path / "changed")).predict(TEXTS) == changed
+    reloaded = ctx.load(copy.save(tmp_path / "changed"))
+    assert reloaded.predict(TEXTS) == changed
+    np.testing.assert_allclose(copy.encode(TEXTS), reloaded.encode(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(copy.words(TEXTS)[0].vectors, reloaded.words(TEXTS)[0].vectors, atol=1e-6)
+    assert np.abs(copy.encode(TEXTS) - classifier.encode(TEXTS)).max() > 1e-4
     edge = ctx.load(copy.tflite(tmp_path / "changed.tflite"))
     assert abs(edge.predict(TEXTS)[0]["score"] - changed[0]["score"]) < 1e-5
 

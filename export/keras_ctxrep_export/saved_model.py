@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_export import kit, manifest
 from keras_ctxrep_export.signatures import Signatures
 
-__all__ = ["check", "encode", "export", "latest", "load"]
+__all__ = ["check", "encoder", "export", "latest", "load"]
 
 EXTRA = "assets.extra"  # the folder TF Serving reserves for other files
 
@@ -176,22 +176,25 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
     return Predictor(bundle, TextRunner(run, words="words" in loaded.signatures), batch_size)
 
 
-def encode(path: str | Path, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
-    """The vectors of texts by the signature `embed` of a SavedModel, float32 (B, D).
+def encoder(path: str | Path, batch_size: int = 32) -> Callable[[Sequence[str]], np.ndarray]:
+    """A function from texts to their vectors, float32 (B, D), by the signature `embed` of a SavedModel.
 
     Args:
         path: as of `load`.
-        texts: strings.
         batch_size: texts per call.
 
     Raises:
         ValueError: there is no SavedModel.
     """
     loaded = tf.saved_model.load(str(latest(path)))
-    embed = loaded.signatures["embed"]
-    encoded = [text.encode("utf-8", "replace") for text in texts]
-    batches = [encoded[begin : begin + batch_size] for begin in range(0, len(encoded), batch_size)] or [[]]
-    return np.concatenate([embed(text=tf.constant(batch, tf.string))["vector"].numpy() for batch in batches])
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        embed = loaded.signatures["embed"]  # lives only as long as the object it was loaded with
+        encoded = [text.encode("utf-8", "replace") for text in texts]
+        batches = [encoded[begin : begin + batch_size] for begin in range(0, len(encoded), batch_size)] or [[]]
+        return np.concatenate([embed(text=tf.constant(batch, tf.string))["vector"].numpy() for batch in batches])
+
+    return encode
 
 
 def check(path: str | Path) -> tuple[Path, dict[str, int]]:
