@@ -174,7 +174,7 @@ def test_exports_at_once_get_versions_of_their_own(quick, tmp_path):
 
 RACE = """
 import os, pathlib, sys, time
-from keras_ctxrep import cli
+from keras_ctxrep.cli.main import main
 
 meeting, rename = pathlib.Path(sys.argv[1]), os.rename
 
@@ -187,7 +187,7 @@ def together(source, target):
     rename(source, target)
 
 os.rename = together
-sys.exit(cli.main(["export", sys.argv[2], "--out", sys.argv[3]]))
+sys.exit(main(["export", sys.argv[2], "--out", sys.argv[3]]))
 """
 
 
