@@ -1,6 +1,6 @@
 """A SavedModel behind KServe's HTTP server, in the JSON of TF Serving's REST interface.
 
-    pip install "keras_ctxrep[serving-test]"
+    pip install ".[serving-test]"
     python benchmarks/kserve_server.py BASE/NAME --port 8501
     ctxrep client --url http://localhost:8501 --model NAME "Some text"
 

@@ -137,7 +137,7 @@ def test_the_edge_predicts_in_a_bare_environment(python, wheel, tflite_files, mo
     command = [tmp_path / "venv" / "bin" / "ctxrep", "score", str(models / "elmo" / "classifier"), "--data", "x.tsv"]
     process = subprocess.run(command, **options)
     assert process.returncode == 1 and process.stderr.count("\n") == 1
-    assert 'pip install "keras_ctxrep[tf]"' in process.stderr
+    assert 'pip install "tensorflow<2.22,>=2.21" "tensorflow-text' in process.stderr
 
 
 def flat(node, name="") -> dict:

@@ -11,7 +11,7 @@ from keras_ctxrep.cli import deployment, models, training, vectors
 from keras_ctxrep.cli.command import Usage, start_tensorflow
 from keras_ctxrep.cli.flags import Flags
 from keras_ctxrep.options import WORDS
-from keras_ctxrep.version import __version__
+from keras_ctxrep.version import __version__, install_hint
 
 DESCRIPTION = """\
 Contextual text representations in Keras, from raw text to TF Serving and to the edge.
@@ -124,7 +124,7 @@ def _message(error: Exception) -> str | None:
     """The message of an expected error; None for an internal one, which is raised again."""
     if isinstance(error, ModuleNotFoundError):
         extra = _EXTRAS.get(str(error.name).partition(".")[0], "tf")
-        return f'{error.name} is not installed: pip install "keras_ctxrep[{extra}]"'
+        return f"{error.name} is not installed: {install_hint(extra)}"
     if isinstance(error, ValueError | OSError | RuntimeError | ImportError):
         return str(error)
     if type(error).__module__.partition(".")[0] == "tensorflow":

@@ -16,6 +16,7 @@ from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, first
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import read_vocab
+from keras_ctxrep.version import install_hint
 
 __all__ = ["read", "weight_map"]
 
@@ -142,7 +143,7 @@ def _variables(prefix: Path) -> dict[str, Any]:
     try:
         import tensorflow as tf
     except ModuleNotFoundError:
-        raise ImportError(f'{prefix}: TensorFlow reads it: pip install "keras_ctxrep[tf]"') from None
+        raise ImportError(f"{prefix}: TensorFlow reads it: {install_hint('tf')}") from None
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_ctxrep.version import install_hint
+
 __all__ = ["StoredTensor", "Tensor", "arrays", "check", "fill"]
 
 BLOCK = 1 << 18  # numbers read at a time
@@ -217,9 +219,7 @@ def package(name: str, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        raise ImportError(
-            f'{name} is not installed, and this format needs it: pip install "keras_ctxrep[{extra}]"'
-        ) from None
+        raise ImportError(f"{name} is not installed, and this format needs it: {install_hint(extra)}") from None
 
 
 def visible(paths: Iterable[Path]) -> list[Path]:

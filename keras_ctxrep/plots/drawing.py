@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.version import install_hint
 
 __all__ = ["check_drawable", "drawing"]
 
@@ -22,7 +23,7 @@ def check_drawable(out: str | Path, *others: str) -> None:
     if Path(out).suffix not in DRAWN:
         raise ValueError(f"{out}: the name must end in {', '.join([*DRAWN, *others])}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError('matplotlib is not installed: pip install "keras_ctxrep[plot]"')
+        raise ImportError(f"matplotlib is not installed: {install_hint('plot')}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep.tasks import Task
+from keras_ctxrep.version import install_hint
 
 __all__ = ["read", "split"]
 
@@ -144,9 +145,7 @@ def _prepared(
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
-        raise ImportError(
-            f'tfds:{name}: needs TensorFlow Datasets, pip install "keras_ctxrep[data]": {error}'
-        ) from None
+        raise ImportError(f"tfds:{name}: needs TensorFlow Datasets, {install_hint('data')}: {error}") from None
     try:
         builder = tfds.builder(name)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:

@@ -27,6 +27,7 @@ from keras_ctxrep.text.corpus import pieces
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, next_sentence_rows, piece_ids
 from keras_ctxrep.text.tokens import WordPiece, words
+from keras_ctxrep.version import install_hint
 
 __all__ = [
     "Maker",
@@ -382,7 +383,7 @@ def make_with_beam(maker: Maker, units: Iterable[tuple[int, Unit]], runner: str,
         import apache_beam as beam  # pyright: ignore[reportMissingImports]
         from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise ValueError(f'runner={runner!r}: needs Apache Beam: pip install "keras_ctxrep[beam]"') from None
+        raise ValueError(f"runner={runner!r}: needs Apache Beam: {install_hint('beam')}") from None
     try:
         pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={runner}", *shlex.split(options or "")]))
     except (ValueError, ImportError, AttributeError) as error:

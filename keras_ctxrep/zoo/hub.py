@@ -7,6 +7,7 @@ safetensors only.
 import re
 from pathlib import Path
 
+from keras_ctxrep.version import install_hint
 from keras_ctxrep.zoo import folders
 
 __all__ = ["get"]
@@ -74,7 +75,7 @@ def _download(name: str, repository: str, revision: str | None, endpoint: str | 
     try:
         from huggingface_hub import errors, snapshot_download
     except ImportError:
-        raise ImportError(f"{name}: needs huggingface_hub: pip install 'keras_ctxrep[hub]'") from None
+        raise ImportError(f"{name}: needs huggingface_hub: {install_hint('hub')}") from None
     try:
         return Path(snapshot_download(repository, revision=revision, endpoint=endpoint, allow_patterns=list(FILES)))
     except errors.GatedRepoError:

@@ -301,5 +301,5 @@ def test_hidden_files_next_to_a_checkpoint(published):
 
 def test_without_tensorflow(published, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(ImportError, match=r'TensorFlow reads it: pip install "keras_ctxrep\[tf\]"'):
+    with pytest.raises(ImportError, match=r'TensorFlow reads it: pip install "tensorflow'):
         google.read(published)

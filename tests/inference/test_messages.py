@@ -50,7 +50,7 @@ def generated() -> dict:
 def test_fields_are_those_of_the_generated_classes(name):
     classes = generated()
     if name not in classes:
-        pytest.skip('tensorflow_serving is not installed: pip install "keras_ctxrep[dev]"')
+        pytest.skip('tensorflow_serving is not installed: pip install ".[dev]"')
     own = {field.name: field for field in messages._CLASSES[name].DESCRIPTOR.fields}
     theirs = classes[name].DESCRIPTOR.fields_by_name
     for field, description in own.items():

@@ -30,7 +30,7 @@ MARKS = [[(0, 3), (4, 8), (16, 19)], [(2, 5), (6, 9), (0, 1)], [(0, 1), (2, 3), 
 pytestmark = [
     pytest.mark.slow,  # exports every task, and starts a process with TensorFlow
     pytest.mark.skipif(
-        importlib.util.find_spec("kserve") is None, reason='KServe is missing: pip install "keras_ctxrep[serving-test]"'
+        importlib.util.find_spec("kserve") is None, reason='KServe is missing: pip install ".[serving-test]"'
     ),
 ]
 

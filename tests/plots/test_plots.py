@@ -110,8 +110,8 @@ def test_a_page_holds_all_of_it_and_escapes_the_text(models, tmp_path):
 
 
 def test_characters_missing_from_the_font_are_reported(models, tmp_path, monkeypatch):
-    monkeypatch.setattr(font_manager.fontManager, "ttflist", font_manager.fontManager.ttflist[:0])
     real = font_manager.findfont("DejaVu Sans")
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", font_manager.fontManager.ttflist[:0])
     monkeypatch.setattr(font_manager, "findfont", lambda *_, **__: real)
     with pytest.warns(UserWarning, match=r"a\.png: no installed font has the characters 中; install one, or .* \.html"):
         attention.attention(models / "bert" / "pretrained", "snow 中", tmp_path / "a.png")
@@ -295,4 +295,4 @@ def test_pictures_need_matplotlib_and_pages_do_not(models, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[1, 0]", done.stderr
-    assert done.stderr == 'ctxrep: matplotlib is not installed: pip install "keras_ctxrep[plot]"\n'
+    assert done.stderr == 'ctxrep: matplotlib is not installed: pip install "matplotlib>=3.8"\n'

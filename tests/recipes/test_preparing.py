@@ -139,7 +139,7 @@ def test_beam_makes_the_same_files(prepared, corpus, tmp_path):
 
 def test_a_runner_without_beam(corpus, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(ValueError, match=r"needs Apache Beam: pip install \"keras_ctxrep\[beam\]\""):
+    with pytest.raises(ValueError, match=r"needs Apache Beam: pip install .*apache-beam"):
         prepare(corpus, tmp_path, runner="DirectRunner")
 
 

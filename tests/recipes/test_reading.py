@@ -133,7 +133,7 @@ def test_errors_are_raised_before_anything_is_read():
 
 def test_without_tensorflow_datasets(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(ImportError, match=r'pip install "keras_ctxrep\[data\]"'):
+    with pytest.raises(ImportError, match=r'pip install "tensorflow-datasets'):
         list(read("classify", "tfds:glue/sst2"))
 
 

@@ -15,6 +15,7 @@ from keras_ctxrep.inference.silence import quiet_stderr
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.version import install_hint
 from keras_ctxrep_tflite import mediapipe
 
 __all__ = ["load"]
@@ -66,7 +67,7 @@ class _Model:
             from ai_edge_litert.compiled_model import CompiledModel
             from ai_edge_litert.options import CpuOptions, Options
         except ImportError:
-            raise ImportError('running .tflite files needs LiteRT: pip install "keras_ctxrep[edge]"') from None
+            raise ImportError(f"running .tflite files needs LiteRT: {install_hint('edge')}") from None
         cache = ":memory" if sys.platform == "linux" else ""  # of packed weights
         options = Options(cpu_options=CpuOptions(num_threads=threads, xnnpack_weight_cache_path=cache))
         self.path, self.taking_turns = path, threading.Lock()

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_ctxrep.version import install_hint
+
 __all__ = ["quantized", "sizes"]
 
 SMALLEST = 1024  # elements: smaller weights stay float32, as in TensorFlow's quantizer
@@ -384,7 +386,7 @@ def schema() -> Any:
     try:
         from ai_edge_litert import schema_py_generated
     except ImportError:
-        raise ImportError('writing .tflite files needs LiteRT: pip install "keras_ctxrep[tf,edge]"') from None
+        raise ImportError(f"writing .tflite files needs LiteRT: {install_hint('edge')}") from None
     return schema_py_generated
 
 
