@@ -78,7 +78,8 @@ def find(name: str | Path, cache: str | Path | None = None) -> Path:
         remedy = "install it again"
         raise ValueError(f"{entry.name}: its weights are missing from this installation of keras_ctxrep: {remedy}")
     if folder is None:
-        raise ValueError(f"{entry.name}: not downloaded yet: `ctxrep zoo get {entry.name}`")
+        same = f", or give hf://google-bert/{name}" if f"{name}".startswith("bert-") else ""
+        raise ValueError(f"{entry.name}: not downloaded yet: `ctxrep zoo get {entry.name}`{same}")
     return folder
 
 

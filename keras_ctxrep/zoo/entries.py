@@ -315,11 +315,40 @@ ENTRIES: tuple[Entry, ...] = (
 )
 
 
+# what Hugging Face and KerasHub call models, with "_" for "-"
+_ALIASES = {
+    "bert_base_multilingual_cased": "bert_12_768_12/wiki_multilingual_cased",
+    "bert_base_multilingual_uncased": "bert_12_768_12/wiki_multilingual_uncased",
+    "bert_base_multi": "bert_12_768_12/wiki_multilingual_cased",
+    "bert_base_chinese": "bert_12_768_12/wiki_cn_cased",
+    "bert_base_zh": "bert_12_768_12/wiki_cn_cased",
+    "elmo": f"elmo_{_LARGE}/gbw",
+}
+_SIZE_NAMES = {"tiny": "2_128_2", "mini": "4_256_4", "small": "4_512_8", "medium": "8_512_8"}
+_SIZE_NAMES |= {"base": "12_768_12", "large": "24_1024_16"}
+
+
+def _alias(name: str) -> str:
+    """The name of the entry that Hugging Face or KerasHub call so; any other name unchanged.
+
+    >>> _alias("google-bert/bert-base-uncased"), _alias("bert_tiny_en_uncased")
+    ('bert_12_768_12/book_corpus_wiki_en_uncased', 'bert_2_128_2/book_corpus_wiki_en_uncased')
+    """
+    theirs = name.rpartition("/")[2].lower().replace("-", "_")
+    if match := re.fullmatch(r"bert_uncased_l_(\d+)_h_(\d+)_a_(\d+)", theirs):
+        return f"bert_{'_'.join(match.groups())}/{_WIKI}_uncased"
+    match = re.fullmatch(r"bert_([a-z]+)(?:_en|(?:_en)?_(cased|uncased))(_whole_word_masking)?", theirs)
+    if match and match[1] in _SIZE_NAMES:  # KerasHub's bert_base_en is cased
+        return f"bert_{_SIZE_NAMES[match[1]]}/{_WIKI}_{match[2] or 'cased'}{'_wwm' if match[3] else ''}"
+    return _ALIASES.get(theirs, name)
+
+
 def lookup(name: str) -> Entry:
     """The entry with a name.
 
     Args:
-        name: SIZE/DATASET, or one of the two if only one entry has it.
+        name: SIZE/DATASET, or one of the two if only one entry has it; or what Hugging Face or KerasHub call the model,
+            e.g. bert-base-uncased.
 
     Raises:
         ValueError: no entry matches, or several.
@@ -327,8 +356,9 @@ def lookup(name: str) -> Entry:
     >>> lookup("scibert_scivocab_uncased").name
     'bert_12_768_12/scibert_scivocab_uncased'
     """
-    exact = [entry for entry in ENTRIES if entry.name == name]
-    entries = exact or [entry for entry in ENTRIES if name in entry.name.split("/")]
+    known_as = _alias(name)
+    exact = [entry for entry in ENTRIES if entry.name == known_as]
+    entries = exact or [entry for entry in ENTRIES if known_as in entry.name.split("/")]
     if len(entries) == 1:
         return entries[0]
     if entries:
@@ -336,4 +366,5 @@ def lookup(name: str) -> Entry:
         raise ValueError(f"{name}: {len(entries)} models have it; choose one of {names}")
     close = difflib.get_close_matches(name, [entry.name for entry in ENTRIES], 3, 0.5)
     like = f"; like it: {', '.join(close)}" if close else ""
-    raise ValueError(f"{name}: no published model of that name{like}; `ctxrep zoo list` shows all")
+    hub = f"; of the Hugging Face Hub: hf://{name if '/' in name else f'OWNER/{name}'}"
+    raise ValueError(f"{name}: no published model of that name{like}; `ctxrep zoo list` shows all{hub}")

@@ -212,6 +212,28 @@ def test_lookup():
         zoo.lookup("word2vec")
     with pytest.raises(ValueError, match="no published model"):
         zoo.lookup("scibert_scivocab_uncas")  # the beginning of one name only
+    with pytest.raises(ValueError, match=r"of the Hugging Face Hub: hf://OWNER/distilbert-base-uncased$"):
+        zoo.lookup("distilbert-base-uncased")
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [
+        ("bert-base-uncased", "bert_12_768_12/book_corpus_wiki_en_uncased"),
+        ("google-bert/bert-large-cased-whole-word-masking", "bert_24_1024_16/book_corpus_wiki_en_cased_wwm"),
+        ("bert-base-multilingual-cased", "bert_12_768_12/wiki_multilingual_cased"),
+        ("bert-base-chinese", "bert_12_768_12/wiki_cn_cased"),
+        ("google/bert_uncased_L-4_H-512_A-8", "bert_4_512_8/book_corpus_wiki_en_uncased"),
+        ("bert_base_en", "bert_12_768_12/book_corpus_wiki_en_cased"),  # KerasHub's
+        ("bert_small_en_uncased", "bert_4_512_8/book_corpus_wiki_en_uncased"),
+        ("bert_base_zh", "bert_12_768_12/wiki_cn_cased"),
+    ],
+)
+def test_names_of_hugging_face_and_kerashub(name, entry, tmp_path):
+    assert zoo.lookup(name).name == entry
+    with pytest.raises(ValueError, match=f"^{entry}: not downloaded yet") as refused:
+        zoo.find(name, tmp_path)
+    assert str(refused.value).endswith(f", or give hf://google-bert/{name}") == name.startswith("bert-")
 
 
 # --------------------------------------------------------------------------------------------------------- downloads
