@@ -13,10 +13,10 @@ import numpy as np
 
 from keras_ctxrep.inference.engines import Engine, open_engine
 from keras_ctxrep.inference.predictor import Predictor, Text
-from keras_ctxrep.tasks.tag import joined
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Features, Marks, check_texts
+from keras_ctxrep.text.tokens import joined
 from keras_ctxrep.text.tokens import words as split_into_words
 
 if TYPE_CHECKING:

@@ -69,16 +69,18 @@ class ModelFolder(NamedTuple):
 def build(bundle: Bundle) -> keras.Model:
     """The model a bundle describes, with fresh weights."""
     family = FAMILIES[bundle.family]
-    config = family.config(**bundle.config)
+    config = checks.make(family.config, bundle.config, "config")
     if bundle.task in family.pretraining:
         return family.pretraining[bundle.task](config, len(bundle.vocab))
-    return finish(family.encoder(config), bundle)
+    encoder = family.encoder(config)
+    return finish(encoder, bundle)
 
 
 def finish(encoder: keras.Model, bundle: Bundle) -> keras.Model:
     """The task network and the head that a bundle describes, with fresh weights, over an encoder."""
     if bundle.stack:
-        extra = static.encoder(static.Config(**bundle.extra_embeddings)) if bundle.extra_embeddings else None
+        config = bundle.extra_embeddings and checks.make(static.Config, bundle.extra_embeddings, "extra_embeddings")
+        extra = static.encoder(config) if config else None
         marks = bundle.reads.marks if bundle.reads.indicate and not bundle.features.indicate else 0
         encoder = stack.by_name(encoder, **bundle.stack, extra_embeddings=extra, marks=marks)
     return tasks.get(bundle.task).head(encoder, bundle)
@@ -119,13 +121,19 @@ def load(folder: str | Path) -> ModelFolder:
         ValueError: the folder is no model folder, or its files do not belong together.
     """
     bundle = bundles.load(folder)
+    return ModelFolder(restore(folder, bundle), bundle)
+
+
+def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
+    """The model of a folder, with its weights, of which the bundle is read already.
+
+    Raises:
+        ValueError: as of `load`.
+    """
     path = Path(folder) / bundles.WEIGHTS
     if bundles.WEIGHTS not in bundle.files:
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it")
     try:
-        checks.make(FAMILIES[bundle.family].config, bundle.config, "config")
-        if bundle.extra_embeddings:
-            checks.make(static.Config, bundle.extra_embeddings, "extra_embeddings")
         model = build(bundle)
     except (TypeError, ValueError, tf.errors.ResourceExhaustedError) as error:
         raise ValueError(f"{path.with_name(bundles.NAME)}: {_first_line(error)}") from error
@@ -134,7 +142,7 @@ def load(folder: str | Path) -> ModelFolder:
     except (ValueError, KeyError, OSError) as error:
         message = f"{path}: not the weights of the model in {bundles.NAME}: {_first_line(error)}"
         raise ValueError(message) from error
-    return ModelFolder(model, bundle)
+    return model
 
 
 def _first_line(error: Exception) -> str:

@@ -1,21 +1,24 @@
 """Predictions through any engine: the only module that prepares text for a model with answers."""
 
-import codecs
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, zip_longest
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.tag import joined
-from keras_ctxrep.tasks.task import Query
+from keras_ctxrep.tasks.task import Query, pair_problem
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.corpus import available_lines
 from keras_ctxrep.text.features import Marks, Row, check_texts
+from keras_ctxrep.text.tokens import joined
 
 __all__ = ["Predictor", "Run", "Runner", "TextRunner"]
 
+T = TypeVar("T")
+TOGETHER = 256  # rows of a file that are answered together
 Text = str | Sequence[str]
 Run = Callable[[dict[str, np.ndarray]], Mapping[str, Any]]  # arrays, or lists of them, over the batch
 NumberedRow = tuple[int, Row]  # the number of a query, and one of its rows
@@ -175,7 +178,10 @@ class Predictor:
         for number, (text, spans) in enumerate(zip(texts, marks, strict=True)):
             self._check_marks(number, text, spans)
         texts = [text if isinstance(text, str) else tuple(text) for text in texts]
-        return self._answers([Query(*parts) for parts in zip(texts, pairs, marks, strict=True)])
+        queries = [Query(*parts) for parts in zip(texts, pairs, marks, strict=True)]
+        for query in queries:
+            self.runner.check(query)
+        return self._answers(queries)
 
     def _check_marks(self, number: int, text: Text, spans: Sequence) -> None:
         count = self.bundle.reads.marks
@@ -188,11 +194,23 @@ class Predictor:
 
     def ask(self, examples: Sequence[Any]) -> list[dict]:
         """The answers to examples of the model's task."""
-        return self._answers([self.runner.readable(self.task.query(example)) for example in examples])
+        return [answer for _, answer in self.answered([[(None, self.task.query(example)) for example in examples]])]
+
+    def answered(self, parts: Iterable[Sequence[tuple[T, Query | str]]]) -> Iterator[tuple[T, dict]]:
+        """The answers to queries, those of a part together.
+
+        Args:
+            parts: of anything, each with its query, or with the message of an error in place of one.
+
+        Returns: each with its answer.
+        """
+        for part in parts:
+            queries = [self.runner.readable(query) for _, query in part if isinstance(query, Query)]
+            answers = iter(self._answers(queries))
+            for entry, query in part:
+                yield entry, next(answers) if isinstance(query, Query) else {"error": query}
 
     def _answers(self, queries: Sequence[Query]) -> list[dict]:
-        for query in queries:
-            self.runner.check(query)
         queries = [_encodable(query) for query in queries]
         rows, outputs = self._run(queries)
         answers: list[dict] = [{"error": "no words in this text"} for _ in queries]
@@ -245,35 +263,48 @@ class Predictor:
         A tab separates the two texts of a pair.
         Bytes that are not UTF-8 become U+FFFD, which no tokenizer reads, and the answer carries a "warning".
         """
-        return (answer for _, answer in self.answered_lines(stream))
+        return (answer for _, answer in self.answered_lines(available_lines(stream)))
 
-    def answered_lines(self, stream: IO[bytes]) -> Iterator[tuple[str, dict]]:
-        """Each line of a byte stream and its answer, as of `lines`."""
-        rest, mark = b"", codecs.BOM_UTF8  # of the first line
-        read = getattr(stream, "read1", stream.read)  # the bytes available, without waiting for more
-        while chunk := read(1 << 20):
-            *complete, rest = (rest + chunk).split(b"\n")
-            if complete:
-                complete[0], mark = complete[0].removeprefix(mark), b""
-            yield from self._answer_lines(complete)
-        if rest:
-            yield from self._answer_lines([rest.removeprefix(mark)])
+    def answered_lines(self, lines: Iterable[Sequence[bytes]]) -> Iterator[tuple[str, dict]]:
+        """Each line and its answer, as of `lines`.
 
-    def _answer_lines(self, raw: list[bytes]) -> Iterator[tuple[str, dict]]:
-        texts = [line.removesuffix(b"\r").decode("utf-8", "replace") for line in raw]
-        queries: dict[int, Query] = {}
-        answers: dict[int, dict] = {}
-        for number, text in enumerate(texts):
-            try:
-                queries[number] = self.runner.readable(self.task.query_of_line(text, self.bundle.pairs))
-            except ValueError as error:
-                answers[number] = {"error": str(error)}
-        answers |= zip(queries, self._answers([*queries.values()]), strict=True)
-        for number, (line, text) in enumerate(zip(raw, texts, strict=True)):
-            answer = answers[number]
+        Args:
+            lines: as of `text.corpus.available_lines`; those that come together are answered together.
+        """
+        for line, answer in self.answered([(line, self._query_of_line(line)) for line in part] for part in lines):
+            text = line.decode("utf-8", "replace")
             if "\ufffd" in text and "\ufffd".encode() not in line:
                 answer = answer | {"warning": "not UTF-8: the bytes that are not were left out"}
-            yield text, {"error": "empty line"} if not text else answer
+            yield text, answer
+
+    def answered_rows(
+        self, path: str | Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+    ) -> Iterator[tuple[tuple[Mapping[str, Any], Any], dict]]:
+        """Each row of a file with its example, as of `Reading.read_unlabelled`, and its answer.
+
+        Raises:
+            ValueError: a row is malformed, or is a pair of texts where the model reads one, or the other way round.
+        """
+        examples = self.task.reading.read_unlabelled(path, columns, skipped)
+        while part := list(islice(examples, TOGETHER)):
+            queries = []
+            for row, example in part:
+                query = self.task.query(example)
+                message = pair_problem(query.pair is not None, self.bundle.pairs)
+                if message is None:
+                    queries.append(((row, example), query))
+                elif skipped is None:
+                    raise ValueError(f"{example.source}: {message}")
+                else:
+                    skipped.append(f"{example.source}: {message}")
+            yield from self.answered([queries])
+
+    def _query_of_line(self, line: bytes) -> Query | str:
+        """The query of a line, or what is wrong with it."""
+        try:
+            return self.task.query_of_line(line.decode("utf-8", "replace"), self.bundle.pairs) if line else "empty line"
+        except ValueError as error:
+            return str(error)
 
 
 def _encodable(query: Query) -> Query:

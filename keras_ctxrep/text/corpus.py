@@ -14,7 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = ["documents", "hold_out", "lines", "open_binary", "pieces", "sample", "shuffled", "units", "without"]
+__all__ = [
+    "available_lines",
+    "documents",
+    "hold_out",
+    "lines",
+    "open_binary",
+    "pieces",
+    "sample",
+    "shuffled",
+    "units",
+    "without",
+]
 
 BLOCK = 10  # sentences in a block of held-out text
 LONGEST = 10_000  # longer documents are split into parts of so many sentences
@@ -49,6 +60,29 @@ def byte_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
         for number, raw in enumerate(file, 1):
             raw = raw.rstrip(b"\r\n")
             yield number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+
+
+def available_lines(source: str | Path | IO[bytes]) -> Iterator[list[bytes]]:
+    """The lines of a file or a byte stream as soon as they can be read, each time all that are there.
+
+    They are without line ends and byte-order mark.
+
+    Raises:
+        ValueError: the compressed file is damaged.
+    """
+    if isinstance(source, str | Path):
+        with naming_damage(lambda: str(source)), open_binary(source) as file:
+            yield from available_lines(file)
+        return
+    rest, mark = b"", codecs.BOM_UTF8  # of the first line
+    read = getattr(source, "read1", source.read)  # the bytes available, without waiting for more
+    while chunk := read(1 << 20):
+        *complete, rest = (rest + chunk).split(b"\n")
+        if complete:
+            complete[0], mark = complete[0].removeprefix(mark), b""
+            yield [line.removesuffix(b"\r") for line in complete]
+    if rest:
+        yield [rest.removeprefix(mark).removesuffix(b"\r")]
 
 
 def lines(path: str | Path) -> Iterator[tuple[int, str]]:
