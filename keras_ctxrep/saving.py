@@ -69,18 +69,16 @@ class ModelFolder(NamedTuple):
 def build(bundle: Bundle) -> keras.Model:
     """The model a bundle describes, with fresh weights."""
     family = FAMILIES[bundle.family]
-    config = checks.make(family.config, bundle.config, "config")
+    config = family.config(**bundle.config)
     if bundle.task in family.pretraining:
         return family.pretraining[bundle.task](config, len(bundle.vocab))
-    encoder = family.encoder(config)
-    return finish(encoder, bundle)
+    return finish(family.encoder(config), bundle)
 
 
 def finish(encoder: keras.Model, bundle: Bundle) -> keras.Model:
     """The task network and the head that a bundle describes, with fresh weights, over an encoder."""
     if bundle.stack:
-        config = bundle.extra_embeddings and checks.make(static.Config, bundle.extra_embeddings, "extra_embeddings")
-        extra = static.encoder(config) if config else None
+        extra = static.encoder(static.Config(**bundle.extra_embeddings)) if bundle.extra_embeddings else None
         marks = bundle.reads.marks if bundle.reads.indicate and not bundle.features.indicate else 0
         encoder = stack.by_name(encoder, **bundle.stack, extra_embeddings=extra, marks=marks)
     return tasks.get(bundle.task).head(encoder, bundle)
@@ -134,6 +132,9 @@ def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
     if bundles.WEIGHTS not in bundle.files:
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it")
     try:
+        checks.make(FAMILIES[bundle.family].config, bundle.config, "config")
+        if bundle.extra_embeddings:
+            checks.make(static.Config, bundle.extra_embeddings, "extra_embeddings")
         model = build(bundle)
     except (TypeError, ValueError, tf.errors.ResourceExhaustedError) as error:
         raise ValueError(f"{path.with_name(bundles.NAME)}: {_first_line(error)}") from error
