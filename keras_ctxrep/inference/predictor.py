@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.task import Query, pair_problem
+from keras_ctxrep.tasks.task import Query, label_problem, pair_problem
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import available_lines
 from keras_ctxrep.text.features import Marks, Row, check_texts
@@ -218,6 +218,26 @@ class Predictor:
             answers[number] = self.runner.answer(self.task, self.bundle, queries[number], rows[number], results)
             answers[number] |= {"truncated": True} if any(row.truncated for row in rows[number]) else {}
         return answers
+
+    def check(self, examples: Sequence[Any], name: str | Path = "this model") -> None:
+        """Checks that the model can read all of some examples.
+
+        Args:
+            examples: of the model's task.
+            name: of the model, for messages.
+
+        Raises:
+            ValueError: one is a pair of texts and the model reads single texts, or the other way round, it has a label
+                that is none of the model's, or it has no words.
+        """
+        queries = [_encodable(self.task.query(example)) for example in examples]
+        for example, query in zip(examples, queries, strict=True):
+            problem = pair_problem(query.pair is not None, self.bundle.pairs, name)
+            if message := problem or label_problem(self.task.labels_of(example), self.bundle.label_numbers):
+                raise ValueError(f"{example.source or example}: {message}")
+        for example, rows in zip(examples, self.task.encode(self.bundle, queries) if queries else [], strict=True):
+            if all(len(row) <= self._empty for row in rows):
+                raise ValueError(f"{example.source or example}: no words in this text")
 
     def outputs(self, examples: Sequence[Any]) -> list[tuple[list[Row], list[dict[str, Any]]]]:
         """The rows of examples and what the model gives for each row; ([], []) of a text that has no words."""
