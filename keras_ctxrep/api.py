@@ -133,7 +133,11 @@ class Model:
         sentences = iter(spans)  # `vectors` splits one sentence after the other
         encoder = self.encoder
         embedded = vectors(
-            encoder.keras_model, encoder.bundle, map(str, texts), lambda _: [word for word, _ in next(sentences)]
+            encoder.keras_model,
+            encoder.bundle,
+            map(str, texts),
+            lambda _: [word for word, _ in next(sentences)],
+            run=encoder._predictor.runner.run,
         )
         results = []
         for words, (_, numbers, layers) in zip(spans, embedded, strict=True):
