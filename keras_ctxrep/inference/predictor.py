@@ -310,13 +310,12 @@ class Predictor:
             queries = []
             for row, example in part:
                 query = self.task.query(example)
-                message = pair_problem(query.pair is not None, self.bundle.pairs)
-                if message is None:
-                    queries.append(((row, example), query))
-                elif skipped is None:
-                    raise ValueError(f"{example.source}: {message}")
+                if problem := pair_problem(query.pair is not None, self.bundle.pairs):
+                    if skipped is None:
+                        raise ValueError(f"{example.source}: {problem}")
+                    skipped.append(f"{example.source}: {problem}")
                 else:
-                    skipped.append(f"{example.source}: {message}")
+                    queries.append(((row, example), query))
             yield from self.answered([queries])
 
     def _query_of_line(self, line: bytes) -> Query | str:
