@@ -61,7 +61,7 @@ def predict(
     predictor = open_engine(artifact, threads).predictor
     skipped: list[str] | None = [] if options.skip_bad else None
     if rows:
-        answered = predictor.answered_rows(source, options.columns, skipped)
+        answered = predictor.answered_rows(str(source), options.columns, skipped)
         entries = _of_rows(answered, skipped, report)
     else:
         answered = predictor.answered_lines(available_lines(source))

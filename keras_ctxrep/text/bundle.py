@@ -24,7 +24,7 @@ from keras_ctxrep.text.features import (
 )
 from keras_ctxrep.text.tokens import WordPiece, vocab_text
 
-__all__ = ["Bundle", "from_files", "latest", "load", "located", "save", "write_tflite"]
+__all__ = ["Bundle", "from_files", "load", "save", "write_tflite"]
 
 NAME, VOCAB, CARD, WEIGHTS = "bundle.json", "vocab.txt", "card.md", "model.weights.h5"
 TFLITE_FIGURES = "## Export to .tflite"  # heading in the card of a .tflite file that was measured

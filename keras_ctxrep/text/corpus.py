@@ -14,18 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-__all__ = [
-    "available_lines",
-    "documents",
-    "hold_out",
-    "lines",
-    "open_binary",
-    "pieces",
-    "sample",
-    "shuffled",
-    "units",
-    "without",
-]
+__all__ = ["documents", "hold_out", "lines", "open_binary", "pieces", "sample", "shuffled", "units", "without"]
 
 BLOCK = 10  # sentences in a block of held-out text
 LONGEST = 10_000  # longer documents are split into parts of so many sentences

@@ -19,7 +19,6 @@ __all__ = [
     "Word",
     "WordPiece",
     "count_words",
-    "joined",
     "read_vocab",
     "vocab_text",
     "words",
