@@ -38,9 +38,6 @@ class Runner:
         """An example's query in a form that the model reads."""
         return query
 
-    def check(self, query: Query) -> None:
-        """Raises a ValueError unless the model reads a query."""
-
     def inputs(self, rows: Sequence[NumberedRow]) -> Sequence[NumberedRow]:
         """The rows that stand for one input each."""
         return rows
@@ -81,14 +78,12 @@ class TextRunner(Runner):
         text, offsets = joined(query.text)
         return Query(text, query.pair, tuple((offsets[a][0], offsets[b - 1][1]) for a, b in query.marks))
 
-    def check(self, query: Query) -> None:
-        if not isinstance(query.text, str) and not self.words:
-            raise ValueError("this SavedModel splits text into words itself: give strings, or export the model again")
-
     def inputs(self, rows: Sequence[NumberedRow]) -> Sequence[NumberedRow]:
         return list(dict(rows).items())
 
     def signature(self, query: Query) -> str:
+        if not isinstance(query.text, str) and not self.words:
+            raise ValueError("this SavedModel splits text into words itself: give strings, or export the model again")
         return "text" if isinstance(query.text, str) else "words"
 
     def batch(self, task: Task, bundle: Bundle, queries: Sequence[Query], rows: Sequence[Row]) -> dict[str, np.ndarray]:
@@ -178,10 +173,7 @@ class Predictor:
         for number, (text, spans) in enumerate(zip(texts, marks, strict=True)):
             self._check_marks(number, text, spans)
         texts = [text if isinstance(text, str) else tuple(text) for text in texts]
-        queries = [Query(*parts) for parts in zip(texts, pairs, marks, strict=True)]
-        for query in queries:
-            self.runner.check(query)
-        return self._answers(queries)
+        return self._answers([Query(*parts) for parts in zip(texts, pairs, marks, strict=True)])
 
     def _check_marks(self, number: int, text: Text, spans: Sequence) -> None:
         count = self.bundle.reads.marks

@@ -63,8 +63,7 @@ def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | P
     """Checks a model, before it is converted or after, and both folders.
 
     Args:
-        bundle: of the model.
-        source: its folder or file.
+        bundle, source: of the model, and its folder or file.
         out, litertjs: as of `write_page`.
 
     Raises:
