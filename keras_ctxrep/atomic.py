@@ -1,5 +1,6 @@
 """Files and folders that are written whole or not at all."""
 
+import errno
 import glob
 import hashlib
 import os
@@ -10,9 +11,29 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["atomic_folder", "atomic_write", "check_folder", "sha256", "temporary_folder"]
+try:
+    import fcntl
+    import resource
+except ImportError:  # Windows
+    fcntl = resource = None
+
+__all__ = [
+    "NoSpace",
+    "atomic_folder",
+    "atomic_write",
+    "check_folder",
+    "lock_folder",
+    "reserve",
+    "sha256",
+    "temporary_folder",
+]
 
 _REPLACED = "replaced"  # in a temporary folder: the old folder that is being replaced
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class NoSpace(OSError):
+    """The disk is full, or a limit on the size of files or on a user's share of the disk is reached."""
 
 
 def sha256(path: str | Path, size: int | None = None) -> str:
@@ -26,6 +47,44 @@ def sha256(path: str | Path, size: int | None = None) -> str:
             digest.update(chunk)
             left -= len(chunk)
     return digest.hexdigest()
+
+
+def reserve(path: str | Path, size: int) -> None:
+    """Raises an error if a file cannot be written for lack of space, before a library opens it that would crash.
+
+    HDF5 ends the process when it cannot write. The space is allocated for a moment, in a file without a name, so that
+    a user's share of the disk counts too.
+
+    Args:
+        path: the file that will be written, or that will grow.
+        size: of it, in bytes.
+
+    Raises:
+        NoSpace: there is less, or files may not be as large.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     reserve(f"{folder}/model.weights.h5", 1 << 60)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    keras_ctxrep.atomic.NoSpace: ...model.weights.h5: 1152921504606.8 MB are needed...
+    """
+    path = Path(path)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0] if resource else -1
+    if 0 <= limit < size:
+        raise NoSpace(f"{path}: {size / 1e6:.1f} MB: {os.strerror(errno.EFBIG)}; see ulimit -f")
+    size -= path.stat().st_size if path.exists() else 0
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+    try:
+        if hasattr(os, "posix_fallocate") and size > 0:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+        elif shutil.disk_usage(folder).free < size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        if error.errno in _FULL:
+            needed = f"{size / 1e6:.1f} MB are needed and {shutil.disk_usage(folder).free / 1e6:.1f} MB are free"
+            raise NoSpace(f"{path}: {needed}: {os.strerror(error.errno)}") from None
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # of a disk that cannot allocate
+            raise
 
 
 @contextmanager
@@ -91,6 +150,9 @@ def temporary_folder(path: str | Path) -> Iterator[Path]:
 
     Its name contains the machine and the process. Folders of other machines on a shared disk are not touched.
 
+    Raises:
+        NoSpace: an error for lack of space came up inside, from whichever library.
+
     >>> with tempfile.TemporaryDirectory() as parent:
     ...     with temporary_folder(f"{parent}/model") as folder:
     ...         print(folder.name.startswith(".model."), folder.parent == Path(parent))
@@ -109,8 +171,45 @@ def temporary_folder(path: str | Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=f"{mark}{os.getpid()}-", dir=path.parent))
     try:
         yield folder
+    except Exception as error:
+        if isinstance(error, NoSpace) or (reason := _lack_of_space(error)) is None:
+            raise
+        written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        raise NoSpace(f"{path}: not written: {reason}, after {written / 1e6:.1f} MB of it") from error
     finally:
         _remove(folder, path)
+
+
+def _lack_of_space(error: Exception) -> str | None:
+    """The system's reason if an error is for lack of space; TensorFlow and HDF5 have it in their messages only."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno) if error.errno in _FULL else None
+    return next((reason for reason in map(os.strerror, _FULL) if reason in str(error)), None)
+
+
+@contextmanager
+def lock_folder(folder: str | Path) -> Iterator[None]:
+    """Keeps other processes from writing in the same folder, on systems and disks that lock files.
+
+    Raises:
+        ValueError: another process is writing in it.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ValueError(f"{folder}: another process is writing in it; wait for it, or stop it") from None
+    except OSError:  # a network disk without locks
+        pass
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _lives(process: int) -> bool:

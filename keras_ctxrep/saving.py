@@ -9,7 +9,6 @@ import tensorflow as tf
 import tokenizers
 
 from keras_ctxrep import checks, tasks
-from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.models import stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
@@ -96,8 +95,9 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
         raise ValueError("a biLM with streams: copy_weights(model, build(bundle)), and save that one")
     if not is_chief(model.distribute_strategy):
         return
-    with atomic_write(Path(folder) / bundles.WEIGHTS) as path, model.distribute_strategy.scope():
-        keras.Model(model.input, model.output, name=model.name).save_weights(path)  # without the optimizer
+    with model.distribute_strategy.scope():
+        uncompiled = keras.Model(model.input, model.output, name=model.name)
+    checkpoints.save_weights(uncompiled, Path(folder) / bundles.WEIGHTS)
     bundles.save(replace(bundle, versions=versions()), folder)
     checkpoints.remove(folder)  # of the run that ended with these weights
 

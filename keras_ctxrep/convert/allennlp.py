@@ -4,6 +4,7 @@ https://github.com/allenai/bilm-tf, `bilm/model.py` and `dump_weights` of `bilm/
 """
 
 import json
+import math
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from typing import Any
 import h5py
 import keras
 
-from keras_ctxrep.atomic import atomic_folder
+from keras_ctxrep.atomic import atomic_folder, reserve
 from keras_ctxrep.checks import most
 from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, visible
@@ -101,8 +102,10 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a biLM")
     config = elmo.Config(**bundle.config)
     with atomic_folder(folder, without=(VOCAB,)) as new:
+        tensors = weight_map(config)
+        reserve(Path(folder, WEIGHTS), sum(4 * math.prod(tensor.shape) + 4096 for tensor in tensors))
         with h5py.File(new / WEIGHTS, "w") as file:
-            for name, array in arrays(model, weight_map(config)):
+            for name, array in arrays(model, tensors):
                 file[name] = array
         (new / OPTIONS).write_bytes((json.dumps(_options_json(config), indent=1) + "\n").encode())
         if bundle.vocab:

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep import saving
-from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.atomic import atomic_write, reserve
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Run
 from keras_ctxrep.layers import ScalarMix
@@ -234,6 +234,7 @@ class _array_writer:
     """Writes arrays one by one into a .npz or an hdf5 file, options by the suffix."""
 
     def __init__(self, path: Path):
+        self._path, self._size = path, 1 << 16
         if path.suffix == ".npz":
             self._file = zipfile.ZipFile(path, "w", allowZip64=True)
         else:
@@ -252,4 +253,6 @@ class _array_writer:
             with self._file.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.ascontiguousarray(array))
         else:
+            self._size += array.nbytes + 1024  # HDF5's own part of an array is less
+            reserve(self._path, self._size)
             self._file[name] = array

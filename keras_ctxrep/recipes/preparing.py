@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep.atomic import atomic_write, sha256
+from keras_ctxrep.atomic import atomic_write, lock_folder, sha256
 from keras_ctxrep.options import Preparation, keywords
 from keras_ctxrep.recipes.corpora import (
     NO_PAIRS,
@@ -61,7 +61,8 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert",
 
     Raises:
         TypeError: no such option.
-        ValueError: no text, a vocabulary that does not fit, an argument out of range, or `out` is a model folder.
+        ValueError: no text, a vocabulary that does not fit, an argument out of range, or `out` is a model folder or
+            another process is writing in it.
     """
     out = Path(out)
     _check(family, corpus, out, options)
@@ -75,12 +76,14 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert",
     held, read = held_out(corpus, options.valid, options.seed)
     plan = (_bert if family == "bert" else _elmo)(options, initial, corpus, read, held)
     maker = Maker(out, run.identity, plan.copies, plan.examples)
-    _begin(maker)
-    shards.write(out / VALID, plan.held)
-    with atomic_write(out / VOCAB) as path:
-        path.write_bytes(vocab_text(plan.vocab).encode())
-    count = _make(maker, read(corpus), options)
-    return _finish(maker, count, {"family": family, "identity": run.identity, **plan.settings, "seed": options.seed})
+    with lock_folder(out):
+        _begin(maker)
+        shards.write(out / VALID, plan.held)
+        with atomic_write(out / VOCAB) as path:
+            path.write_bytes(vocab_text(plan.vocab).encode())
+        count = _make(maker, read(corpus), options)
+        settings = {"family": family, "identity": run.identity, **plan.settings, "seed": options.seed}
+        return _finish(maker, count, settings)
 
 
 def _check(family: str, corpus: Sequence[str | Path], out: Path, options: Preparation) -> None:

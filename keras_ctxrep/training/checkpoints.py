@@ -1,12 +1,10 @@
 """Checkpoints of a training run, from which an interrupted run resumes exactly, and which weights of it are kept."""
 
 import json
-import os
+import math
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +12,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.atomic import atomic_write, reserve
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
-__all__ = ["Checkpoint", "Metric", "State", "lock_folder", "remove", "unfinished"]
+__all__ = ["Checkpoint", "Metric", "State", "remove", "save_weights", "unfinished"]
 
 CHECKPOINT, STATE = "keras_ctxrep.checkpoint.2", "state.json"
 # what `Checkpoint.write` writes, and the folders that it leaves behind if it is killed
@@ -140,8 +133,7 @@ class Checkpoint(keras.callbacks.Callback):
             "random": f"ctxrep-{state.step}.random.npz",
             "best": None,
         }
-        with atomic_write(self.folder / names["weights"]) as path:
-            model.save_weights(path)
+        save_weights(model, self.folder / names["weights"])
         midway = state.step % progress.steps_per_epoch and not progress.done
         means = model.metrics_variables if midway else []
         with atomic_write(self.folder / names["random"]) as path:
@@ -164,29 +156,17 @@ class Checkpoint(keras.callbacks.Callback):
         self._last = time.monotonic()
 
 
-@contextmanager
-def lock_folder(folder: str | Path) -> Iterator[None]:
-    """Keeps other processes from training in the same folder, on systems and disks that lock files.
+def save_weights(model: keras.Model, path: str | Path) -> None:
+    """Writes a model's weights, and its optimizer's, whole or not at all.
 
     Raises:
-        ValueError: another process is training in it.
+        NoSpace: the disk has no space for them.
     """
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise ValueError(f"{folder}: another process is training in it; wait for it, or stop it") from None
-    except OSError:  # a network disk without locks
-        pass
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+    variables = [*model.variables, *(model.optimizer.variables if model.compiled else ())]
+    size = sum(math.prod(variable.shape) * np.dtype(variable.dtype).itemsize for variable in variables)
+    with atomic_write(path) as temporary, model.distribute_strategy.scope():
+        reserve(path, size + 4096 * (len(variables) + 4))  # HDF5's own part is 1 to 2.5 kB for each
+        model.save_weights(temporary)
 
 
 def _checkpoint_folder(folder: str | Path) -> Path:

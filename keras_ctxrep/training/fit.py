@@ -16,12 +16,12 @@ from contextlib import ExitStack, contextmanager
 import keras
 import tensorflow as tf
 
+from keras_ctxrep.atomic import lock_folder
 from keras_ctxrep.layers import CRF, TransformerBlock
 from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models.model import Model, copy_weights, reset_streams
 from keras_ctxrep.optimizers import Adagrad, AdamW, LossScale, OptimizerSpec
 from keras_ctxrep.options import Fit, keywords
-from keras_ctxrep.training import checkpoints
 from keras_ctxrep.training.checkpoints import Checkpoint, Metric
 from keras_ctxrep.training.progress import Progress, tensorboard
 from keras_ctxrep.training.strategy import is_chief, mean_over_workers, several_workers
@@ -135,7 +135,7 @@ def fit(
     with ExitStack() as resources:
         if options.folder is not None:
             if chief:
-                resources.enter_context(checkpoints.lock_folder(options.folder))
+                resources.enter_context(lock_folder(options.folder))
             checkpoint = Checkpoint(progress, options.folder, options.identity, options.checkpoint_minutes)
             checkpoint.restore()
         _run(model, data, progress, checkpoint if chief else None, tensorboard(options.tensorboard) if chief else [])

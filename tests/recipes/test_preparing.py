@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving
-from keras_ctxrep.atomic import sha256
+from keras_ctxrep.atomic import lock_folder, sha256
 from keras_ctxrep.cli import main
 from keras_ctxrep.models import bert, elmo
 from keras_ctxrep.recipes import preparing
@@ -71,6 +71,11 @@ def corpus(tmp_path_factory):
 def prepare(corpus, out, **options):
     options = {"vocab": corpus.parent / "vocab.txt", "max_length": 24, "copies": 2} | options
     return recipes.prepare([corpus], out, **options)
+
+
+def test_two_at_once_in_one_folder(corpus, tmp_path):
+    with lock_folder(tmp_path / "prepared"), pytest.raises(ValueError, match="another process is writing in it"):
+        prepare(corpus, tmp_path / "prepared")
 
 
 @pytest.fixture

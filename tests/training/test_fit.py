@@ -202,14 +202,11 @@ def test_the_best_weights_are_kept(rng):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fcntl there")
 def test_two_runs_in_one_folder(points, tmp_path):
-    program = (
-        "import sys; from keras_ctxrep.training.checkpoints import lock_folder\n"
-        "with lock_folder(sys.argv[1]): print(); input()"
-    )
+    program = "import sys; from keras_ctxrep.atomic import lock_folder\nwith lock_folder(sys.argv[1]): print(); input()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "run")], **pipes) as other:
         other.stdout.readline()
-        with pytest.raises(ValueError, match="run: another process is training in it; wait for it, or stop it"):
+        with pytest.raises(ValueError, match="run: another process is writing in it; wait for it, or stop it"):
             fit.fit(linear(), points, steps=2, folder=tmp_path / "run")
         other.communicate(b"\n")
     fit.fit(linear(), points, steps=2, folder=tmp_path / "run")  # and again once it has ended

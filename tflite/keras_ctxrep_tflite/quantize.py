@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_ctxrep import tasks
-from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.atomic import atomic_write, temporary_folder
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.options import Tflite
@@ -219,8 +219,8 @@ def float_model(folder: str | Path, lengths: Sequence[int]) -> tuple[bytes, Bund
     Raises:
         RuntimeError: the converter failed.
     """
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "model.tflite"
+    with temporary_folder(Path(tempfile.gettempdir(), "ctxrep-converter")) as scratch:
+        path = scratch / "model.tflite"
         command = [sys.executable, "-m", "keras_ctxrep_tflite.quantize", str(folder), str(path)]
         process = subprocess.run([*command, *map(str, lengths)], capture_output=True, text=True)
         if process.returncode:
