@@ -189,13 +189,7 @@ class Predictor:
         return [answer for _, answer in self.answered([[(None, self.task.query(example)) for example in examples]])]
 
     def answered(self, parts: Iterable[Sequence[tuple[T, Query | str]]]) -> Iterator[tuple[T, dict]]:
-        """The answers to queries, those of a part together.
-
-        Args:
-            parts: of anything, each with its query, or with the message of an error in place of one.
-
-        Returns: each with its answer.
-        """
+        """Each thing with the answer to its query, or with the error in place of one; a part is run together."""
         for part in parts:
             queries = [self.runner.readable(query) for _, query in part if isinstance(query, Query)]
             answers = iter(self._answers(queries))
@@ -212,16 +206,7 @@ class Predictor:
         return answers
 
     def check(self, examples: Sequence[Any], name: str | Path = "this model") -> None:
-        """Checks that the model can read all of some examples.
-
-        Args:
-            examples: of the model's task.
-            name: of the model, for messages.
-
-        Raises:
-            ValueError: one is a pair of texts and the model reads single texts, or the other way round, it has a label
-                that is none of the model's, or it has no words.
-        """
+        """Raises a ValueError unless a model, of this name, can read all of some examples and knows their labels."""
         queries = [_encodable(self.task.query(example)) for example in examples]
         for example, query in zip(examples, queries, strict=True):
             problem = pair_problem(query.pair is not None, self.bundle.pairs, name)
@@ -278,11 +263,7 @@ class Predictor:
         return (answer for _, answer in self.answered_lines(available_lines(stream)))
 
     def answered_lines(self, lines: Iterable[Sequence[bytes]]) -> Iterator[tuple[str, dict]]:
-        """Each line and its answer, as of `lines`.
-
-        Args:
-            lines: as of `text.corpus.available_lines`; those that come together are answered together.
-        """
+        """Each line and its answer, as of `lines`; those that come together are answered together."""
         for line, answer in self.answered([(line, self._query_of_line(line)) for line in part] for part in lines):
             text = line.decode("utf-8", "replace")
             if "\ufffd" in text and "\ufffd".encode() not in line:
@@ -292,11 +273,7 @@ class Predictor:
     def answered_rows(
         self, path: str | Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
     ) -> Iterator[tuple[tuple[Mapping[str, Any], Any], dict]]:
-        """Each row of a file with its example, as of `Reading.read_unlabelled`, and its answer.
-
-        Raises:
-            ValueError: a row is malformed, or is a pair of texts where the model reads one, or the other way round.
-        """
+        """Each row of a file with its example, and its answer; arguments and errors are those of `read_unlabelled`."""
         examples = self.task.reading.read_unlabelled(path, columns, skipped)
         while part := list(islice(examples, TOGETHER)):
             queries = []

@@ -61,13 +61,13 @@ def predict(
     predictor = open_engine(artifact, threads).predictor
     skipped: list[str] | None = [] if options.skip_bad else None
     if rows:
-        answered = predictor.answered_rows(str(source), options.columns, skipped)
-        entries = _of_rows(answered, skipped, report)
+        answers = predictor.answered_rows(str(source), options.columns, skipped)
+        entries = _of_rows(answers, skipped, report)
     else:
-        answered = predictor.answered_lines(available_lines(source))
-        entries = _of_lines(answered, predictor.bundle, source, report)
+        answers = predictor.answered_lines(available_lines(source))
+        entries = _of_lines(answers, predictor.bundle, source, report)
     form = options.format or ("tsv" if str(out).endswith(".tsv") else "jsonl")
-    to_text = as_table(predictor.task) if form == "tsv" else as_json(predictor.task) if rows else _as_answer
+    to_text = as_table(predictor.task) if form == "tsv" else as_json(predictor.task)
     answered, first = 0, "the input is empty"
     with ExitStack() as stack:
         if isinstance(out, str | Path):
@@ -108,16 +108,15 @@ def _of_rows(answers: Iterator, skipped: list[str] | None, report: Callable[[str
         report(f"{cut:,} texts were longer than the model reads, and were cut")
 
 
-def _as_answer(entry: Answered) -> str:
-    return json.dumps(entry.answer, ensure_ascii=False) + "\n"
-
-
 def as_json(task: Task) -> Callable[[Answered], str]:
-    """A function to a line of JSON: the row's own fields, or its source if it has none, and "prediction"."""
+    """A function to a line of JSON: of a row its own fields, or its source if it has none, and "prediction"."""
 
     def line(entry: Answered) -> str:
-        fields = task.own_fields(entry.row) or {"source": entry.example.source}
-        return json.dumps({**fields, _free("prediction", fields): entry.answer}, ensure_ascii=False) + "\n"
+        content = entry.answer
+        if entry.example is not None:
+            fields = task.own_fields(entry.row) or {"source": entry.example.source}
+            content = {**fields, _free("prediction", fields): entry.answer}
+        return json.dumps(content, ensure_ascii=False) + "\n"
 
     return line
 

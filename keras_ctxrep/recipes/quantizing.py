@@ -63,14 +63,13 @@ def tflite(
     bundle = bundles.load(folder)
     if web is not None:
         page.check(bundle, folder, web, litertjs)
-    if web is not None and os.path.isfile(folder):
-        others = {"out": out, "data": data, "lengths": lengths}
-        named = [name for name, value in others.items() if value is not None]
-        named += [name for name, value in vars(options).items() if value != getattr(Tflite, name)]
-        if named:
-            raise ValueError(f"{folder}: it is converted already; leave out {', '.join(named)}")
-        page.write(folder, web, litertjs)
-        return Quantized(0, (), ())
+        if os.path.isfile(folder):
+            others = {"out": out, "data": data, "lengths": lengths}
+            named = [name for name, value in others.items() if value is not None]
+            if named := [*named, *(name for name, value in vars(options).items() if value != getattr(Tflite, name))]:
+                raise ValueError(f"{folder}: it is converted already; leave out {', '.join(named)}")
+            page.write(folder, web, litertjs)
+            return Quantized(0, (), ())
     if options.explain:
         from keras_ctxrep.plots.drawing import check_drawable
 

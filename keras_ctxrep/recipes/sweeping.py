@@ -227,8 +227,8 @@ def _write(rows: Sequence[Row], out: Path, first_seed: int) -> None:
 
 
 def _copy(best: Path, out: Path) -> None:
-    """Copies a model folder and the record of its run: the bundle, which has the hashes of the rest, after the rest."""
-    files = [path for path in best.iterdir() if path.is_file()]
+    """Copies a model folder: the bundle, which has the hashes of the rest, after it, and then the record of the run."""
+    files = filter(Path.is_file, best.iterdir())
     for file in sorted(files, key=lambda file: (file.name == NAME, file.name == bundles.NAME)):
         with atomic_write(out / file.name) as path:
             shutil.copyfile(file, path)

@@ -206,11 +206,7 @@ def latest(path: str | Path) -> Path:
 
 
 def located(path: str | Path) -> tuple[Path, Bundle]:
-    """An artifact's folder or file, of a SavedModel BASE/NAME that of its highest version, and its bundle.
-
-    Raises:
-        ValueError: it is no model folder, SavedModel or .tflite file, or as of `load`.
-    """
+    """An artifact's folder or file, of a SavedModel that of its latest version, and its bundle, as of `load`."""
     path = Path(path)
     path = latest(path) if path.is_dir() and not (path / NAME).is_file() else path
     return path, load(path)

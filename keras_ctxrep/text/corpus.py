@@ -52,13 +52,7 @@ def byte_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
 
 
 def available_lines(source: str | Path | IO[bytes]) -> Iterator[list[bytes]]:
-    """The lines of a file or a byte stream as soon as they can be read, each time all that are there.
-
-    They are without line ends and byte-order mark.
-
-    Raises:
-        ValueError: the compressed file is damaged.
-    """
+    """The lines of a file or a byte stream, without line ends and byte-order mark, each time all that can be read."""
     if isinstance(source, str | Path):
         with naming_damage(lambda: str(source)), open_binary(source) as file:
             yield from available_lines(file)

@@ -60,11 +60,7 @@ def write(tflite: str | Path, out: str | Path, litertjs: str | Path | None = Non
 
 
 def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | Path | None = None) -> None:
-    """Checks a model, before it is converted or after, and both folders.
-
-    Args:
-        bundle, source: of the model, and its folder or file.
-        out, litertjs: as of `write_page`.
+    """Checks a model, before it is converted or after, whose bundle is read from `source`, and both folders.
 
     Raises:
         ValueError: there is no page for the model's task, `out` is a file, or `litertjs` is not such a folder or has
