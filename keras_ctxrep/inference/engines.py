@@ -40,16 +40,15 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
             from keras_ctxrep_tflite import runtime
 
             return Engine(files.name, files, runtime.opened(files, bundle, threads))
-        if (files / bundles.NAME).is_file():
-            from keras_ctxrep import saving
-            from keras_ctxrep.inference import keras_engine
-
-            model = saving.restore(files, bundle)
-            name, runner = "Keras", keras_engine.runner(model)
-        else:
+        if not (files / bundles.NAME).is_file():
             from keras_ctxrep_export import saved_model
 
             name, runner = f"SavedModel {Path(path).name}", saved_model.text_runner(files)
+        else:
+            from keras_ctxrep import saving
+            from keras_ctxrep.inference import keras_engine
+
+            name, runner = "Keras", keras_engine.runner(saving.restore(files, bundle))
         predictor = Predictor(bundle, runner)
         answer(predictor, "warm up")
     return Engine(name, files, predictor)
