@@ -64,7 +64,7 @@ def build_ours(size: str, folder: Path) -> None:
     texts.write_text("\n".join(map(" ".join, drawn)), "utf-8")
     data, bundle = quantize.float_model(folder / "model", sorted(LENGTHS))
     names = list(weights.sizes(data))
-    ranges = calibration.ranges(data, calibration.inputs_of([texts], bundle, max(LENGTHS)))
+    ranges = calibration.ranges(data, calibration.inputs_of([texts], tasks.of_model(bundle), bundle))
     for form in QUANTIZATIONS:
         write_tflite(folder / f"keras_ctxrep {form}.tflite", weights.quantized(data, form, names, ranges), bundle)
 

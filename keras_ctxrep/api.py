@@ -13,10 +13,10 @@ import numpy as np
 
 from keras_ctxrep.inference.engines import Engine, open_engine
 from keras_ctxrep.inference.predictor import Predictor, Text
-from keras_ctxrep.tasks.tag import joined
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Features, Marks, check_texts
+from keras_ctxrep.text.tokens import joined
 from keras_ctxrep.text.tokens import words as split_into_words
 
 if TYPE_CHECKING:
@@ -133,7 +133,11 @@ class Model:
         sentences = iter(spans)  # `vectors` splits one sentence after the other
         encoder = self.encoder
         embedded = vectors(
-            encoder.keras_model, encoder.bundle, map(str, texts), lambda _: [word for word, _ in next(sentences)]
+            encoder.keras_model,
+            encoder.bundle,
+            map(str, texts),
+            lambda _: [word for word, _ in next(sentences)],
+            run=encoder._predictor.runner.run,
         )
         results = []
         for words, (_, numbers, layers) in zip(spans, embedded, strict=True):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
 from keras_ctxrep.checks import Range, check
 
@@ -159,18 +159,6 @@ class Options:
 
     def __post_init__(self):
         check(self)
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any], function: str) -> Self:
-        """The options from keyword arguments of a function.
-
-        Raises:
-            TypeError: there is no such option; the message names the nearest one.
-        """
-        for name in values:
-            if name not in _fields(cls):
-                raise unknown_option(function, name, _fields(cls))
-        return cls(**values)
 
     def plain(self, neutral: bool = True) -> dict[str, Any]:
         """All fields by name, as JSON has them: paths as strings.

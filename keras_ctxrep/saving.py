@@ -119,6 +119,11 @@ def load(folder: str | Path) -> ModelFolder:
         ValueError: the folder is no model folder, or its files do not belong together.
     """
     bundle = bundles.load(folder)
+    return ModelFolder(restore(folder, bundle), bundle)
+
+
+def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
+    """The model of a folder of which the bundle is read already, with its weights; errors as of `load`."""
     path = Path(folder) / bundles.WEIGHTS
     if bundles.WEIGHTS not in bundle.files:
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it")
@@ -134,7 +139,7 @@ def load(folder: str | Path) -> ModelFolder:
     except (ValueError, KeyError, OSError) as error:
         message = f"{path}: not the weights of the model in {bundles.NAME}: {_first_line(error)}"
         raise ValueError(message) from error
-    return ModelFolder(model, bundle)
+    return model
 
 
 def _first_line(error: Exception) -> str:

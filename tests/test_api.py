@@ -11,6 +11,7 @@ import pytest
 
 import keras_ctxrep as ctx
 from keras_ctxrep import saving
+from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.options import Finetuning
 from keras_ctxrep.training import runs
 
@@ -91,6 +92,12 @@ def test_words_of_strings_and_of_split_sentences(encoder):
     features = encoder.features(["The bank, flooded!"])
     layers = np.stack([layer[0] for layer in model(features)["layers"]])
     np.testing.assert_allclose(plain.vectors[:, :3], layers[:, 1:4], atol=1e-5)
+
+
+def test_the_encoder_is_traced_once_for_words(encoder, monkeypatch):
+    encoder.words(TEXTS)
+    monkeypatch.setattr(keras_engine, "runner", None)
+    assert len(encoder.words(TEXTS)) == 2
 
 
 def test_one_string_is_no_list_of_texts(encoder):

@@ -63,8 +63,12 @@ def test_values_of_a_wider_type():
 
 
 def test_an_unknown_option_names_the_nearest():
+    @keywords(Pretraining)
+    def pretrain(*, options):
+        return options
+
     with pytest.raises(TypeError, match=r"^pretrain\(\) has no option 'step'; the nearest one is 'steps'$"):
-        Pretraining.of({"step": 1}, "pretrain")
+        pretrain(step=1)
 
 
 def test_options_on_which_the_result_does_not_depend():

@@ -16,7 +16,7 @@ from keras_ctxrep import tasks
 from keras_ctxrep.atomic import temporary_folder
 from keras_ctxrep.inference.predictor import Predictor, TextRunner
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.bundle import Bundle, latest, versions
 from keras_ctxrep_export import kit, manifest
 from keras_ctxrep_export.signatures import Signatures
 
@@ -110,7 +110,7 @@ def export(
         kit.write(new, folder, bundle, loaded, source)
         manifest.write(new, loaded)
         version = _publish(new, folder)
-        own = [name for name in _versions(folder) if (folder / name / "saved_model.pb").is_file()]
+        own = [name for name in versions(folder) if (folder / name / "saved_model.pb").is_file()]
         for old in own[:-keep] if keep else ():
             with contextlib.suppress(FileNotFoundError):  # another export has removed it
                 os.replace(folder / old, work / old)  # gone at once; a poller never sees a part of it
@@ -130,7 +130,7 @@ def _with_figures(bundle: Bundle, tflite: str | Path) -> Bundle:
 def _publish(new: Path, folder: Path) -> Path:
     """Renames a folder to the next version that is free."""
     while True:
-        version = folder / str(1 + max(map(int, _versions(folder)), default=0))
+        version = folder / str(1 + max(map(int, versions(folder)), default=0))
         try:
             os.rename(new, version)
         except OSError as error:  # another export has taken the number: a folder with files is never replaced
@@ -138,11 +138,6 @@ def _publish(new: Path, folder: Path) -> Path:
                 raise
         else:
             return version
-
-
-def _versions(folder: Path) -> list[str]:
-    """The names of the versions in a folder, ascending."""
-    return sorted((child.name for child in folder.iterdir() if child.name.isdecimal()), key=int)
 
 
 def load(path: str | Path, batch_size: int = 32) -> Predictor:
@@ -158,7 +153,11 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
         ValueError: there is no SavedModel with a bundle.
     """
     path = latest(path)
-    bundle = bundles.load(path)
+    return Predictor(bundles.load(path), text_runner(path), batch_size)
+
+
+def text_runner(path: str | Path) -> TextRunner:
+    """What runs the string signatures of a version folder."""
     loaded = tf.saved_model.load(str(path))
 
     def tensor(column: np.ndarray) -> tf.Tensor:
@@ -173,7 +172,7 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
         outputs = serve(**{name: tensor(column) for name, column in batch.items()})
         return {name: value.numpy() for name, value in outputs.items()}
 
-    return Predictor(bundle, TextRunner(run, words="words" in loaded.signatures), batch_size)
+    return TextRunner(run, words="words" in loaded.signatures)
 
 
 def encoder(path: str | Path, batch_size: int = 32) -> Callable[[Sequence[str]], np.ndarray]:
@@ -210,17 +209,3 @@ def check(path: str | Path) -> tuple[Path, dict[str, int]]:
     """
     folder = latest(path)
     return folder, manifest.check(folder)
-
-
-def latest(path: str | Path) -> Path:
-    """The folder of a SavedModel: `path` itself, or its highest version.
-
-    Raises:
-        ValueError: there is none.
-    """
-    path = Path(path)
-    versions = _versions(path) if path.is_dir() else []
-    version_folder = path if (path / "saved_model.pb").is_file() else path / (versions or ["0"])[-1]
-    if not (version_folder / "saved_model.pb").is_file():
-        raise ValueError(f"{path}: no SavedModel in it; write one with `ctxrep export`")
-    return version_folder

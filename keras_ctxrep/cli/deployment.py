@@ -172,11 +172,13 @@ def _predict_flags(flags: Flags) -> None:
 
 
 def _client(args: argparse.Namespace) -> None:
+    from keras_ctxrep.text.bundle import SIGNATURE
+
     if args.pair is not None and len(args.pair) != len(args.texts):
         raise Usage(f"client: {len(args.texts)} texts and {len(args.pair)} of --pair; give one for each text")
     if args.json and (args.pair is not None or args.bundle is not None):
         raise Usage("client: leave out --pair and --bundle with --json, whose lines have every input")
-    if args.bundle is not None and (args.signature != "serving_default" or args.dry_run):
+    if args.bundle is not None and (args.signature != SIGNATURE or args.dry_run):
         raise Usage("client: leave out --signature and --dry-run with --bundle")
     from keras_ctxrep.inference import client
 
@@ -216,6 +218,8 @@ def _answers(args: argparse.Namespace, server) -> Iterator[dict | str]:
 
 
 def _client_flags(flags: Flags) -> None:
+    from keras_ctxrep.text.bundle import SIGNATURE
+
     flags.add("texts", "texts (default: the lines of standard input)", nargs="*", metavar="TEXT")
     flags.add("--url", "of the server: http://HOST:8501, or grpc://HOST:8500", required=True)
     flags.add("--model", "its name on the server", required=True, metavar="NAME")
@@ -223,7 +227,7 @@ def _client_flags(flags: Flags) -> None:
         "--pair", "the second text of each; or give both as one text, with a tab between", nargs="+", metavar="TEXT"
     )
     flags.add("--json", "each text is a JSON object with all inputs of the signature", action="store_true")
-    flags.add("--signature", "of the model (default: serving_default)", default="serving_default", metavar="NAME")
+    flags.add("--signature", f"of the model (default: {SIGNATURE})", default=SIGNATURE, metavar="NAME")
     version = flags.parser.add_mutually_exclusive_group()
     version.add_argument("--version", help="number of the version (default: the latest)", type=int, metavar="N")
     version.add_argument("--label", help="label of the version, of the server's model.config", metavar="NAME")

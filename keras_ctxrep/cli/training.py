@@ -108,18 +108,22 @@ def _distill(args: argparse.Namespace) -> None:
 
 def _task_options(args: argparse.Namespace) -> dict:
     """The options of any task that were given."""
+    return {name: value for kind in _options_of_tasks() for name, value in values_of(kind, args).items()}
+
+
+def _options_of_tasks() -> list[type[options.Options]]:
     from keras_ctxrep import tasks
 
-    return {name: value for task in tasks.TASKS.values() for name, value in values_of(task.Options, args).items()}
+    return [task.Options for task in tasks.TASKS.values()]
 
 
 def _sweep(args: argparse.Namespace) -> None:
-    from keras_ctxrep import recipes, tasks
+    from keras_ctxrep import recipes
     from keras_ctxrep.recipes import sweeping
 
-    task, chosen = tasks.get(args.task), options_of(options.Finetuning, args)
+    chosen = options_of(options.Finetuning, args)
     try:
-        options_to_try = grid(args.sweep or [], options.Finetuning, task.Options)
+        options_to_try = grid(args.sweep or [], options.Finetuning, *_options_of_tasks())
     except ValueError as error:
         raise Usage(f"train: --sweep {error}") from None
     rows = recipes.sweep(
@@ -137,8 +141,7 @@ def _sweep(args: argparse.Namespace) -> None:
     )
     print(f"\n{table(sweeping.table(rows, chosen.seed))}\n")
     best = rows[0]
-    score = task.best(best.metric, best.scores)
-    print_line(f"{args.out}: {best.best.name}: {best.metric.replace('_', ' ')} on {args.dev}: {score:.4f}")
+    print_line(f"{args.out}: {best.best.name}: {best.metric.replace('_', ' ')} on {args.dev}: {best.score:.4f}")
 
 
 def _train_flags(flags: Flags) -> None:

@@ -34,25 +34,24 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
     Raises:
         ValueError: the path is none of these.
     """
-    path = Path(path)
-    if not path.exists():
-        raise ValueError(f"{path}: no such file or folder")
-    if path.suffix == ".tflite":
-        from keras_ctxrep_tflite import runtime
-
-        return Engine(path.name, path, runtime.load(path, threads))
+    files, bundle = bundles.located(path)
     with quiet_stderr():
-        if (path / bundles.NAME).is_file():
-            from keras_ctxrep.inference import keras_engine
+        if files.is_file():
+            from keras_ctxrep_tflite import runtime
 
-            engine = Engine("Keras", path, keras_engine.predictor(path))
-        else:
+            return Engine(files.name, files, runtime.opened(files, bundle, threads))
+        if not (files / bundles.NAME).is_file():
             from keras_ctxrep_export import saved_model
 
-            version = saved_model.latest(path)
-            engine = Engine(f"SavedModel {path.name}", version, saved_model.load(version))
-        answer(engine.predictor, "warm up")
-    return engine
+            name, runner = f"SavedModel {Path(path).name}", saved_model.text_runner(files)
+        else:
+            from keras_ctxrep import saving
+            from keras_ctxrep.inference import keras_engine
+
+            name, runner = "Keras", keras_engine.runner(saving.restore(files, bundle))
+        predictor = Predictor(bundle, runner)
+        answer(predictor, "warm up")
+    return Engine(name, files, predictor)
 
 
 def answer(predictor: Predictor, text: str) -> None:

@@ -1,21 +1,24 @@
 """Predictions through any engine: the only module that prepares text for a model with answers."""
 
-import codecs
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice, zip_longest
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.tag import joined
-from keras_ctxrep.tasks.task import Query
+from keras_ctxrep.tasks.task import Query, label_problem, pair_problem
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.corpus import available_lines
 from keras_ctxrep.text.features import Marks, Row, check_texts
+from keras_ctxrep.text.tokens import joined
 
 __all__ = ["Predictor", "Run", "Runner", "TextRunner"]
 
+T = TypeVar("T")
+TOGETHER = 256  # rows of a file that are answered together
 Text = str | Sequence[str]
 Run = Callable[[dict[str, np.ndarray]], Mapping[str, Any]]  # arrays, or lists of them, over the batch
 NumberedRow = tuple[int, Row]  # the number of a query, and one of its rows
@@ -34,9 +37,6 @@ class Runner:
     def readable(self, query: Query) -> Query:
         """An example's query in a form that the model reads."""
         return query
-
-    def check(self, query: Query) -> None:
-        """Raises a ValueError unless the model reads a query."""
 
     def inputs(self, rows: Sequence[NumberedRow]) -> Sequence[NumberedRow]:
         """The rows that stand for one input each."""
@@ -78,14 +78,12 @@ class TextRunner(Runner):
         text, offsets = joined(query.text)
         return Query(text, query.pair, tuple((offsets[a][0], offsets[b - 1][1]) for a, b in query.marks))
 
-    def check(self, query: Query) -> None:
-        if not isinstance(query.text, str) and not self.words:
-            raise ValueError("this SavedModel splits text into words itself: give strings, or export the model again")
-
     def inputs(self, rows: Sequence[NumberedRow]) -> Sequence[NumberedRow]:
         return list(dict(rows).items())
 
     def signature(self, query: Query) -> str:
+        if not isinstance(query.text, str) and not self.words:
+            raise ValueError("this SavedModel splits text into words itself: give strings, or export the model again")
         return "text" if isinstance(query.text, str) else "words"
 
     def batch(self, task: Task, bundle: Bundle, queries: Sequence[Query], rows: Sequence[Row]) -> dict[str, np.ndarray]:
@@ -188,11 +186,17 @@ class Predictor:
 
     def ask(self, examples: Sequence[Any]) -> list[dict]:
         """The answers to examples of the model's task."""
-        return self._answers([self.runner.readable(self.task.query(example)) for example in examples])
+        return [answer for _, answer in self.answered([[(None, self.task.query(example)) for example in examples]])]
+
+    def answered(self, parts: Iterable[Sequence[tuple[T, Query | str]]]) -> Iterator[tuple[T, dict]]:
+        """Each thing with the answer to its query, or with the error in place of one; a part is run together."""
+        for part in parts:
+            queries = [self.runner.readable(query) for _, query in part if isinstance(query, Query)]
+            answers = iter(self._answers(queries))
+            for entry, query in part:
+                yield entry, next(answers) if isinstance(query, Query) else {"error": query}
 
     def _answers(self, queries: Sequence[Query]) -> list[dict]:
-        for query in queries:
-            self.runner.check(query)
         queries = [_encodable(query) for query in queries]
         rows, outputs = self._run(queries)
         answers: list[dict] = [{"error": "no words in this text"} for _ in queries]
@@ -200,6 +204,17 @@ class Predictor:
             answers[number] = self.runner.answer(self.task, self.bundle, queries[number], rows[number], results)
             answers[number] |= {"truncated": True} if any(row.truncated for row in rows[number]) else {}
         return answers
+
+    def check(self, examples: Sequence[Any], name: str | Path = "this model") -> None:
+        """Raises a ValueError unless a model, of this name, can read all of some examples and knows their labels."""
+        queries = [_encodable(self.task.query(example)) for example in examples]
+        for example, query in zip(examples, queries, strict=True):
+            problem = pair_problem(query.pair is not None, self.bundle.pairs, name)
+            if message := problem or label_problem(self.task.labels_of(example), self.bundle.label_numbers):
+                raise ValueError(f"{example.source or example}: {message}")
+        for example, rows in zip(examples, self.task.encode(self.bundle, queries) if queries else [], strict=True):
+            if all(len(row) <= self._empty for row in rows):
+                raise ValueError(f"{example.source or example}: no words in this text")
 
     def outputs(self, examples: Sequence[Any]) -> list[tuple[list[Row], list[dict[str, Any]]]]:
         """The rows of examples and what the model gives for each row; ([], []) of a text that has no words."""
@@ -245,35 +260,39 @@ class Predictor:
         A tab separates the two texts of a pair.
         Bytes that are not UTF-8 become U+FFFD, which no tokenizer reads, and the answer carries a "warning".
         """
-        return (answer for _, answer in self.answered_lines(stream))
+        return (answer for _, answer in self.answered_lines(available_lines(stream)))
 
-    def answered_lines(self, stream: IO[bytes]) -> Iterator[tuple[str, dict]]:
-        """Each line of a byte stream and its answer, as of `lines`."""
-        rest, mark = b"", codecs.BOM_UTF8  # of the first line
-        read = getattr(stream, "read1", stream.read)  # the bytes available, without waiting for more
-        while chunk := read(1 << 20):
-            *complete, rest = (rest + chunk).split(b"\n")
-            if complete:
-                complete[0], mark = complete[0].removeprefix(mark), b""
-            yield from self._answer_lines(complete)
-        if rest:
-            yield from self._answer_lines([rest.removeprefix(mark)])
-
-    def _answer_lines(self, raw: list[bytes]) -> Iterator[tuple[str, dict]]:
-        texts = [line.removesuffix(b"\r").decode("utf-8", "replace") for line in raw]
-        queries: dict[int, Query] = {}
-        answers: dict[int, dict] = {}
-        for number, text in enumerate(texts):
-            try:
-                queries[number] = self.runner.readable(self.task.query_of_line(text, self.bundle.pairs))
-            except ValueError as error:
-                answers[number] = {"error": str(error)}
-        answers |= zip(queries, self._answers([*queries.values()]), strict=True)
-        for number, (line, text) in enumerate(zip(raw, texts, strict=True)):
-            answer = answers[number]
+    def answered_lines(self, lines: Iterable[Sequence[bytes]]) -> Iterator[tuple[str, dict]]:
+        """Each line and its answer, as of `lines`; those that come together are answered together."""
+        for line, answer in self.answered([(line, self._query_of_line(line)) for line in part] for part in lines):
+            text = line.decode("utf-8", "replace")
             if "\ufffd" in text and "\ufffd".encode() not in line:
                 answer = answer | {"warning": "not UTF-8: the bytes that are not were left out"}
-            yield text, {"error": "empty line"} if not text else answer
+            yield text, answer
+
+    def answered_rows(
+        self, path: str | Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+    ) -> Iterator[tuple[tuple[Mapping[str, Any], Any], dict]]:
+        """Each row of a file with its example, and its answer; arguments and errors are those of `read_unlabelled`."""
+        examples = self.task.reading.read_unlabelled(path, columns, skipped)
+        while part := list(islice(examples, TOGETHER)):
+            queries = []
+            for row, example in part:
+                query = self.task.query(example)
+                if problem := pair_problem(query.pair is not None, self.bundle.pairs):
+                    if skipped is None:
+                        raise ValueError(f"{example.source}: {problem}")
+                    skipped.append(f"{example.source}: {problem}")
+                else:
+                    queries.append(((row, example), query))
+            yield from self.answered([queries])
+
+    def _query_of_line(self, line: bytes) -> Query | str:
+        """The query of a line, or what is wrong with it."""
+        try:
+            return self.task.query_of_line(line.decode("utf-8", "replace"), self.bundle.pairs) if line else "empty line"
+        except ValueError as error:
+            return str(error)
 
 
 def _encodable(query: Query) -> Query:

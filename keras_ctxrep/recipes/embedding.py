@@ -14,6 +14,7 @@ import numpy as np
 from keras_ctxrep import saving
 from keras_ctxrep.atomic import atomic_write, reserve
 from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.predictor import Run
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.model import copy_weights
@@ -118,6 +119,7 @@ def vectors(
     carry_state: bool = False,
     batch_size: int = 32,
     cache: str | Path | None = None,
+    run: Run | None = None,
 ) -> Iterator[tuple[str, list[int], np.ndarray]]:
     """The layers of each sentence, in the order of the input.
 
@@ -127,6 +129,7 @@ def vectors(
         split: from a sentence to its words; BERT then gives one vector per word, that of its first piece, and otherwise
             one per piece, without [CLS] and [SEP].
         carry_state, batch_size, cache: as of `embed`.
+        run: as of `keras_engine.runner`, of an encoder that is traced already.
 
     Returns: of each sentence itself, the numbers of its tokens that have a vector (BERT finds no piece in some words),
         and the vectors of those, float32 (N, T, D).
@@ -135,7 +138,7 @@ def vectors(
         ValueError: a sentence longer than a BERT reads, or an option that the model does not have.
     """
     options = Embedding(carry_state=carry_state, batch_size=batch_size, cache=cache)
-    return (entry[:3] for entry in _vectors(model, bundle, sentences, split, options))
+    return (entry[:3] for entry in _vectors(model, bundle, sentences, split, options, run))
 
 
 def _vectors(
@@ -144,9 +147,10 @@ def _vectors(
     sentences: Iterable[str],
     split: Callable[[str], Sequence[str]] | None,
     options: Embedding,
+    run: Run | None = None,
 ) -> Iterator[tuple[str, list[int], np.ndarray, np.ndarray]]:
     """As `vectors`, with a vector of each sentence, (D,): the pooled output, or the mean of the top over the pieces."""
-    features, run = _layers(model, bundle, options.carry_state, options.cache)
+    features, layers_of = _layers(model, bundle, options.carry_state, options.cache, run)
     sentences, done = iter(sentences), 0
     while batch := list(islice(sentences, options.batch_size)):
         rows = features.encode([split(sentence) for sentence in batch] if split else batch)
@@ -157,7 +161,7 @@ def _vectors(
                     f"{sentence[:60]!r} ..."
                 )
         done += len(batch)
-        layers, pooled = run(rows)  # (N, B, T, D)
+        layers, pooled = layers_of(rows)  # (N, B, T, D)
         for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):
             positions = {number: at for number, at in enumerate(features.positions(row)) if at is not None}
             pieces = isinstance(features, WordPieceFeatures)
@@ -177,7 +181,7 @@ def learned_mixes(model: keras.Model) -> dict[str, tuple[np.ndarray, float]]:
     return {layer.name: layer.learned() for layer in model.layers if isinstance(layer, ScalarMix)}
 
 
-def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None):
+def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None, call: Run | None):
     """A model's features, and a function from rows to its encoder's layers, (N, B, T, D), and pooled output or None."""
     bundle = replace(bundle, reads=Reads())  # of a tagger too every piece has a vector
     features, known, table = bundle.features, {}, None
@@ -200,7 +204,7 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
         copy_weights(model, encoder, skip=["token_cache"])
     if table is not None:
         encoder.get_layer("token_cache").set_weights([table])
-    call = keras_engine.runner(encoder)
+    call = call or keras_engine.runner(encoder)
     state = np.zeros((0, encoder.input["state"].shape[-1] if carry_state else 0), np.float32)
 
     def run(rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray | None]:

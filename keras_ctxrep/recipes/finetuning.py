@@ -88,18 +88,6 @@ def finetune(
     return Run(data, dev, encoder, out, task, options, task_options).train(report, announce)
 
 
-def check_out(out: str | Path, read: Mapping[str, str | Path | None]) -> None:
-    """Raises a ValueError if a run would overwrite a folder that it reads.
-
-    Args:
-        out: the folder to write.
-        read: what is read -> its folder, or `WORDS`.
-    """
-    for name, folder in read.items():
-        if folder not in (None, WORDS) and Path(out).resolve() == Path(folder).resolve():
-            raise ValueError(f"{out}: the folder of the {name}; choose another one to write to")
-
-
 def checked_task_options(task: Task, options: Options | Mapping[str, Any] | None, function: str) -> Options:
     """The task's own options, from a dict of them.
 
@@ -138,7 +126,7 @@ class Run:
             raise ValueError(f"task {task!r}: one of {', '.join(tasks.TASKS)}")
         self.task, self.options, self.encoder, self.out = tasks.get(task), options, encoder, out
         self.task_options = checked_task_options(self.task, task_options, self.command)
-        check_out(out, self.folders())
+        self.check_out(out)
         metric, metrics = options.metric, self.task.metrics
         if metric is not None and metric not in metrics:
             raise ValueError(f"metric={metric!r}: the task {task!r} has {', '.join(metrics)}")
@@ -154,6 +142,12 @@ class Run:
     def folders(self) -> dict[str, str | Path | None]:
         """The model folders that are read, by what they are in messages."""
         return {"encoder": self.encoder, "extra embeddings": self.options.extra_embeddings}
+
+    def check_out(self, out: str | Path) -> None:
+        """Raises a ValueError if `out` is a folder that the run reads."""
+        for name, folder in self.folders().items():
+            if folder not in (None, WORDS) and Path(out).resolve() == Path(folder).resolve():
+                raise ValueError(f"{out}: the folder of the {name}; choose another one to write to")
 
     def record(self) -> RunRecord:
         """The record of this run."""
@@ -215,10 +209,8 @@ class Run:
             announce(str(Plan(*names, survey, dev_set, task, bundle, options, settings, rows)))
         Path(self.out).mkdir(parents=True, exist_ok=True)
         data, sources_of = self.batches(bundle, rows)
-        arguments = vars(settings) | {"folder": self.out, "identity": record.identity, "metric": metric}
-        history = fit.fit(
-            model, data, evaluate, loss=loss, optimizer=optimizer, report=report, sources=sources_of, **arguments
-        )
+        settings = replace(settings, folder=self.out, identity=record.identity)
+        history = fit.fit(model, data, evaluate, None, loss, optimizer, report, sources_of, metric, options=settings)
         predictor = Predictor(bundle, keras_engine.runner(model), options.batch_size)
         bundle = task.tuned(bundle, dev_set, predictor.ask)
         if is_chief(strategy):

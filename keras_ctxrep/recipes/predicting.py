@@ -4,22 +4,20 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from itertools import islice
+from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference.engines import open_engine
-from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.options import Prediction
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.task import LabelsWords, pair_problem
+from keras_ctxrep.tasks.task import LabelsWords
 from keras_ctxrep.text import files
-from keras_ctxrep.text.corpus import naming_damage, open_binary
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.corpus import available_lines
 
 __all__ = ["predict"]
-
-TOGETHER = 256  # rows that are answered together
 
 
 class Answered(NamedTuple):
@@ -61,9 +59,15 @@ def predict(
             if isinstance(path, str | Path) and os.path.realpath(path) == os.path.realpath(out):
                 raise ValueError(f"{out}: it is read, and would be replaced; give --out another name")
     predictor = open_engine(artifact, threads).predictor
-    entries = _rows(predictor, source, options, report) if rows else _lines(predictor, source, report)
+    skipped: list[str] | None = [] if options.skip_bad else None
+    if rows:
+        answers = predictor.answered_rows(str(source), options.columns, skipped)
+        entries = _of_rows(answers, skipped, report)
+    else:
+        answers = predictor.answered_lines(available_lines(source))
+        entries = _of_lines(answers, predictor.bundle, source, report)
     form = options.format or ("tsv" if str(out).endswith(".tsv") else "jsonl")
-    to_text = as_table(predictor.task) if form == "tsv" else as_json(predictor.task) if rows else _as_answer
+    to_text = as_table(predictor.task) if form == "tsv" else as_json(predictor.task)
     answered, first = 0, "the input is empty"
     with ExitStack() as stack:
         if isinstance(out, str | Path):
@@ -79,46 +83,24 @@ def predict(
         raise ValueError(f"{name}: nothing in it was answered: {first}")
 
 
-def _lines(predictor: Predictor, source: Any, report: Callable[[str], None]) -> Iterator[Answered]:
-    """The answers to the lines of a file or a stream."""
-    reads = predictor.bundle.reads
-    names: list[str] = ["text", "pair"][: 1 + predictor.bundle.pairs]
-    with ExitStack() as stack:
-        stream = source
-        if isinstance(source, str | Path):
-            stack.enter_context(naming_damage(lambda: str(source)))
-            stream = stack.enter_context(open_binary(source))
-            if (
-                Path(source).suffix in (".json", ".jsonl", ".conll", ".tsv")[: 3 if reads.pair else 4]
-                and not reads.marks
-            ):
-                report(f"{source}: read line by line; --data {source} reads its rows")
-        for text, answer in predictor.answered_lines(stream):
-            parts = zip(names, text.split("\t", len(names) - 1), strict=False)
-            yield Answered(dict.fromkeys(names, "") | dict(parts), None, answer)
+def _of_lines(answers: Iterator, bundle: Bundle, source: Any, report: Callable[[str], None]) -> Iterator[Answered]:
+    """The answers to lines; of a file that looks like one of rows, that it is not read as one is reported."""
+    names = ("text", "pair")[: 1 + bundle.pairs]
+    suffixes = (".json", ".jsonl", ".conll") if bundle.reads.pair else (".json", ".jsonl", ".conll", ".tsv")
+    if isinstance(source, str | Path) and Path(source).suffix in suffixes and not bundle.reads.marks:
+        report(f"{source}: read line by line; --data {source} reads its rows")
+    for line, answer in answers:
+        texts = zip_longest(names, line.split("\t", len(names) - 1), fillvalue="")
+        yield Answered(dict(texts), None, answer)
 
 
-def _rows(predictor: Predictor, source: Any, options: Prediction, report: Callable[[str], None]) -> Iterator[Answered]:
-    """The answers to the rows of a file, in its order; what is wrong with rows is reported in the end."""
-    task, pairs = predictor.task, predictor.bundle.pairs
-    skipped: list[str] | None = [] if options.skip_bad else None
+def _of_rows(answers: Iterator, skipped: list[str] | None, report: Callable[[str], None]) -> Iterator[Answered]:
+    """The answers to rows; what is wrong with rows is reported in the end."""
     errors, cut = [], 0
-    rows = task.reading.read_unlabelled(source, options.columns, skipped)
-    while part := list(islice(rows, TOGETHER)):
-        readable = []
-        for row, example in part:
-            message = pair_problem(task.query(example).pair is not None, pairs)
-            if message is None:
-                readable.append((row, example))
-            elif skipped is None:
-                raise ValueError(f"{example.source}: {message}")
-            else:
-                skipped.append(f"{example.source}: {message}")
-        answers = predictor.ask([example for _, example in readable])
-        for (row, example), answer in zip(readable, answers, strict=True):
-            errors += [f"{example.source}: {answer['error']}"] if "error" in answer else []
-            cut += bool(answer.get("truncated"))
-            yield Answered(row, example, answer)
+    for (row, example), answer in answers:
+        errors += [f"{example.source}: {answer['error']}"] if "error" in answer else []
+        cut += bool(answer.get("truncated"))
+        yield Answered(row, example, answer)
     for title, messages in (("malformed rows left out", skipped or []), ("rows without an answer", errors)):
         if messages:
             report(files.skipped_rows(messages, title))
@@ -126,16 +108,15 @@ def _rows(predictor: Predictor, source: Any, options: Prediction, report: Callab
         report(f"{cut:,} texts were longer than the model reads, and were cut")
 
 
-def _as_answer(entry: Answered) -> str:
-    return json.dumps(entry.answer, ensure_ascii=False) + "\n"
-
-
 def as_json(task: Task) -> Callable[[Answered], str]:
-    """A function to a line of JSON: the row's own fields, or its source if it has none, and "prediction"."""
+    """A function to a line of JSON: of a row its own fields, or its source if it has none, and "prediction"."""
 
     def line(entry: Answered) -> str:
-        fields = task.own_fields(entry.row) or {"source": entry.example.source}
-        return json.dumps({**fields, _free("prediction", fields): entry.answer}, ensure_ascii=False) + "\n"
+        content = entry.answer
+        if entry.example is not None:
+            fields = task.own_fields(entry.row) or {"source": entry.example.source}
+            content = {**fields, _free("prediction", fields): entry.answer}
+        return json.dumps(content, ensure_ascii=False) + "\n"
 
     return line
 

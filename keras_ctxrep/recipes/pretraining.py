@@ -97,7 +97,7 @@ def pretrain(
             _copy_common_layers(source, initial, model, plan.bundle, options.init)
     eval_model = None if plan.eval_model is None else plan.eval_model()
     files = [path for path in corpus if Path(path).is_file()]  # not what `prepare` wrote
-    history = _fit(model, plan, eval_model, options, files, folder=out, identity=run.identity, report=report)
+    history = _fit(model, plan, eval_model, options, files, report, folder=out, identity=run.identity)
     if eval_model is not None:  # the saved model reads whole sentences
         plain = saving.build(plan.bundle)
         copy_weights(model, plain)
@@ -124,7 +124,7 @@ def _check(family: str, corpus: Sequence[str | Path], out: str | Path, options: 
 
 
 def _fit(
-    model: keras.Model, plan: "_Plan", eval_model, options: Pretraining, files: Sequence[str | Path], **more
+    model: keras.Model, plan: "_Plan", eval_model, options: Pretraining, files: Sequence[str | Path], report, **changes
 ) -> list[dict]:
     optimizer = OptimizerSpec(LAMB if options.optimizer == "lamb" else AdamW)
     rate = options.learning_rate or options.RATES[options.optimizer]
@@ -139,8 +139,8 @@ def _fit(
     def sources(number: int) -> list[str]:
         return lines_of_rows(files, plan.rows(number), plan.ids)
 
-    arguments = vars(options.fit(learning_rate=rate)) | more
-    return fit.fit(model, data, plan.validation, eval_model, optimizer=optimizer, sources=sources, **arguments)
+    settings = options.fit(learning_rate=rate, **changes)
+    return fit.fit(model, data, plan.validation, eval_model, None, optimizer, report, sources, options=settings)
 
 
 # ---------------------------------------------------------------------------------------------------------- details

@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from keras_ctxrep.options import Tflite
+from keras_ctxrep.options import Tflite, keywords
+from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep_tflite import page, quantize
 
 __all__ = ["Quantized", "tflite"]
@@ -28,6 +28,7 @@ class Quantized:
     rows: Sequence[dict]
 
 
+@keywords(Tflite)
 def tflite(
     folder: str | Path,
     out: str | Path | None = None,
@@ -36,7 +37,8 @@ def tflite(
     web: str | Path | None = None,
     litertjs: str | Path | None = None,
     report: Callable[[list[dict], Path], None] | None = None,
-    **options: Any,
+    *,
+    options: Tflite,
 ) -> Quantized:
     """Converts a model folder to a .tflite file, a web page that runs it, or both.
 
@@ -49,25 +51,26 @@ def tflite(
         data: examples of the model's task.
         web, litertjs: folders of the page and of LiteRT, as of `keras_ctxrep_tflite.page.write_page`.
         report: with `explain` called with what each layer costs, and the picture of it, FILE.layers.png.
-        options: those of `options.Tflite`: number format, calibration, layers in float32, bound, `explain`.
+        options: number format, calibration, layers in float32, bound, `explain`; or its fields as keywords.
 
     Raises:
         ValueError: neither `out` nor `web`, or as of `quantize.convert`, `quantize.build` and `page.write_page`.
     """
     if out is None and web is None:
         raise ValueError("out or web is needed: where to write the model")
-    settings = Tflite.of(options, "tflite")
     file = Path(out or f"{web}".rstrip(os.sep) + ".tflite")
     picture = file.with_suffix(".layers.png")
+    bundle = bundles.load(folder)
     if web is not None:
-        page.check(folder, web, litertjs)
+        page.check(bundle, folder, web, litertjs)
         if os.path.isfile(folder):
-            others = {"out": out, "data": data, "lengths": lengths} | options
-            if named := ", ".join(name for name, value in others.items() if value is not None):
-                raise ValueError(f"{folder}: it is converted already; leave out {named}")
-            page.write_page(folder, web, litertjs)
+            others = {"out": out, "data": data, "lengths": lengths}
+            named = [name for name, value in others.items() if value is not None]
+            if named := [*named, *(name for name, value in vars(options).items() if value != getattr(Tflite, name))]:
+                raise ValueError(f"{folder}: it is converted already; leave out {', '.join(named)}")
+            page.write(folder, web, litertjs)
             return Quantized(0, (), ())
-    if settings.explain:
+    if options.explain:
         from keras_ctxrep.plots.drawing import check_drawable
 
         check_drawable(picture)
@@ -79,9 +82,9 @@ def tflite(
         if report is not None:
             report(rows, picture)
 
-    conversion = quantize.build(folder, file, settings, lengths, data, draw)
+    conversion = quantize.build(folder, bundle, file, options, lengths, data, draw)
     with tempfile.TemporaryDirectory() as scratch:
         path = conversion.write(out or Path(scratch) / page.MODEL)
         if web is not None:
-            page.write_page(path, web, litertjs)
+            page.write(path, web, litertjs)
         return Quantized(path.stat().st_size, conversion.float_layers, conversion.rows)

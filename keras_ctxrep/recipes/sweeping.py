@@ -12,11 +12,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep import saving, tasks
+from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.options import Finetuning, keywords
-from keras_ctxrep.recipes.finetuning import Run, check_out, finetune
+from keras_ctxrep.recipes.finetuning import Run, finetune
 from keras_ctxrep.recipes.reading import Data, in_memory, read, split
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.training import checkpoints
 from keras_ctxrep.training.runs import NAME, finished
 from keras_ctxrep.training.strategy import choose, several_workers
 
@@ -55,9 +57,14 @@ class Row:
         return statistics.stdev(self.scores) if len(self.scores) > 1 else None
 
     @property
+    def score(self) -> float:
+        """That of the best seed."""
+        return (min if self.smaller else max)(self.scores)
+
+    @property
     def best(self) -> Path:
         """The folder of the best seed, of equals the first."""
-        return self.folders[self.scores.index((min if self.smaller else max)(self.scores))]
+        return self.folders[self.scores.index(self.score)]
 
 
 @keywords(Finetuning)
@@ -122,9 +129,7 @@ def sweep(
     rows = [_row([run for run in runs if run.values == values]) for values in combinations]
     rows.sort(key=lambda row: row.mean if row.smaller else -row.mean)  # stable: of equals the first
     _write(rows, Path(out), options.seed)
-    saving.save(out, *saving.load(rows[0].best))
-    with atomic_write(Path(out) / NAME) as path:
-        shutil.copyfile(rows[0].best / NAME, path)
+    _copy(rows[0].best, Path(out))
     return rows
 
 
@@ -166,7 +171,7 @@ class _SeededRun:
             "task_options": task_options,
         }
         run = Run(**self._arguments)
-        check_out(out, run.folders())
+        run.check_out(out)
         run.check()
         self.identity, self.task = run.record().identity, run.task
 
@@ -219,3 +224,14 @@ def _row(runs: Sequence[_SeededRun]) -> Row:
 def _write(rows: Sequence[Row], out: Path, first_seed: int) -> None:
     with atomic_write(out / TABLE) as path:
         path.write_text("".join("\t".join(line) + "\n" for line in table(rows, first_seed)), encoding="utf-8")
+
+
+def _copy(best: Path, out: Path) -> None:
+    """Copies a model folder: the bundle, which has the hashes of the rest, after it, and then the record of the run."""
+    files = filter(Path.is_file, best.iterdir())
+    for file in sorted(files, key=lambda file: (file.name == NAME, file.name == bundles.NAME)):
+        with atomic_write(out / file.name) as path:
+            shutil.copyfile(file, path)
+    if not (best / bundles.CARD).exists():  # that of an earlier model
+        (out / bundles.CARD).unlink(missing_ok=True)
+    checkpoints.remove(out)

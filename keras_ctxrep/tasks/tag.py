@@ -19,6 +19,7 @@ from keras_ctxrep.text.decode import entities, softmax
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.files import checked_text
 from keras_ctxrep.text.tags import is_spans, spans, to_iob2
+from keras_ctxrep.text.tokens import joined
 
 __all__ = ["Options", "Tag", "Tagged"]
 
@@ -288,16 +289,6 @@ def checked_tags(words: Sequence[str], tags: Any) -> tuple[str, ...] | None:
     if None in names:
         raise ValueError(f"word {names.index(None) + 1}, {words[names.index(None)]!r}, has no tag")
     return to_iob2([name for name in names if name is not None])
-
-
-def joined(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """Words joined by spaces, and where each stands in the result.
-
-    >>> joined(["a", "day"])
-    ('a day', [(0, 1), (2, 5)])
-    """
-    ends = np.cumsum([len(word) + 1 for word in words]) - 1
-    return " ".join(words), [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]
 
 
 def predicted_tags(example: Any, answer: dict) -> list[str]:

@@ -29,6 +29,7 @@ __all__ = ["Bundle", "from_files", "load", "save", "write_tflite"]
 NAME, VOCAB, CARD, WEIGHTS = "bundle.json", "vocab.txt", "card.md", "model.weights.h5"
 TFLITE_FIGURES = "## Export to .tflite"  # heading in the card of a .tflite file that was measured
 SIGNATURE = "serving_default"  # the signature of a SavedModel that a server answers with by default
+SAVED_MODEL = "saved_model.pb"  # in the folder of a SavedModel
 TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
 FORMAT = 2
 # format 1: what `reads` is for tasks with other inputs than plain texts
@@ -183,6 +184,32 @@ def write_tflite(path: str | Path, model: bytes, bundle: Bundle, files: Mapping[
         with zipfile.ZipFile(temporary, "a", zipfile.ZIP_STORED) as archive:
             for name, data in {**bundle.files_as_bytes({TFLITE: digest}), **(files or {})}.items():
                 archive.writestr(zipfile.ZipInfo(name), data)
+
+
+def versions(folder: Path) -> list[str]:
+    """The names of the SavedModel versions in a folder, ascending."""
+    return sorted((child.name for child in folder.iterdir() if child.name.isdecimal()), key=int)
+
+
+def latest(path: str | Path) -> Path:
+    """The folder of a SavedModel: `path` itself, or its highest version.
+
+    Raises:
+        ValueError: there is none.
+    """
+    path = Path(path)
+    names = versions(path) if path.is_dir() else []
+    version_folder = path if (path / SAVED_MODEL).is_file() else path / (names or ["0"])[-1]
+    if not (version_folder / SAVED_MODEL).is_file():
+        raise ValueError(f"{path}: no SavedModel in it; write one with `ctxrep export`")
+    return version_folder
+
+
+def located(path: str | Path) -> tuple[Path, Bundle]:
+    """An artifact's folder or file, of a SavedModel that of its latest version, and its bundle, as of `load`."""
+    path = Path(path)
+    path = latest(path) if path.is_dir() and not (path / NAME).is_file() else path
+    return path, load(path)
 
 
 def load(path: str | Path) -> Bundle:

@@ -51,6 +51,23 @@ def byte_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
             yield number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
 
 
+def available_lines(source: str | Path | IO[bytes]) -> Iterator[list[bytes]]:
+    """The lines of a file or a byte stream, without line ends and byte-order mark, each time all that can be read."""
+    if isinstance(source, str | Path):
+        with naming_damage(lambda: str(source)), open_binary(source) as file:
+            yield from available_lines(file)
+        return
+    rest, mark = b"", codecs.BOM_UTF8  # of the first line
+    read = getattr(source, "read1", source.read)  # the bytes available, without waiting for more
+    while chunk := read(1 << 20):
+        *complete, rest = (rest + chunk).split(b"\n")
+        if complete:
+            complete[0], mark = complete[0].removeprefix(mark), b""
+            yield [line.removesuffix(b"\r") for line in complete]
+    if rest:
+        yield [rest.removeprefix(mark).removesuffix(b"\r")]
+
+
 def lines(path: str | Path) -> Iterator[tuple[int, str]]:
     """(line number, line) of a UTF-8 text file, as `byte_lines` gives them.
 

@@ -349,3 +349,13 @@ def count_words(sentences: Iterable[Sequence[str]]) -> Iterator[tuple[str, int]]
     """(word, count), most frequent first, ties in alphabetical order."""
     counts = Counter(word for sentence in sentences for word in sentence)
     return iter(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def joined(words: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+    """Words joined by spaces, and where each stands in the result.
+
+    >>> joined(["a", "day"])
+    ('a day', [(0, 1), (2, 5)])
+    """
+    ends = np.cumsum([len(word) + 1 for word in words]) - 1
+    return " ".join(words), [(int(end) - len(word), int(end)) for word, end in zip(words, ends, strict=True)]

@@ -21,7 +21,7 @@ from keras_ctxrep.layers import CRF, TransformerBlock
 from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models.model import Model, copy_weights, reset_streams
 from keras_ctxrep.optimizers import Adagrad, AdamW, LossScale, OptimizerSpec
-from keras_ctxrep.options import Fit
+from keras_ctxrep.options import Fit, keywords
 from keras_ctxrep.training.checkpoints import Checkpoint, Metric
 from keras_ctxrep.training.progress import Progress, tensorboard
 from keras_ctxrep.training.strategy import is_chief, mean_over_workers, several_workers
@@ -73,6 +73,7 @@ def compile(
     return model
 
 
+@keywords(Fit)
 def fit(
     model: keras.Model,
     data: tf.data.Dataset | Callable[[int], tf.data.Dataset],
@@ -83,8 +84,8 @@ def fit(
     report: Callable[[dict], None] | None = None,
     sources: Callable[[int], Sequence[str]] | None = None,
     metric: Metric | None = None,
-    options: Fit | None = None,
-    **keywords,
+    *,
+    options: Fit,
 ) -> list[dict]:
     """Trains with AdamW or another optimizer, a linear warm-up and a decay, and keeps the weights that validated best.
 
@@ -108,7 +109,7 @@ def fit(
             of a loss that is no number names.
         metric: the metric of `validation` by which the best weights are chosen (default: the loss on a data set, the
             first metric of a function, of which larger is better).
-        options: length of the run, learning rate, evaluations and so on; or its fields one by one, as keywords.
+        options: length of the run, learning rate, evaluations and so on; or its fields as keywords.
 
     Returns: the evaluations, each {"step", "minutes", "loss", "val_loss", metrics ...}.
 
@@ -118,10 +119,6 @@ def fit(
             or a loss that became infinite or NaN: a checkpoint that was written before is kept.
         ConnectionError: another worker has ended.
     """
-    if options is None:
-        options = Fit.of(keywords, "fit")
-    elif keywords:
-        raise TypeError(f"fit(): {', '.join(keywords)} beside options; give one of the two")
     _check(model, options, validation is not None and eval_model is None)
     _set_memory_options(model, options)
     optimizer = optimizer or OptimizerSpec(AdamW)

@@ -16,6 +16,7 @@ from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.multilabel import Multilabel
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.corpus import available_lines
 from keras_ctxrep.text.features import Reads
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 
@@ -150,7 +151,9 @@ def test_lines_of_other_streams(predictor):
     assert list(predictor.lines(io.BytesIO(b"\n\n"))) == [{"error": "empty line"}] * 2
     assert list(predictor.lines(SimpleNamespace(read=io.BytesIO(b"a\r\nb").read))) == [vector("a"), vector("b")]
     for end in ("\n", ""):  # a byte-order mark
-        assert [*predictor.answered_lines(io.BytesIO(f"\ufeffa{end}".encode()))] == [("a", vector("a"))]
+        assert [*predictor.answered_lines(available_lines(io.BytesIO(f"\ufeffa{end}".encode())))] == [
+            ("a", vector("a"))
+        ]
 
 
 @pytest.mark.parametrize("line", [b"a \xff\xfe b", b"a \xe6\x97 b", b"a \xed\xa0\x80 b"])

@@ -87,7 +87,7 @@ def test_an_interrupted_run_with_lora(rows, models, tmp_path, power_cut):
 def test_the_default_rate_with_lora(rows, models, tmp_path, monkeypatch):
     rates, fit = [], training_fit.fit
     monkeypatch.setattr(
-        training_fit, "fit", lambda *args, **more: rates.append(more["learning_rate"]) or fit(*args, **more)
+        training_fit, "fit", lambda *args, **more: rates.append(more["options"].learning_rate) or fit(*args, **more)
     )
     for name, options in {"all": {}, "lora": {"lora": 1}}.items():
         recipes.finetune(rows, rows[:4], models / "bert" / "pretrained", tmp_path / name, steps=1, **options)
@@ -103,7 +103,7 @@ def test_layers_are_unfrozen_from_the_top(rows, models, tmp_path, monkeypatch):
     monkeypatch.setattr(
         training_fit,
         "fit",
-        lambda *args, **more: starts.append(more["optimizer"].arguments["starts"]) or fit(*args, **more),
+        lambda *args, **more: starts.append(args[5].arguments["starts"]) or fit(*args, **more),
     )
     options = {"batch_size": 8, "unfreeze": 0.2, "learning_rate": 1e-3, "evaluations": 1}
     with warnings.catch_warnings(record=True) as caught:

@@ -55,7 +55,7 @@ def card(path):
 
 def test_the_figures_are_in_the_card(folder, data, tmp_path):
     options = Tflite(quantize="float16")
-    result = quantize.build(folder, tmp_path / "m.tflite", options, (16, 40), data / "labelled.tsv")
+    result = quantize.build(folder, load(folder), tmp_path / "m.tflite", options, (16, 40), data / "labelled.tsv")
     assert not [*tmp_path.iterdir()]
     result.write(tmp_path / "m.tflite")
     assert result.rows[1]["quality"] == result.rows[0]["quality"] == 1.0
@@ -170,7 +170,9 @@ def test_examples_that_a_model_cannot_read(tiny_model, tmp_path, model, examples
     rows = "".join(json.dumps({"text": e.text, "label": e.label, "pair": e.pair}) + "\n" for e in examples)
     (tmp_path / "rows.jsonl").write_text(rows)
     with pytest.raises(ValueError, match=message.split(": ")[1]):
-        quantize.build(tmp_path / model, tmp_path / "m.tflite", Tflite(), [40], tmp_path / "rows.jsonl")
+        quantize.build(
+            tmp_path / model, load(tmp_path / model), tmp_path / "m.tflite", Tflite(), [40], tmp_path / "rows.jsonl"
+        )
     with pytest.raises(ValueError, match=message):
         compare.compare([open_engine(tmp_path / model)], examples)
 
@@ -178,7 +180,11 @@ def test_examples_that_a_model_cannot_read(tiny_model, tmp_path, model, examples
 def test_calibration_reads_the_given_columns(folder, tmp_path):
     (tmp_path / "rows.tsv").write_text("foo\tbar\nthe cat\tno\nrain\tyes\n")
     options = Tflite(quantize="int8", calibrate=[tmp_path / "rows.tsv"], columns={"text": "foo", "label": "bar"})
-    assert quantize.build(folder, tmp_path / "m.tflite", options, [40]).write(tmp_path / "m.tflite").is_file()
+    assert (
+        quantize.build(folder, load(folder), tmp_path / "m.tflite", options, [40])
+        .write(tmp_path / "m.tflite")
+        .is_file()
+    )
 
 
 def test_calibration_skips_texts_without_words(tmp_path):

@@ -96,7 +96,7 @@ def test_layers_that_stay_float32(model, bundle):
 
 def ranges_on(model, bundle, path):
     """The ranges of the activations on the texts of a file."""
-    return calibration.ranges(model, calibration.inputs_of([path], bundle, bundle.max_length))
+    return calibration.ranges(model, calibration.inputs_of([path], tasks.of_model(bundle), bundle))
 
 
 def test_fixed_ranges_from_texts(model, bundle, tmp_path):

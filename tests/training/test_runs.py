@@ -39,7 +39,7 @@ def test_fields_of_a_record(files):
     assert {"keras", "tensorflow", "keras_ctxrep"} <= set(record["versions"])
     command, arguments, options = options_from_run(files / "out")
     assert command == "pretrain" and arguments == record["arguments"]
-    assert Pretraining(**options) == Pretraining.of(record["options"], "pretrain")
+    assert Pretraining(**options) == Pretraining(**record["options"])
 
 
 def test_the_identity_is_that_of_all_that_the_result_depends_on(files, monkeypatch):

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep import tasks
 from keras_ctxrep.options import Tflite
+from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import compare, runtime, weights
@@ -20,17 +20,19 @@ class Rejected(ValueError):
     """A file lost more accuracy than allowed; it was put aside."""
 
 
-def drop(row: Mapping[str, Any], reference: Mapping[str, Any]) -> float:
+def drop(row: Mapping[str, Any], reference: Mapping[str, Any], task: Task) -> float:
     """What a file loses: points of the metric, or without labels percent of the answers that agree.
 
-    >>> round(drop({"metric": "accuracy", "quality": 0.9}, {"quality": 0.92}), 6)
+    >>> from keras_ctxrep import tasks
+    >>> classify = tasks.get("classify")
+    >>> round(drop({"metric": "accuracy", "quality": 0.9}, {"quality": 0.92}, classify), 6)
     2.0
-    >>> round(drop({"metric": None, "agreement": 0.995}, {}), 6)
+    >>> round(drop({"metric": None, "agreement": 0.995}, {}, classify), 6)
     0.5
     """
     if row["metric"] is None:
         return 100 * (1 - row["agreement"])
-    sign = -1 if tasks.smaller_is_better(row["metric"]) else 1
+    sign = -1 if row["metric"] in task.smaller else 1
     return 100 * (reference["quality"] - row["quality"]) * sign
 
 
@@ -66,18 +68,19 @@ def section(rows: Sequence[dict], options: Tflite, float_layers: Sequence[str], 
     return "\n".join(lines) + "\n"
 
 
-def reason(rows: Sequence[dict], options: Tflite, rejected: Path, out: str | Path) -> str:
+def reason(rows: Sequence[dict], lost: float, options: Tflite, rejected: Path, out: str | Path) -> str:
     """Why a file is rejected, and what to do about it.
 
     Args:
         rows, options: as of `section`.
+        lost: as of `drop`.
         rejected: where it is kept.
         out: where it would have been written.
     """
     unit = "points" if rows[1]["metric"] else "percent of the answers"
     remedies = [f"--quantize {name}" for name in ("dynamic", "float16") if name != options.quantize]
     return (
-        f"{out} is not written: {_summary(rows)}; it loses {drop(rows[1], rows[0]):.2f} {unit}, and --max-drop is "
+        f"{out} is not written: {_summary(rows)}; it loses {lost:.2f} {unit}, and --max-drop is "
         f"{options.max_drop:g}. The file is kept as {rejected}. Remedies: {', '.join(remedies)}; --explain to see what "
         "each layer costs, and --keep-float LAYER ... or --keep-float auto"
     )
@@ -100,6 +103,7 @@ class Trial:
     def __init__(self, model: bytes, bundle: Bundle, form: str, ranges: Mapping, examples: Sequence[Any]):
         self.model, self.bundle, self.form, self.ranges, self.examples = model, bundle, form, ranges, examples
         predictor, self.reference = self._answers(model)
+        self.task = predictor.task
         self.float32 = compare.measure(predictor, examples, self.reference, self.reference)
 
     def measure(self, names: Sequence[str]) -> dict[str, Any]:
@@ -109,7 +113,7 @@ class Trial:
 
     def drop(self, names: Sequence[str]) -> float:
         """What quantizing these weights loses, as of `drop`."""
-        return drop(self.measure(names), self.float32)
+        return drop(self.measure(names), self.float32, self.task)
 
     def _answers(self, data: bytes) -> tuple[Any, list[dict]]:
         with tempfile.TemporaryDirectory() as scratch:

@@ -1,14 +1,13 @@
 """The ranges of a model's activations on some texts, for quantization with fixed ranges."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_ctxrep import tasks
+from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import files
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import lines
@@ -79,22 +78,19 @@ def coarseness(values: np.ndarray) -> float:
 
 
 def inputs_of(
-    paths: Sequence[str | Path], bundle: Bundle, length: int, columns: Mapping[str, str] | None = None
+    paths: Sequence[str | Path], task: Task, bundle: Bundle, columns: Mapping[str, str] | None = None
 ) -> list[dict[str, np.ndarray]]:
     """The inputs of a model from the first texts of some files, one row each.
 
     Args:
         paths: text, a line each as `ctxrep predict --input` reads it, or rows of the model's task, by the suffix;
             compressed files too. The first 300 of each file are read.
-        bundle: of the model.
-        length: tokens at most.
+        task, bundle: of the model.
         columns: of rows, as of `Task.read`.
 
     Raises:
         ValueError: a line is none that the model reads, or a file has no text.
     """
-    bundle = replace(bundle, max_length=length)
-    task = tasks.of_model(bundle if bundle.task in tasks.SERVED else replace(bundle, task="embed"))
     inputs = []
     for path in paths:
         if files.suffix(Path(path)) in ROWS:
@@ -109,7 +105,7 @@ def inputs_of(
     return inputs
 
 
-def _queries(path: str | Path, task: Any, pairs: bool) -> Iterator[Any]:
+def _queries(path: str | Path, task: Task, pairs: bool) -> Iterator[Any]:
     for number, line in lines(path):
         if line.strip():
             try:

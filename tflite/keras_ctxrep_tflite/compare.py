@@ -15,7 +15,6 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.inference.engines import Engine, answer, open_engine
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.tasks.task import label_problem, pair_problem
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
 
@@ -53,7 +52,13 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
             raise ValueError(f"{engine.path}: its task is {own!r}, not {task.name!r} as the reference's")
         if labels != bundle.labels:
             raise ValueError(f"{engine.path}: its labels are {list(labels)}, not the reference's")
-        check_examples(engine.path, engine.predictor.bundle, examples)
+        engine.predictor.check(examples, engine.path)
+    return measured(engines, examples)
+
+
+def measured(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
+    """What `compare` returns, of engines and examples that were checked already."""
+    task, labels = engines[0].predictor.task, engines[0].predictor.bundle.labels
     results = [engine.predictor.ask(examples) for engine in engines]
     seconds = np.empty((len(engines), len(examples)))
     for column, example in enumerate(examples):
@@ -83,7 +88,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
         )
         if measured["quality"] is not None:
             rows[-1]["quality_difference"] = measured["quality"] - rows[0]["quality"]
-            own = task.compute_metrics(examples, answers, bundle.labels).statistic
+            own = task.compute_metrics(examples, answers, labels).statistic
             reference = reference or own
             rows[-1]["quality_interval"] = _interval(own, reference, len(examples))
     return rows
@@ -93,23 +98,6 @@ def check_task(path: str | Path, bundle: Bundle) -> None:
     """Raises a ValueError unless a model was fine-tuned for a task, so that its answers can be compared."""
     if bundle.task not in tasks.TASKS:
         raise ValueError(f"{path}: its task is {bundle.task!r}; compare models that were fine-tuned for a task")
-
-
-def check_examples(path: str | Path, bundle: Bundle, examples: Sequence[Any]) -> None:
-    """Checks that a model reads all of some examples.
-
-    Raises:
-        ValueError: one is a pair of texts and the model reads single texts, or the other way round, it has a label that
-            is none of the model's, or it has no words.
-    """
-    predictor = Predictor(bundle, lambda batch: {})
-    for example in examples:
-        problem = pair_problem(predictor.task.query(example).pair is not None, bundle.pairs, path)
-        if message := problem or label_problem(predictor.task.labels_of(example), bundle.label_numbers):
-            raise ValueError(f"{example.source or example}: {message}")
-    for example, (rows, _) in zip(examples, predictor.outputs(examples), strict=True):
-        if not rows:
-            raise ValueError(f"{example.source or example}: no words in this text")
 
 
 def _interval(own: Callable, reference: Callable, count: int) -> tuple[float, float]:

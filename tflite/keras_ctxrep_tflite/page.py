@@ -7,6 +7,7 @@ from pathlib import Path
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_folder, check_folder
 from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import Bundle
 
 __all__ = ["check", "version", "write_page"]
 
@@ -39,8 +40,12 @@ def write_page(tflite: str | Path, out: str | Path, litertjs: str | Path | None 
     Traceback (most recent call last):
     ValueError: missing.tflite: no such file or folder
     """
-    check(tflite, out, litertjs)
-    tasks.of_model(bundle := bundles.load(tflite)).check(bundle)
+    check(bundles.load(tflite), tflite, out, litertjs)
+    return write(tflite, out, litertjs)
+
+
+def write(tflite: str | Path, out: str | Path, litertjs: str | Path | None = None) -> Path:
+    """As `write_page`, of a model that was checked already."""
     page = (WEB / "index.html").read_text(encoding="utf-8")
     with atomic_folder(out) as folder:
         for name in FILES:
@@ -54,17 +59,18 @@ def write_page(tflite: str | Path, out: str | Path, litertjs: str | Path | None 
     return Path(out)
 
 
-def check(model: str | Path, out: str | Path, litertjs: str | Path | None = None) -> None:
-    """Checks a model, before it is converted or after, and both folders.
+def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | Path | None = None) -> None:
+    """Checks a model, before it is converted or after, whose bundle is read from `source`, and both folders.
 
     Raises:
         ValueError: there is no page for the model's task, `out` is a file, or `litertjs` is not such a folder or has
             another version.
     """
     check_folder(out)
-    task = bundles.load(model).task
-    if task in tasks.TASKS and task not in TASKS:
-        raise ValueError(f"{model}: no page answers {task}; there are {', '.join(TASKS)}")
+    if bundle.task in tasks.TASKS and bundle.task not in TASKS:
+        raise ValueError(f"{source}: no page answers {bundle.task}; there are {', '.join(TASKS)}")
+    if bundle.task in tasks.SERVED:  # of a pretraining model the encoder is converted
+        tasks.SERVED[bundle.task].check(bundle)
     if litertjs is None:
         return
     page = (WEB / "index.html").read_text(encoding="utf-8")

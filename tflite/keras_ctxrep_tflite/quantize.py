@@ -13,6 +13,7 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write, temporary_folder
 from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
@@ -72,7 +73,7 @@ def convert(
             "int8" without texts, which is "dynamic".
     """
     options = Tflite(quantize=quantize, calibrate=calibrate, keep_float=keep_float, mediapipe=mediapipe)
-    return build(folder, out, options, lengths).write(out)
+    return build(folder, bundles.load(folder), out, options, lengths).write(out)
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class Conversion:
 
 def build(
     folder: str | Path,
+    bundle: Bundle,
     out: str | Path,
     options: Tflite,
     lengths: Sequence[int] | None = None,
@@ -117,6 +119,7 @@ def build(
 
     Args:
         folder, lengths: as of `convert`.
+        bundle: of the folder.
         out: the file to be written, which is named in messages; nothing is written there.
         options: number format, calibration, layers in float32, bound, and whether to measure each layer.
         data: examples of the model's task; None: nothing is measured.
@@ -129,13 +132,15 @@ def build(
     automatic = list(options.keep_float or ()) == ["auto"]
     if data is None and (automatic or options.explain):
         raise ValueError(f"{'keep_float auto' if automatic else 'explain'}: needs data to measure the layers with")
-    bundle, signature_lengths = _check(folder, out, options, lengths)
-    examples = []
     if data is not None:
         compare.check_task(folder, bundle)
-        examples = [*tasks.of_model(bundle).read(data, options.columns)]
-        compare.check_examples(folder, bundle, examples)
-    inputs = calibration.inputs_of(options.calibrate or (), bundle, signature_lengths[-1], options.columns)
+    bundle = bundle if bundle.task in tasks.SERVED else replace(bundle, task="embed")  # its encoder is written
+    signature_lengths = _check(folder, bundle, out, options, lengths)
+    reader = Predictor(bundle, lambda batch: {})
+    examples = [] if data is None else [*reader.task.read(data, options.columns)]
+    reader.check(examples, folder)
+    cut = replace(bundle, max_length=signature_lengths[-1])
+    inputs = calibration.inputs_of(options.calibrate or (), reader.task, cut, options.columns)
     model, bundle = float_model(folder, signature_lengths)
     ranges = calibration.ranges(model, inputs) if inputs else {}
     sizes, float_layers = weights.sizes(model), options.keep_float or ()
@@ -157,24 +162,24 @@ def _accepted(folder: str | Path, out: str | Path, conversion: Conversion, examp
     with tempfile.TemporaryDirectory() as scratch:
         path = conversion.write(Path(scratch) / "measured.tflite")
         engines = [open_engine(folder), open_engine(path)._replace(name=Path(out).name)]
-        rows = compare.compare(engines, examples)
+        rows = compare.measured(engines, examples)
     options, bundle = conversion.options, conversion.bundle
     section = acceptance.section(rows, options, conversion.float_layers, Path(data).name, len(examples))
     card = f"{bundle.card.rstrip()}\n\n{section}".lstrip()
     conversion = replace(conversion, rows=rows, bundle=replace(bundle, card=card))
     rejected = Path(out).with_suffix(".rejected.tflite")
-    if acceptance.drop(rows[1], rows[0]) > options.max_drop:
+    lost = acceptance.drop(rows[1], rows[0], engines[0].predictor.task)
+    if lost > options.max_drop:
         conversion.write(rejected)
-        raise acceptance.Rejected(acceptance.reason(rows, options, rejected, out))
+        raise acceptance.Rejected(acceptance.reason(rows, lost, options, rejected, out))
     rejected.unlink(missing_ok=True)  # of an earlier conversion
     return conversion
 
 
 def _check(
-    folder: str | Path, out: str | Path, options: Tflite, lengths: Sequence[int] | None
-) -> tuple[Bundle, list[int]]:
-    """The bundle of a model and the lengths of the signatures; checks and warns as `convert` says."""
-    bundle = bundles.load(folder)
+    folder: str | Path, bundle: Bundle, out: str | Path, options: Tflite, lengths: Sequence[int] | None
+) -> list[int]:
+    """The lengths of the signatures; checks and warns as `convert` says."""
     if not (Path(folder) / bundles.WEIGHTS).is_file():
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it; name the model folder that `ctxrep train` wrote")
     if "subword_ids" in bundle.features.keys:
@@ -186,8 +191,7 @@ def _check(
     if options.calibrate and options.quantize != "int8":
         raise ValueError(f"quantize={options.quantize!r}: texts to calibrate with are for 'int8'")
     if options.mediapipe:
-        served = bundle if bundle.task in tasks.SERVED else replace(bundle, task="embed")  # its encoder is written
-        for_mediapipe.check(served, folder)
+        for_mediapipe.check(bundle, folder)
         lengths = (bundle.max_length,) if lengths is None else lengths
     signature_lengths = _signature_lengths(lengths, bundle.max_length)
     if options.mediapipe and len(signature_lengths) > 1:
@@ -204,7 +208,7 @@ def _check(
             "the activations (--calibrate FILE), or choose dynamic",
             stacklevel=4,
         )
-    return bundle, signature_lengths
+    return signature_lengths
 
 
 def float_model(folder: str | Path, lengths: Sequence[int]) -> tuple[bytes, Bundle]:

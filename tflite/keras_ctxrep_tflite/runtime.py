@@ -42,9 +42,13 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
     Traceback (most recent call last):
     ValueError: missing.tflite: no such file or folder
     """
+    return opened(path, bundles.load(path), threads)
+
+
+def opened(path: str | Path, bundle: Bundle, threads: int = 1) -> Predictor:
+    """The predictor of a file, as of `load`, of which the bundle is read already."""
     if threads < 1:
         raise ValueError(f"threads={threads}: at least 1")
-    bundle = bundles.load(path)
     with quiet_stderr():  # LiteRT logs each step, and more of them in the first run
         with _naming(path, "not a TFLite file that LiteRT can run", CONVERT):
             model = _Model(path, threads)
