@@ -68,8 +68,9 @@ def finetune(
 
     Args:
         data, dev: labelled examples, as of `reading.read`: a file, "tfds:NAME:SPLIT", columns, a table, or objects;
-            labels are those of `data`. `dev` may also be a fraction, e.g. 0.1: as much of `data`, which is then held in
-            memory, is drawn at random by the seed, and not trained on.
+            labels are those of `data`; others in `dev` count as errors, and are warned of. `dev` may also be a
+            fraction, e.g. 0.1: as much of `data`, which is then held in memory, is drawn at random by the seed, and not
+            trained on.
         encoder: a model folder of any task; or "words", for word embeddings learned from `data` alone.
         out: the model folder to write; its run.json records data, options and versions.
         task: name of one of `tasks.TASKS`.
@@ -82,8 +83,8 @@ def finetune(
 
     Raises:
         TypeError: there is no such option.
-        ValueError: a row is malformed or has an unknown label, there are fewer than two labels, or an option does not
-            fit the task or the encoder. Rows that were skipped are warned of.
+        ValueError: a row is malformed, there are fewer than two labels, or an option does not fit the task or
+            the encoder. Rows that were skipped are warned of.
     """
     return Run(data, dev, encoder, out, task, options, task_options).train(report, announce)
 

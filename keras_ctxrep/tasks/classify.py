@@ -249,10 +249,13 @@ class Classify(TextTask):
         return enough_labels(used, source, "classifier")
 
     def targets(self, bundle, example, rows):
-        return [bundle.label_numbers[example.label]]
+        return [bundle.label_numbers.get(example.label, -1)]  # -1: not in the training data
 
     def batch(self, bundle, targets, inputs):
-        return ({"logits": np.array(targets, np.int32)},)
+        labels = np.array(targets, np.int32)
+        if labels.min(initial=0) >= 0:
+            return ({"logits": labels},)
+        return {"logits": np.maximum(labels, 0)}, {"logits": (labels >= 0).astype(np.float32)}
 
     def head(self, encoder, bundle):
         from keras_ctxrep.models import heads
@@ -286,7 +289,8 @@ class Classify(TextTask):
 
     def compute_metrics(self, expected: Sequence[Any], answers, labels) -> Metrics:
         gold, predicted = [example.label for example in expected], [answer.get("label") for answer in answers]
-        labels = [*labels, *sorted({*gold} - {*labels})]
+        own = labels or sorted({*gold})
+        labels = [*own, *sorted({*gold} - {*own})]
         right = np.array([a == b for a, b in zip(gold, predicted, strict=True)])
         doubt = [1 - answer.get("probabilities", {}).get(a, 0.0) for a, answer in zip(gold, answers, strict=True)]
         values = {
@@ -294,7 +298,7 @@ class Classify(TextTask):
             "macro_f1": scores.f1(gold, predicted, [label for label in labels if label in {*gold, *predicted}]),
             "matthews": scores.matthews(gold, predicted),
         }
-        positive = labels[1] if self.positive is None and len(labels) == 2 else self.positive
+        positive = own[1] if self.positive is None and len(own) == 2 else self.positive
         if positive is not None:
             values["f1"] = scores.f1(gold, predicted, [positive])
         columns = [*labels, *([None] if None in predicted else [])]

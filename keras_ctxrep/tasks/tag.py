@@ -118,7 +118,8 @@ class Tag(Task, Distillable, LabelsWords):
         numbers = bundle.label_numbers
         starts = rows[0].starts or []
         tags = [tag for start, tag in zip(starts, example.tags, strict=True) if start is not None]
-        return [[numbers[tag] if tag else -1 for tag in tags]]  # -1: cut off where a teacher labelled the words
+        # -1: not in the training data, or cut off where a teacher labelled the words
+        return [[numbers.get(tag, -1) for tag in tags]]
 
     def batch(self, bundle, targets, inputs):
         labels = np.full(inputs.get("starts", inputs["mask"]).shape, -1, np.int32)

@@ -5,6 +5,8 @@ which a task has if it names them as bases.
 """
 
 import copy
+import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +28,9 @@ __all__ = [
     "Metrics",
     "Query",
     "Task",
-    "label_problem",
     "pair_problem",
+    "unseen_labels",
+    "warn_of_unseen",
 ]
 
 WORST = 10  # examples in a report
@@ -380,7 +383,8 @@ class Task(InGraph):
         Args:
             expected: examples, with their labels.
             answers: of a `Predictor`, one for each; {"error"} is wrong.
-            labels: of the model; else those that are expected.
+            labels: of the model; else those that are expected. An expected label that is none of them is an error, as
+                in seqeval and scikit-learn.
             interval: whether to compute it.
 
         Raises:
@@ -427,14 +431,21 @@ def pair_problem(pair: bool, pairs: bool, model: str | Path = "this model") -> s
     return None if pair == pairs else f"{kinds[pair]}; {model} reads {kinds[pairs]}"
 
 
-def label_problem(used: Sequence[str] | None, known: Collection[str]) -> str | None:
-    """What is wrong with labels of which a model does not know one; models of some tasks have none.
+def unseen_labels(used: Iterable[str] | None, known: Collection[str]) -> list[str]:
+    """The labels of an example that a model does not know; models of some tasks have none.
 
-    >>> label_problem(["O", "B-ORG"], {"O", "B-PER"})
-    "label 'B-ORG' is not one of B-PER, O"
+    >>> unseen_labels(["O", "B-ORG"], {"O", "B-PER"})
+    ['B-ORG']
     """
-    unknown = [label for label in used or () if label not in known] if known else []
-    return f"label {unknown[0]!r} is not one of {', '.join(sorted(known))}" if unknown else None
+    return [label for label in used or () if label not in known] if known else []
+
+
+def warn_of_unseen(unseen: Counter[str], source: str) -> None:
+    """Warns once of the labels of some data that were not in the training data, with their counts."""
+    if unseen:
+        listed = ", ".join(f"{label!r} ({count:,})" for label, count in unseen.most_common(10))
+        more = f" and {len(unseen) - 10:,} more" if len(unseen) > 10 else ""
+        warnings.warn(f"{source}: labels that the model cannot predict count as errors: {listed}{more}", stacklevel=3)
 
 
 def confidence(answer: dict) -> dict[str, float]:

@@ -4,10 +4,12 @@ import json
 from functools import cache
 
 import pytest
+import seqeval.metrics
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.text.tags import to_iob2
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from tests import tiny
 
@@ -213,10 +215,10 @@ ONE_LABEL = [
     ("multilabel", "a.tsv", "text\tlabels\nx\t\n", "no labels"),
 ]
 UNKNOWN = [
-    ("classify", "a.tsv", "text\tlabel\nx\ta\ny\tc\n", ":3: label 'c' is not one of a, b"),
-    ("pair", "a.tsv", "text\tpair\tlabel\nx\ty\tc\n", ":2: label 'c' is not one of a, b"),
-    ("multilabel", "a.tsv", "text\tlabels\nx\ta,c\n", ":2: label 'c' is not one of a, b"),
-    ("tag", "a.conll", "x O\ny B-Z\n", ":1: label 'B-Z' is not one of B-X, I-X, O"),
+    ("classify", "a.tsv", "text\tlabel\nx\ta\ny\tc\nz\tc\n", "'c' (2)"),
+    ("pair", "a.tsv", "text\tpair\tlabel\nx\ty\tc\n", "'c' (1)"),
+    ("multilabel", "a.tsv", "text\tlabels\nx\ta,c\n", "'c' (1)"),
+    ("tag", "a.conll", "x O\ny B-Z\n", "'B-Z' (1)"),
 ]
 
 
@@ -251,15 +253,48 @@ def test_training_on_malformed_rows(task, name, content, message, folders, tmp_p
         assert message in err and str(bad) in err and not out.exists()
 
 
+@pytest.mark.trains
+@pytest.mark.filterwarnings("always:.*count as errors:UserWarning")
 @pytest.mark.parametrize(("task", "name", "content", "message"), UNKNOWN)
 def test_an_unknown_label_in_the_development_set(task, name, content, message, folders, tmp_path, capsys):
     bad, good = put(tmp_path, name, content), put(tmp_path, *GOOD[task])
     argv = ["train", "--task", kind(task), "--data", good, "--dev", bad, "--encoder", folders / "encoder"]
-    assert main.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "1"]) == 1
-    assert f"{bad}{message}" in one_line(capsys) and not (tmp_path / "out").exists()
+    warning = f"ctxrep: {bad}: labels that the model cannot predict count as errors: {message}\n"
+    assert main.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "1"]) == 0
+    assert capsys.readouterr().err.count(warning) == 1
+    assert main.main(["score", str(tmp_path / "out"), "--data", str(bad), "--json", "--skip-bad"]) == 0
+    output = capsys.readouterr()
+    assert output.err == warning
+    figures = json.loads(output.out)
+    assert figures["skipped"] == [] and figures["examples"] == len(list(tasks.get(kind(task)).read(bad)))
+    if task == "classify":
+        assert figures["accuracy"] <= 1 / 3 and figures["f1_of"] == "b"
 
 
-@pytest.mark.parametrize(("task", "name", "content", "message"), [*MALFORMED, *UNKNOWN])
+def test_held_out_roles_with_unseen_labels_score_as_in_seqeval(tmp_path, rng):
+    """An argument of a new type is a span that was not found, as conlleval and seqeval count it."""
+    labels = ("O", "B-V", "I-V", "B-ARG0", "I-ARG0", "B-ARG1", "I-ARG1")
+    path, gold = tmp_path / "a.conll", []
+    for _ in range(30):
+        roles = ["B-V", *rng.choice(["O", "B-ARG0", "I-ARG0", "B-ARG1", "B-R-ARGM-ADJ", "I-R-ARGM-ADJ"], 5)]
+        gold.append(list(to_iob2(roles)))
+    path.write_text(
+        "\n\n".join("\n".join(f"{rng.choice([*'xyz'])} _ {'-x'[t == 'B-V']} {t}" for t in s) for s in gold) + "\n"
+    )
+    saving.save(tmp_path / "m", *tiny.model("semantic_roles", vocab=VOCAB, labels=labels))
+    with pytest.warns(UserWarning, match=r"a\.conll: labels .* count as errors: '.-R-ARGM-ADJ' \(\d+\)") as caught:
+        figures = recipes.score(tmp_path / "m", path, predictions=tmp_path / "p.jsonl")
+    assert len(caught) == 1
+    answers = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    predicted = [list(to_iob2([word["label"] for word in answer["words"]])) for answer in answers]
+    sides = [[["O" if tag[2:] == "V" else tag for tag in tags] for tags in side] for side in (gold, predicted)]
+    assert any("ARG" in tag for tags in sides[1] for tag in tags)
+    assert figures["span_f1"] == pytest.approx(seqeval.metrics.f1_score(*sides))
+    assert figures["recall"] == pytest.approx(seqeval.metrics.recall_score(*sides))
+    assert 0 < figures["recall"]
+
+
+@pytest.mark.parametrize(("task", "name", "content", "message"), MALFORMED)
 def test_scoring_on_malformed_rows(task, name, content, message, folders, tmp_path, capsys):
     bad = put(tmp_path, name, content)
     argv = ["score", str(folders / task), "--data", str(bad), "--predictions", str(tmp_path / "answers.jsonl")]

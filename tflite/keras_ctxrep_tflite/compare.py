@@ -1,11 +1,13 @@
 """Compares one model in several engines: agreement, quality, size and latency."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
@@ -15,7 +17,8 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.inference.engines import Engine, answer, open_engine
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.tasks.task import label_problem, pair_problem
+from keras_ctxrep.tasks import Task
+from keras_ctxrep.tasks.task import pair_problem, unseen_labels, warn_of_unseen
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
 
@@ -42,7 +45,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
 
     Raises:
         ValueError: an engine has another task or other labels than the reference, its task has no answers to compare,
-            a text has no words, or an example has a label that is none of the model's.
+            or a text has no words.
     """
     bundle = engines[0].predictor.bundle
     task = engines[0].predictor.task
@@ -54,6 +57,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
         if labels != bundle.labels:
             raise ValueError(f"{engine.path}: its labels are {list(labels)}, not the reference's")
         check_examples(engine.path, engine.predictor.bundle, examples)
+    check_labels(task, bundle, examples)
     results = [engine.predictor.ask(examples) for engine in engines]
     seconds = np.empty((len(engines), len(examples)))
     for column, example in enumerate(examples):
@@ -99,17 +103,21 @@ def check_examples(path: str | Path, bundle: Bundle, examples: Sequence[Any]) ->
     """Checks that a model reads all of some examples.
 
     Raises:
-        ValueError: one is a pair of texts and the model reads single texts, or the other way round, it has a label that
-            is none of the model's, or it has no words.
+        ValueError: one is a pair of texts and the model reads single texts, or the other way round, or it has no words.
     """
     predictor = Predictor(bundle, lambda batch: {})
     for example in examples:
-        problem = pair_problem(predictor.task.query(example).pair is not None, bundle.pairs, path)
-        if message := problem or label_problem(predictor.task.labels_of(example), bundle.label_numbers):
+        if message := pair_problem(predictor.task.query(example).pair is not None, bundle.pairs, path):
             raise ValueError(f"{example.source or example}: {message}")
     for example, (rows, _) in zip(examples, predictor.outputs(examples), strict=True):
         if not rows:
             raise ValueError(f"{example.source or example}: no words in this text")
+
+
+def check_labels(task: Task, bundle: Bundle, examples: Sequence[Any]) -> None:
+    """Warns of labels that a model does not know; each counts as an error."""
+    used = (unseen_labels(task.labels_of(example), bundle.label_numbers) for example in examples)
+    warn_of_unseen(Counter(itertools.chain.from_iterable(used)), "the data")
 
 
 def _interval(own: Callable, reference: Callable, count: int) -> tuple[float, float]:

@@ -135,6 +135,7 @@ def build(
         compare.check_task(folder, bundle)
         examples = [*tasks.of_model(bundle).read(data, options.columns)]
         compare.check_examples(folder, bundle, examples)
+        compare.check_labels(tasks.of_model(bundle), bundle, examples)
     inputs = calibration.inputs_of(options.calibrate or (), bundle, signature_lengths[-1], options.columns)
     model, bundle = float_model(folder, signature_lengths)
     ranges = calibration.ranges(model, inputs) if inputs else {}
