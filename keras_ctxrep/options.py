@@ -590,8 +590,8 @@ class Tflite(Reading):
     )
     calibrate: Sequence | None = option(
         None,
-        "int8: texts to take the ranges from, a line each, or rows of the task (.tsv, .jsonl, .json, .conll); the "
-        "first 300 of each file are read",
+        "int8: texts to take the ranges from, a line each, or rows of the task (.tsv, .csv, .parquet, .jsonl, .json, "
+        ".conll); the first 300 of each file are read",
         metavar="FILE",
         nargs="+",
     )

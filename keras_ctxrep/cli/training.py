@@ -148,7 +148,7 @@ def _train_flags(flags: Flags) -> None:
     listed = "\n".join(f"  {name:{width}}{task.help}" for name, task in tasks.TASKS.items())
     flags.parser.description = (
         f"Fine-tune a pretrained encoder.\n\n{listed}\n\n"
-        "Files are .tsv with a header, .jsonl, CoNLL columns, SQuAD's JSON, also compressed, or tfds:NAME:SPLIT."
+        "Files are .tsv or .csv with a header, .jsonl, .parquet, CoNLL columns, SQuAD's JSON, also compressed, or tfds:NAME:SPLIT."
     )
     _example_flags(flags)
     flags.add(

@@ -255,6 +255,8 @@ class Run:
                     survey.words.update(self.task.tokens(example))
                 bar.update()
         survey.labels = self.task.labels(set(survey.used), self.name)
+        if doubt := self.task.doubt(survey.count, survey.used):
+            warnings.warn(f"{self.name}: {doubt}", stacklevel=5)
         return survey
 
     def _with_words(self, survey: Survey, bundle: Bundle) -> Survey:

@@ -89,7 +89,7 @@ def _lines(predictor: Predictor, source: Any, report: Callable[[str], None]) -> 
             stack.enter_context(naming_damage(lambda: str(source)))
             stream = stack.enter_context(open_binary(source))
             if (
-                Path(source).suffix in (".json", ".jsonl", ".conll", ".tsv")[: 3 if reads.pair else 4]
+                Path(source).suffix in (".json", ".jsonl", ".conll", ".csv", ".tsv")[: 4 if reads.pair else 5]
                 and not reads.marks
             ):
                 report(f"{source}: read line by line; --data {source} reads its rows")

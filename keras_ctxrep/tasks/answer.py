@@ -60,9 +60,9 @@ class QuestionReading(Reading):
         suffix = files.suffix(path)
         if suffix == ".json":
             return files.squad(path, [*self.columns, *columns.values()])
-        if suffix == ".jsonl":
-            return files.objects(path)
-        raise ValueError(f"{path}: questions are read from .jsonl files and the .json of SQuAD")
+        if rows := files.named_rows(path):
+            return rows
+        raise ValueError(f"{path}: questions are read from .jsonl and .parquet files and the .json of SQuAD")
 
 
 class Answer(Task, Distillable):

@@ -72,9 +72,7 @@ class Reading:
 
     def rows(self, path: Path, columns: Columns) -> files.FileRows:
         """The rows of a file in the formats that the task reads."""
-        if files.suffix(path) in (".json", ".jsonl"):
-            return files.objects(path)
-        return files.table(path, self.columns, columns)
+        return files.named_rows(path) or files.table(path, self.columns, columns)
 
     def of_model(self, columns: Columns) -> Self:
         """The same, which first looks for the columns that a model was trained from."""
@@ -96,9 +94,11 @@ class Reading:
         - .jsonl, .json: an object a line, whose keys are the names in `columns` of the task; for "answer" also the
           official JSON of SQuAD 1.1 and 2.0, https://rajpurkar.github.io/SQuAD-explorer/. Several labels are a list,
           or a string with commas between them.
+        - .parquet: the same, by pyarrow; rows instead of lines are named in messages.
+        - .csv of tasks over texts: with a header, separated by commas or semicolons, quotes as of RFC 4180.
         - .txt of tasks over texts, unless it has `columns` or a header with tabs: one text a line, without a label.
         - other files for tasks over words: CoNLL columns, split by tabs, else by spaces; a word a line, the tag last,
-          an empty line between sentences.
+          an empty line between sentences. All lines have the same number of columns, and there is no header.
         - other files: tab-separated with a header; quotes are text. Several labels are separated by commas.
 
         Args:

@@ -259,6 +259,15 @@ class Task(InGraph):
         """
         return ()
 
+    def doubt(self, count: int, used: Mapping[str, int]) -> str | None:
+        """What makes it unlikely that the training data were read as they are meant.
+
+        Args:
+            count: examples.
+            used: label -> how often it is used.
+        """
+        return None
+
     def traits(self, example: Any) -> Iterable[str]:
         """Properties of the training data that `settings` depends on."""
         return ()

@@ -9,6 +9,10 @@ import seqeval.metrics
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.options import WORDS, Finetuning
+from keras_ctxrep.recipes.finetuning import Run
+from keras_ctxrep.tasks.semantic_roles import Roles
 from keras_ctxrep.text.tags import to_iob2
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from tests import tiny
@@ -203,11 +207,16 @@ MALFORMED = [
     ),
     ("regress", "a.tsv", "text\tlabel\nx\t1\ny\tmuch\n", ":3: label 'much' is not a finite number"),
     ("regress", "a.tsv", "text\tlabel\nx\t1\ny\tnan\n", ":3: label 'nan' is not a finite number"),
-    ("tag", "a.conll", "x O\n\nx O\ny B-X O\n", ":4: 3 columns where the sentence's first word has 2"),
+    ("tag", "a.conll", "x O\n\nx O\ny B-X O\n", ":4: 3 columns where the words before have 2"),
     ("tag", "a.jsonl", '{"words": ["x", "y"], "tags": ["O"]}\n', ":1: 2 words and 1 tags"),
     ("answer", "a.jsonl", ANSWER % 2 + ANSWER % 3, ":2: answer 'z' is not at character 3 of its context"),
     ("answer", "a.jsonl", ANSWER % 2 + ANSWER % -1, ":2: answer 'z' is not at character -1 of its context"),
-    ("answer", "a.tsv", "question\tcontext\n", "questions are read from .jsonl files and the .json of SQuAD"),
+    (
+        "answer",
+        "a.tsv",
+        "question\tcontext\n",
+        "questions are read from .jsonl and .parquet files and the .json of SQuAD",
+    ),
 ]
 ONE_LABEL = [
     ("classify", "a.tsv", "text\tlabel\nx\ta\ny\ta\n", "only the label 'a'; a classifier needs at least two"),
@@ -273,25 +282,30 @@ def test_an_unknown_label_in_the_development_set(task, name, content, message, f
 
 def test_held_out_roles_with_unseen_labels_score_as_in_seqeval(tmp_path, rng):
     """An argument of a new type is a span that was not found, as conlleval and seqeval count it."""
-    labels = ("O", "B-V", "I-V", "B-ARG0", "I-ARG0", "B-ARG1", "I-ARG1")
-    path, gold = tmp_path / "a.conll", []
-    for _ in range(30):
-        roles = ["B-V", *rng.choice(["O", "B-ARG0", "I-ARG0", "B-ARG1", "B-R-ARGM-ADJ", "I-R-ARGM-ADJ"], 5)]
-        gold.append(list(to_iob2(roles)))
-    path.write_text(
-        "\n\n".join("\n".join(f"{rng.choice([*'xyz'])} _ {'-x'[t == 'B-V']} {t}" for t in s) for s in gold) + "\n"
-    )
+    labels = ("O", "B-ARG0", "I-ARG0", "B-ARG1", "I-ARG1")
     saving.save(tmp_path / "m", *tiny.model("semantic_roles", vocab=VOCAB, labels=labels))
-    with pytest.warns(UserWarning, match=r"a\.conll: labels .* count as errors: '.-R-ARGM-ADJ' \(\d+\)") as caught:
-        figures = recipes.score(tmp_path / "m", path, predictions=tmp_path / "p.jsonl")
-    assert len(caught) == 1
-    answers = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    examples = [Roles(tuple(rng.choice([*"xyz"], 6).tolist()), 0) for _ in range(30)]
+    answers = open_engine(tmp_path / "m").predictor.ask(examples)
     predicted = [list(to_iob2([word["label"] for word in answer["words"]])) for answer in answers]
-    sides = [[["O" if tag[2:] == "V" else tag for tag in tags] for tags in side] for side in (gold, predicted)]
-    assert any("ARG" in tag for tags in sides[1] for tag in tags)
+    gold = [to_iob2([tag if rng.random() < 0.7 else "B-R-ARGM-ADJ" for tag in tags]) for tags in predicted]
+    path = put(
+        tmp_path,
+        "a.conll",
+        "\n".join(
+            "".join(
+                f"{word} _ {'x' if i == 0 else '-'} {tag}\n"
+                for i, (word, tag) in enumerate(zip(e.words, tags, strict=True))
+            )
+            for e, tags in zip(examples, gold, strict=True)
+        ),
+    )
+    with pytest.warns(UserWarning, match=r"a\.conll: labels .* count as errors: 'B-R-ARGM-ADJ' \(\d+\)") as caught:
+        figures = recipes.score(tmp_path / "m", path)
+    sides = [[*map(list, gold)], predicted]
+    assert len(caught) == 1 and 0 < figures["span_f1"] < 1
     assert figures["span_f1"] == pytest.approx(seqeval.metrics.f1_score(*sides))
     assert figures["recall"] == pytest.approx(seqeval.metrics.recall_score(*sides))
-    assert 0 < figures["recall"]
+    assert figures["recall"] > 0
 
 
 @pytest.mark.parametrize(("task", "name", "content", "message"), MALFORMED)
@@ -304,11 +318,11 @@ def test_scoring_on_malformed_rows(task, name, content, message, folders, tmp_pa
 
 
 BAD_ROWS = {
-    "classify": "x\n" + "x\tc\n",
-    "pair": "x\ty\n" + "x\ty\tc\n",
-    "multilabel": "x\n" + "x\tc\n",
+    "classify": "x\n" + "\ta\n",
+    "pair": "x\ty\n" + "\ty\ta\n",
+    "multilabel": "x\n" + "\ta\n",
     "regress": "x\n" + "x\tmuch\n",
-    "tag": "\nx O\ny B-X O\n\ny B-Z\n",
+    "tag": "\nx O\ny B-X O\n\ny\n",
     "answer": ANSWER % 3 + "{\n",
 }
 
@@ -376,3 +390,17 @@ def test_a_sentence_without_pieces_among_the_worst(folders, tmp_path):
 def test_one_string_is_not_its_characters():
     with pytest.raises(TypeError, match="sentences='a text': one string; give a list of sentences"):
         list(recipes.score_sentences("no folder", "a text"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x O\ny B-X\nz B-Y\n", "a.conll: one sentence in it; an empty line stands between sentences"),
+        ("x a\n\ny b\nz c\n", "a.conll: each of its 3 labels is used once; the label is in the last column"),
+    ],
+)
+def test_sentences_that_were_hardly_meant_so(content, message, tmp_path):
+    path = put(tmp_path, "a.conll", content)
+    with pytest.warns(UserWarning, match=message) as caught:
+        Run(path, path, WORDS, tmp_path / "out", "tag", Finetuning()).survey()
+    assert len(caught) == 1
