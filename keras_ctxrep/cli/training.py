@@ -15,7 +15,7 @@ from keras_ctxrep.cli.command import (
     short,
     table,
 )
-from keras_ctxrep.cli.flags import Flags, grid, options_of, values_of
+from keras_ctxrep.cli.flags import Flags, file_or_fraction, grid, options_of, values_of
 from keras_ctxrep.models import tuning
 
 MINUTES = 30.0  # of pretraining, unless --steps is given
@@ -148,7 +148,8 @@ def _train_flags(flags: Flags) -> None:
     listed = "\n".join(f"  {name:{width}}{task.help}" for name, task in tasks.TASKS.items())
     flags.parser.description = (
         f"Fine-tune a pretrained encoder.\n\n{listed}\n\n"
-        "Files are .tsv or .csv with a header, .jsonl, .parquet, CoNLL columns, SQuAD's JSON, also compressed, or tfds:NAME:SPLIT."
+        "Files are .tsv or .csv with a header, .jsonl, .parquet, CoNLL columns, SQuAD's JSON, also compressed, or\n"
+        "tfds:NAME:SPLIT."
     )
     _example_flags(flags)
     flags.add(
@@ -180,7 +181,8 @@ def _train_flags(flags: Flags) -> None:
 
 def _example_flags(flags: Flags) -> None:
     flags.add("--data", "labelled examples to learn from", required=True, metavar="FILE")
-    flags.add("--dev", "labelled examples to choose the best weights by", required=True, metavar="FILE")
+    help = "labelled examples to choose the best weights by; or a fraction of --data to hold out at random, e.g. 0.1"
+    flags.add("--dev", help, required=True, type=file_or_fraction, metavar="FILE")
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
 
 

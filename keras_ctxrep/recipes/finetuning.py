@@ -25,6 +25,7 @@ from keras_ctxrep.recipes.plan import Plan
 from keras_ctxrep.recipes.pretraining import check_devices
 from keras_ctxrep.recipes.reading import Data, in_memory, read, split
 from keras_ctxrep.recipes.targets import (
+    ENCODED,
     Reader,
     batches,
     encoded,
@@ -36,6 +37,7 @@ from keras_ctxrep.recipes.targets import (
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import unknown_pieces, unread
 from keras_ctxrep.text.files import skipped_rows
 from keras_ctxrep.training import fit
 from keras_ctxrep.training.runs import RunRecord
@@ -207,6 +209,9 @@ class Run:
             metric = fit.Metric(options.metric, options.metric in task.smaller)
             evaluate = _by_metric(evaluate, metric.name)
             evaluate(model)  # an error is raised before the training
+        rows = (row for rows, _ in encoded_examples(bundle, dev_set[:ENCODED]) for row in rows)
+        if message := unread(unknown_pieces(bundle.features, rows), dev_name):
+            warnings.warn(message, stacklevel=4)
         survey = self._with_words(survey, bundle)
         replicas = strategy.num_replicas_in_sync
         rows = min(options.batch_size, max(1, survey.count // replicas) * replicas)  # the same on all devices

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from keras_ctxrep.recipes.targets import fitting
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
-from keras_ctxrep.text.features import WordPieceFeatures, check_sentences
+from keras_ctxrep.text.features import WordPieceFeatures, check_sentences, unread
+from keras_ctxrep.text.files import suffix
 from keras_ctxrep.text.pretraining import (
     Masking,
     Vocabulary,
@@ -33,6 +35,8 @@ from keras_ctxrep.text.pretraining import (
 from keras_ctxrep.training import fit, pipeline
 
 __all__ = ["score", "score_sentences"]
+
+TABLES = (".tsv", ".csv", ".json", ".jsonl", ".parquet", ".conll")  # suffixes of files that are no running text
 
 
 @keywords(Scoring)
@@ -86,6 +90,8 @@ def score(
         )
     if not isinstance(data, str | Path):
         raise ValueError(f"{folder}: its task is {bundle.task!r}; give a text file")
+    if suffix(Path(data)) in TABLES:
+        raise ValueError(f"{data}: rows of a table, and a {bundle.task} is scored on running text, a sentence a line")
     if bundle.task not in _PRETRAINING:
         raise ValueError(f"{folder}: an encoder alone has no score; fine-tune it with `ctxrep train`")
     score_text = _CARRYING[bundle.task] if carry_state else _PRETRAINING[bundle.task]
@@ -136,6 +142,8 @@ def _score_task(predictor: Predictor, data: Data, predictions: str | Path | None
     task, bundle, skipped = predictor.task, predictor.bundle, [] if options.skip_bad else None
     examples = list(fitting(bundle, data, options.columns, skipped, "validation"))
     answers = predictor.ask(examples)
+    if message := unread(predictor.pieces, str(data) if isinstance(data, str | Path) else "the data"):
+        warnings.warn(message, stacklevel=4)
     if predictions is not None:
         with atomic_write(predictions) as path:
             path.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers), "utf-8")

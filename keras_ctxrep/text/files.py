@@ -269,12 +269,12 @@ def _check_header(
         dict(zip((needed, "pair"), alike, strict=False)) if "pair" in others and len(alike) == 2 else {needed: longest}
     )
     raise ValueError(
-        f"{message}. Give its name, e.g. --columns {' '.join(f'{f}={_quoted(name)}' for f, name in proposed.items())}, "
+        f"{message}. Give its name, e.g. --columns {' '.join(f'{f}={quoted(name)}' for f, name in proposed.items())}, "
         f"or, if the file has no header, its number: --columns {needed}=1. Known without it: {', '.join(names[needed])}"
     )
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A name as it is written in a shell."""
     return name if re.fullmatch(r"[\w.:/-]+", name) else f'"{name}"'
 

@@ -111,7 +111,11 @@ def test_wrong_usage_is_exit_2(argv, capsys):
     ("argv", "message"),
     [
         ("score {tmp} --data x.tsv", "no bundle.json in it"),
-        ("score {models}/bert/classifier --data {tmp}/missing.tsv", "missing.tsv"),
+        ("score {models}/bert/classifier --data {tmp}/missing.tsv", "ctxrep: --data /"),
+        (
+            "score {models}/bert/pretrained --data {tmp}/pair.tsv",
+            "pair.tsv: rows of a table, and a pretrainer is scored",
+        ),
         ("score {models}/bert/classifier --data {tmp}/bad.tsv", "bad.tsv:2: 1 fields where the header has 2"),
         ("score {models}/elmo/classifier --data {tmp}/pair.tsv", "pair.tsv:2: a pair of texts"),
         ("score {models}/elmo/classifier --data {tmp}/none.tsv", "none.tsv:3: no label"),

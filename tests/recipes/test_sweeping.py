@@ -146,6 +146,7 @@ def test_the_command(file, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ("lr=1", "'lr' is no option of this task; the nearest one is 'learning_rate'"),
         ("learning_rates=1", "'learning_rates' is no option of this task; the nearest one is 'learning_rate'"),
         ("crf=true,false", "'crf' is no option of this task"),
         ("learning_rate=1e-3,x", "learning_rate='x': must be a number"),
