@@ -248,8 +248,9 @@ def _print_figures(figures: dict) -> None:
             note = f"   95% of resamples: {interval[0]:.4f} to {interval[1]:.4f}" if name == metric and interval else ""
             of = f" of {figures[f'{name}_of']}" if f"{name}_of" in figures else ""
             print(f"{name.replace('_', ' ') + of:20} {shown}{note}")
-    if figures.get("table"):
-        print(f"\n{table(figures['table'])}")
+    for name in ("table", "by_label"):
+        if figures.get(name):
+            print(f"\n{table(figures[name])}")
     if figures.get("worst"):
         print("\nworst")
     for entry in figures.get("worst", ()):
@@ -267,7 +268,9 @@ def _score_flags(flags: Flags) -> None:
     flags.add("folder", f"{FOLDER}; of a task model also a SavedModel folder or a .tflite file", model=True)
     flags.add("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
     flags.add_options(options.Scoring)
-    flags.add("--predictions", "write the predictions here, one JSON object a line", metavar="FILE.jsonl")
+    flags.add(
+        "--predictions", "write text, expected and predicted label here, one JSON object a line", metavar="FILE.jsonl"
+    )
     flags.add("--json", "print one JSON object", action="store_true")
     flags.add(
         "--carry-state",

@@ -20,6 +20,7 @@ from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.tuning import LORA_RATE
 from keras_ctxrep.optimizers import AdamW, OptimizerSpec
 from keras_ctxrep.options import WORDS, Finetuning, Fit, Options, keywords, unknown_option
+from keras_ctxrep.recipes import cards
 from keras_ctxrep.recipes.assembly import Assembled, Survey, assemble, fresh_embeddings, is_frozen, length
 from keras_ctxrep.recipes.plan import Plan
 from keras_ctxrep.recipes.pretraining import check_devices
@@ -230,8 +231,12 @@ class Run:
         if is_chief(strategy):
             answers = Predictor(bundle, predictor.runner, options.batch_size).ask(dev_set)
             final = task.evaluate(dev_set, answers, bundle.labels)
-            record.save(self.out, history, {"examples": len(dev_set), "interval": final.interval} | final.scores)
-            saving.save(self.out, model, bundle)
+            figures = {"examples": len(dev_set), "interval": final.interval} | final.scores
+            record.save(self.out, history, figures)
+            base = {name: str(source) for name, source in self.models().items() if name != "task"}
+            rows = f"{survey.count:,} rows of " if isinstance(self.data, str | Path) else ""
+            names = f"{rows}{Path(self.name).name}", f"{len(dev_set):,} rows of {Path(dev_name).name}"
+            saving.save(self.out, model, replace(bundle, card=cards.fine_tuned(task, bundle, base, *names, figures)))
         return history
 
     def _split(self) -> Data:

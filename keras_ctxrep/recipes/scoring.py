@@ -5,6 +5,7 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -61,14 +62,16 @@ def score(
         batch_size: texts computed together; no figure depends on it, but with `carry_state`.
         carry_state: a biLM: carry the state through the text in `batch_size` streams, as in training with `unroll` and
             in bilm-tf; else every sentence is scored by itself.
-        predictions: FILE.jsonl to write the predictions to, one object a line, in the order of the examples.
+        predictions: FILE.jsonl to write the predictions to, one object a line, in the order of the examples: the
+            answer, with its "source", "text", "pair" if there is one, and "expected".
         options: or its fields as keywords, for a task model. Columns that it was trained from need not be named;
             malformed examples are left out and counted under "skipped" with `skip_bad`.
 
     Returns: of a task model {"examples": how many, "metric": the name of the main metric, all metrics
         by name, "f1_of": the label that "f1" is of, where there is one, "interval": its 95% bootstrap interval,
-        "table": rows of text or None, "worst": the examples that were answered worst, each {"source", "input",
-        "expected", "answer"}, with "texts", both texts of a pair, and "confidence" where they exist}.
+        "table": rows of text or None, "by_label": of a classifier rows of text, "worst": the examples that were
+        answered worst, each {"source", "input", "expected", "answer"}, with "texts", both texts of a pair, and
+        "confidence" where they exist}.
 
     Raises:
         ValueError: the data is malformed or does not fit the model's task.
@@ -146,16 +149,27 @@ def _score_task(predictor: Predictor, data: Data, predictions: str | Path | None
         warnings.warn(message, stacklevel=4)
     if predictions is not None:
         with atomic_write(predictions) as path:
-            path.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers), "utf-8")
+            rows = [_answered(predictor, *pair) for pair in zip(examples, answers, strict=True)]
+            path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
     report = task.evaluate(examples, answers, bundle.labels)
     worst = [{"source": examples[i].source} | task.shown(examples[i], answers[i]) for i in report.worst]
     return (
         {"examples": len(examples), "metric": report.metric}
         | report.scores
         | {f"{name}_of": label for name, label in report.of.items()}
-        | {"interval": list(report.interval or ()), "table": report.table, "worst": worst}
+        | {"interval": list(report.interval or ()), "table": report.table}
+        | ({} if report.by_label is None else {"by_label": report.by_label})
+        | {"worst": worst}
         | ({} if skipped is None else {"skipped": skipped})
     )
+
+
+def _answered(predictor: Predictor, example: Any, answer: dict) -> dict:
+    """An answer with the text and the expected answer of its example; a question's context is left out."""
+    query, reads = predictor.task.query(example), predictor.bundle.reads
+    pair = {"pair": query.pair} if reads.pair and not reads.windows else {}
+    expected = getattr(example, predictor.task.gold)
+    return {"source": example.source, "text": query.text} | pair | {"expected": expected} | answer
 
 
 def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -> Iterator[tuple]:

@@ -275,7 +275,8 @@ def answers_in_graph(outputs: dict, windows: Any, settings: dict) -> dict:
     """The best span of each question's context, over all of its windows, as TensorFlow operators.
 
     The sum of its first piece's start logit and its last piece's end logit decides, and it ends with whole words; of
-    equal ones the first window, the smallest start and the smallest end. No answer has the smallest sum at [CLS] over the windows.
+    equal ones the first window, the smallest start and the smallest end. No answer has the smallest sum at [CLS] over
+    the windows.
 
     Args:
         outputs: the model's "start_logits" and "end_logits", float32 (R, T).

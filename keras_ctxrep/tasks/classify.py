@@ -11,7 +11,7 @@ from keras_ctxrep import options
 from keras_ctxrep.checks import Range, check_value
 from keras_ctxrep.options import option
 from keras_ctxrep.tasks.reading import Reading, Record
-from keras_ctxrep.tasks.task import Distillable, Metrics, Query, Task, confidence
+from keras_ctxrep.tasks.task import Distillable, Metrics, Query, Task, confidence, f1_table
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.decode import sigmoid, softmax
@@ -21,6 +21,7 @@ from keras_ctxrep.text.files import checked_text
 __all__ = ["Classify", "Example", "LossOptions", "Options", "TextReading", "TextTask"]
 
 WINDOWS = ("mean", "max")  # how the scores of a text's windows are pooled
+CONFUSION, LARGEST = 10, 20  # labels of a confusion table; with more of them the confusions that are listed
 BALANCED = "balanced"  # class weights from the frequencies of the labels
 COLUMNS = {  # of texts and pairs
     "text": ("text", "sentence", "sentence1", "premise", "question1"),
@@ -303,10 +304,18 @@ class Classify(TextTask):
             values["f1"] = scores.f1(gold, predicted, [positive])
         columns = [*labels, *([None] if None in predicted else [])]
         counts = scores.confusion(gold, predicted, columns)[: len(labels)].tolist()
-        table = [["expected \\ answered", *(label or "(none)" for label in columns)]]
-        table += [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
+        shown = [label or "(none)" for label in columns]
+        if len(labels) <= CONFUSION:
+            table = [["expected \\ answered", *shown]]
+            table += [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
+        else:
+            wrong = [(counts[a][b], labels[a], shown[b]) for a, b in np.argwhere(counts) if a != b]
+            wrong = sorted(wrong, key=lambda entry: -entry[0])[:LARGEST]
+            table = [["expected", "answered", "texts"], *([gold, label, str(n)] for n, gold, label in wrong)]
+        pairs = [[[label] for label in side] for side in (gold, predicted)]
+        by_label = f1_table(labels, scores.counts(*pairs, labels)[1])
         of = {} if positive is None else {"f1": positive}
-        return Metrics(values, ~right * (1 + np.array(doubt)), lambda drawn: right[drawn].mean(), table, of)
+        return Metrics(values, ~right * (1 + np.array(doubt)), lambda drawn: right[drawn].mean(), table, of, by_label)
 
 
 def cross_entropy(label_smoothing: float, class_weights: Sequence[float] | None = None):

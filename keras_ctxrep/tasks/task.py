@@ -60,7 +60,9 @@ class EvaluationReport:
         value: of the main metric; fractions are from 0 to 1.
         interval: its 95% interval over examples.
         scores: all metrics by name, the main one included.
-        table: rows of text, the first a header: the confusion table (classify), or the metrics of each type (tag).
+        table: rows of text, the first a header: the metrics of each type (tag) or label (multilabel); the confusion
+            table (classify), with more than 10 labels the largest confusions.
+        by_label: rows of text, the first a header: precision, recall and F1 of each label (classify).
         worst: indices of up to 10 examples, the worst first.
         of: metric -> the label that it is of, where that is one.
     """
@@ -72,6 +74,7 @@ class EvaluationReport:
     table: list[list[str]] | None
     worst: list[int]
     of: dict[str, str] = field(default_factory=dict)
+    by_label: list[list[str]] | None = None
 
 
 @dataclass
@@ -82,7 +85,7 @@ class Metrics:
         scores: metrics by name, the main one first.
         errors: float (examples,), how bad each answer is; 0 is right.
         statistic: indices of examples -> the main metric of these alone, for its interval.
-        table, of: as of `EvaluationReport`.
+        table, of, by_label: as of `EvaluationReport`.
     """
 
     scores: dict[str, float]
@@ -90,6 +93,7 @@ class Metrics:
     statistic: Callable[[np.ndarray], float]
     table: list[list[str]] | None = None
     of: dict[str, str] = field(default_factory=dict)
+    by_label: list[list[str]] | None = None
 
 
 class InGraph:
@@ -416,6 +420,7 @@ class Task(InGraph):
             metrics.table,
             [int(index) for index in worst if metrics.errors[index] > 0],
             metrics.of,
+            metrics.by_label,
         )
 
     def shown(self, example: Any, answer: dict) -> dict[str, Any]:

@@ -85,10 +85,15 @@ def test_figures_and_answers(task, batch_size, folders, tmp_path):
     json.dumps(scores)
     bundle = saving.load(folders / task)[1]
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
-    expected = keras_engine.predictor(folders / task).ask(list(tasks.get(bundle.task).read(path)))
+    examples = list(tasks.get(bundle.task).read(path))
+    expected = keras_engine.predictor(folders / task).ask(examples)
     assert len(answers) == 3
-    for answer, wanted in zip(answers, expected, strict=True):
-        assert set(answer) == set(wanted)
+    for answer, wanted, example in zip(answers, expected, examples, strict=True):
+        query, gold = tasks.get(bundle.task).query(example), getattr(example, tasks.get(bundle.task).gold)
+        assert answer["source"] == example.source and json.dumps(answer["expected"]) == json.dumps(gold)
+        assert answer["text"] == (query.text if isinstance(query.text, str) else [*query.text])
+        assert answer.get("pair") == (query.pair if task == "pair" else None)
+        assert set(answer) - {"source", "text", "pair", "expected"} == set(wanted)
         for name in ("label", "labels", "answer"):
             assert answer.get(name) == wanted.get(name)
         for name in ("probabilities", "value", "score"):
@@ -142,6 +147,7 @@ def test_what_people_read(folders, tmp_path, capsys):
     assert (
         "\nf1 of b " in out and "expected \\ answered" in out and "\n    z\n    expected  " in out and "% sure)" in out
     )
+    assert "precision" in out and "support" in out
     data = put(tmp_path, "b.tsv", "text\tlabel\nx\t1.23456789\ny\t2\n")
     assert main.main(["score", str(folders / "regress"), "--data", str(data)]) == 0
     shown = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("    ")]
