@@ -149,7 +149,7 @@ def nearest_option(name: str, known: Collection[str]) -> str:
     ('learning_rate', 'epochs')
     """
     alias = _ALIASES.get(name)
-    return alias if alias in known else difflib.get_close_matches(name, known, 1, 0.0)[0]
+    return alias if alias is not None and alias in known else difflib.get_close_matches(name, known, 1, 0.0)[0]
 
 
 def unknown_option(function: str, name: str, known: Collection[str]) -> TypeError:

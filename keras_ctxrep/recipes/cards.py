@@ -7,8 +7,6 @@ from typing import Any
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text.bundle import FINE_TUNED, PRETRAINED, Bundle, pretrained_card
 
-__all__ = ["fine_tuned"]
-
 LABELS = 50  # listed, of those that a model has
 
 
@@ -26,7 +24,7 @@ def fine_tuned(task: Task, bundle: Bundle, base: Mapping[str, Any], data: str, d
     >>> bundle = Bundle("elmo", "classify", {}, 8, ("no", "yes"), card="# Ours")
     >>> figures = {"examples": 20, "interval": (0.7, 0.95), "accuracy": 0.85}
     >>> card = fine_tuned(tasks.get("classify"), bundle, {"encoder": "lm"}, "90 rows of a.tsv", "b.tsv", figures)
-    >>> print(card.splitlines()[8])
+    >>> print(card.splitlines()[7])
     | scores on b.tsv | accuracy 0.8500 (0.7000 to 0.9500) |
     """
     interval = figures["interval"]

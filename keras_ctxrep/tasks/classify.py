@@ -312,8 +312,8 @@ class Classify(TextTask):
             wrong = [(counts[a][b], labels[a], shown[b]) for a, b in np.argwhere(counts) if a != b]
             wrong = sorted(wrong, key=lambda entry: -entry[0])[:LARGEST]
             table = [["expected", "answered", "texts"], *([gold, label, str(n)] for n, gold, label in wrong)]
-        pairs = [[[label] for label in side] for side in (gold, predicted)]
-        by_label = f1_table(labels, scores.counts(*pairs, labels)[1])
+        expected_labels, answered = ([[label] for label in side] for side in (gold, predicted))
+        by_label = f1_table(labels, scores.counts(expected_labels, answered, labels)[1])
         of = {} if positive is None else {"f1": positive}
         return Metrics(values, ~right * (1 + np.array(doubt)), lambda drawn: right[drawn].mean(), table, of, by_label)
 

@@ -644,7 +644,7 @@ def unknown_pieces(features: "Features", rows: Iterable[Row]) -> tuple[int, int]
     return sum(unknown for unknown, _ in counts), sum(count for _, count in counts)
 
 
-def unread(pieces: Sequence[int], source: str) -> str | None:
+def unread(pieces: Iterable[int], source: str) -> str | None:
     """A message if more than 5% of at least 20 word pieces, as `unknown_pieces` counts them, are [UNK].
 
     >>> unread((1, 20), "a.tsv") is None, unread((2, 20), "a.tsv").partition(",")[0]
