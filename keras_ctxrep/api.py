@@ -311,7 +311,7 @@ def finetune(
 
     Raises:
         TypeError: there is no such option, or it is of another type.
-        ValueError: a row is malformed or has an unknown label, or an option does not fit the task or the encoder.
+        ValueError: a row is malformed, or an option does not fit the task or the encoder.
     """
     from keras_ctxrep import recipes
 

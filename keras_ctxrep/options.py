@@ -8,7 +8,7 @@ the configuration file, the identity of a run and its run.json are derived from 
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -137,9 +137,24 @@ def keywords(kind: Callable[K, Any]) -> Callable[[Callable[P, R]], Recipe[P, K, 
     return decorate
 
 
-def unknown_option(function: str, name: str, known: Iterable[str]) -> TypeError:
+# names of options elsewhere -> here
+_ALIASES = {"lr": "learning_rate", "bs": "batch_size", "wd": "weight_decay", "max_len": "max_length"}
+_ALIASES |= {"max_seq_length": "max_length", "num_train_epochs": "epochs", "warmup_ratio": "warmup"}
+
+
+def nearest_option(name: str, known: Collection[str]) -> str:
+    """The option that is most likely meant by a name.
+
+    >>> nearest_option("lr", ["lora", "learning_rate"]), nearest_option("epoch", ["epochs", "steps"])
+    ('learning_rate', 'epochs')
+    """
+    alias = _ALIASES.get(name)
+    return alias if alias is not None and alias in known else difflib.get_close_matches(name, known, 1, 0.0)[0]
+
+
+def unknown_option(function: str, name: str, known: Collection[str]) -> TypeError:
     """The error for an option that a function does not have."""
-    nearest = difflib.get_close_matches(name, known, 1, 0.0)[0]
+    nearest = nearest_option(name, known)
     return TypeError(f"{function}() has no option {name!r}; the nearest one is {nearest!r}")
 
 
@@ -419,9 +434,9 @@ class Prediction(Reading):
 
     format: str | None = option(
         None,
-        "what is written: jsonl, a JSON object for each line or row, or tsv, the row's own columns and those of the "
-        "prediction (default: by the suffix of --out, else jsonl)",
-        choices=("jsonl", "tsv"),
+        "what is written: jsonl, a JSON object for each line or row, or tsv or csv, the row's own columns and those of "
+        "the prediction (default: by the suffix of --out, else jsonl)",
+        choices=("jsonl", "tsv", "csv"),
     )
 
 
@@ -578,8 +593,8 @@ class Tflite(Reading):
     )
     calibrate: Sequence | None = option(
         None,
-        "int8: texts to take the ranges from, a line each, or rows of the task (.tsv, .jsonl, .json, .conll); the "
-        "first 300 of each file are read",
+        "int8: texts to take the ranges from, a line each, or rows of the task (.tsv, .csv, .parquet, .jsonl, .json, "
+        ".conll); the first 300 of each file are read",
         metavar="FILE",
         nargs="+",
     )

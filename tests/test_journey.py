@@ -49,11 +49,22 @@ def test_a_card_goes_the_whole_way(tmp_path):
     for name, from_scratch in (("tuned", False), ("scratch", True)):
         options = {"steps": 1, "batch_size": 2, "from_scratch": from_scratch}
         recipes.finetune(examples, examples, tmp_path / "vectors", tmp_path / name, task="classify", **options)
-    assert load(tmp_path / "scratch").card == ""
+    assert load(tmp_path / "scratch").card.startswith("# Fine-tuned: classify\n")
+    assert "pretrained" not in load(tmp_path / "scratch").card
     version = saved_model.export(*saving.load(tmp_path / "tuned"), tmp_path / "served")
     file = quantize.convert(tmp_path / "tuned", tmp_path / "m.tflite", "none", (4,))
-    assert {load(path).card for path in (tmp_path / "tuned", version, file)} == {"# Vectors\n"}
-    assert (version / "assets.extra" / "card.md").read_text("utf-8") == "# Vectors\n"
+    (card,) = {load(path).card for path in (tmp_path / "tuned", version, file)}
+    assert (version / "assets.extra" / "card.md").read_text("utf-8") == card
+    lines = card.splitlines()
+    assert lines[0] == "# Fine-tuned: classify" and "| labels, 2 | `music`, `other` |" in lines
+    assert "| data | 2 examples |" in lines and "| encoder | vectors |" in lines
+    assert "\n| scores on 2 rows of examples in memory | accuracy " in card
+    assert card.endswith("\n## The pretrained weights\n\n# Vectors\n")
+    readme = (version / "README.md").read_text("utf-8")
+    assert "\n## The pretrained weights\n\n### Vectors\n" in readme and "Fine-tuned" not in readme
+    recipes.finetune(examples, examples, tmp_path / "tuned", tmp_path / "again", task="classify", steps=1, batch_size=2)
+    again = load(tmp_path / "again").card
+    assert "| encoder | tuned |" in again and again.count("# Vectors") == again.count("# Fine-tuned") == 1
 
 
 FAMILIES = ("bert", pytest.param("elmo", marks=pytest.mark.slow))  # a biLM converts and loads for a minute

@@ -25,7 +25,7 @@ from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference.messages import PredictionLog, array_of, predict_request
 from keras_ctxrep.tasks import Query
-from keras_ctxrep.text.bundle import SIGNATURE, TFLITE_FIGURES, Bundle
+from keras_ctxrep.text.bundle import PRETRAINED, SIGNATURE, TFLITE_FIGURES, Bundle, pretrained_card
 
 __all__ = ["write"]
 
@@ -231,7 +231,8 @@ class Readme:
     def __init__(self, name: str, version: Path, bundle: Bundle, signatures, weights: int, run: dict[str, Any]):
         self.name, self.version, self.bundle, self.signatures = name, version, bundle, signatures
         self.weights, self.run = weights, run
-        self.card, heading, figures = bundle.card.partition(TFLITE_FIGURES)
+        card, heading, figures = bundle.card.partition(TFLITE_FIGURES)
+        self.card = pretrained_card(card)
         self.figures = heading + figures
 
     def text(self, request: Any, answer: Mapping[str, np.ndarray]) -> str:
@@ -251,7 +252,7 @@ class Readme:
             self._card(),
         ]
         if self.card:
-            parts.append("## The pretrained weights\n\n" + _lower_headings(self.card.strip()))
+            parts.append(f"{PRETRAINED}\n\n" + _lower_headings(self.card.strip()))
         if self.figures:
             parts.append(self.figures.rstrip())
         return "\n\n".join(parts) + "\n"

@@ -182,7 +182,7 @@ class Windows(NamedTuple):
         first: int64 (R,), the position of the part's first piece in the row.
         size: int64 (R,), pieces of the part.
         piece: int64 (R,), the number of the part's first piece among those of all contexts.
-        start, end: int32, of each of these pieces, in characters of its context.
+        start, end: int32, of the word that each of these pieces is of, in characters of its context.
         contexts: code points, (B, ragged).
     """
 
@@ -314,7 +314,9 @@ class PieceOps(tf.Module):
         piece = tf.gather(context.row_starts(), example) + begin
         asked = tf.gather(question, example)
         part = tf.gather(context.values, tf.ragged.range(piece, piece + size))
-        first = asked.row_lengths() + 2
+        first, word = asked.row_lengths() + 2, row_numbers(ids.values)
+        start = tf.gather(start, tf.gather(ids.values.row_starts(), word))
+        end = tf.gather(end, tf.gather(ids.values.row_limits(), word) - 1)
         return Windows(self._rows(asked, part), example, first, size, piece, start, end, words.original)
 
     def _split(self, texts: tf.Tensor) -> Words:

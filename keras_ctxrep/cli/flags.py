@@ -1,7 +1,6 @@
 """Command line flags and configuration files from option dataclasses."""
 
 import argparse
-import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,7 +10,7 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin
 
 from keras_ctxrep.checks import check_value, kinds
-from keras_ctxrep.options import GROUPS, Options
+from keras_ctxrep.options import GROUPS, Options, nearest_option
 
 T = TypeVar("T", bound=Options)
 _METAVARS = {int: "N", float: "X"}
@@ -115,7 +114,7 @@ class Flags:
         for key, value in read_config(path).items():
             name = key.replace("-", "_")
             if name not in self._actions:
-                nearest = difflib.get_close_matches(name, self._actions, 1, 0.0)[0]
+                nearest = nearest_option(name, self._actions)
                 raise ValueError(f"{path}: {key!r} is not an option of this command; the nearest one is {nearest!r}")
             if excludes.get(name) in excluded or value is None:
                 continue
@@ -218,6 +217,15 @@ def label_weight(text: str) -> list[tuple[str, float]] | str:
         raise argparse.ArgumentTypeError(f"{text}: write LABEL=X with a number, e.g. {label or 'yes'}=2.5") from None
 
 
+def file_or_fraction(text: str) -> str | float:
+    """A number as such, unless a file has this name.
+
+    >>> file_or_fraction("0.1"), file_or_fraction("dev.tsv")
+    (0.1, 'dev.tsv')
+    """
+    return float(text) if re.fullmatch(r"\d*\.?\d+", text) and not Path(text).exists() else text
+
+
 def grid(texts: Sequence[str], *options: type[Options]) -> dict[str, list]:
     """The values of options to try, from NAME=VALUE,VALUE,...
 
@@ -238,7 +246,7 @@ def grid(texts: Sequence[str], *options: type[Options]) -> dict[str, list]:
         name, sign, listed = text.partition("=")
         name = name.strip().removeprefix("--").replace("-", "_")
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, 1, 0.0)[0]
+            nearest = nearest_option(name, known)
             raise ValueError(f"{text}: {name!r} is no option of this task; the nearest one is {nearest!r}")
         if name in values or not sign:
             raise ValueError(f"{text}: write {name}=VALUE,VALUE,... once")

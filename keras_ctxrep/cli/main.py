@@ -80,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # off by default on some CPUs, where it is twice as fast
     os.environ["KERAS_BACKEND"] = "tensorflow"
     warnings.showwarning = lambda message, *_: print(f"ctxrep: {message}", file=sys.stderr)
+    args = None
     try:
         args = _parse(argv)
         if COMMANDS[args.command].tensorflow(args):
@@ -100,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("ctxrep: interrupted; the same command goes on from the last checkpoint, if it had one", file=sys.stderr)
     except Exception as error:
-        message = _message(error)
+        message = _message(error, args)
         if message is None or "--debug" in argv:
             raise
         print(f"ctxrep: {message}", file=sys.stderr)
@@ -120,11 +121,17 @@ _EXTRAS |= dict.fromkeys(("sklearn", "tabulate"), "demo")
 _NO_REASON = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", " ")
 
 
-def _message(error: Exception) -> str | None:
+def _message(error: Exception, args: argparse.Namespace | None = None) -> str | None:
     """The message of an expected error; None for an internal one, which is raised again."""
     if isinstance(error, ModuleNotFoundError):
         extra = _EXTRAS.get(str(error.name).partition(".")[0], "tf")
         return f"{error.name} is not installed: {install_hint(extra)}"
+    if isinstance(error, FileNotFoundError) and args is not None:
+        for name, value in vars(args).items():
+            if error.filename is not None and str(error.filename) in map(
+                str, value if isinstance(value, list) else [value]
+            ):
+                return f"--{name.replace('_', '-')} {error.filename}: no such file or folder"
     if isinstance(error, ValueError | OSError | RuntimeError | ImportError):
         return str(error)
     if type(error).__module__.partition(".")[0] == "tensorflow":

@@ -15,7 +15,7 @@ from keras_ctxrep.cli.command import (
     short,
     table,
 )
-from keras_ctxrep.cli.flags import Flags, grid, options_of, values_of
+from keras_ctxrep.cli.flags import Flags, file_or_fraction, grid, options_of, values_of
 from keras_ctxrep.models import tuning
 
 MINUTES = 30.0  # of pretraining, unless --steps is given
@@ -151,7 +151,8 @@ def _train_flags(flags: Flags) -> None:
     listed = "\n".join(f"  {name:{width}}{task.help}" for name, task in tasks.TASKS.items())
     flags.parser.description = (
         f"Fine-tune a pretrained encoder.\n\n{listed}\n\n"
-        "Files are .tsv with a header, .jsonl, CoNLL columns, SQuAD's JSON, also compressed, or tfds:NAME:SPLIT."
+        "Files are .tsv or .csv with a header, .jsonl, .parquet, CoNLL columns, SQuAD's JSON, also compressed, or\n"
+        "tfds:NAME:SPLIT."
     )
     _example_flags(flags)
     flags.add(
@@ -183,7 +184,8 @@ def _train_flags(flags: Flags) -> None:
 
 def _example_flags(flags: Flags) -> None:
     flags.add("--data", "labelled examples to learn from", required=True, metavar="FILE")
-    flags.add("--dev", "labelled examples to choose the best weights by", required=True, metavar="FILE")
+    help = "labelled examples to choose the best weights by; or a fraction of --data to hold out at random, e.g. 0.1"
+    flags.add("--dev", help, required=True, type=file_or_fraction, metavar="FILE")
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
 
 
@@ -249,8 +251,9 @@ def _print_figures(figures: dict) -> None:
             note = f"   95% of resamples: {interval[0]:.4f} to {interval[1]:.4f}" if name == metric and interval else ""
             of = f" of {figures[f'{name}_of']}" if f"{name}_of" in figures else ""
             print(f"{name.replace('_', ' ') + of:20} {shown}{note}")
-    if figures.get("table"):
-        print(f"\n{table(figures['table'])}")
+    for name in ("table", "by_label"):
+        if figures.get(name):
+            print(f"\n{table(figures[name])}")
     if figures.get("worst"):
         print("\nworst")
     for entry in figures.get("worst", ()):
@@ -268,7 +271,9 @@ def _score_flags(flags: Flags) -> None:
     flags.add("folder", f"{FOLDER}; of a task model also a SavedModel folder or a .tflite file", model=True)
     flags.add("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
     flags.add_options(options.Scoring)
-    flags.add("--predictions", "write the predictions here, one JSON object a line", metavar="FILE.jsonl")
+    flags.add(
+        "--predictions", "write text, expected and predicted label here, one JSON object a line", metavar="FILE.jsonl"
+    )
     flags.add("--json", "print one JSON object", action="store_true")
     flags.add(
         "--carry-state",

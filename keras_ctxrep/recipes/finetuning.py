@@ -20,11 +20,13 @@ from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.tuning import LORA_RATE
 from keras_ctxrep.optimizers import AdamW, OptimizerSpec
 from keras_ctxrep.options import WORDS, Finetuning, Fit, Options, keywords, unknown_option
+from keras_ctxrep.recipes import cards
 from keras_ctxrep.recipes.assembly import Assembled, Survey, assemble, fresh_embeddings, is_frozen, length
 from keras_ctxrep.recipes.plan import Plan
 from keras_ctxrep.recipes.pretraining import check_devices
 from keras_ctxrep.recipes.reading import Data, in_memory, read, split
 from keras_ctxrep.recipes.targets import (
+    ENCODED,
     Reader,
     batches,
     encoded,
@@ -36,6 +38,7 @@ from keras_ctxrep.recipes.targets import (
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import unknown_pieces, unread
 from keras_ctxrep.text.files import skipped_rows
 from keras_ctxrep.training import fit
 from keras_ctxrep.training.runs import RunRecord
@@ -68,8 +71,9 @@ def finetune(
 
     Args:
         data, dev: labelled examples, as of `reading.read`: a file, "tfds:NAME:SPLIT", columns, a table, or objects;
-            labels are those of `data`. `dev` may also be a fraction, e.g. 0.1: as much of `data`, which is then held in
-            memory, is drawn at random by the seed, and not trained on.
+            labels are those of `data`; others in `dev` count as errors, and are warned of. `dev` may also be a
+            fraction, e.g. 0.1: as much of `data`, which is then held in memory, is drawn at random by the seed, and not
+            trained on.
         encoder: a model folder of any task; or "words", for word embeddings learned from `data` alone.
         out: the model folder to write; its run.json records data, options and versions.
         task: name of one of `tasks.TASKS`.
@@ -82,8 +86,8 @@ def finetune(
 
     Raises:
         TypeError: there is no such option.
-        ValueError: a row is malformed or has an unknown label, there are fewer than two labels, or an option does not
-            fit the task or the encoder. Rows that were skipped are warned of.
+        ValueError: a row is malformed, there are fewer than two labels, or an option does not fit the task or
+            the encoder. Rows that were skipped are warned of.
     """
     return Run(data, dev, encoder, out, task, options, task_options).train(report, announce)
 
@@ -200,6 +204,9 @@ class Run:
             metric = fit.Metric(options.metric, options.metric in task.smaller)
             evaluate = _by_metric(evaluate, metric.name)
             evaluate(model)  # an error is raised before the training
+        rows = (row for rows, _ in encoded_examples(bundle, dev_set[:ENCODED]) for row in rows)
+        if message := unread(unknown_pieces(bundle.features, rows), dev_name):
+            warnings.warn(message, stacklevel=4)
         survey = self._with_words(survey, bundle)
         replicas = strategy.num_replicas_in_sync
         rows = min(options.batch_size, max(1, survey.count // replicas) * replicas)  # the same on all devices
@@ -216,8 +223,12 @@ class Run:
         if is_chief(strategy):
             answers = Predictor(bundle, predictor.runner, options.batch_size).ask(dev_set)
             final = task.evaluate(dev_set, answers, bundle.labels)
-            record.save(self.out, history, {"examples": len(dev_set), "interval": final.interval} | final.scores)
-            saving.save(self.out, model, bundle)
+            figures = {"examples": len(dev_set), "interval": final.interval} | final.scores
+            record.save(self.out, history, figures)
+            base = {name: str(source) for name, source in self.models().items() if name != "task"}
+            rows = f"{survey.count:,} rows of " if isinstance(self.data, str | Path) else ""
+            names = f"{rows}{Path(self.name).name}", f"{len(dev_set):,} rows of {Path(dev_name).name}"
+            saving.save(self.out, model, replace(bundle, card=cards.fine_tuned(task, bundle, base, *names, figures)))
         return history
 
     def _split(self) -> Data:
@@ -246,6 +257,8 @@ class Run:
                     survey.words.update(self.task.tokens(example))
                 bar.update()
         survey.labels = self.task.labels(set(survey.used), self.name)
+        if doubt := self.task.doubt(survey.count, survey.used):
+            warnings.warn(f"{self.name}: {doubt}", stacklevel=5)
         return survey
 
     def _with_words(self, survey: Survey, bundle: Bundle) -> Survey:

@@ -1,9 +1,12 @@
 """The answers to the lines of a text or the rows of a file, written as JSON lines or as a table."""
 
+import csv
+import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -16,6 +19,7 @@ from keras_ctxrep.tasks.task import LabelsWords
 from keras_ctxrep.text import files
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import available_lines
+from keras_ctxrep.text.features import unread
 
 __all__ = ["predict"]
 
@@ -44,7 +48,7 @@ def predict(
         source: text, a line each as `Predictor.lines` reads it, plain or compressed; with `rows` a file in one of the
             formats of `Reading.read`, whose rows need no label.
         out: the file to write, which is there whole or not at all, or a stream.
-        options: columns and format; without a format tables are written to a .tsv file and JSON lines elsewhere.
+        options: columns and format; without a format tables are written to a .tsv or .csv file, JSON lines elsewhere.
         rows: whether `source` has rows. Their own fields are written beside the prediction.
         threads: of LiteRT, for a .tflite file.
         report: called with messages about rows that are left out, cut, or without an answer.
@@ -66,8 +70,8 @@ def predict(
     else:
         answers = predictor.answered_lines(available_lines(source))
         entries = _of_lines(answers, predictor.bundle, source, report)
-    form = options.format or ("tsv" if str(out).endswith(".tsv") else "jsonl")
-    to_text = as_table(predictor.task) if form == "tsv" else as_json(predictor.task)
+    form = options.format or next((name for name in ("tsv", "csv") if str(out).endswith(f".{name}")), "jsonl")
+    to_text = as_table(predictor.task, form) if form != "jsonl" else as_json(predictor.task)
     answered, first = 0, "the input is empty"
     with ExitStack() as stack:
         if isinstance(out, str | Path):
@@ -78,15 +82,17 @@ def predict(
             print(to_text(entry), end="", file=stream, flush=stream is out)
             first = entry.answer["error"] if not answered and "error" in entry.answer else first
             answered += "error" not in entry.answer
+    name = str(source) if isinstance(source, str | Path) else "standard input"
+    if message := unread(predictor.pieces, name):
+        report(message)
     if not answered:
-        name = source if isinstance(source, str | Path) else "standard input"
         raise ValueError(f"{name}: nothing in it was answered: {first}")
 
 
 def _of_lines(answers: Iterator, bundle: Bundle, source: Any, report: Callable[[str], None]) -> Iterator[Answered]:
     """The answers to lines; of a file that looks like one of rows, that it is not read as one is reported."""
     names = ("text", "pair")[: 1 + bundle.pairs]
-    suffixes = (".json", ".jsonl", ".conll") if bundle.reads.pair else (".json", ".jsonl", ".conll", ".tsv")
+    suffixes = (".json", ".jsonl", ".conll", ".csv", ".tsv")[: 4 if bundle.reads.pair else 5]
     if isinstance(source, str | Path) and Path(source).suffix in suffixes and not bundle.reads.marks:
         report(f"{source}: read line by line; --data {source} reads its rows")
     for line, answer in answers:
@@ -121,12 +127,14 @@ def as_json(task: Task) -> Callable[[Answered], str]:
     return line
 
 
-def as_table(task: Task) -> Callable[[Answered], str]:
-    """A function to tab-separated lines, the first time with a header; of a CoNLL sentence its words and their labels.
+def as_table(task: Task, form: str) -> Callable[[Answered], str]:
+    """A function to lines of a table, the first time with a header; of a CoNLL sentence its words and their labels.
 
-    The columns are those of the first row and those of `Task.cells`; tabs and line ends within a value become spaces.
+    The columns are those of the first row and those of `Task.cells`. With the form "csv" they are separated by commas,
+    with quotes as of RFC 4180; with "tsv" by tabs, and tabs and line ends within a value become spaces.
     """
     header: list[str] = []
+    _line = partial(_row, form)
 
     def line(entry: Answered) -> str:
         if isinstance(entry.row, files.Sentence) and isinstance(task, LabelsWords):
@@ -150,12 +158,16 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
     return name
 
 
-def _line(values: list) -> str:
-    return "\t".join(map(_cell, values)) + "\n"
+def _row(form: str, values: list) -> str:
+    cells = [*map(_cell, values)]
+    if form == "csv":
+        line = io.StringIO()
+        csv.writer(line, lineterminator="\n").writerow(cells)
+        return line.getvalue()
+    return "\t".join(" ".join(cell.splitlines()).replace("\t", " ") for cell in cells) + "\n"
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    text = f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
-    return " ".join(text.splitlines()).replace("\t", " ")
+    return f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,7 +23,8 @@ from keras_ctxrep.recipes.targets import fitting
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
-from keras_ctxrep.text.features import WordPieceFeatures, check_sentences
+from keras_ctxrep.text.features import WordPieceFeatures, check_sentences, unread
+from keras_ctxrep.text.files import suffix
 from keras_ctxrep.text.pretraining import (
     Masking,
     Vocabulary,
@@ -33,6 +36,8 @@ from keras_ctxrep.text.pretraining import (
 from keras_ctxrep.training import fit, pipeline
 
 __all__ = ["score", "score_sentences"]
+
+TABLES = (".tsv", ".csv", ".json", ".jsonl", ".parquet", ".conll")  # suffixes of files that are no running text
 
 
 @keywords(Scoring)
@@ -57,14 +62,16 @@ def score(
         batch_size: texts computed together; no figure depends on it, but with `carry_state`.
         carry_state: a biLM: carry the state through the text in `batch_size` streams, as in training with `unroll` and
             in bilm-tf; else every sentence is scored by itself.
-        predictions: FILE.jsonl to write the predictions to, one object a line, in the order of the examples.
+        predictions: FILE.jsonl to write the predictions to, one object a line, in the order of the examples: the
+            answer, with its "source", "text", "pair" if there is one, and "expected".
         options: or its fields as keywords, for a task model. Columns that it was trained from need not be named;
             malformed examples are left out and counted under "skipped" with `skip_bad`.
 
     Returns: of a task model {"examples": how many, "metric": the name of the main metric, all metrics
         by name, "f1_of": the label that "f1" is of, where there is one, "interval": its 95% bootstrap interval,
-        "table": rows of text or None, "worst": the examples that were answered worst, each {"source", "input",
-        "expected", "answer"}, with "texts", both texts of a pair, and "confidence" where they exist}.
+        "table": rows of text or None, "by_label": of a classifier rows of text, "worst": the examples that were
+        answered worst, each {"source", "input", "expected", "answer"}, with "texts", both texts of a pair, and
+        "confidence" where they exist}.
 
     Raises:
         ValueError: the data is malformed or does not fit the model's task.
@@ -86,6 +93,8 @@ def score(
         )
     if not isinstance(data, str | Path):
         raise ValueError(f"{folder}: its task is {bundle.task!r}; give a text file")
+    if suffix(Path(data)) in TABLES:
+        raise ValueError(f"{data}: rows of a table, and a {bundle.task} is scored on running text, a sentence a line")
     if bundle.task not in _PRETRAINING:
         raise ValueError(f"{folder}: an encoder alone has no score; fine-tune it with `ctxrep train`")
     score_text = _CARRYING[bundle.task] if carry_state else _PRETRAINING[bundle.task]
@@ -136,18 +145,31 @@ def _score_task(predictor: Predictor, data: Data, predictions: str | Path | None
     task, bundle, skipped = predictor.task, predictor.bundle, [] if options.skip_bad else None
     examples = list(fitting(bundle, data, options.columns, skipped, "validation"))
     answers = predictor.ask(examples)
+    if message := unread(predictor.pieces, str(data) if isinstance(data, str | Path) else "the data"):
+        warnings.warn(message, stacklevel=4)
     if predictions is not None:
         with atomic_write(predictions) as path:
-            path.write_text("".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers), "utf-8")
+            rows = [_answered(predictor, *pair) for pair in zip(examples, answers, strict=True)]
+            path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
     report = task.evaluate(examples, answers, bundle.labels)
     worst = [{"source": examples[i].source} | task.shown(examples[i], answers[i]) for i in report.worst]
     return (
         {"examples": len(examples), "metric": report.metric}
         | report.scores
         | {f"{name}_of": label for name, label in report.of.items()}
-        | {"interval": list(report.interval or ()), "table": report.table, "worst": worst}
+        | {"interval": list(report.interval or ()), "table": report.table}
+        | ({} if report.by_label is None else {"by_label": report.by_label})
+        | {"worst": worst}
         | ({} if skipped is None else {"skipped": skipped})
     )
+
+
+def _answered(predictor: Predictor, example: Any, answer: dict) -> dict:
+    """An answer with the text and the expected answer of its example; a question's context is left out."""
+    query, reads = predictor.task.query(example), predictor.bundle.reads
+    pair = {"pair": query.pair} if reads.pair and not reads.windows else {}
+    expected = getattr(example, predictor.task.gold)
+    return {"source": example.source, "text": query.text} | pair | {"expected": expected} | answer
 
 
 def _carried_scores(model, bundle, text: Iterable[list[str]], batch_size: int) -> Iterator[tuple]:

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import tensorflow as tf
 from keras_ctxrep import tasks
 from keras_ctxrep.recipes.reading import Data, read
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.task import label_problem, pair_problem
+from keras_ctxrep.tasks.task import pair_problem, unseen_labels, warn_of_unseen
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
@@ -28,15 +29,15 @@ class Reader:
         task: what they are examples of.
         columns: as of `Task.read`.
         skipped: as of `Task.read`.
-        labels: those that are known; none: any.
+        labels: those that are known; an example with others is given too, and they are warned of once; none: any.
         pairs: whether they are pairs of texts; None: if the first one is.
 
     Call:
         data, split: as of `reading.read`.
 
     Raises:
-        ValueError: an example has no label, an unknown one, or is a pair where the others are not, or nothing can be
-            computed of it; the message names its source.
+        ValueError: an example has no label, or is a pair where the others are not, or nothing can be computed of it;
+            the message names its source.
     """
 
     def __init__(
@@ -51,12 +52,13 @@ class Reader:
         self.labels = frozenset(labels)
 
     def __call__(self, data: Data, split: str = "train") -> Iterator[Any]:
-        pairs = self.pairs
+        pairs, unseen = self.pairs, Counter()
         for example in read(self.task, data, self.columns, self.skipped, split):
             pair = getattr(example, "pair", None) is not None
             pairs = pair if pairs is None else pairs
             message = self._problem(example, pair, pairs)
             if message is None:
+                unseen.update(unseen_labels(self.task.labels_of(example), self.labels))
                 yield example
                 continue
             source = example.source or repr(str(self.task.query(example).text))[:60]
@@ -67,6 +69,7 @@ class Reader:
                     remedy = f": --columns {column}=NAME names its column, --skip-bad leaves such rows out"
                 raise ValueError(f"{source}: {message}{remedy}")
             self.skipped.append(f"{source}: {message}")
+        warn_of_unseen(unseen, str(data) if isinstance(data, str | Path) else "the data")
 
     def _problem(self, example: Any, pair: bool, pairs: bool) -> str | None:
         labels = self.task.labels_of(example)
@@ -76,7 +79,7 @@ class Reader:
             return message
         if odd := [label for label in labels if not isinstance(label, str)]:
             return f"label {odd[0]!r}: a label is a string"
-        return label_problem(labels, self.labels) or self.task.problem(example)
+        return self.task.problem(example)
 
 
 def fitting(

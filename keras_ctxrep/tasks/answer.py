@@ -60,9 +60,9 @@ class QuestionReading(Reading):
         suffix = files.suffix(path)
         if suffix == ".json":
             return files.squad(path, [*self.columns, *columns.values()])
-        if suffix == ".jsonl":
-            return files.objects(path)
-        raise ValueError(f"{path}: questions are read from .jsonl files and the .json of SQuAD")
+        if rows := files.named_rows(path):
+            return rows
+        raise ValueError(f"{path}: questions are read from .jsonl and .parquet files and the .json of SQuAD")
 
 
 class Answer(Task, Distillable):
@@ -274,8 +274,9 @@ def null_threshold(expected: Sequence[Question], answers: Sequence[dict]) -> flo
 def answers_in_graph(outputs: dict, windows: Any, settings: dict) -> dict:
     """The best span of each question's context, over all of its windows, as TensorFlow operators.
 
-    The sum of its first piece's start logit and its last piece's end logit decides; of equal ones the first window,
-    the smallest start and the smallest end. No answer has the smallest sum at [CLS] over the windows.
+    The sum of its first piece's start logit and its last piece's end logit decides, and it ends with whole words; of
+    equal ones the first window, the smallest start and the smallest end. No answer has the smallest sum at [CLS] over
+    the windows.
 
     Args:
         outputs: the model's "start_logits" and "end_logits", float32 (R, T).

@@ -11,7 +11,7 @@ from keras_ctxrep import options
 from keras_ctxrep.checks import Range, check_value
 from keras_ctxrep.options import option
 from keras_ctxrep.tasks.reading import Reading, Record
-from keras_ctxrep.tasks.task import Distillable, Metrics, Query, Task, confidence
+from keras_ctxrep.tasks.task import Distillable, Metrics, Query, Task, confidence, f1_table
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.decode import sigmoid, softmax
@@ -21,6 +21,7 @@ from keras_ctxrep.text.files import checked_text
 __all__ = ["Classify", "Example", "LossOptions", "Options", "TextReading", "TextTask"]
 
 WINDOWS = ("mean", "max")  # how the scores of a text's windows are pooled
+CONFUSION, LARGEST = 10, 20  # labels of a confusion table; with more of them the confusions that are listed
 BALANCED = "balanced"  # class weights from the frequencies of the labels
 COLUMNS = {  # of texts and pairs
     "text": ("text", "sentence", "sentence1", "premise", "question1"),
@@ -249,10 +250,13 @@ class Classify(TextTask):
         return enough_labels(used, source, "classifier")
 
     def targets(self, bundle, example, rows):
-        return [bundle.label_numbers[example.label]]
+        return [bundle.label_numbers.get(example.label, -1)]  # -1: not in the training data
 
     def batch(self, bundle, targets, inputs):
-        return ({"logits": np.array(targets, np.int32)},)
+        labels = np.array(targets, np.int32)
+        if labels.min(initial=0) >= 0:
+            return ({"logits": labels},)
+        return {"logits": np.maximum(labels, 0)}, {"logits": (labels >= 0).astype(np.float32)}
 
     def head(self, encoder, bundle):
         from keras_ctxrep.models import heads
@@ -286,7 +290,8 @@ class Classify(TextTask):
 
     def compute_metrics(self, expected: Sequence[Any], answers, labels) -> Metrics:
         gold, predicted = [example.label for example in expected], [answer.get("label") for answer in answers]
-        labels = [*labels, *sorted({*gold} - {*labels})]
+        own = labels or sorted({*gold})
+        labels = [*own, *sorted({*gold} - {*own})]
         right = np.array([a == b for a, b in zip(gold, predicted, strict=True)])
         doubt = [1 - answer.get("probabilities", {}).get(a, 0.0) for a, answer in zip(gold, answers, strict=True)]
         values = {
@@ -294,15 +299,23 @@ class Classify(TextTask):
             "macro_f1": scores.f1(gold, predicted, [label for label in labels if label in {*gold, *predicted}]),
             "matthews": scores.matthews(gold, predicted),
         }
-        positive = labels[1] if self.positive is None and len(labels) == 2 else self.positive
+        positive = own[1] if self.positive is None and len(own) == 2 else self.positive
         if positive is not None:
             values["f1"] = scores.f1(gold, predicted, [positive])
         columns = [*labels, *([None] if None in predicted else [])]
         counts = scores.confusion(gold, predicted, columns)[: len(labels)].tolist()
-        table = [["expected \\ answered", *(label or "(none)" for label in columns)]]
-        table += [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
+        shown = [label or "(none)" for label in columns]
+        if len(labels) <= CONFUSION:
+            table = [["expected \\ answered", *shown]]
+            table += [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
+        else:
+            wrong = [(counts[a][b], labels[a], shown[b]) for a, b in np.argwhere(counts) if a != b]
+            wrong = sorted(wrong, key=lambda entry: -entry[0])[:LARGEST]
+            table = [["expected", "answered", "texts"], *([gold, label, str(n)] for n, gold, label in wrong)]
+        expected_labels, answered = ([[label] for label in side] for side in (gold, predicted))
+        by_label = f1_table(labels, scores.counts(expected_labels, answered, labels)[1])
         of = {} if positive is None else {"f1": positive}
-        return Metrics(values, ~right * (1 + np.array(doubt)), lambda drawn: right[drawn].mean(), table, of)
+        return Metrics(values, ~right * (1 + np.array(doubt)), lambda drawn: right[drawn].mean(), table, of, by_label)
 
 
 def cross_entropy(label_smoothing: float, class_weights: Sequence[float] | None = None):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from keras_ctxrep.tasks.classify import COLUMNS, TextReading, TextTask, class_name
-from keras_ctxrep.tasks.task import Metrics, f1_of
+from keras_ctxrep.tasks.task import Metrics, f1_of, f1_table
 from keras_ctxrep.text import scores
 
 __all__ = ["Multilabel", "class_names"]
@@ -88,11 +88,12 @@ class Multilabel(TextTask):
         gold, predicted = [example.label for example in expected], [answer.get("labels", ()) for answer in answers]
         labels = sorted({*labels, *(label for example in gold for label in example)})
         by_example, by_label = scores.counts(gold, predicted, labels)
-        by_label = by_label[by_label[:, 1:].any(1)]  # without labels that are neither predicted nor expected
+        used = by_label[:, 1:].any(1)  # without labels that are neither predicted nor expected
+        table, by_label = f1_table(labels, by_label), by_label[used]
         mistakes = by_example @ [-2, 1, 1] + ["error" in answer for answer in answers]
         values = {
             "micro_f1": f1_of(by_example.sum(0)),
             "macro_f1": float(scores.precision_recall_f1(by_label)[:, 2].mean()) if len(by_label) else 0.0,
             "exact_match": float((mistakes == 0).mean()),
         }
-        return Metrics(values, mistakes, lambda drawn: f1_of(by_example[drawn].sum(0)))
+        return Metrics(values, mistakes, lambda drawn: f1_of(by_example[drawn].sum(0)), table)

@@ -1,8 +1,9 @@
 """How the examples of a task are read from files: its columns and formats, and the rows that are malformed."""
 
 import copy
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,7 +43,9 @@ class Record:
             ValueError: it has none.
         """
         value = self.value(field)
-        if not isinstance(value, str) or not value.strip():
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"{field} {value!r}: a text is needed, not {type(value).__name__}")
+        if value is None or not value.strip():
             raise ValueError(
                 f"no {field} (key or column {self.names[field][0]!r}); found {sorted(self.row)}: "
                 f"--columns {field}=NAME gives it another name"
@@ -57,10 +60,12 @@ class Reading:
     Attributes:
         columns: field of an example -> names of the columns or keys it is read from; the first one present is taken.
         labelled: the fields in `columns` that the label is read from.
+        trained: field -> name of the column that a model was trained from; another one in its place is warned of.
     """
 
     columns: Mapping[str, tuple[str, ...]]
     labelled: tuple[str, ...] = ("label",)
+    trained: Columns = field(default_factory=dict)
 
     def examples(self, record: Record) -> Iterable[Any]:
         """The examples of a row; of most tasks it is one.
@@ -72,9 +77,7 @@ class Reading:
 
     def rows(self, path: Path, columns: Columns) -> files.FileRows:
         """The rows of a file in the formats that the task reads."""
-        if files.suffix(path) in (".json", ".jsonl"):
-            return files.objects(path)
-        return files.table(path, self.columns, columns)
+        return files.named_rows(path) or files.table(path, self.columns, columns)
 
     def of_model(self, columns: Columns) -> Self:
         """The same, which first looks for the columns that a model was trained from."""
@@ -82,7 +85,7 @@ class Reading:
             field: tuple(dict.fromkeys([columns[field], *names] if field in columns else names))
             for field, names in self.columns.items()
         }
-        return replace(self, columns=names)
+        return replace(self, columns=names, trained=dict(columns))
 
     def names(self, columns: Columns | None) -> dict[str, tuple[str, ...]]:
         """Field -> names of its column or key in a file; `columns` as of `read`."""
@@ -96,9 +99,11 @@ class Reading:
         - .jsonl, .json: an object a line, whose keys are the names in `columns` of the task; for "answer" also the
           official JSON of SQuAD 1.1 and 2.0, https://rajpurkar.github.io/SQuAD-explorer/. Several labels are a list,
           or a string with commas between them.
+        - .parquet: the same, by pyarrow; rows instead of lines are named in messages.
+        - .csv of tasks over texts: with a header, separated by commas or semicolons, quotes as of RFC 4180.
         - .txt of tasks over texts, unless it has `columns` or a header with tabs: one text a line, without a label.
         - other files for tasks over words: CoNLL columns, split by tabs, else by spaces; a word a line, the tag last,
-          an empty line between sentences.
+          an empty line between sentences. All lines have the same number of columns, and there is no header.
         - other files: tab-separated with a header; quotes are text. Several labels are separated by commas.
 
         Args:
@@ -142,9 +147,21 @@ class Reading:
         """Raises a ValueError unless the task reads such columns."""
         if unknown := set(columns or ()) - set(self.columns):
             raise ValueError(f"columns {sorted(unknown)}: this task reads {', '.join(self.columns)}")
-        for field, name in (columns or {}).items():
+        for key, name in (columns or {}).items():
             if not isinstance(name, str):
-                raise ValueError(f"columns {field}={name!r}: the name of a column, or its number as a string")
+                raise ValueError(f"columns {key}={name!r}: the name of a column, or its number as a string")
+
+    def _check_trained(self, source: str, row: Mapping[str, Any], given: Collection[str]) -> None:
+        """Warns of fields that a row has under other names than the data that the model was trained from."""
+        for name, column in self.trained.items():
+            if name in given or column.isdecimal() or isinstance(row, files.Sentence) or files.key_of(row, [column]):
+                continue
+            if other := files.key_of(row, self.columns[name]):
+                warnings.warn(
+                    f"{source}: no column {column!r}, which the model was trained from; {other!r} is read as its "
+                    f"{name}. --columns {name}={files.quoted(other)} says that it is meant",
+                    stacklevel=3,
+                )
 
     def _parsed(
         self,
@@ -155,10 +172,13 @@ class Reading:
         hidden: Collection[str] = (),
     ) -> Iterator[tuple[Mapping[str, Any], Any]]:
         """Rows and their examples, as of `from_rows`; these are made without the values of `hidden`, in lower case."""
-        count, first, names = 0, "", self.names(columns)
+        count, first, names, checked = 0, "", self.names(columns), False
         for number, read in rows:
             try:
                 row = read()
+                if not checked:
+                    self._check_trained(source, row, {*(columns or ()), *(self.labelled if hidden else ())})
+                    checked = True
                 visible: Any = copy.copy(row) if hidden else row
                 for name in [name for name in row if hidden and name.casefold() in hidden]:
                     del visible[name]

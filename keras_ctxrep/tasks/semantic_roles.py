@@ -36,6 +36,8 @@ class Roles:
 class PredicateReading(SentenceReading):
     """Reads sentences with a predicate, one example for each predicate of a CoNLL sentence."""
 
+    header = None  # a sentence has as many columns of tags as predicates
+
     def examples(self, record: Record) -> Iterator[Roles]:
         row = record.row
         if isinstance(row, files.Sentence):

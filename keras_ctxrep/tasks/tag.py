@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from operator import eq
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ import numpy as np
 
 from keras_ctxrep import options
 from keras_ctxrep.options import option
-from keras_ctxrep.tasks.classify import class_name, cross_entropy, enough_labels, label_smoothing
+from keras_ctxrep.tasks.classify import COLUMNS, class_name, cross_entropy, enough_labels, label_smoothing
 from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.tasks.task import Distillable, LabelsWords, Metrics, Query, Task, f1_of, f1_table
 from keras_ctxrep.text import files, scores
@@ -52,18 +53,19 @@ class Options(options.Options):
 class SentenceReading(Reading):
     """Reads sentences that are split into words, with a tag for each."""
 
+    # names of columns that a table has and a CoNLL file does not, whose sentences all have the same number of columns
+    header: ClassVar[frozenset[str] | None] = frozenset({*chain(*COLUMNS.values()), "words", "tags", "label", "labels"})
+
     def examples(self, record: Record) -> Iterator[Any]:
         words = checked_words(record.value("text"))
         yield Tagged(words, checked_tags(words, record.value("label")), record.source)
 
     def rows(self, path, columns):
-        if files.suffix(path) in (".json", ".jsonl"):
-            return files.objects(path)
-        return self._conll(path, columns)
+        return files.named_rows(path) or self._conll(path, columns)
 
     def _conll(self, path: Path, columns: Mapping[str, str]) -> files.FileRows:
         files.conll_columns(path, columns)  # to check them
-        for number, tokens in files.conll(path):
+        for number, tokens in files.conll(path, self.header):
             yield number, partial(self.sentence, tokens, columns)
 
     def sentence(self, read: Callable[[], Sequence[files.Token]], columns: Mapping[str, str]) -> files.Sentence:
@@ -106,6 +108,15 @@ class Tag(Task, Distillable, LabelsWords):
     def tokens(self, example):
         return example.words
 
+    def doubt(self, count, used):
+        if count == 1:
+            return "one sentence in it; an empty line stands between sentences"
+        if len(used) > 2 and max(used.values()) == 1:
+            return (
+                f"each of its {len(used)} labels is used once; the label is in the last column, or in --columns label=N"
+            )
+        return None
+
     def labels_of(self, example):
         return example.tags
 
@@ -119,7 +130,8 @@ class Tag(Task, Distillable, LabelsWords):
         numbers = bundle.label_numbers
         starts = rows[0].starts or []
         tags = [tag for start, tag in zip(starts, example.tags, strict=True) if start is not None]
-        return [[numbers[tag] if tag else -1 for tag in tags]]  # -1: cut off where a teacher labelled the words
+        # -1: not in the training data, or cut off where a teacher labelled the words
+        return [[numbers.get(tag, -1) for tag in tags]]
 
     def batch(self, bundle, targets, inputs):
         labels = np.full(inputs.get("starts", inputs["mask"]).shape, -1, np.int32)

@@ -5,6 +5,8 @@ which a task has if it names them as bases.
 """
 
 import copy
+import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +28,9 @@ __all__ = [
     "Metrics",
     "Query",
     "Task",
-    "label_problem",
     "pair_problem",
+    "unseen_labels",
+    "warn_of_unseen",
 ]
 
 WORST = 10  # examples in a report
@@ -57,7 +60,9 @@ class EvaluationReport:
         value: of the main metric; fractions are from 0 to 1.
         interval: its 95% interval over examples.
         scores: all metrics by name, the main one included.
-        table: rows of text, the first a header: the confusion table (classify), or the metrics of each type (tag).
+        table: rows of text, the first a header: the metrics of each type (tag) or label (multilabel); the confusion
+            table (classify), with more than 10 labels the largest confusions.
+        by_label: rows of text, the first a header: precision, recall and F1 of each label (classify).
         worst: indices of up to 10 examples, the worst first.
         of: metric -> the label that it is of, where that is one.
     """
@@ -69,6 +74,7 @@ class EvaluationReport:
     table: list[list[str]] | None
     worst: list[int]
     of: dict[str, str] = field(default_factory=dict)
+    by_label: list[list[str]] | None = None
 
 
 @dataclass
@@ -79,7 +85,7 @@ class Metrics:
         scores: metrics by name, the main one first.
         errors: float (examples,), how bad each answer is; 0 is right.
         statistic: indices of examples -> the main metric of these alone, for its interval.
-        table, of: as of `EvaluationReport`.
+        table, of, by_label: as of `EvaluationReport`.
     """
 
     scores: dict[str, float]
@@ -87,6 +93,7 @@ class Metrics:
     statistic: Callable[[np.ndarray], float]
     table: list[list[str]] | None = None
     of: dict[str, str] = field(default_factory=dict)
+    by_label: list[list[str]] | None = None
 
 
 class InGraph:
@@ -256,6 +263,15 @@ class Task(InGraph):
         """
         return ()
 
+    def doubt(self, count: int, used: Mapping[str, int]) -> str | None:
+        """What makes it unlikely that the training data were read as they are meant.
+
+        Args:
+            count: examples.
+            used: label -> how often it is used.
+        """
+        return None
+
     def traits(self, example: Any) -> Iterable[str]:
         """Properties of the training data that `settings` depends on."""
         return ()
@@ -380,7 +396,8 @@ class Task(InGraph):
         Args:
             expected: examples, with their labels.
             answers: of a `Predictor`, one for each; {"error"} is wrong.
-            labels: of the model; else those that are expected.
+            labels: of the model; else those that are expected. An expected label that is none of them is an error, as
+                in seqeval and scikit-learn.
             interval: whether to compute it.
 
         Raises:
@@ -403,6 +420,7 @@ class Task(InGraph):
             metrics.table,
             [int(index) for index in worst if metrics.errors[index] > 0],
             metrics.of,
+            metrics.by_label,
         )
 
     def shown(self, example: Any, answer: dict) -> dict[str, Any]:
@@ -427,14 +445,21 @@ def pair_problem(pair: bool, pairs: bool, model: str | Path = "this model") -> s
     return None if pair == pairs else f"{kinds[pair]}; {model} reads {kinds[pairs]}"
 
 
-def label_problem(used: Sequence[str] | None, known: Collection[str]) -> str | None:
-    """What is wrong with labels of which a model does not know one; models of some tasks have none.
+def unseen_labels(used: Iterable[str] | None, known: Collection[str]) -> list[str]:
+    """The labels of an example that a model does not know; models of some tasks have none.
 
-    >>> label_problem(["O", "B-ORG"], {"O", "B-PER"})
-    "label 'B-ORG' is not one of B-PER, O"
+    >>> unseen_labels(["O", "B-ORG"], {"O", "B-PER"})
+    ['B-ORG']
     """
-    unknown = [label for label in used or () if label not in known] if known else []
-    return f"label {unknown[0]!r} is not one of {', '.join(sorted(known))}" if unknown else None
+    return [label for label in used or () if label not in known] if known else []
+
+
+def warn_of_unseen(unseen: Counter[str], source: str) -> None:
+    """Warns once of the labels of some data that were not in the training data, with their counts."""
+    if unseen:
+        listed = ", ".join(f"{label!r} ({count:,})" for label, count in unseen.most_common(10))
+        more = f" and {len(unseen) - 10:,} more" if len(unseen) > 10 else ""
+        warnings.warn(f"{source}: labels that the model cannot predict count as errors: {listed}{more}", stacklevel=3)
 
 
 def confidence(answer: dict) -> dict[str, float]:

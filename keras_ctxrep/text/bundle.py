@@ -27,6 +27,7 @@ from keras_ctxrep.text.tokens import WordPiece, vocab_text
 __all__ = ["Bundle", "from_files", "load", "save", "write_tflite"]
 
 NAME, VOCAB, CARD, WEIGHTS = "bundle.json", "vocab.txt", "card.md", "model.weights.h5"
+FINE_TUNED, PRETRAINED = "# Fine-tuned:", "## The pretrained weights"  # headings in the card of a fine-tuned model
 TFLITE_FIGURES = "## Export to .tflite"  # heading in the card of a .tflite file that was measured
 SIGNATURE = "serving_default"  # the signature of a SavedModel that a server answers with by default
 SAVED_MODEL = "saved_model.pb"  # in the folder of a SavedModel
@@ -68,8 +69,8 @@ class Bundle:
         lowercase: whether word pieces are lower-cased and lose their accents.
         strip_accents: whether accents are removed, if that differs from `lowercase`; else None.
         split_cjk: whether each Chinese character is a word of its own, as published.
-        card: the model card of the pretrained weights in Markdown: data, licence, figures, limits; stored in card.md,
-            and kept by a model that was fine-tuned from them.
+        card: the model card in Markdown, stored in card.md: of pretrained weights data, licence, figures, limits; of a
+            model that was fine-tuned from them its own, and theirs in a section of it.
         reads: what the task reads of a text.
         head: keyword arguments of the head.
         settings: the task's own settings for predictions.
@@ -167,6 +168,16 @@ def save(bundle: Bundle, folder: str | Path) -> None:
             path.write_bytes(data)
     if not bundle.card:  # that of an earlier model
         (folder / CARD).unlink(missing_ok=True)
+
+
+def pretrained_card(card: str) -> str:
+    """The part of a card that is of the pretrained weights: all of it, unless it is the card of a fine-tuned model.
+
+    >>> pretrained_card("# Ours"), pretrained_card(f"{FINE_TUNED} tag\\n\\n{PRETRAINED}\\n\\n# Ours")
+    ('# Ours', '# Ours')
+    """
+    own, _, pretrained = card.partition(PRETRAINED)
+    return pretrained.lstrip("\n") if own.startswith(FINE_TUNED) else card
 
 
 def write_tflite(path: str | Path, model: bytes, bundle: Bundle, files: Mapping[str, bytes] | None = None) -> None:

@@ -66,7 +66,8 @@ def best_answers(
     """The best answer spans in a context, and the score of "no answer".
 
     Devlin et al. 2018, sections 4.2 and 4.3: a span's score is the sum of its start logit and its end logit; the score
-    of "no answer" is that sum at [CLS], the minimum over all windows. Ties go to the earlier window and position.
+    of "no answer" is that sum at [CLS], the minimum over all windows. Ties go to the earlier window and position. An
+    answer begins and ends with whole words of BERT's basic split; the published code may cut a word between its pieces.
 
     Args:
         windows: the windows of one question, from `WordPieceFeatures.windows`.
@@ -80,7 +81,7 @@ def best_answers(
     scores: dict[tuple[int, int], float] = {}
     null = np.inf
     for row, output in zip(windows, outputs, strict=True):
-        assert row.offsets is not None
+        assert row.words is not None
         start_logits, end_logits = (np.asarray(output[f"{edge}_logits"], np.float64) for edge in ("start", "end"))
         null = min(null, float(start_logits[0] + end_logits[0]))
         inside = np.arange(row.first, len(row) - 1)
@@ -92,7 +93,7 @@ def best_answers(
             first, more = divmod(int(position), max_answer)
             score = float(band[first, more])
             if np.isfinite(score):
-                span = (row.offsets[inside[first]][0], row.offsets[inside[first + more]][1])
+                span = (row.words[inside[first]][0], row.words[inside[first + more]][1])
                 if score > scores.get(span, -np.inf):
                     scores[span] = score
     best = sorted(scores.items(), key=lambda item: -item[1])[:N_BEST]

@@ -63,7 +63,8 @@ class Row:
             where the word was cut off or is empty.
         offsets: (start, end) of each token in its text, or in its word if the input was already split, in characters;
             (0, 0) for [CLS] and [SEP]; only if requested.
-        words: (start, end) of each word in its text, in characters; for BERT only with starts.
+        words: (start, end) of each word in its text, in characters; for BERT only with starts; of a window of a context
+            those of the words that its tokens are of, (0, 0) for those of the question.
         marks: the first token of each marked span and the one after its last; (0, 0) where it was cut off.
         source: the file and line that it comes from, if known.
     """
@@ -492,11 +493,13 @@ class WordPieceFeatures:
         for question, context in zip(*map(self.wordpiece.encode_batch, (questions, contexts)), strict=True):
             first = question[: self.max_question]
             room, truncated = self.max_length - len(first) - 3, len(first) < len(question)
-            rows = []
+            words, rows = words_of_pieces(context), []
             for begin in window_begins(len(context), room, stride):
                 pieces = [cls, *first, sep, *context[begin : begin + room], sep]
                 spans = [(piece.start, piece.end) for piece in pieces]
-                rows.append(Row([piece.id for piece in pieces], truncated, first=len(first) + 2, offsets=spans))
+                row = Row([piece.id for piece in pieces], truncated, first=len(first) + 2, offsets=spans)
+                around = [(0, 0)] * row.first
+                rows.append(replace(row, words=[*around, *words[begin : begin + room], (0, 0)]))
             windows.append(rows)
         return windows
 
@@ -550,6 +553,17 @@ def _pieces_of_words(words: Sequence[list]) -> _Pieces:
         starts.append(1 + len(pieces) if word else None)
         pieces.extend(word)
     return _Pieces(pieces, starts)
+
+
+def words_of_pieces(pieces: Sequence[Piece]) -> list[Span]:
+    """(start, end) of the word that each piece of a text is of.
+
+    >>> words_of_pieces([Piece(5, 0, 2, 0), Piece(6, 2, 5, 0), Piece(7, 5, 6, 1)])
+    [(0, 5), (0, 5), (5, 6)]
+    """
+    begins = {piece.word: piece.start for piece in reversed(pieces)}
+    ends = {piece.word: piece.end for piece in pieces}
+    return [(begins[piece.word], ends[piece.word]) for piece in pieces]
 
 
 def window_step(room: int, stride: int) -> int:
@@ -620,6 +634,29 @@ def truncate_pair(first: list, second: list | None, room: int) -> tuple[list, li
     shorter = min(len(first), len(second), room // 2)
     keep_first = shorter if len(first) <= len(second) else room - shorter
     return first[:keep_first], second[: room - keep_first]
+
+
+def unknown_pieces(features: "Features", rows: Iterable[Row]) -> tuple[int, int]:
+    """How many word pieces of some rows are [UNK], and how many they are; (0, 0) of features of words."""
+    if not isinstance(features, WordPieceFeatures):
+        return 0, 0
+    counts = [(row.tokens.count(features.wordpiece.unk), len(row) - 2) for row in rows]
+    return sum(unknown for unknown, _ in counts), sum(count for _, count in counts)
+
+
+def unread(pieces: Iterable[int], source: str) -> str | None:
+    """A message if more than 5% of at least 20 word pieces, as `unknown_pieces` counts them, are [UNK].
+
+    >>> unread((1, 20), "a.tsv") is None, unread((2, 20), "a.tsv").partition(",")[0]
+    (True, 'a.tsv: 10% of the word pieces are [UNK]')
+    """
+    unknown, count = pieces
+    if count < 20 or unknown <= 0.05 * count:
+        return None
+    return (
+        f"{source}: {unknown / count:.0%} of the word pieces are [UNK], since the vocabulary of this BERT lacks their "
+        "script or symbols; a multilingual BERT has them, and an ELMo over characters reads every script"
+    )
 
 
 def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:

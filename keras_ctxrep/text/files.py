@@ -1,20 +1,33 @@
-"""Readers of .jsonl, tab-separated, CoNLL and SQuAD files, plain or compressed, with line numbers.
+"""Readers of .jsonl, .tsv, .csv, Parquet, CoNLL and SQuAD files, plain or compressed, with line numbers.
 
 The readers do not depend on a task: a row is a line number for messages and a function that returns its values by name,
 or raises a ValueError if the row is malformed.
 """
 
+import csv
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from operator import ne
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep.text.corpus import OPENERS, byte_lines
+from keras_ctxrep.text.corpus import OPENERS, byte_lines, open_binary
 
-__all__ = ["FileRows", "Sentence", "Token", "conll", "objects", "skipped_rows", "squad", "suffix", "table"]
+__all__ = [
+    "FileRows",
+    "Sentence",
+    "Token",
+    "conll",
+    "named_rows",
+    "objects",
+    "skipped_rows",
+    "squad",
+    "suffix",
+    "table",
+]
 
 # (line number, function that returns the row's values by name or raises a ValueError)
 FileRows = Iterator[tuple[int, Callable[[], Mapping[str, Any]]]]
@@ -118,11 +131,73 @@ def _elements(path: Path, text: str, position: int, kind: str) -> Iterator[tuple
         position = gap.end()
 
 
-def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, str]) -> FileRows:
-    """The rows of a tab-separated file with a header; quotes are text.
+def named_rows(path: Path) -> FileRows | None:
+    """The rows of a .json, .jsonl or .parquet file, which are values by name; None of other files."""
+    kind = suffix(path)
+    return objects(path) if kind in (".json", ".jsonl") else _parquet(path) if kind == ".parquet" else None
 
-    A .txt file without `columns` and without a header with tabs is read as one text per line, under the first of
-    `names`.
+
+def _parquet(path: Path) -> FileRows:
+    """The rows of a Parquet file, which have numbers and no lines."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ImportError(
+            f"{path}: Parquet is read by pyarrow, which is missing: pip install pyarrow ({error})"
+        ) from None
+    with open_binary(path) as file:
+        try:
+            batches = parquet.ParquetFile(file).iter_batches()
+            rows: Any = enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1)
+            yield from ((f" row {number}", partial(dict, row)) for number, row in rows)  # pyright: ignore[reportReturnType]
+        except (pyarrow.ArrowException, OSError) as error:
+            raise ValueError(f"{path}: no readable Parquet file: {str(error).splitlines()[0]}") from None
+
+
+def _cells(raw: bytes | list[str] | csv.Error) -> list[str]:
+    """The fields of a row: of a line with tabs, or of the record of a .csv file.
+
+    Raises:
+        ValueError: it is not UTF-8, or no record.
+    """
+    if isinstance(raw, csv.Error):
+        raise ValueError(f"not CSV: {raw}; a field with quotes in it stands in quotes, and these are doubled")
+    if isinstance(raw, bytes):
+        return decoded(raw).split("\t")
+    return [decoded(field.encode("utf-8", "surrogateescape")) for field in raw]
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, list[str] | csv.Error]]:
+    """The records of a file as of RFC 4180, and the line where each begins; empty lines are left out.
+
+    Commas or semicolons separate the fields, whichever the first line has more of outside quotes, or first.
+    """
+    lines = (raw.decode("utf-8", "surrogateescape") + "\n" for _, raw in byte_lines(path))
+    first = next(lines, "")
+    fields = {mark: next(csv.reader([first], delimiter=mark), []) for mark in ",;"}
+    separator = max(fields, key=lambda mark: (len(fields[mark]), -first.find(mark)))
+    csv.field_size_limit((1 << 31) - 1)  # else 131,072 characters
+    reader = csv.reader(chain([first], lines), delimiter=separator, strict=True)
+    begin = 1
+    while True:
+        try:
+            record = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield begin, error
+        else:
+            if record:
+                yield begin, record
+        begin = reader.line_num + 1
+
+
+def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, str]) -> FileRows:
+    """The rows of a file with a header: a .csv file as of RFC 4180; others tab-separated, and quotes are text.
+
+    A .csv file whose first line has a tab is tab-separated too. A .txt file without `columns` and without a header with
+    tabs is read as one text per line, under the first of `names`.
 
     Args:
         path: the file.
@@ -136,7 +211,8 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
     Raises:
         ValueError: the header lacks a column or has it twice.
     """
-    lines = byte_lines(path)
+    tabs = suffix(path) != ".csv" or b"\t" in next(byte_lines(path), (1, b""))[1]
+    lines: Iterator[tuple[int, Any]] = byte_lines(path) if tabs else _csv_rows(path)
     needed, plain = next(iter(names)), suffix(path) == ".txt"
     numbers = _numbers(path, columns)
     if numbers is not None:
@@ -145,7 +221,7 @@ def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, 
         return
     for number, raw in lines:
         try:
-            header = decoded(raw).split("\t")
+            header = _cells(raw)
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {error}") from None
         number_of_text = next((name for name in names[needed] if name.isdecimal()), None)
@@ -178,19 +254,27 @@ def _check_header(
         return
     message = f"{where}: the header must name a column {needed!r}; found {header}"
     if len(header) == 1 and "," in header[0]:
-        raise ValueError(f"{message}; fields are separated by tabs")
+        raise ValueError(f"{message}; fields are separated by tabs, and by commas in a file that is named .csv")
     claimed = {columns[name] if name in columns else key_of(header, names[name]) for name in others}
     free = [name for name in header if name and name not in claimed]
-    _, first = next(lines, (0, b""))
-    values = dict(zip(header, first.decode("utf-8", "replace").split("\t"), strict=False))
+    try:
+        first = _cells(next(lines, (0, b""))[1])
+    except ValueError:
+        first = []
+    values = dict(zip(header, first, strict=False))
     longest = max(free or ["NAME"], key=lambda name: len(values.get(name, "")))  # most likely the text
+    # sentence_A and sentence_B, question1 and question2: most likely a pair
+    alike = [name for name in free if len(name) == len(longest) and sum(map(ne, name, longest)) < 2]
+    proposed = (
+        dict(zip((needed, "pair"), alike, strict=False)) if "pair" in others and len(alike) == 2 else {needed: longest}
+    )
     raise ValueError(
-        f"{message}. Give its name, e.g. --columns {needed}={_quoted(longest)}, or, if the file has no header, its "
-        f"number: --columns {needed}=1. Known without it: {', '.join(names[needed])}"
+        f"{message}. Give its name, e.g. --columns {' '.join(f'{f}={quoted(name)}' for f, name in proposed.items())}, "
+        f"or, if the file has no header, its number: --columns {needed}=1. Known without it: {', '.join(names[needed])}"
     )
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A name as it is written in a shell."""
     return name if re.fullmatch(r"[\w.:/-]+", name) else f'"{name}"'
 
@@ -199,15 +283,15 @@ def _line(raw: bytes, name: str) -> dict[str, str]:
     return {name: decoded(raw)}
 
 
-def _fields(raw: bytes, names: Sequence[str]) -> dict[str, str]:
-    fields = decoded(raw).split("\t")
+def _fields(raw: Any, names: Sequence[str]) -> dict[str, str]:
+    fields = _cells(raw)
     if len(fields) != len(names):
         raise ValueError(f"{len(fields)} fields where the header has {len(names)}: {list(names)}")
     return {name: value for name, value in zip(names, fields, strict=True) if name}
 
 
-def _numbered(raw: bytes, width: int) -> dict[str, str]:
-    fields = decoded(raw).split("\t")
+def _numbered(raw: Any, width: int) -> dict[str, str]:
+    fields = _cells(raw)
     if len(fields) < width:
         raise ValueError(f"{len(fields)} fields where column {width} is needed")
     return {str(number): value for number, value in enumerate(fields, 1)}
@@ -224,18 +308,27 @@ class Token(tuple[str, ...]):
         return token
 
 
-def conll(path: Path) -> Iterator[tuple[int, Callable[[], list[Token]]]]:
+def conll(path: Path, header: Collection[str] | None = None) -> Iterator[tuple[int, Callable[[], list[Token]]]]:
     """(number of its first line, function that returns its tokens) of each sentence of a CoNLL file.
 
     One word per line; its columns are separated by tabs if the line has any, so that a word may hold a space, else by
     spaces; an empty line between sentences. Lines "-DOCSTART- ..." are skipped, and so are comments: "# ..." whose
     number of columns or separator is not that of the words. All words of a sentence have the same number of columns.
+
+    Args:
+        path: the file.
+        header: names of columns, in lower case, of which none is in the first line, and all sentences have the same
+            number of columns; None: neither is checked.
+
+    Raises:
+        ValueError: the first line is a header.
     """
+    width = 0  # of the first sentence
     shape = (0, True)  # of the last sentence: the number of columns, and whether tabs separate them
     block: list[tuple[int, bytes]] = []
 
     def sentence() -> Iterator[tuple[int, Callable[[], list[Token]]]]:
-        nonlocal shape
+        nonlocal shape, width
         lines = [(number, fields, (len(fields), b"\t" in raw)) for number, raw in block for fields in [_split(raw)]]
         shape = next((line_shape for _, fields, line_shape in lines if fields[0][:1] != b"#"), shape)
         words = [
@@ -244,7 +337,14 @@ def conll(path: Path) -> Iterator[tuple[int, Callable[[], list[Token]]]]:
             if fields[0] != b"-DOCSTART-" and (fields[0] != b"#" or line_shape == shape)
         ]
         if words:
-            yield words[0][0], partial(_tokens, words)
+            number, first = words[0]
+            if header and not width and any(field.decode(errors="replace").casefold() in header for field in first[1:]):
+                raise ValueError(
+                    f"{path}:{number}: a header, as of a table with a text in each row; this task reads CoNLL columns, "
+                    "a word a line without a header, an empty line between sentences"
+                )
+            width = (width if header else 0) or len(first)
+            yield words[0][0], partial(_tokens, words, width)
         block.clear()
 
     for number, raw in byte_lines(path):
@@ -279,12 +379,11 @@ class Sentence(dict[str, Any]):
         self.tokens = tokens
 
 
-def _tokens(words: list[tuple[int, list[bytes]]]) -> list[Token]:
-    width = len(words[0][1])
+def _tokens(words: list[tuple[int, list[bytes]]], width: int) -> list[Token]:
     tokens = []
     for line, fields in words:
         if len(fields) != width:
-            raise MalformedRow(f"{len(fields)} columns where the sentence's first word has {width}", line)
+            raise MalformedRow(f"{len(fields)} columns where the words before have {width}", line)
         try:
             tokens.append(Token([decoded(field) for field in fields], line))
         except ValueError as error:

@@ -169,6 +169,15 @@ def test_files_of_a_configuration_file_are_texts(text, message, tmp_path, capsys
     assert message in capsys.readouterr().err
 
 
+def test_a_fraction_of_the_data_held_out(tmp_path):
+    argv = ["train", "--data", "a", "--encoder", "b", "--out", "c"]
+    assert main._parse([*argv, "--dev", "0.1"]).dev == 0.1
+    assert main._parse([*argv, "--dev", "dev.tsv"]).dev == "dev.tsv"
+    record = {"command": "finetune", "arguments": {"dev": 0.2, "data": "a"}, "options": {}}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert main._parse([*argv, "--config", str(tmp_path)]).dev == 0.2
+
+
 def test_another_family_than_that_of_the_run(tmp_path, capsys):
     (tmp_path / "run.json").write_text('{"command": "pretrain", "arguments": {"family": "elmo"}, "options": {}}')
     with pytest.raises(SystemExit):

@@ -111,12 +111,12 @@ def test_wrong_usage_is_exit_2(argv, capsys):
     ("argv", "message"),
     [
         ("score {tmp} --data x.tsv", "no bundle.json in it"),
-        ("score {models}/bert/classifier --data {tmp}/missing.tsv", "missing.tsv"),
-        ("score {models}/bert/classifier --data {tmp}/bad.tsv", "bad.tsv:2: 1 fields where the header has 2"),
+        ("score {models}/bert/classifier --data {tmp}/missing.tsv", "ctxrep: --data /"),
         (
-            "score {models}/bert/classifier --data {tmp}/label.tsv",
-            "label.tsv:2: label 'sports' is not one of kitchen, music, weather",
+            "score {models}/bert/pretrained --data {tmp}/pair.tsv",
+            "pair.tsv: rows of a table, and a pretrainer is scored",
         ),
+        ("score {models}/bert/classifier --data {tmp}/bad.tsv", "bad.tsv:2: 1 fields where the header has 2"),
         ("score {models}/elmo/classifier --data {tmp}/pair.tsv", "pair.tsv:2: a pair of texts"),
         ("score {models}/elmo/classifier --data {tmp}/none.tsv", "none.tsv:3: no label"),
         ("pretrain bert --corpus {tmp}/latin1.txt --steps 1 --out {tmp}/o", "latin1.txt:2: not UTF-8"),
@@ -140,7 +140,6 @@ def test_wrong_usage_is_exit_2(argv, capsys):
 )
 def test_failures_are_one_line_and_exit_1(argv, message, models, tmp_path, capsys):
     (tmp_path / "bad.tsv").write_text("text\tlabel\nonly one\n")
-    (tmp_path / "label.tsv").write_text("text\tlabel\ngoal\tsports\n")
     (tmp_path / "pair.tsv").write_text("text\tpair\tlabel\na\tb\tmusic\n")
     (tmp_path / "none.tsv").write_text("text\n\nx\n")
     (tmp_path / "latin1.txt").write_bytes("fine\ncaf\xe9\n".encode("latin-1"))

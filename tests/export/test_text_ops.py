@@ -18,7 +18,7 @@ from tokenizers.normalizers import BertNormalizer
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks.answer import answers_in_graph
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import Reads, window_step
+from keras_ctxrep.text.features import Reads, window_step, words_of_pieces
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece, words
 from keras_ctxrep_export.text_ops import Windows, features, in_parts
 from keras_ctxrep_export.words import lowered, split
@@ -235,8 +235,8 @@ def offsets(bundle: Bundle):
     def call(texts):
         if bundle.family == "elmo":
             return [span.values for span in split(texts).spans()]
-        windows = features(bundle).windows(tf.fill(tf.shape(texts), ""), texts, 128)
-        return windows.start, windows.end
+        ops = features(bundle)
+        return ops._cut(ops._split(texts))[1:]
 
     return call
 
@@ -449,7 +449,7 @@ def test_windows(max_length, stride):
     pieces = bundle.features.wordpiece
     expected = [python_windows(pieces, *pair, max_length, stride) for pair in ASKED]
     assert actual.example.numpy().tolist() == [i for i, rows in enumerate(expected) for _ in rows]
-    spans = [(piece.start, piece.end) for context in contexts for piece in pieces.encode(context)]
+    spans = [span for context in contexts for span in words_of_pieces(pieces.encode(context))]
     assert [*zip(actual.start.numpy(), actual.end.numpy(), strict=True)] == spans
     before = np.cumsum([0, *(len(pieces.encode(context)) for context in contexts)])
     rows = [(*row, before[i]) for i, windows in enumerate(expected) for row in windows]
@@ -484,7 +484,7 @@ def test_answers_against_every_span(max_length, stride, max_answer, null_thresho
     result = [*zip(*(result[name].numpy() for name in ("answer", "start", "end", "score", "null_score")), strict=True)]
     assert len(result) == len(ASKED)
     for (question, context), entry in zip(ASKED, result, strict=True):
-        best, null, spans = None, np.inf, pieces.encode(context)
+        best, null, spans = None, np.inf, words_of_pieces(pieces.encode(context))
         for ids, begin, size in python_windows(pieces, question, context, max_length, stride):
             logits = fake_logits({"token_ids": [ids], "mask": [[1] * len(ids)]})
             starts, ends = logits["start_logits"][0], logits["end_logits"][0]
@@ -493,7 +493,7 @@ def test_answers_against_every_span(max_length, stride, max_answer, null_thresho
                 for j in range(i, min(size, i + max_answer)):
                     score = starts[first + i] + ends[first + j]
                     if best is None or score > best[0]:
-                        best = score, spans[begin + i].start, spans[begin + j].end
+                        best = score, spans[begin + i][0], spans[begin + j][1]
         if best is None or (null_threshold is not None and null - best[0] > null_threshold):
             assert entry == (b"", 0, 0, null, null)
         else:

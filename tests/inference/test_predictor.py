@@ -442,7 +442,7 @@ def test_no_answer_where_that_is_better_by_the_threshold(threshold, answered):
 
     (answer,) = answerer(run, null_threshold=threshold)(["x"], ["ab cd"])
     assert answer["null_score"] == 4 and answer["n_best"][0]["score"] == 2
-    top = ("b", 1, 2, 2.0) if answered else ("", 0, 0, 4.0)
+    top = ("ab", 0, 2, 2.0) if answered else ("", 0, 0, 4.0)
     assert tuple(answer[name] for name in ("answer", "start", "end", "score")) == top
 
 

@@ -139,7 +139,7 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
     assert scores[scores["metric"]] > max(0.8, CHANCE[task] + 0.4)
     low, high = scores["interval"]
     assert low <= scores[scores["metric"]] <= high
-    assert (scores["table"] is not None) == (task in ("classify", "pair", "tag"))
+    assert (scores["table"] is not None) == (task in ("classify", "pair", "multilabel", "tag"))
     assert all(set(example) >= {"source", "input", "expected", "answer"} for example in scores["worst"])
     assert all(f"{task}.test.jsonl:" in example["source"] for example in scores["worst"])
     bundle = saving.load(tmp_path)[1]

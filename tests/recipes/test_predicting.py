@@ -1,9 +1,11 @@
 """`ctxrep predict --data`: rows of files to predictions beside the rows' own fields; columns that a model remembers."""
 
+import csv
 import gzip
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +71,39 @@ def test_a_table_in_the_columns_of_the_caller(predict, tmp_path):
     assert all(row[2] in "ab" and 0 < float(row[3]) < 1 for row in rows)
     printed = predict("classify", "a.tsv", "7\tx y\n8\tz\n", "--columns", "text=2", "label=9", "--format", "tsv")
     assert printed.out.splitlines()[0] == "1\t2\tprediction\tscore"
+
+
+def test_a_csv_file(predict, tmp_path):
+    out = tmp_path / "out.csv"
+    assert predict("classify", "a.csv", 'id,text\n7,"x ""y"",\nz"\n8,y\n', "--out", str(out)).out == ""
+    with out.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["id", "text", "prediction", "score"]
+    assert [row[:2] for row in rows] == [["7", 'x "y",\nz'], ["8", "y"]] and rows[0][2] in "ab"
+
+
+@pytest.mark.filterwarnings("always:.*trained from:UserWarning")
+def test_a_column_that_the_model_was_not_trained_from(predict, folders, tmp_path):
+    model, bundle = saving.load(folders / "classify")
+    saving.save(tmp_path / "m", model, replace(bundle, columns={"text": "Review Text", "label": "stars"}))
+    warning = (
+        "no column 'Review Text', which the model was trained from; 'text' is read as its text. --columns text=text"
+    )
+    for name, content in (
+        ("a.tsv", "id\ttext\tlabel\n1\tx\ta\n2\ty\tb\n"),
+        ("a.jsonl", '{"text": "x", "label": "a"}\n'),
+    ):
+        assert predict(tmp_path / "m", name, content).err.count(warning) == 1
+        assert predict(tmp_path / "m", name, content, "--columns", "text=text").err == ""
+    assert predict(tmp_path / "m", "a.tsv", "review text\ttext\nx\ty\n").err == ""
+
+
+def test_text_that_the_vocabulary_cannot_read(predict):
+    """Said above 5% of at least 20 pieces."""
+    content = "text\n" + "x y z\n" * 19
+    assert predict("classify", "a.tsv", content + "中\n").err == ""
+    err = predict("classify", "a.tsv", content + "中中中中\n").err
+    assert "a.tsv: 7% of the word pieces are [UNK]" in err and "an ELMo over characters reads every script" in err
 
 
 @pytest.mark.trains
@@ -168,7 +203,8 @@ def test_a_model_knows_the_columns_it_was_trained_from(folders, tmp_path, capsys
     record = json.loads((tmp_path / "m" / "run.json").read_text())["options"]
     assert record["columns"] == {"text": "body", "label": "Queue"} and record["dev_columns"] == {"text": "text"}
     assert recipes.score(tmp_path / "m", odd)["examples"] == 2
-    assert recipes.score(tmp_path / "m", tmp_path / "dev.tsv")["examples"] == 1  # the usual names
+    with pytest.warns(UserWarning, match="no column '(body|Queue)'"):
+        assert recipes.score(tmp_path / "m", tmp_path / "dev.tsv")["examples"] == 1  # the usual names
     assert bundles.load(tmp_path / "m").columns and not saving.load_encoder(tmp_path / "m")[1].columns
 
 

@@ -4,10 +4,16 @@ import json
 from functools import cache
 
 import pytest
+import seqeval.metrics
 
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.options import WORDS, Finetuning
+from keras_ctxrep.recipes.finetuning import Run
+from keras_ctxrep.tasks.semantic_roles import Roles
+from keras_ctxrep.text.tags import to_iob2
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from tests import tiny
 
@@ -79,10 +85,15 @@ def test_figures_and_answers(task, batch_size, folders, tmp_path):
     json.dumps(scores)
     bundle = saving.load(folders / task)[1]
     answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
-    expected = keras_engine.predictor(folders / task).ask(list(tasks.get(bundle.task).read(path)))
+    examples = list(tasks.get(bundle.task).read(path))
+    expected = keras_engine.predictor(folders / task).ask(examples)
     assert len(answers) == 3
-    for answer, wanted in zip(answers, expected, strict=True):
-        assert set(answer) == set(wanted)
+    for answer, wanted, example in zip(answers, expected, examples, strict=True):
+        query, gold = tasks.get(bundle.task).query(example), getattr(example, tasks.get(bundle.task).gold)
+        assert answer["source"] == example.source and json.dumps(answer["expected"]) == json.dumps(gold)
+        assert answer["text"] == (query.text if isinstance(query.text, str) else [*query.text])
+        assert answer.get("pair") == (query.pair if task == "pair" else None)
+        assert set(answer) - {"source", "text", "pair", "expected"} == set(wanted)
         for name in ("label", "labels", "answer"):
             assert answer.get(name) == wanted.get(name)
         for name in ("probabilities", "value", "score"):
@@ -136,6 +147,7 @@ def test_what_people_read(folders, tmp_path, capsys):
     assert (
         "\nf1 of b " in out and "expected \\ answered" in out and "\n    z\n    expected  " in out and "% sure)" in out
     )
+    assert "precision" in out and "support" in out
     data = put(tmp_path, "b.tsv", "text\tlabel\nx\t1.23456789\ny\t2\n")
     assert main.main(["score", str(folders / "regress"), "--data", str(data)]) == 0
     shown = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("    ")]
@@ -201,11 +213,16 @@ MALFORMED = [
     ),
     ("regress", "a.tsv", "text\tlabel\nx\t1\ny\tmuch\n", ":3: label 'much' is not a finite number"),
     ("regress", "a.tsv", "text\tlabel\nx\t1\ny\tnan\n", ":3: label 'nan' is not a finite number"),
-    ("tag", "a.conll", "x O\n\nx O\ny B-X O\n", ":4: 3 columns where the sentence's first word has 2"),
+    ("tag", "a.conll", "x O\n\nx O\ny B-X O\n", ":4: 3 columns where the words before have 2"),
     ("tag", "a.jsonl", '{"words": ["x", "y"], "tags": ["O"]}\n', ":1: 2 words and 1 tags"),
     ("answer", "a.jsonl", ANSWER % 2 + ANSWER % 3, ":2: answer 'z' is not at character 3 of its context"),
     ("answer", "a.jsonl", ANSWER % 2 + ANSWER % -1, ":2: answer 'z' is not at character -1 of its context"),
-    ("answer", "a.tsv", "question\tcontext\n", "questions are read from .jsonl files and the .json of SQuAD"),
+    (
+        "answer",
+        "a.tsv",
+        "question\tcontext\n",
+        "questions are read from .jsonl and .parquet files and the .json of SQuAD",
+    ),
 ]
 ONE_LABEL = [
     ("classify", "a.tsv", "text\tlabel\nx\ta\ny\ta\n", "only the label 'a'; a classifier needs at least two"),
@@ -213,10 +230,10 @@ ONE_LABEL = [
     ("multilabel", "a.tsv", "text\tlabels\nx\t\n", "no labels"),
 ]
 UNKNOWN = [
-    ("classify", "a.tsv", "text\tlabel\nx\ta\ny\tc\n", ":3: label 'c' is not one of a, b"),
-    ("pair", "a.tsv", "text\tpair\tlabel\nx\ty\tc\n", ":2: label 'c' is not one of a, b"),
-    ("multilabel", "a.tsv", "text\tlabels\nx\ta,c\n", ":2: label 'c' is not one of a, b"),
-    ("tag", "a.conll", "x O\ny B-Z\n", ":1: label 'B-Z' is not one of B-X, I-X, O"),
+    ("classify", "a.tsv", "text\tlabel\nx\ta\ny\tc\nz\tc\n", "'c' (2)"),
+    ("pair", "a.tsv", "text\tpair\tlabel\nx\ty\tc\n", "'c' (1)"),
+    ("multilabel", "a.tsv", "text\tlabels\nx\ta,c\n", "'c' (1)"),
+    ("tag", "a.conll", "x O\ny B-Z\n", "'B-Z' (1)"),
 ]
 
 
@@ -251,15 +268,53 @@ def test_training_on_malformed_rows(task, name, content, message, folders, tmp_p
         assert message in err and str(bad) in err and not out.exists()
 
 
+@pytest.mark.trains
+@pytest.mark.filterwarnings("always:.*count as errors:UserWarning")
 @pytest.mark.parametrize(("task", "name", "content", "message"), UNKNOWN)
 def test_an_unknown_label_in_the_development_set(task, name, content, message, folders, tmp_path, capsys):
     bad, good = put(tmp_path, name, content), put(tmp_path, *GOOD[task])
     argv = ["train", "--task", kind(task), "--data", good, "--dev", bad, "--encoder", folders / "encoder"]
-    assert main.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "1"]) == 1
-    assert f"{bad}{message}" in one_line(capsys) and not (tmp_path / "out").exists()
+    warning = f"ctxrep: {bad}: labels that the model cannot predict count as errors: {message}\n"
+    assert main.main([*map(str, argv), "--out", str(tmp_path / "out"), "--steps", "1"]) == 0
+    assert capsys.readouterr().err.count(warning) == 1
+    assert main.main(["score", str(tmp_path / "out"), "--data", str(bad), "--json", "--skip-bad"]) == 0
+    output = capsys.readouterr()
+    assert output.err == warning
+    figures = json.loads(output.out)
+    assert figures["skipped"] == [] and figures["examples"] == len(list(tasks.get(kind(task)).read(bad)))
+    if task == "classify":
+        assert figures["accuracy"] <= 1 / 3 and figures["f1_of"] == "b"
 
 
-@pytest.mark.parametrize(("task", "name", "content", "message"), [*MALFORMED, *UNKNOWN])
+def test_held_out_roles_with_unseen_labels_score_as_in_seqeval(tmp_path, rng):
+    """An argument of a new type is a span that was not found, as conlleval and seqeval count it."""
+    labels = ("O", "B-ARG0", "I-ARG0", "B-ARG1", "I-ARG1")
+    saving.save(tmp_path / "m", *tiny.model("semantic_roles", vocab=VOCAB, labels=labels))
+    examples = [Roles(tuple(rng.choice([*"xyz"], 6).tolist()), 0) for _ in range(30)]
+    answers = open_engine(tmp_path / "m").predictor.ask(examples)
+    predicted = [list(to_iob2([word["label"] for word in answer["words"]])) for answer in answers]
+    gold = [to_iob2([tag if rng.random() < 0.7 else "B-R-ARGM-ADJ" for tag in tags]) for tags in predicted]
+    path = put(
+        tmp_path,
+        "a.conll",
+        "\n".join(
+            "".join(
+                f"{word} _ {'x' if i == 0 else '-'} {tag}\n"
+                for i, (word, tag) in enumerate(zip(e.words, tags, strict=True))
+            )
+            for e, tags in zip(examples, gold, strict=True)
+        ),
+    )
+    with pytest.warns(UserWarning, match=r"a\.conll: labels .* count as errors: 'B-R-ARGM-ADJ' \(\d+\)") as caught:
+        figures = recipes.score(tmp_path / "m", path)
+    sides = [[*map(list, gold)], predicted]
+    assert len(caught) == 1 and 0 < figures["span_f1"] < 1
+    assert figures["span_f1"] == pytest.approx(seqeval.metrics.f1_score(*sides))
+    assert figures["recall"] == pytest.approx(seqeval.metrics.recall_score(*sides))
+    assert figures["recall"] > 0
+
+
+@pytest.mark.parametrize(("task", "name", "content", "message"), MALFORMED)
 def test_scoring_on_malformed_rows(task, name, content, message, folders, tmp_path, capsys):
     bad = put(tmp_path, name, content)
     argv = ["score", str(folders / task), "--data", str(bad), "--predictions", str(tmp_path / "answers.jsonl")]
@@ -269,11 +324,11 @@ def test_scoring_on_malformed_rows(task, name, content, message, folders, tmp_pa
 
 
 BAD_ROWS = {
-    "classify": "x\n" + "x\tc\n",
-    "pair": "x\ty\n" + "x\ty\tc\n",
-    "multilabel": "x\n" + "x\tc\n",
+    "classify": "x\n" + "\ta\n",
+    "pair": "x\ty\n" + "\ty\ta\n",
+    "multilabel": "x\n" + "\ta\n",
     "regress": "x\n" + "x\tmuch\n",
-    "tag": "\nx O\ny B-X O\n\ny B-Z\n",
+    "tag": "\nx O\ny B-X O\n\ny\n",
     "answer": ANSWER % 3 + "{\n",
 }
 
@@ -341,3 +396,17 @@ def test_a_sentence_without_pieces_among_the_worst(folders, tmp_path):
 def test_one_string_is_not_its_characters():
     with pytest.raises(TypeError, match="sentences='a text': one string; give a list of sentences"):
         list(recipes.score_sentences("no folder", "a text"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x O\ny B-X\nz B-Y\n", "a.conll: one sentence in it; an empty line stands between sentences"),
+        ("x a\n\ny b\nz c\n", "a.conll: each of its 3 labels is used once; the label is in the last column"),
+    ],
+)
+def test_sentences_that_were_hardly_meant_so(content, message, tmp_path):
+    path = put(tmp_path, "a.conll", content)
+    with pytest.warns(UserWarning, match=message) as caught:
+        Run(path, path, WORDS, tmp_path / "out", "tag", Finetuning()).survey()
+    assert len(caught) == 1

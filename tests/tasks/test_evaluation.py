@@ -37,8 +37,25 @@ def test_classify():
         ["no", "1", "1", "0"],
         ["yes", "1", "1", "1"],
     ]
+    assert report.by_label == [
+        ["", "precision", "recall", "f1", "support"],
+        ["no", "0.500", "0.500", "0.500", "2"],
+        ["yes", "0.500", "0.333", "0.400", "3"],
+    ]
     assert report.worst == [4, 2, 1]  # no answer, then the least probable gold labels
     assert report.interval and report.interval[0] <= 0.4 <= report.interval[1]
+
+
+def test_many_classes():
+    """The largest confusions stand in place of a wide table."""
+    labels = [f"l{number}" for number in range(11)]
+    gold = [Example("", label) for label in [*labels, "l1", "l1", "l2", "l2", "l2"]]
+    answers = [*map(answer, labels), answer("l3"), {"error": "no words"}, *[answer("l4")] * 3]
+    report = evaluate("classify", gold, answers, labels)
+    assert report.table == [
+        ["expected", "answered", "texts"], ["l2", "l4", "3"], ["l1", "l3", "1"], ["l1", "(none)", "1"]
+    ]  # fmt: skip
+    assert [row[0] for row in report.by_label or ()] == ["", *labels]
 
 
 def test_a_class_that_the_model_does_not_know_is_wrong():
@@ -49,7 +66,7 @@ def test_a_class_that_the_model_does_not_know_is_wrong():
         ["b", "0", "0", "0"],
         ["new", "1", "0", "0"],
     ]
-    assert report.scores["macro_f1"] == pytest.approx((2 / 3 + 0) / 2) and "f1" not in report.scores  # "b" is nowhere
+    assert report.scores["macro_f1"] == pytest.approx((2 / 3 + 0) / 2) and report.scores["f1"] == 0  # of "b"
 
 
 def test_multilabel():
@@ -58,7 +75,8 @@ def test_multilabel():
     report = evaluate("multilabel", gold, answers, ["a", "b", "c"])
     assert (report.metric, report.value) == ("micro_f1", pytest.approx(2 * 2 / (4 + 4)))
     assert report.scores["exact_match"] == 0.5 and report.scores["macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    assert report.worst == [2, 3] and report.table is None
+    assert report.worst == [2, 3]
+    assert report.table and report.table[2] == ["b", "0.500", "0.500", "0.500", "2"]
     assert evaluate("multilabel", [Example("", ())], [{"error": "no words"}], ["a"]).scores["exact_match"] == 0
 
 

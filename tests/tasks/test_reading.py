@@ -1,9 +1,12 @@
 """Labelled examples, whole and damaged."""
 
 import bz2
+import csv
 import gzip
+import io
 import json
 import lzma
+import sys
 import tracemalloc
 
 import pytest
@@ -22,6 +25,50 @@ DAMAGED = gzip.compress(JSONL.encode(), mtime=0)[:-9]  # without the time: names
 
 def read(task, *args, **options):
     return tasks.get(task).read(*args, **options)
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+@pytest.mark.parametrize("separator", ",;")
+def test_csv(write, separator, suffix):
+    """Quotes as of RFC 4180; a field may hold line ends, and the line of a row is that where it begins."""
+    long = "word " * 40_000
+    records = [["id", "text", "label"], ["1", 'a "fine", day; or\ntwo', "good"], ["2", long, "bad"], ["3", "", "x"]]
+    file = io.StringIO()
+    csv.writer(file, delimiter=separator).writerows(records)
+    path = write(f"a.csv{suffix}", COMPRESS[suffix](file.getvalue().encode("utf-8-sig")))
+    skipped = []
+    examples = list(read("classify", path, skipped=skipped))
+    assert examples == [Example('a "fine", day; or\ntwo', "good"), Example(long, "bad")]
+    assert [example.source for example in examples] == [f"{path}:2", f"{path}:4"]
+    assert len(skipped) == 1 and skipped[0].startswith(f"{path}:5: no text")
+    numbered = write("b.csv", "".join(file.getvalue().splitlines(keepends=True)[1:3]))
+    assert list(read("classify", numbered, {"text": "2", "label": "3"})) == examples[:1]
+
+
+def test_a_csv_file_with_tabs_is_read_as_before(write):
+    assert list(read("classify", write("a.csv", 'text\tlabel\n"a, b\tx\n'))) == [Example('"a, b', "x")]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_parquet(write, suffix, tmp_path, monkeypatch):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def put(table):
+        parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
+        return write(f"b.parquet{suffix}", COMPRESS[suffix]((tmp_path / "a.parquet").read_bytes()))
+
+    path = put({"text": ["fine", None, "rain"], "label": [1, 0, 0], "no": [None, "x", "y"]})
+    skipped = []
+    assert list(read("classify", path, skipped=skipped)) == [Example("fine", "1"), Example("rain", "0")]
+    assert len(skipped) == 1 and skipped[0].startswith(f"{path}: row 2: no text")
+    assert list(read("tag", put({"words": [["a", "b"]], "tags": [["O", "B-X"]]}))) == [Tagged(("a", "b"), ("O", "B-X"))]
+    answers = [{"text": ["b"], "answer_start": [2]}]
+    (question,) = read("answer", put({"question": ["q"], "context": ["a b"], "answers": answers}))
+    assert question.answers == (("b", 2),)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"b\.parquet.*: Parquet is read by pyarrow, .*: pip install pyarrow"):
+        list(read("classify", path))
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
@@ -67,7 +114,7 @@ def test_tables_accepts(write, name, content, expected):
         ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl:2: not JSON: .* at column"),
         ("a.jsonl", '["a"]', r"a\.jsonl:1: list; each line is an object"),
         ("a.jsonl", '{"label": "x"}', r"a\.jsonl:1: no text .* found \['label'\]"),
-        ("a.jsonl", '{"text": 3}', r"a\.jsonl:1: no text"),
+        ("a.jsonl", '{"text": 3}', r"a\.jsonl:1: text 3: a text is needed, not int"),
         ("a.jsonl", '{"text": "a", "label": 0.5}', r"a\.jsonl:1: label 0\.5"),
         ("a.jsonl", '{"text": "a", "label": NaN}', r"a\.jsonl:1: label nan"),
         ("a.jsonl", '{"text": "a", "label": ["x"]}', r"a\.jsonl:1: label \['x'\]"),
@@ -266,9 +313,21 @@ def squad(**changes):
         ("regress", "a.tsv", "text\tlabel\na\t1_0\n", {}, r":2: label '1_0' is not"),
         ("regress", "a.jsonl", '{"text": "a", "label": true}', {}, r":1: label True is not"),
         ("regress", "a.jsonl", '{"text": "a", "label": Infinity}', {}, r":1: label inf is not"),
+        ("classify", "a.jsonl", '{"text": 5, "label": "x"}', {}, r":1: text 5: a text is needed, not int$"),
         ("multilabel", "a.jsonl", '{"text": "a", "label": 3}', {}, r":1: label 3: several labels are a list"),
         ("multilabel", "a.tsv", "text\tlabel\na\tx,,y\n", {}, r":2: labels \['x', '', 'y'\]: one of them is empty"),
-        ("classify", "a.csv", "text,label\na,x\n", {}, r":1: the header must .* separated by tabs"),
+        ("classify", "a.tsv", "text,label\na,x\n", {}, r":1: the header must .* by tabs, and by commas in .* \.csv"),
+        ("classify", "a.csv", 'text,label\n"a\n\nb",x\n"c" d,y\n', {}, r":5: not CSV: ',' expected after"),
+        ("classify", "a.csv", 'text,label\na,x\n"b,y\nc,z\n', {}, r":3: not CSV: unexpected end of data"),
+        ("classify", "a.csv", "text,label\na,b,x\n", {}, r":2: 3 fields where the header has 2"),
+        ("classify", "a.csv", b"text,label\na,x\n\xff,y\n", {}, r":3: not UTF-8 \(byte 0"),
+        ("classify", "a.csv", "n,label\na,x\n", {}, r":1: the header must name a column 'text'.*--columns text=n"),
+        ("classify", "a.tsv", "pair_ID\tsentence_A\tsentence_B\trel\n1\ta b c\ta b c d\t4.5\n", {},
+         r"e\.g\. --columns text=sentence_A pair=sentence_B, or,"),
+        ("classify", "a.parquet", "PAR1", {}, r"a\.parquet: no readable Parquet file: "),
+        ("tag", "a.tsv", "text\tlabel\na b\tx\n", {}, r":1: a header, as of a table"),
+        ("tag", "a.tsv", "Review Text\tLabel\na b\tx\n", {}, r":1: a header"),
+        ("tag", "a.conll", "a O\nb O\n\nc ORG\n\nd ORG call\n", {}, r":6: 3 columns where the words before have 2"),
         ("classify", "a.tsv", "text\tlabel\tid\tid\tlabel\n", {}, r":1: the header has 'label' twice"),
         ("classify", "a.tsv", TSV, {"label": "gold"}, r":1: the header has no column 'gold'; found"),
         ("classify", "a.tsv", "a\tb\n", {"text": "1", "label": "3"}, r":1: 2 fields where column 3 is needed"),
@@ -278,7 +337,7 @@ def squad(**changes):
         ("sort", "a.tsv", TSV, {}, r"task 'sort': one of classify, "),
         ("classify", "a.jsonl", '{"text": "\\ud83d"}', {}, r":1: half a surrogate pair"),
         ("classify", "a.tsv", b"te\xffxt\n", {}, r":1: not UTF-8"),
-        ("tag", "a.conll", "a O\nb\n", {}, r":2: 1 columns where the sentence's first word has 2"),
+        ("tag", "a.conll", "a O\nb\n", {}, r":2: 1 columns where the words before have 2"),
         ("tag", "a.conll", "a O\n#b\n", {}, r":2: 1 columns where"),
         ("tag", "a.conll", "a\tO\n\nb\tO\n\tO\n", {}, r":4: column 1 is empty"),
         ("tag", "a.conll", "a O\n\nb O\n", {"label": "3"}, r":1: 2 columns; column 3 is needed"),
@@ -288,7 +347,7 @@ def squad(**changes):
         ("tag", "a.jsonl", '{"words": "a b"}', {}, r":1: words 'a b': a list of words is needed"),
         ("tag", "a.jsonl", '{"words": ["a", ""]}', {}, r":1: '' is not a word"),
         ("tag", "a.jsonl", '{"words": ["a"], "tags": [null]}', {}, r":1: word 1, 'a', has no tag"),
-        ("answer", "a.tsv", "question\n", {}, r"questions are read from \.jsonl files"),
+        ("answer", "a.tsv", "question\n", {}, r"questions are read from \.jsonl and \.parquet files"),
         ("answer", "a.json", squad(answers=[{"text": "Rome", "answer_start": 4}]), {},
          r":1: question 'q': answer 'Rome' is not at character 4 of its context; found 'ome\.'"),
         ("answer", "a.json", squad(answers=[{"text": "Rome", "answer_start": -5}]), {}, r"character -5 .* found ''"),
@@ -315,6 +374,7 @@ def test_read_refuses(write, task, name, content, columns, message):
     ("task", "name", "content", "count", "bad"),
     [
         ("classify", "a.tsv", b"text\tlabel\na\tx\n\xff\tx\nb\n \tx\nc\ty\n", 2, [3, 4, 5]),
+        ("classify", "a.csv", b'text,label\na,x\n\xff,x\n"c"d,x\nb\n" ",x\n"c,\n",y\n', 2, [3, 4, 5, 6]),
         ("classify", "a.jsonl", b'{"text": "a"}\n\xff\n{\n{"text": "\\ud800"}\n7\n', 1, [2, 3, 4, 5]),
         ("tag", "a.conll", b"a\tO\n\nb\tO\nc\nd\tO\n\n\xff\tO\n\ne\tO\n", 2, [4, 7]),
         ("answer", "a.json", json.dumps(SQUAD, indent=0).replace('"Roma"', '"Rome"').encode(), 2, [11]),
@@ -355,7 +415,7 @@ def test_the_words_of_a_row():
     ("task", "name", "row"), [("classify", "a.tsv", b"a fine day\tgood\n"), ("tag", "a.conll", b"a\tO\n\n")]
 )
 def test_rows_are_streamed(write, task, name, row):
-    path = write(name, b"text\tlabel\n\n" + row * 10_000)
+    path = write(name, (b"text\tlabel\n\n" if task == "classify" else row) + row * 10_000)
     tracemalloc.start()
     count = sum(1 for _ in read(task, path))
     _, peak = tracemalloc.get_traced_memory()

@@ -73,7 +73,7 @@ def test_jsonl(tmp_path):
         (
             "a.conll",
             CONLL.replace("B-ARG0\tO\n", "B-ARG0\n", 1),
-            "a.conll:2: 5 columns where the sentence's first word has 4",
+            "a.conll:2: 5 columns where the words before have 4",
         ),
         ("a.conll", NO_PREDICATE, "no examples in it"),
         ("a.jsonl", '{"words": ["a"], "predicate": 1}', "a.jsonl:1: predicate 1: the number of its word, 0 to 0"),

@@ -57,15 +57,15 @@ def drawn(rng, windows):
 
 
 def every_span(windows, outputs, max_answer):
-    """{(start, end) in characters: the best score}."""
+    """{(start, end) in characters: the best score}, of the best 20 spans of pieces in each window."""
     result = {}
     for row, output in zip(windows, outputs, strict=True):
         inside = range(row.first, len(row) - 1)
-        for first, last in itertools.product(inside, inside):
-            if first <= last < first + max_answer:
-                span = row.offsets[first][0], row.offsets[last][1]
-                score = output["start_logits"][first] + output["end_logits"][last]
-                result[span] = max(score, result.get(span, -np.inf))
+        pairs = [(a, b) for a, b in itertools.product(inside, inside) if a <= b < a + max_answer]
+        scores = {(a, b): output["start_logits"][a] + output["end_logits"][b] for a, b in pairs}
+        for first, last in sorted(scores, key=lambda pair: -scores[pair])[:N_BEST]:
+            span = row.words[first][0], row.words[last][1]
+            result[span] = max(scores[first, last], result.get(span, -np.inf))
     return result
 
 
@@ -84,6 +84,20 @@ def test_best_of_all_spans(rng, max_length, stride, max_answer):
         np.testing.assert_allclose([answer["probability"] for answer in answers], softmax([x for _, x in expected]))
         assert all(answer["answer"] == context[answer["start"] : answer["end"]] for answer in answers)
         assert null == min(output["start_logits"][0] + output["end_logits"][0] for output in outputs)
+
+
+@pytest.mark.parametrize("max_length", [200, 7])
+def test_answers_end_with_words(max_length):
+    """A span of pieces within words stands for these words, even where a window cuts one."""
+    context = "b cde, (fgh) i"
+    windows = asked(context, max_length=max_length)
+    outputs = [{f"{edge}_logits": np.zeros(len(row)) for edge in ("start", "end")} for row in windows]
+    pieces = [context[slice(*span)] for span in windows[0].offsets]
+    outputs[0]["start_logits"][pieces.index("d")] = outputs[0]["end_logits"][pieces.index("d")] = 5
+    answers, _ = best_answers(windows, outputs, context, 30)
+    assert answers[0]["answer"] == "cde" and {answer["answer"] for answer in answers} <= {
+        context[a:b] for a in (0, 2, 5, 7, 8, 11, 13) for b in (1, 5, 6, 8, 11, 12, 14)
+    }
 
 
 def test_the_best_20_spans_of_a_window(rng):

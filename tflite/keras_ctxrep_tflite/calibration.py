@@ -18,7 +18,7 @@ __all__ = ["inputs_of", "ranges"]
 
 TEXTS = 300  # of each file
 WIDEST = 0.125  # a step of 256 over the range, in standard deviations: rounding adds at most 4% of noise
-ROWS = (".jsonl", ".json", ".tsv", ".conll")  # suffixes of files with rows of the task
+ROWS = (".jsonl", ".json", ".tsv", ".csv", ".parquet", ".conll")  # suffixes of files with rows of the task
 
 
 def ranges(data: bytes, texts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Ranges]:

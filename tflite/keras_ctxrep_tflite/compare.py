@@ -1,11 +1,13 @@
 """Compares one model in several engines: agreement, quality, size and latency."""
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
@@ -15,6 +17,8 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.inference.engines import Engine, answer, open_engine
 from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.tasks import Task
+from keras_ctxrep.tasks.task import unseen_labels, warn_of_unseen
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
 
@@ -41,7 +45,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
 
     Raises:
         ValueError: an engine has another task or other labels than the reference, its task has no answers to compare,
-            a text has no words, or an example has a label that is none of the model's.
+            or a text has no words.
     """
     bundle = engines[0].predictor.bundle
     task = engines[0].predictor.task
@@ -53,6 +57,7 @@ def compare(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
         if labels != bundle.labels:
             raise ValueError(f"{engine.path}: its labels are {list(labels)}, not the reference's")
         engine.predictor.check(examples, engine.path)
+    check_labels(task, bundle, examples)
     return measured(engines, examples)
 
 
@@ -98,6 +103,12 @@ def check_task(path: str | Path, bundle: Bundle) -> None:
     """Raises a ValueError unless a model was fine-tuned for a task, so that its answers can be compared."""
     if bundle.task not in tasks.TASKS:
         raise ValueError(f"{path}: its task is {bundle.task!r}; compare models that were fine-tuned for a task")
+
+
+def check_labels(task: Task, bundle: Bundle, examples: Sequence[Any]) -> None:
+    """Warns of labels that a model does not know; each counts as an error."""
+    used = (unseen_labels(task.labels_of(example), bundle.label_numbers) for example in examples)
+    warn_of_unseen(Counter(itertools.chain.from_iterable(used)), "the data")
 
 
 def _interval(own: Callable, reference: Callable, count: int) -> tuple[float, float]:

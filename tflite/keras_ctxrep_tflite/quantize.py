@@ -139,6 +139,7 @@ def build(
     reader = Predictor(bundle, lambda batch: {})
     examples = [] if data is None else [*reader.task.read(data, options.columns)]
     reader.check(examples, folder)
+    compare.check_labels(reader.task, bundle, examples)
     cut = replace(bundle, max_length=signature_lengths[-1])
     inputs = calibration.inputs_of(options.calibrate or (), reader.task, cut, options.columns)
     model, bundle = float_model(folder, signature_lengths)

@@ -179,8 +179,8 @@ function candidates({ bundle, pair, rows, outputs }) {
       }
     }
     for (const { first, end, score } of sums.sort((a, b) => b.score - a.score).slice(0, N_BEST)) {
-      const offsets = /** @type {number[][]} */ (row.offsets);
-      const span = { start: offsets[first][0], end: offsets[end][1], score };
+      const words = /** @type {number[][]} */ (row.words);
+      const span = { start: words[first][0], end: words[end][1], score };
       const key = `${span.start},${span.end}`;
       if (score > (scores.get(key)?.score ?? -Infinity)) scores.set(key, span);
     }

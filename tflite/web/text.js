@@ -283,6 +283,10 @@ class WordPieces {
     const all = this.pieces(question);
     const asked = all.slice(0, this.maxQuestion);
     const pieces = this.pieces(context);
+    /** @type {number[][]} the span of each word */
+    const spans = [];
+    for (const { word, begin, end } of pieces) spans[word] = [spans[word]?.[0] ?? begin, end];
+    const words = pieces.map(({ word }) => spans[word]);
     const room = this.maxLength - asked.length - 3;
     const edge = (/** @type {number} */ id) => ({ id, begin: 0, end: 0 });
     return windowBegins(pieces.length, room, stride).map((begin) => {
@@ -294,7 +298,7 @@ class WordPieces {
         first: asked.length + 2,
         starts: null,
         offsets: row.map((piece) => [piece.begin, piece.end]),
-        words: null,
+        words: [...row.slice(0, asked.length + 2).map(() => [0, 0]), ...words.slice(begin, begin + room), [0, 0]],
       };
     });
   }

@@ -10,7 +10,7 @@ import java.util.Map;
  * The best answer spans of a context over its windows.
  *
  * <p>Devlin et al. 2018, sections 4.2 and 4.3: a span's score is the sum of its start logit and its end logit. Ties go
- * to the earlier window and position.
+ * to the earlier window and position. An answer begins and ends with whole words.
  */
 final class Answers {
     private static final int MOST = 20; // answers kept for each window, and returned
@@ -47,7 +47,7 @@ final class Answers {
             }
         }
         for (int i = 0; i < count; i++) {
-            long span = (long) row.begins[firsts[i]] << 32 | row.ends[lasts[i]];
+            long span = (long) row.wordBegins[firsts[i]] << 32 | row.wordEnds[lasts[i]];
             if (!scores.containsKey(span) || top[i] > scores.get(span)) {
                 scores.put(span, top[i]);
             }

@@ -12,7 +12,7 @@ final class Row {
     int[] starts; // each word's first token, -1 where the word was cut off or has none; or null
     int[] begins; // of each token in its text, in UTF-16 units; 0 for [CLS] and [SEP]
     int[] ends;
-    int[] wordBegins; // of each word in the text, or null
+    int[] wordBegins; // of each word in the text, or null; of a window, of the word that each token is of
     int[] wordEnds;
     int[][] marks; // the first token of each marked span and the one after its last; 0, 0 where it was cut off
 }

@@ -154,6 +154,20 @@ final class WordPieceFeatures extends Features {
             row.truncated = asked < question.size;
             add(pieces, context, begin, Math.min(begin + room, context.size), false);
             take(row, pieces);
+            row.wordBegins = new int[row.size];
+            row.wordEnds = new int[row.size];
+            for (int i = row.first; i < row.size - 1; i++) {
+                int first = begin + i - row.first;
+                int last = first;
+                while (first > 0 && context.words[first - 1] == context.words[first]) {
+                    first--;
+                }
+                while (last + 1 < context.size && context.words[last + 1] == context.words[last]) {
+                    last++;
+                }
+                row.wordBegins[i] = context.begins[first];
+                row.wordEnds[i] = context.ends[last];
+            }
             rows.add(row);
         }
         return rows;
