@@ -534,7 +534,7 @@ def test_archives_that_can_not_be_unpacked(server, published, entry, cache, tmp_
 
 @pytest.mark.parametrize("form", ["folder", "folder_above", "file", "folder_of_the_archive", "hidden_files"])
 def test_from(published, entry, cache, tmp_path, form, monkeypatch):
-    monkeypatch.setattr(download, "build_opener", None)  # no network
+    monkeypatch.setattr(download, "open_url", None)  # no network
     entry()
     source = {"folder": published, "folder_above": published.parent, "file": published / FILES[0]}.get(form)
     if form == "hidden_files":
@@ -656,9 +656,9 @@ def test_two_processes_at_once(server, published, entry, cache, monkeypatch):
     serve(server, published)
     second_came, lines, made, fetch = threading.Event(), [], [], cache_module.fetch
 
-    def slow(url, path):
+    def slow(*args):
         second_came.wait(20)
-        fetch(url, path)
+        fetch(*args)
 
     def waiting(line):
         lines.append(line)
