@@ -211,6 +211,9 @@ def kinds(hint: Any) -> tuple[Any, ...]:
 def printable(text: Any, longest: float = 200, keep: str = "") -> str:
     """What others wrote (labels, names of files, answers of servers), as it is safe to print.
 
+    The escapes are those of Python and, since JSON escapes all control characters below "\\x20" itself, of JSON: the
+    value of a line of JSON stays.
+
     Args:
         text: anything; bytes are read as UTF-8.
         longest: characters after which it is cut.
@@ -222,9 +225,11 @@ def printable(text: Any, longest: float = 200, keep: str = "") -> str:
     text = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else str(text)
     if len(text) > longest:
         text = f"{text[: int(longest)]}..."
-    return _UNPRINTABLE.sub(
-        lambda match: match[0] if match[0] in keep else match[0].encode("unicode_escape").decode(), text
-    )
+    return _UNPRINTABLE.sub(lambda match: match[0] if match[0] in keep else _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    return repr(character)[1:-1] if character < " " else f"\\u{ord(character):04x}"
 
 
 def most(kind: type, name: str) -> float:

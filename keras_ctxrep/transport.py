@@ -33,6 +33,8 @@ def open_url(request: Request, seconds: float, least: float = math.inf) -> Any:
     try:
         response = build_opener(_Redirects, _Http(pace), _Https(pace)).open(request, timeout=seconds)
     except ValueError as error:  # of an address in a redirect
+        for response in pace.responses:
+            response.close()
         raise URLError(f"redirected to what is no address: {error}") from None
     pace.least = least
     return response
@@ -71,6 +73,7 @@ class _Pace:
 
     def __init__(self, seconds: float):
         self.seconds, self.least = seconds, math.inf
+        self.responses: list[http.client.HTTPResponse] = []
         self._begin, self._count = time.monotonic(), 0
 
     def left(self) -> float:
@@ -107,6 +110,7 @@ class _Paced(io.RawIOBase):
 def _response(pace: _Pace, sock: Any, *args: Any, **options: Any) -> http.client.HTTPResponse:
     response = http.client.HTTPResponse(sock, *args, **options)
     response.fp = io.BufferedReader(_Paced(response.fp.detach(), sock, pace))
+    pace.responses.append(response)
     return response
 
 
@@ -143,5 +147,5 @@ class _Redirects(HTTPRedirectHandler):
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
         if request is not None and (old.scheme, old.netloc) != (new.scheme, new.netloc):
             request.remove_header("Authorization")
-        fp.close()  # else its body would be read, however long
+        fp.chunked, fp.length = False, 0  # else its body would be read, however long
         return request

@@ -174,6 +174,7 @@ def test_a_download_that_breaks_off(server, capsys):
     class Cut(bytes):
         def __len__(self):
             return len(whole) - 100 if sent else len(whole)
+
     ...
 
 
