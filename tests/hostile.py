@@ -21,11 +21,12 @@ def http(body: bytes = b"", status: str = "200 OK", length: object = None, **hea
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
-def drip(data: bytes, pause: float = 0.05) -> Iterator[bytes]:
-    """One byte at a time, for ever."""
+def drip(begin: bytes, rest: bytes = b"", pause: float = 0.05) -> Iterator[bytes]:
+    """One byte at a time, for ever, after a beginning that comes at once."""
+    yield begin
     for number in itertools.count():
-        yield data[number : number + 1] or b" "
         time.sleep(pause)
+        yield rest[number : number + 1] or b" "
 
 
 def endless(begin: bytes, block: bytes = b" " * 65536) -> Iterator[bytes]:
@@ -34,17 +35,22 @@ def endless(begin: bytes, block: bytes = b" " * 65536) -> Iterator[bytes]:
 
 
 @contextmanager
-def server(answer: Callable[[str], Answer]) -> Iterator[str]:
-    """The address of a server whose answers are `answer(target)`, the path and query of the request."""
+def server(answer: Callable[..., Answer], headers: bool = False) -> Iterator[str]:
+    """The address of a server.
+
+    Args:
+        answer: function of the request's target, path and query, to what is sent.
+        headers: `answer` is given the request's headers too, with names in lower case.
+    """
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self):
             try:
                 target = self.rfile.readline().decode("latin-1").split(" ")[1]
-                headers = [line.lower() for line in iter(self.rfile.readline, b"\r\n") if line]
-                size = sum(int(line.split(b":")[1]) for line in headers if line.startswith(b"content-length:"))
-                self.rfile.read(size)
-                content = answer(target)
+                lines = (line.decode("latin-1").partition(":") for line in iter(self.rfile.readline, b"\r\n"))
+                asked = {name.lower(): value.strip() for name, _, value in lines}
+                self.rfile.read(int(asked.get("content-length", 0)))
+                content = answer(target, asked) if headers else answer(target)
                 for part in [content] if isinstance(content, bytes) else content:
                     self.wfile.write(part)
             except (OSError, IndexError):  # the client has enough

@@ -212,8 +212,7 @@ class _Hub:
                     target.unlink()
             fetch(self._url(f"resolve/{commit}/{quote(path)}", api=""), target, file.size, self.headers, file.check)
         except HTTPError as error:
-            with error:
-                raise self._refused(error) from None
+            raise self._refused(error) from None
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}; try again, or another endpoint") from None
 

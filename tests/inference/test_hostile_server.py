@@ -109,11 +109,14 @@ def given(answer):
 def test_answers_to_a_request(name, capfd):
     answer, message = ANSWERS[name]
     with server(lambda target: given(answer)) as url:
-        asked = client.connect(url, Target("m", timeout=0.5, largest=1 if "endless" in name else 20))
+        asked = client.connect(
+            url,
+            Target("m", timeout=0.5 if message == "no answer within" else 20, largest=1 if "endless" in name else 20),
+        )
         begin = time.monotonic()
         with pytest.raises((ValueError, OSError), match=message) as caught:
             asked.run({"text": np.array(TEXTS, object)})
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     assert str(caught.value).isprintable() and len(str(caught.value)) < 600
 
 
