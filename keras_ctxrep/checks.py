@@ -1,5 +1,6 @@
 """The one validator of options, configs and bundles, by annotations and bounds; text of others, made printable."""
 
+import json
 import math
 import operator
 import re
@@ -22,6 +23,7 @@ __all__ = [
     "make",
     "most",
     "printable",
+    "read_json",
 ]
 
 T = TypeVar("T")
@@ -226,6 +228,32 @@ def printable(text: Any, longest: float = 200, keep: str = "") -> str:
     if len(text) > longest:
         text = f"{text[: int(longest)]}..."
     return _UNPRINTABLE.sub(lambda match: match[0] if match[0] in keep else _escaped(match[0]), text)
+
+
+def read_json(text: bytes | str, **options: Any) -> Any:
+    """What a JSON text says.
+
+    Args:
+        text: the JSON.
+        options: of `json.loads`.
+
+    Raises:
+        ValueError: it is not JSON; the message says where, and begins so that the name of a file can stand before it.
+
+    >>> read_json("[" * 100_000)
+    Traceback (most recent call last):
+    ...
+    ValueError: not JSON: nested too deeply
+    """
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        reason = "nested too deeply"
+    except UnicodeDecodeError:
+        reason = "not UTF-8"
+    except ValueError as error:
+        reason = str(error).partition(";")[0]  # what follows of a number with too many digits is for programmers
+    raise ValueError(f"not JSON: {reason}")
 
 
 def _escaped(character: str) -> str:

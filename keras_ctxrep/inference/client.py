@@ -14,7 +14,7 @@ from urllib.request import Request
 
 import numpy as np
 
-from keras_ctxrep.checks import printable
+from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.inference.predictor import Predictor, TextRunner
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import SIGNATURE, Bundle
@@ -192,11 +192,11 @@ def inputs_of_json(lines: Sequence[str]) -> Batch:
     rows = []
     for line in lines:
         try:
-            row = json.loads(line)
+            row = read_json(line)
         except ValueError as error:
-            raise ValueError(f"{line!r}: not JSON: {error}") from None
+            raise ValueError(f"{line!r:.200}: {error}") from None
         if not isinstance(row, dict) or row.keys() != (rows[0] if rows else row).keys():
-            raise ValueError(f"{line!r}: a JSON object is needed, with the same keys in each line")
+            raise ValueError(f"{line!r:.200}: a JSON object is needed, with the same keys in each line")
         rows.append(row)
     batch = {}
     for name in rows[0]:
@@ -330,14 +330,9 @@ def _parsed(content: bytes) -> Any:
     """JSON; NaN and infinity, which Python reads, are none."""
 
     def no_json(name: str):
-        raise ValueError(f"{name} is no JSON")
+        raise ValueError(name)
 
-    try:
-        return json.loads(content, parse_constant=no_json)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        raise ValueError("JSON is needed") from None
+    return read_json(content, parse_constant=no_json)
 
 
 def _outputs(answer: Any, count: int) -> dict[str, np.ndarray]:

@@ -193,8 +193,10 @@ class _Members:
         if self._count > MEMBERS:
             raise ValueError(f"{self.archive}: more than {MEMBERS} files; not the published archive")
         path = Path(name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", name):
-            raise ValueError(f"{self.archive}: {name!r} lies outside the archive's folder; it is not safe to unpack")
+        if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:|.*\0", name, re.DOTALL):
+            raise ValueError(
+                f"{self.archive}: {name!r:.200} lies outside the archive's folder; it is not safe to unpack"
+            )
         if kind:
             raise ValueError(f"{self.archive}: {name!r} is {kind}; an archive of plain files is needed")
         if self._size > self.limit:

@@ -5,7 +5,6 @@ paths of what a server answers. Weights are read from safetensors only.
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Collection
 from dataclasses import replace
@@ -19,7 +18,7 @@ from urllib.parse import quote, urlsplit
 from urllib.request import Request
 
 from keras_ctxrep.atomic import atomic_write, sha256
-from keras_ctxrep.checks import printable
+from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.transport import open_url, read_all, reason_of
 from keras_ctxrep.zoo import folders
 from keras_ctxrep.zoo.download import fetch
@@ -255,9 +254,9 @@ class _Hub:
             raise self._strange("", str(error)) from None
         following = re.search(r'<(https?://[^<>\s]{1,2000})>; *rel="next"', link)
         try:
-            return json.loads(content), following and following[1]
-        except (ValueError, RecursionError):
-            raise self._strange(content, "JSON is needed") from None
+            return read_json(content), following and following[1]
+        except ValueError as error:
+            raise self._strange(content, str(error)) from None
 
     def _strange(self, answer: Any, needed: str) -> ValueError:
         return ValueError(

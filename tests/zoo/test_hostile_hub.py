@@ -61,7 +61,7 @@ ANSWERS = {
     "commit with escapes": (sha(ESCAPES), STRANGE),
     "no commit": ({REVISION: reply({})}, STRANGE),
     "a list": ({REVISION: reply([])}, STRANGE),
-    "html": ({REVISION: http(b"<html>\x1b[2JSign in")}, f"{STRANGE}: <html>.*JSON is needed"),
+    "html": ({REVISION: http(b"<html>\x1b[2JSign in")}, f"{STRANGE}: <html>.*not JSON"),
     "nothing": ({REVISION: b""}, UNREACHED),
     "empty": ({REVISION: http()}, STRANGE),
     "not http": ({REVISION: b"SSH-2.0\r\n"}, f"{UNREACHED}.*not HTTP"),

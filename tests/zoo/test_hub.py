@@ -19,6 +19,7 @@ from keras_ctxrep.zoo import hub
 from tests import tiny
 
 constants = pytest.importorskip("huggingface_hub.constants")
+snapshot_download = pytest.importorskip("huggingface_hub").snapshot_download
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
 VOCAB = (*SPECIAL_PIECES, "x", "y")
 
@@ -167,15 +168,45 @@ def test_without_a_network(server, monkeypatch):
         hub.get("hf://some/bert", endpoint=server.address)
 
 
-def test_a_download_that_breaks_off(server, capsys):
-    files, sent = server.repositories["some/bert"], []
-    whole = files["model.safetensors"]
+def test_the_offline_mode(server, monkeypatch):
+    """The cache of `huggingface_hub` is read, and no server is asked."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(OSError, match="hf://some/bert: HF_HUB_OFFLINE is set, and the model is not in "):
+        hub.get("hf://some/bert", endpoint=server.address)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    folder = hub.get("hf://some/bert", endpoint=server.address)
+    server.repositories.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub.get("hf://some/bert") == hub.get(f"hf://some/bert@{COMMIT}") == folder
 
-    class Cut(bytes):
-        def __len__(self):
-            return len(whole) - 100 if sent else len(whole)
 
-    ...
+def test_what_other_libraries_downloaded(server, tmp_path, monkeypatch):
+    """Files in the layout of `huggingface_hub`, as links to blobs, are not downloaded again; damaged ones are."""
+    files = server.repositories["some/bert"]
+    assert snapshot_download("some/bert", endpoint=server.address) == str(snapshot(tmp_path))
+    server.fetched.clear()
+    (tmp_path / "hub" / "models--some--bert" / "refs" / "main").unlink()
+    weights = snapshot(tmp_path) / "model.safetensors"
+    weights.unlink()
+    weights.write_bytes(bytes(len(files["model.safetensors"])))
+    folder = hub.get("hf://some/bert", endpoint=server.address)
+    assert server.fetched == ["model.safetensors"] and weights.read_bytes() == files["model.safetensors"]
+    assert snapshot_download("some/bert", local_files_only=True) == str(snapshot(tmp_path))
+    (folder / "model.weights.h5").write_bytes(b"damaged")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert saving.load(hub.get("hf://some/bert"))[1].task == "classify"
+    origin = json.loads((folder / "source.json").read_text())
+    assert not origin["verified"] and origin["found"]["model.safetensors"] == sha256(weights)
+
+
+def snapshot(tmp_path):
+    return tmp_path / "hub" / "models--some--bert" / "snapshots" / COMMIT
+
+
+def test_a_pickle_beside_other_safetensors_is_not_read(server):
+    server.repositories["some/pickle"]["adapter.safetensors"] = b"others"
+    with pytest.raises(ValueError, match="no safetensors in this repository; pickled weights are not read"):
+        hub.get("hf://some/pickle", endpoint=server.address)
 
 
 def test_what_is_read_beside_the_weights(server):
