@@ -12,8 +12,6 @@ from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Reque
 
 from keras_ctxrep.checks import printable
 
-__all__ = ["open_url", "read_all", "reason_of"]
-
 
 def open_url(request: Request, seconds: float, least: float = math.inf) -> Any:
     """The answer to a request, as of `urllib.request.urlopen`; a slow one ends with a TimeoutError.
