@@ -429,6 +429,7 @@ def packed(kind, folder, path, inside="tiny/"):
                 kind, tarfile.REGTYPE
             )
             member.linkname = "/etc/passwd" if kind in ("symlink", "hardlink") else ""
+            member.pax_headers = {"path": kind} if "\0" in kind else {}
             archive.addfile(member, io.BytesIO(b""))
     return path
 
@@ -456,6 +457,7 @@ def test_archives(server, published, entry, cache, tmp_path, suffix, inside):
         (".zip", "symlink", "is a link"),
         (".tar.gz", "../escaped", "outside"),
         (".tar.gz", "/tmp/escaped", "outside"),
+        (".tar.gz", "a\0escaped", "outside"),
         (".tar.gz", "symlink", "is a link"),
         (".tar.gz", "hardlink", "is a link"),
         (".tar.gz", "device", "is a link or a device"),
