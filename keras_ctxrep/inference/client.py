@@ -104,11 +104,11 @@ def bundle_of(folder: str | Path, version: int | None = None) -> Bundle:
     Raises:
         ValueError: there is no bundle, or it is damaged.
     """
-    folder = Path(folder)
-    versions = [
-        int(path.parts[-3]) for path in folder.glob(f"*/assets.extra/{bundles.NAME}") if path.parts[-3].isdecimal()
-    ]
-    return bundles.load(folder / str(max(versions) if version is None else version) if versions else folder)
+    names = [path.parts[-3] for path in Path(folder).glob(f"*/assets.extra/{bundles.NAME}")]
+    versions = [name for name in names if name.isdecimal()]
+    if not versions or (Path(folder) / bundles.NAME).is_file():
+        return bundles.load(folder)
+    return bundles.load(Path(folder) / (max(versions, key=int) if version is None else str(version)))
 
 
 # dimensions of an output for one text, and whether it is text; others are not read

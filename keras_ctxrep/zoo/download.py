@@ -22,7 +22,7 @@ from keras_ctxrep.transport import open_url, reason_of
 from keras_ctxrep.version import __version__
 
 SLOWEST = 60_000, 60  # bytes that must come in so many seconds; a slower download is stopped, and can be resumed
-RESERVE = 100 << 20  # bytes of a disk that an answer without an end does not fill
+RESERVE = 100 << 20  # bytes of a disk that an answer of unknown size does not fill
 BLOCK = 1 << 20  # bytes read at a time
 MEMBERS = 1000  # maximum number of files in an archive
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -63,12 +63,12 @@ def fetch(
         part.unlink(missing_ok=True)
         _state(part).unlink(missing_ok=True)
         raise
-    except HTTPError:
-        raise
     except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, HTTPError):
+            raise
         if isinstance(error, OSError) and error.errno in FULL:
-            remedy = "free some, or choose another disk with --cache FOLDER; the same command goes on from there"
-            raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {remedy}") from None
+            remedy = "free some, or choose another disk with --cache FOLDER (of hf://: with HF_HOME)"
+            raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {remedy}; then repeat it") from None
         if getattr(error, "filename", None) is not None:  # a local file
             raise
         reason = reason_of(error)
@@ -128,8 +128,8 @@ def _download(url: str, part: Path, most: int, headers: dict[str, str]) -> None:
                 count += len(block)
                 if count > most:
                     raise ValueError(f"{url}: it does not end after the {most / 1e6:.1f} MB that were expected")
-                if count - begin > free - RESERVE:
-                    raise OSError(errno.ENOSPC, f"{free / 1e6:.0f} MB were free")
+                if total is None and count - begin > free - RESERVE:
+                    raise OSError(errno.ENOSPC, f"{free / 1e6:.0f} MB free, and the answer does not say its size")
                 file.write(block)
                 bar.update(len(block))
         if total and count != total:

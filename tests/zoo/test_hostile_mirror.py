@@ -1,6 +1,7 @@
 """Answers of a mirror that lies: nothing but the download is written, every failure is one printable line, and ends."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,3 +103,10 @@ def test_the_rest_of_another_file(answer, cache):
             with pytest.raises((ValueError, OSError), match=message):
                 zoo.get(NAME, mirror=url, report=lambda line: None)
     assert asked == [None, "bytes=50000-", None]
+
+
+def test_an_answer_of_unknown_size_does_not_fill_the_disk(cache, monkeypatch):
+    monkeypatch.setattr(cache_module, "_largest", lambda entry: 1 << 30)
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: SimpleNamespace(free=download.RESERVE + 500_000))
+    with server(lambda target: endless(http(length=""))) as url, pytest.raises(OSError, match="no room on the disk"):
+        zoo.get(NAME, mirror=url, report=lambda line: None)
