@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from keras_ctxrep.atomic import atomic_folder
-from keras_ctxrep.checks import printable, read_json
+from keras_ctxrep.checks import printable
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
@@ -528,9 +528,9 @@ def _warn_of_modules(folder: Path) -> None:
     if not (folder / MODULES).is_file():
         return
     try:
-        entries = read_json((folder / MODULES).read_bytes())
+        entries = json.loads((folder / MODULES).read_bytes())
         paths = [entry["path"] for entry in entries if isinstance(entry["path"], str)]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"{folder / MODULES}: a list of objects that have a path is needed") from None
     for path in paths:
         if path and path == Path(path).name and any((folder / path / file).is_file() for file in (WEIGHTS, PICKLED)):

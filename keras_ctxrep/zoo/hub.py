@@ -80,7 +80,7 @@ def get(
                 model, bundle = huggingface.read(source)
             hashes = {path: sha256(source / path) for path in paths}
             origin = {"name": f"{PREFIX}{repository.repository}@{commit}", "found": hashes, "verified": verified}
-            folders.save(folder, model, replace(bundle, card=_card(origin)), origin)
+            folders.save(folder, model, replace(bundle, card=_card(origin) + bundle.card), origin)
     repository.remember(commit)
     return folder
 

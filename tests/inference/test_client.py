@@ -233,6 +233,8 @@ def test_a_tab_in_a_single_text():
     ("lines", "message"),
     [
         (["{"], "not JSON"),
+        (["[" * 100_000], "^.{1,250}: not JSON: nested too deeply$"),
+        (['{"ids": NaN}'], "ids: a number is not finite"),
         (["[1]"], "a JSON object is needed"),
         (['{"text": "a"}', '{"words": "a"}'], "the same keys"),
         (['{"ids": [1]}', '{"ids": [1, 2]}'], "ids: values of different shapes"),
