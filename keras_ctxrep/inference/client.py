@@ -126,31 +126,36 @@ class _Served(TextRunner):
 
     def answer(self, task, bundle, query, rows, outputs):
         try:
-            for name in outputs[0].keys() & _OUTPUTS.keys():
-                value = np.asarray(outputs[0][name])
-                if (value.ndim, value.dtype.kind in "SO") != _OUTPUTS[name]:
-                    raise ValueError(f"{name} is of another type or has other dimensions")
-            answer = super().answer(task, bundle, query, rows, outputs)
-            _check(answer, bundle.labels, len(query.pair or query.text))
-            return answer
+            wrong = [name for name in outputs[0].keys() & _OUTPUTS.keys() if _kind(outputs[0][name]) != _OUTPUTS[name]]
+            answer = {} if wrong else super().answer(task, bundle, query, rows, outputs)
+            problem = (
+                f"other values of {', '.join(sorted(wrong))} are needed" if wrong else _problem(answer, bundle, query)
+            )
         except KeyError as error:
-            reason = f"the output {error} is missing"
-        except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
-            reason = str(error)
-        raise _strange(self.url, dict(outputs[0]), f"{reason}; is --bundle that of this model?")
+            answer, problem = {}, f"the output {error} is missing"
+        except (ValueError, TypeError, IndexError, AttributeError, OverflowError):
+            answer, problem = {}, f"a model of the task {bundle.task} does not answer so"
+        if problem:
+            row = next(rows_of({name: np.asarray(value)[None] for name, value in outputs[0].items()}))
+            raise _strange(self.url, json.dumps(row, ensure_ascii=False), f"{problem}; is --bundle that of this model?")
+        return answer
 
 
-def _check(answer: Mapping[str, Any], labels: Sequence[str], length: int) -> None:
-    """Raises a ValueError unless what an answer names is in the bundle and in the text."""
+def _kind(value: Any) -> tuple[int, bool]:
+    return np.ndim(value), np.asarray(value).dtype.kind in "SO"
+
+
+def _problem(answer: Mapping[str, Any], bundle: Bundle, query: Any) -> str | None:
+    """What an answer names that is not in the bundle or not in the text."""
+    length = len(query.pair or query.text)
     for part in (answer, *(part for name in ("words", "entities", "arguments") for part in answer.get(name, ()))):
-        if part.get("label") not in (None, *labels):
-            raise ValueError(f"{part['label']!r:.60} is no label of the bundle")
+        if part.get("label") not in (None, *bundle.labels):
+            return f"{part['label']!r:.60} is no label of the bundle"
         if "start" in part and not 0 <= part["start"] <= part["end"] <= length:
-            raise ValueError(f"{part['start']} to {part['end']} is not in a text of {length} characters")
+            return f"{part['start']} to {part['end']} is not in a text of {length} characters"
     if not all(0 <= value <= 1.001 for value in answer.get("probabilities", {}).values()):
-        raise ValueError("probabilities from 0 to 1 are needed")
-    if not all(type(value) is float for value in answer.get("vector", ())):
-        raise ValueError("a vector of numbers is needed")
+        return "probabilities from 0 to 1 are needed"
+    return None if all(type(value) is float for value in answer.get("vector", ())) else "a vector is needed"
 
 
 def inputs_of(texts: Sequence[str], names: Sequence[str] | None) -> Batch:
