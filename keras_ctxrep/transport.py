@@ -56,13 +56,13 @@ def read_all(response: Any, most: int) -> bytes:
 def reason_of(error: Exception) -> str:
     """Why a request failed, on one line.
 
-    >>> reason_of(http.client.BadStatusLine("SSH-2.0"))
-    "not HTTP: BadStatusLine('SSH-2.0')"
+    >>> reason_of(http.client.BadStatusLine("SSH-2.0\\r\\n"))
+    'not HTTP: SSH-2.0'
     """
     if isinstance(error, http.client.IncompleteRead):
         return "the connection closed before the end"
     if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
-        return f"not HTTP: {printable(repr(error))}"
+        return f"not HTTP: {printable(str(error).strip())}"
     return printable(getattr(error, "reason", None) or error) or type(error).__name__
 
 
@@ -80,9 +80,12 @@ class _Pace:
     def add(self, count: int) -> None:
         self._count += count
         if count and self.left() <= 0 and self._count < self.least:
-            raise TimeoutError(f"no more than {self._count:,} bytes in {self.seconds:g} s")
+            raise self.too_slow()
         if self._count >= self.least:
             self._begin, self._count = time.monotonic(), 0
+
+    def too_slow(self) -> TimeoutError:
+        return TimeoutError(f"too slow: {self._count:,} bytes in {self.seconds:g} s")
 
 
 class _Paced(io.RawIOBase):
@@ -96,7 +99,10 @@ class _Paced(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         self._sock.settimeout(max(self._pace.left(), 1e-3))
-        count = self._raw.readinto(buffer) or 0
+        try:
+            count = self._raw.readinto(buffer) or 0
+        except TimeoutError:
+            raise self._pace.too_slow() from None
         self._pace.add(count)
         return count
 

@@ -199,7 +199,7 @@ def _largest(entry: Entry) -> int:
 
 def _fetch(url: str, path: Path, most: int) -> None:
     try:
-        fetch(url, path, most)
+        fetch(url, path, most, remedy="without network, --from PATH reads files that you have")
     except HTTPError as error:
         remedy = "--mirror URL takes it from elsewhere, --from PATH from a copy that you have"
         raise OSError(f"{url}: the server answers {error.code} {printable(error.reason)}; {remedy}") from None

@@ -35,6 +35,7 @@ def fetch(
     most: int,
     headers: Mapping[str, str] | None = None,
     check: Callable[[Path], object] = lambda part: None,
+    remedy: str = "try again later",
 ) -> None:
     """Downloads a file unless it exists; an interrupted download is resumed.
 
@@ -44,6 +45,7 @@ def fetch(
         most: size in bytes that it must not pass.
         headers: of the request.
         check: called with the downloaded file before it gets its name; one that raises a ValueError is deleted.
+        remedy: what to do where there is no answer.
 
     Raises:
         HTTPError: the server refuses.
@@ -67,16 +69,15 @@ def fetch(
         if isinstance(error, HTTPError):
             raise
         if isinstance(error, OSError) and error.errno in FULL:
-            remedy = "free some, or choose another disk with --cache FOLDER (of hf://: with HF_HOME)"
-            raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {remedy}; then repeat it") from None
+            room = "free some, or choose another disk with --cache FOLDER (of hf://: with HF_HOME), and repeat it"
+            raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {room}") from None
         if getattr(error, "filename", None) is not None:  # a local file
             raise
         reason = reason_of(error)
         size = part.stat().st_size if part.exists() else 0
         if size:
-            remedy = "the same command goes on from there"
-            raise OSError(f"{url}: interrupted after {size / 1e6:.1f} MB: {reason}; {remedy}") from None
-        remedy = "without network, --from PATH reads files that you have"
+            then = "the same command goes on from there"
+            raise OSError(f"{url}: interrupted after {size / 1e6:.1f} MB: {reason}; {then}") from None
         raise OSError(f"{url}: no answer: {reason}; {remedy}") from None
 
 
@@ -116,7 +117,7 @@ def _download(url: str, part: Path, most: int, headers: dict[str, str]) -> None:
             part.unlink()  # the file on the server has changed
             return _download(url, part, most, headers)
         if total and total > most:
-            raise ValueError(f"{url}: {total / 1e6:.1f} MB; at most {most / 1e6:.1f} MB were expected")
+            raise ValueError(f"{url}: {total:,} bytes; no more than {most:,} were expected")
         free = shutil.disk_usage(part.parent).free
         if total and free < total - begin:
             raise OSError(errno.ENOSPC, f"{(total - begin) / 1e6:.0f} MB to come, {free / 1e6:.0f} MB free")
@@ -127,7 +128,7 @@ def _download(url: str, part: Path, most: int, headers: dict[str, str]) -> None:
             while block := response.read1(BLOCK):
                 count += len(block)
                 if count > most:
-                    raise ValueError(f"{url}: it does not end after the {most / 1e6:.1f} MB that were expected")
+                    raise ValueError(f"{url}: it does not end after the {most:,} bytes that were expected")
                 if total is None and count - begin > free - RESERVE:
                     raise OSError(errno.ENOSPC, f"{free / 1e6:.0f} MB free, and the answer does not say its size")
                 file.write(block)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from http.client import HTTPException
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
@@ -95,7 +95,9 @@ def _download(repository: "_Hub", commit: str) -> tuple[list[str], bool]:
             raise
         return cached, False
     if not _has_weights(files):
-        raise ValueError(f"{repository.name}: no safetensors in this repository; pickled weights are not read")
+        raise ValueError(
+            f"{repository.name}: no safetensors in this repository; pickled weights are not read from the Hub"
+        )
     for path, file in files.items():
         repository.fetch(commit, path, file)
     return [*files], True
@@ -196,7 +198,11 @@ class _Hub:
                 raise self._strange(page, "a list of files is needed")
             entries += page
             if following is None:
-                return dict(self._file(entry) for entry in entries if self._is_wanted(entry))
+                files = dict(self._file(entry) for entry in entries if self._is_wanted(entry))
+                for path in files:
+                    if any(str(parent) in files for parent in PurePosixPath(path).parents):
+                        raise self._strange(path, "a file is no folder")
+                return files
             page, following = self._json(following)
         raise self._strange(page, f"more than {PAGES} pages of files")
 
@@ -260,7 +266,7 @@ class _Hub:
 
     def _strange(self, answer: Any, needed: str) -> ValueError:
         return ValueError(
-            f"{self.name}: {self.endpoint} does not answer as the Hub does: {printable(answer)}; {needed}"
+            f"{self.name}: {self.endpoint} does not answer as the Hub does: {printable(answer) or 'nothing'}; {needed}"
         )
 
     def _refused(self, error: HTTPError) -> Exception:

@@ -324,3 +324,11 @@ def test_errors_of_grpc_are_escaped(grpc_server):
     with pytest.raises(ValueError, match=r"INVALID_ARGUMENT: \\x1b\]0;pwned") as caught:
         client.connect(url, Target("m")).run({"text": np.array(TEXTS, object)})
     assert str(caught.value).isprintable() and len(str(caught.value)) < 600
+
+
+def test_the_largest_answer_is_an_option(capsys):
+    with server(lambda target: predictions("x" * 5000) if "predict" in target else http(b"", "404 X")) as url:
+        argv = ["client", "--url", url, "--model", "m", "text"]
+        assert main(argv) == 0 and len(capsys.readouterr().out) > 5000
+        assert main([*argv, "--max-answer", "0.001"]) == 1
+    assert "an answer longer than 0.001 MB: send fewer texts at once" in capsys.readouterr().err

@@ -658,9 +658,9 @@ def test_two_processes_at_once(server, published, entry, cache, monkeypatch):
     serve(server, published)
     second_came, lines, made, fetch = threading.Event(), [], [], cache_module.fetch
 
-    def slow(*args):
+    def slow(*args, **options):
         second_came.wait(20)
-        fetch(*args)
+        fetch(*args, **options)
 
     def waiting(line):
         lines.append(line)

@@ -205,7 +205,9 @@ def snapshot(tmp_path):
 
 def test_a_pickle_beside_other_safetensors_is_not_read(server):
     server.repositories["some/pickle"]["adapter.safetensors"] = b"others"
-    with pytest.raises(ValueError, match="no safetensors in this repository; pickled weights are not read"):
+    with pytest.raises(
+        ValueError, match="no safetensors in this repository; pickled weights are not read from the Hub"
+    ):
         hub.get("hf://some/pickle", endpoint=server.address)
 
 
