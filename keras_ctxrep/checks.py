@@ -1,7 +1,9 @@
-"""The one validator of options, configs and bundles: values against annotations, bounds and choices of a dataclass."""
+"""The one validator of options, configs and bundles, by annotations and bounds; text of others, made printable."""
 
+import json
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
@@ -20,6 +22,8 @@ __all__ = [
     "kinds",
     "make",
     "most",
+    "printable",
+    "read_json",
 ]
 
 T = TypeVar("T")
@@ -42,6 +46,10 @@ _BOUNDS = {
     "below": (operator.lt, "below"),
     "most": (operator.le, "at most"),
 }
+
+
+# control characters, terminal escapes among them, and what changes the direction of a line or cannot be encoded
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class WrongType(TypeError, ValueError):
@@ -200,6 +208,56 @@ def kinds(hint: Any) -> tuple[Any, ...]:
     if isinstance(hint, tuple):
         return hint
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def printable(text: Any, longest: float = 200, keep: str = "") -> str:
+    """What others wrote (labels, names of files, answers of servers), as it is safe to print.
+
+    The escapes are those of Python and, since JSON escapes all control characters below "\\x20" itself, of JSON: the
+    value of a line of JSON stays.
+
+    Args:
+        text: anything; bytes are read as UTF-8.
+        longest: characters after which it is cut.
+        keep: control characters that stay, as the ends of lines of a longer text.
+
+    >>> printable("\\x1b]0;title\\x07 done\\n")
+    '\\\\x1b]0;title\\\\x07 done\\\\n'
+    """
+    text = text.decode("utf-8", "backslashreplace") if isinstance(text, bytes) else str(text)
+    if len(text) > longest:
+        text = f"{text[: int(longest)]}..."
+    return _UNPRINTABLE.sub(lambda match: match[0] if match[0] in keep else _escaped(match[0]), text)
+
+
+def read_json(text: bytes | str, **options: Any) -> Any:
+    """What a JSON text says.
+
+    Args:
+        text: the JSON.
+        options: of `json.loads`.
+
+    Raises:
+        ValueError: it is not JSON; the message says where, and begins so that the name of a file can stand before it.
+
+    >>> read_json("[" * 100_000)
+    Traceback (most recent call last):
+    ...
+    ValueError: not JSON: nested too deeply
+    """
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        reason = "nested too deeply"
+    except UnicodeDecodeError:
+        reason = "not UTF-8"
+    except ValueError as error:
+        reason = str(error).partition(";")[0]  # what follows of a number with too many digits is for programmers
+    raise ValueError(f"not JSON: {reason}")
+
+
+def _escaped(character: str) -> str:
+    return repr(character)[1:-1] if character < " " else f"\\u{ord(character):04x}"
 
 
 def most(kind: type, name: str) -> float:

@@ -1,5 +1,7 @@
 """Configs: types, bounds, names."""
 
+import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -73,6 +75,16 @@ def test_valid_values(values):
 def test_invalid_values(values, message):
     with pytest.raises(ValueError, match=rf"^{re.escape(message)}"):
         checks.make(Config, {"layers": 1} | values, "config")
+
+
+def test_what_is_printable():
+    assert checks.printable("中文 café \u3000 עברית") == "中文 café \u3000 עברית"
+    assert checks.printable("a\nb\tc\x9b\u202e\ud800") == "a\\nb\\tc\\u009b\\u202e\\ud800"
+    assert checks.printable("a\nb\x1b", keep="\n") == "a\nb\\x1b"
+    assert checks.printable(b"\xff\x1b[2J") == "\\xff\\x1b[2J"
+    assert checks.printable("x" * 300) == "x" * 200 + "..."
+    line = json.dumps({"\x00\x1b\x7f\x9b\u202e": "\n"}, ensure_ascii=False)
+    assert json.loads(checks.printable(line, math.inf)) == json.loads(line)
 
 
 def test_incomplete_objects():

@@ -46,7 +46,13 @@ AT_IMPORT = {
         "keras_ctxrep.tasks",
     ),
     "keras_ctxrep.inference.predictor": ("numpy", "keras_ctxrep.tasks", "keras_ctxrep.text"),
-    "keras_ctxrep.inference.client": ("numpy", "keras_ctxrep.inference.predictor", "keras_ctxrep.text"),
+    "keras_ctxrep.inference.client": (
+        "numpy",
+        "keras_ctxrep.checks",
+        "keras_ctxrep.inference.predictor",
+        "keras_ctxrep.text",
+        "keras_ctxrep.transport",
+    ),
 }
 
 

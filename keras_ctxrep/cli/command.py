@@ -1,10 +1,13 @@
 """What a subcommand is, and what several of them share: arguments, input, printing."""
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from keras_ctxrep.checks import printable
 from keras_ctxrep.cli.flags import Flags
 
 
@@ -56,17 +59,30 @@ def print_evaluation(entry: dict) -> None:
 
 def print_error(text: str) -> None:
     """Prints to standard error, so that what a script reads stays the same."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text, 4000, "\n\t"), file=sys.stderr, flush=True)
 
 
 def print_line(text: str) -> None:
-    print(text, flush=True)
+    print(printable(text, math.inf, "\n\t"), flush=True)
+
+
+class _Terminal:
+    def write(self, text: str) -> int:
+        return sys.stdout.write(printable(text, math.inf, "\n\t"))
+
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+def output() -> Any:
+    """Standard output for data: where it is a terminal, only what is printable reaches it."""
+    return _Terminal() if sys.stdout.isatty() else sys.stdout
 
 
 def short(value) -> str:
     """A value on one line of at most 100 characters; a number with four digits."""
     text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
-    return text if len(text) <= 100 else f"{text[:97]}..."
+    return printable(text if len(text) <= 100 else f"{text[:97]}...", math.inf)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -78,6 +94,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     a          1.5
     bb          20
     """
+    rows = [[printable(cell, 100) for cell in row] for row in rows]
     widths = [max([len(header) + 2, *map(len, cells)]) for header, *cells in zip(*rows, strict=True)]
     lines = [rows[0], ["-" * width for width in widths], *rows[1:]]
     padded = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)

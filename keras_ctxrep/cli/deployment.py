@@ -13,9 +13,11 @@ from keras_ctxrep.cli.command import (
     FOLDER,
     Command,
     Usage,
+    output,
     positive,
     positive_float,
     print_error,
+    print_line,
     read_sentences,
     table,
 )
@@ -144,7 +146,7 @@ def _predict(args: argparse.Namespace) -> None:
     predict(
         args.artifact,
         lines if args.data is None else args.data,
-        sys.stdout if args.out is None else args.out,
+        output() if args.out is None else args.out,
         settings,
         rows=args.data is not None,
         threads=args.threads or 1,
@@ -182,17 +184,15 @@ def _client(args: argparse.Namespace) -> None:
         raise Usage("client: leave out --signature and --dry-run with --bundle")
     from keras_ctxrep.inference import client
 
-    target = client.Target(args.model, args.signature, args.version, args.label, args.timeout)
+    target = client.Target(args.model, args.signature, args.version, args.label, args.timeout, args.max_answer)
     if args.bundle is not None:
-        from keras_ctxrep.text import bundle
-
-        predictor = client.load(args.url, target, bundle.load(args.bundle), args.batch_size)
+        predictor = client.load(args.url, target, client.bundle_of(args.bundle, args.version), args.batch_size)
         text = "".join(line.replace("\n", " ") + "\n" for line in _texts(args)) if args.texts else None
         answers = predictor.lines(sys.stdin.buffer if text is None else io.BytesIO(text.encode("utf-8", "replace")))
     else:
         answers = _answers(args, client.connect(args.url, target))
     for answer in answers:
-        print(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False), flush=True)
+        print_line(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
 
 
 def _texts(args: argparse.Namespace) -> Iterable[str]:
@@ -233,11 +233,19 @@ def _client_flags(flags: Flags) -> None:
     version.add_argument("--label", help="label of the version, of the server's model.config", metavar="NAME")
     flags.add(
         "--bundle",
-        "a local copy of the SavedModel or model folder: answers have the form of `ctxrep predict`",
+        "a local copy of the SavedModel, with its versions or one of them, or the model folder: answers have the form "
+        "of `ctxrep predict`",
         metavar="FOLDER",
     )
     flags.add("--batch-size", "texts of a request (default: 32)", type=positive, default=32, metavar="N")
     flags.add("--timeout", "seconds for a request (default: 10)", type=positive_float, default=10.0, metavar="S")
+    flags.add(
+        "--max-answer",
+        "largest answer to a request in MB (default: 64)",
+        type=positive_float,
+        default=64.0,
+        metavar="MB",
+    )
     flags.add("--dry-run", "print the requests, JSON or gRPC's message as text, and send nothing", action="store_true")
 
 

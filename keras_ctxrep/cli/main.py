@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 
 from keras_ctxrep.cli import deployment, models, training, vectors
-from keras_ctxrep.cli.command import Usage, start_tensorflow
+from keras_ctxrep.cli.command import Usage, print_error, start_tensorflow
 from keras_ctxrep.cli.flags import Flags
 from keras_ctxrep.options import WORDS
 from keras_ctxrep.version import __version__, install_hint
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # off by default on some CPUs, where it is twice as fast
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    warnings.showwarning = lambda message, *_: print(f"ctxrep: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_: print_error(f"ctxrep: {message}")
     args = None
     try:
         args = _parse(argv)
@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = _message(error, args)
         if message is None or "--debug" in argv:
             raise
-        print(f"ctxrep: {message}", file=sys.stderr)
+        print_error(f"ctxrep: {message}")
     finally:
         if "ai_edge_litert.compiled_model" in sys.modules:
             atexit.register(_end_silently)

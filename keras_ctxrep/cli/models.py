@@ -72,15 +72,15 @@ def _zoo_show(args: argparse.Namespace) -> None:
     model = zoo.describe(zoo.lookup(args.name), args.cache)
     card = bundle.load(model["cached"]).card if model["cached"] else ""
     if args.json:
-        print(json.dumps(model | ({"card": card} if card else {}), indent=1, ensure_ascii=False))
+        print_line(json.dumps(model | ({"card": card} if card else {}), indent=1, ensure_ascii=False))
         return
     for name, value in model.items():
         lines = [f"{key} {item}" for key, item in value.items()] if isinstance(value, dict) else value
         for line in (lines or ["none"]) if isinstance(lines, list) else [lines or "none"]:
-            print(f"{name:15} {f'{line:,}' if isinstance(line, int) else line}")
+            print_line(f"{name:15} {f'{line:,}' if isinstance(line, int) else line}")
             name = ""
     if card:
-        print(f"\n{card.strip()}")
+        print_line(f"\n{card.strip()}")
 
 
 def _zoo_get(args: argparse.Namespace) -> None:

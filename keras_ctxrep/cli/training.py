@@ -222,7 +222,7 @@ def _score(args: argparse.Namespace) -> None:
         options=options_of(options.Scoring, args),
     )
     if args.json:
-        print(json.dumps(figures, ensure_ascii=False))
+        print_line(json.dumps(figures, ensure_ascii=False))
     else:
         _print_figures(figures)
 
@@ -240,7 +240,7 @@ def _score_sentences(args: argparse.Namespace) -> None:
 
     sentences = (sentence for document in documents([args.data]) for sentence in document)
     for entry in recipes.score_sentences(args.folder, sentences):
-        print(json.dumps(entry, ensure_ascii=False), flush=True)
+        print_line(json.dumps(entry, ensure_ascii=False))
 
 
 def _print_figures(figures: dict) -> None:
@@ -250,7 +250,7 @@ def _print_figures(figures: dict) -> None:
             shown = f"{value:.4f}" if isinstance(value, float) else f"{value:,}"
             note = f"   95% of resamples: {interval[0]:.4f} to {interval[1]:.4f}" if name == metric and interval else ""
             of = f" of {figures[f'{name}_of']}" if f"{name}_of" in figures else ""
-            print(f"{name.replace('_', ' ') + of:20} {shown}{note}")
+            print_line(f"{name.replace('_', ' ') + of:20} {shown}{note}")
     for name in ("table", "by_label"):
         if figures.get(name):
             print(f"\n{table(figures[name])}")
@@ -258,13 +258,13 @@ def _print_figures(figures: dict) -> None:
         print("\nworst")
     for entry in figures.get("worst", ()):
         texts = entry.get("texts") or [entry["input"]]
-        print("\n    ".join([f"  {entry['source']}", *map(short, texts)]))
+        print_line("\n    ".join([f"  {entry['source']}", *map(short, texts)]))
         confidence = f"   ({entry['confidence']:.1%} sure)" if "confidence" in entry else ""
         print(f"    expected  {short(entry['expected'])}\n    answered  {short(entry['answer'])}{confidence}")
     if figures.get("skipped"):
         from keras_ctxrep.text.files import skipped_rows
 
-        print(f"\n{skipped_rows(figures['skipped'])}")
+        print_line(f"\n{skipped_rows(figures['skipped'])}")
 
 
 def _score_flags(flags: Flags) -> None:

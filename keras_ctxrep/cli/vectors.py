@@ -38,7 +38,7 @@ def _neighbours(args: argparse.Namespace) -> None:
     sentences = read_sentences(args.input)
     neighbours = words.neighbours(args.folder, args.word, sentences, args.k, args.sentence, args.layer)
     width = shutil.get_terminal_size().columns
-    print(json.dumps(neighbours, ensure_ascii=False) if args.json else words.concordance(neighbours, width))
+    print_line(json.dumps(neighbours, ensure_ascii=False) if args.json else words.concordance(neighbours, width))
 
 
 def _neighbours_flags(flags: Flags) -> None:
@@ -90,7 +90,7 @@ def _plot_senses(args: argparse.Namespace) -> None:
     accuracy = f"{senses['accuracy']:.1%} (the most frequent sense: {senses['majority']:.1%})"
     print(f"{len(senses['labels'])} sentences; nearest neighbour of the same sense: {accuracy}")
     for sense, recall in senses["recall"].items():
-        print(f"  {sense}: {recall:.1%} of {senses['labels'].count(sense)}")
+        print_line(f"  {sense}: {recall:.1%} of {senses['labels'].count(sense)}")
 
 
 _PLOTS: dict[str, tuple[Callable, set[str], set[str]]] = {  # its function, required and optional flags

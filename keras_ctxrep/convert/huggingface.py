@@ -18,6 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from keras_ctxrep.atomic import atomic_folder
+from keras_ctxrep.checks import printable
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
@@ -229,7 +230,7 @@ def _architecture(options: Options, stored: Collection[str], prefix: str, source
     """The name and the parts of the model, by its tensors; warns if config.json names heads that have no weights."""
     starts = HEADS | {"pooler": f"{prefix}pooler."}
     present = {part for part, start in starts.items() if any(name.startswith(start) for name in stored)}
-    names = [str(name) for name in options.get("architectures", list, default=[])]
+    names = [printable(name, 60) for name in options.get("architectures", list, default=[])]
     supported = next((name for name in names if name in ARCHITECTURES), None)
     name, parts = common.architecture(present, supported or ", ".join(names) or None, source)
     missing = set(ARCHITECTURES[supported].parts) - present if supported else ()
@@ -250,7 +251,7 @@ def _head(options: Options, name: str, classes: int, config: bert.Config) -> tup
     kind = ARCHITECTURES[name]
     if not (kind.labels or "classifier" in kind.parts):
         return kind.task, {}
-    dropout = options.get("classifier_dropout", (float, int), 0, config.dropout)
+    dropout = options.get("classifier_dropout", (float, int), 0, config.dropout, most=1)
     problem = options.get("problem_type", str, default="")
     if kind.problems.get(problem) == "regress" and classes != 1:
         raise ValueError(f"{options.source}: the option problem_type is {problem!r}, of {classes} classes; one is read")
@@ -517,7 +518,7 @@ def _warn_of_added_tokens(folder: Path, tokenizer: Options, options: Options) ->
     tokens = [entry.get("content") for entry in entries if isinstance(entry, dict)]
     if (folder / ADDED).is_file():
         tokens += Options(folder / ADDED).values
-    names = [str(name) for name in dict.fromkeys(map(str, tokens)) if name not in SPECIAL_PIECES]
+    names = [printable(name, 60) for name in dict.fromkeys(map(str, tokens)) if name not in SPECIAL_PIECES]
     if names:
         common.warn_left_out(folder, f"added tokens, which are not looked for in texts: {listed(names)}")
 

@@ -1,10 +1,9 @@
 """The options of published models: JSON files, whose values are checked as they are read."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep.checks import Range, check_value
+from keras_ctxrep.checks import Range, check_value, read_json
 
 _NEEDED: Any = object()
 
@@ -27,9 +26,9 @@ class Options:
         self.source = source
         if values is None:
             try:
-                values = json.loads(Path(source).read_bytes())
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{source}: not JSON: {error}") from None
+                values = read_json(Path(source).read_bytes())
+            except ValueError as error:
+                raise ValueError(f"{source}: {error}") from None
             if not isinstance(values, dict):
                 raise ValueError(f"{source}: {type(values).__name__}; an object {{...}} is needed")
         self.values: dict = values

@@ -4,18 +4,23 @@ Neither TensorFlow nor Keras is imported; gRPC needs the packages of the extra [
 """
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException, IncompleteRead
+from pathlib import Path
 from typing import Any, Protocol
+from urllib.error import HTTPError
+from urllib.request import Request
 
 import numpy as np
 
+from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.inference.predictor import Predictor, TextRunner
+from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import SIGNATURE, Bundle
+from keras_ctxrep.transport import open_url, read_all, reason_of
 
-__all__ = ["Target", "connect", "load"]
+__all__ = ["Target", "bundle_of", "connect", "load"]
 
 Batch = Mapping[str, np.ndarray]  # input or output name -> array over the texts
 FIRST, SECOND = ("text", "question"), ("pair", "context")  # names of inputs that are texts
@@ -31,6 +36,7 @@ class Target:
         version: its number; None with no label: the latest.
         label: of a version, e.g. "stable", as the server's model.config has it.
         timeout: seconds for a request.
+        largest: size of an answer in MB that is not passed.
     """
 
     model: str
@@ -38,6 +44,7 @@ class Target:
     version: int | None = None
     label: str | None = None
     timeout: float = 10.0
+    largest: float = 64.0
 
 
 class Client(Protocol):
@@ -60,7 +67,8 @@ def connect(url: str, target: Target) -> Client:
     """A client of a server; nothing is sent yet.
 
     Errors of requests are ConnectionError (the server cannot be reached), TimeoutError, and ValueError with the
-    server's own message: no such model, version or signature, or inputs that are not those of the signature.
+    server's own message: no such model, version or signature, or inputs that are not those of the signature; or with
+    the beginning of what is not an answer of TF Serving.
 
     Args:
         url: http://HOST:8501 or https://..., TF Serving's REST port; or grpc://HOST:8500, and grpcs:// with TLS.
@@ -83,7 +91,71 @@ def load(url: str, target: Target, bundle: Bundle, batch_size: int = 32) -> Pred
         bundle: of the model, e.g. `text.bundle.load` of the version folder.
         batch_size: texts of a request.
     """
-    return Predictor(bundle, TextRunner(connect(url, target).run), batch_size)
+    return Predictor(bundle, _Served(url, connect(url, target)), batch_size)
+
+
+def bundle_of(folder: str | Path, version: int | None = None) -> Bundle:
+    """The bundle of a model folder, of a version of a SavedModel, or of BASE/NAME with its versions.
+
+    Args:
+        folder: any of these.
+        version: of BASE/NAME; None: the highest.
+
+    Raises:
+        ValueError: there is no bundle, or it is damaged.
+    """
+    names = [path.parts[-3] for path in Path(folder).glob(f"*/assets.extra/{bundles.NAME}")]
+    versions = [name for name in names if name.isdecimal()]
+    if not versions or (Path(folder) / bundles.NAME).is_file():
+        return bundles.load(folder)
+    return bundles.load(Path(folder) / (max(versions, key=int) if version is None else str(version)))
+
+
+# dimensions of an output for one text, and whether it is text; others are not read
+_OUTPUTS = {name: (0, name in ("label", "answer")) for name in ("label", "score", "value", "answer", "start", "end")}
+_OUTPUTS |= {"null_score": (0, False), "probabilities": (1, False), "pooled": (1, False), "words": (1, True)}
+_OUTPUTS |= {"starts": (1, False), "ends": (1, False), "labels": (1, True), "scores": (1, False)}
+
+
+class _Served(TextRunner):
+    """Answers of a server, each checked against the bundle."""
+
+    def __init__(self, url: str, client: Client):
+        super().__init__(client.run)
+        self.url = url
+
+    def answer(self, task, bundle, query, rows, outputs):
+        try:
+            wrong = [name for name in outputs[0].keys() & _OUTPUTS.keys() if _kind(outputs[0][name]) != _OUTPUTS[name]]
+            answer = {} if wrong else super().answer(task, bundle, query, rows, outputs)
+            problem = (
+                f"other values of {', '.join(sorted(wrong))} are needed" if wrong else _problem(answer, bundle, query)
+            )
+        except KeyError as error:
+            answer, problem = {}, f"the output {error} is missing"
+        except (ValueError, TypeError, IndexError, AttributeError, OverflowError):
+            answer, problem = {}, f"a model of the task {bundle.task} does not answer so"
+        if problem:
+            row = next(rows_of({name: np.asarray(value)[None] for name, value in outputs[0].items()}))
+            raise _strange(self.url, json.dumps(row, ensure_ascii=False), f"{problem}; is --bundle that of this model?")
+        return answer
+
+
+def _kind(value: Any) -> tuple[int, bool]:
+    return np.ndim(value), np.asarray(value).dtype.kind in "SO"
+
+
+def _problem(answer: Mapping[str, Any], bundle: Bundle, query: Any) -> str | None:
+    """What an answer names that is not in the bundle or not in the text."""
+    length = len(query.pair or query.text)
+    for part in (answer, *(part for name in ("words", "entities", "arguments") for part in answer.get(name, ()))):
+        if part.get("label") not in (None, *bundle.labels):
+            return f"{part['label']!r:.60} is no label of the bundle"
+        if "start" in part and not 0 <= part["start"] <= part["end"] <= length:
+            return f"{part['start']} to {part['end']} is not in a text of {length} characters"
+    if not all(0 <= value <= 1.001 for value in answer.get("probabilities", {}).values()):
+        return "probabilities from 0 to 1 are needed"
+    return None if all(type(value) is float for value in answer.get("vector", ())) else "a vector is needed"
 
 
 def inputs_of(texts: Sequence[str], names: Sequence[str] | None) -> Batch:
@@ -125,11 +197,11 @@ def inputs_of_json(lines: Sequence[str]) -> Batch:
     rows = []
     for line in lines:
         try:
-            row = json.loads(line)
+            row = read_json(line)
         except ValueError as error:
-            raise ValueError(f"{line!r}: not JSON: {error}") from None
+            raise ValueError(f"{line!r:.200}: {error}") from None
         if not isinstance(row, dict) or row.keys() != (rows[0] if rows else row).keys():
-            raise ValueError(f"{line!r}: a JSON object is needed, with the same keys in each line")
+            raise ValueError(f"{line!r:.200}: a JSON object is needed, with the same keys in each line")
         rows.append(row)
     batch = {}
     for name in rows[0]:
@@ -171,9 +243,14 @@ def _array(values: list) -> np.ndarray:
         return flat.reshape(array.shape)
     if array.dtype.kind not in "ifb":
         raise ValueError("strings, numbers or truth values are needed, all of one type")
+    if array.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32)
+        if not np.isfinite(array).all():
+            raise ValueError("a number is not finite, or too large for 32 bits")
     if array.dtype.kind == "i" and (array != array.astype(np.int32)).any():
         raise ValueError("a number is too large for 32 bits")
-    return array.astype({"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype))
+    return array.astype(np.int32 if array.dtype.kind == "i" else array.dtype)
 
 
 # ------------------------------------------------------------------------------------------------------------- REST
@@ -195,53 +272,95 @@ class _Rest:
         return json.dumps(body, ensure_ascii=False)
 
     def inputs(self) -> tuple[str, ...] | None:
+        url = f"{self.model_url}/metadata"
         try:
-            signatures = self._send(f"{self.model_url}/metadata", None)["metadata"]["signature_def"]["signature_def"]
-        except (ValueError, KeyError, TypeError):  # other servers have no metadata; a request will say what is wrong
+            content = self._send(url, None)
+        except _Refused:  # other servers have no metadata; a request will say what is wrong
             return None
-        return _of_signature(self.url, self.target, {name: [*each["inputs"]] for name, each in signatures.items()})
+        try:
+            signatures = _parsed(content)["metadata"]["signature_def"]["signature_def"]
+            inputs = {name: tuple({**each["inputs"]}) for name, each in signatures.items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise _strange(url, content, "signatures are needed") from None
+        return _of_signature(self.url, self.target, inputs)
 
     def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        answer = self._send(f"{self.model_url}:predict", self.request(batch).encode("utf-8", "replace"))
+        content = self._send(f"{self.model_url}:predict", self.request(batch).encode("utf-8", "replace"))
         try:
-            rows = answer["predictions"]
-            if not isinstance(rows[0], dict):  # of one output the name is left out
-                rows = [{"output": row} for row in rows]
-            return {name: _array([row[name] for row in rows]) for name in rows[0]}
-        except (KeyError, TypeError, IndexError, ValueError):
-            raise ValueError(f"{self.url}: not an answer of TF Serving: {str(answer)[:200]}") from None
+            return _outputs(_parsed(content), _count(batch))
+        except ValueError as error:
+            raise _strange(self.url, content, error) from None
 
-    def _send(self, url: str, body: bytes | None) -> Any:
-        message = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    def _send(self, url: str, body: bytes | None) -> bytes:
+        """The body of an answer."""
+        target, reason = self.target, ""
+        request = Request(url, body, {"Content-Type": "application/json", "Accept-Encoding": "identity"})
         try:
-            with urllib.request.urlopen(message, timeout=self.target.timeout) as response:
-                content = response.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                raise ValueError(f"{url}: {_refusal(error, self.target.model)}") from None
-        except TimeoutError:
-            raise TimeoutError(_late(self.url, self.target)) from None
-        except urllib.error.URLError as error:
-            if isinstance(error.reason, TimeoutError):
-                raise TimeoutError(_late(self.url, self.target)) from None
-            raise ConnectionError(f"{self.url}: cannot be reached: {error.reason}") from None
-        except OSError as error:  # the connection was lost
-            raise ConnectionError(f"{self.url}: cannot be reached: {error}") from None
-        try:
-            return json.loads(content)
-        except ValueError:
-            raise ValueError(f"{url}: not an answer of TF Serving: {content[:200]!r}") from None
+            try:
+                response, status = open_url(request, target.timeout), 200
+            except HTTPError as error:
+                response, status, reason = error, error.code, error.reason
+            with response:
+                content = read_all(response, int(target.largest * 1e6))
+        except OSError as error:
+            if isinstance(getattr(error, "reason", error), TimeoutError):
+                raise TimeoutError(_late(self.url, target)) from None
+            raise ConnectionError(f"{self.url}: cannot be reached: {reason_of(error)}") from None
+        except HTTPException as error:
+            begin = error.partial if isinstance(error, IncompleteRead) else ""
+            raise _strange(url, begin, reason_of(error)) from None
+        except ValueError as error:
+            raise ValueError(f"{self.url}: an answer {error}: {_SMALLER}") from None
+        if status != 200:
+            raise _Refused(f"{url}: {_refusal(status, content, reason, target.model)}")
+        return content
 
 
-def _refusal(error: urllib.error.HTTPError, model: str) -> str:
+_SMALLER = "send fewer texts at once with --batch-size, or allow more with --max-answer"
+
+
+class _Refused(ValueError):
+    """The server's own error."""
+
+
+def _strange(url: str, content: Any, problem: object) -> ValueError:
+    return ValueError(f"{url}: not an answer of TF Serving: {printable(content)} ({printable(problem)})")
+
+
+def _count(batch: Batch) -> int:
+    return len(next(iter(batch.values())))
+
+
+def _parsed(content: bytes) -> Any:
+    """JSON; NaN and infinity, which Python reads, are none."""
+
+    def no_json(name: str):
+        raise ValueError(name)
+
+    return read_json(content, parse_constant=no_json)
+
+
+def _outputs(answer: Any, count: int) -> dict[str, np.ndarray]:
+    """The outputs in an answer of the row format."""
+    rows = answer.get("predictions") if isinstance(answer, dict) else None
+    if not isinstance(rows, list) or len(rows) != count:
+        raise ValueError(f"predictions of {count} texts are needed")
+    if not isinstance(rows[0], dict):  # of one output the name is left out
+        rows = [{"output": row} for row in rows]
+    names = rows[0].keys()
+    if not names or not all(isinstance(row, dict) and row.keys() == names for row in rows):
+        raise ValueError("the same outputs of each text are needed")
+    return {name: _array([row[name] for row in rows]) for name in names}
+
+
+def _refusal(status: int, content: bytes, reason: str, model: str) -> str:
     """What a server says about a request it refused."""
-    body = error.read().decode("utf-8", "replace")
     try:
-        reason = json.loads(body)["error"]
+        content = _parsed(content)["error"]
     except (ValueError, KeyError, TypeError):
-        reason = body.strip()[:200] or error.reason
-    missing = f"no model {model!r} (or not this version of it) on this server: " if error.code == 404 else ""
-    return f"{missing}{error.code}: {reason}"
+        content = content.strip() or reason.encode("utf-8", "replace")
+    missing = f"no model {model!r} (or not this version of it) on this server: " if status == 404 else ""
+    return f"{missing}{status}: {printable(content)}"
 
 
 def _late(url: str, target: Target) -> str:
@@ -251,7 +370,7 @@ def _late(url: str, target: Target) -> str:
 def _of_signature(url: str, target: Target, signatures: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     if target.signature not in signatures:
         names = ", ".join(sorted(name for name in signatures if not name.startswith("__")))
-        raise ValueError(f"{url}: {target.model!r} has no signature {target.signature!r}; it has {names}")
+        raise ValueError(f"{url}: {target.model!r} has no signature {target.signature!r}; it has {printable(names)}")
     return tuple(signatures[target.signature])
 
 
@@ -267,7 +386,7 @@ class _Grpc:
         from keras_ctxrep.inference import messages
 
         self.url, self.target, self.messages = url, target, messages
-        options = [("grpc.max_receive_message_length", -1)]  # without a limit: the vectors of a text are long
+        options = [("grpc.max_receive_message_length", int(target.largest * 1e6))]
         if kind == "grpcs":
             channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(), options)
         else:
@@ -294,15 +413,27 @@ class _Grpc:
         self.messages.specify(request.model_spec, self.target.model, self.target.version, self.target.label)
         try:
             response = self._send(self.metadata, request)
-        except ValueError:
+        except _Refused:
             return None
         content = response.metadata["signature_def"].value
-        signatures = self.messages.Signatures.FromString(content).signature_def
+        try:
+            signatures = self.messages.Signatures.FromString(content).signature_def
+        except self.messages.DecodeError:
+            raise _strange(self.url, content, "signatures are needed") from None
         return _of_signature(self.url, self.target, {name: [*each.inputs] for name, each in signatures.items()})
 
     def run(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         response = self._send(self.predict, self._request(batch))
-        return {name: self.messages.array_of(tensor) for name, tensor in response.outputs.items()}
+        try:
+            outputs = {name: self.messages.array_of(tensor) for name, tensor in response.outputs.items()}
+            if not outputs or any(array.shape[:1] != (_count(batch),) for array in outputs.values()):
+                raise ValueError(f"outputs of {_count(batch)} texts are needed")
+            if not all(np.isfinite(array).all() for array in outputs.values() if array.dtype.kind == "f"):
+                raise ValueError("a number is not finite")
+        except ValueError as error:
+            shapes = {name: [dim.size for dim in each.tensor_shape.dim] for name, each in response.outputs.items()}
+            raise _strange(self.url, shapes, error) from None
+        return outputs
 
     def _send(self, method, request):
         import grpc
@@ -310,10 +441,14 @@ class _Grpc:
         try:
             return method(request, timeout=self.target.timeout)
         except grpc.RpcError as error:
-            code, reason = error.code(), error.details()
+            code, reason = error.code(), printable(error.details())
         if code == grpc.StatusCode.UNAVAILABLE:
             raise ConnectionError(f"{self.url}: cannot be reached: {reason}")
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             raise TimeoutError(_late(self.url, self.target))
+        if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in reason:
+            raise ValueError(f"{self.url}: an answer longer than {self.target.largest:g} MB: {_SMALLER}")
+        if code == grpc.StatusCode.INTERNAL and "deserializing" in reason:
+            raise _strange(self.url, reason, "a message of TensorFlow Serving is needed")
         missing = f"no model {self.target.model!r} (or not this version of it) on this server: "
-        raise ValueError(f"{self.url}: {missing if code == grpc.StatusCode.NOT_FOUND else ''}{code.name}: {reason}")
+        raise _Refused(f"{self.url}: {missing if code == grpc.StatusCode.NOT_FOUND else ''}{code.name}: {reason}")

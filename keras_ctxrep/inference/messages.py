@@ -9,13 +9,16 @@ Sources: tensorflow/core/framework/tensor.proto and types.proto, tensorflow/core
 https://github.com/tensorflow/serving, tensorflow_serving/apis/*.proto and config/model_server_config.proto.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError as DecodeError
 
 from keras_ctxrep.text.bundle import SIGNATURE
 
+MOST = 1 << 24  # values of a tensor that are not sent one by one
 # number of a data type -> its name, its NumPy type, and the field of its values
 _TYPES: dict[int, tuple[str, Any, str]] = {
     1: ("DT_FLOAT", np.float32, "float_val"),
@@ -172,10 +175,15 @@ def array_of(tensor: Any) -> np.ndarray:
         raise ValueError(f"a tensor of TensorFlow's type {tensor.dtype}, see types.proto")
     _, kind, field = _TYPES[tensor.dtype]
     shape = [dim.size for dim in tensor.tensor_shape.dim]
-    if tensor.tensor_content:
-        return np.frombuffer(tensor.tensor_content, kind).reshape(shape)
-    values = np.array([*getattr(tensor, field)], kind)
-    count = int(np.prod(shape))
-    if 0 < len(values) < count:  # the last value stands for all that follow
+    count = math.prod(shape)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"a tensor of the shape {shape}")
+    content = tensor.tensor_content
+    if content and (kind is object or len(content) != count * np.dtype(kind).itemsize):
+        raise ValueError(f"{len(content):,} bytes of a tensor of the shape {shape}")
+    values = np.frombuffer(content, kind) if content else np.array([*getattr(tensor, field)], kind)
+    if 0 < len(values) < count <= MOST:  # the last value stands for all that follow
         values = np.concatenate([values, np.repeat(values[-1:], count - len(values))])
+    if len(values) != count:
+        raise ValueError(f"{len(values):,} values of a tensor of the shape {shape}")
     return values.reshape(shape)

@@ -239,7 +239,9 @@ def load(path: str | Path) -> Bundle:
             file = folder / Path(name).name
             if not file.is_file() or sha256(file) != digest:
                 state = "is not the file the bundle was written with" if file.is_file() else "is missing"
-                raise ValueError(f"{path}: {file.name} {state}; copy the whole folder again, or train again")
+                raise ValueError(
+                    f"{path}: {checks.printable(file.name)} {state}; copy the whole folder again, or train again"
+                )
         return bundle
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
@@ -306,11 +308,12 @@ def from_files(files: Mapping[str, bytes], source: str | Path) -> Bundle:
 def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
     """The bundle in a folder or an archive whose files `read` returns."""
     try:
-        content: dict[str, Any] = _upgraded(json.loads(read(NAME)))
+        content: dict[str, Any] = _upgraded(checks.read_json(read(NAME)))
         for name in ("labels", "reads"):  # every one has them
             content[name]
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{source}: {NAME} is damaged or of another version: {error}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        reason = error if isinstance(error, ValueError) else "not an object of the keys that it needs"
+        raise ValueError(f"{source}: {NAME} is damaged or of another version: {reason}") from None
     except KeyError as error:
         raise ValueError(f"{source}: {NAME} is damaged or missing: {error.args[0]}") from None
     try:
@@ -331,7 +334,7 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
         if VOCAB in bundle.files:
             bundle = replace(bundle, vocab=tuple(read(VOCAB).decode("utf-8").removesuffix("\n").split("\n")))
     except ValueError as error:
-        raise ValueError(f"{source / NAME}: {error}") from None
+        raise ValueError(f"{source / NAME}: {checks.printable(error, 400)}") from None
     except KeyError:
         raise ValueError(f"{source}: {VOCAB} is missing; copy the file again") from None
     except FileNotFoundError:

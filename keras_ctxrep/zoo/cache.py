@@ -9,9 +9,11 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from keras_ctxrep.atomic import sha256, temporary_folder
+from keras_ctxrep.checks import printable
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import NAME
 from keras_ctxrep.zoo import folders, hub
@@ -145,7 +147,7 @@ def get(
             return folder
         if source is None:
             for url in [_mirrored(url, mirror) for url in entry.urls]:
-                fetch(url, downloads / _file_name(url))
+                _fetch(url, downloads / _file_name(url), _largest(entry))
         _make(entry, folder, source, downloads, mirror or "", report)
         shutil.rmtree(downloads, ignore_errors=True)
     return folder
@@ -191,6 +193,19 @@ def _make(
     folders.save(folder, model, bundle, origin)
 
 
+def _largest(entry: Entry) -> int:
+    """Bytes that the published files cannot pass: weights with an optimizer's two moments."""
+    return 16 * entry.parameters + (100 << 20)
+
+
+def _fetch(url: str, path: Path, most: int) -> None:
+    try:
+        fetch(url, path, most, remedy="without network, --from PATH reads files that you have")
+    except HTTPError as error:
+        remedy = "--mirror URL takes it from elsewhere, --from PATH from a copy that you have"
+        raise OSError(f"{url}: the server answers {error.code} {printable(error.reason)}; {remedy}") from None
+
+
 def _file_name(url: str) -> str:
     return urlsplit(url).path.rsplit("/", 1)[-1]
 
@@ -218,7 +233,7 @@ def _check(entry: Entry, source: Path, work: Path) -> tuple[Path, dict[str, str]
     hashes: dict[str, str] = {}
     if source.is_file() and _format(source) is None:
         hashes = _hashes(entry, [source])
-        unpack(source, work / "files", limit=16 * entry.parameters + (100 << 20))  # with an optimizer's two moments
+        unpack(source, work / "files", _largest(entry))
         source = work / "files"
     if source.is_dir() and _format(source) is None:
         inside = [folder for folder in _visible(source.iterdir()) if folder.name != "__MACOSX" and _format(folder)]

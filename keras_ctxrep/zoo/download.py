@@ -12,105 +12,129 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.error import HTTPError
+from urllib.request import Request
 
+from keras_ctxrep.transport import open_url, reason_of
 from keras_ctxrep.version import __version__
 
-TIMEOUT = 60  # seconds without data
+SLOWEST = 60_000, 60  # bytes that must come in so many seconds; a slower download is stopped, and can be resumed
+RESERVE = 100 << 20  # bytes of a disk that an answer of unknown size does not fill
 BLOCK = 1 << 20  # bytes read at a time
 MEMBERS = 1000  # maximum number of files in an archive
 FULL = (errno.ENOSPC, errno.EDQUOT)
 COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 
-def fetch(url: str, path: Path) -> None:
+def fetch(
+    url: str,
+    path: Path,
+    most: int,
+    headers: Mapping[str, str] | None = None,
+    check: Callable[[Path], object] = lambda part: None,
+    remedy: str = "try again later",
+) -> None:
     """Downloads a file unless it exists; an interrupted download is resumed.
 
     Args:
         url: https:// or http://; redirects from https:// to http:// are refused.
         path: the file.
+        most: size in bytes that it must not pass.
+        headers: of the request.
+        check: called with the downloaded file before it gets its name; one that raises a ValueError is deleted.
+        remedy: what to do where there is no answer.
 
     Raises:
-        OSError: no network, no such file on the server, or no room on the disk; the message says what to do.
+        HTTPError: the server refuses.
+        OSError: no network, an answer that ends or is too slow, or no room on the disk; the message says what to do.
+        ValueError: the file is too large, or `check` raises it.
     """
     if path.is_file():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     try:
-        _download(url, path, part)
-    except HTTPError as error:
-        remedy = "; --mirror URL takes it from elsewhere, --from PATH from a copy that you have"
-        raise OSError(f"{url}: the server answers {error.code} {error.reason}{remedy}") from None
+        _download(url, part, most, {"User-Agent": f"keras_ctxrep/{__version__}"} | dict(headers or {}))
+        check(part)
+        os.replace(part, path)
+        _state(part).unlink(missing_ok=True)
+    except ValueError:
+        part.unlink(missing_ok=True)
+        _state(part).unlink(missing_ok=True)
+        raise
     except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, HTTPError):
+            raise
         if isinstance(error, OSError) and error.errno in FULL:
-            remedy = "free some, or choose another disk with --cache FOLDER; the same command goes on from there"
-            raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {remedy}") from None
+            room = "free some, or choose another disk with --cache FOLDER (of hf://: with HF_HOME), and repeat it"
+            raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {room}") from None
         if getattr(error, "filename", None) is not None:  # a local file
             raise
-        reason = error.reason if isinstance(error, URLError) else error
+        reason = reason_of(error)
         size = part.stat().st_size if part.exists() else 0
         if size:
-            remedy = "the same command goes on from there"
-            raise OSError(f"{url}: interrupted after {size / 1e6:.1f} MB: {reason}; {remedy}") from None
-        remedy = "without network, --from PATH reads files that you have"
+            then = "the same command goes on from there"
+            raise OSError(f"{url}: interrupted after {size / 1e6:.1f} MB: {reason}; {then}") from None
         raise OSError(f"{url}: no answer: {reason}; {remedy}") from None
 
 
-class _Redirects(HTTPRedirectHandler):
-    """Follows redirects except those from https:// to another scheme."""
-
-    def redirect_request(self, req, fp, code, msg, headers, newurl):
-        if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
-            fp.close()
-            raise ConnectionError(f"redirected to {newurl}, which is not encrypted")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+def _state(part: Path) -> Path:
+    """The file that identifies what is being downloaded: size, validator."""
+    return part.with_name(f"{part.name}.of")
 
 
-def _download(url: str, path: Path, part: Path) -> None:
-    """Downloads to `part`, resuming if it is the beginning of the same file, and renames it to `path`."""
+def _download(url: str, part: Path, most: int, headers: dict[str, str]) -> None:
+    """Downloads to `part`, resuming if it is the beginning of the same file."""
     from tqdm import tqdm
 
-    state = part.with_name(f"{part.name}.of")  # identifies the file being downloaded: size, validator
+    state = _state(part)
     old_state = state.read_text(errors="replace") if part.exists() and state.exists() else ""
     size, _, validator = old_state.partition(" ")
     have = part.stat().st_size if validator else 0
-    if not have or size != str(have):
-        headers = {"User-Agent": f"keras_ctxrep/{__version__}", "Accept-Encoding": "identity"}
-        headers |= {"Range": f"bytes={have}-"} if have else {}
-        try:
-            response = build_opener(_Redirects).open(Request(url, headers=headers), timeout=TIMEOUT)
-        except HTTPError as error:
-            if error.code != 416 or not have:
-                raise
-            part.unlink()  # the file on the server is shorter than the part: it has changed
-            return _download(url, path, part)
-        with response:
-            begin, total = 0, int(response.headers.get("Content-Length") or 0) or None
-            if response.status == 206:
-                part_of = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", response.headers.get("Content-Range", ""))
-                begin, total = (int(part_of[1]), int(part_of[2])) if part_of else (-1, None)
-            new_state = f"{total} {response.headers.get('ETag') or response.headers.get('Last-Modified') or ''}"
-            if response.status == 206 and (begin != have or new_state != old_state):
-                part.unlink()  # the file on the server has changed
-                return _download(url, path, part)
-            if total and (free := shutil.disk_usage(part.parent).free) < total - begin:
-                raise OSError(errno.ENOSPC, f"{(total - begin) / 1e6:.0f} MB to come, {free / 1e6:.0f} MB free")
-            state.write_text(new_state)
-            bar = tqdm(desc=path.name, total=total, initial=begin, unit="B", unit_scale=True, disable=None, leave=False)
-            with open(part, "ab" if begin else "wb") as file, bar:
-                while block := response.read(BLOCK):
-                    file.write(block)
-                    bar.update(len(block))
-            if total and part.stat().st_size != total:
-                raise ConnectionError(f"the connection closed before {total / 1e6:.1f} MB")
-    os.replace(part, path)
-    state.unlink(missing_ok=True)
+    if have and size == str(have):
+        return
+    asked = headers | {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    try:
+        response = open_url(Request(url, headers=asked), SLOWEST[1], SLOWEST[0])
+    except HTTPError as error:
+        error.close()
+        if error.code != 416 or not have:
+            raise
+        part.unlink()  # the file on the server is shorter than the part: it has changed
+        return _download(url, part, most, headers)
+    with response:
+        begin, total = 0, response.length
+        if response.status == 206:
+            part_of = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", response.headers.get("Content-Range", ""))
+            begin, total = (int(part_of[1]), int(part_of[2])) if part_of else (-1, None)
+        new_state = f"{total} {response.headers.get('ETag') or response.headers.get('Last-Modified') or ''}"
+        if response.status == 206 and (not have or begin != have or new_state != old_state):
+            if not have:
+                raise ConnectionError("a part of the file, which was not asked for")
+            part.unlink()  # the file on the server has changed
+            return _download(url, part, most, headers)
+        if total and total > most:
+            raise ValueError(f"{url}: {total:,} bytes; no more than {most:,} were expected")
+        free = shutil.disk_usage(part.parent).free
+        if total and free < total - begin:
+            raise OSError(errno.ENOSPC, f"{(total - begin) / 1e6:.0f} MB to come, {free / 1e6:.0f} MB free")
+        state.write_text(new_state)
+        name, count = part.name.removesuffix(".part"), begin
+        bar = tqdm(desc=name, total=total, initial=begin, unit="B", unit_scale=True, disable=None, leave=False)
+        with open(part, "ab" if begin else "wb") as file, bar:
+            while block := response.read1(BLOCK):
+                count += len(block)
+                if count > most:
+                    raise ValueError(f"{url}: it does not end after the {most:,} bytes that were expected")
+                if total is None and count - begin > free - RESERVE:
+                    raise OSError(errno.ENOSPC, f"{free / 1e6:.0f} MB free, and the answer does not say its size")
+                file.write(block)
+                bar.update(len(block))
+        if total and count != total:
+            raise ConnectionError(f"the connection closed before {total / 1e6:.1f} MB")
 
 
 class _Bounded:
@@ -170,8 +194,10 @@ class _Members:
         if self._count > MEMBERS:
             raise ValueError(f"{self.archive}: more than {MEMBERS} files; not the published archive")
         path = Path(name.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", name):
-            raise ValueError(f"{self.archive}: {name!r} lies outside the archive's folder; it is not safe to unpack")
+        if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:|.*\0", name, re.DOTALL):
+            raise ValueError(
+                f"{self.archive}: {name!r:.200} lies outside the archive's folder; it is not safe to unpack"
+            )
         if kind:
             raise ValueError(f"{self.archive}: {name!r} is {kind}; an archive of plain files is needed")
         if self._size > self.limit:

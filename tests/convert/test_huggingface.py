@@ -800,6 +800,20 @@ def test_a_classifier_without_a_known_architecture(tmp_path, tiny, claimed):
         huggingface.read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"architectures": ["\x1b[2J" * 99]}, r"its architecture is \\x1b\[2J"),
+        ({"classifier_dropout": 7, "architectures": ["BertForTokenClassification"]}, "classifier_dropout=7: must be"),
+    ],
+)
+def test_options_of_others(tmp_path, tiny, options, message):
+    write_folder(tmp_path, "BertForTokenClassification", tiny.PIECES, **options)
+    with pytest.raises(ValueError, match=message) as caught:
+        huggingface.read(tmp_path)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
 def test_a_regression(tmp_path, tiny):
     tensors = record("BertForSequenceClassification", "weights")
     tensors |= {name: tensors[name][:1] for name in ("classifier.weight", "classifier.bias")}

@@ -187,6 +187,31 @@ def test_wrong_fields(folder, fields, message):
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not JSON: Expecting value: line 1 column 1"),
+        (b"[" * 100_000, "not JSON: nested too deeply$"),
+        (b"\xff", "not JSON: not UTF-8$"),
+        (b"9" * 5000, "not JSON: Exceeds the limit"),
+        (b"null", "not an object of the keys that it needs$"),
+    ],
+)
+def test_messages_are_for_users(folder, content, message):
+    (folder / bundles.NAME).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"model: bundle\.json is damaged or of another version: {message}"):
+        bundles.load(folder)
+
+
+@pytest.mark.parametrize("name", ["files", "columns", "reads", "settings", "head"])
+def test_names_of_others_are_printable(folder, name):
+    rewrite(folder, **{name: {"\x1b[2J\x9b31m": 1}})
+    try:
+        bundles.load(folder)
+    except ValueError as error:
+        assert str(error).isprintable()
+
+
 def test_no_bundle(tmp_path):
     with pytest.raises(ValueError, match=r"no bundle\.json in it"):
         bundles.load(tmp_path)

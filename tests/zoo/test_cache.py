@@ -451,6 +451,7 @@ def packed(kind, folder, path, inside="tiny/"):
                 kind, tarfile.REGTYPE
             )
             member.linkname = "/etc/passwd" if kind in ("symlink", "hardlink") else ""
+            member.pax_headers = {"path": kind} if "\0" in kind else {}
             archive.addfile(member, io.BytesIO(b""))
     return path
 
@@ -478,6 +479,7 @@ def test_archives(server, published, entry, cache, tmp_path, suffix, inside):
         (".zip", "symlink", "is a link"),
         (".tar.gz", "../escaped", "outside"),
         (".tar.gz", "/tmp/escaped", "outside"),
+        (".tar.gz", "a\0escaped", "outside"),
         (".tar.gz", "symlink", "is a link"),
         (".tar.gz", "hardlink", "is a link"),
         (".tar.gz", "device", "is a link or a device"),
@@ -556,7 +558,7 @@ def test_archives_that_can_not_be_unpacked(server, published, entry, cache, tmp_
 
 @pytest.mark.parametrize("form", ["folder", "folder_above", "file", "folder_of_the_archive", "hidden_files"])
 def test_from(published, entry, cache, tmp_path, form, monkeypatch):
-    monkeypatch.setattr(download, "build_opener", None)  # no network
+    monkeypatch.setattr(download, "open_url", None)  # no network
     entry()
     source = {"folder": published, "folder_above": published.parent, "file": published / FILES[0]}.get(form)
     if form == "hidden_files":
@@ -678,9 +680,9 @@ def test_two_processes_at_once(server, published, entry, cache, monkeypatch):
     serve(server, published)
     second_came, lines, made, fetch = threading.Event(), [], [], cache_module.fetch
 
-    def slow(url, path):
+    def slow(*args, **options):
         second_came.wait(20)
-        fetch(url, path)
+        fetch(*args, **options)
 
     def waiting(line):
         lines.append(line)

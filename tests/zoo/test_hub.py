@@ -1,5 +1,6 @@
 """Models of the Hugging Face Hub, from a local server that speaks its protocol."""
 
+import hashlib
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import saving, zoo
+from keras_ctxrep.atomic import sha256
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import huggingface
 from keras_ctxrep.text.bundle import load as bundle_of
@@ -17,6 +19,7 @@ from keras_ctxrep.zoo import hub
 from tests import tiny
 
 constants = pytest.importorskip("huggingface_hub.constants")
+snapshot_download = pytest.importorskip("huggingface_hub").snapshot_download
 COMMIT = "1234567890abcdef1234567890abcdef12345678"
 VOCAB = (*SPECIAL_PIECES, "x", "y")
 
@@ -58,17 +61,23 @@ class Server:
         if revision not in ("main", COMMIT):
             return send(request, 404, b"", {"X-Error-Code": "RevisionNotFound"})
         if kind == "revision":
-            listed = [{"rfilename": file} for file in files]
-            about = {"id": f"{owner}/{name}", "sha": COMMIT, "siblings": listed}
+            about = {"id": f"{owner}/{name}", "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
             return send(request, 200, json.dumps(about).encode())
         if kind == "tree":
-            entry = {"type": "file", "oid": "0" * 40}
-            listed = [entry | {"path": file, "size": len(data)} for file, data in files.items()]
-            return send(request, 200, json.dumps(listed).encode())
+            return send(request, 200, json.dumps([listed(file, data) for file, data in files.items()]).encode())
         data = files["/".join(rest)]
         if body:
             self.fetched.append(rest[-1])
         send(request, 200, data, {"X-Repo-Commit": COMMIT, "ETag": f'"{abs(hash(data)):x}"'}, body)
+
+
+def listed(path, data):
+    """A file as the Hub's listing has it."""
+    entry = {"type": "file", "path": path, "size": len(data)}
+    if path.endswith(".safetensors"):
+        lfs = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+        return entry | {"oid": "0" * 40, "lfs": lfs}
+    return entry | {"oid": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()}
 
 
 def send(request, status, data, headers=None, body=True):
@@ -111,7 +120,10 @@ def test_a_model_with_its_head(server, published, tmp_path):
     folder = hub.get("hf://some/bert", endpoint=server.address)
     assert folder == tmp_path / "cache" / "hf" / "some" / "bert" / COMMIT
     assert "model.safetensors" in server.fetched and "training_args.bin" not in server.fetched
-    assert json.loads((folder / "source.json").read_text()) == {"name": f"hf://some/bert@{COMMIT}"}
+    origin = json.loads((folder / "source.json").read_text())
+    digest = sha256(published / "files" / "model.safetensors")
+    assert (origin["name"], origin["verified"]) == (f"hf://some/bert@{COMMIT}", True)
+    assert origin["found"]["model.safetensors"] == digest and digest in (folder / "card.md").read_text()
     model, bundle = saving.load(folder)
     expected, _ = saving.load(published / "model")
     assert (bundle.task, bundle.labels) == ("classify", ("bad", "good"))
@@ -156,20 +168,47 @@ def test_without_a_network(server, monkeypatch):
         hub.get("hf://some/bert", endpoint=server.address)
 
 
-def test_a_download_that_breaks_off(server, monkeypatch, capsys, tmp_path):
-    """The errors of the HTTP library are no OSError in all versions of `huggingface_hub`."""
-    for error in (type("RemoteProtocolError", (Exception,), {})("peer closed connection\nmore"), Exception()):
+def test_the_offline_mode(server, monkeypatch):
+    """The cache of `huggingface_hub` is read, and no server is asked."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(OSError, match="hf://some/bert: HF_HUB_OFFLINE is set, and the model is not in "):
+        hub.get("hf://some/bert", endpoint=server.address)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    folder = hub.get("hf://some/bert", endpoint=server.address)
+    server.repositories.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub.get("hf://some/bert") == hub.get(f"hf://some/bert@{COMMIT}") == folder
 
-        def broken(*args, error=error, **kwargs):
-            raise error
 
-        monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
-        reason = str(error).partition("\n")[0] or "Exception"
-        message = f"hf://some/bert: the download failed: {reason}; the same command goes on from there"
-        with pytest.raises(OSError, match=message):
-            hub.get("hf://some/bert", endpoint=server.address)
-    assert main(["zoo", "get", "hf://some/bert", "--mirror", server.address]) == 1
-    assert "hf://some/bert: the download failed" in capsys.readouterr().err
+def test_what_other_libraries_downloaded(server, tmp_path, monkeypatch):
+    """Files in the layout of `huggingface_hub`, as links to blobs, are not downloaded again; damaged ones are."""
+    files = server.repositories["some/bert"]
+    assert snapshot_download("some/bert", endpoint=server.address) == str(snapshot(tmp_path))
+    server.fetched.clear()
+    (tmp_path / "hub" / "models--some--bert" / "refs" / "main").unlink()
+    weights = snapshot(tmp_path) / "model.safetensors"
+    weights.unlink()
+    weights.write_bytes(bytes(len(files["model.safetensors"])))
+    folder = hub.get("hf://some/bert", endpoint=server.address)
+    assert server.fetched == ["model.safetensors"] and weights.read_bytes() == files["model.safetensors"]
+    assert snapshot_download("some/bert", local_files_only=True) == str(snapshot(tmp_path))
+    (folder / "model.weights.h5").write_bytes(b"damaged")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert saving.load(hub.get("hf://some/bert"))[1].task == "classify"
+    origin = json.loads((folder / "source.json").read_text())
+    assert not origin["verified"] and origin["found"]["model.safetensors"] == sha256(weights)
+
+
+def snapshot(tmp_path):
+    return tmp_path / "hub" / "models--some--bert" / "snapshots" / COMMIT
+
+
+def test_a_pickle_beside_other_safetensors_is_not_read(server):
+    server.repositories["some/pickle"]["adapter.safetensors"] = b"others"
+    with pytest.raises(
+        ValueError, match="no safetensors in this repository; pickled weights are not read from the Hub"
+    ):
+        hub.get("hf://some/pickle", endpoint=server.address)
 
 
 def test_what_is_read_beside_the_weights(server):
