@@ -89,10 +89,10 @@ class Model:
         return self._predictor(texts, pairs, marks)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """One vector per text, the same in all engines: the encoder's pooled output.
+        """One vector per text, the same in all engines: `Bundle.pooling` of the encoder's top layer.
 
-        Of an encoder without a pooler it is the mean of the scalar mix, else of all layers, over the tokens. A .tflite
-        file has it if it was made of an encoder.
+        The mean over the tokens, unless the model was trained on sentences with another. A .tflite file has it if it
+        was made of an encoder.
 
         Args:
             texts: strings.
@@ -104,7 +104,7 @@ class Model:
         """
         check_texts(texts)
         if isinstance(self.engine, KerasEngine):
-            return self._encode_in_keras(texts)
+            return _vectors_of(texts, self.encoder._predictor(texts))
         if self.bundle.task == "embed":
             return _vectors_of(texts, self._predictor(texts))
         if self.engine.path.suffix == ".tflite":
@@ -169,8 +169,9 @@ class Model:
         from keras_ctxrep import saving
         from keras_ctxrep.models.families import encoder_of
 
+        bundle = saving.encoder_bundle(self.keras_model, self.bundle)
         encoder = encoder_of(self.keras_model, self.bundle.family, self.bundle.config)
-        return _in_keras(None, saving.ModelFolder(encoder, saving.encoder_bundle(self.keras_model, self.bundle)))
+        return _in_keras(None, saving.ModelFolder(saving.finish(encoder, bundle), bundle))
 
     # ------------------------------------------------------------------------------------------------------ artifacts
 
@@ -239,16 +240,6 @@ class Model:
         from keras_ctxrep import tasks
 
         return self if self.bundle.task in tasks.SERVED else self.encoder
-
-    def _encode_in_keras(self, texts: Sequence[str]) -> np.ndarray:
-        """As `encode`."""
-        if "pooled" in self.encoder.keras_model.output:
-            return _vectors_of(texts, self.encoder._predictor(texts))
-        from keras_ctxrep.recipes import embedding
-
-        weights, gamma = embedding.learned_mixes(self.keras_model).get("scalar_mix", (None, 1.0))
-        layers = embedding.vectors(self.encoder.keras_model, self.encoder.bundle, texts)
-        return np.stack([embedding._selected(layer, "mean", weights, gamma) for *_, layer in layers]).astype(np.float32)
 
 
 def load(name: str | Path, threads: int = 1) -> Model:

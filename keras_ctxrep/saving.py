@@ -44,7 +44,7 @@ class ModelFolder(NamedTuple):
     >>> classifier = ModelFolder(build(bundle), bundle)
     >>> model, bundle = classifier.encoder()
     >>> sorted(model.output), bundle.task
-    (['layers', 'pooled', 'sequence'], 'embed')
+    (['layers', 'pooled', 'sequence', 'vector'], 'embed')
     """
 
     model: keras.Model

@@ -166,7 +166,7 @@ def _encoder(config: Config, attention: bool = False):
             x, attention_weights = x
             weights.append(attention_weights)
         layers.append(x)
-    zeroed = ZeroPadding(name="zero_padding")
+    zeroed = ZeroPadding(carry_mask=True, name="zero_padding")
     layers = [zeroed(layer, mask=inputs["mask"]) for layer in layers]
     pooled = {"pooled": _dense(config, config.width, "pooler", "tanh")(layers[-1][:, 0])} if config.pooler else {}
     return inputs, embedding, layers, pooled, weights

@@ -164,10 +164,10 @@ def _outputs(pairs, crop: dict, mask, marked):
         ways = zip(crop, pair, strict=True)
         cropped = [klayers.Cropping1D(crop[way], name=f"{way}_words_{index}")(x) for way, x in ways]
         both = klayers.Concatenate(name=f"words_{index}")(cropped)
-        words.append(ZeroPadding(name=f"layer_{index}")(both, mask=mask))
+        words.append(ZeroPadding(carry_mask=True, name=f"layer_{index}")(both, mask=mask))
         if marked is not None:
             both = klayers.Concatenate(name=f"both_{index}")(list(pair))
-            layers.append(ZeroPadding(name=f"marked_{index}")(both, mask=marked))
+            layers.append(ZeroPadding(carry_mask=True, name=f"marked_{index}")(both, mask=marked))
         else:
             layers.append(words[-1])
     return layers, words

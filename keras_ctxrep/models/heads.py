@@ -7,7 +7,7 @@ from keras import ops
 from keras_ctxrep.layers import CRF, Dropout, MaskedPooling, ScalarMix, SpanPooling, TakePositions, ZeroPadding
 from keras_ctxrep.models.model import Model
 
-__all__ = ["answer", "classify", "coreference", "flat", "mixes", "regress", "tag"]
+__all__ = ["answer", "classify", "coreference", "embed", "flat", "mixes", "regress", "tag"]
 
 
 def classify(
@@ -40,7 +40,7 @@ def classify(
     (None, 3)
     """
     _check_classes(classes, 1)
-    outputs: dict = encoder.output
+    outputs = encoder.output
     if mix:
         mixed = ScalarMix(l2, name="scalar_mix")(outputs["layers"])
         x = MaskedPooling("mean_max", name="pooling")(mixed, mask=_mask(encoder))
@@ -229,10 +229,44 @@ def mixes(
         mix = ScalarMix(l2, layer_norm, top_only, weights, epsilon, name=f"scalar_{name}")
         x = mix(outputs["layers"], mask=mask if marked is None else marked)
         if marked is not None:
-            x = klayers.Cropping1D(1, name=f"words_{name}")(x)
-        x = ZeroPadding(name=f"padded_{name}")(x, mask=mask)
+            x = x[:, 1:-1]
+        x = ZeroPadding(carry_mask=True, name=f"padded_{name}")(x, mask=mask)
         mixed[name] = Dropout(dropout, name=name)(x)
     return Model(encoder.input, mixed, name="mixes")
+
+
+def embed(encoder: keras.Model, pooling: str = "mean", normalize: bool = False) -> keras.Model:
+    """The encoder with a vector of the text as one more output.
+
+    Reimers & Gurevych 2019, https://arxiv.org/abs/1908.10084, section 3: the mean of the top layer over all tokens, of a
+    BERT [CLS] and [SEP] too, tells apart what texts mean better than a pooler that was trained on next sentences alone.
+
+    Args:
+        encoder: a model with the encoders' outputs.
+        pooling: "mean", "max" or "cls" of the top layer, as of `layers.MaskedPooling`; or "pooler": its pooled output, of an
+            encoder without one the mean.
+        normalize: scale the vector to length 1.
+
+    Call: as `encoder`.
+
+    Returns: the encoder's outputs, and "vector": float32 (B, D).
+
+    Raises:
+        ValueError: an unknown pooling.
+
+    >>> from keras_ctxrep.models import bert
+    >>> embed(bert.encoder(bert.SIZES["bert_2_64_2"])).output["vector"].shape
+    (None, 64)
+    """
+    outputs: dict = encoder.output
+    if pooling == "pooler" and "pooled" in outputs:
+        vector = klayers.Activation("linear", name="vector", dtype="float32")(outputs["pooled"])
+        vector = ops.normalize(vector) if normalize else vector
+    else:
+        how = "mean" if pooling == "pooler" else pooling
+        pool = MaskedPooling(how, normalize, name="vector", dtype="float32")
+        vector = pool(outputs["sequence"], mask=_mask(encoder))
+    return Model(encoder.input, outputs | {"vector": vector}, name=encoder.name)
 
 
 def flat(outputs: dict) -> dict:

@@ -76,6 +76,6 @@ def encoder(config: Config) -> keras.Model:
         x = MaskedPooling("mean", name="subword_mean")(x, mask=ops.not_equal(inputs[name], 0))
     if config.dropout:
         x = Dropout(config.dropout, name="word_dropout")(x)
-    x = ZeroPadding(name="word_vectors")(x, mask=inputs["mask"])
+    x = ZeroPadding(carry_mask=True, name="word_vectors")(x, mask=inputs["mask"])
     pooled = MaskedPooling("mean", name="word_mean")(x, mask=inputs["mask"])
     return Model(inputs, {"layers": [x], "sequence": x, "pooled": pooled}, name="static_encoder")
