@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_ctxrep.inference.engines import Engine, open_engine
 from keras_ctxrep.inference.predictor import Predictor, Text
+from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.tasks.tag import joined
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
@@ -102,7 +103,7 @@ class Model:
         Raises:
             ValueError: a text without words, or an engine that has no vectors.
         """
-        check_texts(texts)
+        texts = check_texts(texts)
         if isinstance(self.engine, KerasEngine):
             return _vectors_of(texts, self.encoder._predictor(texts))
         if self.bundle.task == "embed":
@@ -128,7 +129,7 @@ class Model:
         """
         from keras_ctxrep.recipes.embedding import vectors
 
-        check_texts(texts)
+        texts = check_texts(texts)
         spans = [_spans(text) for text in texts]
         sentences = iter(spans)  # `vectors` splits one sentence after the other
         encoder = self.encoder
@@ -260,10 +261,9 @@ def load(name: str | Path, threads: int = 1) -> Model:
     """
     from keras_ctxrep import zoo
 
-    path = Path(name)
-    if not path.is_file() and path.suffix != ".tflite" and not _is_saved_model(path):
-        path = zoo.find(name)
+    path = zoo.find(name)
     if (path / bundles.NAME).is_file():
+        start_tensorflow()
         from keras_ctxrep import saving
 
         return _in_keras(path, saving.load(path))
@@ -300,6 +300,7 @@ def finetune(
         TypeError: there is no such option, or it is of another type.
         ValueError: a row is malformed or has an unknown label, or an option does not fit the task or the encoder.
     """
+    start_tensorflow()
     from keras_ctxrep import recipes
 
     with _folder_of(encoder) as source, _output(out) as folder:
@@ -328,6 +329,7 @@ def pretrain(
         TypeError: there is no such option, or it is of another type.
         ValueError: no text in the corpus, or options that contradict each other.
     """
+    start_tensorflow()
     from keras_ctxrep import recipes
 
     with _output(out) as folder:
@@ -340,12 +342,6 @@ def pretrain(
 
 def _in_keras(path: Path | None, folder: "ModelFolder") -> Model:
     return Model(KerasEngine("Keras", path, folder.model), folder.bundle)
-
-
-def _is_saved_model(path: Path) -> bool:
-    """Whether a folder is a version of a SavedModel, or has versions in it."""
-    folders = [path, *path.iterdir()] if path.is_dir() else []
-    return any((folder / "saved_model.pb").is_file() for folder in folders)
 
 
 def _opened(folder: Path, out: str | Path | None) -> Model:

@@ -33,7 +33,7 @@ def test_every_name_that_a_module_registers_is_in_the_table():
 
 def saved(folder):
     """A .keras file of each kind of model, and its outputs beside it."""
-    models, inputs = {}, {}
+    models = {}
     for family in ("bert", "elmo", "static"):
         encoder, bundle = tiny.model("embed", family)
         models[family] = encoder
@@ -42,8 +42,6 @@ def saved(folder):
         text = keras.Input((), dtype="string", name="text")
         strings = encoder({name: x for name, x in Preprocessor(bundle)(text).items() if name in encoder.input})
         models[f"{family}_strings"] = keras.Model(text, keras.layers.GlobalAveragePooling1D()(strings["sequence"]))
-        for name in [name for name in models if name.startswith(family)]:
-            inputs[name] = bundle.features(["the cat", "a . b"])
     for task in ("classify", "answer", "coreference"):
         models[task], bundle = tiny.model(task, pair=task == "answer")
     models["pretrainer"] = bert.pretrainer(tiny.config())
@@ -57,16 +55,15 @@ def saved(folder):
     models["compiled"].fit(np.ones((2, 3)), np.zeros(2), verbose=0)
     for name, model in models.items():
         model.save(folder / f"{name}.keras")
-        if name.endswith("strings"):
-            inputs[name] = tf.constant(["the cat", "a . b"])
-        elif name not in inputs:
-            inputs[name] = keras.tree.map_structure(
-                lambda spec: np.ones([2 if size is None else size for size in spec.shape], spec.dtype), model.input
-            )
-        outputs = keras.tree.flatten(model(inputs[name]))
-        flat = keras.tree.flatten(inputs[name])
-        np.savez(folder / f"{name}.npz", *map(np.asarray, [*flat, *outputs]))
+        inputs = keras.tree.map_structure(example, model.input)
+        np.savez(folder / f"{name}.npz", *map(np.asarray, keras.tree.flatten([inputs, model(inputs)])))
     return models
+
+
+def example(spec):
+    if spec.dtype == "string":
+        return tf.constant(["the cat", "a . b"])
+    return np.ones([2 if size is None else size for size in spec.shape], spec.dtype)
 
 
 LOAD = """

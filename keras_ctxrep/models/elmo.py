@@ -24,7 +24,7 @@ from keras_ctxrep.layers import (
     VocabularySoftmax,
     ZeroPadding,
 )
-from keras_ctxrep.models.model import Model
+from keras_ctxrep.models.model import Model, check_config
 from keras_ctxrep.text.features import CharacterFeatures
 
 __all__ = ["SIZES", "Config", "encoder", "language_model", "state_width", "token_vectors"]
@@ -269,6 +269,7 @@ def _ids(config: Config) -> str:
 
 
 def _inputs(config: Config) -> dict:
+    check_config(config, Config, SIZES)
     shape = (None,) if config.words else (None, config.max_characters)
     return {
         _ids(config): keras.Input(shape, dtype="int32", name=_ids(config)),

@@ -40,7 +40,7 @@ def classify(
     (None, 3)
     """
     _check_classes(classes, 1)
-    outputs = encoder.output
+    outputs = encoder_outputs(encoder)
     if mix:
         mixed = ScalarMix(l2, name="scalar_mix")(outputs["layers"])
         x = MaskedPooling("mean_max", name="pooling")(mixed, mask=_mask(encoder))
@@ -107,8 +107,8 @@ def tag(
     (['mask', 'segment_ids', 'starts', 'token_ids'], (None, None, 9))
     """
     _check_classes(classes, 2)
-    inputs, mask = dict(encoder.input), _mask(encoder)
     x = _tokens(encoder, mix, l2)
+    inputs, mask = dict(encoder.input), _mask(encoder)
     if "token_ids" in inputs:
         starts = inputs["starts"] = keras.Input((None,), dtype="int32", name="starts")
         x = TakePositions(name="first_pieces")(x, starts)  # (B, W, D)
@@ -220,7 +220,7 @@ def mixes(
     >>> sorted(mixes(elmo.encoder(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]), count=2).output)
     ['mix_0', 'mix_1']
     """
-    outputs, mask = encoder.output, encoder.input["mask"]
+    outputs, mask = encoder_outputs(encoder), encoder.input["mask"]
     marked = outputs.get("mask")
     epsilon = 1e-12 if marked is None else 1e-13
     mixed = {}
@@ -258,7 +258,7 @@ def embed(encoder: keras.Model, pooling: str = "mean", normalize: bool = False) 
     >>> embed(bert.encoder(bert.SIZES["bert_2_64_2"])).output["vector"].shape
     (None, 64)
     """
-    outputs: dict = encoder.output
+    outputs = encoder_outputs(encoder)
     if pooling == "pooler" and "pooled" in outputs:
         vector = klayers.Activation("linear", name="vector", dtype="float32")(outputs["pooled"])
         vector = ops.normalize(vector) if normalize else vector
@@ -280,14 +280,36 @@ def flat(outputs: dict) -> dict:
     }
 
 
+def encoder_outputs(model: keras.Model) -> dict:
+    """The outputs of an encoder.
+
+    Raises:
+        ValueError: the model is no encoder.
+
+    >>> from keras_ctxrep.models import static
+    >>> sorted(encoder_outputs(static.encoder(static.Config(words=9, width=8))))
+    ['layers', 'pooled', 'sequence']
+    """
+    outputs = model.output
+    if not isinstance(outputs, dict) or "layers" not in outputs:
+        raise ValueError(
+            f"{model.name} is no encoder, whose outputs are layers and sequence: it gives {', '.join(model.output_names)}"
+            "; the encoder in it is load(NAME).encoder.keras_model, or saving.load_encoder(NAME).model"
+        )
+    return outputs
+
+
 def _check_classes(classes: int, least: int) -> None:
+    if not isinstance(classes, int):
+        raise TypeError(f"classes={classes!r}: the number of classes is needed; their names are `labels` of the bundle")
     if classes < least:
         raise ValueError(f"classes={classes}: at least {least}")
 
 
 def _tokens(encoder: keras.Model, mix: bool, l2: float):
     """One vector per token: the top layer, or a trained mix of all."""
-    return ScalarMix(l2, name="scalar_mix")(encoder.output["layers"]) if mix else encoder.output["sequence"]
+    outputs = encoder_outputs(encoder)
+    return ScalarMix(l2, name="scalar_mix")(outputs["layers"]) if mix else outputs["sequence"]
 
 
 def _mask(encoder: keras.Model):

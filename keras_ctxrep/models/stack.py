@@ -5,6 +5,7 @@ from keras import layers as klayers
 from keras import ops
 
 from keras_ctxrep.layers import Dropout, Embedding, MarkIndicator, MaskedPooling, ProjectedLSTM, ScalarMix, ZeroPadding
+from keras_ctxrep.models.heads import encoder_outputs
 from keras_ctxrep.models.model import Model
 
 __all__ = ["by_name", "convolutional", "recurrent"]
@@ -165,7 +166,7 @@ def _check(layers: int, units: int, mix: str) -> None:
 
 def _mixed(encoder: keras.Model, dropout: float, mix: str, l2: float, name: str):
     """One vector per token from all layers, float32 (B, T, D)."""
-    layers = encoder.output["layers"]
+    layers = encoder_outputs(encoder)["layers"]
     x = layers[0]
     if len(layers) > 1:
         x = ScalarMix(l2, top_only=mix == "top", name=f"scalar_{name}")(layers)
@@ -176,7 +177,8 @@ def _vectors(
     encoder: keras.Model, dropout: float, extra_embeddings: keras.Model | None, mix: str, l2: float, marks: int
 ):
     """The inputs of the model, the input of the first layer, float32 (B, T, D'), and the mask."""
-    inputs, x = dict(encoder.input), _mixed(encoder, dropout, mix, l2, "mix")
+    x = _mixed(encoder, dropout, mix, l2, "mix")
+    inputs = dict(encoder.input)
     if extra_embeddings is not None:
         ids = {name: tensor for name, tensor in extra_embeddings.input.items() if name != "mask"}
         both = set(ids) & set(inputs)
