@@ -281,8 +281,7 @@ def summary(model: keras.Model, bundle: Bundle) -> str:
         f"{model.count_params() / 1e6:.1f} million weights",
         f"heads: {', '.join(present) or 'none'}",
         f"heads missing: {', '.join(missing)}",
-        f"vector of a text: {bundle.vector}",
     ]
     if bundle.labels:
         lines.append(f"classes: {', '.join(bundle.labels[:10])}{', ...' if len(bundle.labels) > 10 else ''}")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"vector of a text: {bundle.vector}"])
