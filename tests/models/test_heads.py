@@ -335,3 +335,10 @@ def test_what_is_no_encoder(bert_config, head):
 def test_classes_are_a_number(bert_config):
     with pytest.raises(TypeError, match=r"classes=\['neg', 'pos'\]: the number of classes"):
         heads.classify(bert.encoder(bert_config), classes=["neg", "pos"])
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "answer", "coreference"])
+def test_logits_carry_no_keras_mask(family, task):
+    """Keras' losses would weigh by it."""
+    outputs = keras.tree.flatten(head_of(family[0], task, 3).output)
+    assert outputs and all(getattr(output, "_keras_mask", None) is None for output in outputs)
