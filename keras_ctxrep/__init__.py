@@ -7,7 +7,8 @@
     classifier = ctx.finetune((texts, labels), dev=0.1, encoder=model, task="classify")
 
 Importing this package loads neither Keras nor TensorFlow; what a name needs is imported when the name is used. For
-one's own Keras script, `keras.models.load_model` loads all models that are made of it, and layers, models and text preparation are in the modules:
+one's own Keras script, `keras.models.load_model` then reads what is made of our layers, and layers, models and text
+preparation are in the modules:
 
     keras_ctxrep.layers    CharCNN, ProjectedLSTM, ScalarMix, ...       Keras
     keras_ctxrep.models    elmo, bert, heads: functions -> keras.Model  Keras

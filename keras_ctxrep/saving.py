@@ -90,8 +90,8 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     Of several workers only the first one writes.
 
     Raises:
-        ValueError: the model has outputs or layers that the bundle does not describe, which the folder would lose; or it
-            is a biLM with `streams`.
+        ValueError: the model has outputs or layers that the bundle does not describe, which the folder would lose; or
+            it is a biLM with `streams`.
     """
     if any(getattr(layer, "streams", None) for layer in model.layers):
         raise ValueError("a biLM with streams: copy_weights(model, build(bundle)), and save that one")

@@ -38,7 +38,9 @@ def saved(folder):
         encoder, bundle = tiny.model("embed", family)
         models[family] = encoder
         for kind in stack.KINDS:
-            models[f"{family}_{kind}"] = heads.tag(stack.by_name(encoder, kind, units=4, layers=2), 3, crf=kind == "gru")
+            models[f"{family}_{kind}"] = heads.tag(
+                stack.by_name(encoder, kind, units=4, layers=2), 3, crf=kind == "gru"
+            )
         text = keras.Input((), dtype="string", name="text")
         strings = encoder({name: x for name, x in Preprocessor(bundle)(text).items() if name in encoder.input})
         models[f"{family}_strings"] = keras.Model(text, keras.layers.GlobalAveragePooling1D()(strings["sequence"]))

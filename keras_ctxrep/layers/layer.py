@@ -2,11 +2,9 @@
 
 import keras
 
-__all__ = ["Layer"]
-
 
 class Layer(keras.layers.Layer):
-    """A layer whose output carries no Keras mask: `call` takes the mask of the tokens as an argument, where it needs it.
+    """A layer whose output carries no Keras mask: `call` takes the mask of the tokens as an argument.
 
     Attributes:
         fields: the constructor's own arguments, each an attribute: what `get_config` returns.
@@ -27,7 +25,7 @@ class Layer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True  # without it Keras warns of a mask that ends here
 
-    def compute_mask(self, *inputs):
+    def compute_mask(self, inputs, previous_mask):
         return None
 
     def get_config(self):

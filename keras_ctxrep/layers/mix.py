@@ -45,8 +45,8 @@ class ScalarMix(Layer):
         self.l2, self.layer_norm, self.top_only, self.epsilon = l2, layer_norm, top_only, epsilon
         self.fixed = None if weights is None else [float(weight) for weight in weights]
 
-    def compute_mask(self, layers, mask):
-        mask = _first(mask)
+    def compute_mask(self, inputs, previous_mask):
+        mask = _first(previous_mask)
         return None if mask is None else ops.cast(mask, "bool")
 
     def build(self, input_shape):

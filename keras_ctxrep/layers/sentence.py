@@ -76,8 +76,8 @@ class ZeroPadding(Layer):
         super().__init__(**kwargs)
         self.carry_mask = carry_mask
 
-    def compute_mask(self, x, mask):
-        return ops.cast(mask, "bool") if self.carry_mask else None
+    def compute_mask(self, inputs, previous_mask):
+        return ops.cast(previous_mask, "bool") if self.carry_mask else None
 
     def call(self, x, mask):
         return x * ops.cast(mask, x.dtype)[:, :, None]
@@ -88,7 +88,7 @@ class ZeroPadding(Layer):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class MaskedPooling(Layer):
-    """One vector of the real tokens, zero if there are none: their mean, their maximum, both concatenated, or the first.
+    """Mean, maximum, or both concatenated, over the real tokens, or the first of them; zero if there are none.
 
     There may be more axes before that of the tokens, e.g. for the n-grams of each word.
 

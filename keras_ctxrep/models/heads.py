@@ -238,13 +238,13 @@ def mixes(
 def embed(encoder: keras.Model, pooling: str = "mean", normalize: bool = False) -> keras.Model:
     """The encoder with a vector of the text as one more output.
 
-    Reimers & Gurevych 2019, https://arxiv.org/abs/1908.10084, section 3: the mean of the top layer over all tokens, of a
-    BERT [CLS] and [SEP] too, tells apart what texts mean better than a pooler that was trained on next sentences alone.
+    Reimers & Gurevych 2019, https://arxiv.org/abs/1908.10084, section 3: the mean of the top layer over all tokens, of
+    a BERT [CLS] and [SEP] too, compares meanings better than a pooler that was trained on next sentences alone.
 
     Args:
         encoder: a model with the encoders' outputs.
-        pooling: "mean", "max" or "cls" of the top layer, as of `layers.MaskedPooling`; or "pooler": its pooled output, of an
-            encoder without one the mean.
+        pooling: "mean", "max" or "cls" of the top layer, as of `layers.MaskedPooling`; or "pooler": its pooled output,
+            of an encoder without one the mean.
         normalize: scale the vector to length 1.
 
     Call: as `encoder`.
@@ -293,8 +293,9 @@ def encoder_outputs(model: keras.Model) -> dict:
     outputs = model.output
     if not isinstance(outputs, dict) or "layers" not in outputs:
         raise ValueError(
-            f"{model.name} is no encoder, whose outputs are layers and sequence: it gives {', '.join(model.output_names)}"
-            "; the encoder in it is load(NAME).encoder.keras_model, or saving.load_encoder(NAME).model"
+            f"{model.name} is no encoder, whose outputs are layers and sequence: it gives "
+            f"{', '.join(model.output_names)}; the encoder in it is load(NAME).encoder.keras_model, or "
+            "saving.load_encoder(NAME).model"
         )
     return outputs
 

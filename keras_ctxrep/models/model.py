@@ -66,8 +66,8 @@ class Model(keras.Model):
             return
         if _are_texts(inputs):
             raise TypeError(
-                f"{self.name}: texts; it reads {', '.join(self.input)}: give it bundle.features(texts), or let the model "
-                "begin with keras_ctxrep_export.preprocessor.Preprocessor(bundle)"
+                f"{self.name}: texts; it reads {', '.join(self.input)}: give it bundle.features(texts), or let the "
+                "model begin with keras_ctxrep_export.preprocessor.Preprocessor(bundle)"
             )
         missing = [name for name in self.input if name not in inputs] if isinstance(inputs, dict) else []
         if missing:

@@ -70,7 +70,8 @@ def finetune(
         data, dev: labelled examples, as of `reading.read`: a file, "tfds:NAME:SPLIT", columns, a table, or objects;
             labels are those of `data`. `dev` may also be a fraction, e.g. 0.1: as much of `data`, which is then held in
             memory, is drawn at random by the seed, and not trained on.
-        encoder: a model folder of any task, or a name, see `zoo.find`; or "words", for word embeddings learned from `data` alone.
+        encoder: a model folder of any task, or a name, see `zoo.find`; or "words", for word embeddings learned from
+            `data` alone.
         out: the model folder to write; its run.json records data, options and versions.
         task: name of one of `tasks.TASKS`.
         report: called with each evaluation.

@@ -107,8 +107,8 @@ def _examples(task: Task, data: Iterable[Any]) -> Iterator[Any]:
     for number, example in enumerate(data, 1):
         if not hasattr(example, task.gold):
             raise TypeError(
-                f"the data: example {number} is {type(example).__name__}, {str(example)[:60]}; give columns, (texts, labels)"
-                " or {'text': texts, 'label': labels}, a DataFrame, or examples of the task"
+                f"the data: example {number} is {type(example).__name__}, {str(example)[:60]}; give columns, "
+                "(texts, labels) or {'text': texts, 'label': labels}, a DataFrame, or examples of the task"
             )
         yield example
 

@@ -85,8 +85,8 @@ Span = tuple[int, int]
 Marks = Sequence[Sequence[Span]]  # the marked spans of each text: in characters, or in words if it was already split
 
 
-def check_texts(texts: Any) -> Sequence[str | Sequence[str]]:
-    """The texts of a list, an array, or a series of pandas or Polars.
+def check_texts(texts: Any) -> Sequence[Any]:
+    """The texts, strings or lists of words, of a list, an array, or a series of pandas or Polars.
 
     Raises:
         TypeError: it is something else, or one of the texts is no string and no list of words.
@@ -101,8 +101,8 @@ def check_texts(texts: Any) -> Sequence[str | Sequence[str]]:
             texts = np.asarray(texts, object).tolist()
         except (NotImplementedError, TypeError, ValueError):  # of a tensor whose values are not known yet
             raise TypeError(
-                f"{type(texts).__name__}: a tensor in a graph, as in tf.data.Dataset.map, has no text yet; use the layer "
-                "keras_ctxrep_export.preprocessor.Preprocessor(bundle) in place of bundle.features"
+                f"{type(texts).__name__}: a tensor in a graph, as in tf.data.Dataset.map, has no text yet; use the "
+                "layer keras_ctxrep_export.preprocessor.Preprocessor(bundle) in place of bundle.features"
             ) from None
     if not isinstance(texts, Sequence):
         raise TypeError(f"{type(texts).__name__}, not texts in memory; give a list of texts")
@@ -111,7 +111,8 @@ def check_texts(texts: Any) -> Sequence[str | Sequence[str]]:
             remedies = {bytes: "decode it", dict: "give its text alone", tuple: "give its text alone"}
             remedy = remedies.get(type(text), "a row without a text is left out")
             raise TypeError(
-                f"text {number} is {type(text).__name__}, {str(text)[:60]}; a string is needed, or a list of words: {remedy}"
+                f"text {number} is {type(text).__name__}, {str(text)[:60]}; a string is needed, or a list of words: "
+                f"{remedy}"
             )
     return texts
 

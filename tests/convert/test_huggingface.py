@@ -531,7 +531,9 @@ def test_how_sentence_transformers_pools(tmp_path, tiny, options, normalize, exp
     write_folder(tmp_path, "BertModel", tiny.PIECES)
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
     paths = ["", "1_Pooling", "2_Normalize"]
-    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in zip(kinds, paths)]
+    modules = [
+        {"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in zip(kinds, paths, strict=False)
+    ]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 12} | options))

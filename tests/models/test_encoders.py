@@ -64,12 +64,12 @@ def test_layers_over_an_encoder_leave_padding_out(family, kind, sentences):
     assert all(layer._keras_mask is not None for layer in encoder.output["layers"])
     inputs = {name: keras.Input(x.shape[1:], dtype="int32", name=name) for name, x in encoder.input.items()}
     nested = encoder(inputs)["sequence"]
-    for inputs, sequence in ((encoder.input, encoder.output["layers"][1]), (inputs, nested)):
+    for symbols, sequence in ((encoder.input, encoder.output["layers"][1]), (inputs, nested)):
         outputs = networks(sequence)
-        if inputs is encoder.input:  # in a model within a model Keras takes the mask away from the layers after it
+        if sequence is not nested:  # in a model within a model Keras takes the mask away from the layers after it
             attended = keras.layers.MultiHeadAttention(2, 4)(sequence, sequence)
             outputs["attention"] = keras.layers.GlobalAveragePooling1D()(attended)
-        model = keras.Model(inputs, outputs)
+        model = keras.Model(symbols, outputs)
         padded = arrays(model(together))
         for row, sentence in enumerate(sentences):
             for name, vector in arrays(model(features([sentence]))).items():

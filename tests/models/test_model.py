@@ -19,7 +19,7 @@ def test_texts_are_no_input(bert_config, make, method):
 
 def test_inputs_of_another_model(bert_config, pieces):
     model = heads.tag(bert.encoder(bert_config), 3)
-    with pytest.raises(ValueError, match="tagger: no starts among the inputs .*its own bundle"):
+    with pytest.raises(ValueError, match=r"tagger: no starts among the inputs .*its own bundle"):
         model(pieces(["a"]))
     text = keras.Input((), dtype="string")  # a model of texts
     assert keras.Model(text, keras.ops.not_equal(text, "a"))(tf.constant(["a", "b"])).numpy().tolist() == [False, True]
