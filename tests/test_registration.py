@@ -34,16 +34,13 @@ def test_every_name_that_a_module_registers_is_in_the_table():
 def saved(folder):
     """A .keras file of each kind of model, and its outputs beside it."""
     models = {}
-    for family in ("bert", "elmo", "static"):
-        encoder, bundle = tiny.model("embed", family)
-        models[family] = encoder
-        for kind in stack.KINDS:
-            models[f"{family}_{kind}"] = heads.tag(
-                stack.by_name(encoder, kind, units=4, layers=2), 3, crf=kind == "gru"
-            )
-        text = keras.Input((), dtype="string", name="text")
-        strings = encoder({name: x for name, x in Preprocessor(bundle)(text).items() if name in encoder.input})
-        models[f"{family}_strings"] = keras.Model(text, keras.layers.GlobalAveragePooling1D()(strings["sequence"]))
+    for family in ("elmo", "static", "bert"):
+        models[family], bundle = tiny.model("embed", family)
+    text = keras.Input((), dtype="string", name="text")
+    vectors = models["bert"](Preprocessor(bundle)(text))["sequence"]
+    models["strings"] = keras.Model(text, keras.layers.GlobalAveragePooling1D()(vectors))
+    for kind in stack.KINDS:
+        models[kind] = heads.tag(stack.by_name(models["static"], kind, units=4, layers=2), 3, crf=kind == "gru")
     for task in ("classify", "answer", "coreference"):
         models[task], bundle = tiny.model(task, pair=task == "answer")
     models["pretrainer"] = bert.pretrainer(tiny.config())
