@@ -39,14 +39,7 @@ DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float6
 TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
 ADDED = "added_tokens.json"
 MODULES, MODULE_OPTIONS = "modules.json", "sentence_bert_config.json"  # of sentence-transformers
-POOLING_MODES = {  # names in the options of a Pooling module -> of a bundle, None for those that we have not
-    "cls_token": "cls",
-    "mean_tokens": "mean",
-    "max_tokens": "max",
-    "mean_sqrt_len_tokens": None,
-    "weightedmean_tokens": None,
-    "lasttoken": None,
-} | {name: name for name in ("cls", "mean", "max")}
+POOLING_MODE = re.compile(r"pooling_mode_(\w+?)(?:_tokens?)?")  # an option of a Pooling module
 PROBLEMS = ARCHITECTURES["BertForSequenceClassification"].problems
 FAMILIES = ("bert",)  # that this format holds
 PAIRS = "ctxrep_pairs"  # our own key in config.json: whether a classifier reads pairs of texts
@@ -553,12 +546,11 @@ def _pooling(folder: Path) -> dict[str, Any]:
             fields["normalize"] = True
         elif kind == "Pooling" and (folder / path / OPTIONS).is_file():
             options = Options(folder / path / OPTIONS)
-            modes = {name.removeprefix("pooling_mode_") for name, on in options.values.items() if on is True}
-            modes = modes & {*POOLING_MODES} or {options.get("pooling_mode", str, default="mean")}
-            pooling = POOLING_MODES.get(min(modes)) if len(modes) == 1 else None
-            if pooling is None:
-                common.warn_left_out(folder, f"{path}, which pools by {', '.join(sorted(modes))}; the mean is used")
-            fields["pooling"] = pooling or "mean"
+            names = [POOLING_MODE.fullmatch(name) for name, on in options.values.items() if on is True]
+            modes = [name[1] for name in names if name] or [options.get("pooling_mode", str, default="mean")]
+            fields["pooling"] = modes[0] if modes in (["cls"], ["mean"], ["max"]) else "mean"
+            if modes != [fields["pooling"]]:
+                common.warn_left_out(folder, f"{path}, which pools by {', '.join(modes)}; the mean is used")
     return fields
 
 
