@@ -7,7 +7,8 @@
     classifier = ctx.finetune((texts, labels), dev=0.1, encoder=model, task="classify")
 
 Importing this package loads neither Keras nor TensorFlow; what a name needs is imported when the name is used. For
-one's own Keras script, layers, models and text preparation are in the modules:
+one's own Keras script, `keras.models.load_model` then reads what is made of our layers, and layers, models and text
+preparation are in the modules:
 
     keras_ctxrep.layers    CharCNN, ProjectedLSTM, ScalarMix, ...       Keras
     keras_ctxrep.models    elmo, bert, heads: functions -> keras.Model  Keras
@@ -25,6 +26,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from keras_ctxrep.registration import register
 from keras_ctxrep.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Bundle", "Model", "finetune", "load", "pretrain", "tasks", "zoo"]
 
 __path__.append(os.path.join(__path__[0], "deprecated"))  # `keras_ctxrep.train` and others, with a warning
+
+register()
 
 _MODULES = {"Bundle": "text.bundle"}  # name -> its module, if not `api` or a module of that name
 

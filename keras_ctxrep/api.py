@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_ctxrep.inference.engines import Engine, open_engine
 from keras_ctxrep.inference.predictor import Predictor, Text
+from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Features, Marks, check_texts
@@ -89,10 +90,10 @@ class Model:
         return self._predictor(texts, pairs, marks)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """One vector per text, the same in all engines: the encoder's pooled output.
+        """One vector per text, the same in all engines: `Bundle.pooling` of the encoder's top layer.
 
-        Of an encoder without a pooler it is the mean of the scalar mix, else of all layers, over the tokens. A .tflite
-        file has it if it was made of an encoder.
+        The mean over the tokens, unless the model was trained on sentences with another. A .tflite file has it if it
+        was made of an encoder.
 
         Args:
             texts: strings.
@@ -102,9 +103,9 @@ class Model:
         Raises:
             ValueError: a text without words, or an engine that has no vectors.
         """
-        check_texts(texts)
+        texts = check_texts(texts)
         if isinstance(self.engine, KerasEngine):
-            return self._encode_in_keras(texts)
+            return _vectors_of(texts, self.encoder._predictor(texts))
         if self.bundle.task == "embed":
             return _vectors_of(texts, self._predictor(texts))
         if self.engine.path.suffix == ".tflite":
@@ -128,7 +129,7 @@ class Model:
         """
         from keras_ctxrep.recipes.embedding import vectors
 
-        check_texts(texts)
+        texts = check_texts(texts)
         spans = [_spans(text) for text in texts]
         sentences = iter(spans)  # `vectors` splits one sentence after the other
         encoder = self.encoder
@@ -173,8 +174,9 @@ class Model:
         from keras_ctxrep import saving
         from keras_ctxrep.models.families import encoder_of
 
+        bundle = saving.encoder_bundle(self.keras_model, self.bundle)
         encoder = encoder_of(self.keras_model, self.bundle.family, self.bundle.config)
-        return _in_keras(None, saving.ModelFolder(encoder, saving.encoder_bundle(self.keras_model, self.bundle)))
+        return _in_keras(None, saving.ModelFolder(saving.finish(encoder, bundle), bundle))
 
     # ------------------------------------------------------------------------------------------------------ artifacts
 
@@ -244,16 +246,6 @@ class Model:
 
         return self if self.bundle.task in tasks.SERVED else self.encoder
 
-    def _encode_in_keras(self, texts: Sequence[str]) -> np.ndarray:
-        """As `encode`."""
-        if "pooled" in self.encoder.keras_model.output:
-            return _vectors_of(texts, self.encoder._predictor(texts))
-        from keras_ctxrep.recipes import embedding
-
-        weights, gamma = embedding.learned_mixes(self.keras_model).get("scalar_mix", (None, 1.0))
-        layers = embedding.vectors(self.encoder.keras_model, self.encoder.bundle, texts)
-        return np.stack([embedding._selected(layer, "mean", weights, gamma) for *_, layer in layers]).astype(np.float32)
-
 
 def load(name: str | Path, threads: int = 1) -> Model:
     """Opens a model, wherever it is.
@@ -273,10 +265,9 @@ def load(name: str | Path, threads: int = 1) -> Model:
     """
     from keras_ctxrep import zoo
 
-    path = Path(name)
-    if not path.is_file() and path.suffix != ".tflite" and not _is_saved_model(path):
-        path = zoo.find(name)
+    path = zoo.find(name)
     if (path / bundles.NAME).is_file():
+        start_tensorflow()
         from keras_ctxrep import saving
 
         return _in_keras(path, saving.load(path))
@@ -313,6 +304,7 @@ def finetune(
         TypeError: there is no such option, or it is of another type.
         ValueError: a row is malformed, or an option does not fit the task or the encoder.
     """
+    start_tensorflow()
     from keras_ctxrep import recipes
 
     with _folder_of(encoder) as source, _output(out) as folder:
@@ -341,6 +333,7 @@ def pretrain(
         TypeError: there is no such option, or it is of another type.
         ValueError: no text in the corpus, or options that contradict each other.
     """
+    start_tensorflow()
     from keras_ctxrep import recipes
 
     with _output(out) as folder:
@@ -353,12 +346,6 @@ def pretrain(
 
 def _in_keras(path: Path | None, folder: "ModelFolder") -> Model:
     return Model(KerasEngine("Keras", path, folder.model), folder.bundle)
-
-
-def _is_saved_model(path: Path) -> bool:
-    """Whether a folder is a version of a SavedModel, or has versions in it."""
-    folders = [path, *path.iterdir()] if path.is_dir() else []
-    return any((folder / "saved_model.pb").is_file() for folder in folders)
 
 
 def _opened(folder: Path, out: str | Path | None) -> Model:

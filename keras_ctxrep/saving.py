@@ -8,10 +8,10 @@ import keras
 import tensorflow as tf
 import tokenizers
 
-from keras_ctxrep import checks, tasks
+from keras_ctxrep import checks, tasks, zoo
 from keras_ctxrep.models import stack, static
 from keras_ctxrep.models.families import FAMILIES
-from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.models.model import Model, copy_weights
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Reads
@@ -43,7 +43,7 @@ class ModelFolder(NamedTuple):
     >>> classifier = ModelFolder(build(bundle), bundle)
     >>> model, bundle = classifier.encoder()
     >>> sorted(model.output), bundle.task
-    (['layers', 'pooled', 'sequence'], 'embed')
+    (['layers', 'pooled', 'sequence', 'vector'], 'embed')
     """
 
     model: keras.Model
@@ -89,10 +89,12 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     Of several workers only the first one writes.
 
     Raises:
-        ValueError: a biLM with `streams`, which a folder does not describe.
+        ValueError: the model has outputs or layers that the bundle does not describe, which the folder would lose; or
+            it is a biLM with `streams`.
     """
     if any(getattr(layer, "streams", None) for layer in model.layers):
         raise ValueError("a biLM with streams: copy_weights(model, build(bundle)), and save that one")
+    _check_described(model, bundle)
     if not is_chief(model.distribute_strategy):
         return
     with model.distribute_strategy.scope():
@@ -100,6 +102,29 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     checkpoints.save_weights(uncompiled, Path(folder) / bundles.WEIGHTS)
     bundles.save(replace(bundle, versions=versions()), folder)
     checkpoints.remove(folder)  # of the run that ended with these weights
+
+
+def _check_described(model: keras.Model, bundle: Bundle) -> None:
+    """Raises a ValueError where a folder would lose a part of the model."""
+    outputs = set(model.output if isinstance(model.output, dict) else model.output_names)
+    lost = [f"the output {name!r}" for name in sorted(outputs - _outputs(bundle))]
+    if not (lost or isinstance(model, Model)):  # a network of the user's own, whose outputs happen to have these names
+        described = {layer.name for layer in build(bundle).layers if layer.weights}
+        lost = [f"the layer {layer.name!r}" for layer in model.layers if layer.weights and layer.name not in described]
+    if lost:
+        raise ValueError(
+            f"a model folder with the task {bundle.task!r} would lose {', '.join(lost)} of this model; save all of it "
+            'as Keras does: model.save("FILE.keras"), which keras.models.load_model reads after `import keras_ctxrep`'
+        )
+
+
+def _outputs(bundle: Bundle) -> set[str]:
+    """The names of the outputs that a model with this bundle may have."""
+    if bundle.task == "embed":
+        return {"layers", "sequence", "pooled", "vector", "attention", "mask", "state"}
+    if bundle.task in tasks.SERVED:
+        return {*tasks.get(bundle.task).model_outputs, "tags"}
+    return {"forward_logits", "backward_logits", "mlm_logits", "nsp_logits"}
 
 
 def versions() -> dict[str, str]:
@@ -115,9 +140,13 @@ def versions() -> dict[str, str]:
 def load(folder: str | Path) -> ModelFolder:
     """The model of a folder, with its weights, and its bundle.
 
+    Args:
+        folder: a model folder, the name of a published model, or hf://OWNER/NAME; see `zoo.find`.
+
     Raises:
         ValueError: the folder is no model folder, or its files do not belong together.
     """
+    folder = zoo.find(folder)
     bundle = bundles.load(folder)
     return ModelFolder(restore(folder, bundle), bundle)
 

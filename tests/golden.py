@@ -266,7 +266,7 @@ def _outputs(bundle: Bundle, ids: np.ndarray) -> dict[str, np.ndarray]:
     if bundle.task == "answer":
         return {"start_logits": normal(length), "end_logits": normal(length)}
     if bundle.task == "embed":
-        return {"pooled": normal(8)}
+        return {"vector": normal(8)}
     if bundle.task == "tag":
         outputs = {"logits": normal(length, classes)}
         if bundle.family == "elmo":  # as of a model with a CRF

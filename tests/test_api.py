@@ -1,11 +1,13 @@
 """The face: `import keras_ctxrep as ctx` and what it gives."""
 
 import ast
+import os
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -76,7 +78,8 @@ def test_a_pretraining_model_has_vectors_and_no_answers(encoder):
     vectors = encoder.encode(TEXTS)
     assert vectors.shape == (2, 256) and vectors.dtype == np.float32
     model, _ = saving.load_encoder(encoder.engine.path)
-    np.testing.assert_allclose(vectors, model(encoder.features(TEXTS))["pooled"], atol=1e-5)
+    top = keras.layers.GlobalAveragePooling1D()(model(encoder.features(TEXTS))["sequence"])
+    np.testing.assert_allclose(vectors, top, atol=1e-5)
     with pytest.raises(ValueError, match="a pretrainer answers nothing"):
         encoder.predict(TEXTS)
 
@@ -179,6 +182,35 @@ def test_what_is_no_model(tmp_path):
         ctx.load("bert_of_nobody")
     with pytest.raises(ValueError, match="no SavedModel in it"):
         ctx.load(tmp_path)
+
+
+def test_names_are_read_wherever_a_folder_is(encoder):
+    with pytest.warns(DeprecationWarning):
+        from keras_ctxrep.train import load_encoder
+    assert load_encoder(SHIPPED).bundle == encoder.encoder.bundle
+    assert saving.load(SHIPPED).bundle == encoder.bundle
+    with pytest.raises(ValueError, match="bert_4: no such folder; as a published model"):
+        saving.load("bert_4")
+
+
+def test_the_published_encoder_called_by_itself():
+    model, bundle = ctx.zoo.load(SHIPPED)
+    with pytest.raises(ValueError, match=r"no mlm_positions .*for pretraining; the encoder in it is load\(NAME\)\.enc"):
+        model(bundle.features(TEXTS))
+
+
+@pytest.mark.parametrize("data", [[("a film", "yes")], [{"text": "a film", "label": "yes"}], ["a film"], [None]])
+def test_rows_that_are_no_examples(encoder, data):
+    with pytest.raises(TypeError, match=r"example 1 is .*; give columns, \(texts, labels\)"):
+        ctx.finetune(data * 4, 0.25, encoder, steps=1)
+
+
+@pytest.mark.slow  # a process that imports TensorFlow
+def test_nothing_is_logged_while_tensorflow_starts():
+    code = f"import keras_ctxrep as ctx; ctx.load({SHIPPED!r})"
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ import json
 import re
 from collections import Counter
 
+import keras
 import numpy as np
 import pytest
 
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
+from keras_ctxrep.models import heads
 from keras_ctxrep.text import bundle as bundles
 from tests import tiny
 
@@ -98,6 +100,28 @@ def test_every_file_is_hashed_once(tmp_path, command, hashed, capsys, rng):
     hashed.clear()
     assert main.main([command, *map(str, arguments)]) == 0, capsys.readouterr()
     assert hashed[str(folder / bundles.WEIGHTS)] == 1 and set(hashed.values()) == {1}, hashed
+
+
+@pytest.mark.parametrize("own", ["an output", "a named output", "a layer", "another head"])
+def test_a_model_that_its_bundle_does_not_describe(tmp_path, own):
+    encoder, bundle = tiny.model("embed")
+    pooled, dense = encoder.output["pooled"], keras.layers.Dense
+    if own == "a layer":
+        bundle = tiny.bundle("classify")
+        hidden = dense(3, name="mine")(pooled)
+        model, lost = keras.Model(encoder.input, {"logits": dense(2, name="logits")(hidden)}), "the layer 'mine'"
+    elif own == "another head":
+        model, lost = heads.classify(encoder, 2), "the output 'logits'"
+    else:
+        head = dense(2, name="mine")(pooled)
+        outputs = {**encoder.output, "mine": head} if own == "a named output" else head
+        model, lost = keras.Model(encoder.input, outputs), "the output 'mine'"
+    with pytest.raises(ValueError, match=rf"would lose {lost} .*model.save\(\"FILE.keras\"\)"):
+        saving.save(tmp_path / "m", model, bundle)
+    assert not (tmp_path / "m").exists()
+    copy = keras.Model(encoder.input, encoder.output)  # of the user's own, and described
+    saving.save(tmp_path / "m", copy, tiny.bundle("embed"))
+    np.testing.assert_array_equal(saving.load(tmp_path / "m").model.get_weights()[0], encoder.get_weights()[0])
 
 
 @pytest.mark.trains

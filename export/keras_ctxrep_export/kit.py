@@ -320,6 +320,7 @@ The answer (under "predictions" in what curl prints; "..." for long lists):
             )
         rows.append(("model", f"{bundle.family}, {self.weights:,} weights, {size:.1f} MB"))
         rows.append(("text", f"at most {bundle.max_length} tokens{', in windows' if bundle.reads.windows else ''}"))
+        rows.append(("vector of a text", bundle.vector))
         arguments = {name: value for name, value in run.get("arguments", {}).items() if value is not None}
         rows += [
             (name, _file_name(arguments[name])) for name in ("encoder", "data", "dev", "corpus") if name in arguments
@@ -338,8 +339,8 @@ _MEANINGS = {  # of outputs that are not a task's
     "classes": "every label",
     "scores": "the probability of each",
     "outputs": "the predicted value",
-    "vector": "the vector of the text: the encoder's pooled output, else the mean",
-    "mean": "the mean over the text's tokens",
+    "vector": "the vector of the text, see the model card",
+    "mean": "the mean over layers and tokens",
     "mask": "1 where there is a token",
     "logits": "of the model's head, before softmax or sigmoid",
     "layers": "the vectors of every layer; layer 0 is without context",

@@ -57,10 +57,10 @@ def export(
     * classify, of classify, coreference and multilabel, and regress, of regress: for TF Serving's APIs of these names.
       "inputs", string (B,), are serialized tf.Examples whose features have the names of serving_default's inputs;
       "classes" string and "scores" float32 (B, C) are all labels with their probabilities; "outputs" float32 (B,).
-    * embed, of every model: {"text"} to vectors of the encoder. "vector" float32 (B, D) is the encoder's pooled output,
-      as a `Predictor` of the encoder gives it, or "mean" if it has none; "mean" float32 (B, D) that of `ctxrep embed
-      --layers mean`: of the trained scalar mix, else of all layers, over the text's tokens; "layers" float32 (B, N, T,
-      D) with "mask" int32 (B, T).
+    * embed, of every model: {"text"} to vectors of the encoder. "vector" float32 (B, D) is what a `Predictor` of the
+      encoder gives, see `models.heads.embed`; "mean" float32 (B, D) that of `ctxrep embed --layers mean`: of the
+      trained scalar mix, else of all layers, over the text's tokens; "layers" float32 (B, N, T, D) with "mask" int32
+      (B, T).
     * ids: the model's own dict of int32 and float32 tensors, without text.
 
     A version is written beside the others and renamed, so that it is there whole or not at all, and it never replaces

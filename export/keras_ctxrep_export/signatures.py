@@ -78,6 +78,7 @@ class Signatures(tf.Module):
     def _embed(self, model: keras.Model) -> Callable:
         """Raw strings to vectors of the encoder alone, whatever is above it."""
         encoder = families.encoder_of(model, self.bundle.family, self.bundle.config)
+        encoder = heads.embed(encoder, self.bundle.pooling, self.bundle.normalize)
         mixes = [layer for layer in model.layers if isinstance(layer, ScalarMix) and layer.name == "scalar_mix"]
         weights, gamma = mixes[0].learned() if mixes else (None, 1.0)
 
@@ -90,8 +91,7 @@ class Signatures(tf.Module):
             mixed = tf.reduce_mean(layers, 1) if weights is None else gamma * tf.tensordot(layers, weights, [[1], [0]])
             inner = tf.cast(self.features.inner(inputs), tf.float32)[..., None]  # (B, T, 1)
             mean = tf.math.divide_no_nan(tf.reduce_sum(mixed * inner, 1), tf.reduce_sum(inner, 1))
-            vector = tf.cast(outputs["pooled"], tf.float32) if "pooled" in outputs else mean
-            return {"vector": vector, "mean": mean, "layers": layers, "mask": inputs["mask"]}
+            return {"vector": outputs["vector"], "mean": mean, "layers": layers, "mask": inputs["mask"]}
 
         return embed
 

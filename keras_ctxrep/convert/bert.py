@@ -258,7 +258,7 @@ def warn_left_out(source: object, what: str) -> None:
 
 
 def summary(model: keras.Model, bundle: Bundle) -> str:
-    """A summary of a converted checkpoint, in three or four lines.
+    """A summary of a converted checkpoint, in four or five lines.
 
     >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
     >>> size = bert.SIZES["bert_2_64_2"]
@@ -266,6 +266,7 @@ def summary(model: keras.Model, bundle: Bundle) -> str:
     embed: 2 layers of width 64, 2 heads, 30522 pieces, positions for 512, lower-cased text; 2.1 million weights
     heads: pooled output
     heads missing: masked language model, next sentence, classes, answer spans
+    vector of a text: the mean of the top layer over the tokens
     """
     names = {layer.name for layer in model.layers}
     layers = {"pooler": "pooler", "mlm": "mlm_bias", "nsp": "nsp_logits", "classifier": "logits", "span": "span_logits"}
@@ -283,4 +284,4 @@ def summary(model: keras.Model, bundle: Bundle) -> str:
     ]
     if bundle.labels:
         lines.append(f"classes: {', '.join(bundle.labels[:10])}{', ...' if len(bundle.labels) > 10 else ''}")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"vector of a text: {bundle.vector}"])

@@ -40,6 +40,7 @@ DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float6
 TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
 ADDED = "added_tokens.json"
 MODULES, MODULE_OPTIONS = "modules.json", "sentence_bert_config.json"  # of sentence-transformers
+POOLING_MODE = re.compile(r"pooling_mode_(\w+?)(?:_tokens?)?")  # an option of a Pooling module
 PROBLEMS = ARCHITECTURES["BertForSequenceClassification"].problems
 FAMILIES = ("bert",)  # that this format holds
 PAIRS = "ctxrep_pairs"  # our own key in config.json: whether a classifier reads pairs of texts
@@ -56,7 +57,8 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
 
     The architecture is determined by the tensors, and by config.json where they are ambiguous. Warnings report heads
     in config.json without weights, a pooler that no head reads, tokens added to the vocabulary, which are not
-    recognised in texts, and modules of sentence-transformers on top of the model. Weights in float16 and bfloat16 are
+    recognised in texts, and modules of sentence-transformers with weights on top of the model. How these pool a text is
+    kept in the bundle. Weights in float16 and bfloat16 are
     converted to float32. The only unpickling is by `torch.load(weights_only=True)` in PyTorch versions in which that is
     safe.
 
@@ -100,7 +102,7 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
         raise ValueError(f"{weights}: read as {name}; pairs are for a classifier of texts")
     fields["pairs"] = options.get(PAIRS, bool, default=kind.pairs) if pairs is None else pairs
     fields |= _preparation(folder, options, config)
-    _warn_of_modules(folder)
+    fields |= _pooling(folder)
     return common.load(weights, stored, tensors, ignored, config, task, **fields)
 
 
@@ -523,18 +525,34 @@ def _warn_of_added_tokens(folder: Path, tokenizer: Options, options: Options) ->
         common.warn_left_out(folder, f"added tokens, which are not looked for in texts: {listed(names)}")
 
 
-def _warn_of_modules(folder: Path) -> None:
-    """Warns of weights that sentence-transformers has on top of the model."""
+def _pooling(folder: Path) -> dict[str, Any]:
+    """How sentence-transformers makes a vector of a text, as fields of a bundle; warns of what is not read.
+
+    https://github.com/huggingface/sentence-transformers, models/Pooling.py, whose options are in 1_Pooling/config.json.
+    """
     if not (folder / MODULES).is_file():
-        return
+        return {}
     try:
         entries = json.loads((folder / MODULES).read_bytes())
-        paths = [entry["path"] for entry in entries if isinstance(entry["path"], str)]
-    except (ValueError, TypeError, KeyError, RecursionError):
+        kinds = {entry["path"]: str(entry.get("type")).rpartition(".")[2] for entry in entries}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError(f"{folder / MODULES}: a list of objects that have a path is needed") from None
-    for path in paths:
-        if path and path == Path(path).name and any((folder / path / file).is_file() for file in (WEIGHTS, PICKLED)):
+    fields: dict[str, Any] = {}
+    for path, kind in kinds.items():
+        if not isinstance(path, str) or not path or path != Path(path).name:
+            continue
+        if any((folder / path / file).is_file() for file in (WEIGHTS, PICKLED)):
             common.warn_left_out(folder, f"{path}, weights of sentence-transformers on top of the model")
+        if kind == "Normalize":
+            fields["normalize"] = True
+        elif kind == "Pooling" and (folder / path / OPTIONS).is_file():
+            options = Options(folder / path / OPTIONS)
+            names = [POOLING_MODE.fullmatch(name) for name, on in options.values.items() if on is True]
+            modes = [name[1] for name in names if name] or [options.get("pooling_mode", str, default="mean")]
+            fields["pooling"] = modes[0] if modes in (["cls"], ["mean"], ["max"]) else "mean"
+            if modes != [fields["pooling"]]:
+                common.warn_left_out(folder, f"{path}, which pools by {', '.join(modes)}; the mean is used")
+    return fields
 
 
 def _pieces(tokenizer: Options) -> list[str]:

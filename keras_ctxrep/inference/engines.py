@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from keras_ctxrep import zoo
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
 from keras_ctxrep.text import bundle as bundles
@@ -28,13 +29,13 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
     """The engine of an artifact, a .tflite file, a SavedModel or a model folder, after a first prediction.
 
     Args:
-        path: the artifact.
+        path: the artifact, or the name of a published model, see `zoo.find`.
         threads: of LiteRT, for a .tflite file.
 
     Raises:
         ValueError: the path is none of these.
     """
-    files, bundle = bundles.located(path)
+    files, bundle = bundles.located(zoo.find(path))
     with quiet_stderr():
         if files.is_file():
             from keras_ctxrep_tflite import runtime

@@ -160,7 +160,7 @@ class Predictor:
     def __call__(
         self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None, marks: Marks | None = None
     ) -> list[dict]:
-        check_texts(texts)
+        texts = check_texts(texts)
         pairs = None if pairs is None else list(pairs)
         if len(texts) and self.bundle.pairs != any(pair is not None for pair in pairs or []):
             needed = "pairs of texts" if self.bundle.pairs else "one text at a time"

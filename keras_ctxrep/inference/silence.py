@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 _redirecting = threading.RLock()  # two threads that redirect at once could leave standard error silent
 
@@ -29,3 +30,12 @@ def quiet_stderr() -> Iterator[None]:
                     sys.stderr.flush()
                 os.dup2(stderr, 2)
                 os.close(stderr)
+
+
+@cache
+def start_tensorflow() -> None:
+    """Imports TensorFlow and looks for its devices, without the lines of absl, oneDNN and CUDA on standard error."""
+    with quiet_stderr():
+        import tensorflow
+
+        tensorflow.config.list_physical_devices()

@@ -3,11 +3,13 @@
 import keras
 from keras import ops
 
+from keras_ctxrep.layers.layer import Layer
+
 __all__ = ["CharCNN"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class CharCNN(keras.layers.Layer):
+class CharCNN(Layer):
     """Token vectors from character ids: convolutions of several widths, max over positions, highways, projection.
 
     Kim et al. 2016, https://arxiv.org/abs/1508.06615, as used by Peters et al. 2018,
@@ -39,6 +41,8 @@ class CharCNN(keras.layers.Layer):
     >>> layer(ops.ones((2, 3, 50), "int32")).shape
     TensorShape([2, 3, 6])
     """
+
+    fields = ("filters", "embedding_dim", "highways", "projection", "activation", "characters")
 
     def __init__(
         self,
@@ -127,7 +131,3 @@ class CharCNN(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:2], self.projection or sum(number for _, number in self.filters))
-
-    def get_config(self):
-        names = ("filters", "embedding_dim", "highways", "projection", "activation", "characters")
-        return super().get_config() | {name: getattr(self, name) for name in names}

@@ -3,11 +3,13 @@
 import keras
 from keras import ops
 
+from keras_ctxrep.layers.layer import Layer
+
 __all__ = ["CRF"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class CRF(keras.layers.Layer):
+class CRF(Layer):
     """Linear-chain conditional random field: the best sequence of labels, and the loss that trains it.
 
     Lafferty et al. 2001, https://dl.acm.org/doi/10.5555/645530.655813; over a neural network as in Lample et al. 2016,
@@ -30,13 +32,9 @@ class CRF(keras.layers.Layer):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
         # XLA cannot differentiate the loss's loop, whose number of steps it does not know; where there is a GPU,
         # Keras' jit_compile="auto" is XLA
         self.supports_jit = keras.backend.backend() != "tensorflow"
-
-    def compute_mask(self, inputs, previous_mask):
-        return None  # the mask is passed explicitly
 
     def build(self, input_shape):
         classes = input_shape[-1]

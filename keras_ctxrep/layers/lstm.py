@@ -6,12 +6,13 @@ import keras
 from keras import ops
 
 from keras_ctxrep.layers.dropout import replica
+from keras_ctxrep.layers.layer import Layer
 
 __all__ = ["ProjectedLSTM"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class ProjectedLSTM(keras.layers.Layer):
+class ProjectedLSTM(Layer):
     """LSTM whose state is projected to fewer dimensions, with both cell and projection clipped.
 
     Sak et al. 2014, https://arxiv.org/abs/1402.1128, section 3.1, without peepholes; clips, gate order (input, new
@@ -49,6 +50,8 @@ class ProjectedLSTM(keras.layers.Layer):
     TensorShape([2, 5, 4])
     """
 
+    fields = ("units", "projection", "cell_clip", "projection_clip", "go_backwards", "streams")
+
     def __init__(
         self,
         units,
@@ -60,13 +63,9 @@ class ProjectedLSTM(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.units, self.projection = units, projection
         self.cell_clip, self.projection_clip, self.go_backwards = cell_clip, projection_clip, go_backwards
         self.streams = streams
-
-    def compute_mask(self, inputs, previous_mask):
-        return None  # the mask is passed explicitly
 
     @property
     def width(self):
@@ -232,10 +231,6 @@ class ProjectedLSTM(keras.layers.Layer):
     def compute_output_spec(self, x, mask, state=None, training=None):
         out = keras.KerasTensor((*x.shape[:2], self.width), self.compute_dtype)
         return out if state is None else (out, keras.KerasTensor(state.shape, self.compute_dtype))
-
-    def get_config(self):
-        names = ("units", "projection", "cell_clip", "projection_clip", "go_backwards", "streams")
-        return super().get_config() | {name: getattr(self, name) for name in names}
 
 
 def _lstm(cell_clip, projection_clip):

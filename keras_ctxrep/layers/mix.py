@@ -4,11 +4,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_ctxrep.layers.layer import Layer
+
 __all__ = ["ScalarMix"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class ScalarMix(keras.layers.Layer):
+class ScalarMix(Layer):
     """Softmax-weighted sum of an encoder's layers, times gamma.
 
     Peters et al. 2018, eq. 1, https://arxiv.org/abs/1802.05365. Weights start at zero: a fresh mix is the mean.
@@ -27,7 +29,7 @@ class ScalarMix(keras.layers.Layer):
         layers: N x float32 (B, T, D).
         mask: int32 (B, T); read only when `layer_norm`.
 
-    Returns: float32 (B, T, D).
+    Returns: float32 (B, T, D), with the Keras mask that the layers carry.
 
     Raises:
         ValueError: the number of `weights` is not that of the layers, or `layer_norm` without a mask.
@@ -36,14 +38,16 @@ class ScalarMix(keras.layers.Layer):
     2.0
     """
 
+    fields = ("l2", "layer_norm", "top_only", "epsilon")
+
     def __init__(self, l2=0.0, layer_norm=False, top_only=False, weights=None, epsilon=1e-12, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
         self.l2, self.layer_norm, self.top_only, self.epsilon = l2, layer_norm, top_only, epsilon
         self.fixed = None if weights is None else [float(weight) for weight in weights]
 
     def compute_mask(self, inputs, previous_mask):
-        return None  # the mask is passed explicitly
+        mask = _first(previous_mask)
+        return None if mask is None else ops.cast(mask, "bool")
 
     def build(self, input_shape):
         layers, fixed = len(input_shape), self.fixed
@@ -67,7 +71,8 @@ class ScalarMix(keras.layers.Layer):
         else:
             weights = ops.cast(ops.softmax(self.w), layers[0].dtype)
         if self.layer_norm:
-            if mask is None or isinstance(mask, list | tuple):  # Keras fills in a list of the inputs' masks, all None
+            mask = _first(mask)
+            if mask is None:
                 raise ValueError(f"{self.name}: layer_norm=True needs the mask: mix(layers, mask=mask)")
             layers = [self._normalise(layer, mask) for layer in layers]
         mixed = layers[0] * weights[0]
@@ -93,5 +98,9 @@ class ScalarMix(keras.layers.Layer):
         return input_shape[0]
 
     def get_config(self):
-        names = ("l2", "layer_norm", "top_only", "epsilon")
-        return super().get_config() | {name: getattr(self, name) for name in names} | {"weights": self.fixed}
+        return super().get_config() | {"weights": self.fixed}
+
+
+def _first(mask):
+    """The mask, of a list the first: Keras fills in those that the layers carry, each None if it carries none."""
+    return mask[0] if isinstance(mask, list | tuple) else mask

@@ -3,11 +3,13 @@
 import keras
 from keras import ops
 
+from keras_ctxrep.layers.layer import Layer
+
 __all__ = ["MaskedPooling", "SentenceMarkers", "ZeroPadding"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class SentenceMarkers(keras.layers.Layer):
+class SentenceMarkers(Layer):
     """Inserts ELMo's <S> before the first word and </S> after the last real one.
 
     https://github.com/allenai/bilm-tf, `Batcher`; the ids are those of `keras_ctxrep.text.tokens.Characters`, or word
@@ -25,13 +27,6 @@ class SentenceMarkers(keras.layers.Layer):
     """
 
     BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = 257, 258, 259, 260, 261
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
-    def compute_mask(self, inputs, previous_mask):
-        return None
 
     def call(self, ids, mask):
         if len(ids.shape) == 2:
@@ -58,8 +53,12 @@ class SentenceMarkers(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class ZeroPadding(keras.layers.Layer):
+class ZeroPadding(Layer):
     """Sets masked positions to zero.
+
+    Args:
+        carry_mask: the output carries the mask as a Keras mask, as that of an Embedding with `mask_zero` does, so that
+            Keras' layers above it leave masked positions out.
 
     Call:
         x: float32 (B, T, D).
@@ -71,12 +70,14 @@ class ZeroPadding(keras.layers.Layer):
     [1.0, 0.0]
     """
 
-    def __init__(self, **kwargs):
+    fields = ("carry_mask",)
+
+    def __init__(self, carry_mask=False, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
+        self.carry_mask = carry_mask
 
     def compute_mask(self, inputs, previous_mask):
-        return None
+        return ops.cast(previous_mask, "bool") if self.carry_mask else None
 
     def call(self, x, mask):
         return x * ops.cast(mask, x.dtype)[:, :, None]
@@ -86,41 +87,48 @@ class ZeroPadding(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class MaskedPooling(keras.layers.Layer):
-    """Mean, maximum, or both concatenated, over the real tokens; zero if there are none.
+class MaskedPooling(Layer):
+    """Mean, maximum, or both concatenated, over the real tokens, or the first of them; zero if there are none.
 
     There may be more axes before that of the tokens, e.g. for the n-grams of each word.
 
     Args:
-        how: "mean", "max" or "mean_max".
+        how: "mean", "max", "mean_max" or "cls", the first token's vector.
+        normalize: scale the result to length 1.
 
     Call:
         sequence: float32 (..., T, D).
-        mask: int32 (..., T).
+        mask: int32 (..., T); None: the Keras mask that `sequence` carries.
 
     Returns: float32 (..., D), or (..., 2 D) for "mean_max".
 
     Raises:
-        ValueError: `how` is none of the three.
+        ValueError: `how` is none of the four, or there is no mask.
 
     >>> x = ops.reshape(ops.arange(4.0), (1, 4, 1))
     >>> [float(MaskedPooling(how)(x, mask=ops.array([[1, 1, 1, 0]]))[0, 0]) for how in ("mean", "max")]
     [1.0, 2.0]
     """
 
-    def __init__(self, how="mean", **kwargs):
+    fields = ("how", "normalize")
+
+    def __init__(self, how="mean", normalize=False, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
-        if how not in ("mean", "max", "mean_max"):
-            raise ValueError(f"how={how!r}: choose 'mean', 'max' or 'mean_max'")
-        self.how = how
+        if how not in ("mean", "max", "mean_max", "cls"):
+            raise ValueError(f"how={how!r}: choose 'mean', 'max', 'mean_max' or 'cls'")
+        self.how, self.normalize = how, normalize
 
-    def compute_mask(self, inputs, previous_mask):
-        return None  # the mask is passed explicitly
+    def call(self, sequence, mask=None):
+        if mask is None:
+            raise ValueError(f"{self.name}: needs the mask of the tokens: pooling(sequence, mask=mask)")
+        pooled = self._pooled(sequence, mask)
+        return ops.normalize(pooled) if self.normalize else pooled
 
-    def call(self, sequence, mask):
+    def _pooled(self, sequence, mask):
         weights = ops.cast(mask, sequence.dtype)[..., None]  # (B, T, 1)
         count = ops.sum(weights, axis=-2)  # (B, 1)
+        if self.how == "cls":
+            return sequence[..., 0, :] * ops.minimum(count, 1)
         pooled = []
         if "mean" in self.how:
             pooled.append(ops.sum(sequence * weights, axis=-2) / ops.maximum(count, 1))
@@ -132,6 +140,3 @@ class MaskedPooling(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-2], input_shape[-1] * (2 if self.how == "mean_max" else 1))
-
-    def get_config(self):
-        return super().get_config() | {"how": self.how}

@@ -5,12 +5,13 @@ import numpy as np
 from keras import ops
 
 from keras_ctxrep.layers.embedding import take_rows
+from keras_ctxrep.layers.layer import Layer
 
 __all__ = ["VocabularySoftmax"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class VocabularySoftmax(keras.layers.Layer):
+class VocabularySoftmax(Layer):
     """Logits of all words of a vocabulary, or, given the true words, of these and of sampled ones.
 
     Sampled softmax of Jean et al. 2015, https://arxiv.org/abs/1412.2007, section 3, as in
@@ -39,9 +40,10 @@ class VocabularySoftmax(keras.layers.Layer):
     TensorShape([2, 3, 21])
     """
 
+    fields = ("vocabulary_size", "samples", "seed")
+
     def __init__(self, vocabulary_size, samples=None, seed=None, **kwargs):
         super().__init__(**kwargs)
-        self.supports_masking = True
         if samples is not None and not 0 < samples <= vocabulary_size:
             raise ValueError(
                 f"samples={samples}: there are {vocabulary_size} words; sample fewer, or choose None "
@@ -49,9 +51,6 @@ class VocabularySoftmax(keras.layers.Layer):
             )
         self.vocabulary_size, self.samples, self.seed = vocabulary_size, samples, seed
         self.seed_generator = keras.random.SeedGenerator(seed)
-
-    def compute_mask(self, inputs, previous_mask):
-        return None
 
     def build(self, input_shape):
         width = input_shape[-1]
@@ -102,10 +101,6 @@ class VocabularySoftmax(keras.layers.Layer):
     def compute_output_spec(self, x, targets=None):
         wide = self.vocabulary_size if targets is None or not self.samples else 1 + self.samples
         return keras.KerasTensor((*x.shape[:2], wide), self.compute_dtype)
-
-    def get_config(self):
-        names = ("vocabulary_size", "samples", "seed")
-        return super().get_config() | {name: getattr(self, name) for name in names}
 
 
 def _draws(vocabulary_size: int, samples: int) -> int:

@@ -3,11 +3,13 @@
 import keras
 from keras import ops
 
+from keras_ctxrep.layers.layer import Layer
+
 __all__ = ["MarkIndicator", "SpanPooling"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class MarkIndicator(keras.layers.Layer):
+class MarkIndicator(Layer):
     """The number of the marked span that contains each token.
 
     Call:
@@ -21,9 +23,6 @@ class MarkIndicator(keras.layers.Layer):
     [[1, 0, 2, 2]]
     """
 
-    def compute_mask(self, *inputs):
-        return None
-
     def call(self, mask, marks):
         inside = inside_marks(mask, marks)  # (B, M, T)
         numbers = ops.arange(1, ops.shape(marks)[1] + 1, dtype="int32")
@@ -34,7 +33,7 @@ class MarkIndicator(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class SpanPooling(keras.layers.Layer):
+class SpanPooling(Layer):
     """A vector for each marked span: its first token, its last token, and an attention-weighted mean of its tokens.
 
     Lee et al. 2017, section 4, https://arxiv.org/abs/1707.07045: [x_start, x_end, sum a_t x_t], where a is the softmax
@@ -51,15 +50,8 @@ class SpanPooling(keras.layers.Layer):
     TensorShape([2, 3, 12])
     """
 
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.supports_masking = True
-
     def build(self, sequence_shape, marks_shape):
         self.score = self.add_weight(shape=(sequence_shape[-1],), initializer="zeros", name="score")
-
-    def compute_mask(self, *inputs):
-        return None
 
     def call(self, sequence, marks):
         inside = inside_marks(sequence[..., 0], marks)  # (B, M, T)

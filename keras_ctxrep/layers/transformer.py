@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_ctxrep.layers.dropout import Dropout
+from keras_ctxrep.layers.layer import Layer
 
 __all__ = ["Bias", "PositionEmbedding", "SinusoidalPositions", "TakePositions", "TransformerBlock"]
 
@@ -27,7 +28,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": gelu_tanh, "relu": "relu"}  # name i
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(Layer):
     """Multi-head self-attention and a feed-forward layer, each followed by dropout, residual sum and layer norm.
 
     Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, in the post-norm form of Devlin et al. 2018,
@@ -63,6 +64,10 @@ class TransformerBlock(keras.layers.Layer):
     TensorShape([1, 3, 4])
     """
 
+    fields = (
+        "heads", "intermediate", "dropout", "attention_dropout", "activation", "epsilon", "initializer_range",
+        "return_attention",
+    )  # fmt: skip
     recompute = False
 
     def __init__(
@@ -80,7 +85,6 @@ class TransformerBlock(keras.layers.Layer):
         super().__init__(**kwargs)
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation={activation!r}: one of {', '.join(ACTIVATIONS)}")
-        self.supports_masking = True
         self.heads, self.intermediate, self.dropout, self.attention_dropout = (
             heads, intermediate, dropout, attention_dropout,
         )  # fmt: skip
@@ -103,9 +107,6 @@ class TransformerBlock(keras.layers.Layer):
         for dense in (self.qkv, self.attention_output, self.feed_forward, self.feed_forward_output):
             dense.bias.trainable = False
             dense.enable_lora(rank)
-
-    def compute_mask(self, inputs, previous_mask):
-        return None  # the mask is passed explicitly
 
     def build(self, input_shape):
         width = input_shape[-1]
@@ -182,10 +183,6 @@ class TransformerBlock(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         batch, length, _ = input_shape
         return (input_shape, (batch, self.heads, length, length)) if self.return_attention else input_shape
-
-    def get_config(self):
-        names = ("heads", "intermediate", "dropout", "attention_dropout", "activation", "epsilon", "initializer_range")
-        return super().get_config() | {name: getattr(self, name) for name in (*names, "return_attention")}
 
 
 _here = ContextVar("here", default=False)
@@ -340,7 +337,7 @@ class SinusoidalPositions(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class TakePositions(keras.layers.Layer):
+class TakePositions(Layer):
     """Gathers the vectors at some positions of each row, e.g. to compute logits only there.
 
     Call:

@@ -21,7 +21,7 @@ from keras_ctxrep.layers import (
     ZeroPadding,
 )
 from keras_ctxrep.layers.transformer import ACTIVATIONS
-from keras_ctxrep.models.model import Model
+from keras_ctxrep.models.model import Model, check_config
 
 __all__ = ["SIZES", "Config", "enable_lora", "encoder", "encoder_config", "pretrainer"]
 
@@ -132,6 +132,7 @@ def pretrainer(config: Config) -> keras.Model:
 
 def _encoder(config: Config, attention: bool = False):
     """Inputs, the token embedding, the layers with padding zeroed, {"pooled"} or nothing, and the attention weights."""
+    check_config(config, Config, SIZES)
     names = ("token_ids", "segment_ids", "mask")
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
 
@@ -166,7 +167,7 @@ def _encoder(config: Config, attention: bool = False):
             x, attention_weights = x
             weights.append(attention_weights)
         layers.append(x)
-    zeroed = ZeroPadding(name="zero_padding")
+    zeroed = ZeroPadding(carry_mask=True, name="zero_padding")
     layers = [zeroed(layer, mask=inputs["mask"]) for layer in layers]
     pooled = {"pooled": _dense(config, config.width, "pooler", "tanh")(layers[-1][:, 0])} if config.pooler else {}
     return inputs, embedding, layers, pooled, weights

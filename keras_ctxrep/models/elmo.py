@@ -24,7 +24,7 @@ from keras_ctxrep.layers import (
     VocabularySoftmax,
     ZeroPadding,
 )
-from keras_ctxrep.models.model import Model
+from keras_ctxrep.models.model import Model, check_config
 from keras_ctxrep.text.features import CharacterFeatures
 
 __all__ = ["SIZES", "Config", "encoder", "language_model", "state_width", "token_vectors"]
@@ -164,10 +164,10 @@ def _outputs(pairs, crop: dict, mask, marked):
         ways = zip(crop, pair, strict=True)
         cropped = [klayers.Cropping1D(crop[way], name=f"{way}_words_{index}")(x) for way, x in ways]
         both = klayers.Concatenate(name=f"words_{index}")(cropped)
-        words.append(ZeroPadding(name=f"layer_{index}")(both, mask=mask))
+        words.append(ZeroPadding(carry_mask=True, name=f"layer_{index}")(both, mask=mask))
         if marked is not None:
             both = klayers.Concatenate(name=f"both_{index}")(list(pair))
-            layers.append(ZeroPadding(name=f"marked_{index}")(both, mask=marked))
+            layers.append(ZeroPadding(carry_mask=True, name=f"marked_{index}")(both, mask=marked))
         else:
             layers.append(words[-1])
     return layers, words
@@ -269,6 +269,7 @@ def _ids(config: Config) -> str:
 
 
 def _inputs(config: Config) -> dict:
+    check_config(config, Config, SIZES)
     shape = (None,) if config.words else (None, config.max_characters)
     return {
         _ids(config): keras.Input(shape, dtype="int32", name=_ids(config)),

@@ -7,7 +7,7 @@ from keras import ops
 from keras_ctxrep.layers import CRF, Dropout, MaskedPooling, ScalarMix, SpanPooling, TakePositions, ZeroPadding
 from keras_ctxrep.models.model import Model
 
-__all__ = ["answer", "classify", "coreference", "flat", "mixes", "regress", "tag"]
+__all__ = ["answer", "classify", "coreference", "embed", "flat", "mixes", "regress", "tag"]
 
 
 def classify(
@@ -40,7 +40,7 @@ def classify(
     (None, 3)
     """
     _check_classes(classes, 1)
-    outputs: dict = encoder.output
+    outputs = encoder_outputs(encoder)
     if mix:
         mixed = ScalarMix(l2, name="scalar_mix")(outputs["layers"])
         x = MaskedPooling("mean_max", name="pooling")(mixed, mask=_mask(encoder))
@@ -107,8 +107,8 @@ def tag(
     (['mask', 'segment_ids', 'starts', 'token_ids'], (None, None, 9))
     """
     _check_classes(classes, 2)
-    inputs, mask = dict(encoder.input), _mask(encoder)
     x = _tokens(encoder, mix, l2)
+    inputs, mask = dict(encoder.input), _mask(encoder)
     if "token_ids" in inputs:
         starts = inputs["starts"] = keras.Input((None,), dtype="int32", name="starts")
         x = TakePositions(name="first_pieces")(x, starts)  # (B, W, D)
@@ -220,7 +220,7 @@ def mixes(
     >>> sorted(mixes(elmo.encoder(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]), count=2).output)
     ['mix_0', 'mix_1']
     """
-    outputs, mask = encoder.output, encoder.input["mask"]
+    outputs, mask = encoder_outputs(encoder), encoder.input["mask"]
     marked = outputs.get("mask")
     epsilon = 1e-12 if marked is None else 1e-13
     mixed = {}
@@ -229,10 +229,44 @@ def mixes(
         mix = ScalarMix(l2, layer_norm, top_only, weights, epsilon, name=f"scalar_{name}")
         x = mix(outputs["layers"], mask=mask if marked is None else marked)
         if marked is not None:
-            x = klayers.Cropping1D(1, name=f"words_{name}")(x)
-        x = ZeroPadding(name=f"padded_{name}")(x, mask=mask)
+            x = x[:, 1:-1]
+        x = ZeroPadding(carry_mask=True, name=f"padded_{name}")(x, mask=mask)
         mixed[name] = Dropout(dropout, name=name)(x)
     return Model(encoder.input, mixed, name="mixes")
+
+
+def embed(encoder: keras.Model, pooling: str = "mean", normalize: bool = False) -> keras.Model:
+    """The encoder with a vector of the text as one more output.
+
+    Reimers & Gurevych 2019, https://arxiv.org/abs/1908.10084, section 3: the mean of the top layer over all tokens, of
+    a BERT [CLS] and [SEP] too, compares meanings better than a pooler that was trained on next sentences alone.
+
+    Args:
+        encoder: a model with the encoders' outputs.
+        pooling: "mean", "max" or "cls" of the top layer, as of `layers.MaskedPooling`; or "pooler": its pooled output,
+            of an encoder without one the mean.
+        normalize: scale the vector to length 1.
+
+    Call: as `encoder`.
+
+    Returns: the encoder's outputs, and "vector": float32 (B, D).
+
+    Raises:
+        ValueError: an unknown pooling.
+
+    >>> from keras_ctxrep.models import bert
+    >>> embed(bert.encoder(bert.SIZES["bert_2_64_2"])).output["vector"].shape
+    (None, 64)
+    """
+    outputs = encoder_outputs(encoder)
+    if pooling == "pooler" and "pooled" in outputs:
+        vector = klayers.Activation("linear", name="vector", dtype="float32")(outputs["pooled"])
+        vector = ops.normalize(vector) if normalize else vector
+    else:
+        how = "mean" if pooling == "pooler" else pooling
+        pool = MaskedPooling(how, normalize, name="vector", dtype="float32")
+        vector = pool(outputs["sequence"], mask=_mask(encoder))
+    return Model(encoder.input, outputs | {"vector": vector}, name=encoder.name)
 
 
 def flat(outputs: dict) -> dict:
@@ -246,14 +280,37 @@ def flat(outputs: dict) -> dict:
     }
 
 
+def encoder_outputs(model: keras.Model) -> dict:
+    """The outputs of an encoder.
+
+    Raises:
+        ValueError: the model is no encoder.
+
+    >>> from keras_ctxrep.models import static
+    >>> sorted(encoder_outputs(static.encoder(static.Config(words=9, width=8))))
+    ['layers', 'pooled', 'sequence']
+    """
+    outputs = model.output
+    if not isinstance(outputs, dict) or "layers" not in outputs:
+        raise ValueError(
+            f"{model.name} is no encoder, whose outputs are layers and sequence: it gives "
+            f"{', '.join(model.output_names)}; the encoder in it is load(NAME).encoder.keras_model, or "
+            "saving.load_encoder(NAME).model"
+        )
+    return outputs
+
+
 def _check_classes(classes: int, least: int) -> None:
+    if not isinstance(classes, int):
+        raise TypeError(f"classes={classes!r}: the number of classes is needed; their names are `labels` of the bundle")
     if classes < least:
         raise ValueError(f"classes={classes}: at least {least}")
 
 
 def _tokens(encoder: keras.Model, mix: bool, l2: float):
     """One vector per token: the top layer, or a trained mix of all."""
-    return ScalarMix(l2, name="scalar_mix")(encoder.output["layers"]) if mix else encoder.output["sequence"]
+    outputs = encoder_outputs(encoder)
+    return ScalarMix(l2, name="scalar_mix")(outputs["layers"]) if mix else outputs["sequence"]
 
 
 def _mask(encoder: keras.Model):

@@ -44,6 +44,38 @@ class Model(keras.Model):
     microbatches = 1
     counts_tokens = False
 
+    def __call__(self, inputs, *args, **kwargs):
+        self._check_inputs(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def fit(self, x=None, *args, **kwargs):
+        self._check_inputs(x)
+        return super().fit(x, *args, **kwargs)
+
+    def evaluate(self, x=None, *args, **kwargs):
+        self._check_inputs(x)
+        return super().evaluate(x, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        self._check_inputs(x)
+        return super().predict(x, *args, **kwargs)
+
+    def _check_inputs(self, inputs):
+        """Raises an error that says what is needed in place of texts, and of the inputs of another model."""
+        if not isinstance(self.input, dict):
+            return
+        if _are_texts(inputs):
+            raise TypeError(
+                f"{self.name}: texts; it reads {', '.join(self.input)}: give it bundle.features(texts), or let the "
+                "model begin with keras_ctxrep_export.preprocessor.Preprocessor(bundle)"
+            )
+        missing = [name for name in self.input if name not in inputs] if isinstance(inputs, dict) else []
+        if missing:
+            remedy = "prepare the texts with the features of its own bundle"
+            if {*missing} & {"mlm_positions", "forward_targets"}:
+                remedy = "it is a model for pretraining; the encoder in it is load(NAME).encoder.keras_model"
+            raise ValueError(f"{self.name}: no {', '.join(missing)} among the inputs {', '.join(inputs)}; {remedy}")
+
     if keras.backend.backend() == "tensorflow":
 
         def make_train_function(self, force=False):
@@ -139,6 +171,27 @@ class Model(keras.Model):
                     data_batch = keras.tree.map_structure(spec, next(batches))
                     break
             super()._maybe_symbolic_build(data_batch=data_batch)
+
+
+def _are_texts(value):
+    if isinstance(value, list | tuple):
+        return bool(value) and _are_texts(value[0])
+    dtype = getattr(value, "dtype", type(value))
+    return getattr(dtype, "name", str(dtype)).lower().startswith(("str", "bytes", "object", "<class 'str"))
+
+
+def check_config(config, kind, sizes=()):
+    """Raises a TypeError unless a config is of its class, with the size that a string names.
+
+    >>> check_config("tiny", int)
+    Traceback (most recent call last):
+    TypeError: config='tiny': an object of the class int is needed
+    """
+    if not isinstance(config, kind):
+        remedy = f"an object of the class {kind.__name__} is needed"
+        if isinstance(config, str) and config in sizes:
+            remedy = f"give SIZES[{config!r}] for random weights; a trained model is opened by keras_ctxrep.load(NAME)"
+        raise TypeError(f"config={config!r}: {remedy}")
 
 
 def _tokens(x):

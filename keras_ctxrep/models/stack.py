@@ -5,6 +5,7 @@ from keras import layers as klayers
 from keras import ops
 
 from keras_ctxrep.layers import Dropout, Embedding, MarkIndicator, MaskedPooling, ProjectedLSTM, ScalarMix, ZeroPadding
+from keras_ctxrep.models.heads import encoder_outputs
 from keras_ctxrep.models.model import Model
 
 __all__ = ["by_name", "convolutional", "recurrent"]
@@ -122,15 +123,15 @@ def convolutional(
     inputs, vectors, mask = _vectors(encoder, dropout, extra_embeddings, mix, l2, marks)
     x = klayers.Dense(units, name="cnn_input")(vectors)
     x = ZeroPadding(name="cnn_input_padding")(x, mask=mask)
-    outputs = [vectors]
+    outputs, masked = [vectors], ZeroPadding(carry_mask=True, name="cnn_layers")
     for index in range(layers):
         name = f"cnn_{index}"
         more = klayers.Conv1D(units, window, padding="same", activation="relu", name=name)(x)
         more = Dropout(dropout, name=f"{name}_dropout")(more)
         x = klayers.Add(name=f"{name}_residual")([x, more])
         x = klayers.LayerNormalization(epsilon=1e-6, name=f"{name}_norm")(x)
-        x = ZeroPadding(name=f"{name}_padding")(x, mask=mask)
-        outputs.append(x)
+        outputs.append(masked(x, mask=mask))
+        x = ZeroPadding(name=f"{name}_padding")(x, mask=mask)  # without a Keras mask, which Keras' convolutions end
     return _encoder(inputs, outputs, mask, "cnn_stack")
 
 
@@ -165,7 +166,7 @@ def _check(layers: int, units: int, mix: str) -> None:
 
 def _mixed(encoder: keras.Model, dropout: float, mix: str, l2: float, name: str):
     """One vector per token from all layers, float32 (B, T, D)."""
-    layers = encoder.output["layers"]
+    layers = encoder_outputs(encoder)["layers"]
     x = layers[0]
     if len(layers) > 1:
         x = ScalarMix(l2, top_only=mix == "top", name=f"scalar_{name}")(layers)
@@ -176,7 +177,8 @@ def _vectors(
     encoder: keras.Model, dropout: float, extra_embeddings: keras.Model | None, mix: str, l2: float, marks: int
 ):
     """The inputs of the model, the input of the first layer, float32 (B, T, D'), and the mask."""
-    inputs, x = dict(encoder.input), _mixed(encoder, dropout, mix, l2, "mix")
+    x = _mixed(encoder, dropout, mix, l2, "mix")
+    inputs = dict(encoder.input)
     if extra_embeddings is not None:
         ids = {name: tensor for name, tensor in extra_embeddings.input.items() if name != "mask"}
         both = set(ids) & set(inputs)
@@ -192,7 +194,7 @@ def _vectors(
         kinds = MarkIndicator(name="marked")(inputs["mask"], inputs["marks"])  # (B, T)
         kinds = Embedding(1 + marks, INDICATOR, name="mark_embedding")(kinds)
         x = klayers.Concatenate(name="vectors_and_marks")(
-            [x, ZeroPadding(name="mark_padding")(kinds, mask=inputs["mask"])]
+            [x, ZeroPadding(carry_mask=True, name="mark_padding")(kinds, mask=inputs["mask"])]
         )
     return inputs, x, inputs["mask"]
 
@@ -209,7 +211,7 @@ def _both_ways(cell: str, x, units: int, mask, name: str):
         y = layer(x, mask=ops.cast(mask, "bool"))
         pair.append(ops.flip(y, axis=1) if back else y)  # the output is in the order of processing
     both = klayers.Concatenate(name=f"{name}_both_ways")(pair)
-    return ZeroPadding(name=name)(both, mask=mask)
+    return ZeroPadding(carry_mask=True, name=name)(both, mask=mask)
 
 
 def _encoder(inputs: dict, layers: list, mask, name: str) -> keras.Model:

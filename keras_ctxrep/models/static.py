@@ -9,7 +9,7 @@ from keras import ops
 from keras_ctxrep import checks
 from keras_ctxrep.checks import Fraction, Range, RowCount, Size
 from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, ZeroPadding
-from keras_ctxrep.models.model import Model
+from keras_ctxrep.models.model import Model, check_config
 
 __all__ = ["Config", "encoder"]
 
@@ -65,6 +65,7 @@ def encoder(config: Config) -> keras.Model:
     >>> encoder(Config(words=3, width=8))(batch)["sequence"].shape
     TensorShape([1, 3, 8])
     """
+    check_config(config, Config)
     name, shape = ("subword_ids", (None, None)) if config.buckets else ("word_ids", (None,))
     inputs = {
         name: keras.Input(shape, dtype="int32", name=name),
@@ -76,6 +77,6 @@ def encoder(config: Config) -> keras.Model:
         x = MaskedPooling("mean", name="subword_mean")(x, mask=ops.not_equal(inputs[name], 0))
     if config.dropout:
         x = Dropout(config.dropout, name="word_dropout")(x)
-    x = ZeroPadding(name="word_vectors")(x, mask=inputs["mask"])
+    x = ZeroPadding(carry_mask=True, name="word_vectors")(x, mask=inputs["mask"])
     pooled = MaskedPooling("mean", name="word_mean")(x, mask=inputs["mask"])
     return Model(inputs, {"layers": [x], "sequence": x, "pooled": pooled}, name="static_encoder")

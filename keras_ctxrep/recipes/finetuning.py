@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from tqdm import tqdm
 
-from keras_ctxrep import saving, tasks
+from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models.families import FAMILIES
@@ -74,7 +74,8 @@ def finetune(
             labels are those of `data`; others in `dev` count as errors, and are warned of. `dev` may also be a
             fraction, e.g. 0.1: as much of `data`, which is then held in memory, is drawn at random by the seed, and not
             trained on.
-        encoder: a model folder of any task; or "words", for word embeddings learned from `data` alone.
+        encoder: a model folder of any task, or a name, see `zoo.find`; or "words", for word embeddings learned from
+            `data` alone.
         out: the model folder to write; its run.json records data, options and versions.
         task: name of one of `tasks.TASKS`.
         report: called with each evaluation.
@@ -128,7 +129,8 @@ class Run:
     ):
         if task not in tasks.TASKS:
             raise ValueError(f"task {task!r}: one of {', '.join(tasks.TASKS)}")
-        self.task, self.options, self.encoder, self.out = tasks.get(task), options, encoder, out
+        self.task, self.options, self.out = tasks.get(task), options, out
+        self.encoder = encoder if encoder == WORDS else zoo.find(encoder)
         self.task_options = checked_task_options(self.task, task_options, self.command)
         self.check_out(out)
         metric, metrics = options.metric, self.task.metrics

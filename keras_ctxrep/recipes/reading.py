@@ -36,6 +36,7 @@ def read(
         split: of a data set that names none.
 
     Raises:
+        TypeError: one of the objects is no example of the task, but a tuple or a mapping, say.
         ValueError: a row is malformed, the columns differ in length or are too few or many, or the data set does not
             exist, is not prepared or has no such split.
         ImportError: TensorFlow Datasets is not installed.
@@ -52,7 +53,7 @@ def read(
         return task.read(data, columns, skipped)
     rows = _rows_of(task, data, columns)
     if rows is None:
-        return iter(data)
+        return _examples(task, data)
     task.reading.check_columns(columns)
     parsed: Any = ((f" row {number}", partial(dict, row)) for number, row in enumerate(rows, 1))
     return task.reading.from_rows("the data", parsed, columns, skipped)
@@ -100,6 +101,17 @@ def _rows_of(task: Task, data: Any, columns: Mapping[str, str] | None) -> Iterat
         table = _named(task, data, columns)
     names = table if isinstance(table, Mapping) else getattr(table, "columns", None)
     return None if names is None else _rows({str(name): _values(table[name]) for name in names})
+
+
+def _examples(task: Task, data: Iterable[Any]) -> Iterator[Any]:
+    """The examples of a task, as they are."""
+    for number, example in enumerate(data, 1):
+        if not hasattr(example, task.gold):
+            raise TypeError(
+                f"the data: example {number} is {type(example).__name__}, {str(example)[:60]}; give columns, "
+                "(texts, labels) or {'text': texts, 'label': labels}, a DataFrame, or examples of the task"
+            )
+        yield example
 
 
 def _is_column(value: Any) -> bool:

@@ -11,22 +11,21 @@ __all__ = ["Embed"]
 
 
 class Embed(Task):
-    """No head: the vector of a text is the encoder's pooled output."""
+    """No weights: the vector of a text is pooled from the encoder's outputs, as the bundle says."""
 
     name = "embed"
     help = "a vector"
     reading = TextReading({"text": COLUMNS["text"]}, labelled=())
-    model_outputs: ClassVar[tuple[str, ...]] = ("pooled",)
+    model_outputs: ClassVar[tuple[str, ...]] = ("vector",)
 
     def head(self, encoder, bundle):
-        return encoder
+        from keras_ctxrep.models import heads
 
-    def check(self, bundle):
-        if not bundle.config.get("pooler", True):
-            raise ValueError("this encoder has no pooler, so no vector of a text; use `ctxrep embed`")
+        return heads.embed(encoder, bundle.pooling, bundle.normalize)
 
     def decode(self, bundle, query, rows, outputs):
-        return {"vector": np.asarray(outputs[0]["pooled"]).tolist()}
+        name = "vector" if "vector" in outputs[0] else "pooled"  # of exports before 0.3
+        return {"vector": np.asarray(outputs[0][name]).tolist()}
 
     def cells(self, answer):
         return {"prediction": " ".join(f"{number:.6g}" for number in answer.get("vector", ()))}

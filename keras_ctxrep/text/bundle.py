@@ -29,6 +29,12 @@ __all__ = ["Bundle", "from_files", "load", "save", "write_tflite"]
 NAME, VOCAB, CARD, WEIGHTS = "bundle.json", "vocab.txt", "card.md", "model.weights.h5"
 FINE_TUNED, PRETRAINED = "# Fine-tuned:", "## The pretrained weights"  # headings in the card of a fine-tuned model
 TFLITE_FIGURES = "## Export to .tflite"  # heading in the card of a .tflite file that was measured
+POOLING = {  # how a vector of a text is made
+    "mean": "the mean of the top layer over the tokens",
+    "max": "the maximum of the top layer over the tokens",
+    "cls": "the top layer at the first token",
+    "pooler": "the encoder's pooled output",
+}
 SIGNATURE = "serving_default"  # the signature of a SavedModel that a server answers with by default
 SAVED_MODEL = "saved_model.pb"  # in the folder of a SavedModel
 TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
@@ -74,6 +80,9 @@ class Bundle:
         reads: what the task reads of a text.
         head: keyword arguments of the head.
         settings: the task's own settings for predictions.
+        pooling: how a vector of a text is made, as of `models.heads.embed`. "mean", of bundles without it too, unless
+            the model was trained on sentences with another.
+        normalize: whether that vector is scaled to length 1.
         columns: names of the columns, or their numbers, in the files that a task model was trained from.
         versions: of the packages that wrote it.
         files: SHA-256 of the files beside it.
@@ -94,6 +103,8 @@ class Bundle:
     stack: dict = field(default_factory=dict)
     extra_embeddings: dict = field(default_factory=dict)
     settings: dict = field(default_factory=dict)
+    pooling: str = "mean"
+    normalize: bool = False
     columns: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
@@ -112,6 +123,11 @@ class Bundle:
     def pairs(self) -> bool:
         """Whether it reads pairs of texts."""
         return bool(self.reads.pair)
+
+    @property
+    def vector(self) -> str:
+        """How a vector of a text is made, for cards and READMEs."""
+        return POOLING[self.pooling] + (", scaled to length 1" if self.normalize else "")
 
     def files_as_bytes(self, files: dict[str, str] | None = None) -> dict[str, bytes]:
         """The bundle as files, name -> contents: vocab.txt and card.md if it has them, and bundle.json.
@@ -329,6 +345,8 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
         bundle = Bundle(**content)
         if bundle.family not in FAMILIES:
             raise ValueError(f"family={bundle.family!r}: one of {', '.join(FAMILIES)}")
+        if bundle.pooling not in POOLING:
+            raise ValueError(f"pooling={bundle.pooling!r}: one of {', '.join(POOLING)}")
         if FAMILIES[bundle.family].vocabulary and VOCAB not in bundle.files:
             raise ValueError(f"a {bundle.family} encoder needs {VOCAB}")
         if VOCAB in bundle.files:

@@ -9,7 +9,7 @@ The classes work in two steps, so that a pipeline can bucket by length in betwee
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from tokenizers import normalizers
@@ -86,13 +86,42 @@ Span = tuple[int, int]
 Marks = Sequence[Sequence[Span]]  # the marked spans of each text: in characters, or in words if it was already split
 
 
-def check_texts(texts: Sequence[str | Sequence[str]]) -> None:
-    """Raises a TypeError unless the argument is a sequence of texts in memory."""
-    if isinstance(texts, str) or not isinstance(texts, Sequence | np.ndarray):
-        what = f"{type(texts).__name__}, not texts in memory (a symbolic tensor of tf.data.Dataset.map has no text yet)"
-        if isinstance(texts, str):
-            what = f"one string, {texts[:60]!r}"
-        raise TypeError(f"{what}; give a list of texts")
+def check_texts(texts: Any) -> Sequence[Any]:
+    """The texts, strings or lists of words, of a list, an array, or a series of pandas or Polars.
+
+    Raises:
+        TypeError: it is something else, or one of the texts is no string and no list of words.
+
+    >>> check_texts(np.array(["one text", "another"]))
+    ['one text', 'another']
+    """
+    if isinstance(texts, str):
+        raise TypeError(f"one string, {texts[:60]!r}; give a list of texts")
+    if hasattr(texts, "__array__"):
+        try:
+            texts = np.asarray(texts, object).tolist()
+        except (NotImplementedError, TypeError, ValueError):  # of a tensor whose values are not known yet
+            raise TypeError(
+                f"{type(texts).__name__}: a tensor in a graph, as in tf.data.Dataset.map, has no text yet; use the "
+                "layer keras_ctxrep_export.preprocessor.Preprocessor(bundle) in place of bundle.features"
+            ) from None
+    if not isinstance(texts, Sequence):
+        raise TypeError(f"{type(texts).__name__}, not texts in memory; give a list of texts")
+    for number, text in enumerate(texts):
+        if not _is_text(text):
+            remedies = {bytes: "decode it", dict: "give its text alone", tuple: "give its text alone"}
+            remedy = remedies.get(type(text), "a row without a text is left out")
+            raise TypeError(
+                f"text {number} is {type(text).__name__}, {str(text)[:60]}; a string is needed, or a list of words: "
+                f"{remedy}"
+            )
+    return texts
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a string, or words."""
+    words = isinstance(value, Sequence | np.ndarray) and not isinstance(value, bytes)
+    return isinstance(value, str) or (words and all(isinstance(word, str) for word in value))
 
 
 def check_sentences(sentences: Iterable[str]) -> None:
@@ -120,7 +149,7 @@ class _WordRows:
         marks: Marks | None = None,
     ) -> list[Row]:
         """Rows of words, with their offsets if requested, and the word positions of the marked spans."""
-        check_texts(texts)
+        texts = check_texts(texts)
         if pairs is not None and any(pair is not None for pair in pairs):
             raise ValueError("a model of words reads one text, not a pair")
         rows = []
@@ -150,7 +179,7 @@ class _WordRows:
 
     def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
         """Each text in overlapping windows of `max_length` words, see `window_begins`."""
-        check_texts(texts)
+        texts = check_texts(texts)
         windows = []
         for text in texts:
             tokens = [word.text for word in words(text)] if isinstance(text, str) else list(text)
@@ -419,7 +448,7 @@ class WordPieceFeatures:
         Raises:
             ValueError: there are more or fewer pairs than texts.
         """
-        check_texts(texts)
+        texts = check_texts(texts)
         if pairs is None:
             pairs = [None] * len(texts)
         elif len(pairs) != len(texts):
@@ -511,7 +540,7 @@ class WordPieceFeatures:
         >>> [row.tokens for row in features.text_windows(["a b c"], stride=1)[0]]
         [[2, 5, 6, 3], [2, 6, 7, 3]]
         """
-        check_texts(texts)
+        texts = check_texts(texts)
         room, (cls, sep) = self.max_length - 2, (self.wordpiece.cls, self.wordpiece.sep)
         tokenize = self.wordpiece.ids_batch
         ids_of_strings = iter(tokenize([text for text in texts if isinstance(text, str)]))

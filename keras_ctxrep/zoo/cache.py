@@ -53,22 +53,24 @@ def describe(entry: Entry, cache: str | Path | None = None) -> dict[str, Any]:
 
 
 def find(name: str | Path, cache: str | Path | None = None) -> Path:
-    """The model folder of a path, or of a published model in the package or in the cache.
+    """The path of a model: a path that exists, or the folder of a published model in the package or in the cache.
 
     Only a model of the Hugging Face Hub is downloaded: its name is an address.
 
     Args:
-        name: a folder, a name of the list, or hf://OWNER/NAME.
+        name: a folder or a file, a name of the list, or hf://OWNER/NAME.
         cache: see `cached`.
 
     Raises:
-        ValueError: no such folder and no such name, or the model is not in the cache.
+        ValueError: no such path and no such name, or the model is not in the cache.
 
     >>> print(find("."))
     .
     """
-    if Path(name).is_dir():
+    if Path(name).exists():
         return Path(name)
+    if Path(name).suffix == ".tflite":
+        raise ValueError(f"{name}: no such file or folder")
     if str(name).startswith(hub.PREFIX):
         return hub.get(str(name), cache, report=warnings.warn)
     try:

@@ -36,6 +36,7 @@ FILES = (
     "added_tokens.json",
     "modules.json",  # this and the next file are of sentence-transformers
     "sentence_bert_config.json",
+    "*_Pooling/config.json",
     "*.safetensors.index.json",
     WEIGHTS,
 )

@@ -189,7 +189,7 @@ def test_no_pooler(tmp_path, tiny):
     tensors = {name: array for name, array in record("BertModel", "weights").items() if "pooler" not in name}
     with pytest.warns(UserWarning, match="says BertModel, but there are no weights for: pooled output; read as BertM"):
         model, bundle = huggingface.read(write_folder(tmp_path, "BertModel", tiny.PIECES, tensors))
-    assert set(model.output) == {"layers", "sequence"} and bundle.config["pooler"] is False
+    assert set(model.output) == {"layers", "sequence", "vector"} and bundle.config["pooler"] is False
     with pytest.warns(UserWarning, match=r"back: an encoder without a pooler; .*add_pooling_layer=False"):
         huggingface.write(tmp_path / "back", model, bundle)
     assert load_file(tmp_path / "back" / "model.safetensors").keys() == tensors.keys()
@@ -514,6 +514,39 @@ def test_what_sentence_transformers_adds(tmp_path, tiny):
         (tmp_path / "modules.json").write_text(content)
         with pytest.raises(ValueError, match=r"modules\.json: a list of objects that have a path is needed"):
             huggingface.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "normalize", "expected"),
+    [
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "include_prompt": True}, True, "mean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, False, "cls"),
+        ({"pooling_mode_max_tokens": True}, False, "max"),
+        ({"pooling_mode": "cls"}, True, "cls"),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, False, None),
+        ({"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True}, False, None),
+    ],
+)
+def test_how_sentence_transformers_pools(tmp_path, tiny, options, normalize, expected):
+    write_folder(tmp_path, "BertModel", tiny.PIECES)
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    paths = ["", "1_Pooling", "2_Normalize"]
+    modules = [
+        {"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in zip(kinds, paths, strict=False)
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 12} | options))
+    warned = contextlib.nullcontext() if expected else pytest.warns(UserWarning, match="1_Pooling, which pools by m")
+    with warned:
+        model, bundle = huggingface.read(tmp_path)
+    assert (bundle.pooling, bundle.normalize) == (expected or "mean", normalize)
+    outputs = {name: np.asarray(model(bundle.features(["the"]))[name])[0] for name in ("sequence", "vector")}
+    pools = {"mean": lambda top: top.mean(0), "cls": lambda top: top[0], "max": lambda top: top.max(0)}
+    vector = pools[bundle.pooling](outputs["sequence"])
+    np.testing.assert_allclose(outputs["vector"], vector / np.linalg.norm(vector) if normalize else vector, atol=1e-6)
+    saving.save(tmp_path / "m", model, bundle)
+    assert saving.load(tmp_path / "m").bundle.pooling == bundle.pooling
 
 
 @pytest.mark.parametrize("piece", ["a\nb", "a\r", "\n"])

@@ -146,7 +146,7 @@ def test_outputs_for_a_client(served):
         "tag": {"logits": [3, words, classes], **{name: [3, words] for name in TAGGED}}
         | ({"tags": [3, words]} if bundle.head else {}),
         "answer": {name: [3] for name in ("answer", "start", "end", "score", "null_score")},
-        "embed": {"layers": [3, 2, None, 8], "sequence": [3, None, 8], "pooled": [3, 8]},
+        "embed": {"layers": [3, 2, None, 8], "sequence": [3, None, 8], "pooled": [3, 8], "vector": [3, 8]},
     }[bundle.task]
     assert outputs.keys() == shapes.keys()
     for name, tensor in outputs.items():

@@ -93,14 +93,15 @@ def test_labels_and_logits_must_agree_in_number():
 
 def test_word_pieces():
     bundle = Bundle("bert", "embed", {}, 6, vocab=(*SPECIAL_PIECES, "a", "b"))
-    predictor = Predictor(bundle, lambda batch: {"pooled": batch["token_ids"][:, 1:2].astype(np.float32)})
-    assert predictor(["b a", "", "a", "zzz", "a a a a a"]) == [
-        {"vector": [6.0]},
-        EMPTY,
-        {"vector": [5.0]},
-        {"vector": [1.0]},
-        {"vector": [5.0], "truncated": True},
-    ]
+    for name in ("vector", "pooled"):  # which exports of 0.2 have
+        predictor = Predictor(bundle, lambda batch, name=name: {name: batch["token_ids"][:, 1:2].astype(np.float32)})
+        assert predictor(["b a", "", "a", "zzz", "a a a a a"]) == [
+            {"vector": [6.0]},
+            EMPTY,
+            {"vector": [5.0]},
+            {"vector": [1.0]},
+            {"vector": [5.0], "truncated": True},
+        ]
 
 
 def test_an_engine_that_reads_raw_text():
@@ -108,7 +109,7 @@ def test_an_engine_that_reads_raw_text():
 
     def run(batch):
         seen.extend(batch["text"])
-        return {"pooled": np.array([[len(text)] for text in batch["text"]], np.float32)}
+        return {"vector": np.array([[len(text)] for text in batch["text"]], np.float32)}
 
     predictor = Predictor(Bundle("elmo", "embed", CONFIG, 2), TextRunner(run))
     answers = predictor(["one two three", "", "four"])
@@ -122,11 +123,9 @@ def test_a_model_without_a_head_has_no_answers(family, task):
         Predictor(Bundle(family, task, CONFIG, 8, vocab=SPECIAL_PIECES), lambda batch: {})
 
 
-def test_a_model_whose_outputs_are_no_answers():
+def test_a_model_without_a_pooler_has_answers():
     bundle = Bundle("bert", "embed", {"pooler": False}, 9, vocab=tuple(SPECIAL_PIECES))
-    with pytest.raises(ValueError, match="has no pooler, so no vector"):
-        Predictor(bundle, lambda batch: batch)
-    for task in ("tag", "answer"):  # which need none
+    for task in ("embed", "tag", "answer"):
         Predictor(replace(bundle, **tasks.bundle_fields(task)), lambda batch: batch)
 
 

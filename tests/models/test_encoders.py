@@ -5,6 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_ctxrep.layers import MaskedPooling
+from keras_ctxrep.models import stack
+
 
 def arrays(outputs):
     return keras.tree.map_structure(lambda x: np.asarray(x), outputs)
@@ -38,6 +41,41 @@ def test_a_sentence_is_the_same_alone_in_a_batch_and_with_more_padding(family, s
             np.testing.assert_allclose(other["pooled"][row], alone["pooled"][0], atol=1e-5)
             for first, second in zip(alone["layers"], other["layers"], strict=True):
                 np.testing.assert_allclose(second[row, :size], first[0], atol=1e-5)
+
+
+def networks(sequence):
+    """What Keras' layers, and ours, make of an encoder's vectors; convolutions alone do not know masks."""
+    layers = keras.layers
+    return {
+        "average": layers.GlobalAveragePooling1D()(sequence),
+        "lstm": layers.LSTM(3)(sequence),
+        "both ways": layers.Bidirectional(layers.GRU(3))(sequence),
+        "maximum": MaskedPooling("max")(sequence),
+        "convolution": layers.Conv1D(4, 3, padding="same")(sequence)[:, 0],
+    }
+
+
+@pytest.mark.filterwarnings("ignore:Layer 'conv1d.*does not support masking")
+@pytest.mark.parametrize("kind", [None, "lstm", "cnn"])
+def test_layers_over_an_encoder_leave_padding_out(family, kind, sentences):
+    encoder, features = family
+    encoder = stack.by_name(encoder, kind, **({"units": 4, "layers": 2} if kind else {}))
+    together = features(sentences, length=11)
+    assert all(layer._keras_mask is not None for layer in encoder.output["layers"])
+    inputs = {name: keras.Input(x.shape[1:], dtype="int32", name=name) for name, x in encoder.input.items()}
+    nested = encoder(inputs)["sequence"]
+    for symbols, sequence in ((encoder.input, encoder.output["layers"][1]), (inputs, nested)):
+        outputs = networks(sequence)
+        if sequence is not nested:  # in a model within a model Keras takes the mask away from the layers after it
+            attended = keras.layers.MultiHeadAttention(2, 4)(sequence, sequence)
+            outputs["attention"] = keras.layers.GlobalAveragePooling1D()(attended)
+        model = keras.Model(symbols, outputs)
+        padded = arrays(model(together))
+        for row, sentence in enumerate(sentences):
+            for name, vector in arrays(model(features([sentence]))).items():
+                np.testing.assert_allclose(padded[name][row], vector[0], atol=1e-5, err_msg=name)
+    pooled = keras.layers.GlobalAveragePooling1D()(encoder(together)["sequence"])
+    np.testing.assert_allclose(pooled, padded["average"], atol=1e-5)
 
 
 def test_values_under_the_padding_do_not_matter(family, sentences, rng):

@@ -282,7 +282,7 @@ def test_token_heads_learn_and_are_saved(family, tagged, sentences, task, tmp_pa
 
 def test_by_task(family):
     encoder, _ = family
-    assert head_of(encoder, "embed") is encoder
+    assert set(head_of(encoder, "embed").output) == {*encoder.output, "vector"}
     assert head_of(encoder, "classify", 2, mix=True).name == "classifier"
     assert head_of(encoder, "tag", 2, dropout=0.3).get_layer("head_dropout").rate == 0.3
     assert head_of(encoder, "multilabel", 1).output["logits"].shape == (None, 1)
@@ -306,3 +306,39 @@ def test_markers_are_tagged_where_they_are_kept(elmo_config, characters, sentenc
     model = heads.tag(elmo.encoder(elmo_config, keep_markers=True), 3)
     batch = characters(sentences)
     assert model(batch)["logits"].shape[1] == batch["mask"].shape[1] + 2
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "pooler"])
+def test_the_vector_of_a_text(family, sentences, pooling, normalize):
+    encoder, features = family
+    model = heads.embed(encoder, pooling, normalize)
+    out = {name: np.asarray(value) for name, value in model(features(sentences)).items() if name != "layers"}
+    assert set(model.output) == {*encoder.output, "vector"} and model.name == encoder.name
+    for row, sentence in enumerate(sentences):
+        top = np.asarray(encoder(features([sentence]))["sequence"])[0]
+        expected = {"mean": top.mean(0), "max": top.max(0), "cls": top[0], "pooler": out["pooled"][row]}[pooling]
+        expected = expected / np.linalg.norm(expected) if normalize else expected
+        np.testing.assert_allclose(out["vector"][row], expected, atol=1e-5)
+    assert np.isfinite(np.asarray(model(features([""]))["vector"])).all()
+    assert model.weights == encoder.weights
+    with pytest.raises(ValueError, match="how='sum': choose 'mean', 'max'"):
+        heads.embed(encoder, "sum")
+
+
+@pytest.mark.parametrize("head", [heads.regress, heads.answer, heads.mixes, heads.embed, stack.recurrent])
+def test_what_is_no_encoder(bert_config, head):
+    with pytest.raises(ValueError, match=r"bert_pretrainer is no encoder.*mlm_logits.*load\(NAME\).encoder"):
+        head(bert.pretrainer(bert_config))
+
+
+def test_classes_are_a_number(bert_config):
+    with pytest.raises(TypeError, match=r"classes=\['neg', 'pos'\]: the number of classes"):
+        heads.classify(bert.encoder(bert_config), classes=["neg", "pos"])
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "answer", "coreference"])
+def test_logits_carry_no_keras_mask(family, task):
+    """Keras' losses would weigh by it."""
+    outputs = keras.tree.flatten(head_of(family[0], task, 3).output)
+    assert outputs and all(getattr(output, "_keras_mask", None) is None for output in outputs)

@@ -74,6 +74,8 @@ def test_the_contract_of_encoders(kind, under, sentences, rng):
     assert [layer.shape[-1] for layer in out["layers"]] == [read, *[top] * (1 if kind in ("lstm", "output mix") else 2)]
     assert [layer.shape[-1] for layer in model.output["layers"]] == [layer.shape[-1] for layer in out["layers"]]
     real = batch["mask"] == 1
+    for layer in model(batch)["layers"]:
+        np.testing.assert_array_equal(layer._keras_mask, real)
     for layer in out["layers"]:
         assert not layer[~real].any() and np.abs(layer[real]).max(-1).min() > 0
     for row, text in enumerate(sentences):

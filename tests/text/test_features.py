@@ -112,6 +112,49 @@ def test_static_features():
         features.encode(["a"], ["b"])
 
 
+class Series:
+    """A column of pandas: no sequence, but an array."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype)
+
+
+class Tensor:
+    """A tensor in a graph."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise NotImplementedError("cannot convert a symbolic tensor")
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, Series, lambda texts: np.array(texts, object)])
+def test_columns_are_texts(kind):
+    features = WordPieceFeatures(WordPiece([*SPECIAL_PIECES, "a", "b"]))
+    assert features(kind(["a", "b"]))["token_ids"].tolist() == features(["a", "b"])["token_ids"].tolist()
+    assert CharacterFeatures()(kind(["a", "b"]))["mask"].tolist() == [[1], [1]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["a", None], "text 1 is NoneType, None; .*left out"),
+        (Series(["a", float("nan")]), "text 1 is float, nan; .*left out"),
+        (["a", b"b"], "text 1 is bytes, b'b'; .*: decode it"),
+        ([b""], "text 0 is bytes"),
+        ([{"text": "a"}], "text 0 is dict, {'text': 'a'}; .*: give its text alone"),
+        ([("a", 1)], r"text 0 is tuple, \('a', 1\); .*: give its text alone"),
+        ("a b", "one string, 'a b'; give a list of texts"),
+        (7, "int, not texts in memory"),
+        (Tensor(), "Tensor: a tensor in a graph, .*keras_ctxrep_export.preprocessor.Preprocessor"),
+    ],
+)
+def test_what_is_no_text(texts, message):
+    with pytest.raises(TypeError, match=message):
+        CharacterFeatures()(texts)
+
+
 def rows_by_fasttext(word, known, words, shortest, longest, buckets):
     """`Dictionary::computeSubwords`, over bytes, with the integers of C."""
     rows = [known] if known else []
@@ -482,5 +525,5 @@ def test_a_symbolic_tensor_has_no_text(features):
     import tensorflow as tf
 
     data = tf.data.Dataset.from_tensor_slices(["a b", "c"]).batch(2)
-    with pytest.raises(TypeError, match=r"symbolic tensor of tf\.data\.Dataset\.map has no text yet.*list of texts"):
+    with pytest.raises(TypeError, match=r"as in tf\.data\.Dataset\.map, has no text yet; use the layer .*Preprocessor"):
         data.map(features)

@@ -101,9 +101,6 @@ def test_models_that_mediapipe_cannot_run(task, fields, message, tiny_model, tmp
     saving.save(tmp_path / "m", model, bundle)
     with pytest.raises(ValueError, match=rf"m: not for MediaPipe: .*{message}"):
         quantize.convert(tmp_path / "m", tmp_path / "m.tflite", mediapipe=True)
-    with pytest.raises(ValueError, match="no pooler"):
-        mediapipe.check(replace(bundles.load(tmp_path / "m"), **tasks.bundle_fields("embed"), lowercase=True,
-                                config={"pooler": False}), "m")  # fmt: skip
 
 
 @pytest.mark.parametrize("task", ["classify", "multilabel"])

@@ -54,7 +54,7 @@ def model_of(path):
     [
         ({"labels": ("a", "b", "c")}, "length_8 has 2 logits for 3 labels"),
         ({"labels": ("a", "b"), "max_length": 64}, "it has no signature length_64; its longest has 40"),
-        ({"task": "embed", "labels": ()}, "has no output 'pooled', which a model for embed has"),
+        ({"task": "embed", "labels": ()}, "has no output 'vector', which a model for embed has"),
         ({"task": "tag", "reads": {"words": True}}, "reads mask, segment_ids, token_ids, not mask, .*starts"),
         ({"task": "pretrainer"}, "its bundle cannot be used: a pretrainer answers nothing"),
         ({"vocab": ("[PAD]", "[PAD]")}, "its bundle cannot be used: vocabulary: .* distinct"),

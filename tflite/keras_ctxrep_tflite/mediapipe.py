@@ -98,8 +98,6 @@ def check(bundle: Bundle, source: str | Path) -> None:
         reason = "its text tasks read single texts, and this model pairs"
     elif not bundle.lowercase:
         reason = "its tokenizer always lower-cases text, and this model is cased"
-    elif bundle.task == "embed" and not bundle.config.get("pooler", True):
-        reason = "this encoder has no pooler, so no vector of a text"
     elif any("\n" in label or not label for label in bundle.labels):
         reason = "labels are the lines of a file, and one of them is empty or has a line break"
     if reason:
@@ -110,7 +108,7 @@ def describe(path: str | Path) -> None:
     """Rewrites a .tflite file of `quantize.convert` for MediaPipe.
 
     The graph of a classifier then ends in its probabilities, since MediaPipe shows a graph's output as it is, and that
-    of an encoder in its pooled output alone. TFLite's metadata tell the inputs apart and name the vocabulary and the
+    of an encoder in the text's vector alone. TFLite's metadata tell the inputs apart and name the vocabulary and the
     labels, which lie uncompressed in the zip archive at the file's end, beside the bundle. `runtime` reads the file as
     before.
 
@@ -131,7 +129,7 @@ def describe(path: str | Path) -> None:
         raise ValueError(f"{path}: not for MediaPipe: it reads files of one length, not of {len(model.subgraphs)}")
     (graph,), (signature,) = model.subgraphs, model.signatureDefs
     if bundle.task == "embed":
-        _keep_output(graph, signature, "pooled")
+        _keep_output(graph, signature, "vector")
     else:
         _add_probabilities(model, signature, bundle.task)
     names = {entry.tensorIndex: _text(entry.name) for entry in signature.inputs}

@@ -152,6 +152,8 @@ class _Signature:
         shapes = {name: tensor["shape"] for name, tensor in self.outputs.items()}
         if mediapipe.PROBABILITIES in shapes:
             shapes = {"logits": shapes[mediapipe.PROBABILITIES]}
+        if "pooled" in shapes:  # the vector in files before 0.3
+            shapes.setdefault("vector", shapes["pooled"])
         if missing := [output for output in task.model_outputs if output not in shapes]:
             raise ValueError(f"{self.name} has no output {missing[0]!r}, which a model for {task.name} has")
         labels = len(bundle.labels)

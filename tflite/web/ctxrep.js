@@ -96,7 +96,7 @@ function regressed(ran) {
 
 /** @param {Ran} ran */
 function embedded({ outputs }) {
-  return { vector: Array.from(outputs[0].pooled.data) };
+  return { vector: Array.from((outputs[0].vector ?? outputs[0].pooled).data) };
 }
 
 /** @param {string[]} tags of any scheme @returns {string[]} where every span begins with B- */

@@ -22,12 +22,9 @@ final class Decoder {
         this.bundle = bundle;
         labels = bundle.labels();
         outputs(); // raises for a task without answers
-        if (bundle.task().equals("embed") && !Bundle.flag(bundle.config, "pooler", true)) {
-            throw new IllegalArgumentException("this encoder has no pooler, so no vector of a text");
-        }
     }
 
-    /** The outputs that are read; "tags" only where the model has them. */
+    /** The outputs that are read, of those that the model has; files before 0.3 have no "vector". */
     List<String> outputs() {
         switch (bundle.task()) {
             case "classify":
@@ -41,7 +38,7 @@ final class Decoder {
             case "answer":
                 return Arrays.asList("start_logits", "end_logits");
             case "embed":
-                return Arrays.asList("pooled");
+                return Arrays.asList("vector", "pooled");
             default:
                 throw new IllegalArgumentException("a " + bundle.task() + " answers nothing");
         }
@@ -71,7 +68,8 @@ final class Decoder {
                 answer(query, rows, outputs, prediction);
                 break;
             case "embed":
-                prediction.vector = outputs.get(0).get("pooled");
+                Map<String, float[]> output = outputs.get(0);
+                prediction.vector = output.containsKey("vector") ? output.get("vector") : output.get("pooled");
                 break;
             default:
                 label(query, pooled(outputs), prediction);
