@@ -174,16 +174,14 @@ def _predict_flags(flags: Flags) -> None:
 
 
 def _client(args: argparse.Namespace) -> None:
-    from keras_ctxrep.text.bundle import SIGNATURE
+    from keras_ctxrep.inference import client
 
     if args.pair is not None and len(args.pair) != len(args.texts):
         raise Usage(f"client: {len(args.texts)} texts and {len(args.pair)} of --pair; give one for each text")
     if args.json and (args.pair is not None or args.bundle is not None):
         raise Usage("client: leave out --pair and --bundle with --json, whose lines have every input")
-    if args.bundle is not None and (args.signature != SIGNATURE or args.dry_run):
+    if args.bundle is not None and (args.signature != client.SIGNATURE or args.dry_run):
         raise Usage("client: leave out --signature and --dry-run with --bundle")
-    from keras_ctxrep.inference import client
-
     target = client.Target(args.model, args.signature, args.version, args.label, args.timeout, args.max_answer)
     if args.bundle is not None:
         predictor = client.load(args.url, target, client.bundle_of(args.bundle, args.version), args.batch_size)

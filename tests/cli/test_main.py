@@ -355,7 +355,7 @@ TASKS = {  # rows, columns, metric, a line to answer
     "pair": ("a\tb\tlabel\nred fish\tred\tr\nred\tblue\tb\n", "text=a pair=b", "accuracy", "red\tblue"),
     "multilabel": ("1\tred blue\tr,b\n2\tred\tr\n3\tfish\t\n", "text=2 label=3", "micro_f1", "red"),
     "regress": ("red fish\t1.0\nblue fish\t-1.0\n", "text=1 label=2", "pearson", "red"),
-    "tag": ("red X B-R\nfish X O\n\nblue X B-B\n", "text=1 label=3", "span_f1", "red fish"),
+    "tag": ("red X B-R\nfish X O\n\nblue X B-B\ncat X O\n", "text=1 label=3", "span_f1", "red fish"),
     "answer": (
         '{"q": "red ?", "c": "blue red", "answers": [{"text": "red", "start": 5}]}\n' * 2,
         "question=q context=c",
