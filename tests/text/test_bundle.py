@@ -327,3 +327,16 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path):
     with atomic_write(tmp_path / "a.weights.h5") as path:
         path.write_text("new")
     assert (tmp_path / "a.weights.h5").read_text() == "new" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_how_a_vector_of_a_text_is_made():
+    bundle = Bundle("elmo", "embed", {}, 8)
+    assert (bundle.pooling, bundle.vector) == (
+        "mean",
+        "the mean of the top layer over the tokens",
+    )  # of earlier ones too
+    bundle = replace(bundle, pooling="cls", normalize=True)
+    assert bundle.vector == "the top layer at the first token, scaled to length 1"
+    assert bundles.from_files(bundle.files_as_bytes(), "memory") == bundle
+    with pytest.raises(ValueError, match="pooling='sum': one of mean, max, cls, pooler"):
+        bundles.from_files(replace(bundle, pooling="sum").files_as_bytes(), "memory")
