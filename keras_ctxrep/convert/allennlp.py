@@ -16,7 +16,7 @@ import keras
 from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.checks import most
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, visible
+from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, single, visible
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.features import WordFeatures
@@ -158,9 +158,6 @@ def _char_cnn(config: elmo.Config) -> list[Tensor]:
     return tensors
 
 
-# ----------------------------------------------------------------------------------------------------------- files
-
-
 def _weight_file(source: Path) -> Path:
     if source.is_file():
         return source
@@ -169,10 +166,7 @@ def _weight_file(source: Path) -> Path:
     files = visible(path for path in source.iterdir() if path.suffix in SUFFIXES)
     if len(files) > 1:
         files = [path for path in files if _holds_a_bilm(path)] or files
-    if len(files) != 1:
-        state = f"several: {', '.join(path.name for path in files)}; give the path of one" if files else "none"
-        raise ValueError(f"{source}: one weight file, {' or '.join(SUFFIXES)}, is needed in it; found {state}")
-    return files[0]
+    return single(files, f"{source}: one weight file, {' or '.join(SUFFIXES)},")
 
 
 def _holds_a_bilm(path: Path) -> bool:
@@ -235,9 +229,6 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
     return vocab
 
 
-# --------------------------------------------------------------------------------------------------------- options
-
-
 def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
     get, source = options.get, options.source
     fields: dict[str, Any] = {field: get(f"lstm.{name}", *bounds) for name, (field, *bounds) in LSTM.items()}
@@ -252,18 +243,14 @@ def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
         }
         characters = get("char_cnn.n_characters", int)
         if characters not in (CHARACTERS, CHARACTERS + 1):
-            raise ValueError(
-                f"{source}: the option char_cnn.n_characters is {characters}; {CHARACTERS} (of training) or "
-                f"{CHARACTERS + 1} is needed"
-            )
+            needed = f"{CHARACTERS} (of training) or {CHARACTERS + 1} is needed"
+            raise ValueError(f"{source}: the option char_cnn.n_characters is {characters}; {needed}")
         if fields["activation"] not in ("relu", "tanh"):
             raise ValueError(f"{source}: the option char_cnn.activation is {fields['activation']!r}; relu or tanh")
         widest = max(width for width, _ in fields["filters"])
         if widest > fields["max_characters"]:
-            raise ValueError(
-                f"{source}: a filter {widest} characters wide; char_cnn.max_characters_per_token is "
-                f"{fields['max_characters']}"
-            )
+            option = f"char_cnn.max_characters_per_token is {fields['max_characters']}"
+            raise ValueError(f"{source}: a filter {widest} characters wide; {option}")
     elif "embedding" in stored:
         rows = stored["embedding"].shape[0] if stored["embedding"].shape else 0
         fields["words"] = get("n_tokens_vocab", int, 1, rows)

@@ -12,7 +12,7 @@ import keras
 
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, first_line, visible
+from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, first_line, single, visible
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import read_vocab
@@ -112,18 +112,12 @@ def _norm(name: str, ours: str, width: int) -> list[Tensor]:
     return [Tensor(f"{name}/{weight}", (width,), (f"{ours}/{weight}",)) for weight in ("gamma", "beta")]
 
 
-# ----------------------------------------------------------------------------------------------------------- files
-
-
 def _checkpoint(source: Path) -> Path:
     """The path of the checkpoint, without suffix."""
     if source.is_dir():
         files = visible(source.glob("*.index"))
         files = [path for path in files if path.name == "bert_model.ckpt.index"] or files
-        if len(files) != 1:
-            state = f"several: {', '.join(path.name for path in files)}; give the path of one" if files else "none"
-            raise ValueError(f"{source}: one checkpoint, *.index and *.data-*, is needed in it; found {state}")
-        return files[0].with_suffix("")
+        return single(files, f"{source}: one checkpoint, *.index and *.data-*,").with_suffix("")
     prefix = source.with_suffix("") if source.match("*.index") or source.match("*.data-*") else source
     if not prefix.with_name(f"{prefix.name}.index").is_file():
         raise ValueError(f"{source}: no such folder, and no checkpoint of that name")

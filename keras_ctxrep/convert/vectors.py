@@ -4,10 +4,8 @@ https://code.google.com/archive/p/word2vec, word2vec.c; https://nlp.stanford.edu
 https://github.com/facebookresearch/fastText, fasttext.cc and dictionary.cc.
 """
 
-import lzma
 import struct
 import warnings
-import zlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +17,7 @@ import numpy as np
 from keras_ctxrep.convert.weights import check_finite
 from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.corpus import OPENERS, lines, open_binary
+from keras_ctxrep.text.corpus import OPENERS, lines, naming_damage, open_binary
 
 __all__ = ["read"]
 
@@ -121,11 +119,8 @@ class _Vectors:
         """The rows and their vocabulary, with the row of <UNK>: of the file, else the mean or zero."""
         if self.repeated:
             word, number = self.repeated[0]
-            warnings.warn(
-                f"{self.path}: {len(self.repeated)} words occur again, the first of them {word!r} (word {number}); "
-                "the first vector of each is kept",
-                stacklevel=3,
-            )
+            message = f"{len(self.repeated)} words occur again, the first of them {word!r} (word {number})"
+            warnings.warn(f"{self.path}: {message}; the first vector of each is kept", stacklevel=3)
         self.rows.resize((self.row_count, self.rows.shape[1]), refcheck=False)
         if mean:
             self.rows[1] = self.rows[2 : 2 + len(self.words)].mean(axis=0, dtype=np.float64)
@@ -134,9 +129,6 @@ class _Vectors:
             rows[1] = rows[self.words[unknown[0]]]
             rows = np.delete(rows, [self.words[word] for word in unknown], axis=0)
         return rows, ("<UNK>", *(word for word in self.words if word not in unknown))
-
-
-# ------------------------------------------------------------------------------------------------------------ text
 
 
 def _read_text(builder: _Vectors) -> None:
@@ -170,9 +162,6 @@ def _is_number(field: str) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------------------------------------------- binary
-
-
 class _Stream:
     """Reads a binary file in parts of known size or terminator; errors name the part in which the file ends."""
 
@@ -183,12 +172,8 @@ class _Stream:
         """The next bytes, or fewer at the end of the file, without consuming them."""
         missing = size - (len(self._buffer) - self._position)
         if missing > 0:
-            try:
+            with naming_damage(lambda: str(self.path)):
                 block = self._file.read(max(missing, _BLOCK))
-            except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise  # the file cannot be read at all
-                raise ValueError(f"{self.path}: damaged compressed file ({error})") from None
             self._buffer, self._position = self._buffer[self._position :] + block, 0
         return self._buffer[self._position : self._position + size]
 
