@@ -48,8 +48,7 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
             NAME_options.json is preferred. A biLM over words reads its vocabulary from a vocab*.txt beside it.
 
     Raises:
-        ValueError: a file is missing or damaged, an option is missing or out of range, or the tensors are not those
-            that the options call for.
+        ValueError: a file or an option is missing or damaged, or the tensors are not those that the options call for.
 
     >>> import tempfile
     >>> config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
@@ -79,23 +78,14 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
 def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     """Writes options.json and weights.hdf5, and vocab.txt if the bundle has a vocabulary.
 
-    bilm-tf reads all biLMs; AllenNLP only those with 50 characters per word, highways, both projections and residual
-    sums.
+    bilm-tf reads all biLMs; AllenNLP those with 50 characters a word, highways, both projections and residual sums.
 
     Args:
         folder: the folder to write.
-        model: an encoder, a language model or a model of a task; only the weights of its biLM are written.
-        bundle: the bundle of the model.
+        model, bundle: an encoder, a language model or a model of a task; only the weights of its biLM are written.
 
     Raises:
         ValueError: the model is not a biLM, or does not match the bundle.
-
-    >>> import tempfile
-    >>> config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(folder, elmo.encoder(config), Bundle("elmo", "embed", asdict(config), 128))
-    ...     sorted(path.name for path in Path(folder).iterdir())
-    ['options.json', 'weights.hdf5']
     """
     if bundle.family not in FAMILIES:
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a biLM")
@@ -127,10 +117,8 @@ def weight_map(config: elmo.Config, cells: str = _CELLS) -> list[Tensor]:
         for index in range(config.layers):
             theirs, ours = f"RNN_{number}/RNN/{cells.format(index)}", f"{direction}_{index}"
             kernels = (f"{ours}/kernel", f"{ours}/recurrent_kernel")
-            tensors += [
-                Tensor(f"{theirs}/W_0", (2 * config.width, 4 * config.cells), kernels),
-                Tensor(f"{theirs}/B", (4 * config.cells,), (f"{ours}/bias",)),
-            ]
+            tensors.append(Tensor(f"{theirs}/W_0", (2 * config.width, 4 * config.cells), kernels))
+            tensors.append(Tensor(f"{theirs}/B", (4 * config.cells,), (f"{ours}/bias",)))
             if config.width < config.cells:
                 tensors.append(Tensor(f"{theirs}/W_P_0", (config.cells, config.width), (f"{ours}/projection_kernel",)))
     return tensors
@@ -151,10 +139,8 @@ def _char_cnn(config: elmo.Config) -> list[Tensor]:
                 ours = f"char_cnn/high_{index}_{name}_{gate}"
                 tensors.append(Tensor(f"CNN_high_{index}/{name}_{gate}", shape, (ours,)))
     if config.width != total:
-        tensors += [
-            Tensor("CNN_proj/W_proj", (total, config.width), ("char_cnn/W_proj",)),
-            Tensor("CNN_proj/b_proj", (config.width,), ("char_cnn/b_proj",)),
-        ]
+        tensors.append(Tensor("CNN_proj/W_proj", (total, config.width), ("char_cnn/W_proj",)))
+        tensors.append(Tensor("CNN_proj/b_proj", (config.width,), ("char_cnn/b_proj",)))
     return tensors
 
 

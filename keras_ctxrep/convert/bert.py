@@ -37,21 +37,13 @@ NEXT_SENTENCE = ("next", "random")  # classes of next-sentence prediction
 
 
 class Architecture(NamedTuple):
-    """The contents of a model class of `transformers`.
+    """The contents of a model class of `transformers`."""
 
-    Attributes:
-        task: the corresponding task.
-        parts: pooler and heads above the layers.
-        labels: class names, if they are always the same.
-        pairs: whether it reads pairs of texts; for a text classifier only the default.
-        problems: `problem_type` of a text classifier -> task.
-    """
-
-    task: str
-    parts: tuple[str, ...]
-    labels: tuple[str, ...] = ()
-    pairs: bool = False
-    problems: dict[str, str] = {}  # noqa: RUF012  read only
+    task: str  #: the corresponding task
+    parts: tuple[str, ...]  #: pooler and heads above the layers
+    labels: tuple[str, ...] = ()  #: class names, if they are always the same
+    pairs: bool = False  #: whether it reads pairs; for a text classifier only the default
+    problems: dict[str, str] = {}  # noqa: RUF012  `problem_type` of a text classifier -> task; read only
 
 
 _PROBLEMS = dict(single_label_classification="classify", regression="regress", multi_label_classification="multilabel")
@@ -77,10 +69,9 @@ def architecture(parts: Collection[str], classifier: str | None, source: object)
     if above == {"classifier"}:
         if classifier in ARCHITECTURES and "classifier" in ARCHITECTURES[classifier].parts:
             return classifier, ARCHITECTURES[classifier].parts
-        raise ValueError(
-            f"{source}: it has a classifier, and its architecture is {classifier}; BertForSequenceClassification (of "
-            "texts) and BertForTokenClassification (of tokens) are read: name one in the option architectures"
-        )
+        kinds = "BertForSequenceClassification (of texts) and BertForTokenClassification (of tokens) are read"
+        stated = f"it has a classifier, and its architecture is {classifier}"
+        raise ValueError(f"{source}: {stated}; {kinds}: name one in the option architectures")
     for name, kind in ARCHITECTURES.items():
         if set(kind.parts) - {"pooler"} == above:
             return name, kind.parts if above or "pooler" in parts else ()

@@ -34,8 +34,7 @@ def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model
 
     Args:
         source: the folder, or the checkpoint's path, with or without ".index" or ".data-00000-of-00001".
-        lowercase: whether text is lower-cased and accents are removed, which is not in the files; None: true if the
-            vocabulary has no upper-case letter.
+        lowercase: whether text is lower-cased and accents removed; None: if the vocabulary has no upper-case letter.
 
     Raises:
         ValueError: a file is missing or damaged, or the variables do not match the options.
@@ -93,19 +92,16 @@ def weight_map(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "
             *dense(f"{theirs}/output/dense", config.intermediate, width, f"{ours}/feed_forward_output"),
             *_norm(f"{theirs}/output/LayerNorm", f"{ours}/feed_forward_norm", width),
         ]
-    heads = {
-        "pooler": dense("bert/pooler/dense", width, width, "pooler"),
-        "mlm": [
-            *dense("cls/predictions/transform/dense", width, width, "mlm_transform"),
-            *_norm("cls/predictions/transform/LayerNorm", "mlm_norm", width),
-            Tensor("cls/predictions/output_bias", (config.vocabulary_size,), ("mlm_bias/bias",)),
-        ],
-        "nsp": [
-            Tensor("cls/seq_relationship/output_weights", (2, width), ("nsp_logits/kernel",), **TRANSPOSED),
-            Tensor("cls/seq_relationship/output_bias", (2,), ("nsp_logits/bias",)),
-        ],
-    }
-    return tensors + [tensor for part, rows in heads.items() if part in parts for tensor in rows]
+    if "pooler" in parts:
+        tensors += dense("bert/pooler/dense", width, width, "pooler")
+    if "mlm" in parts:
+        tensors += dense("cls/predictions/transform/dense", width, width, "mlm_transform")
+        tensors += _norm("cls/predictions/transform/LayerNorm", "mlm_norm", width)
+        tensors.append(Tensor("cls/predictions/output_bias", (config.vocabulary_size,), ("mlm_bias/bias",)))
+    if "nsp" in parts:
+        tensors.append(Tensor("cls/seq_relationship/output_weights", (2, width), ("nsp_logits/kernel",), **TRANSPOSED))
+        tensors.append(Tensor("cls/seq_relationship/output_bias", (2,), ("nsp_logits/bias",)))
+    return tensors
 
 
 def _norm(name: str, ours: str, width: int) -> list[Tensor]:

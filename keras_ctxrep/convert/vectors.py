@@ -33,19 +33,16 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
     """Converts a file of published word vectors; returns the encoder and its bundle.
 
     Files named .bin (also with .gz, .bz2 or .xz after it) are read as binary files of word2vec or fastText, all others
-    as text, whose first line may have the numbers of words and dimensions. Words in text files may contain spaces.
-    Words in binary files that are not valid UTF-8 are kept with escaped bytes.
-
-    The vector of unknown words is that of <unk> if the file has one. Otherwise it is the mean of all vectors, which has
-    the least squared distance to them; with n-grams, from which unknown words get vectors, it is zero, as in fastText.
-    Words are looked up in lower case if all words of the file are lower-cased.
+    as text, whose first line may have the numbers of words and dimensions. Words in text files may contain spaces; in
+    binary ones what is not UTF-8 is escaped. The vector of unknown words is that of <unk> if the file has one, else the
+    mean of all vectors, or with n-grams zero, as in fastText. Words are looked up in lower case if all are lower-cased.
 
     Args:
         source: the file.
 
     Raises:
-        ValueError: a line has another number of values than the others, the header has another number of words than
-            the file, or the file is damaged or of another format; the message names file and line.
+        ValueError: another number of values than in other lines or of words than in the header, or the file is damaged
+            or of another format; the message names file and line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -18,24 +18,15 @@ TRANSPOSED: dict[str, Any] = {"forth": np.transpose, "back": np.transpose}  # fi
 
 
 class Tensor(NamedTuple):
-    """One row of a weight map.
+    """One row of a weight map."""
 
-    Attributes:
-        name, shape: of the tensor in the published format.
-        ours: paths of our weights, "layer/weight", whose rows the tensor contains, concatenated in this order.
-        skip: number of first rows of our weight that the tensor lacks; they are zero.
-        columns: begin and end of the columns of our weight that the tensor contains; None: all. The tensors of the
-            columns of one weight follow each other in the weight map.
-        forth, back: function from the tensor to our array, and from that to the tensor; None: they are equal.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    ours: tuple[str, ...]
-    skip: int = 0
-    columns: tuple[int, int] | None = None
-    forth: Callable[[np.ndarray], np.ndarray] | None = None
-    back: Callable[[np.ndarray], np.ndarray] | None = None
+    name: str  #: of the tensor in the published format
+    shape: tuple[int, ...]  #: of the tensor there
+    ours: tuple[str, ...]  #: paths "layer/weight" of ours whose rows it contains, concatenated in this order
+    skip: int = 0  #: number of first rows of our weight that the tensor lacks; they are zero
+    columns: tuple[int, int] | None = None  #: of our weight in it; None: all. Those of a weight are consecutive
+    forth: Callable[[np.ndarray], np.ndarray] | None = None  #: from the tensor to our array; None: they are equal
+    back: Callable[[np.ndarray], np.ndarray] | None = None  #: from our array to the tensor
 
 
 @dataclass(frozen=True)
@@ -98,8 +89,7 @@ def fill(model: keras.Model, weight_map: Sequence[Tensor], stored: Mapping[str, 
         source: name of the file, for messages.
 
     Raises:
-        ValueError: a tensor cannot be read or has numbers that are not finite, or a weight of the model is not in the
-            weight map.
+        ValueError: a tensor cannot be read or has numbers that are not finite, or a weight is not in the weight map.
     """
     weights = {weight.path: weight for weight in model.weights}
     parts: list[np.ndarray] = []
