@@ -58,8 +58,7 @@ def check(model: str | Path, out: str | Path, litertjs: str | Path | None = None
     """Checks a model, before it is converted or after, and both folders.
 
     Raises:
-        ValueError: there is no page for the model's task, `out` is a file, or `litertjs` is not such a folder or has
-            another version.
+        ValueError: there is no page for the model's task, `out` is a file, or `litertjs` is none or of another version.
     """
     check_folder(out)
     task = bundles.load(model).task
