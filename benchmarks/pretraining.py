@@ -17,7 +17,7 @@ from pathlib import Path
 from keras_ctxrep import tasks
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.corpus import lines
-from keras_ctxrep.text.scores import accuracy, standard_error
+from keras_ctxrep.text.scores import accuracy
 
 SHARE = 0.8  # of the time, for the first phase
 SELECT = 400  # examples of a task's training set, by which the best weights are chosen
@@ -133,7 +133,7 @@ def finetune(args: argparse.Namespace, encoder: Path) -> None:
                     [example.text for example in test_set], [example.pair for example in test_set]
                 )
                 share = accuracy([example.label for example in test_set], [answer.get("label") for answer in answers])
-                figures.append(f"{share:.1%} +- {standard_error(share, len(test_set)):.1%}")
+                figures.append(f"{share:.1%} +- {(share * (1 - share) / len(test_set)) ** 0.5:.1%}")  # standard error
             print(f"| {task} | {len(train_set):,} | {epochs} | {seed} | {figures[0]} | {figures[1]} |", flush=True)
 
 

@@ -16,6 +16,7 @@ os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow", "COLU
 
 from keras_ctxrep import __version__  # noqa: E402
 from keras_ctxrep.cli.main import COMMANDS, main  # noqa: E402
+from keras_ctxrep.zoo.entries import ENTRIES  # noqa: E402
 
 project = "keras_ctxrep"
 release = __version__
@@ -79,16 +80,22 @@ def constructor(app, what, name, obj, options, signature, returned):
     return None
 
 
-def commands(app, page: str, source: list[str]) -> None:
-    """Adds the help of every command to its page."""
+def generated(app, page: str, source: list[str]) -> None:
+    """Adds the help of every command, and the table of models, to their pages."""
     if page == "reference/commands":
         for name in COMMANDS:
             with redirect_stdout(StringIO()) as printed, suppress(SystemExit):
                 main([name, "--help"])
             source[0] += f"\n## ctxrep {name}\n\n```text\n{printed.getvalue()}```\n"
+    if page == "reference/models":
+        source[0] += "\n| name | parameters | casing | licence | source | |\n|---|---|---|---|---|---|\n"
+        for entry in ENTRIES:
+            size = f"{entry.parameters / 1e6:.1f} M"
+            cells = (f"`{entry.name}`", size, entry.casing, entry.licence, entry.format or "none", entry.note)
+            source[0] += f"| {' | '.join(cells)} |\n"
 
 
 def setup(app) -> None:
     app.connect("autodoc-process-docstring", restructured)
     app.connect("autodoc-process-signature", constructor)
-    app.connect("source-read", commands)
+    app.connect("source-read", generated)

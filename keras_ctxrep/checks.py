@@ -2,11 +2,11 @@
 
 import json
 import math
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
+from operator import ge, gt, le, lt
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -27,25 +27,14 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_KINDS: dict[type, tuple[tuple[type, ...], str]] = {  # annotation -> (allowed types, name in messages)
-    bool: ((bool,), "true or false"),
-    int: ((int,), "a whole number"),
-    float: ((int, float), "a number"),
-    str: ((str,), "a text"),
-    Path: ((Path,), "a path"),
-    dict: ((dict,), "an object"),
-    list: ((list,), "a list"),
-    tuple: ((tuple, list), "a list"),
-    Mapping: ((Mapping,), "a mapping"),
-    Sequence: ((tuple, list), "a list"),
-    NoneType: ((NoneType,), ""),
-}
-_BOUNDS = {
-    "least": (operator.ge, "at least"),
-    "above": (operator.gt, "above"),
-    "below": (operator.lt, "below"),
-    "most": (operator.le, "at most"),
-}
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+_NAMES |= {dict: "an object", Mapping: "a mapping", NoneType: ""} | dict.fromkeys((list, tuple, Sequence), "a list")
+_ALLOWED = {
+    float: (int, float),
+    tuple: (tuple, list),
+    Sequence: (tuple, list),
+}  # types of a value, if not the annotation
+_BOUNDS = {"least": (ge, "at least"), "above": (gt, "above"), "below": (lt, "below"), "most": (le, "at most")}
 
 
 # control characters, terminal escapes among them, and what changes the direction of a line or cannot be encoded
@@ -170,22 +159,17 @@ def check_names(kind: type, values: Any, prefix: str = "") -> None:
         ValueError: it is not an object, lacks a field, or has an unknown one.
     """
     check_value(prefix.removesuffix(".") or kind.__name__, values, dict)
-    known = {field.name: field for field in fields(kind)}
+    entries = {field.name: field for field in fields(kind)}
     for name in values:
-        if name not in known:
+        if name not in entries:
             raise ValueError(f"{prefix}{name!s:.60}: no such key; it is damaged or of another version")
-    for name, field in known.items():
+    for name, field in entries.items():
         if name not in values and field.default is MISSING and field.default_factory is MISSING:
             raise ValueError(f"{prefix}{name} is missing")
 
 
 def make(kind: type[T], values: Any, name: str) -> T:
     """An instance of a dataclass that checks its fields, from a JSON object.
-
-    Args:
-        kind: the dataclass.
-        values: the object.
-        name: name of the object, for messages.
 
     Raises:
         ValueError: the message begins with NAME.FIELD.
@@ -277,8 +261,9 @@ def _check(hint: Any, value: Any) -> None:
     names, parts = [], value
     for part in kinds(hint):
         kind, *ranges = get_args(part) if get_origin(part) is Annotated else [part]
-        types, name = _KINDS[get_origin(kind) or kind]
-        if isinstance(value, types) and (kind is bool or not isinstance(value, bool)):
+        origin = get_origin(kind) or kind
+        name = _NAMES[origin]
+        if isinstance(value, _ALLOWED.get(origin, origin)) and (kind is bool or not isinstance(value, bool)):
             break
         names += [name] if name else []
     else:

@@ -12,10 +12,9 @@ __all__ = ["CrossEntropy", "Distillation"]
 class CrossEntropy(keras.losses.Loss):
     """Softmax cross-entropy of class numbers, with label smoothing and weights of the classes.
 
-    Label smoothing is that of Szegedy et al. 2016, section 7, https://arxiv.org/abs/1512.00567: the target is a
-    distribution that gives 1 - s to the label and shares s among all classes, the label included. The loss of an
-    example is multiplied by the weight of its label, and the mean is over examples, whatever their weights: it is then
-    the same however a batch is divided among replicas.
+    Label smoothing is that of Szegedy et al. 2016, section 7, https://arxiv.org/abs/1512.00567: the target gives 1 - s
+    to the label and shares s among all classes. The loss of an example is multiplied by the weight of its label, and
+    the mean is over examples, whatever their weights: the same however a batch is divided among replicas.
 
     Args:
         label_smoothing: s, from 0 to 1.
@@ -55,9 +54,9 @@ class Distillation(keras.losses.Loss):
     """The loss of a student: its distance from a teacher's outputs, and from the labels.
 
     Hinton et al. 2015, section 2, https://arxiv.org/abs/1503.02531: with the teacher's logits v and the student's z,
-    w T^2 KL(softmax(v / T) || softmax(z / T)) + (1 - w) L(label, z). The same with sigmoids, and of numbers, which have
-    no temperature, the mean squared difference. `keras.distillation.Distiller` runs the teacher in every step; here its
-    logits are a part of the targets, computed once for all epochs. Where they are NaN, L alone counts.
+    w T^2 KL(softmax(v / T) || softmax(z / T)) + (1 - w) L(label, z). The same with sigmoids, and of numbers, without a
+    temperature, the mean squared difference. The teacher's logits are a part of the targets, computed once for all
+    epochs; where they are NaN, L alone counts.
 
     Args:
         labels: L, a loss of logits, of which `call` is used: one number for each distribution.
@@ -66,8 +65,7 @@ class Distillation(keras.losses.Loss):
         weight: w, from 0 to 1.
 
     Call:
-        y_true: float32 (..., K + C), the label, as K numbers, and the teacher's logits. K is 1, a class number, for
-            "softmax", else C.
+        y_true: float32 (..., K + C), the label and the teacher's logits. K is 1, a number, for "softmax", else C.
         y_pred: float32 (..., C), logits.
 
     >>> loss = Distillation(CrossEntropy(), temperature=2.0, weight=1.0)
@@ -75,14 +73,7 @@ class Distillation(keras.losses.Loss):
     0.0
     """
 
-    def __init__(
-        self,
-        labels: keras.losses.Loss,
-        activation: str = "softmax",
-        temperature: float = 2.0,
-        weight: float = 0.9,
-        **kwargs,
-    ):
+    def __init__(self, labels: keras.losses.Loss, activation="softmax", temperature=2.0, weight=0.9, **kwargs):
         super().__init__(**kwargs)
         self.labels, self.activation, self.temperature, self.weight = labels, activation, temperature, weight
 

@@ -51,8 +51,7 @@ class Accuracy(keras.metrics.SparseCategoricalAccuracy):
 class SpanF1(keras.metrics.Metric):
     """F1 of the spans that tags in IOB2 mark, of all batches together: a span counts if type, begin and end are right.
 
-    Tjong Kim Sang & De Meulder 2003, https://aclanthology.org/W03-0419/; as lenient as its conlleval: an I- that
-    continues nothing begins a span. The same figure as `keras_ctxrep.tasks.tag.Tag`'s "span_f1".
+    Tjong Kim Sang & De Meulder 2003, https://aclanthology.org/W03-0419/; as lenient as conlleval, as `Tag`'s figure.
 
     Args:
         labels: names of the classes, "O", "B-..." and "I-...", in the order of the logits.

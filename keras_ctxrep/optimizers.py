@@ -24,12 +24,11 @@ class _ByRows(keras.optimizers.Optimizer):
     """Gradient clipping over all replicas, and updates by row for sparse gradients; base of all optimizers.
 
     The gradient is summed over the replicas and over repeated rows of embeddings, and then its norm is clipped: Keras
-    clips each replica's part before the sum, which under MirroredStrategy lets through up to as many times the limit as
-    there are replicas. Rows of a table that a batch does not use are not changed or decayed, nor are their averages. A
-    step's cost then does not grow with the vocabulary, unless float16's loss scaling makes the gradient dense.
+    clips each replica's part before the sum, which lets through up to as many times the limit as there are replicas.
+    Rows of a table that a batch does not use are not changed or decayed, nor are their averages, so that a step's cost
+    does not grow with the vocabulary, unless float16's loss scaling makes the gradient dense.
 
-    Keras has no public method between the sum over the replicas and the update; `_HOOKS` are private ones. An
-    optimizer checks that they are there when it is made, and that Keras calls them whenever a step is built.
+    Keras has no public method between the sum and the update; `_HOOKS` are private, so their calls are checked.
     """
 
     clip: float
@@ -92,9 +91,8 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         clip: largest global norm of the gradient.
         factors: of the learning rate, by the names of layers; 1 for the others. With one for each layer of an encoder
             it is the discriminative fine-tuning of Howard & Ruder 2018, section 3.2, https://arxiv.org/abs/1801.06146.
-        starts: steps that the weights of a layer stay as they are, by the names of layers; 0 for the others. Its
-            gradient does not count for the norm either, and its averages begin then, as those of a new optimizer: the
-            gradual unfreezing of section 3.3 of the same paper, without another model for each stage.
+        starts: steps that the weights of a layer stay as they are, by the names of layers; 0 for the others. Until then
+            its gradient does not count for the norm either: the gradual unfreezing of section 3.3 of the same paper.
 
     >>> AdamW(learning_rate=1e-3, clip=1.0).clip
     1.0
@@ -117,9 +115,8 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         return super()._all_reduce_sum_gradients([(self._unfrozen(g, v), v) for g, v in grads_and_vars])
 
     def update_step(self, gradient, variable, learning_rate):
-        learning_rate = self._unfrozen(
-            learning_rate * self._variable_factors[self._get_variable_index(variable)], variable
-        )
+        factor = self._variable_factors[self._get_variable_index(variable)]
+        learning_rate = self._unfrozen(learning_rate * factor, variable)
         if isinstance(gradient, tf.IndexedSlices):
             return super().update_step(gradient, variable, learning_rate)
         self._dense_update(gradient, variable, ops.cast(learning_rate, variable.dtype))
@@ -151,10 +148,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         start = self._variable_starts[self._get_variable_index(variable)]
         if not start:
             return value
-        started = self.iterations.value >= start
-        if isinstance(value, tf.IndexedSlices):
-            return tf.IndexedSlices(_where(started, value.values), value.indices, value.dense_shape)
-        return _where(started, value)
+        return _mapped(lambda values: _where(self.iterations.value >= start, values), value)
 
     def _time(self, variable):
         """Steps since the variable's start, the present one included."""
@@ -188,8 +182,7 @@ class LAMB(AdamW):
     You et al. 2019, algorithm 2, https://arxiv.org/abs/1904.00962: with the bias-corrected averages m and v, the step
     is r = m / (sqrt(v) + epsilon) + decay x, and x -= rate ||x|| / ||r|| r. Biases and layer norms, which do not decay,
     take the step r itself, and so do weights that are zero. Clipped and lazy as AdamW; where a gradient has only some
-    rows of a table, both norms are of these rows. Differs from Keras' Lamb, which decays the weights in a step apart,
-    outside of the norm.
+    rows of a table, both norms are of these rows. Keras' Lamb decays the weights in a step apart, outside of the norm.
 
     Args:
         learning_rate, weight_decay, clip, factors, starts: as of `AdamW`.
@@ -247,24 +240,13 @@ class Adagrad(_ByRows, keras.optimizers.Adagrad):
     """
 
     def __init__(
-        self,
-        learning_rate=0.2,
-        clip=10.0,
-        gradient_scale=1.0,
-        initial_accumulator_value=1.0,
-        epsilon=0.0,
-        **kwargs,
+        self, learning_rate=0.2, clip=10.0, gradient_scale=1.0, initial_accumulator_value=1.0, epsilon=0.0, **kwargs
     ):
         super().__init__(learning_rate, initial_accumulator_value, epsilon, **kwargs)
         self.clip, self.gradient_scale = clip, gradient_scale
 
     def update_step(self, gradient, variable, learning_rate):
-        if isinstance(gradient, tf.IndexedSlices):
-            values = gradient.values * self.gradient_scale
-            gradient = tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-        else:
-            gradient = gradient * self.gradient_scale
-        super().update_step(gradient, variable, learning_rate)
+        super().update_step(_mapped(lambda values: values * self.gradient_scale, gradient), variable, learning_rate)
 
     def get_config(self):
         return super().get_config() | {"gradient_scale": self.gradient_scale}
@@ -279,12 +261,11 @@ class Adagrad(_ByRows, keras.optimizers.Adagrad):
 class LossScale(keras.optimizers.LossScaleOptimizer):
     """Keras' loss scaling for mixed_float16, under which sparse gradients stay sparse.
 
-    Micikevicius et al. 2018, section 3.2, https://arxiv.org/abs/1710.03740. Keras' own class, which `compile` uses
-    otherwise, makes the gradient of an embedding or a sampled softmax as large as the table.
+    Micikevicius et al. 2018, section 3.2, https://arxiv.org/abs/1710.03740. Keras' own class makes the gradient of an
+    embedding or a sampled softmax as large as the table.
 
     Args:
-        inner_optimizer: of this module.
-        kwargs: as of `keras.optimizers.LossScaleOptimizer`.
+        inner_optimizer, kwargs: one of this module, and as of `keras.optimizers.LossScaleOptimizer`.
 
     >>> LossScale(AdamW(1e-3)).initial_scale
     32768.0
@@ -296,13 +277,10 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
     def _stateful_handle_finite_grads(self, grads, trainable_variables):
         scale = self.dynamic_scale.value
 
-        def unscaled(gradient):
-            if isinstance(gradient, tf.IndexedSlices):
-                values = gradient.values / ops.cast(scale, gradient.dtype)
-                return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-            return None if gradient is None else gradient / ops.cast(scale, gradient.dtype)
+        def unscaled(values):
+            return None if values is None else values / ops.cast(scale, values.dtype)
 
-        self.inner_optimizer.apply([unscaled(gradient) for gradient in grads], trainable_variables)
+        self.inner_optimizer.apply([_mapped(unscaled, gradient) for gradient in grads], trainable_variables)
         grows = ops.equal(self.step_counter, self.dynamic_growth_steps - 1)
         self.step_counter.assign(ops.where(grows, 0, self.step_counter + 1))
         self.dynamic_scale.assign(ops.where(grows, 2 * scale, scale))
@@ -312,11 +290,8 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
 class OptimizerSpec:
     """The class and the arguments of an optimizer, for functions that make it themselves, as `training.fit.fit`.
 
-    Attributes:
-        kind: a class, `AdamW` and `LAMB` for example.
-        arguments: of the class, by name.
-        scheduled: whether it is also given the learning rate, weight decay and clip of a run, whose schedule the rate
-            then follows; otherwise its arguments say all, and the rate is left as it is.
+    Where it is `scheduled` it is also given weight decay, clip and learning rate of a run, whose schedule the rate then
+    follows; otherwise its arguments say all.
 
     >>> OptimizerSpec(AdamW, {"factors": {"layer_0": 0.5}}).make(1e-3, weight_decay=0.01, clip=1.0).clip
     1.0
@@ -335,6 +310,13 @@ class OptimizerSpec:
 def _of_layer(values, variable, default):
     """The value of the outermost layer that has one, of the layers in a variable's path: "sequential/dense/kernel"."""
     return next((values[name] for name in variable.path.split("/")[:-1] if name in values), default)
+
+
+def _mapped(function, gradient):
+    """A function of a gradient, of which it may have only some rows."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
+    return function(gradient)
 
 
 def _where(condition, value):

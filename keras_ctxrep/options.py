@@ -35,8 +35,10 @@ __all__ = [
 
 QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tflite files
 WORDS = "words"  # in place of the folder of an encoder or of extra embeddings: learned from the training data
+PLACES = ("auto", "one", "mirrored", "multiworker")  # where to train
+DECAYS = ("linear", "cosine", "inverse_sqrt", "none")  # of the learning rate
 GROUPS = ("data", "model", "schedule", "output", "machine", "task")  # of the command's help, in this order
-_METADATA = {"group", "metavar", "nargs", "neutral", "model", "excludes"}
+_METADATA = {"metavar", "nargs", "neutral", "model", "excludes"}
 _BOUNDS = {"choices", "above", "least", "most", "below"}
 P = ParamSpec("P")
 K = ParamSpec("K")
@@ -44,22 +46,23 @@ R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 
 
-def option(default: Any, help: str, **metadata) -> Any:
+def option(default: Any, help: str, group: str | None = None, **metadata) -> Any:
     """A dataclass field that is an option.
 
     Args:
         default: the default value.
         help: one line for the command line and the documentation, without the default.
+        group: of the help, one of `GROUPS`; None: what is shown first.
         metadata: `choices`, the values it may have; the bounds of a number, `above` (value > above), `least` (value >=
             least), `below` and `most`, which None always satisfies; `metavar` and `nargs` as of
-            `argparse.ArgumentParser.add_argument`; `group`, one of `GROUPS` (default: what is shown first);
-            `neutral=True`: the result of a run does not depend on it, and so the identity of the run does not either;
-            `model=True`: a model folder, or the name of a published model; `excludes`, a name that several options
-            have: one of them on the command line replaces all of them in a configuration file.
+            `argparse.ArgumentParser.add_argument`; `neutral=True`: the result of a run and its identity do not depend
+            on it; `model=True`: a model folder, or the name of a published model; `excludes`, a name that several
+            options have: one of them on the command line replaces all of them in a configuration file.
     """
     if unknown := metadata.keys() - _METADATA - _BOUNDS:
         raise TypeError(f"{unknown.pop()}: options have {', '.join(sorted(_METADATA | _BOUNDS))}")
     allowed = Range(**{name: metadata.pop(name) for name in _BOUNDS & metadata.keys()})
+    metadata |= {} if group is None else {"group": group}
     return field(default=default, metadata={"help": help, "range": allowed, **metadata})
 
 
@@ -92,12 +95,9 @@ class Recipe(Protocol[P, K, R]):
 
 
 def keywords(kind: Callable[K, Any]) -> Callable[[Callable[P, R]], Recipe[P, K, R]]:
-    """Decorates a function with a parameter `options`, a dataclass: it takes the dataclass's fields as keywords too.
+    """Decorates a function with a parameter `options`, a dataclass `kind`: it takes the fields as keywords too.
 
     If the function has a parameter `task_options`, it gets a dict of the other keywords there.
-
-    Args:
-        kind: the dataclass of the options.
 
     Raises:
         TypeError: (the function) there is no such option; the message names the nearest one.
@@ -108,8 +108,7 @@ def keywords(kind: Callable[K, Any]) -> Callable[[Callable[P, R]], Recipe[P, K, 
     >>> embed("a model", layers="top"), embed("a model", options=Embedding(layers="mix")), embed("a model")
     ('top', 'mix', 'all')
     """
-
-    known: dict[str, Any] = _fields(kind)
+    entries: dict[str, Any] = _fields(kind)
 
     def decorate(function: Callable[P, R]) -> Any:
         signature = inspect.signature(function)
@@ -117,10 +116,10 @@ def keywords(kind: Callable[K, Any]) -> Callable[[Callable[P, R]], Recipe[P, K, 
 
         @functools.wraps(function)
         def recipe(*args: Any, **given: Any) -> Any:
-            values = {name: given.pop(name) for name in [*given] if name in known and name not in own}
+            values = {name: given.pop(name) for name in [*given] if name in entries and name not in own}
             others = {name: given.pop(name) for name in [*given] if name not in own}
             if others and "task_options" not in own:
-                raise unknown_option(function.__name__, next(iter(others)), known)
+                raise unknown_option(function.__name__, next(iter(others)), entries)
             if others:
                 given["task_options"] = dict(given.get("task_options") or {}) | others
             options: Any = given.get("options")
@@ -129,7 +128,7 @@ def keywords(kind: Callable[K, Any]) -> Callable[[Callable[P, R]], Recipe[P, K, 
 
         named = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=entry.default, annotation=entry.type)
-            for name, entry in known.items()
+            for name, entry in entries.items()
         ]
         vars(recipe)["__signature__"] = signature.replace(parameters=[*own.values(), *named])
         return recipe
@@ -186,14 +185,11 @@ class Options:
         return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
-# ------------------------------------------------------------------------------------- shared by several of the below
-
-
 @dataclass(frozen=True, kw_only=True)
 class Seeded(Options):
     """The seed."""
 
-    seed: int = option(0, "random seed", least=0, group="schedule")
+    seed: int = option(0, "random seed", "schedule", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,38 +197,19 @@ class Schedule(Options):
     """Length of a run, its learning rate, evaluations, checkpoints and logs."""
 
     steps: int | None = option(None, "length of the run in steps", above=0, excludes="length")
-    minutes: float | None = option(
-        None, "length of the run in minutes, evaluations included", above=0, excludes="length"
-    )
+    minutes: float | None = option(None, "length of the run in minutes, with evaluations", above=0, excludes="length")
     learning_rate: float | None = option(None, "peak learning rate, after a linear warm-up", above=0)
     evaluations: float | None = option(
-        10,
-        "number of evaluations, evenly spaced over the run; of 2.5 the third is at the end",
-        above=0,
-        group="schedule",
+        10, "evaluations, evenly spaced; of 2.5 the third is at the end", "schedule", above=0
     )
-    decay: str = option(
-        "linear",
-        "how the learning rate falls after the warm-up",
-        choices=("linear", "cosine", "inverse_sqrt", "none"),
-        group="schedule",
-    )
-    microbatches: int = option(
-        1,
-        "parts of a batch that are computed one after another, to save memory",
-        above=0,
-        neutral=True,
-        group="machine",
-    )
+    decay: str = option("linear", "fall of the learning rate after the warm-up", "schedule", choices=DECAYS)
+    microbatches: int = option(1, "parts of a batch, one after another: saves memory", "machine", above=0, neutral=True)
     recompute: bool = option(
-        False,
-        "BERT: compute activations again for the gradient, to save memory: a third slower",
-        neutral=True,
-        group="machine",
+        False, "BERT: recompute activations for the gradient: a third slower", "machine", neutral=True
     )
-    checkpoint_minutes: float = option(5.0, "time between two checkpoints", least=0, neutral=True, group="output")
+    checkpoint_minutes: float = option(5.0, "time between two checkpoints", "output", least=0, neutral=True)
     tensorboard: str | Path | None = option(
-        None, "write TensorBoard logs into this folder", metavar="FOLDER", neutral=True, group="output"
+        None, "write TensorBoard logs into this folder", "output", metavar="FOLDER", neutral=True
     )
 
     def fit(self, **changes: Any) -> "Fit":
@@ -240,8 +217,8 @@ class Schedule(Options):
         shared = {name: getattr(self, name) for name in _fields(Fit) if hasattr(self, name)}
         return Fit(**shared | changes)
 
-    def _needs_length(self) -> None:
-        if (self.steps is None) == (self.minutes is None):
+    def _check_length(self, needed: bool = True) -> None:
+        if (self.steps is None) == (self.minutes is None) and (needed or self.steps is not None):
             raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
 
 
@@ -249,9 +226,7 @@ class Schedule(Options):
 class Patience(Options):
     """When a run ends early."""
 
-    patience: int | None = option(
-        None, "stop after this many evaluations without improvement", above=0, group="schedule"
-    )
+    patience: int | None = option(None, "stop after so many evaluations without improvement", "schedule", above=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,14 +234,10 @@ class Training(Schedule, Seeded):
     """Options of every recipe that trains a model."""
 
     batch_size: int = option(32, "examples per step, over all devices", above=0)
-    dropout: float | None = option(None, "dropout rate in training", least=0, below=1, group="schedule")
-    precision: str = option("float32", "a Keras dtype policy, e.g. mixed_bfloat16", group="machine")
+    dropout: float | None = option(None, "dropout rate in training", "schedule", least=0, below=1)
+    precision: str = option("float32", "a Keras dtype policy, e.g. mixed_bfloat16", "machine")
     strategy: str = option(
-        "auto",
-        "where to train: on one device, all GPUs of this machine (mirrored), or the machines of TF_CONFIG",
-        choices=("auto", "one", "mirrored", "multiworker"),
-        neutral=True,
-        group="machine",
+        "auto", "one device, all GPUs (mirrored), or the machines of TF_CONFIG", "machine", choices=PLACES, neutral=True
     )
 
 
@@ -274,30 +245,19 @@ class Training(Schedule, Seeded):
 class Text(Seeded):
     """Text and vocabulary of pretraining."""
 
-    valid: str | Path | None = option(
-        None, "held-out text (default: a tenth of the corpus)", metavar="FILE", group="data"
-    )
+    valid: str | Path | None = option(None, "held-out text (default: a tenth of the corpus)", "data", metavar="FILE")
     vocab: str | Path | None = option(
-        None,
-        "a vocabulary file, one entry a line (default: learned from the corpus, or that of init)",
-        metavar="FILE",
-        group="data",
+        None, "vocabulary, an entry a line (default: learned from the corpus, or that of init)", "data", metavar="FILE"
     )
-    vocab_size: int = option(8000, "entries of a learned vocabulary, at most", above=0, group="data")
-    vocab_sample: int = option(
-        200_000, "sentences, drawn from the whole corpus, that a vocabulary is learned from", above=0, group="data"
-    )
-    min_count: int = option(2, "ELMo: minimum count of a word in a learned vocabulary", above=0, group="data")
-    cased: bool = option(False, "BERT: keep case and accents", group="data")
+    vocab_size: int = option(8000, "entries of a learned vocabulary, at most", "data", above=0)
+    vocab_sample: int = option(200_000, "random sentences that a vocabulary is learned from", "data", above=0)
+    min_count: int = option(2, "ELMo: minimum count of a word in a learned vocabulary", "data", above=0)
+    cased: bool = option(False, "BERT: keep case and accents", "data")
     init: str | Path | None = option(
-        None,
-        "start from this model folder, e.g. to adapt it to a domain, or to continue with longer texts",
-        metavar="FOLDER",
-        model=True,
-        group="model",
+        None, "start from this model, to adapt it or to go on with longer texts", "model", metavar="FOLDER", model=True
     )
-    max_length: int = option(128, "tokens per example; longer ones are cut", above=0, group="data")
-    whole_words: bool = option(False, "BERT: mask all pieces of a word together", group="data")
+    max_length: int = option(128, "tokens per example; longer ones are cut", "data", above=0)
+    whole_words: bool = option(False, "BERT: mask all pieces of a word together", "data")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,11 +268,11 @@ class Reading(Options):
         None,
         "names of the columns in the files, or their numbers where there is no header: "
         "text=sentence label=gold, text=6 pair=7 label=5 (default: the usual ones, and those of the training file)",
+        "data",
         metavar="NAME=COLUMN",
         nargs="+",
-        group="data",
     )
-    skip_bad: bool = option(False, "skip malformed rows, and list them", group="data")
+    skip_bad: bool = option(False, "skip malformed rows, and list them", "data")
 
     def __post_init__(self):
         for name in ("columns", "dev_columns"):
@@ -320,9 +280,6 @@ class Reading(Options):
                 named = {key: str(value) if type(value) is int else value for key, value in columns.items()}
                 object.__setattr__(self, name, named)
         super().__post_init__()
-
-
-# ------------------------------------------------------------------------------------------------------- the options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,7 +297,7 @@ class Fit(Schedule, Patience):
 
     def __post_init__(self):
         super().__post_init__()
-        self._needs_length()
+        self._check_length()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,61 +305,43 @@ class Fit(Schedule, Patience):
 class Pretraining(Text, Training):
     """Options of `recipes.pretrain`."""
 
-    RATES = MappingProxyType({"adamw": 1e-3, "lamb": 1e-3, "adagrad": 0.2})  # optimizer -> its learning rate
+    RATES = MappingProxyType({"adamw": 1e-3, "adagrad": 0.2, "lamb": 1e-3})  # optimizer -> its learning rate
 
     size: str | None = option(
-        None,
-        "a published size, e.g. elmo_2x1024_128_2048cnn_1xhighway or bert_12_768_12 (default: a small one, or that of "
-        "init)",
+        None, "a published size, elmo_2x1024_128_2048cnn_1xhighway or bert_12_768_12 (default: a small one, or as init)"
     )
     next_sentence: bool | None = option(
         None,
-        "BERT: pairs of segments and next-sentence prediction, or texts alone (default: pairs, or as init has it)",
-        group="model",
+        "BERT: pairs of segments and next-sentence prediction, or texts alone (default: pairs, or as init)",
+        "model",
     )
-    read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters", group="model")
+    read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters", "model")
     unroll: int | None = option(
-        None,
-        "ELMo: train on running text, N words per step, carrying the state (published: 20; default: whole sentences)",
-        above=0,
-        group="model",
+        None, "ELMo: running text, N words per step (published: 20; default: whole sentences)", "model", above=0
     )
     samples: int | None = option(
-        None,
-        "ELMo: words sampled for the softmax per step (published: 8192; default: the full softmax)",
-        above=0,
-        group="model",
+        None, "ELMo: words sampled for the softmax (published: 8192; default: the full softmax)", "model", above=0
     )
     optimizer: str = option(
-        "adamw",
-        "adagrad is ELMo's published recipe, lamb is for batches of thousands",
-        choices=("adamw", "adagrad", "lamb"),
-        group="schedule",
+        "adamw", "adagrad: as ELMo was published; lamb: for batches of thousands", "schedule", choices=tuple(RATES)
     )
 
     def __post_init__(self):
         super().__post_init__()
-        self._needs_length()
+        self._check_length()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation(Text):
     """Options of `recipes.prepare`; `max_length` is BERT's."""
 
-    copies: int = option(10, "BERT: passes over the text, each with new masks", above=0, group="data")
-    processes: int = option(1, "number of processes that work in parallel", above=0, neutral=True, group="machine")
+    copies: int = option(10, "BERT: passes over the text, each with new masks", "data", above=0)
+    processes: int = option(1, "number of processes that work in parallel", "machine", above=0, neutral=True)
     runner: str | None = option(
-        None,
-        "work in a pipeline of Apache Beam instead: DirectRunner, FlinkRunner, SparkRunner or DataflowRunner",
-        neutral=True,
-        group="machine",
+        None, "run on Apache Beam: DirectRunner, FlinkRunner, SparkRunner or DataflowRunner", "machine", neutral=True
     )
     runner_options: str | None = option(
-        None,
-        "of the runner, in one string: '--flink_master=host:8081 --parallelism=8'",
-        metavar="FLAGS",
-        neutral=True,
-        group="machine",
+        None, "of it, as one: '--flink_master=host:8081 --parallelism=8'", "machine", metavar="FLAGS", neutral=True
     )
 
     def __post_init__(self):
@@ -410,9 +349,8 @@ class Preparation(Text):
         if self.max_length < 5:
             raise ValueError(f"max_length={self.max_length}: must be at least 5")
         if self.runner is not None and self.processes != 1:
-            raise ValueError(
-                f"processes={self.processes}, runner={self.runner!r}: give one of the two; a runner has its own options"
-            )
+            both = f"processes={self.processes}, runner={self.runner!r}"
+            raise ValueError(f"{both}: give one of the two; a runner has its own options")
         if self.runner is None and self.runner_options is not None:
             raise ValueError(f"runner_options={self.runner_options!r}: without a runner")
 
@@ -422,9 +360,7 @@ class Scoring(Reading):
     """Options of `recipes.score` for task models."""
 
     positive: str | None = option(
-        None,
-        "classify: the label of which `f1` is reported (default: that of the training, or of two labels the second)",
-        metavar="LABEL",
+        None, "classify: the label of `f1` (default: as in training, or of two labels the second)", metavar="LABEL"
     )
 
 
@@ -434,8 +370,8 @@ class Prediction(Reading):
 
     format: str | None = option(
         None,
-        "what is written: jsonl, a JSON object for each line or row, or tsv or csv, the row's own columns and those of "
-        "the prediction (default: by the suffix of --out, else jsonl)",
+        "jsonl, a JSON object a row, or tsv or csv, its columns and those of the prediction (default: by --out, else "
+        "jsonl)",
         choices=("jsonl", "tsv", "csv"),
     )
 
@@ -446,75 +382,51 @@ class Finetuning(Reading, Training, Patience):
     """Options of `recipes.finetune`, apart from those of the task itself."""
 
     dev_columns: Mapping[str, str] | None = option(
-        None,
-        "names or numbers of the columns in the development file (default: as those of the training file)",
-        metavar="NAME=COLUMN",
-        nargs="+",
-        group="data",
+        None, "as columns, of the development file (default: as columns)", "data", metavar="NAME=COLUMN", nargs="+"
     )
     max_length: int | None = option(
-        None, "tokens per text (default: as the encoder was trained, or as the task needs)", above=0, group="data"
+        None, "tokens per text (default: as the encoder was trained, or as the task needs)", "data", above=0
     )
-    epochs: float | None = option(
-        None, "passes over the data, unless steps or minutes is given", above=0, excludes="length"
-    )
+    epochs: float | None = option(None, "passes over the data, without steps or minutes", above=0, excludes="length")
     metric: str | None = option(
-        None,
-        "the figure of the development data that chooses the best weights, e.g. matthews (default: the main one)",
-        group="schedule",
+        None, "the development figure that chooses the best weights, e.g. matthews (default: the main one)", "schedule"
     )
     layer_decay: float = option(
-        1.0,
-        "factor of the learning rate from each layer of the encoder to the one below it",
-        above=0,
-        most=1,
-        group="schedule",
+        1.0, "factor of the learning rate from a layer of the encoder to the one below", "schedule", above=0, most=1
     )
     unfreeze: float | None = option(
         None,
-        "train the head alone at first, and one more layer of the encoder, from the top, every X epochs (published: 1)",
+        "train the head alone, then one more layer, from the top, every X epochs (published: 1)",
+        "schedule",
         above=0,
-        group="schedule",
     )
-    mix: bool | None = option(None, "use a trained scalar mix of all layers", group="model")
-    freeze: bool | None = option(None, "freeze the encoder", group="model")
+    mix: bool | None = option(None, "use a trained scalar mix of all layers", "model")
+    freeze: bool | None = option(None, "freeze the encoder", "model")
     lora: int | None = option(
-        None,
-        "BERT: freeze the encoder, but for low-rank updates to its dense layers, of this rank, e.g. 8",
-        above=0,
-        metavar="RANK",
-        group="model",
+        None, "BERT: low-rank updates to a frozen encoder, of this rank, e.g. 8", "model", above=0, metavar="RANK"
     )
-    from_scratch: bool = option(False, "start from random weights, as a baseline", group="model")
-    stack: str | None = option(None, "a task network over the encoder", choices=("lstm", "gru", "cnn"), group="model")
-    units: int | None = option(
-        None, "width of the task network, in each direction (default: 256)", above=0, group="model"
-    )
+    from_scratch: bool = option(False, "start from random weights, as a baseline", "model")
+    stack: str | None = option(None, "a task network over the encoder", "model", choices=("lstm", "gru", "cnn"))
+    units: int | None = option(None, "width of the task network, in each direction (default: 256)", "model", above=0)
     extra_embeddings: str | Path | None = option(
         None,
         "static vectors that the task network reads too, with an ELMo: a folder, frozen, or `words`: learned from the"
         " data with the task",
+        "model",
         metavar="FOLDER",
         model=True,
-        group="model",
     )
-    output_mix: bool = option(
-        False, "concatenate a second scalar mix with the output of the task network", group="model"
-    )
-    top_only: bool = option(False, "the task network reads the top layer instead of a mix", group="model")
+    output_mix: bool = option(False, "concatenate a second scalar mix with the task network's output", "model")
+    top_only: bool = option(False, "the task network reads the top layer instead of a mix", "model")
 
     def __post_init__(self):
         super().__post_init__()
-        if self.steps is not None and self.minutes is not None:
-            raise ValueError(f"steps={self.steps}, minutes={self.minutes}: give one of the two")
+        self._check_length(needed=False)
         with_lora = {
             "freeze": (self.freeze is not None, "low-rank updates are trained and nothing else of the encoder"),
             "unfreeze": (self.unfreeze is not None, "the low-rank updates of all layers are trained from the start"),
             "layer_decay": (self.layer_decay != 1, "the rate of the low-rank updates is the same in all layers"),
-            "from_scratch": (
-                self.from_scratch,
-                "low-rank updates are to pretrained weights, and random ones would stay as they are",
-            ),
+            "from_scratch": (self.from_scratch, "low-rank updates are to pretrained weights"),
         }
         for name, (conflicts, reason) in with_lora.items():
             if self.lora is not None and conflicts:
@@ -529,15 +441,14 @@ class Distillation(Finetuning):
 
     size: str | None = option(
         None,
-        "a student of this size with random weights, e.g. bert_2_128_2; a BERT has the teacher's vocabulary and, "
-        "projected, its token vectors",
+        "a student of this size, e.g. bert_2_128_2, random but for a BERT's vocabulary and projected token vectors",
     )
     unlabelled: str | Path | None = option(
-        None, "texts without labels, in the form of the data, which the teacher labels", metavar="FILE", group="data"
+        None, "texts without labels, in the form of the data, which the teacher labels", "data", metavar="FILE"
     )
-    temperature: float = option(2.0, "divides the logits of teacher and student", above=0, group="schedule")
+    temperature: float = option(2.0, "divides the logits of teacher and student", "schedule", above=0)
     teacher_weight: float = option(
-        0.9, "of the teacher's outputs in the loss; the rest is that of the labels", least=0, most=1, group="schedule"
+        0.9, "of the teacher's outputs in the loss; the rest is that of the labels", "schedule", least=0, most=1
     )
 
 
@@ -546,16 +457,11 @@ class Embedding(Options):
     """Options of `recipes.embed`."""
 
     layers: str = option(
-        "all",
-        "what is written of a sentence: all, every layer, (layers, tokens, width); mix, their scalar mix, trained or "
-        "the mean, and top, the top layer, (tokens, width); mean, the mean of the mix over the tokens, and pooled, the "
-        "encoder's vector of a sentence, or without a pooler the mean of the top layer over the pieces, (width,)",
-        choices=("all", "mix", "top", "mean", "pooled"),
+        "all", "what is written of a sentence, see above", choices=("all", "mix", "top", "mean", "pooled")
     )
     layer_numbers: str | None = option(
         None,
-        "with --layers all: only these, from 0, the layer without context, to the top, or from -1, the top, downward: "
-        "0,6,-1",
+        "--layers all: only these, from 0, without context, or from -1, the top, downward: 0,6,-1",
         metavar="N,N,...",
     )
     dtype: str = option(
@@ -563,9 +469,7 @@ class Embedding(Options):
     )
     words: bool = option(False, "the input is already split into words, at spaces; one vector per word")
     pieces: str = option(
-        "first",
-        "with --words, BERT: the vector of a word is that of its first piece, or the mean of its pieces",
-        choices=("first", "mean"),
+        "first", "--words, BERT: the vector of a word, of its first piece or the mean of all", choices=("first", "mean")
     )
     carry_state: bool = option(False, "ELMo: carry the state from batch to batch, as bilm-tf does")
     batch_size: int = option(32, "sentences computed together", above=0)
@@ -587,35 +491,28 @@ class Tflite(Reading):
 
     quantize: str = option(
         "none",
-        "number format of weights and products: float16, half the size; dynamic, 8-bit weights and activations "
-        "quantized on the fly, a quarter; int8, the same with fixed ranges of activations, from --calibrate",
+        "float16, half the size; dynamic, 8 bits, activations on the fly, a quarter; int8, ranges by --calibrate",
         choices=QUANTIZATIONS,
     )
     calibrate: Sequence | None = option(
         None,
-        "int8: texts to take the ranges from, a line each, or rows of the task (.tsv, .csv, .parquet, .jsonl, .json, "
-        ".conll); the first 300 of each file are read",
+        "int8: the first 300 texts of each file give the ranges: lines, or rows of .tsv, .csv, .parquet, .jsonl, .json "
+        "and .conll",
         metavar="FILE",
         nargs="+",
     )
     keep_float: Sequence | None = option(
         None,
-        "layers whose weights stay float32, as --explain names them; or auto, with --data: the fewest that bring the "
-        "drop within --max-drop",
+        "layers that stay float32, as --explain names them; or auto, with --data: the fewest to stay within --max-drop",
         metavar="LAYER",
         nargs="+",
     )
     max_drop: float = option(
         1.0,
-        "with --data: largest drop of the metric, in points, or without labels of the agreement with Keras, in "
-        "percent; a file beyond it is put aside, and the status is 1",
+        "with --data: drop, in points or percent of agreement, beyond which a file is put aside and the status is 1",
         least=0,
     )
-    explain: bool = option(
-        False, "with --data: show how much each layer costs when it alone is quantized, as a table and a picture"
-    )
+    explain: bool = option(False, "with --data: what each layer costs when it alone is quantized, as table and picture")
     mediapipe: bool = option(
-        False,
-        "a file that TextClassifier and TextEmbedder of MediaPipe run too, of a BERT classifier or encoder; of one "
-        "length (default: that of the model)",
+        False, "for MediaPipe's TextClassifier and TextEmbedder too, of a BERT; of one length (default: the model's)"
     )

@@ -26,13 +26,12 @@ from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference.messages import PredictionLog, array_of, predict_request
 from keras_ctxrep.tasks import Query
 from keras_ctxrep.text.bundle import PRETRAINED, SIGNATURE, TFLITE_FIGURES, Bundle, pretrained_card
+from keras_ctxrep.training.shards import serialized
 
 __all__ = ["write"]
 
 WARMUP, BATCHING, CONFIG, README = "tf_serving_warmup_requests", "batching_params.pbtxt", "model.config", "README.md"
-# Powers of two up to the 32 of `Predictor`, of which no request may have more: a batch is padded to less than twice its
-# size, and the server meets, and warms up, six shapes. Throughput on two cores grows up to the last:
-# docs/explanation/results.md.
+# Powers of two up to the 32 of `Predictor`; throughput on two cores grows up to the last: docs/explanation/results.md
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 LENGTHS = (16, 6, 30, 90)  # words of the warm-up texts, in turn: a sentence, a headline, a long sentence, a paragraph
 PASSAGE = (
@@ -74,19 +73,11 @@ def write(version: Path, base: Path, bundle: Bundle, loaded: Any, source: str | 
     write_config(base.parent, base.name)
 
 
-# ---------------------------------------------------------------------------------------------------------- warm-up
-
-
 def warmup_requests(signatures: Mapping[str, Any], bundle: Bundle, model: str) -> Iterator[Any]:
     """Requests to a SavedModel's signatures, of which the first has one text.
 
     The raw-string signature gets one for each of `BATCH_SIZES`, since a server that batches runs these sizes alone;
-    the others get one text and the largest batch.
-
-    Args:
-        signatures: of the loaded SavedModel.
-        bundle: of the model.
-        model: its name on the server.
+    the others get one text and the largest batch. `model` is its name on the server.
     """
     for name in sorted(signatures, key=lambda name: name != SIGNATURE):
         inputs = signatures[name].structured_input_signature[1].keys()
@@ -119,31 +110,18 @@ def _inputs(bundle: Bundle, size: int) -> Iterator[dict[str, np.ndarray]]:
 
 def _example(columns: Mapping[str, np.ndarray], number: int) -> bytes:
     """A row of inputs as a serialized tf.Example."""
-    example = tf.train.Example()
-    for name, column in columns.items():
-        feature = example.features.feature[name]
-        if column.dtype == object:
-            feature.bytes_list.value.append(column[number].encode())
-        else:
-            feature.int64_list.value.extend(column[number].ravel().tolist())
-    return example.SerializeToString()
+    row = {name: column[number] for name, column in columns.items()}
+    return serialized({key: [x.encode()] if isinstance(x, str) else x.ravel().tolist() for key, x in row.items()})
 
 
 def replay(signatures: Mapping[str, Any], request: Any) -> dict[str, np.ndarray]:
-    """The outputs of the signature that a request is for.
-
-    Raises:
-        RuntimeError: the signature fails.
-    """
+    """The outputs of the signature that a request is for; a RuntimeError if it fails."""
     name = request.model_spec.signature_name
     try:
         inputs = {key: tf.constant(array_of(tensor)) for key, tensor in request.inputs.items()}
         return {key: value.numpy() for key, value in signatures[name](**inputs).items()}
     except (tf.errors.OpError, TypeError, ValueError) as error:
         raise RuntimeError(f"the signature {name} fails on a warm-up request: {error}") from error
-
-
-# ---------------------------------------------------------------------------------------------------- configurations
 
 
 def batching_parameters() -> str:
@@ -153,9 +131,8 @@ def batching_parameters() -> str:
 # Batching of requests by TF Serving: --enable_batching --enable_per_model_batching_parameters.
 # It merges requests of many clients with one text each. Leave it off if clients send batches, or one at a time.
 
-# A batch is padded to the next of these sizes, at most to twice its own; each has a warm-up request. On two CPU cores,
-# texts of 30 words: 115, 155, 191, 204, 216 and 228 a second with a BERT of 4 layers; 16, 17, 18, 19, 20 and 20 with
-# BERT-base. No request of a client may have more texts than max_batch_size.
+# A batch is padded to the next of these sizes, at most to twice its own; each has a warm-up request. No request of a
+# client may have more texts than max_batch_size.
 max_batch_size {{ value: {BATCH_SIZES[-1]} }}
 {sizes}
 
@@ -171,22 +148,15 @@ max_enqueued_batches {{ value: 100 }}
 
 
 def write_config(base: Path, name: str) -> None:
-    """Writes BASE/model.config, a ModelServerConfig as text, unless it was changed by hand.
+    """Writes BASE/model.config, a ModelServerConfig as text, unless it was changed by hand; warns if it cannot.
 
-    Warns:
-        UserWarning: it cannot be written, since BASE belongs to someone else.
-
-    Args:
-        base: the folder of the models.
-        name: a model whose first version is not in place yet.
+    `name` is a model whose first version is not in place yet.
     """
     path = base / CONFIG
     if path.exists() and not path.read_bytes().startswith(GENERATED.encode()):
         return
-    names = {
-        name,
-        *(saved.parents[1].name for saved in base.glob("*/*/saved_model.pb") if saved.parent.name.isdecimal()),
-    }
+    versions = [saved.parent for saved in base.glob("*/*/saved_model.pb")]
+    names = {name, *(version.parent.name for version in versions if version.name.isdecimal())}
     entries = "".join(
         f"  config {{\n    name: {json.dumps(name, ensure_ascii=False)}\n"
         f"    base_path: {json.dumps(f'/models/{name}', ensure_ascii=False)}\n"
@@ -203,17 +173,11 @@ def write_config(base: Path, name: str) -> None:
 _CONFIG_HELP = """\
 # For --model_config_file, where this folder is mounted as /models. Of each model the latest version is served. To serve
 # two at once, and to name them for clients (/v1/models/NAME/labels/stable:predict), put into its config:
-#
 #     model_version_policy { specific { versions: 1 versions: 2 } }
 #     version_labels { key: "stable" value: 1 }
 #     version_labels { key: "canary" value: 2 }
-#
-# A label may only be given to a version that is loaded: first the versions, then, after a reload, the labels;
-# or start the server with --allow_version_labels_for_unavailable_models.
+# The labels only after a reload, or with --allow_version_labels_for_unavailable_models.
 """
-
-
-# ----------------------------------------------------------------------------------------------------------- README
 
 
 def run_of(source: str | Path | None) -> dict[str, Any]:
@@ -236,30 +200,24 @@ class Readme:
         self.figures = heading + figures
 
     def text(self, request: Any, answer: Mapping[str, np.ndarray]) -> str:
-        """The page.
-
-        Args:
-            request: an example, of one text.
-            answer: the outputs for it.
-        """
+        """The page, from an example request of one text and the outputs for it."""
         parts = [
             f"# {self.name}",
-            "A SavedModel for TF Serving that takes raw strings, written by `ctxrep export`. The name of its folder is "
-            f"the number of the version. It was run in TensorFlow {tf.__version__}, not in a TF Serving server; its "
-            "operators beside TensorFlow's own are those of tensorflow-text, which stock TF Serving binaries have.",
+            "A SavedModel for TF Serving that takes raw strings, written by `ctxrep export`; its folder is the number "
+            f"of the version. It was run in TensorFlow {tf.__version__}, not in a TF Serving server; its operators are "
+            "TensorFlow's and tensorflow-text's, which stock TF Serving binaries have.",
             self._usage(request, answer),
             *(self._signature(name) for name in sorted(self.signatures, key=lambda name: name != SIGNATURE)),
             self._card(),
         ]
         if self.card:
             parts.append(f"{PRETRAINED}\n\n" + _lower_headings(self.card.strip()))
-        if self.figures:
-            parts.append(self.figures.rstrip())
-        return "\n\n".join(parts) + "\n"
+        return "\n\n".join([*parts, *filter(None, [self.figures.rstrip()])]) + "\n"
 
     def _usage(self, request: Any, answer: Mapping[str, np.ndarray]) -> str:
         name = self.name
-        instance = {key: _plain(array_of(tensor)[0]) for key, tensor in sorted(request.inputs.items())}
+        values = {key: array_of(tensor)[0] for key, tensor in sorted(request.inputs.items())}
+        instance = {key: x.decode() if isinstance(x, bytes) else x.tolist() for key, x in values.items()}
         body = json.dumps({"instances": [instance]}, ensure_ascii=False)
         texts = [key for key in tasks.get(self.bundle.task).inputs(self.bundle) if isinstance(instance[key], str)]
         if len(texts) == len(instance):
@@ -277,8 +235,7 @@ docker run --rm -p 8500:8500 -p 8501:8501 -v "$PWD:/models" tensorflow/serving \
   --model_config_file=/models/{CONFIG} --enable_batching --enable_per_model_batching_parameters
 ```
 
-or, without Docker, `tensorflow_model_server --port=8500 --rest_api_port=8501` with `--model_name={name}` and
-`--model_base_path="$PWD/{name}"`. Then, by REST and by gRPC:
+or `tensorflow_model_server --port=8500 --rest_api_port=8501 --model_name={name} --model_base_path="$PWD/{name}"`. Then:
 
 ```
 curl -d '{body}' http://localhost:8501/v1/models/{name}:predict
@@ -297,10 +254,8 @@ The answer (under "predictions" in what curl prints; "..." for long lists):
     def _signature(self, name: str) -> str:
         function, meanings = self.signatures[name], tasks.get(self.bundle.task).outputs
         rows = [("in", key, spec, "") for key, spec in function.structured_input_signature[1].items()]
-        rows += [
-            ("out", key, spec, meanings.get(key, _MEANINGS.get(key, "")))
-            for key, spec in sorted(function.structured_outputs.items())
-        ]
+        meanings = _MEANINGS | dict(meanings)
+        rows += [("out", key, spec, meanings.get(key, "")) for key, spec in sorted(function.structured_outputs.items())]
         lines = ["| | name | type | shape | |", "|---|---|---|---|---|"]
         for kind, key, spec, meaning in rows:
             shape = ["B" if axis == 0 else "any" if size is None else str(size) for axis, size in enumerate(spec.shape)]
@@ -311,22 +266,14 @@ The answer (under "predictions" in what curl prints; "..." for long lists):
         bundle, run = self.bundle, self.run
         size = sum(file.stat().st_size for file in self.version.rglob("*") if file.is_file()) / 1e6
         rows = [("task", f"{bundle.task}: {tasks.get(bundle.task).help.partition(':')[0]}")]
-        if bundle.labels:
-            rows.append(
-                (
-                    f"labels, {len(bundle.labels)}",
-                    ", ".join(f"`{label}`" for label in bundle.labels[:100]).replace("|", r"\|"),
-                )
-            )
+        labels = ", ".join(f"`{label}`" for label in bundle.labels[:100]).replace("|", r"\|")
+        rows.append((f"labels, {len(bundle.labels)}", labels))
         rows.append(("model", f"{bundle.family}, {self.weights:,} weights, {size:.1f} MB"))
         rows.append(("text", f"at most {bundle.max_length} tokens{', in windows' if bundle.reads.windows else ''}"))
         rows.append(("vector of a text", bundle.vector))
         arguments = {name: value for name, value in run.get("arguments", {}).items() if value is not None}
-        rows += [
-            (name, _file_name(arguments[name])) for name in ("encoder", "data", "dev", "corpus") if name in arguments
-        ]
-        if evaluation := _last_evaluation(run):
-            rows.append(("at the end of training, on dev", evaluation))
+        rows += [(key, _file_name(arguments[key])) for key in ("encoder", "data", "dev", "corpus") if key in arguments]
+        rows.append(("at the end of training, on dev", _last_evaluation(run)))
         rows.append(("versions", ", ".join(f"{name} {number}" for name, number in bundle.versions.items())))
         rows.append(("licence of the weights", "see below" if self.card else "that of the encoder; none is recorded"))
         costs = "`ctxrep compare FOLDER FILE.tflite --data FILE` measures what int8 costs"
@@ -352,7 +299,7 @@ _MEANINGS = {  # of outputs that are not a task's
 def _last_evaluation(run: Mapping[str, Any]) -> str:
     """The metrics of the finished model on its development set, with the interval of the main one.
 
-    Models without them, fine-tuned by earlier versions or pretrained: of the evaluation whose weights were kept.
+    Models without them, of earlier versions or pretrained: of the evaluation whose weights were kept.
     """
     dev = run.get("dev")
     if isinstance(dev, dict):
@@ -375,10 +322,6 @@ def _file_name(value: Any) -> str:
     return ", ".join(f"`{Path(str(part)).name}`" for part in values)
 
 
-def _plain(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value.tolist()
-
-
 def _short(value: Any) -> Any:
     """An output in a few characters: numbers rounded, long lists cut."""
     array = np.asarray(value)
@@ -391,4 +334,4 @@ def _short(value: Any) -> Any:
 
 
 def _lower_headings(markdown: str) -> str:
-    return "\n".join(f"##{line}" if line.startswith("#") else line for line in markdown.split("\n"))
+    return re.sub("^#", "###", markdown, flags=re.MULTILINE)

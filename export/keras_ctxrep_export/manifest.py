@@ -13,14 +13,14 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_ctxrep.atomic import sha256
 from keras_ctxrep.text.bundle import SIGNATURE
+from keras_ctxrep.training.shards import serialized
 from keras_ctxrep.version import __version__
 
 __all__ = ["check", "described", "write"]
 
 NAME = "assets.extra/manifest.json"
 FORMAT = 1
-# the oldest TensorFlow, and so TF Serving, that exports are tested with: the newest published one
-LEAST_SERVER = "2.20.0"
+LEAST_SERVER = "2.20.0"  # the oldest TensorFlow, and so TF Serving, that exports are tested with
 TOLERANCE = 1e-4  # of answers that are computed again, absolute and relative: kernels differ between processors
 STORED = 64  # values of each output that are stored, evenly spaced over it
 
@@ -31,9 +31,8 @@ def write(folder: Path, loaded: Any) -> None:
     """Writes the manifest of a SavedModel, the last of its files.
 
     JSON: "least_server", the oldest version of TF Serving that is known to serve it; "versions" of what wrote it;
-    "signatures": name -> "inputs" and "outputs": name -> "dtype" and "shape", -1 for any size; "files": path -> SHA-256
-    of all other files; "answers": some "inputs" of each "signature" and what was answered, of each output its shape
-    and up to 64 "values", evenly spaced over it.
+    "signatures", as of `described`; "files": path -> SHA-256 of all other files; "answers": some "inputs" of each
+    "signature" and, of each output, its shape and up to 64 "values", evenly spaced over it.
 
     Args:
         folder: the version folder.
@@ -42,15 +41,14 @@ def write(folder: Path, loaded: Any) -> None:
     signatures = described(folder)
     samples = {name: _sample(signature["inputs"], signatures) for name, signature in signatures.items()}
     answers = _answers(loaded, signatures, samples)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / NAME)
     content = {
         "format": FORMAT,
         "least_server": LEAST_SERVER,
         "versions": {"keras_ctxrep": __version__, "tensorflow": tf.__version__},
         "signatures": signatures,
-        "files": {path.relative_to(folder).as_posix(): sha256(path) for path in _files(folder)},
-        "answers": [
-            {"signature": name, "inputs": samples[name], "outputs": outputs} for name, outputs in answers.items()
-        ],
+        "files": {path.relative_to(folder).as_posix(): sha256(path) for path in files},
+        "answers": [{"signature": name, "inputs": samples[name], "outputs": out} for name, out in answers.items()],
     }
     (folder / NAME).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
@@ -64,8 +62,7 @@ def check(folder: str | Path) -> dict[str, int]:
     Returns: how many "files", "signatures" and "answers" were found to be as they were.
 
     Raises:
-        ValueError: there is no manifest, or something is not as it says; the message names the file, the signature or
-            the output.
+        ValueError: there is no manifest, or a file, a signature or an output, which is named, is not as it says.
     """
     folder = Path(folder)
     try:
@@ -122,16 +119,13 @@ def _described(info) -> dict[str, Any]:
     return {"dtype": tf.as_dtype(info.dtype).name, "shape": sizes}
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / NAME)
-
-
 def _sample(inputs: Mapping[str, dict], signatures: Mapping[str, dict]) -> dict[str, list]:
     """Some input of a signature, as JSON has it."""
     if "inputs" in inputs:  # tf.Examples of the raw-string signature's inputs
         columns = _sample(signatures[SIGNATURE]["inputs"], signatures)
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        return {"inputs": [base64.b64encode(_example(row)).decode() for row in rows]}
+        features = [[[x.encode()] if isinstance(x, str) else np.ravel(x).tolist() for x in c] for c in columns.values()]
+        rows = [serialized(dict(zip(columns, row, strict=True))) for row in zip(*features, strict=True)]
+        return {"inputs": [base64.b64encode(row).decode() for row in rows]}
     sample = {}
     for name, tensor in inputs.items():
         sizes = tensor["shape"][1:]
@@ -147,28 +141,14 @@ def _sample(inputs: Mapping[str, dict], signatures: Mapping[str, dict]) -> dict[
     return sample
 
 
-def _example(row: Mapping[str, Any]) -> bytes:
-    features = {}
-    for name, value in row.items():
-        if isinstance(value, str):
-            features[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value.encode()]))
-        else:
-            features[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=np.ravel(value)))
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
-
-
-def _tensors(inputs: Mapping[str, list], signature: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    tensors = {name: tf.constant(value, signature["inputs"][name]["dtype"]) for name, value in inputs.items()}
-    if "inputs" in tensors:
-        tensors["inputs"] = tf.constant([base64.b64decode(value) for value in inputs["inputs"]])
-    return tensors
-
-
 def _answers(loaded: Any, signatures: Mapping[str, Any], samples: Mapping[str, Any]) -> dict[str, dict]:
     """Of each signature, each output's shape, and values of it, for its sample."""
     answers = {}
     for name, inputs in samples.items():
-        outputs = loaded.signatures[name](**_tensors(inputs, signatures[name]))
+        if "inputs" in inputs:
+            inputs = {"inputs": [base64.b64decode(value) for value in inputs["inputs"]]}
+        types = {key: tensor["dtype"] for key, tensor in signatures[name]["inputs"].items()}
+        outputs = loaded.signatures[name](**{key: tf.constant(value, types[key]) for key, value in inputs.items()})
         answers[name] = {output: _summary(tensor) for output, tensor in sorted(outputs.items())}
     return answers
 

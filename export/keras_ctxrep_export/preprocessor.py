@@ -58,16 +58,14 @@ class Preprocessor(keras.layers.Layer):
         self._fill = {"token_ids": cut.features.wordpiece.pad} if isinstance(cut.features, WordPieceFeatures) else {}
 
     def call(self, text, y=None, sample_weight=None):
-        given = text if isinstance(text, dict) else {"text": text}
-        if "text" not in given or set(given) - {"text", "pair", "marks"}:
-            raise ValueError(f"the input has {', '.join(sorted(given))}: give text, and pair or marks if there are any")
-        single = given["text"].shape.rank == 0
-        if single:
-            given = {name: tensor[None] for name, tensor in given.items()}
-        inputs = self.features(**given)
+        tensors = text if isinstance(text, dict) else {"text": text}
+        if "text" not in tensors or set(tensors) - {"text", "pair", "marks"}:
+            names = ", ".join(sorted(tensors))
+            raise ValueError(f"the input has {names}: give text, and pair or marks if there are any")
+        single = tensors["text"].shape.rank == 0
+        inputs = self.features(**{name: tensor[None] if single else tensor for name, tensor in tensors.items()})
         inputs = {name: self._sized(name, tensor) for name, tensor in inputs.items()}
-        if single:
-            inputs = {name: tensor[0] for name, tensor in inputs.items()}
+        inputs = {name: tensor[0] if single else tensor for name, tensor in inputs.items()}
         return keras.utils.pack_x_y_sample_weight(inputs, y, sample_weight)
 
     def _sized(self, name, tensor):

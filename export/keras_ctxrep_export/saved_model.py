@@ -45,9 +45,8 @@ def export(
       * classify, coreference: "label" string (B,), "score" float32 (B,), "probabilities" float32 (B, C);
       * multilabel: "probabilities", and "labels" string (B, C): each where its probability is 0.5 or more, else "";
       * regress: "value" float32 (B,);
-      * tag, semantic_roles: "words" and "labels" string (B, W), "starts" and "ends" int32 (B, W), in characters of the
-        text, the end exclusive, and "scores" float32 (B, W); in padding and for words that were cut off the label is
-        "";
+      * tag, semantic_roles: "words" and "labels" string (B, W), "" in padding and for words that were cut off, "starts"
+        and "ends" int32 (B, W), in characters of the text, the end exclusive, and "scores" float32 (B, W);
       * answer: "answer" string (B,), "start" and "end" int32 (B,), in characters of the context, "score" and
         "null_score" float32 (B,), over all windows of the context, and nothing else;
       * embed: an encoder's layers are one tensor "layers", (B, N, T, D).
@@ -63,25 +62,21 @@ def export(
       (B, T).
     * ids: the model's own dict of int32 and float32 tensors, without text.
 
-    A version is written beside the others and renamed, so that it is there whole or not at all, and it never replaces
-    one that is there: of two exports at once each gets a number of its own.
-
+    A version is written whole or not at all and never replaces another: of two exports at once each gets its number.
     Characters are Unicode's code points. Texts may be empty, of any length, which is cut as in training, and of any
     bytes; a batch may be empty. The bundle, a manifest, see `manifest.write`, and warm-up requests lie in assets.extra;
     beside them are a README.md, batching_params.pbtxt and BASE/model.config, see `kit`. Whoever loads the SavedModel in
-    Python imports `tensorflow_text` first, which registers its operators.
+    Python imports `tensorflow_text` first.
 
     Args:
         model: a task model or an encoder, with its weights.
         bundle: of the model.
         folder: BASE/NAME; TF Serving is given `--model_base_path=BASE/NAME --model_name=NAME`.
-        windows: "mean" or "max": a text longer than the model reads is read in overlapping windows, and this of their
-            probabilities, or of a regression's numbers, is the answer, see `tasks.classify.TextTask`; it has no
-            "logits". None: it is cut.
+        windows: "mean" or "max": of the probabilities, or a regression's numbers, of overlapping windows of a text
+            longer than the model reads, see `tasks.classify.TextTask`, without "logits". None: it is cut.
         keep: remove all versions but this many, those of the highest numbers, in the end.
         source: the model folder it comes from, whose run.json the README.md of the version cites.
-        tflite: a .tflite file of the same model that was measured, `ctxrep tflite --data`: the model card has what it
-            loses.
+        tflite: a measured .tflite file of the same model, `ctxrep tflite --data`: the model card has what it loses.
 
     Returns: the folder of the new version.
 
@@ -110,8 +105,8 @@ def export(
         kit.write(new, folder, bundle, loaded, source)
         manifest.write(new, loaded)
         version = _publish(new, folder)
-        own = [name for name in versions(folder) if (folder / name / "saved_model.pb").is_file()]
-        for old in own[:-keep] if keep else ():
+        exported = [name for name in versions(folder) if (folder / name / "saved_model.pb").is_file()]
+        for old in exported[:-keep] if keep else ():
             with contextlib.suppress(FileNotFoundError):  # another export has removed it
                 os.replace(folder / old, work / old)  # gone at once; a poller never sees a part of it
     return version
@@ -200,7 +195,7 @@ def check(path: str | Path) -> tuple[Path, dict[str, int]]:
     """Replays the manifest of an export: hashes of its files, signatures, answers to some inputs.
 
     Args:
-        path: a version folder, or BASE/NAME, of which the highest version is taken.
+        path: as of `load`.
 
     Returns: the version folder, and how many "files", "signatures" and "answers" are as they were exported.
 

@@ -11,6 +11,7 @@ from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import families, heads
 from keras_ctxrep.tasks.task import LabelsWords
 from keras_ctxrep.text.bundle import SIGNATURE, Bundle
+from keras_ctxrep.training.shards import serialized
 from keras_ctxrep_export import text_ops
 
 __all__ = ["Signatures"]
@@ -38,10 +39,12 @@ class Signatures(tf.Module):
         self.features: Any = text_ops.features(bundle)
         self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
         ids = self._ids(model)
-        text = self._text(ids)
+        names = self.task.inputs(self.bundle)
+        text = self._answers(ids, names, self.task.in_graph)
         self.functions: dict[str, Callable] = {SIGNATURE: text, "ids": ids, "embed": self._embed(model)}
         if isinstance(self.task, LabelsWords):
-            self.functions["words"] = self._words(ids, self.task)
+            names_of_words = ["words" if name == "text" else name for name in names]
+            self.functions["words"] = self._answers(ids, names_of_words, self.task.words_in_graph)
         if self.task.example_api:
             self.functions[self.task.example_api] = self._examples(text)
 
@@ -55,25 +58,14 @@ class Signatures(tf.Module):
 
         return ids
 
-    def _text(self, ids: Callable) -> Callable:
-        """Raw strings to answers."""
-        names = self.task.inputs(self.bundle)
+    def _answers(self, ids: Callable, names: Sequence[str], answers: Callable) -> Callable:
+        """Raw strings, or sentences that are split already, to answers."""
 
         @tf.function(autograph=False, input_signature=[self._spec(name) for name in names])
         def text(*inputs):
-            return self.task.in_graph(self.bundle, self.features, ids, _checked(names, inputs))
+            return answers(self.bundle, self.features, ids, _checked(names, inputs))
 
         return text
-
-    def _words(self, ids: Callable, task: LabelsWords) -> Callable:
-        """Sentences that are split already to answers."""
-        names = ["words" if name == "text" else name for name in self.task.inputs(self.bundle)]
-
-        @tf.function(autograph=False, input_signature=[self._spec(name) for name in names])
-        def words(*inputs):
-            return task.words_in_graph(self.bundle, self.features, ids, _checked(names, inputs))
-
-        return words
 
     def _embed(self, model: keras.Model) -> Callable:
         """Raw strings to vectors of the encoder alone, whatever is above it."""
@@ -84,8 +76,7 @@ class Signatures(tf.Module):
 
         @tf.function(autograph=False, input_signature=[self._spec("text")])
         def embed(text):
-            (given,) = _checked(["text"], [text]).values()
-            inputs = self.features.plain(given)
+            inputs = self.features.plain(**_checked(["text"], [text]))
             outputs: Any = encoder({name: inputs[name] for name in encoder.input}, training=False)
             layers = tf.stack([tf.cast(layer, tf.float32) for layer in outputs["layers"]], 1)  # (B, N, T, D)
             mixed = tf.reduce_mean(layers, 1) if weights is None else gamma * tf.tensordot(layers, weights, [[1], [0]])
@@ -112,16 +103,13 @@ class Signatures(tf.Module):
 
         A data set parses them, since it can drop what does not parse, and the signature say what is wrong with it.
         """
-        specs, features, needed, valid = {name: self._spec(name) for name in names}, {}, [], tf.train.Example()
+        specs, features, needed, valid = {name: self._spec(name) for name in names}, {}, [], {}
         for name, spec in specs.items():
             shape, strings = spec.shape[1:], spec.dtype == tf.string
             features[name] = tf.io.FixedLenFeature(shape, tf.string if strings else tf.int64)
             needed.append(f"{name} ({shape.num_elements()} {'string' if strings else 'int64'})")
-            if strings:
-                valid.features.feature[name].bytes_list.value.append(b"")
-            else:
-                valid.features.feature[name].int64_list.value.extend([0] * shape.num_elements())
-        rows = tf.concat([[valid.SerializeToString()], examples], 0)  # a data set without elements cannot be read whole
+            valid[name] = [b"" if strings else 0] * shape.num_elements()
+        rows = tf.concat([[serialized(valid)], examples], 0)  # a data set without elements cannot be read whole
         parsed = tf.data.Dataset.from_tensor_slices(rows).map(lambda row: tf.io.parse_single_example(row, features))
         columns: Any = parsed.ignore_errors().batch(tf.size(rows, tf.int64)).get_single_element()
         message = f"each row of inputs must be a serialized tf.Example with the features {' and '.join(needed)}"

@@ -18,20 +18,17 @@ __all__ = ["PieceOps", "Sentences", "TextWindows", "Windows", "WordOps", "featur
 def features(bundle: Bundle) -> "WordOps | PieceOps":
     """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
 
-    tensorflow-text's own BERT tokenizers differ: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten)
-    and split words at characters that BERT removes. Here the rules are those of `tokenizers`, read from it character by
-    character when a graph is traced, so that offsets into the original text come with the words. Bytes that are not
-    UTF-8 are U+FFFD, which is removed.
-
-    It differs in one case: where accents are stripped, a musical note of one character before a virama.
+    tensorflow-text's own BERT tokenizers differ: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten) and split at
+    characters that BERT removes. Here the rules are those of `tokenizers`, read from it character by character when a
+    graph is traced; one case differs: where accents are stripped, a musical note of one character before a virama.
+    Bytes that are not UTF-8 are U+FFFD, which is removed.
 
     Args:
         bundle: its family, vocabulary and lengths are read.
 
     Returns: a function from string (B,), and a second one where the bundle reads pairs, to the dict of
-        `bundle.features(texts)` or `bundle.features(texts, pairs)`, each int32, padded to the longest row.
-        It works in a `tf.function` and in a SavedModel; all its data are constants of the graph, and for a model of
-        word ids a table: a `tf.Module`, so that a SavedModel tracks it.
+        `bundle.features(texts)` or `bundle.features(texts, pairs)`, each int32, padded to the longest row; a
+        `tf.Module`, so that a SavedModel tracks the table of a model of word ids.
 
     Raises:
         ValueError: word vectors with character n-grams.
@@ -46,17 +43,11 @@ def features(bundle: Bundle) -> "WordOps | PieceOps":
 
 
 class Sentences(NamedTuple):
-    """A batch of sentences for a task over words.
+    """A batch of sentences for a task over words."""
 
-    Attributes:
-        inputs: of the model, whose outputs have a row for each word that it reads.
-        number: int32 (B, W), which of these rows each word has; -1 if it is not read: cut off, or without pieces.
-        words: "words", "starts" and "ends", each (B, W), as of `Words.dense`; empty if the sentences came split.
-    """
-
-    inputs: dict[str, tf.Tensor]
-    number: tf.Tensor
-    words: dict[str, tf.Tensor]
+    inputs: dict[str, tf.Tensor]  #: of the model, whose outputs have a row for each word that it reads
+    number: tf.Tensor  #: int32 (B, W), which of these rows each word has; -1 if it is not read: cut, or without pieces
+    words: dict[str, tf.Tensor]  #: as of `Words.dense`; empty if the sentences came split
 
     def by_word(self, values: tf.Tensor, fill: Any = 0) -> tf.Tensor:
         """From a row for each word that is read, (B, K, ...), to one for each word, (B, W, ...)."""
@@ -78,9 +69,8 @@ class WordOps(tf.Module):
         if isinstance(characters, CharacterFeatures):
             self.width = characters.characters.width
         if "word_ids" in prepared.keys:
-            lines = tf.lookup.KeyValueTensorInitializer(
-                [*bundle.vocab], [*range(1, len(bundle.vocab) + 1)], tf.string, tf.int32
-            )
+            numbers = [*range(1, len(bundle.vocab) + 1)]
+            lines = tf.lookup.KeyValueTensorInitializer([*bundle.vocab], numbers, tf.string, tf.int32)
             self.table = tf.lookup.StaticHashTable(lines, 1 + bundle.vocab.index("<UNK>"))
             self.lowercase = (bundle.extra_embeddings or bundle.config).get("lowercase", False)
 
@@ -115,10 +105,8 @@ class WordOps(tf.Module):
         inputs = self._inputs(rows, rows.with_values(lowered(rows.values)) if self.lowercase else rows)
         if self.width:  # the words that stand for a sentence's begin and end
             char_ids = inputs["char_ids"]
-            codes = Characters.BEGIN_SENTENCE, Characters.END_SENTENCE
-            for marker, code in zip(Characters.MARKERS, codes, strict=True):
-                row = [Characters.BEGIN_WORD, code, Characters.END_WORD]
-                row += [Characters.PADDING] * (self.width - len(row))
+            markers = Characters(self.width)(Characters.MARKERS)
+            for marker, row in zip(Characters.MARKERS, markers, strict=True):
                 char_ids = tf.where(tf.expand_dims(padded(rows, "") == marker, -1), row, char_ids)
             inputs["char_ids"] = char_ids
         if marks is not None:
@@ -158,15 +146,10 @@ class WordOps(tf.Module):
 
 
 class TextWindows(NamedTuple):
-    """Texts, each in overlapping windows.
+    """Texts, each in overlapping windows."""
 
-    Attributes:
-        inputs: of the model, a row for each window (R).
-        example: int64 (R,), which text it is of; ascending.
-    """
-
-    inputs: dict[str, tf.Tensor]
-    example: tf.Tensor
+    inputs: dict[str, tf.Tensor]  #: of the model, a row for each window (R)
+    example: tf.Tensor  #: int64 (R,), which text it is of; ascending
 
     def run(self, model: Callable[[dict], dict]) -> dict[str, tf.Tensor]:
         """The model's outputs of all rows."""
@@ -174,26 +157,16 @@ class TextWindows(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """Questions, each with every window of its context.
+    """Questions, each with every window of its context."""
 
-    Attributes:
-        inputs: of the model, a row for each window (R).
-        example: int64 (R,), which question it is of; ascending.
-        first: int64 (R,), the position of the part's first piece in the row.
-        size: int64 (R,), pieces of the part.
-        piece: int64 (R,), the number of the part's first piece among those of all contexts.
-        start, end: int32, of the word that each of these pieces is of, in characters of its context.
-        contexts: code points, (B, ragged).
-    """
-
-    inputs: dict[str, tf.Tensor]
-    example: tf.Tensor
-    first: tf.Tensor
-    size: tf.Tensor
-    piece: tf.Tensor
-    start: tf.Tensor
+    inputs: dict[str, tf.Tensor]  #: of the model, a row for each window (R)
+    example: tf.Tensor  #: int64 (R,), which question it is of; ascending
+    first: tf.Tensor  #: int64 (R,), the position of the part's first piece in the row
+    size: tf.Tensor  #: int64 (R,), pieces of the part
+    piece: tf.Tensor  #: int64 (R,), the number of the part's first piece among those of all contexts
+    start: tf.Tensor  #: int32, of the word that each of these pieces is of, in characters of its context
     end: tf.Tensor
-    contexts: tf.RaggedTensor
+    contexts: tf.RaggedTensor  #: code points, (B, ragged)
 
     def run(self, model: Callable[[dict], dict]) -> dict[str, tf.Tensor]:
         """The model's outputs of all rows."""
@@ -343,11 +316,11 @@ class PieceOps(tf.Module):
         """The model's input from pieces that fit."""
         marker = tf.ones([first.nrows(), 1], tf.int32)
         cls, sep = self.pieces.cls * marker, self.pieces.sep * marker
-        rows = _joined(cls, first, sep)
-        segments = tf.zeros_like(rows)
+        rows: Any = tf.concat([cls, first, sep], 1)
+        segments: Any = tf.zeros_like(rows)
         if second is not None:
-            added = _joined(second, sep)
-            rows, segments = _joined(rows, added), _joined(segments, tf.ones_like(added))
+            added: Any = tf.concat([second, sep], 1)
+            rows, segments = tf.concat([rows, added], 1), tf.concat([segments, tf.ones_like(added)], 1)
         mask = tf.ones_like(rows)
         return {"token_ids": padded(rows, self.pieces.pad), "segment_ids": padded(segments), "mask": padded(mask)}
 
@@ -355,10 +328,7 @@ class PieceOps(tf.Module):
 def _windows(sizes: tf.Tensor, room: tf.Tensor | int, stride: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Of each overlapping window: which text it is of, its first token there, and its number of tokens; int64 (R,).
 
-    Args:
-        sizes: tokens of each text, int64 (B,).
-        room: tokens of a window, for all or int64 (B,).
-        stride: tokens from one window to the next, as of `features.window_step`.
+    `sizes` are the tokens of each text, `room` those of a window, for all or int64 (B,), `stride` as of `window_step`.
     """
     room = tf.broadcast_to(tf.cast(room, tf.int64), tf.shape(sizes))
     step = tf.where(stride < room, tf.cast(stride, tf.int64), tf.maximum(room // 2, 1))
@@ -394,11 +364,6 @@ def in_parts(model: Callable[[dict], dict], inputs: dict[str, tf.Tensor], rows: 
     return {name: arrays[name].concat() for name in first}
 
 
-def _joined(*rows: Any) -> Any:
-    """Ragged rows, one behind the other."""
-    return tf.concat(rows, 1)
-
-
 def _truncated_pair(first: tf.RaggedTensor, second: tf.RaggedTensor, room: int) -> list[tf.RaggedTensor]:
     """`keras_ctxrep.text.features.truncate_pair` for a batch."""
     sizes = first.row_lengths(), second.row_lengths()
@@ -414,15 +379,10 @@ def _truncated_pair(first: tf.RaggedTensor, second: tf.RaggedTensor, room: int) 
 def _marked(
     start: tf.RaggedTensor, end: tf.RaggedTensor, marks: tf.Tensor, lengths: tf.Tensor, first: int = 0
 ) -> tf.Tensor:
-    """`features.tokens_in_span` for a batch.
+    """`features.tokens_in_span` for a batch: int32 (B, M, 2), the first token of each span and the one after its last.
 
-    Args:
-        start, end: where each token stands, in characters, int32 (B, ragged).
-        marks: spans of characters, int32 (B, M, 2).
-        lengths: number of tokens of each text, after truncation, int64 (B,).
-        first: position of a text's first token.
-
-    Returns: int32 (B, M, 2), the first token of each span and the one after its last, (0, 0) if it is not all there.
+    (0, 0) if it is not all there. Tokens stand at `start` to `end`, in characters (B, ragged), as the `marks` do; each
+    text has `lengths` tokens after truncation, the first of them at the position `first`.
     """
     begin, stop = padded(start)[:, None], padded(end)[:, None]  # (B, 1, T), 0 to 0 in padding
     left, right = tf.split(marks, 2, -1)  # (B, M, 1)
@@ -436,10 +396,8 @@ def _marked(
 def _tokens_of(begins: tf.Tensor, marks: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
     """The tokens of marked spans of words, int32 (B, M, 2); (0, 0) for those that are not all there.
 
-    Args:
-        begins: the first token of each word, and the one after all of them, int32 (B, W+1).
-        marks: spans of words, int32 (B, M, 2); what is beyond the words does not count.
-        last: the greatest end of a span, int32 (B,).
+    `begins`, int32 (B, W+1), has the first token of each word and the one after all of them; `last`, int32 (B,), is the
+    greatest end of a span.
     """
     spans = tf.gather(begins, tf.clip_by_value(marks, 0, tf.shape(begins)[1] - 1), batch_dims=1)
     begin, end = tf.split(spans, 2, -1)  # (B, M, 1)

@@ -14,33 +14,20 @@ __all__ = ["Words", "lowered", "padded", "row_numbers", "split", "substrings"]
 
 # The rule of each of these code points also holds up to the next one in the list. Surrogates are not characters, planes
 # 4 to 13 are empty, and a private-use plane is uniform but for its last two code points.
-_PROBED = (
-    range(0xD800),
-    range(0xE000, 0x40000),
-    range(0x40001, 0x40002),
-    range(0xE0000, 0xF0001),
-    range(0xFFFFE, 0x100001),
-    range(0x10FFFE, 0x110000),
-)
+_PROBED = (range(0xD800), range(0xE000, 0x40000), range(0x40001, 0x40002))
+_PROBED += (range(0xE0000, 0xF0001), range(0xFFFFE, 0x100001), range(0x10FFFE, 0x110000))
 _BETWEEN = chr(0x40000)  # outside _PROBED, and no rule touches it
 _NONE = -0x200000  # added to any code point it is negative
 _INSIDE, _SPACE, _APART = range(3)
 
 
 class Words(NamedTuple):
-    """The words of a batch of texts.
+    """The words of a batch of texts."""
 
-    Attributes:
-        codes: code points of each word as the model sees it, (words of all texts, ragged).
-        origin: for each of them, which character of its text it comes from.
-        numbers: the numbers of each text's words, (B, ragged); `numbers.with_values` gives them other values.
-        original: the code points of the texts, (B, ragged).
-    """
-
-    codes: tf.RaggedTensor
-    origin: tf.Tensor
-    numbers: tf.RaggedTensor
-    original: tf.RaggedTensor
+    codes: tf.RaggedTensor  #: code points of each word as the model sees it, (words of all texts, ragged)
+    origin: tf.Tensor  #: for each of them, which character of its text it comes from
+    numbers: tf.RaggedTensor  #: of each text's words, (B, ragged); `numbers.with_values` gives them other values
+    original: tf.RaggedTensor  #: the code points of the texts, (B, ragged)
 
     def strings(self, most: int | None = None) -> tf.RaggedTensor:
         """The first `most` words of each text, string (B, ragged)."""
@@ -156,7 +143,6 @@ class _Rules(NamedTuple):
 def _rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> _Rules:
     """The rules of `tokenizers`, read from its output for every character."""
     chars = [*map(chr, chain(*_PROBED))]
-
     rules = BertNormalizer(
         clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lowercase
     )
@@ -169,20 +155,15 @@ def _rules(lowercase: bool, strip_accents: bool, split_cjk: bool) -> _Rules:
     single = {piece for piece, _ in BertPreTokenizer().pre_tokenize_str("x".join(inside)) if len(piece) == 1} - {"x"}
     # Canonical order: U+1B44 (class 9) moves before U+302E (class 224), unless a character between them is a base.
     ordered = normalized("x\u302e{}\u1b44y") if strip_accents else results
-    lines: list[tuple] = []
-    firsts = []
+    rows = []
     for char, becomes, inner, order in zip(chars, results, inside, ordered, strict=True):
         kind = _SPACE if becomes == "x y" else _APART if inner in single or becomes[1] == " " else _INSIDE
         passes = order.find("\u1b44") < order.find("\u302e")
         rank = (unicodedata.combining(char) or -1) if passes else 0
-        line = (kind, rank, *(ord(new) - ord(char) for new in inner))
-        if not lines or line != lines[-1]:
-            lines.append(line)
-            firsts.append(ord(char))
-    kinds, ranks = zip(*(line[:2] for line in lines), strict=True)
-    return _Rules(
-        np.array(firsts, np.int32), np.array(kinds), np.array(ranks), _rectangle([line[2:] for line in lines])
-    )
+        rows.append((kind, rank, *(ord(new) - ord(char) for new in inner)))
+    first, rows = _ranges(chars, rows)
+    kinds, ranks = zip(*(row[:2] for row in rows), strict=True)
+    return _Rules(first, np.array(kinds), np.array(ranks), _rectangle([row[2:] for row in rows]))
 
 
 @cache
@@ -190,13 +171,16 @@ def _lower_case() -> tuple[np.ndarray, np.ndarray]:
     """First code points of ranges, and what is added to each of a range to have it in lower case, as of `_Rules`."""
     chars = [*map(chr, chain(*_PROBED))]
     rules = BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=True)
-    lines, firsts = [], []
-    for char, becomes in zip(chars, rules.normalize_str(_BETWEEN.join(chars)).split(_BETWEEN), strict=True):
-        line = tuple(ord(new) - ord(char) for new in becomes)
-        if not lines or line != lines[-1]:
-            lines.append(line)
-            firsts.append(ord(char))
-    return np.array(firsts, np.int32), _rectangle(lines)
+    lower = rules.normalize_str(_BETWEEN.join(chars)).split(_BETWEEN)
+    shifts = [tuple(ord(new) - ord(char) for new in becomes) for char, becomes in zip(chars, lower, strict=True)]
+    first, shifts = _ranges(chars, shifts)
+    return first, _rectangle(shifts)
+
+
+def _ranges(chars: list[str], rows: list[tuple]) -> tuple[np.ndarray, list[tuple]]:
+    """The first code point of each range of characters with equal rows, int32 (ranges,), and these rows."""
+    begins = [number for number, row in enumerate(rows) if number == 0 or row != rows[number - 1]]
+    return np.array([ord(chars[number]) for number in begins], np.int32), [rows[number] for number in begins]
 
 
 def _rectangle(shifts: list[tuple]) -> np.ndarray:

@@ -21,21 +21,13 @@ def _convert(args: argparse.Namespace) -> None:
 
 
 def _convert_flags(flags: Flags) -> None:
+    formats = ("allennlp", "google", "huggingface", "kerashub", "vectors")
     flags.add(
-        "source", "published weights (a folder, or the weight file); with --to, a model folder or a name of the zoo"
+        "source", "published weights (a folder, or the weight file); with --to, a model folder or name of the zoo"
     )
-    flags.add(
-        "--from",
-        "the format that is read",
-        choices=("allennlp", "google", "huggingface", "kerashub", "vectors"),
-        dest="source_format",
-    )
+    flags.add("--from", "the format that is read", choices=formats, dest="source_format")
     flags.add("--to", "the format that is written", choices=("allennlp", "huggingface"), dest="target_format")
-    flags.add(
-        "--pairs",
-        "huggingface: the classifier reads pairs of texts (its files do not record this)",
-        action="store_true",
-    )
+    flags.add("--pairs", "huggingface: the classifier reads pairs, which its files do not record", action="store_true")
     flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
 
 
@@ -94,19 +86,10 @@ def _zoo_get(args: argparse.Namespace) -> None:
 
 def _zoo_flags(flags: Flags) -> None:
     flags.add("action", "what to do", choices=("list", "show", "get"))
-    flags.add(
-        "name",
-        "SIZE/DATASET, or one of the two if no other model has it; get: hf://OWNER/NAME too, of the Hugging Face Hub",
-        nargs="?",
-        metavar="NAME",
-    )
+    name = "SIZE/DATASET, or one of the two if no other model has it; get: hf://OWNER/NAME too, of the Hugging Face Hub"
+    flags.add("name", name, nargs="?", metavar="NAME")
     flags.add("--json", "list, show: print JSON", action="store_true")
-    flags.add(
-        "--from",
-        "get: a local copy of the published files: folder, archive or weight file",
-        dest="source",
-        metavar="PATH",
-    )
+    flags.add("--from", "get: a local copy of the files: folder, archive or weight file", dest="source", metavar="PATH")
     flags.add("--mirror", "get: address to download from in place of the publisher's", metavar="URL")
     flags.add("--cache", "folder of models (default: $CTXREP_CACHE, or ~/.cache/keras_ctxrep)", metavar="FOLDER")
 

@@ -108,13 +108,10 @@ def _plot_flags(flags: Flags) -> None:
     flags.add("--pair", "attention: a second text", metavar="TEXT")
     flags.add("--word", "senses: the word")
     flags.add("--data", "senses: sentences labelled with the word's sense, .tsv or .jsonl", metavar="FILE")
-    flags.add(
-        "--layer",
-        "attention: its number, from 1, or all (default: the last); senses: top, mix or mean (default: the trained "
-        "mix, else the top)",
-        type=lambda text: int(text) if text.isdecimal() else text,
-        metavar="N|NAME",
+    layer = (
+        "attention: number, from 1, or all (default: the last); senses: top, mix, mean (default: trained mix, else top)"
     )
+    flags.add("--layer", layer, type=lambda text: int(text) if text.isdecimal() else text, metavar="N|NAME")
     flags.add("--head", "attention: its number, from 1 (default: all)", type=positive, metavar="N")
 
 

@@ -17,7 +17,7 @@ import keras
 from keras_ctxrep.atomic import atomic_folder, reserve
 from keras_ctxrep.checks import most
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, visible
+from keras_ctxrep.convert.weights import Tensor, arrays, check, fill, single, visible
 from keras_ctxrep.models import elmo
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.features import WordFeatures
@@ -49,8 +49,7 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
             NAME_options.json is preferred. A biLM over words reads its vocabulary from a vocab*.txt beside it.
 
     Raises:
-        ValueError: a file is missing or damaged, an option is missing or out of range, or the tensors are not those
-            that the options call for.
+        ValueError: a file or an option is missing or damaged, or the tensors are not those that the options call for.
 
     >>> import tempfile
     >>> config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
@@ -80,23 +79,14 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
 def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     """Writes options.json and weights.hdf5, and vocab.txt if the bundle has a vocabulary.
 
-    bilm-tf reads all biLMs; AllenNLP only those with 50 characters per word, highways, both projections and residual
-    sums.
+    bilm-tf reads all biLMs; AllenNLP those with 50 characters a word, highways, both projections and residual sums.
 
     Args:
         folder: the folder to write.
-        model: an encoder, a language model or a model of a task; only the weights of its biLM are written.
-        bundle: the bundle of the model.
+        model, bundle: an encoder, a language model or a model of a task; only the weights of its biLM are written.
 
     Raises:
         ValueError: the model is not a biLM, or does not match the bundle.
-
-    >>> import tempfile
-    >>> config = elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write(folder, elmo.encoder(config), Bundle("elmo", "embed", asdict(config), 128))
-    ...     sorted(path.name for path in Path(folder).iterdir())
-    ['options.json', 'weights.hdf5']
     """
     if bundle.family not in FAMILIES:
         raise ValueError(f"a model of the family {bundle.family!r}: this format holds a biLM")
@@ -130,10 +120,8 @@ def weight_map(config: elmo.Config, cells: str = _CELLS) -> list[Tensor]:
         for index in range(config.layers):
             theirs, ours = f"RNN_{number}/RNN/{cells.format(index)}", f"{direction}_{index}"
             kernels = (f"{ours}/kernel", f"{ours}/recurrent_kernel")
-            tensors += [
-                Tensor(f"{theirs}/W_0", (2 * config.width, 4 * config.cells), kernels),
-                Tensor(f"{theirs}/B", (4 * config.cells,), (f"{ours}/bias",)),
-            ]
+            tensors.append(Tensor(f"{theirs}/W_0", (2 * config.width, 4 * config.cells), kernels))
+            tensors.append(Tensor(f"{theirs}/B", (4 * config.cells,), (f"{ours}/bias",)))
             if config.width < config.cells:
                 tensors.append(Tensor(f"{theirs}/W_P_0", (config.cells, config.width), (f"{ours}/projection_kernel",)))
     return tensors
@@ -154,14 +142,9 @@ def _char_cnn(config: elmo.Config) -> list[Tensor]:
                 ours = f"char_cnn/high_{index}_{name}_{gate}"
                 tensors.append(Tensor(f"CNN_high_{index}/{name}_{gate}", shape, (ours,)))
     if config.width != total:
-        tensors += [
-            Tensor("CNN_proj/W_proj", (total, config.width), ("char_cnn/W_proj",)),
-            Tensor("CNN_proj/b_proj", (config.width,), ("char_cnn/b_proj",)),
-        ]
+        tensors.append(Tensor("CNN_proj/W_proj", (total, config.width), ("char_cnn/W_proj",)))
+        tensors.append(Tensor("CNN_proj/b_proj", (config.width,), ("char_cnn/b_proj",)))
     return tensors
-
-
-# ----------------------------------------------------------------------------------------------------------- files
 
 
 def _weight_file(source: Path) -> Path:
@@ -172,10 +155,7 @@ def _weight_file(source: Path) -> Path:
     files = visible(path for path in source.iterdir() if path.suffix in SUFFIXES)
     if len(files) > 1:
         files = [path for path in files if _holds_a_bilm(path)] or files
-    if len(files) != 1:
-        state = f"several: {', '.join(path.name for path in files)}; give the path of one" if files else "none"
-        raise ValueError(f"{source}: one weight file, {' or '.join(SUFFIXES)}, is needed in it; found {state}")
-    return files[0]
+    return single(files, f"{source}: one weight file, {' or '.join(SUFFIXES)},")
 
 
 def _holds_a_bilm(path: Path) -> bool:
@@ -238,9 +218,6 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
     return vocab
 
 
-# --------------------------------------------------------------------------------------------------------- options
-
-
 def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
     get, source = options.get, options.source
     fields: dict[str, Any] = {field: get(f"lstm.{name}", *bounds) for name, (field, *bounds) in LSTM.items()}
@@ -255,18 +232,14 @@ def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
         }
         characters = get("char_cnn.n_characters", int)
         if characters not in (CHARACTERS, CHARACTERS + 1):
-            raise ValueError(
-                f"{source}: the option char_cnn.n_characters is {characters}; {CHARACTERS} (of training) or "
-                f"{CHARACTERS + 1} is needed"
-            )
+            needed = f"{CHARACTERS} (of training) or {CHARACTERS + 1} is needed"
+            raise ValueError(f"{source}: the option char_cnn.n_characters is {characters}; {needed}")
         if fields["activation"] not in ("relu", "tanh"):
             raise ValueError(f"{source}: the option char_cnn.activation is {fields['activation']!r}; relu or tanh")
         widest = max(width for width, _ in fields["filters"])
         if widest > fields["max_characters"]:
-            raise ValueError(
-                f"{source}: a filter {widest} characters wide; char_cnn.max_characters_per_token is "
-                f"{fields['max_characters']}"
-            )
+            option = f"char_cnn.max_characters_per_token is {fields['max_characters']}"
+            raise ValueError(f"{source}: a filter {widest} characters wide; {option}")
     elif "embedding" in stored:
         rows = stored["embedding"].shape[0] if stored["embedding"].shape else 0
         fields["words"] = get("n_tokens_vocab", int, 1, rows)

@@ -37,28 +37,16 @@ NEXT_SENTENCE = ("next", "random")  # classes of next-sentence prediction
 
 
 class Architecture(NamedTuple):
-    """The contents of a model class of `transformers`.
+    """The contents of a model class of `transformers`."""
 
-    Attributes:
-        task: the corresponding task.
-        parts: pooler and heads above the layers.
-        labels: class names, if they are always the same.
-        pairs: whether it reads pairs of texts; for a text classifier only the default.
-        problems: `problem_type` of a text classifier -> task; empty for other models.
-    """
-
-    task: str
-    parts: tuple[str, ...]
-    labels: tuple[str, ...] = ()
-    pairs: bool = False
-    problems: dict[str, str] = {}  # noqa: RUF012  read only
+    task: str  #: the corresponding task
+    parts: tuple[str, ...]  #: pooler and heads above the layers
+    labels: tuple[str, ...] = ()  #: class names, if they are always the same
+    pairs: bool = False  #: whether it reads pairs; for a text classifier only the default
+    problems: dict[str, str] = {}  # noqa: RUF012  `problem_type` of a text classifier -> task; read only
 
 
-_PROBLEMS = {
-    "single_label_classification": "classify",
-    "regression": "regress",
-    "multi_label_classification": "multilabel",
-}
+_PROBLEMS = dict(single_label_classification="classify", regression="regress", multi_label_classification="multilabel")
 ARCHITECTURES = {  # Google's checkpoints have the first two and BertModel
     "BertForPreTraining": Architecture("pretrainer", ("pooler", "mlm", "nsp")),
     "BertForMaskedLM": Architecture("pretrainer", ("mlm",)),
@@ -68,39 +56,22 @@ ARCHITECTURES = {  # Google's checkpoints have the first two and BertModel
     "BertForQuestionAnswering": Architecture("answer", ("span",), pairs=True),
     "BertModel": Architecture("embed", ("pooler",)),  # some have no pooler
 }
-PARTS = {  # part -> its name in messages
-    "pooler": "pooled output",
-    "mlm": "masked language model",
-    "nsp": "next sentence",
-    "classifier": "classes",
-    "span": "answer spans",
-}
+PARTS = {"pooler": "pooled output", "mlm": "masked language model", "nsp": "next sentence"}  # part -> name in messages
+PARTS |= {"classifier": "classes", "span": "answer spans"}
 
 
 def architecture(parts: Collection[str], classifier: str | None, source: object) -> tuple[str, tuple[str, ...]]:
-    """The model class of `transformers` that has the parts of a checkpoint, and its parts.
+    """The model class of `transformers` that has the parts of a checkpoint, and its parts; without an unread pooler.
 
-    Many checkpoints have a pooler that no head reads; the returned parts do not include it.
-
-    Args:
-        parts: the parts in the checkpoint.
-        classifier: the architecture that a part "classifier" belongs to, if it is known.
-        source: name of the file, for messages.
-
-    Raises:
-        ValueError: no model has these parts.
-
-    >>> architecture({"pooler", "mlm"}, None, "model.safetensors")
-    ('BertForMaskedLM', ('mlm',))
+    `classifier` is the architecture that a part "classifier" belongs to, if it is known.
     """
     above = set(parts) - {"pooler"}
     if above == {"classifier"}:
         if classifier in ARCHITECTURES and "classifier" in ARCHITECTURES[classifier].parts:
             return classifier, ARCHITECTURES[classifier].parts
-        raise ValueError(
-            f"{source}: it has a classifier, and its architecture is {classifier}; BertForSequenceClassification (of "
-            "texts) and BertForTokenClassification (of tokens) are read: name one in the option architectures"
-        )
+        kinds = "BertForSequenceClassification (of texts) and BertForTokenClassification (of tokens) are read"
+        stated = f"it has a classifier, and its architecture is {classifier}"
+        raise ValueError(f"{source}: {stated}; {kinds}: name one in the option architectures")
     for name, kind in ARCHITECTURES.items():
         if set(kind.parts) - {"pooler"} == above:
             return name, kind.parts if above or "pooler" in parts else ()
@@ -109,19 +80,7 @@ def architecture(parts: Collection[str], classifier: str | None, source: object)
 
 
 def config(options: Options, pooler: bool) -> bert.Config:
-    """Sizes from a config.json or bert_config.json, which have the same keys.
-
-    Args:
-        options: the file.
-        pooler: whether the model has a pooler.
-
-    Raises:
-        ValueError: an option is missing, out of range or not supported.
-
-    >>> names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    >>> config(Options("config.json", dict.fromkeys((*names, "max_position_embeddings"), 8)), True).segments
-    2
-    """
+    """The sizes in a config.json or bert_config.json, which have the same keys; a ValueError names a wrong option."""
     activation = options.get("hidden_act", str, default="gelu")
     if activation not in ACTIVATIONS:
         raise ValueError(f"{options.source}: the option hidden_act is {activation!r}; one of {', '.join(ACTIVATIONS)}")
@@ -137,11 +96,7 @@ def config(options: Options, pooler: bool) -> bert.Config:
 
 
 def build(bundle: Bundle) -> keras.Model:
-    """The BERT that a bundle describes, with random weights, on any backend of Keras.
-
-    >>> build(Bundle("bert", "answer", asdict(bert.SIZES["bert_2_64_2"]), 512)).name
-    'answerer'
-    """
+    """The BERT that a bundle describes, with random weights, on any backend of Keras."""
     config = bert.Config(**bundle.config)
     if bundle.task in FAMILIES["bert"].pretraining:
         return FAMILIES["bert"].pretraining[bundle.task](config, 0)
@@ -158,18 +113,9 @@ def load(
     pairs: bool = False,
     **fields: Any,
 ) -> tuple[keras.Model, Bundle]:
-    """The model of a checkpoint, with its weights, and its bundle.
+    """The model of a checkpoint, with its weights, and its bundle, of which `fields` are further fields.
 
-    Args:
-        source, stored, weight_map, ignored: as of `weights.check`.
-        config: sizes.
-        task: name of the task.
-        pairs: whether it reads pairs of texts.
-        fields: other fields of the bundle.
-
-    Raises:
-        ValueError: the tensors are not those of the weight map, or cannot be read; or it reads pairs, and its config
-            has one segment.
+    `source`, `stored`, `weight_map` and `ignored` are as of `weights.check`.
     """
     if pairs and config.segments < 2:
         raise ValueError(f"{source}: its options have one segment (type_vocab_size); a model of pairs of texts needs 2")
@@ -183,11 +129,7 @@ def load(
 
 
 def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, source: object) -> set[str]:
-    """Those names in `stored` that are of a pooler, if the model has none as no head reads it; a warning reports them.
-
-    >>> unread_pooler(["pooler.bias"], "pooler.", bert.Config(), "model.safetensors")
-    set()
-    """
+    """The names of a pooler in `stored`, if the model has none as no head reads it; a warning reports them."""
     names = set() if config.pooler else {name for name in stored if name.startswith(prefix)}
     if names:
         warn_left_out(source, "the pooler, which no head reads")
@@ -195,24 +137,10 @@ def unread_pooler(stored: Collection[str], prefix: str, config: bert.Config, sou
 
 
 def vocabulary(pieces: Sequence[str], rows: int, source: object) -> tuple[str, ...]:
-    """The word pieces that have a row in the embedding; the others are left out with a warning.
-
-    Args:
-        pieces: all pieces, in the order of their ids.
-        rows: number of rows of the embedding.
-        source: name of the file, for messages.
-
-    Raises:
-        ValueError: a special piece is missing, a piece occurs twice, or a piece contains a line end.
-
-    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES
-    >>> len(vocabulary([*SPECIAL_PIECES, "a", "b"], 8, "vocab.txt"))
-    7
-    """
+    """The word pieces that have a row in the embedding; a warning reports those left out."""
     if len(pieces) > rows:
-        warn_left_out(
-            source, f"of {len(pieces)} pieces those from {pieces[rows]!r} on, for the embedding has {rows} rows"
-        )
+        what = f"of {len(pieces)} pieces those from {pieces[rows]!r} on, for the embedding has {rows} rows"
+        warn_left_out(source, what)
     broken = next((piece for piece in pieces[:rows] if "\n" in piece or piece.endswith("\r")), None)
     if broken is not None:
         raise ValueError(f"{source}: the piece {broken!r} has a line end in it, which no {VOCAB} can hold")
@@ -224,31 +152,18 @@ def vocabulary(pieces: Sequence[str], rows: int, source: object) -> tuple[str, .
 
 
 def dense(name: str, inputs: int, units: int, ours: str) -> list[Tensor]:
-    """Kernel and bias of a dense layer in a weight map.
-
-    >>> dense("bert/pooler/dense", 4, 8, "pooler")[1][:3]
-    ('bert/pooler/dense/bias', (8,), ('pooler/bias',))
-    """
+    """Kernel and bias of a dense layer in a weight map."""
     kernel = Tensor(f"{name}/kernel", (inputs, units), (f"{ours}/kernel",))
     return [kernel, Tensor(f"{name}/bias", (units,), (f"{ours}/bias",))]
 
 
 def looks_uncased(pieces: Sequence[str]) -> bool:
-    """Whether a vocabulary is of lower-cased text: no upper-case letter except in pieces like [CLS] and <S>.
-
-    >>> looks_uncased(["[CLS]", "<S>", "a"]), looks_uncased(["[CLS]", "A"])
-    (True, False)
-    """
+    """Whether a vocabulary is of lower-cased text: no upper-case letter except in pieces like [CLS] and <S>."""
     return not any(piece != piece.lower() and piece[:1] + piece[-1:] not in ("[]", "<>") for piece in pieces)
 
 
 def next_sentence(bundle: Bundle) -> bool:
-    """Whether a classifier is a next-sentence prediction head.
-
-    >>> from keras_ctxrep.text.features import Reads
-    >>> next_sentence(Bundle("bert", "classify", {}, 8, NEXT_SENTENCE, reads=Reads(pair=True)))
-    True
-    """
+    """Whether a classifier is a next-sentence prediction head."""
     return (bundle.task, bundle.pairs, tuple(bundle.labels)) == ("classify", True, NEXT_SENTENCE)
 
 

@@ -12,7 +12,7 @@ import keras
 
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, first_line, visible
+from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, first_line, single, visible
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import read_vocab
@@ -35,8 +35,7 @@ def read(source: str | Path, lowercase: bool | None = None) -> tuple[keras.Model
 
     Args:
         source: the folder, or the checkpoint's path, with or without ".index" or ".data-00000-of-00001".
-        lowercase: whether text is lower-cased and accents are removed, which is not in the files; None: true if the
-            vocabulary has no upper-case letter.
+        lowercase: whether text is lower-cased and accents removed; None: if the vocabulary has no upper-case letter.
 
     Raises:
         ValueError: a file is missing or damaged, or the variables do not match the options.
@@ -94,26 +93,20 @@ def weight_map(config: bert.Config, parts: Collection[str] = ("pooler", "mlm", "
             *dense(f"{theirs}/output/dense", config.intermediate, width, f"{ours}/feed_forward_output"),
             *_norm(f"{theirs}/output/LayerNorm", f"{ours}/feed_forward_norm", width),
         ]
-    heads = {
-        "pooler": dense("bert/pooler/dense", width, width, "pooler"),
-        "mlm": [
-            *dense("cls/predictions/transform/dense", width, width, "mlm_transform"),
-            *_norm("cls/predictions/transform/LayerNorm", "mlm_norm", width),
-            Tensor("cls/predictions/output_bias", (config.vocabulary_size,), ("mlm_bias/bias",)),
-        ],
-        "nsp": [
-            Tensor("cls/seq_relationship/output_weights", (2, width), ("nsp_logits/kernel",), **TRANSPOSED),
-            Tensor("cls/seq_relationship/output_bias", (2,), ("nsp_logits/bias",)),
-        ],
-    }
-    return tensors + [tensor for part, rows in heads.items() if part in parts for tensor in rows]
+    if "pooler" in parts:
+        tensors += dense("bert/pooler/dense", width, width, "pooler")
+    if "mlm" in parts:
+        tensors += dense("cls/predictions/transform/dense", width, width, "mlm_transform")
+        tensors += _norm("cls/predictions/transform/LayerNorm", "mlm_norm", width)
+        tensors.append(Tensor("cls/predictions/output_bias", (config.vocabulary_size,), ("mlm_bias/bias",)))
+    if "nsp" in parts:
+        tensors.append(Tensor("cls/seq_relationship/output_weights", (2, width), ("nsp_logits/kernel",), **TRANSPOSED))
+        tensors.append(Tensor("cls/seq_relationship/output_bias", (2,), ("nsp_logits/bias",)))
+    return tensors
 
 
 def _norm(name: str, ours: str, width: int) -> list[Tensor]:
     return [Tensor(f"{name}/{weight}", (width,), (f"{ours}/{weight}",)) for weight in ("gamma", "beta")]
-
-
-# ----------------------------------------------------------------------------------------------------------- files
 
 
 def _checkpoint(source: Path) -> Path:
@@ -121,10 +114,7 @@ def _checkpoint(source: Path) -> Path:
     if source.is_dir():
         files = visible(source.glob("*.index"))
         files = [path for path in files if path.name == "bert_model.ckpt.index"] or files
-        if len(files) != 1:
-            state = f"several: {', '.join(path.name for path in files)}; give the path of one" if files else "none"
-            raise ValueError(f"{source}: one checkpoint, *.index and *.data-*, is needed in it; found {state}")
-        return files[0].with_suffix("")
+        return single(files, f"{source}: one checkpoint, *.index and *.data-*,").with_suffix("")
     prefix = source.with_suffix("") if source.match("*.index") or source.match("*.data-*") else source
     if not prefix.with_name(f"{prefix.name}.index").is_file():
         raise ValueError(f"{source}: no such folder, and no checkpoint of that name")

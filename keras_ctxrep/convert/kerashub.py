@@ -43,9 +43,8 @@ NAMES = {  # regular expressions in Google's names -> KerasHub's
 def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     """Converts a preset or a model of KerasHub; returns the model and its bundle.
 
-    KerasHub computes the tanh approximation of gelu in the layers, whatever the weights were trained with, so the
-    config has "gelu_tanh". In the head of a `BertMaskedLM` it computes the exact form, which our model does not: the
-    logits differ by about 1e-3, and a warning says so.
+    KerasHub computes the tanh approximation of gelu in the layers, whatever the weights were trained with, and the
+    exact form in the head of a `BertMaskedLM`; there our logits differ by about 1e-3, and a warning says so.
 
     Args:
         source: a preset's folder; any other name that `from_preset` accepts, of which only the encoder is read; or a
@@ -66,11 +65,8 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     if isinstance(source, str | Path):
         where = str(source)
         source, tokenizer = _preset(hub, where, tokenizer)
-    kinds = {
-        hub.BertBackbone: "BertModel",
-        hub.BertMaskedLM: "BertForMaskedLM",
-        hub.BertTextClassifier: "BertForSequenceClassification",
-    }
+    kinds = {hub.BertBackbone: "BertModel", hub.BertMaskedLM: "BertForMaskedLM"}
+    kinds[hub.BertTextClassifier] = "BertForSequenceClassification"
     name = next((name for kind, name in kinds.items() if isinstance(source, kind)), None)
     if name is None:
         raise ValueError(f"a {type(source).__name__}: a BertBackbone, BertMaskedLM or BertTextClassifier is needed")
@@ -79,9 +75,8 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     fields = _preparation(source, tokenizer, config, where)
     if "classifier" in parts:
         if source.activation is not keras.activations.linear:
-            raise ValueError(
-                f"{where}: its logits pass through {source.activation.__name__}; activation=None is needed"
-            )
+            activation = source.activation.__name__
+            raise ValueError(f"{where}: its logits pass through {activation}; activation=None is needed")
         labels = tuple(f"LABEL_{index}" for index in range(source.num_classes))  # it does not name them
         fields |= {"labels": labels, "head": {"dropout": source.dropout}}
     stored = {weight.path: _stored_tensor(weight) for weight in source.weights}
@@ -146,9 +141,8 @@ def _preparation(source: Any, tokenizer: Any, config: bert.Config, where: str) -
     if tokenizer is None:
         raise ValueError(f"{where}: it has no vocabulary; give tokenizer=, a BertTokenizer")
     if not tokenizer.split or tokenizer.suffix_indicator != "##":
-        raise ValueError(
-            f"{where}: its tokenizer has split={tokenizer.split} and {tokenizer.suffix_indicator!r}; True, '##'"
-        )
+        settings = f"split={tokenizer.split} and {tokenizer.suffix_indicator!r}"
+        raise ValueError(f"{where}: its tokenizer has {settings}; True, '##'")
     return {
         "vocab": common.vocabulary(tokenizer.get_vocabulary(), config.vocabulary_size, f"{where}, its vocabulary"),
         "lowercase": tokenizer.lowercase,

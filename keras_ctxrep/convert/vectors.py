@@ -4,10 +4,8 @@ https://code.google.com/archive/p/word2vec, word2vec.c; https://nlp.stanford.edu
 https://github.com/facebookresearch/fastText, fasttext.cc and dictionary.cc.
 """
 
-import lzma
 import struct
 import warnings
-import zlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +17,7 @@ import numpy as np
 from keras_ctxrep.convert.weights import check_finite
 from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.corpus import OPENERS, lines, open_binary
+from keras_ctxrep.text.corpus import OPENERS, lines, naming_damage, open_binary
 
 __all__ = ["read"]
 
@@ -35,19 +33,16 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
     """Converts a file of published word vectors; returns the encoder and its bundle.
 
     Files named .bin (also with .gz, .bz2 or .xz after it) are read as binary files of word2vec or fastText, all others
-    as text, whose first line may have the numbers of words and dimensions. Words in text files may contain spaces.
-    Words in binary files that are not valid UTF-8 are kept with escaped bytes.
-
-    The vector of unknown words is that of <unk> if the file has one. Otherwise it is the mean of all vectors, which has
-    the least squared distance to them; with n-grams, from which unknown words get vectors, it is zero, as in fastText.
-    Words are looked up in lower case if all words of the file are lower-cased.
+    as text, whose first line may have the numbers of words and dimensions. Words in text files may contain spaces; in
+    binary ones what is not UTF-8 is escaped. The vector of unknown words is that of <unk> if the file has one, else the
+    mean of all vectors, or with n-grams zero, as in fastText. Words are looked up in lower case if all are lower-cased.
 
     Args:
         source: the file.
 
     Raises:
-        ValueError: a line has another number of values than the others, the header has another number of words than
-            the file, or the file is damaged or of another format; the message names file and line.
+        ValueError: another number of values than in other lines or of words than in the header, or the file is damaged
+            or of another format; the message names file and line.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -121,11 +116,8 @@ class _Vectors:
         """The rows and their vocabulary, with the row of <UNK>: of the file, else the mean or zero."""
         if self.repeated:
             word, number = self.repeated[0]
-            warnings.warn(
-                f"{self.path}: {len(self.repeated)} words occur again, the first of them {word!r} (word {number}); "
-                "the first vector of each is kept",
-                stacklevel=3,
-            )
+            message = f"{len(self.repeated)} words occur again, the first of them {word!r} (word {number})"
+            warnings.warn(f"{self.path}: {message}; the first vector of each is kept", stacklevel=3)
         self.rows.resize((self.row_count, self.rows.shape[1]), refcheck=False)
         if mean:
             self.rows[1] = self.rows[2 : 2 + len(self.words)].mean(axis=0, dtype=np.float64)
@@ -134,9 +126,6 @@ class _Vectors:
             rows[1] = rows[self.words[unknown[0]]]
             rows = np.delete(rows, [self.words[word] for word in unknown], axis=0)
         return rows, ("<UNK>", *(word for word in self.words if word not in unknown))
-
-
-# ------------------------------------------------------------------------------------------------------------ text
 
 
 def _read_text(builder: _Vectors) -> None:
@@ -170,9 +159,6 @@ def _is_number(field: str) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------------------------------------------- binary
-
-
 class _Stream:
     """Reads a binary file in parts of known size or terminator; errors name the part in which the file ends."""
 
@@ -183,12 +169,8 @@ class _Stream:
         """The next bytes, or fewer at the end of the file, without consuming them."""
         missing = size - (len(self._buffer) - self._position)
         if missing > 0:
-            try:
+            with naming_damage(lambda: str(self.path)):
                 block = self._file.read(max(missing, _BLOCK))
-            except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise  # the file cannot be read at all
-                raise ValueError(f"{self.path}: damaged compressed file ({error})") from None
             self._buffer, self._position = self._buffer[self._position :] + block, 0
         return self._buffer[self._position : self._position + size]
 

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -19,26 +20,15 @@ TRANSPOSED: dict[str, Any] = {"forth": np.transpose, "back": np.transpose}  # fi
 
 
 class Tensor(NamedTuple):
-    """One row of a weight map.
+    """One row of a weight map."""
 
-    Attributes:
-        name: name of the tensor in the published format.
-        shape: shape of the tensor in the published format.
-        ours: paths of our weights, "layer/weight", whose rows the tensor contains, concatenated in this order.
-        skip: number of first rows of our weight that the tensor lacks; they are zero.
-        columns: begin and end of the columns of our weight that the tensor contains; None: all. The tensors of the
-            columns of one weight follow each other in the weight map.
-        forth: function from the tensor to our array; None: they are equal.
-        back: function from our array to the tensor.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    ours: tuple[str, ...]
-    skip: int = 0
-    columns: tuple[int, int] | None = None
-    forth: Callable[[np.ndarray], np.ndarray] | None = None
-    back: Callable[[np.ndarray], np.ndarray] | None = None
+    name: str  #: of the tensor in the published format
+    shape: tuple[int, ...]  #: of the tensor there
+    ours: tuple[str, ...]  #: paths "layer/weight" of ours whose rows it contains, concatenated in this order
+    skip: int = 0  #: number of first rows of our weight that the tensor lacks; they are zero
+    columns: tuple[int, int] | None = None  #: of our weight in it; None: all. Those of a weight are consecutive
+    forth: Callable[[np.ndarray], np.ndarray] | None = None  #: from the tensor to our array; None: they are equal
+    back: Callable[[np.ndarray], np.ndarray] | None = None  #: from our array to the tensor
 
 
 @dataclass(frozen=True)
@@ -101,17 +91,16 @@ def fill(model: keras.Model, weight_map: Sequence[Tensor], stored: Mapping[str, 
         source: name of the file, for messages.
 
     Raises:
-        ValueError: a tensor cannot be read or has numbers that are not finite, or a weight of the model is not in the
-            weight map.
+        ValueError: a tensor cannot be read or has numbers that are not finite, or a weight is not in the weight map.
     """
     weights = {weight.path: weight for weight in model.weights}
     parts: list[np.ndarray] = []
     for tensor in weight_map:
-        values, row = _FiniteTensor(stored[tensor.name], f"{source}: {tensor.name}"), 0
+        read, row = partial(_finite, stored[tensor.name], f"{source}: {tensor.name}"), 0
         try:
             if tensor.columns is not None:
                 (path,) = tensor.ours
-                parts.append(values[()] if tensor.forth is None else tensor.forth(values[()]))
+                parts.append(read(()) if tensor.forth is None else tensor.forth(read(())))
                 if tensor.columns[1] == weights[path].shape[-1]:
                     weights.pop(path).assign(np.concatenate(parts, axis=-1))
                     parts.clear()
@@ -119,9 +108,9 @@ def fill(model: keras.Model, weight_map: Sequence[Tensor], stored: Mapping[str, 
             for path in tensor.ours:
                 weight = weights.pop(path)
                 if tensor.forth is not None:
-                    weight.assign(tensor.forth(values[()]))
+                    weight.assign(tensor.forth(read(())))
                 else:
-                    _copy_rows(weight, tensor.skip, values, row)
+                    _copy_rows(weight, tensor.skip, read, row)
                     row += weight.shape[0] - tensor.skip
         except OSError as error:
             raise ValueError(f"{source}: {tensor.name} can not be read; copy the file again: {error}") from None
@@ -129,46 +118,30 @@ def fill(model: keras.Model, weight_map: Sequence[Tensor], stored: Mapping[str, 
         raise ValueError(f"{source}: nothing for {listed(sorted(weights))}; this format can not hold such a model")
 
 
-@dataclass(frozen=True)
-class _FiniteTensor:
-    """A tensor whose numbers are checked as they are read."""
-
-    stored: Any
-    source: str
-
-    def __getitem__(self, index: Any) -> np.ndarray:
-        values = self.stored[index]
-        check_finite(values, self.source)
-        return values
+def _finite(stored: Any, source: str, index: Any) -> np.ndarray:
+    """Values of a tensor, checked as they are read."""
+    check_finite(values := stored[index], source)
+    return values
 
 
 def check_finite(values: np.ndarray, source: str) -> None:
-    """Checks that all values are finite.
-
-    Raises:
-        ValueError: a value is infinite or NaN; the message begins with `source`.
-
-    >>> check_finite(np.array([1.0, np.nan]), "weights.hdf5: RNN_0/B")
-    Traceback (most recent call last):
-    ...
-    ValueError: weights.hdf5: RNN_0/B: a number that is not finite
-    """
+    """Raises a ValueError that begins with `source` if a value is infinite or NaN."""
     if not np.isfinite(values).all():
         raise ValueError(f"{source}: a number that is not finite")
 
 
-def _copy_rows(weight: keras.Variable, skip: int, source: Any, row: int) -> None:
+def _copy_rows(weight: keras.Variable, skip: int, read: Callable[[slice], np.ndarray], row: int) -> None:
     """Copies the rows of a tensor from `row` on to a weight's rows from `skip` on; the rows before become zero."""
     end = row + weight.shape[0] - skip
     if keras.backend.backend() != "tensorflow" or np.prod(weight.shape) <= BLOCK:
-        rows = source[row:end]
+        rows = read(slice(row, end))
         weight.assign(np.concatenate([np.zeros((skip, *rows.shape[1:]), rows.dtype), rows]) if skip else rows)
         return
     step = max(1, BLOCK // int(np.prod(weight.shape[1:])))
     for replica in getattr(weight.value, "values", [weight.value]):  # a partial assignment changes only one replica
         replica[:skip].assign(keras.ops.zeros((skip, *weight.shape[1:]), weight.dtype))
         for begin in range(row, end, step):
-            block = keras.ops.cast(source[begin : min(begin + step, end)], weight.dtype)
+            block = keras.ops.cast(read(slice(begin, min(begin + step, end))), weight.dtype)
             at = skip + begin - row
             replica[at : at + block.shape[0]].assign(block)
 
@@ -194,26 +167,13 @@ def arrays(model: keras.Model, weight_map: Sequence[Tensor]) -> Iterator[tuple[s
         value = value if tensor.columns is None else value[..., slice(*tensor.columns)]
         value = value if tensor.back is None else tensor.back(value)
         if value.shape != tensor.shape:
-            raise ValueError(
-                f"the model {model.name!r}: {' and '.join(tensor.ours)} give {tensor.name} the shape {value.shape}; "
-                f"its config calls for {tensor.shape}"
-            )
+            shapes = f"{tensor.name} the shape {value.shape}; its config calls for {tensor.shape}"
+            raise ValueError(f"the model {model.name!r}: {' and '.join(tensor.ours)} give {shapes}")
         yield tensor.name, value.astype(np.float32, copy=False)
 
 
 def package(name: str, extra: str) -> ModuleType:
-    """Imports a package that only some formats need.
-
-    Args:
-        name: name of the package.
-        extra: the extra of keras_ctxrep that installs it.
-
-    Raises:
-        ImportError: it is not installed; the message says how to install it.
-
-    >>> package("json", "convert").__name__
-    'json'
-    """
+    """Imports a package that only some formats need; an ImportError names the extra that installs it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -223,29 +183,25 @@ def package(name: str, extra: str) -> ModuleType:
 
 
 def visible(paths: Iterable[Path]) -> list[Path]:
-    """Sorted paths without hidden files, such as the ._NAME that macOS writes beside NAME.
-
-    >>> [path.name for path in visible([Path("b.index"), Path("._b.index"), Path("a.index")])]
-    ['a.index', 'b.index']
-    """
+    """Sorted paths without hidden files, such as the ._NAME that macOS writes beside NAME."""
     return sorted(path for path in paths if not path.name.startswith("."))
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, or the error's type if it has no message.
-
-    >>> first_line(ValueError("not whole\\nbyte 7")), first_line(KeyError())
-    ('not whole', 'KeyError')
-    """
+    """The first line of an error's message, or the error's type if it has no message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def listed(names: Sequence[str], limit: int = 6) -> str:
-    """The first names, and how many more there are.
+def single(files: Sequence[Path], message: str) -> Path:
+    """The only file; else a ValueError says which there are, after a message."""
+    if len(files) != 1:
+        names = f"several: {', '.join(path.name for path in files)}; give the path of one" if files else "none"
+        raise ValueError(f"{message} is needed in it; found {names}")
+    return files[0]
 
-    >>> listed(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
+
+def listed(names: Sequence[str], limit: int = 6) -> str:
+    """The first names, and how many more there are."""
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 

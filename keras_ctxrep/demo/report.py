@@ -3,7 +3,7 @@
 import base64
 import html
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -27,15 +27,14 @@ def write_report(figures: dict, path: str | Path) -> None:
     """
     path = Path(path)
     tagging, engines = figures["tagging"], figures["engines"]
+    checks = "".join(f'<li class="{"yes" if ok else "no"}">{html.escape(text)}</li>' for ok, text in figures["checks"])
     page = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         subtitle=html.escape(
             f"keras_ctxrep {figures['version']}, `ctxrep demo`, seed {figures['seed']}: {figures['minutes']:.1f} "
             f"minutes on {figures['cores']} cores ({figures['processor']})"
         ),
         figures=_headline(tagging, engines),
-        checks="".join(
-            f'<li class="{"yes" if passed else "no"}">{html.escape(text)}</li>' for passed, text in figures["checks"]
-        ),
+        checks=checks,
         pretraining_text=html.escape(f"{figures['pretraining']['text']}, {figures['pretraining']['words']:,} words"),
         curve=_picture(lambda axes: _curve(axes, figures["pretraining"]), (7, 3.2)),
         bars=_picture(lambda axes: _bars(axes, tagging["methods"]), (7, 2.4)),
@@ -65,11 +64,10 @@ def _headline(tagging: dict, engines: dict) -> str:
     return "".join(f"<div><b>{value}</b>{text}</div>" for value, text in headline)
 
 
-def _methods(methods: dict) -> Any:
+def _methods(methods: dict) -> Iterator[list[str]]:
     for name, entry in methods.items():
-        low, high = entry["interval"]
-        interval = f"{low:.1%} to {high:.1%}"
-        yield [name, f"{entry['span_f1']:.1%}", interval, f"{entry['precision']:.1%}", f"{entry['recall']:.1%}"]
+        precision, recall = f"{entry['precision']:.1%}", f"{entry['recall']:.1%}"
+        yield [name, f"{entry['span_f1']:.1%}", "{:.1%} to {:.1%}".format(*entry["interval"]), precision, recall]
 
 
 def _marked(example: Sequence[tuple[str, str]]) -> str:
@@ -100,9 +98,6 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table>{row(header, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
 
 
-# ---------------------------------------------------------------------------------------------------------- pictures
-
-
 def _curve(axes: Any, pretraining: dict) -> None:
     minutes, values = zip(*pretraining["curve"], strict=True)
     axes.plot(minutes, values, marker="o", color=COLOURS[0], label="BERT, from the shipped weights")
@@ -116,9 +111,8 @@ def _curve(axes: Any, pretraining: dict) -> None:
 def _bars(axes: Any, methods: dict) -> None:
     for number, entry in enumerate(methods.values()):
         value, (low, high) = entry["span_f1"], entry["interval"]
-        axes.barh(
-            number, value, color=COLOURS[0] if number == 0 else "#bbb", xerr=[[value - low], [high - value]], capsize=4
-        )
+        color, errors = "#bbb" if number else COLOURS[0], [[value - low], [high - value]]
+        axes.barh(number, value, color=color, xerr=errors, capsize=4)
     axes.set_yticks(range(len(methods)), list(methods))
     axes.invert_yaxis()
     axes.set(xlabel="F1 of entities, with its 95% bootstrap interval", xlim=(0, None))

@@ -1,8 +1,8 @@
 """The whole way from the shipped weights to a tagger on the edge, on data that comes with the package.
 
-It takes about 7 minutes on two cores. Pretraining goes on for a minute on a text of another domain; a tagger of named
-entities is fine-tuned from the shipped weights, from random weights, and counted from words alone; the senses of one
-word are separated; the tagger is exported, and runs in every engine.
+It takes about 7 minutes on two cores: pretraining goes on for a minute on a text of another domain; a tagger of
+named entities is fine-tuned from the shipped and from random weights, and counted from words alone; the senses of
+one word are separated; the tagger is exported, and runs in every engine.
 """
 
 import json
@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.corpus import documents, hold_out, without
 from keras_ctxrep.text.scores import accuracy, bootstrap
-from keras_ctxrep.text.tokens import WordPiece, words
+from keras_ctxrep.text.tokens import WordPiece, split_words, words
 from keras_ctxrep.version import __version__
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import compare, quantize
@@ -72,14 +73,9 @@ def run(
     begin = time.monotonic()
     out, encoder = _empty_folder(Path(out)), zoo.find(ENCODER)
     data = _sample(seed)
-    figures: dict[str, Any] = {
-        "version": __version__,
-        "seed": seed,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "processor": _processor(),
-        "encoder": ENCODER,
-        "card": bundles.load(encoder).card,
-    }
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    figures: dict[str, Any] = {"version": __version__, "seed": seed, "cores": cores, "processor": _processor()}
+    figures |= {"encoder": ENCODER, "card": bundles.load(encoder).card}
     figures["pretraining"] = _pretraining(encoder, corpus, out, minutes, seed)
     figures["tagging"], tags = _tagging(encoder, data, out, seed)
     figures["senses"] = _senses(encoder, out)
@@ -113,9 +109,6 @@ def _sample(seed: int) -> Data:
     return {name: [data[name][i] for i in rng.permutation(len(data[name]))[:count]] for name, count in EXAMPLES.items()}
 
 
-# ------------------------------------------------------------------------------------------------------- pretraining
-
-
 def _pretraining(encoder: Path, corpus: Sequence[str | Path] | None, out: Path, minutes: float, seed: int) -> dict:
     """Goes on with the encoder's pretraining on another text."""
     text = [*_reference()] if corpus is None else [*documents(corpus)]
@@ -139,20 +132,9 @@ def _pretraining(encoder: Path, corpus: Sequence[str | Path] | None, out: Path, 
         accuracy = _coloured(f"{entry['val_mlm_logits_accuracy']:.1%}", BOLD)
         print(f"  step {entry['step']:>5}  {entry['minutes']:4.1f} min  {accuracy}", flush=True)
 
-    history = recipes.pretrain(
-        "bert",
-        [files["train"]],
-        out / "pretrained",
-        init=encoder,
-        valid=files["valid"],
-        batch_size=16,
-        minutes=minutes,
-        learning_rate=3e-4,
-        dropout=0.0,
-        evaluations=6,
-        seed=seed,
-        report=show,
-    )
+    options: dict[str, Any] = {"init": encoder, "valid": files["valid"], "minutes": minutes, "seed": seed}
+    options |= {"batch_size": 16, "learning_rate": 3e-4, "dropout": 0.0, "evaluations": 6}
+    history = recipes.pretrain("bert", [files["train"]], out / "pretrained", report=show, **options)
     curve = [(0.0, before)] + [(entry["minutes"], entry["val_mlm_logits_accuracy"]) for entry in history]
     return {"text": name, "words": count, "curve": curve, "baselines": baselines}
 
@@ -198,15 +180,9 @@ def _frequency_baselines(wordpiece: WordPiece, train: list[list[str]], valid: li
         followers.setdefault(before, Counter())[piece] += 1
     commonest = Counter(piece for _, piece in bigrams(train)).most_common(1)[0][0]
     guesses = {before: counter.most_common(1)[0][0] for before, counter in followers.items()}
-    pairs = bigrams(valid)
-    pieces = [piece for _, piece in pairs]
-    return {
-        "unigram": accuracy(pieces, [commonest] * len(pairs)),
-        "bigram": accuracy(pieces, [guesses.get(before, commonest) for before, _ in pairs]),
-    }
-
-
-# ----------------------------------------------------------------------------------------------------------- tagging
+    previous, pieces = zip(*bigrams(valid), strict=True)
+    bigram = accuracy(pieces, [guesses.get(before, commonest) for before in previous])
+    return {"unigram": accuracy(pieces, [commonest] * len(pieces)), "bigram": bigram}
 
 
 def _tagging(encoder: Path, data: Data, out: Path, seed: int) -> tuple[dict, list[list[str]]]:
@@ -217,9 +193,8 @@ def _tagging(encoder: Path, data: Data, out: Path, seed: int) -> tuple[dict, lis
     for method in METHODS[:2]:
         folder = out / method.partition(" ")[0]
         from_scratch = method == "random weights"
-        recipes.finetune(
-            data["train"], data["dev"], encoder, folder, task="tag", from_scratch=from_scratch, seed=seed, **TRAINING
-        )
+        options = TRAINING | {"task": "tag", "from_scratch": from_scratch, "seed": seed}
+        recipes.finetune(data["train"], data["dev"], encoder, folder, **options)
         answers[method] = keras_engine.predictor(folder).ask(data["test"])
     answers[METHODS[2]] = [{"words": [{"label": tag} for tag in tags]} for tags in _tags_by_words(data)]
     metrics = {method: tasks.get("tag").compute_metrics(data["test"], answers[method], ()) for method in METHODS}
@@ -233,7 +208,7 @@ def _tagging(encoder: Path, data: Data, out: Path, seed: int) -> tuple[dict, lis
     first = metrics[METHODS[0]]
     for method in METHODS[1:]:
         other = metrics[method]
-        low, high = bootstrap(_difference(first.statistic, other.statistic), count)
+        low, high = bootstrap(partial(_difference, first.statistic, other.statistic), count)
         gain = first.scores["span_f1"] - other.scores["span_f1"]
         figures["gains"][method] = {"gain": gain, "interval": (low, high)}
         points = f"{100 * gain:+.1f} points, 95% interval {100 * low:+.1f} to {100 * high:+.1f}"
@@ -241,9 +216,9 @@ def _tagging(encoder: Path, data: Data, out: Path, seed: int) -> tuple[dict, lis
     return figures, [[word["label"] or "O" for word in answer["words"]] for answer in answers[METHODS[0]]]
 
 
-def _difference(first: Callable, second: Callable) -> Callable:
+def _difference(first: Callable, second: Callable, drawn: np.ndarray) -> float:
     """The difference of two statistics of the same drawn examples."""
-    return lambda drawn: first(drawn) - second(drawn)
+    return first(drawn) - second(drawn)
 
 
 def _tags_by_words(data: Data) -> list[list[str]]:
@@ -281,9 +256,6 @@ def _examples(test: list[Tagged], tags: list[list[str]], count: int = 8) -> list
     return list(islice((message for message in messages if sum(tag != "O" for _, tag in message) >= 3), count))
 
 
-# ------------------------------------------------------------------------------------------------------------ senses
-
-
 def _senses(encoder: Path, out: Path) -> dict:
     """Nearest contextual neighbours of "bank" in two senses, and how often the nearest one has the same sense."""
     _title("Two senses of “bank”: the nearest words in context")
@@ -302,8 +274,6 @@ def _senses(encoder: Path, out: Path) -> dict:
     return {"queries": queries, "sentences": len(texts)} | {name: figures[name] for name in ("accuracy", "majority")}
 
 
-# ----------------------------------------------------------------------------------------------------------- engines
-
 _EDGE = """
 import json, sys
 from keras_ctxrep_tflite import runtime
@@ -318,7 +288,7 @@ print(json.dumps({"labels": labels, "loaded": loaded}))
 def _comparable(test: list[Tagged], features: Any) -> list[Tagged]:
     """Messages whose words are those that raw text is split into, and are not cut, so that every engine tags them."""
     rows = features.encode([example.words for example in test])
-    texts = [tuple(word.text for word in words(" ".join(example.words))) for example in test]
+    texts = [tuple(split_words(" ".join(example.words))) for example in test]
     pairs = zip(test, texts, rows, strict=True)
     return [example for example, text, row in pairs if text == example.words and not row.truncated]
 
@@ -329,10 +299,8 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
     folder = out / "shipped"
     test = _comparable(test, bundles.load(folder).features)[:COMPARED]
     with ThreadPoolExecutor() as pool:
-        conversions = [
-            pool.submit(quantize.convert, folder, out / f"tagger.{quantization}.tflite", quantization, (32, 64))
-            for quantization in ("none", "dynamic")
-        ]
+        names = [(out / f"tagger.{form}.tflite", form) for form in ("none", "dynamic")]
+        conversions = [pool.submit(quantize.convert, folder, *name, (32, 64)) for name in names]
         serving = saved_model.export(*saving.load(folder), out / "serving" / "tagger", source=folder)
         files = [conversion.result() for conversion in conversions]
     names = ("Keras", "SavedModel, raw strings", "TFLite float32", "TFLite int8")
@@ -353,20 +321,13 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
     return {"rows": rows, "loaded": answers["loaded"], "same_on_edge": same, "sentences": len(test)}
 
 
-# ------------------------------------------------------------------------------------------------------------ checks
-
-
 def _checks(figures: dict) -> list[tuple[bool, str]]:
     """The expected results, and whether each one holds."""
     curve, baselines = figures["pretraining"]["curve"], figures["pretraining"]["baselines"]
     before, after = curve[0][1], curve[-1][1]
-    checks = [
-        (
-            after > before and after > baselines["bigram"],
-            f"pretraining: {before:.1%} of the masked pieces right before, {after:.1%} after, "
-            f"{baselines['bigram']:.1%} by the previous piece",
-        )
-    ]
+    bigram = baselines["bigram"]
+    text = f"{before:.1%} of the masked pieces right before, {after:.1%} after, {bigram:.1%} by the previous piece"
+    checks = [(after > before and after > bigram, f"pretraining: {text}")]
     for method, gain in figures["tagging"]["gains"].items():
         low, high = gain["interval"]
         text = f"entities: the shipped weights gain {100 * gain['gain']:.1f} points of F1 on {method}"
@@ -381,10 +342,8 @@ def _checks(figures: dict) -> list[tuple[bool, str]]:
         checks.append((row["difference"] <= 1e-4, f"{text} (1e-4 asked for)"))
     text = f"TFLite int8 gives Keras' tag for {rows[3]['agreement']:.2%} of the words (99% asked for)"
     checks.append((rows[3]["agreement"] >= 0.99, text))
-    loaded = figures["engines"]["loaded"]
-    text = "a process without TensorFlow gives the same tags"
-    checks.append((figures["engines"]["same_on_edge"] and not loaded, text))
-    return checks
+    same = figures["engines"]["same_on_edge"] and not figures["engines"]["loaded"]
+    return [*checks, (same, "a process without TensorFlow gives the same tags")]
 
 
 def _processor() -> str:
@@ -397,9 +356,6 @@ def _processor() -> str:
     names = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddp")
     flags = [name for name in names if f" {name}" in info]
     return " ".join([model.group(1) if model else platform.machine(), *flags])
-
-
-# ---------------------------------------------------------------------------------------------------------- terminal
 
 
 def _title(text: str) -> None:

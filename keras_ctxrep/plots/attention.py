@@ -32,8 +32,7 @@ def attention(
 ) -> dict[str, Any]:
     """Draws the attention between the word pieces of a text.
 
-    A piece is shown as it stands in the text. Layers are counted from 1, as layer 0 of an encoder is its embeddings;
-    heads from 1 too.
+    A piece is shown as it stands in the text. Layers and heads are counted from 1; layer 0 is the embeddings.
 
     Args:
         folder: a BERT of any task.
@@ -83,11 +82,8 @@ def _maps(figure, pieces: list[str], weights: np.ndarray, layer: int | str | Non
     layers, heads, length, _ = weights.shape
     layer_numbers = range(1, layers + 1) if layer == "all" else [int(layer or layers)]
     head_numbers = [head] if head else range(1, heads + 1)
-    if layer == "all":
-        rows, columns = len(layer_numbers), len(head_numbers)
-    else:
-        columns = min(4, len(head_numbers))
-        rows = -(-len(head_numbers) // columns)
+    columns = len(head_numbers) if layer == "all" else min(4, len(head_numbers))
+    rows = -(-len(layer_numbers) * len(head_numbers) // columns)
     labelled = layer != "all" and length <= 64
     side = max(2.4, 0.17 * length) if labelled else 1.1
     side = min(side if rows * columns > 1 else max(4.0, side), 24 / columns)
@@ -97,20 +93,16 @@ def _maps(figure, pieces: list[str], weights: np.ndarray, layer: int | str | Non
     names = [piece if len(piece) <= 16 else f"{piece[:15]}…" for piece in pieces] if labelled else []
     image = None
     for axes, (layer_number, head_number) in zip(grid, product(layer_numbers, head_numbers), strict=False):
-        image = axes.imshow(
-            weights[layer_number - 1, head_number - 1], cmap="Blues", vmin=0, vmax=1, interpolation="nearest"
-        )
+        array = weights[layer_number - 1, head_number - 1]
+        image = axes.imshow(array, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
         axes.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
         axes.set_yticks(range(len(names)), names, fontsize=8)
         axes.tick_params(length=0)
         axes.spines[:].set_color("#bbbbbb")
-        if layer != "all":
-            axes.set_title(f"head {head_number}", fontsize=10)
-        else:
-            if head_number == head_numbers[0]:
-                axes.set_ylabel(f"layer {layer_number}", fontsize=9)
-            if layer_number == 1:
-                axes.set_title(f"head {head_number}", fontsize=9)
+        if layer != "all" or layer_number == 1:
+            axes.set_title(f"head {head_number}", fontsize=9 if layer == "all" else 10)
+        if layer == "all" and head_number == head_numbers[0]:
+            axes.set_ylabel(f"layer {layer_number}", fontsize=9)
     for axes in grid:  # unused cells
         axes.set_visible(False)
     where = "" if layer == "all" else f" in layer {layer_numbers[0]}"
@@ -127,11 +119,9 @@ def _page(text: str, pieces: list[str], weights: np.ndarray, layer: int | str | 
         return "".join(f'<option value="{n}"{state}>{kind} {n}</option>' for n, state in enumerate(states, 1))
 
     def column(side: str) -> str:
-        divs = (
-            f'<div class="piece" data-side="{side}" data-at="{at}"><span></span><bdi>{html.escape(piece)}</bdi></div>'
-            for at, piece in enumerate(pieces)
-        )
-        return f'<div class="column" id="{side}">{"".join(divs)}</div>'
+        piece = '<div class="piece" data-side="{}" data-at="{}"><span></span><bdi>{}</bdi></div>'.format
+        divs = "".join(piece(side, at, html.escape(text)) for at, text in enumerate(pieces))
+        return f'<div class="column" id="{side}">{divs}</div>'
 
     data = np.round(weights * 65535).astype("<u2").tobytes()
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(

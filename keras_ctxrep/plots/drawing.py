@@ -26,6 +26,11 @@ def check_drawable(out: str | Path, *others: str) -> None:
         raise ImportError(f"matplotlib is not installed: {install_hint('plot')}")
 
 
+def style(number: int) -> dict[str, str]:
+    """Colour and marker of a series of points."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+
+
 @contextmanager
 def drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
     """A figure to draw on, in fonts that have the letters of `texts`; written at the end with 150 dots per inch."""
@@ -45,14 +50,10 @@ def drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
             lacking -= glyphs
             fonts.append(name)
     if lacking:
-        page = "; install one, or look at it as .html in a browser"
-        warnings.warn(
-            f"{out}: no installed font has the characters {''.join(sorted(lacking)[:10])}{page}", stacklevel=4
-        )
-    with (
-        matplotlib.rc_context({"font.family": [*dict.fromkeys(fonts)], "text.parse_math": False}),
-        warnings.catch_warnings(),
-    ):
+        characters = f"the characters {''.join(sorted(lacking)[:10])}; install one, or look at it as .html in a browser"
+        warnings.warn(f"{out}: no installed font has {characters}", stacklevel=4)
+    settings: Any = {"font.family": [*dict.fromkeys(fonts)], "text.parse_math": False}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
         figure = Figure(layout="constrained")
         yield figure

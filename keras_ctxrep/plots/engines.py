@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_ctxrep.plots.drawing import COLOURS, MARKERS, check_drawable, drawing
+from keras_ctxrep.plots.drawing import COLOURS, check_drawable, drawing, style
 
 __all__ = ["draw_engines", "draw_layers"]
 
@@ -43,18 +43,10 @@ def draw_engines(rows: Sequence[dict], out: str | Path) -> None:
         axes = figure.subplots()
         axes.set(xscale="log", yscale="log", xlabel="size, MB", ylabel="median latency of a text, ms")
         for number, row in enumerate(rows):
-            if row["metric"] is None:
-                quality = f"agreement {row['agreement']:.1%}"
-            else:
-                quality = f"{row['metric'].replace('_', ' ')} {row['quality']:.1%}"
+            name, quality = row["metric"] or "agreement", row["agreement"] if row["metric"] is None else row["quality"]
+            label = f"{row['engine']}: {name.replace('_', ' ')} {quality:.1%}"
             axes.plot(
-                row["bytes"] / 1e6,
-                row["milliseconds"],
-                MARKERS[number % len(MARKERS)],
-                color=COLOURS[number % len(COLOURS)],
-                markersize=10,
-                linestyle="",
-                label=f"{row['engine']}: {quality}",
+                row["bytes"] / 1e6, row["milliseconds"], **style(number), markersize=10, linestyle="", label=label
             )
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

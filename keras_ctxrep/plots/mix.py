@@ -69,7 +69,6 @@ def _bars(figure, entries: list[dict]) -> None:
         titles.append("\n".join([*lines, f"γ = {entry['gamma']:.2f}"]))
     axes.set_xticks(range(len(entries)), titles)
     axes.tick_params(axis="x", length=0)
-    axes.set_ylabel("weight after the softmax")
-    axes.set_title("Scalar mix of the layers")
+    axes.set(ylabel="weight after the softmax", title="Scalar mix of the layers")
     axes.legend(title="layer", frameon=False, loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep import saving, tasks
-from keras_ctxrep.plots.drawing import COLOURS, MARKERS, check_drawable, drawing
+from keras_ctxrep.plots.drawing import check_drawable, drawing, style
 from keras_ctxrep.recipes.embedding import learned_mixes, vectors
-from keras_ctxrep.text.tokens import Word, words
+from keras_ctxrep.text.tokens import Word, split_words, words
 
 __all__ = ["concordance", "neighbours", "senses"]
 
@@ -28,8 +28,7 @@ def neighbours(
 ) -> list[dict]:
     """The words in context whose vectors are nearest to that of a word in its sentence, by cosine similarity.
 
-    Every word of every sentence is compared, including the same word in other sentences; of a BERT by the vector of its
-    first piece. The sentences are read once, and only `k` words are in memory.
+    Every word is compared, of a BERT by the vector of its first piece. The sentences are read once.
 
     Args:
         folder: a model of any task.
@@ -50,14 +49,11 @@ def neighbours(
         raise ValueError(f"k={k}: at least 1")
     sentences = iter(sentences)
     before: list[str] = []
-    if sentence is None:
-        for candidate in sentences:
-            before.append(candidate)
-            if _first_occurrence(word, words(candidate)) is not None:
-                sentence = candidate
-                break
-        else:
+    while sentence is None:
+        if (candidate := next(sentences, None)) is None:
             raise ValueError(f"the word {word!r} does not occur in the sentences; give one that has it")
+        before.append(candidate)
+        sentence = candidate if _first_occurrence(word, words(candidate)) is not None else None
     occurrence = _word_in(word, sentence)
     nearest: list[tuple[float, int, int, dict]] = []  # a heap: the worst first, of equals the last in the text
     query = None
@@ -99,13 +95,11 @@ def concordance(entries: Sequence[dict], width: int = 80) -> str:
     return "\n".join(lines)
 
 
-def senses(
-    folder: str | Path, word: str, data: str | Path, out: str | Path, layer: str | None = None
-) -> dict[str, Any]:
+def senses(folder: str | Path, word: str, data: str | Path, out: str | Path, layer: str | None = None) -> dict:
     """Draws the vectors of one word in labelled sentences, projected on two axes, each in the colour of its sense.
 
-    The axes are the first two principal components. How well the vectors separate the senses is measured in the full
-    space: the fraction of vectors whose nearest neighbour among the others, by cosine, has the same sense.
+    The axes are the first two principal components. The accuracy is measured in the full space: the fraction of vectors
+    whose nearest neighbour among the others, by cosine, has the same sense.
 
     Args:
         folder: a model of any task.
@@ -114,9 +108,8 @@ def senses(
         out: FILE.png (.svg, .pdf).
         layer: as of `neighbours`.
 
-    Returns: {"coordinates": float (K, 2), "labels": K senses, "variance": fractions on the two axes, "accuracy":
-        fraction of nearest neighbours with the same sense, "recall": that fraction for each sense, "majority": fraction
-        of the most frequent sense}.
+    Returns: {"coordinates": float (K, 2), "labels": K senses, "variance": fractions on the two axes, "accuracy",
+        "recall": accuracy for each sense, "majority": fraction of the most frequent sense}.
 
     Raises:
         ValueError: a sentence without the word or without a label, fewer than two senses, or another file suffix.
@@ -134,14 +127,9 @@ def senses(
     _, deviations, axes = np.linalg.svd(centred, full_matrices=False)
     signs = np.sign([axis[np.argmax(np.abs(axis))] for axis in axes[:2]])  # so that a picture is not mirrored
     variance = deviations**2 / max(np.sum(deviations**2), 1e-300)
-    result = {
-        "coordinates": centred @ axes[:2].T * signs,
-        "labels": labels,
-        "variance": variance[:2].tolist(),
-        "accuracy": float(right.mean()),
-        "recall": recall,
-        "majority": labels.count(names[0]) / len(labels),
-    }
+    majority = labels.count(names[0]) / len(labels)
+    result = {"coordinates": centred @ axes[:2].T * signs, "labels": labels, "variance": variance[:2].tolist()}
+    result |= {"accuracy": float(right.mean()), "recall": recall, "majority": majority}
     _draw_senses(out, word, names, result)
     return result
 
@@ -149,19 +137,17 @@ def senses(
 def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tuple[list[str], np.ndarray]:
     """The sense of the word in each sentence, K of them, and its vectors, float64 (K, D)."""
     examples = [*tasks.get("classify").read(data)]
-    labels, occurrences, vectors = [], [], []
+    occurrences = []
     for example in examples:
         if example.label is None:
             raise ValueError(f"{example.source}: no label; each sentence needs the sense of {word!r}")
-        labels.append(str(example.label))
         occurrences.append(_word_in(word, example.text, f"{example.source}: "))
-    texts = (example.text for example in examples)
-    contexts = _word_vectors(folder, texts, layer)
+    contexts, vectors = _word_vectors(folder, (example.text for example in examples), layer), []
     for example, occurrence, (_, context_words, array) in zip(examples, occurrences, contexts, strict=True):
         if occurrence not in context_words:
             raise ValueError(f"{example.source}: the model finds no piece in the word {word!r}")
         vectors.append(array[context_words.index(occurrence)])
-    return labels, np.asarray(vectors, np.float64)
+    return [str(example.label) for example in examples], np.asarray(vectors, np.float64)
 
 
 def _draw_senses(out: str | Path, word: str, names: list[str], result: dict[str, Any]) -> None:
@@ -171,24 +157,13 @@ def _draw_senses(out: str | Path, word: str, names: list[str], result: dict[str,
         axes = figure.subplots()
         for number, name in enumerate(names):
             coordinates = result["coordinates"][[label == name for label in labels]]
-            axes.scatter(
-                *coordinates.T,
-                s=26,
-                c=COLOURS[number % len(COLOURS)],
-                marker=MARKERS[number % len(MARKERS)],
-                alpha=0.7,
-                linewidths=0,
-                label=f"{name}: {len(coordinates):,}, of which {result['recall'][name]:.1%}",
-            )
+            label = f"{name}: {len(coordinates):,}, of which {result['recall'][name]:.1%}"
+            axes.scatter(*coordinates.T, s=26, **style(number), alpha=0.7, linewidths=0, label=label)
         axes.set_xlabel(f"first principal component: {variance[0]:.0%} of the variance")
         axes.set_ylabel(f"second: {variance[1]:.0%}")
-        axes.set_title(
-            f"“{word}” in {len(labels):,} sentences. Nearest neighbour of the same sense: {result['accuracy']:.1%}",
-            fontsize=11,
-            loc="left",
-        )
-        axes.set_xticks([])
-        axes.set_yticks([])
+        accuracy = f"Nearest neighbour of the same sense: {result['accuracy']:.1%}"
+        axes.set_title(f"“{word}” in {len(labels):,} sentences. {accuracy}", fontsize=11, loc="left")
+        axes.set(xticks=[], yticks=[])
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.08), fontsize=9, ncols=2)
 
@@ -223,10 +198,7 @@ def _word_vectors(
         raise ValueError(f"{folder}: no scalar mix in it; choose top or mean")
     layer = layer or ("mix" if mixes else "top")
 
-    def split(text: str) -> list[str]:
-        return [word.text for word in words(text)]
-
-    for text, numbers, layers in vectors(model, bundle, sentences, split, batch_size=batch_size):
+    for text, numbers, layers in vectors(model, bundle, sentences, split_words, batch_size=batch_size):
         if layer == "mix":
             weights, gamma = next(iter(mixes.values()))
             array = gamma * np.tensordot(weights, layers, 1)
@@ -238,9 +210,8 @@ def _word_vectors(
 
 def _columns(text: str) -> int:
     """The width of a text in a terminal, in columns."""
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
-    )
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text if not unicodedata.combining(char))
+    return sum(not unicodedata.combining(char) for char in text) + wide
 
 
 def _cut(text: str, room: int) -> str:

@@ -22,38 +22,23 @@ _EXTRA_EMBEDDINGS = "word_embedding"
 
 @dataclass
 class Survey:
-    """Statistics of the training examples, from one pass over them.
-
-    Attributes:
-        count: examples.
-        used: label -> how often it is used.
-        labels: all labels, in the order of the logits.
-        pairs: the examples are pairs of texts.
-        traits: as of `Task.traits`, of all examples.
-        words: word -> how often it occurs; counted only where embeddings are learned from them.
-    """
+    """Statistics of the training examples, from one pass over them."""
 
     count: int = 0
-    used: Counter = field(default_factory=Counter)
-    labels: tuple[str, ...] = ()
-    pairs: bool = False
-    traits: set[str] = field(default_factory=set)
-    words: Counter = field(default_factory=Counter)
+    used: Counter = field(default_factory=Counter)  #: label -> how often it is used
+    labels: tuple[str, ...] = ()  #: all, in the order of the logits
+    pairs: bool = False  #: the examples are pairs of texts
+    traits: set[str] = field(default_factory=set)  #: as of `Task.traits`, of all examples
+    words: Counter = field(default_factory=Counter)  #: word -> count, where embeddings are learned from them
 
 
 @dataclass(frozen=True)
 class Assembled:
-    """A model to train.
+    """A model to train."""
 
-    Attributes:
-        model: with the encoder's weights and a fresh head.
-        bundle: of the model.
-        distances: layer of the encoder -> its distance from the head, from 1.
-    """
-
-    model: keras.Model
+    model: keras.Model  #: with the encoder's weights and a fresh head
     bundle: Bundle
-    distances: Mapping[str, int]
+    distances: Mapping[str, int]  #: layer of the encoder -> its distance from the head, from 1
 
 
 def is_frozen(options: Finetuning, family: Family) -> bool:
@@ -69,11 +54,8 @@ def assemble(
     """The model to train.
 
     Args:
-        pretrained: the encoder to start from.
-        bundle: of the encoder, with the length and the columns of the model to train.
-        task: of the model.
-        options: of the run.
-        task_options: the task's own.
+        pretrained, bundle: the encoder to start from; its bundle has length and columns of the model to train.
+        task, options, task_options: of the run.
         survey: of the training examples.
 
     Raises:

@@ -27,8 +27,7 @@ def compare(
         start: also start each engine in a process of its own, as of `keras_ctxrep_tflite.compare.start`.
         plot: FILE.png of size, latency and quality.
 
-    Returns: a dict for each engine, as of `keras_ctxrep_tflite.compare.compare`, and what agreement with the first one
-        means for the task.
+    Returns: a dict for each engine, as of `keras_ctxrep_tflite.compare.compare`, and what agreement means for the task.
 
     Raises:
         ValueError: an artifact cannot be opened or is of another model, or the examples do not fit the model.

@@ -22,14 +22,13 @@ def convert(
     """Reads published weights and writes a model folder, or the other way round.
 
     Args:
-        source: published weights, as `read` of the format's module takes them; with `target_format` a model folder, or
-            a name of the zoo.
+        source: published weights, as `read` of the format's module takes them; with `target_format` a model.
         out: the folder to write.
         source_format: that of `source`: "allennlp", "google", "huggingface", "kerashub" or "vectors".
         target_format: the format to write, "allennlp" or "huggingface"; either this or `source_format` is given.
         pairs: of "huggingface": the classifier reads pairs of texts, which its files do not record.
 
-    Returns: a summary of the model, of one or more lines.
+    Returns: a summary of the model.
 
     Raises:
         ValueError: both formats or neither, or what `read` and `write` of the format's module refuse.

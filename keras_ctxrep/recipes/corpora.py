@@ -16,13 +16,22 @@ from keras_ctxrep.options import Text
 from keras_ctxrep.text.corpus import documents, hold_out, lines, sample, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs
-from keras_ctxrep.text.tokens import WordPiece, read_vocab, vocab_text, words
+from keras_ctxrep.text.tokens import WordPiece, read_vocab, split_words, vocab_text
 from keras_ctxrep.version import __version__
 from keras_ctxrep.zoo.folders import cache_folder
 
 NO_PAIRS = "the held-out text has no pair of segments: one sentence a line, an empty line between documents"
 
+CASING = ("lowercase", "strip_accents", "split_cjk")  # of `WordPiece`
 Read = Callable[[Sequence[str | Path]], Iterator[list[str]]]  # files -> the documents to train on
+
+
+def check_corpus(family: str, corpus: Sequence[str | Path]) -> None:
+    """Raises an error for another family, or for one file instead of a list of files."""
+    if family not in ("bert", "elmo"):
+        raise ValueError(f"family={family!r}: elmo or bert")
+    if isinstance(corpus, str | Path):
+        raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
 
 
 def held_out(corpus: Sequence[str | Path], valid: str | Path | None, seed: int):
@@ -76,7 +85,7 @@ def word_vocabulary(options: Text, initial: Any, corpus: Sequence[str | Path], r
     """The words a biLM predicts: of the given file, of the initial model, or counted on the text."""
 
     def count(sentences: list[str]) -> list[str]:
-        return Vocabulary.count(split(sentences), options.min_count, options.vocab_size).vocab
+        return Vocabulary.count(map(split_words, sentences), options.min_count, options.vocab_size).vocab
 
     given = given_words(options, initial)
     return Vocabulary(learned(count, corpus, read, options) if given is None else given)
@@ -89,14 +98,9 @@ def given_words(options: Text, initial: Any) -> list[str] | None:
     return list(initial.vocab) or None if initial is not None else None
 
 
-def split(sentences: Iterable[str]) -> Iterator[list[str]]:
-    """The words of each sentence."""
-    return ([word.text for word in words(sentence)] for sentence in sentences)
-
-
 def casing(wordpiece: WordPiece) -> dict[str, Any]:
     """How a tokenizer treats case, accents and Chinese characters, as arguments of `WordPiece`."""
-    return {name: getattr(wordpiece, name) for name in ("lowercase", "strip_accents", "split_cjk")}
+    return {name: getattr(wordpiece, name) for name in CASING}
 
 
 def masked_once(
@@ -112,12 +116,7 @@ def lines_of_rows(
 ) -> list[str]:
     """ "FILE:LINE" of each line of a corpus whose ids stand in one of the rows of a batch, or a row in them.
 
-    A line or row of fewer than four ids must be equal to a row.
-
-    Args:
-        corpus: text files; they are read and encoded once.
-        rows: ids of each row, int32 (T,).
-        encode: lines -> the ids of each.
+    A line or row of fewer than four ids must be equal to a row. `encode` gives the ids of lines.
     """
 
     def text(ids: np.ndarray) -> str:

@@ -47,9 +47,8 @@ def distill(
 ) -> list[dict]:
     """Fine-tunes a student on the labels of some data and on the outputs of a fine-tuned teacher, see `losses`.
 
-    The teacher reads all texts once, before the first step; its logits, a few numbers for a text or a word, stay in
-    memory. Of texts without labels its answers are the labels too. Task, labels, columns and, unless it is given, the
-    length are the teacher's.
+    The teacher reads all texts once, before the first step; its logits stay in memory. Of texts without labels its
+    answers are the labels too. Task, labels, columns and, unless it is given, the length are the teacher's.
 
     Args:
         teacher: a fine-tuned model folder.
@@ -62,8 +61,7 @@ def distill(
 
     Raises:
         TypeError: there is no such option.
-        ValueError: as of `finetune`, or the teacher was not fine-tuned, has a CRF, or does not know a label, or not
-            exactly one of `encoder` and `size` is given.
+        ValueError: as of `finetune`, or the teacher was not fine-tuned, has a CRF or does not know a label.
     """
     return Distilling(teacher, data, dev, out, encoder, options, task_options).train(report, announce)
 
@@ -74,27 +72,16 @@ class Distilling(Run):
     command = "distill"
     options: Distillation
 
-    def __init__(
-        self,
-        teacher: str | Path,
-        data: Data,
-        dev: Data | float,
-        out: str | Path,
-        encoder: str | Path | None,
-        options: Distillation,
-        task_options: Options | Mapping[str, Any] | None = None,
-    ):
+    def __init__(self, teacher, data: Data, dev: Data | float, out, encoder, options: Distillation, task_options=None):
         self.folder = teacher
         self.model, self.teacher = saving.load(teacher)
         if not isinstance(tasks.SERVED.get(self.teacher.task), Distillable):
-            raise ValueError(
-                f"{teacher}: its task is {self.teacher.task!r}; a teacher is fine-tuned with `ctxrep train`"
-            )
+            task = self.teacher.task
+            raise ValueError(f"{teacher}: its task is {task!r}; a teacher is fine-tuned with `ctxrep train`")
         start = options.size if encoder is None else encoder
         if start is None or None not in (encoder, options.size):
-            raise ValueError(
-                f"encoder={encoder!r}, size={options.size!r}: give one of the two, what the student begins with"
-            )
+            both = f"encoder={encoder!r}, size={options.size!r}"
+            raise ValueError(f"{both}: give one of the two, what the student begins with")
         if not isinstance(task_options, Options):
             names = {entry.name for entry in fields(tasks.get(self.teacher.task).Options)}
             settings = {name: value for name, value in self.teacher.settings.items() if name in names}
@@ -104,9 +91,8 @@ class Distilling(Run):
         crfs = {str(teacher): self.teacher.head.get("crf"), "crf=True": getattr(self.task_options, "crf", False)}
         for name, crf in crfs.items():
             if crf:
-                raise ValueError(
-                    f"{name}: the logits of a CRF are no distribution of a word's labels; leave the CRF out"
-                )
+                reason = "the logits of a CRF are no distribution of a word's labels"
+                raise ValueError(f"{name}: {reason}; leave the CRF out")
         self.taught: list[Taught] = []
 
     def folders(self) -> dict[str, str | Path | None]:
@@ -128,9 +114,8 @@ class Distilling(Run):
         """Reads every example, and has the teacher answer it."""
         survey, labels = super().survey(), self.teacher.labels
         if unknown := sorted(set(survey.used) - set(labels)) if labels else []:
-            raise ValueError(
-                f"{self.name}: the teacher, {self.folder}, has no label {unknown[0]!r}: {', '.join(labels)}"
-            )
+            missing = f"has no label {unknown[0]!r}: {', '.join(labels)}"
+            raise ValueError(f"{self.name}: the teacher, {self.folder}, {missing}")
         predictor = Predictor(self.teacher, keras_engine.runner(self.model), self.options.batch_size)
         self.taught = [*_taught(predictor, super().examples(self.teacher))]
         if (path := self.options.unlabelled) is not None:
@@ -159,14 +144,10 @@ class Distilling(Run):
             order = random.Random(f"{seed} {number}").sample(range(len(self.taught)), len(self.taught))
             return _encoded(bundle, [self.taught[index] for index in order])
 
-        def data(start: int):
-            collate = partial(_collate, bundle)
-            return pipeline.dataset(epoch, collate, rows, _length, seed, repeat=True, start=start)
-
         def sources(number: int) -> list[str]:
             return [row.source for row, *_ in pipeline.examples_of_batch(epoch, rows, _length, seed, number)]
 
-        return data, sources
+        return partial(pipeline.dataset, epoch, partial(_collate, bundle), rows, _length, seed, True), sources
 
     def examples(self, bundle: Bundle) -> Iterator:
         return (example for example, _ in self.taught)
@@ -182,14 +163,6 @@ def student(teacher: keras.Model, bundle: Bundle, size: str) -> tuple[keras.Mode
 
     A BERT of a BERT has the teacher's vocabulary, and its token vectors are the teacher's, projected to their principal
     components (Jolliffe 2002) and scaled to the standard deviation of fresh ones.
-
-    Args:
-        teacher: a model of any task.
-        bundle: of the teacher.
-        size: a name of one of the families' `SIZES`.
-
-    Raises:
-        ValueError: there is no such size.
     """
     sizes = {name: (family, config) for family in FAMILIES for name, config in FAMILIES[family].sizes.items()}
     if size not in sizes:
@@ -205,12 +178,10 @@ def student(teacher: keras.Model, bundle: Bundle, size: str) -> tuple[keras.Mode
     own = replace(own, config=own.config | {"vocabulary_size": len(bundle.vocab)})
     model = saving.build(own)
     for layer in model.layers:
-        if layer.name == TOKENS:
-            layer.set_weights([_projected(teacher.get_layer(TOKENS).get_weights()[0], *layer.get_weights())])
+        if layer.name == "token_embedding":
+            table = teacher.get_layer(layer.name).get_weights()[0]
+            layer.set_weights([_projected(table, *layer.get_weights())])
     return model, own
-
-
-TOKENS = "token_embedding"  # BERT's layer of token vectors
 
 
 def _projected(table: np.ndarray, fresh: np.ndarray) -> np.ndarray:
@@ -225,13 +196,7 @@ def _projected(table: np.ndarray, fresh: np.ndarray) -> np.ndarray:
 
 
 def _taught(predictor: Predictor, examples: Iterator, answers: bool = False) -> Iterator[Taught]:
-    """Examples and the teacher's logits; those in which there is nothing to read are left out.
-
-    Args:
-        predictor: of the teacher.
-        examples: of its task.
-        answers: their labels become the teacher's answers.
-    """
+    """Examples that have something to read, and the teacher's logits; with `answers` labelled by the teacher."""
     task, bundle = predictor.task, predictor.bundle
     assert isinstance(task, Distillable)
     with tqdm(desc="teacher", unit=" examples", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
@@ -241,10 +206,7 @@ def _taught(predictor: Predictor, examples: Iterator, answers: bool = False) -> 
                     if answers:
                         example = task.labelled_by(example, task.decode(bundle, task.query(example), rows, outputs))
                     logits = task.teacher_logits(rows, outputs)
-                    yield (
-                        example,
-                        [{name: np.array(value, np.float32) for name, value in row.items()} for row in logits],
-                    )
+                    yield example, [{key: np.array(value, np.float32) for key, value in row.items()} for row in logits]
             bar.update(len(part))
 
 
@@ -253,9 +215,8 @@ def _encoded(bundle: Bundle, taught: Sequence[Taught]) -> Iterator[tuple[Row, An
     encodings = encoded_examples(bundle, (example for example, _ in taught))
     for (example, logits), (rows, targets) in zip(taught, encodings, strict=True):
         if rows and len(rows) != len(logits):
-            raise ValueError(
-                f"{example.source}: {len(rows)} windows, and {len(logits)} of the teacher; give its length"
-            )
+            windows = f"{len(rows)} windows, and {len(logits)} of the teacher"
+            raise ValueError(f"{example.source}: {windows}; give its length")
         yield from zip(rows, targets, logits if rows else (), strict=True)
 
 

@@ -4,6 +4,7 @@ import sys
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -42,14 +43,12 @@ def embed(
         sentences: one string each; read lazily.
         out: FILE.npz or FILE.hdf5, the layout of the published ELMo dumps.
         progress: called with the number of sentences written.
-        options: or its fields as keywords. `layers` is "all": (N, T, D); "mix": their scalar mix (trained, in a model
-            that has one; else the mean, with a warning), (T, D); "top": (T, D); "mean": the mean of the mix over the
-            tokens, (D,); "pooled": the encoder's pooled output, or without a pooler the mean of the top layer over the
-            pieces, (D,). With `words` BERT gives one vector per word, that of its first piece or with `pieces="mean"`
-            the mean of its pieces, and otherwise one per piece, without [CLS] and [SEP]. With `carry_state` each
-            sentence begins where the one `batch_size` before it ended, as in bilm-tf and AllenNLP: sentence k of a
-            batch belongs to row k, and a shorter batch continues the first rows; without it no figure depends on
-            `batch_size`.
+        options: or its fields as keywords. `layers` is "all": (N, T, D); "mix": their scalar mix, trained or else the
+            mean, (T, D); "top": (T, D); "mean": the mean of the mix over the tokens, (D,); "pooled": the pooled output,
+            or without a pooler the mean of the top layer over the pieces, (D,). With `words` BERT gives one vector per
+            word, else one per piece, without [CLS] and [SEP]. With `carry_state` each sentence begins where the one
+            `batch_size` before it ended, as in bilm-tf and AllenNLP: sentence k of a batch belongs to row k, and a
+            shorter batch continues the first rows; without it no figure depends on `batch_size`.
 
     Returns: the number of sentences.
 
@@ -156,10 +155,8 @@ def _vectors(
         rows = features.encode([split(sentence) for sentence in batch] if split else batch)
         for number, (sentence, row) in enumerate(zip(batch, rows, strict=True), done + 1):
             if row.truncated:
-                raise ValueError(
-                    f"sentence {number}: longer than the {bundle.max_length} tokens this model reads: "
-                    f"{sentence[:60]!r} ..."
-                )
+                limit = f"longer than the {bundle.max_length} tokens this model reads"
+                raise ValueError(f"sentence {number}: {limit}: {sentence[:60]!r} ...")
         done += len(batch)
         layers, pooled = layers_of(rows)  # (N, B, T, D)
         for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):
@@ -230,29 +227,28 @@ def _encoder(model: keras.Model, bundle: Bundle) -> keras.Model:
     return model if "layers" in model.output else saving.build(saving.encoder_bundle(model, bundle))
 
 
-class _array_writer:
-    """Writes arrays one by one into a .npz or an hdf5 file, options by the suffix."""
+@contextmanager
+def _array_writer(path: Path) -> Iterator[Callable[[str, np.ndarray], None]]:
+    """A function that writes arrays one by one into a .npz or an hdf5 file, by the suffix."""
+    if path.suffix != ".npz":
+        import h5py
 
-    def __init__(self, path: Path):
-        self._path, self._size = path, 1 << 16
-        if path.suffix == ".npz":
-            self._file = zipfile.ZipFile(path, "w", allowZip64=True)
-        else:
-            import h5py
+        size = 1 << 16
 
-            self._file = h5py.File(path, "w")
+        with h5py.File(path, "w") as arrays:
 
-    def __enter__(self) -> Callable[[str, np.ndarray], None]:
-        return self._write
+            def write(name: str, array: np.ndarray) -> None:
+                nonlocal size
+                size += array.nbytes + 1024  # HDF5's own part of an array is less
+                reserve(path, size)
+                arrays[name] = array
 
-    def __exit__(self, *_):
-        self._file.close()
+            yield write
+        return
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
 
-    def _write(self, name: str, array: np.ndarray) -> None:
-        if isinstance(self._file, zipfile.ZipFile):
-            with self._file.open(f"{name}.npy", "w", force_zip64=True) as file:
+        def write(name: str, array: np.ndarray) -> None:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.ascontiguousarray(array))
-        else:
-            self._size += array.nbytes + 1024  # HDF5's own part of an array is less
-            reserve(self._path, self._size)
-            self._file[name] = array
+
+        yield write

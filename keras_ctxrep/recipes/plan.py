@@ -14,30 +14,18 @@ from keras_ctxrep.text.bundle import Bundle
 
 @dataclass(frozen=True)
 class Plan:
-    """A run before it begins; `str` gives its lines.
+    """A run before it begins; `str` gives its lines."""
 
-    Attributes:
-        data, dev: names of the training and development data.
-        encoder: name of the encoder.
-        survey: of the training examples.
-        dev_set: development examples.
-        task: of the model.
-        bundle: of the model.
-        options: as they were given.
-        fit: as they were decided.
-        batch_rows: rows of a batch.
-    """
-
-    data: str
+    data: str  #: names of the training and development data and of the encoder
     dev: str
     encoder: str
-    survey: Survey
-    dev_set: Sequence[Any]
+    survey: Survey  #: of the training examples
+    dev_set: Sequence[Any]  #: development examples
     task: Task
     bundle: Bundle
-    options: Finetuning
-    fit: Fit
-    batch_rows: int
+    options: Finetuning  #: as they were given
+    fit: Fit  #: as they were decided
+    batch_rows: int  #: rows of a batch
 
     def __str__(self) -> str:
         rate, metric = self.options.learning_rate, self.options.metric or "the main metric"

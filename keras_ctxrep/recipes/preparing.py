@@ -13,15 +13,7 @@ from tqdm import tqdm
 
 from keras_ctxrep.atomic import atomic_write, lock_folder, sha256
 from keras_ctxrep.options import Preparation, keywords
-from keras_ctxrep.recipes.corpora import (
-    NO_PAIRS,
-    casing,
-    given_words,
-    held_out,
-    masked_once,
-    word_vocabulary,
-    wordpiece_of,
-)
+from keras_ctxrep.recipes import corpora
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import NAME, VOCAB
 from keras_ctxrep.text.corpus import UNIT, units
@@ -43,13 +35,10 @@ PAIRS, DOCUMENTS = 10_000, 1_000  # in the buffer that BERT's and a biLM's recor
 def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert", *, options: Preparation) -> dict:
     """Splits a text once, and for BERT masks it, and writes shards to a folder that `pretrain` reads.
 
-    For BERT as the reference implementation does it, https://github.com/google-research/bert,
-    create_pretraining_data.py; `copies` is its dupe_factor. For a biLM, sentences that are split into words.
-    Pretraining reads the shards and needs no tokenizer then.
-
-    The corpus is cut into units of 4 MB of text; each unit and pass gives a shard, which depends on nothing else but
-    the options: the same files for any number of processes and for any runner. An interrupted preparation continues
-    with the shards that are missing. In a script, several processes need the usual `if __name__ == "__main__":`.
+    For BERT as https://github.com/google-research/bert, create_pretraining_data.py; `copies` is its dupe_factor. For a
+    biLM, sentences that are split into words. Each pass over a unit of 4 MB of text gives a shard, the same for any
+    number of processes and any runner. An interrupted preparation goes on with the missing ones. In a script, several
+    processes need the usual `if __name__ == "__main__":`.
 
     Args:
         corpus: as of `pretrain`.
@@ -67,67 +56,56 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert",
     out = Path(out)
     _check(family, corpus, out, options)
     initial = None if options.init is None else bundles.load(options.init)
-    run = RunRecord.of(
-        "prepare", options, family=family, corpus=[Path(path) for path in corpus], made=[__version__, UNIT]
-    )
-    finished = _finished(out, run.identity)
-    if finished is not None:
+    files = [Path(path) for path in corpus]
+    run = RunRecord.of("prepare", options, family=family, corpus=files, made=[__version__, UNIT])
+    if (finished := _finished(out, run.identity)) is not None:
         return finished
-    held, read = held_out(corpus, options.valid, options.seed)
-    plan = (_bert if family == "bert" else _elmo)(options, initial, corpus, read, held)
-    maker = Maker(out, run.identity, plan.copies, plan.examples)
+    held, read = corpora.held_out(corpus, options.valid, options.seed)
+    plan = _bert if family == "bert" else _elmo
+    examples, copies, valid, vocab, settings = plan(options, initial, corpus, read, held)
+    maker = Maker(out, run.identity, copies, examples)
     with lock_folder(out):
         _begin(maker)
-        shards.write(out / VALID, plan.held)
+        shards.write(out / VALID, valid)
         with atomic_write(out / VOCAB) as path:
-            path.write_bytes(vocab_text(plan.vocab).encode())
+            path.write_bytes(vocab_text(vocab).encode())
         count = _make(maker, read(corpus), options)
-        settings = {"family": family, "identity": run.identity, **plan.settings, "seed": options.seed}
-        return _finish(maker, count, settings)
+        return _finish(maker, count, {"family": family, "identity": run.identity, **settings, "seed": options.seed})
 
 
 def _check(family: str, corpus: Sequence[str | Path], out: Path, options: Preparation) -> None:
-    if family not in ("bert", "elmo"):
-        raise ValueError(f"family={family!r}: elmo or bert")
-    if isinstance(corpus, str | Path):
-        raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
+    corpora.check_corpus(family, corpus)
     if (out / NAME).exists():
         raise ValueError(f"{out}: a model folder; choose another one to write to")
-    names = {"bert": ("min_count",), "elmo": ("whole_words", "cased", "copies", "max_length")}[family]
-    for name in names:
+    options_of = {"elmo": ("min_count",), "bert": ("whole_words", "cased", "copies", "max_length")}
+    (other,) = options_of.keys() - {family}
+    for name in options_of[other]:
         if getattr(options, name) != getattr(Preparation, name):
-            other = {"bert": "elmo", "elmo": "bert"}[family]
             raise ValueError(f"{name}={getattr(options, name)}: an option of `prepare {other}`")
 
 
-class _Plan(NamedTuple):
-    """What to prepare: examples of a unit, passes, held-out records, vocabulary, and settings for prepared.json."""
-
-    examples: Any
-    copies: int
-    held: list[shards.Record]
-    vocab: Sequence[str]
-    settings: dict[str, Any]
+# examples of a unit, passes, held-out records, vocabulary, and settings for prepared.json
+_Plan = tuple[Any, int, list[shards.Record], Sequence[str], dict[str, Any]]
 
 
 def _bert(options: Preparation, initial: Any, corpus, read, held) -> _Plan:
-    wordpiece = wordpiece_of(initial, options, corpus, read)
+    wordpiece = corpora.wordpiece_of(initial, options, corpus, read)
     features = WordPieceFeatures(wordpiece, options.max_length)
     masking = Masking(wordpiece, whole_words=options.whole_words)
-    valid = [shards.masked_record(example) for example in masked_once(held, features, masking, options.seed)]
+    valid = [shards.masked_record(example) for example in corpora.masked_once(held, features, masking, options.seed)]
     if not valid:
-        raise ValueError(NO_PAIRS)
-    kept = {"max_length": options.max_length, "whole_words": options.whole_words, **casing(wordpiece)}
+        raise ValueError(corpora.NO_PAIRS)
+    kept = {"max_length": options.max_length, "whole_words": options.whole_words, **corpora.casing(wordpiece)}
     vocab = tuple(wordpiece.vocab)
-    examples = MaskedPairs(vocab, casing(wordpiece), options.max_length, options.whole_words, options.seed)
-    return _Plan(examples, options.copies, valid, vocab, kept | {"copies": options.copies})
+    examples = MaskedPairs(vocab, corpora.casing(wordpiece), options.max_length, options.whole_words, options.seed)
+    return examples, options.copies, valid, vocab, kept | {"copies": options.copies}
 
 
 def _elmo(options: Preparation, initial: Any, corpus, read, held) -> _Plan:
-    vocab = word_vocabulary(options, initial, corpus, read).vocab
+    vocab = corpora.word_vocabulary(options, initial, corpus, read).vocab
     examples = SplitSentences()
     valid = [record for _, records in examples(0, held, [0]) for record, _ in records]
-    return _Plan(examples, 1, valid, vocab, {"learned_vocab": given_words(options, initial) is None})
+    return examples, 1, valid, vocab, {"learned_vocab": corpora.given_words(options, initial) is None}
 
 
 def _finished(out: Path, identity: str) -> dict | None:
@@ -145,10 +123,8 @@ def _begin(maker: Maker) -> None:
     """Removes what an earlier preparation left, except the shards of an interrupted one with the same options."""
     maker.folder.mkdir(parents=True, exist_ok=True)
     (maker.folder / PREPARED).unlink(missing_ok=True)
-    digits = "[0-9][0-9][0-9][0-9][0-9]"
-    for path in maker.folder.glob("valid.npz"):
-        path.unlink()
-    for pattern in (f"train-{digits}.npz", f"train-{digits}*-[0-9][0-9]*.tfrecord"):
+    (maker.folder / "valid.npz").unlink(missing_ok=True)
+    for pattern in (f"train-{'[0-9]' * 5}.npz", f"train-{'[0-9]' * 5}*-[0-9][0-9]*.tfrecord"):
         for path in maker.folder.glob(pattern):
             if maker.record(path.name) is None:
                 path.unlink()
@@ -178,13 +154,11 @@ def _finish(maker: Maker, units_: int, settings: dict) -> dict:
     """Writes prepared.json, and removes the shards' own records, whose contents are in it."""
     names = [maker.name(number, copy) for number in range(units_) for copy in range(maker.copies)]
     records: dict[str, dict] = {}
+    totals: Counter[str] = Counter()
     for name in names:
-        record = maker.record(name)
-        if record is None:
+        if (record := maker.record(name)) is None:
             raise ValueError(f"{maker.folder / name}: was not made; do all machines write to this folder?")
         records[name] = record
-    totals: Counter[str] = Counter()
-    for record in records.values():
         totals.update(record["counts"])
     if not totals:
         raise ValueError("nothing to train on: one sentence a line, an empty line between documents")
@@ -204,9 +178,6 @@ def _finish(maker: Maker, units_: int, settings: dict) -> dict:
     return prepared
 
 
-# --------------------------------------------------------------------------------------------------- prepared folders
-
-
 class Prepared(NamedTuple):
     """A folder that `prepare` wrote."""
 
@@ -215,7 +186,6 @@ class Prepared(NamedTuple):
 
     @property
     def vocab(self) -> list[str]:
-        """The contents of vocab.txt."""
         return read_vocab(self.folder / VOCAB)
 
     @property
@@ -260,15 +230,14 @@ def prepared_folder(corpus: Sequence[str | Path], family: str) -> Prepared | Non
         raise ValueError(f"{folder}: a folder; give either one folder that `ctxrep prepare` wrote, or text files")
     try:
         settings = json.loads((folder / PREPARED).read_text())
-        own, files = settings["family"], dict(settings["files"])
+        prepared_for, files = settings["family"], dict(settings["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder}: no {PREPARED} that can be read; run `ctxrep prepare` into it: {error}") from None
-    if own != family:
-        raise ValueError(f"{folder}: prepared for {own}; run `ctxrep prepare {family}`")
+    if prepared_for != family:
+        raise ValueError(f"{folder}: prepared for {prepared_for}; run `ctxrep prepare {family}`")
     for name in _changed(folder, files):
-        raise ValueError(
-            f"{folder / name}: not what `ctxrep prepare` wrote; copy the whole folder again, or prepare again"
-        )
+        remedy = "copy the whole folder again, or prepare again"
+        raise ValueError(f"{folder / name}: not what `ctxrep prepare` wrote; {remedy}")
     return Prepared(folder, settings)
 
 

@@ -17,23 +17,13 @@ from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.optimizers import LAMB, Adagrad, AdamW, OptimizerSpec
 from keras_ctxrep.options import Pretraining, keywords
-from keras_ctxrep.recipes.corpora import (
-    NO_PAIRS,
-    casing,
-    given_words,
-    held_out,
-    lines_of_rows,
-    masked_once,
-    split,
-    word_vocabulary,
-    wordpiece_of,
-)
+from keras_ctxrep.recipes import corpora
 from keras_ctxrep.recipes.preparing import Prepared, prepared_folder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import LONGEST, shuffled
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids, segment_pairs, single_segments
-from keras_ctxrep.text.tokens import WordPiece
+from keras_ctxrep.text.tokens import WordPiece, split_words
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord
 from keras_ctxrep.training.strategy import choose, is_chief, scope
@@ -57,11 +47,8 @@ def pretrain(
 
     A biLM learns from whole sentences, each by itself, or with `unroll` from running text, as published: then each
     batch starts from the final state of the previous one. A BERT learns from pairs of segments, with new masks in every
-    epoch, or from what `prepare` masked once. The corpus may be of any size: it is read again in every epoch, and only
-    a part of it is in memory.
-
-    BERT as published learns from short texts first: `max_length=128`, and then 512 for a tenth of the steps, with
-    `init` the folder of the first run.
+    epoch, or from what `prepare` masked once; as published first with `max_length=128`, then, `init` the folder of that
+    run, with 512 for a tenth of the steps. The corpus may be of any size: it is read again in every epoch.
 
     Args:
         family: "elmo" or "bert".
@@ -73,8 +60,8 @@ def pretrain(
             vocabulary, of ELMo the softmax if it has one over the same vocabulary. Adagrad's `learning_rate` stays at
             its peak.
 
-    Returns: the evaluations, as of `train.fit`; they are also in OUT/run.json, with all that is needed to
-        repeat the run. Each has loss and accuracy of both of BERT's tasks, or the perplexity of both directions.
+    Returns: the evaluations, which OUT/run.json has too, with loss and accuracy of both of BERT's tasks, or the
+        perplexity of both directions.
 
     Raises:
         TypeError: no such option.
@@ -110,10 +97,7 @@ def pretrain(
 
 def _check(family: str, corpus: Sequence[str | Path], out: str | Path, options: Pretraining) -> None:
     """Raises an error for arguments that contradict each other."""
-    if family not in _PLANS:
-        raise ValueError(f"family={family!r}: elmo or bert")
-    if isinstance(corpus, str | Path):
-        raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
+    corpora.check_corpus(family, corpus)
     if options.init is not None and Path(options.init).resolve() == Path(out).resolve():
         raise ValueError(f"{out}: the folder of the model to start from; choose another one to write to")
     if options.optimizer == "adagrad" and options.decay != "linear":
@@ -133,59 +117,47 @@ def _fit(
         optimizer = OptimizerSpec(Adagrad, arguments, scheduled=False)
     strategy = model.distribute_strategy
 
-    def data(start: int) -> Any:
-        return pipeline.distributed(lambda: plan.data(start), strategy)
-
-    def sources(number: int) -> list[str]:
-        return lines_of_rows(files, plan.rows(number), plan.ids)
-
-    settings = options.fit(learning_rate=rate, **changes)
-    return fit.fit(model, data, plan.validation, eval_model, None, optimizer, report, sources, options=settings)
-
-
-# ---------------------------------------------------------------------------------------------------------- details
+    return fit.fit(
+        model,
+        lambda start: pipeline.distributed(lambda: plan.data(start), strategy),
+        plan.validation,
+        eval_model,
+        optimizer=optimizer,
+        report=report,
+        sources=lambda number: corpora.lines_of_rows(files, plan.rows(number), plan.ids),
+        options=options.fit(learning_rate=rate, **changes),
+    )
 
 
 class _Plan(NamedTuple):
-    """The parts of a run.
-
-    Attributes:
-        bundle: of the model.
-        data: number of a batch -> the batches from this one on.
-        validation: data.
-        rows: number of a batch -> the ids of each of its rows, unmasked.
-        ids: lines of text -> the ids of each.
-        model, eval_model: make the models.
-    """
+    """The parts of a run."""
 
     bundle: Bundle
-    data: Callable[[int], Any]
-    validation: Any
-    rows: Callable[[int], list[np.ndarray]]
-    ids: Callable[[list[str]], list[np.ndarray]]
+    data: Callable[[int], Any]  # number of a batch -> the batches from this one on
+    validation: Any  # data
+    rows: Callable[[int], list[np.ndarray]]  # number of a batch -> the ids of each of its rows, unmasked
+    ids: Callable[[list[str]], list[np.ndarray]]  # lines of text -> the ids of each
     model: Callable[[], keras.Model]
     eval_model: Callable[[], keras.Model] | None = None
 
 
 def _start(family: str, options: Pretraining):
     """The model to start from and its bundle, if any, and the config."""
-    own = FAMILIES[family]
-    sizes: Any = own.sizes
-    names = [entry.name for entry in fields(own.config) if entry.name.endswith("dropout")]
-    rates: dict[str, Any] = dict.fromkeys(names, options.dropout)
+    models = FAMILIES[family]
+    sizes: Any = models.sizes
+    rates = {entry.name: options.dropout for entry in fields(models.config) if entry.name.endswith("dropout")}
     if options.init is None:
         size = next(iter(sizes)) if options.size is None else options.size
         if size not in sizes:
             raise ValueError(f"size {size!r}: choose one of {', '.join(sizes)}")
         return None, None, replace(sizes[size], **rates)
     if options.size is not None:
-        raise ValueError(
-            f"size={options.size!r} and init={options.init}: the size is that of the model to start from; give one"
-        )
+        both = f"size={options.size!r} and init={options.init}"
+        raise ValueError(f"{both}: the size is that of the model to start from; give one")
     source, initial = saving.load(options.init)
-    if FAMILIES[initial.family] is not own:
+    if FAMILIES[initial.family] is not models:
         raise ValueError(f"{options.init}: a model of the family {initial.family!r}; {family!r} starts from its own")
-    return source, initial, replace(own.config(**initial.config), **rates)
+    return source, initial, replace(models.config(**initial.config), **rates)
 
 
 def _copy_common_layers(source: keras.Model, initial: Any, model: keras.Model, bundle: Bundle, init) -> None:
@@ -222,65 +194,46 @@ def _language_modelling(corpus: Sequence[str | Path], options: Pretraining, init
         model = partial(elmo.language_model, config, len(vocabulary), samples, batch_size if unroll else None)
         eval_model = partial(elmo.language_model, config, len(vocabulary), streams=rows if unroll else None)
 
-    def batches(start: int) -> Any:
-        return data(sampled=bool(samples), start=start)
-
     def rows_of(number: int) -> list[np.ndarray]:
         _, targets, weights = next(data(start=number).as_numpy_iterator())
         real = weights["forward_logits"] > 0
         return [ids[mask][: None if unroll else -1] for ids, mask in zip(targets["forward_logits"], real, strict=True)]
 
-    def line_ids(text: list[str]) -> list[np.ndarray]:
-        return [vocabulary.ids(words) for words in split(text)]
-
-    return _Plan(bundle, batches, validation, rows_of, line_ids, model, eval_model)
-
-
-class _SentenceText(NamedTuple):
-    """A biLM's text: its vocabulary, documents by epoch, and held-out documents; of sentences or of split ones."""
-
-    vocabulary: Vocabulary
-    documents: Callable[[int], Iterable[list]]
-    held: list
+    return _Plan(
+        bundle,
+        lambda start: data(sampled=bool(samples), start=start),
+        validation,
+        rows_of,
+        lambda text: [vocabulary.ids(split_words(line)) for line in text],
+        model,
+        eval_model,
+    )
 
 
-def _sentence_text(corpus: Sequence[str | Path], options: Pretraining, initial: Any) -> _SentenceText:
-    prepared = prepared_folder(corpus, "elmo")
+def _sentence_text(
+    corpus: Sequence[str | Path], options: Pretraining, initial: Any
+) -> tuple[Vocabulary, Callable, list]:
+    """A biLM's vocabulary, its documents by epoch, and held-out documents; of sentences or of split ones."""
+    prepared, words = prepared_folder(corpus, "elmo"), corpora.given_words(options, initial)
     if prepared is None:
-        held, read = held_out(corpus, options.valid, options.seed)
-        vocabulary = word_vocabulary(options, initial, corpus, read)
-
-        def texts(epoch: int) -> Iterator[list[str]]:
-            return shuffled(corpus, read, options.seed, epoch, BUFFER)
-
-        text = _SentenceText(vocabulary, texts, held)
-        first = split(itertools.chain.from_iterable(read(corpus)))
-        given = given_words(options, initial) is not None
+        held, read = corpora.held_out(corpus, options.valid, options.seed)
+        vocabulary = corpora.word_vocabulary(options, initial, corpus, read)
+        documents = partial(shuffled, corpus, read, options.seed, buffer=BUFFER)
+        first = map(split_words, itertools.chain.from_iterable(read(corpus)))
     else:
         if options.valid is not None:
             raise ValueError(f"{prepared.folder}: held-out text was chosen by `ctxrep prepare`; leave out valid")
-        words = given_words(options, initial)
         vocabulary = Vocabulary(prepared.vocab if words is None else words)
-        text = _SentenceText(vocabulary, partial(prepared.documents, options.seed), prepared.held_documents())
-        first = itertools.chain.from_iterable(text.documents(0))
-        given = words is not None or not prepared.settings["learned_vocab"]
+        documents, held = partial(prepared.documents, options.seed), prepared.held_documents()
+        first = itertools.chain.from_iterable(documents(0))
+    learned = words is None and (prepared is None or prepared.settings["learned_vocab"])
     samples = options.samples
-    if samples and given:
+    if samples and not learned:
         vocabulary.check_order(itertools.islice(first, 10_000))
     if samples and samples > len(vocabulary):
-        raise ValueError(
-            f"samples={samples}: the vocabulary has {len(vocabulary)} words; sample fewer, or none for the full softmax"
-        )
-    return text
-
-
-class _PairText(NamedTuple):
-    """BERT's text: its tokenizer, pairs by epoch (already masked if `masking` is None), and held-out pairs."""
-
-    wordpiece: WordPiece
-    examples: Callable[[int], Iterable]
-    masking: Masking | None
-    held: list[Masked]
+        size = f"the vocabulary has {len(vocabulary)} words"
+        raise ValueError(f"samples={samples}: {size}; sample fewer, or none for the full softmax")
+    return vocabulary, documents, held
 
 
 def _masked_modelling(corpus: Sequence[str | Path], options: Pretraining, initial: Any, config: Any) -> _Plan:
@@ -289,27 +242,19 @@ def _masked_modelling(corpus: Sequence[str | Path], options: Pretraining, initia
     if options.next_sentence is not None:
         config = replace(config, pooler=options.next_sentence)
     prepared = prepared_folder(corpus, "bert")
-    if prepared is None:
-        text = _raw_text(corpus, options, initial, config)
-    else:
-        text = _prepared_text(prepared, options, initial)
-    if not text.held:
-        raise ValueError(NO_PAIRS)
-    wordpiece = text.wordpiece
+    raw = prepared is None
+    text = _raw_text(corpus, options, initial, config) if raw else _prepared_text(prepared, options, initial)
+    wordpiece, examples, masking, held = text
+    if not held:
+        raise ValueError(corpora.NO_PAIRS)
     config = replace(config, vocabulary_size=len(wordpiece.vocab))
     # only the encoder of an initial model is used: no task network, no task options
-    bundle = Bundle(
-        "bert",
-        "pretrainer",
-        asdict(config),
-        options.max_length,
-        vocab=tuple(wordpiece.vocab),
-        **casing(wordpiece),
-    )
+    fields = {"vocab": tuple(wordpiece.vocab), **corpora.casing(wordpiece)}
+    bundle = Bundle("bert", "pretrainer", asdict(config), options.max_length, **fields)
     features: Any = bundle.features
     batch_size = options.batch_size
-    data = partial(pipeline.segments, features, text.examples, batch_size, text.masking, config.pooler, options.seed)
-    validation = pipeline.segments(features, text.held, batch_size, next_sentence=config.pooler)
+    data = partial(pipeline.segments, features, examples, batch_size, masking, config.pooler, options.seed)
+    validation = pipeline.segments(features, held, batch_size, next_sentence=config.pooler)
 
     def rows_of(number: int) -> list[np.ndarray]:
         inputs, targets, weights = next(data(number).as_numpy_iterator())
@@ -318,10 +263,12 @@ def _masked_modelling(corpus: Sequence[str | Path], options: Pretraining, initia
         rows[np.nonzero(real)[0], positions[real]] = targets["mlm_logits"][real]
         return [ids[mask > 0] for ids, mask in zip(rows, inputs["mask"], strict=True)]
 
-    def line_ids(text: list[str]) -> list[np.ndarray]:
-        return piece_ids([text], features)[0]
+    model = partial(saving.build, bundle)
+    return _Plan(bundle, data, validation, rows_of, lambda text: piece_ids([text], features)[0], model)
 
-    return _Plan(bundle, data, validation, rows_of, line_ids, partial(saving.build, bundle))
+
+# BERT's text: its tokenizer, pairs by epoch, masking (None: they are masked already), and held-out pairs
+_PairText = tuple[WordPiece, Callable[[int], Iterable], Masking | None, list[Masked]]
 
 
 def _prepared_text(prepared: Prepared, options: Pretraining, initial: Any) -> _PairText:
@@ -331,21 +278,18 @@ def _prepared_text(prepared: Prepared, options: Pretraining, initial: Any) -> _P
     if made["max_length"] != options.max_length:
         longest = made["max_length"]
         raise ValueError(f"{folder}: its examples have up to {longest} pieces: choose max_length={longest}")
-    own_casing = {name: made[name] for name in ("lowercase", "strip_accents", "split_cjk")}
-    wordpiece = WordPiece(prepared.vocab, **own_casing)
+    wordpiece = WordPiece(prepared.vocab, **{name: made[name] for name in corpora.CASING})
     if initial is not None:
-        own = initial.features.wordpiece
-        if (own.vocab, casing(own)) != (wordpiece.vocab, own_casing):
-            raise ValueError(
-                f"{folder}: prepared with another vocabulary or casing than that of the model to start from; "
-                "prepare it with init"
-            )
-    return _PairText(wordpiece, partial(prepared.pairs, options.seed), None, prepared.held_pairs())
+        start = initial.features.wordpiece
+        if (start.vocab, corpora.casing(start)) != (wordpiece.vocab, corpora.casing(wordpiece)):
+            reason = "prepared with another vocabulary or casing than that of the model to start from"
+            raise ValueError(f"{folder}: {reason}; prepare it with init")
+    return wordpiece, partial(prepared.pairs, options.seed), None, prepared.held_pairs()
 
 
 def _raw_text(corpus: Sequence[str | Path], options: Pretraining, initial: Any, config: Any) -> _PairText:
-    held, read = held_out(corpus, options.valid, options.seed)
-    wordpiece = wordpiece_of(initial, options, corpus, read)
+    held, read = corpora.held_out(corpus, options.valid, options.seed)
+    wordpiece = corpora.wordpiece_of(initial, options, corpus, read)
     features = WordPieceFeatures(wordpiece, options.max_length)
     masking = Masking(wordpiece, whole_words=options.whole_words)
     segments = segment_pairs if config.pooler else single_segments
@@ -354,7 +298,7 @@ def _raw_text(corpus: Sequence[str | Path], options: Pretraining, initial: Any, 
         rng = np.random.default_rng((options.seed, epoch))
         return segments(shuffled(corpus, read, options.seed, epoch, BUFFER, LONGEST), features, rng, ENCODED)
 
-    return _PairText(wordpiece, examples, masking, masked_once(held, features, masking, options.seed, segments))
+    return wordpiece, examples, masking, corpora.masked_once(held, features, masking, options.seed, segments)
 
 
 def check_devices(batch_size: int, precision: str, strategy) -> None:
@@ -370,10 +314,7 @@ def check_devices(batch_size: int, precision: str, strategy) -> None:
 _PLANS = {"elmo": _language_modelling, "bert": _masked_modelling}
 # family -> options of the other family, and the error where one of them is given
 _FOREIGN = {
-    "bert": (
-        ("read_words", "unroll", "samples", "optimizer"),
-        "read_words, unroll, samples and adagrad are for ELMo",
-    ),
+    "bert": (("read_words", "unroll", "samples", "optimizer"), "read_words, unroll, samples and adagrad are for ELMo"),
     "elmo": (
         ("whole_words", "cased", "next_sentence"),
         "whole_words, cased and next_sentence are for BERT: a biLM masks nothing and reads characters as they are",

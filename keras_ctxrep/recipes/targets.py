@@ -40,14 +40,7 @@ class Reader:
             the message names its source.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        columns: Mapping[str, str] | None = None,
-        skipped: list[str] | None = None,
-        labels: Sequence[str] = (),
-        pairs: bool | None = None,
-    ):
+    def __init__(self, task: Task, columns=None, skipped: list | None = None, labels: Sequence[str] = (), pairs=None):
         self.task, self.columns, self.skipped, self.pairs = task, columns, skipped, pairs
         self.labels = frozenset(labels)
 

@@ -39,11 +39,7 @@ def naming_damage(place: Callable[[], str]) -> Iterator[None]:
 
 
 def byte_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """(line number, line) of a file, without line ends and byte-order mark, plain or compressed.
-
-    Raises:
-        ValueError: the compressed stream is damaged; the message names file and line.
-    """
+    """(line number, line) of a file, without line ends and byte-order mark, plain or compressed."""
     number = 0
     with naming_damage(lambda: f"{path}:{number + 1}"), open_binary(path) as file:
         for number, raw in enumerate(file, 1):
@@ -94,8 +90,7 @@ def documents(paths: Iterable[str | Path]) -> Iterator[list[str]]:
         document: list[str] = []
         has_text = False
         for _, line in lines(path):
-            line = line.strip()
-            if line:
+            if line := line.strip():
                 document.append(line)
                 has_text = True
             if document and (not line or len(document) == LONGEST):
@@ -112,15 +107,12 @@ def hold_out(
 ) -> list[list[str]]:
     """Blocks of up to 10 sentences that are held out, in the order of the corpus; `without` gives the rest.
 
-    Blocks rather than documents, so that a corpus of a single document can be split; blocks rather than sentences, so
-    that sentences still follow each other. The choice depends only on the seed and the text, not on the order of the
-    documents. A sentence that occurs twice is held out once.
+    Blocks rather than documents, so that a single document can be split; rather than sentences, so that these still
+    follow each other. The choice depends on seed and text, not on the order. A repeated sentence is held out once.
 
     Args:
         documents: read once, and not kept in memory.
-        fraction: of the blocks.
-        seed: seed of the choice.
-        limit: maximum number of blocks.
+        fraction, seed, limit: of the blocks, of the choice, and the maximum number of blocks.
 
     Raises:
         ValueError: too little text to hold any out.
@@ -128,16 +120,13 @@ def hold_out(
     # a heap of the `limit` smallest keys, as (-key, -index of the block, block)
     heap: list[tuple[int, int, list[str]]] = []
     count = 0
-    for document in documents:
-        for i in range(0, len(document), BLOCK):
-            block = document[i : i + BLOCK]
-            text = "\n".join([str(seed), *block]).encode("utf-8", "surrogatepass")
-            entry = (-int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()), -count, block)
-            if len(heap) < limit:
-                heapq.heappush(heap, entry)
-            elif entry > heap[0]:
-                heapq.heapreplace(heap, entry)
-            count += 1
+    for count, block in enumerate(pieces(documents, BLOCK), 1):
+        text = "\n".join([str(seed), *block]).encode("utf-8", "surrogatepass")
+        entry = (-int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()), -count, block)
+        if len(heap) < limit:
+            heapq.heappush(heap, entry)
+        elif entry > heap[0]:
+            heapq.heapreplace(heap, entry)
     smallest = sorted(heap, reverse=True)[: round(fraction * count)]
     if not smallest:
         raise ValueError(f"the corpus has {count} blocks of {BLOCK} sentences: too few to hold {fraction:.0%} out")
@@ -191,9 +180,7 @@ def units(documents: Iterable[list[str]], size: int = UNIT) -> Iterator[list[lis
     >>> list(units([["ab"], ["c"], ["d"], ["e"]], size=4))
     [[['ab'], ['c']], [['d'], ['e']]]
     """
-    last: list[list[str]] = []
-    unit: list[list[str]] = []
-    count = 0
+    last, unit, count = [], [], 0
     for document in documents:
         unit.append(document)
         count += sum(len(sentence.encode("utf-8", "surrogatepass")) + 1 for sentence in document)
@@ -217,15 +204,12 @@ def shuffled(
 ) -> Iterator[list[str]]:
     """Documents in random order, another in every epoch: files are shuffled, then the documents in a buffer.
 
-    Long documents are split into pieces of `piece` sentences.
-
     Args:
         paths: files; many small ones are shuffled better than one large one.
         read: function from a list of paths to their documents, e.g. `documents`.
-        seed: seed of the order.
-        epoch: number of the epoch.
+        seed, epoch: of the order.
         buffer: number of sentences in memory.
-        piece: number of sentences of a document that stay together.
+        piece: number of sentences of a document that stay together; longer ones are split.
     """
     rng = random.Random(f"{seed} {epoch}")
     pool: list[list[str]] = []

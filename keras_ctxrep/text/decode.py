@@ -8,7 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.text.tags import spans, to_iob2
 
-__all__ = ["best_answers", "entities", "sigmoid", "softmax", "viterbi"]
+__all__ = ["best_answers", "entities", "sigmoid", "softmax"]
 
 N_BEST = 20  # answers kept for each window, and returned
 
@@ -23,32 +23,6 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Independent float64 probabilities."""
     return 0.5 * (1 + np.tanh(0.5 * np.asarray(logits, np.float64)))
-
-
-def viterbi(logits: np.ndarray, transitions: np.ndarray, begin: np.ndarray, end: np.ndarray) -> list[int]:
-    """The best labels of one sequence under a linear-chain CRF.
-
-    Lafferty et al. 2001; the recursion of Rabiner 1989, section III.B, with sums of scores instead of products.
-
-    Args:
-        logits: float (T, C), the score of each label at each word.
-        transitions: float (C, C), the score of a label (row) being followed by another (column).
-        begin, end: float (C,), the score of a label being the first and the last.
-
-    >>> viterbi(np.array([[1.0, 0.0], [0.0, 0.5]]), np.array([[0.0, -9.0], [0.0, 0.0]]), np.zeros(2), np.zeros(2))
-    [0, 0]
-    """
-    if not len(logits):
-        return []
-    score, back = begin + logits[0], []
-    for step in logits[1:]:
-        paths = score[:, None] + transitions
-        back.append(paths.argmax(0))
-        score = paths.max(0) + step
-    best = [int((score + end).argmax())]
-    for before in reversed(back):
-        best.append(int(before[best[-1]]))
-    return best[::-1]
 
 
 def entities(labels: Sequence[str | None]) -> list[tuple[str, int, int]]:

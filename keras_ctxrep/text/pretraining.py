@@ -64,10 +64,7 @@ class Vocabulary:
         return len(self.vocab)
 
     def check_order(self, sentences: Iterable[Sequence[str]]) -> None:
-        """Raises unless the vocabulary is sorted by count, which the distribution of sampled softmax assumes.
-
-        Args:
-            sentences: a few thousand sentences of the training text.
+        """Checks on some thousand sentences that the vocabulary is sorted by count, as sampled softmax assumes.
 
         Raises:
             ValueError: the words of the first half are less than twice as frequent as those of the second.
@@ -77,11 +74,9 @@ class Vocabulary:
         first = sum(counts[id] for id in range(3, middle))
         second = sum(counts[id] for id in range(middle, len(self.vocab)))
         if first < 2 * second:
-            last = self.vocab[middle - 1]
-            raise ValueError(
-                f"vocabulary: not sorted by count, as sampled softmax needs: the words up to {last!r} occur {first} "
-                f"times, those after it {second} times; sort it, most frequent first, or use the full softmax"
-            )
+            halves = f"the words up to {self.vocab[middle - 1]!r} occur {first} times, those after it {second} times"
+            remedy = "sort it, most frequent first, or use the full softmax"
+            raise ValueError(f"vocabulary: not sorted by count, as sampled softmax needs: {halves}; {remedy}")
 
     def ids(self, sentence: Sequence[str]) -> np.ndarray:
         """int32 (len(sentence),), <UNK> where a word is not in the vocabulary."""
@@ -105,23 +100,19 @@ def language_model_batch(
         part: the rows to return, padded and weighted as in the whole batch.
 
     Returns: inputs as from `features`; targets {"forward_logits", "backward_logits"}, int32 (B, T+1); weights with the
-        same keys, float32 (B, T+1), scaled so that the mean over all positions is the mean over the real ones: the loss
-        and its gradient are then exact on any number of replicas.
+        same keys, float32 (B, T+1), scaled so that the mean over all positions is that over real ones, on any replicas.
     """
     length = max(map(len, rows))
     scale = np.float32(len(rows) * (length + 1)) / np.float32(sum(map(len, rows)) + len(rows))
     rows = rows[part]
     inputs = features.collate(rows, length)
-    mask = inputs["mask"]
-    batch = len(rows)
-    ids = np.zeros((batch, length), np.int32)
-    ids[mask.astype(bool)] = vocabulary.ids([word for row in rows for word in row.tokens])
-    sizes = mask.sum(1)
-    forward = np.concatenate([ids, np.zeros((batch, 1), np.int32)], 1)
-    forward[np.arange(batch), sizes] = 1  # </S>
-    backward = np.concatenate([np.zeros((batch, 1), np.int32), ids], 1)  # <S> is 0
-    weights = (np.arange(length + 1) <= sizes[:, None]).astype(np.float32)
-    weights *= scale
+    sizes = inputs["mask"].sum(1)
+    ids = np.zeros((len(rows), length), np.int32)
+    ids[inputs["mask"].astype(bool)] = vocabulary.ids([word for row in rows for word in row.tokens])
+    forward = np.pad(ids, ((0, 0), (0, 1)))
+    forward[np.arange(len(rows)), sizes] = 1  # </S>
+    backward = np.pad(ids, ((0, 0), (1, 0)))  # <S> is 0
+    weights = (np.arange(length + 1) <= sizes[:, None]).astype(np.float32) * scale
     targets = {"forward_logits": forward, "backward_logits": backward}
     # a copy for each output: TensorFlow takes over the memory and may write into it
     return inputs, targets, {name: weights.copy() for name in targets}
@@ -141,9 +132,9 @@ def bptt_segments(
 ) -> Iterator[list[BpttSegment]]:
     """Batches of BPTT segments: row k of each batch continues row k of the previous one.
 
-    https://github.com/allenai/bilm-tf, data.py: whenever a stream runs out of words, it takes the next sentence,
-    <S> w1 .. wn </S>, of which n+1 words are read and n+1 predicted in each direction; there is no padding between
-    sentences. Here a stream takes whole documents, so that the sentences of a document stay together.
+    https://github.com/allenai/bilm-tf, data.py: a stream that runs out of words takes the next sentence, <S> w1 .. wn
+    </S>, of which n+1 words are read and n+1 predicted in each direction, without padding between sentences. Here a
+    stream takes whole documents, so that the sentences of a document stay together.
 
     Args:
         documents: documents of sentences, split into words; read lazily.
@@ -186,25 +177,17 @@ def stream_batch(
         features, vocabulary, part: as of `language_model_batch`.
         batch: a segment for each stream.
 
-    Returns: inputs {"char_ids", "char_ids_reverse": int32 (B, T, W), "mask": int32 (B, T)}; targets
-        {"forward_logits", "backward_logits"}, int32 (B, T); weights with the same keys, scaled as in
-        `language_model_batch`.
+    Returns: as `language_model_batch`, (B, T), with "char_ids_reverse" beside "char_ids", int32 (B, T, W).
     """
     sizes = [len(segment.words) for segment in batch]
     length, batch = max(sizes), batch[part]
     scale = np.float32(len(sizes) * length / sum(sizes))
-    inputs, reverse = (
-        features.collate([Row(words) for words in rows], length)
-        for rows in ([segment.words for segment in batch], [segment.reverse for segment in batch])
-    )
+    inputs = features.collate([Row(segment.words) for segment in batch], length)
+    reverse = features.collate([Row(segment.reverse) for segment in batch], length)
     real = inputs["mask"].astype(bool)
-    targets = {}
-    for name, words in (
-        ("forward_logits", [word for segment in batch for word in segment.following]),
-        ("backward_logits", [word for segment in batch for word in segment.preceding]),
-    ):
-        targets[name] = np.zeros(real.shape, np.int32)
-        targets[name][real] = vocabulary.ids(words)
+    targets = {name: np.zeros(real.shape, np.int32) for name in ("forward_logits", "backward_logits")}
+    targets["forward_logits"][real] = vocabulary.ids([word for segment in batch for word in segment.following])
+    targets["backward_logits"][real] = vocabulary.ids([word for segment in batch for word in segment.preceding])
     weights = real * scale
     ids = features.keys[0]
     return inputs | {f"{ids}_reverse": reverse[ids]}, targets, {name: weights.copy() for name in targets}
@@ -217,21 +200,13 @@ def for_sampling(inputs: dict, targets: dict, weights: dict) -> tuple[dict, dict
 
 
 class Masked(NamedTuple):
-    """A training example of BERT: a masked pair of segments.
+    """A training example of BERT: a masked pair of segments."""
 
-    Attributes:
-        tokens: piece ids with [CLS] and [SEP], some of them replaced.
-        first: length of the first segment, [CLS] and [SEP] included.
-        positions: positions of the pieces to predict, ascending.
-        labels: the original piece ids at these positions.
-        follows: whether the second segment follows the first.
-    """
-
-    tokens: list[int]
-    first: int
-    positions: list[int]
-    labels: list[int]
-    follows: bool
+    tokens: list[int]  #: piece ids with [CLS] and [SEP], some of them replaced
+    first: int  #: length of the first segment, [CLS] and [SEP] included
+    positions: list[int]  #: of the pieces to predict, ascending
+    labels: list[int]  #: the original piece ids at these positions
+    follows: bool  #: whether the second segment follows the first
 
 
 def next_sentence_rows(
@@ -244,11 +219,11 @@ def next_sentence_rows(
 
     Devlin et al. 2018, appendix A.2, and `create_instances_from_document` of https://github.com/google-research/bert:
     sentences are joined up to `max_length` and split at a random sentence; in half of the pairs the second segment is
-    replaced by text of another document, or of another part of the document if there is only one.
+    replaced by text of another document, or of another part of the only document.
 
-    The last sentence of a document has no next sentence, so its pair is always a negative one. To keep half of all
-    pairs positive (the reference implementation gives fewer), for every two such pairs one pair that was drawn as
-    negative is made positive. A corpus of single-sentence documents has no positive pairs at all.
+    The pair of a document's last sentence is always negative. To keep half of all pairs positive (the reference
+    implementation gives fewer), for every two such pairs one that was drawn as negative is made positive. A corpus of
+    single-sentence documents has no positive pairs at all.
 
     Args:
         documents: piece ids of each sentence of each document.
@@ -273,7 +248,7 @@ def next_sentence_rows(
     for number, document in enumerate(documents):
         begin, target = 0, draw_target()
         while begin < len(document):
-            end = _end(document, begin, target)
+            end = _end(document, begin, target, len(document), 2)
             alone = end - begin == 1
             cut = end if alone else begin + int(rng.integers(1, end - begin))
             first = _concatenated(document[begin:cut])
@@ -294,11 +269,11 @@ def next_sentence_rows(
                 yield Row([cls, *first, sep, *second, sep], first=len(first) + 2), follows
 
 
-def _end(document: Sequence, begin: int, target: int) -> int:
-    """The end of the sentences from `begin` that together have `target` pieces; two sentences at least, if possible."""
-    end, size = begin, 0
-    while end < len(document) and (size < target or end - begin < 2):
-        size += len(document[end])
+def _end(document: Sequence, begin: int, size: int, stop: int, least: int) -> int:
+    """The end of the sentences from `begin` that have `size` pieces; at least `least` of them, and none from `stop`."""
+    end, pieces = begin, 0
+    while end < stop and (pieces < size or end - begin < least):
+        pieces += len(document[end])
         end += 1
     return end
 
@@ -306,17 +281,16 @@ def _end(document: Sequence, begin: int, target: int) -> int:
 def _truncated(first: list[int], second: list[int], room: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
     """`truncate_seq_pair` of the reference: the longer segment loses its first or last piece until both fit.
 
-    Not piece by piece: with lengths 6 and 3 and room for 7, `most` is (2, 0): the longer one loses both. With lengths
-    5 and 4 and room for 6, `most` is (1, 0), which makes them equal, and the remaining 2 are split evenly.
+    Not piece by piece: of lengths 5 and 4 with room for 6, `most` is (1, 0), which makes them equal, and the remaining
+    2 are split evenly; of 6 and 3 with room for 7 it is (2, 0).
     """
     excess = max(0, len(first) + len(second) - room)
     most = min(max(0, len(first) - len(second)), excess), min(max(0, len(second) - len(first)), excess)
     rest = excess - sum(most)
     cut_first, cut_second = most[0] + rest // 2, most[1] + (rest + 1) // 2
     begin_first, begin_second = rng.binomial(cut_first, 0.5), rng.binomial(cut_second, 0.5)
-    return first[begin_first : begin_first + len(first) - cut_first], second[
-        begin_second : begin_second + len(second) - cut_second
-    ]
+    end_first, end_second = begin_first + len(first) - cut_first, begin_second + len(second) - cut_second
+    return first[begin_first:end_first], second[begin_second:end_second]
 
 
 def _concatenated(sentences: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
@@ -327,8 +301,7 @@ def _random_text(documents, number: int, taken: range, size: int, rng: np.random
     """About `size` pieces of another document; of the only document, from outside of the sentences `taken`."""
     if len(documents) > 1:
         document = documents[(number + 1 + int(rng.integers(len(documents) - 1))) % len(documents)]
-        start = int(rng.integers(len(document)))
-        stop = len(document)
+        start, stop = int(rng.integers(len(document))), len(document)
     else:
         document = documents[number]
         starts = [index for index in range(len(document)) if index not in taken]
@@ -336,11 +309,7 @@ def _random_text(documents, number: int, taken: range, size: int, rng: np.random
             return []
         start = starts[rng.integers(len(starts))]
         stop = taken.start if start < taken.start else len(document)
-    end, pieces = start, 0
-    while end < stop and (pieces < size or end == start):
-        pieces += len(document[end])
-        end += 1
-    return _concatenated(document[start:end])
+    return _concatenated(document[start : _end(document, start, size, stop, 1)])
 
 
 def segment_pairs(
@@ -363,11 +332,7 @@ def single_segments(
     """Yields (text, True): as many whole sentences of a document as fit, to train without next-sentence prediction.
 
     The "doc-sentences" of Liu et al. 2019, section 4.2, https://arxiv.org/abs/1907.11692. A sentence that is too long
-    for one text is continued in the next.
-
-    Args:
-        documents, features, buffer: as of `segment_pairs`.
-        rng: not used.
+    for one text is continued in the next. The arguments are those of `segment_pairs`; `rng` is not used.
 
     Raises:
         ValueError: `max_length` leaves no room for a piece.
@@ -405,8 +370,14 @@ def _encoded_documents(
     documents: Iterable[list[str]], features: WordPieceFeatures, buffer: int
 ) -> Iterator[list[list[np.ndarray]]]:
     """The `piece_ids` of a text, for about `buffer` sentences at a time."""
-    source = iter(documents)
-    while pool := _next_documents(source, buffer):
+    pool, size = [], 0
+    for document in documents:
+        pool.append(document)
+        size += len(document)
+        if size >= buffer:
+            yield piece_ids(pool, features)
+            pool, size = [], 0
+    if pool:
         yield piece_ids(pool, features)
 
 
@@ -422,26 +393,14 @@ def piece_ids(documents: Sequence[Sequence[str]], features: WordPieceFeatures) -
     return [[np.array(next(ids), np.int32) for _ in document] for document in documents]
 
 
-def _next_documents(documents: Iterator[list[str]], sentences: int) -> list[list[str]]:
-    """The next documents, up to the given number of sentences or the end of the corpus."""
-    pool, size = [], 0
-    for document in documents:
-        pool.append(document)
-        size += len(document)
-        if size >= sentences:
-            break
-    return pool
-
-
 class Masking:
     """Chooses the pieces to predict and masks them.
 
-    Devlin et al. 2018, section 3.1: of the pieces to predict 80% become [MASK], 10% a random piece and 10% stay; random
-    pieces are drawn from the vocabulary without its special pieces. Special pieces are never chosen, and
-    `fraction` is of the others; a fractional number of pieces is rounded up or down at random. With `whole_words` all
-    pieces of a word (a piece and the "##" pieces after it) are chosen together, as in the reference implementation
-    since May 2019; a word with more pieces than are still to be chosen is skipped, so that fewer may be chosen where
-    most words are long.
+    Devlin et al. 2018, section 3.1: of the pieces to predict 80% become [MASK], 10% a random piece, which is no special
+    one, and 10% stay. Special pieces are never chosen, and `fraction` is of the others; a fractional number of pieces
+    is rounded up or down at random. With `whole_words` all pieces of a word (a piece and the "##" pieces after it) are
+    chosen together, as in the reference implementation since May 2019; a word with more pieces than are still to be
+    chosen is skipped.
 
     Args:
         wordpiece: the vocabulary.
@@ -490,7 +449,7 @@ class Masking:
         return Masked(tokens.tolist(), row.first, positions.tolist(), labels.tolist(), follows)
 
     def _words(self, tokens, candidates, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Positions of the pieces of randomly positions whole words: `count` positions or a few less."""
+        """Positions of the pieces of random whole words: `count` positions or a few less."""
         begins = ~self._inner[tokens[candidates]]
         # a word begins after a marker too, even one that lost its first piece
         begins |= np.diff(candidates, prepend=-1) > 1
@@ -512,8 +471,7 @@ def pretrainer_batch(
 
     Args:
         features: gives padding.
-        examples: of the batch.
-        part: as of `language_model_batch`.
+        examples, part: of the batch, and the rows to return, as of `language_model_batch`.
 
     Returns: inputs with "mlm_positions", int32 (B, P), padded with 0; targets {"mlm_logits": int32 (B, P),
         "nsp_logits": int32 (B,)}, 0 = the second segment follows, as published; weights with the same keys, those of
@@ -555,10 +513,6 @@ def read_masked(path: str | Path, order: Callable[[int], np.ndarray] = np.arange
     for index in order(len(follows)):
         span = slice(ends[index] - parts["sizes"][index], ends[index])
         predicted = slice(stops[index] - parts["counts"][index], stops[index])
-        yield Masked(
-            parts["tokens"][span].tolist(),
-            int(parts["first"][index]),
-            parts["positions"][predicted].tolist(),
-            parts["labels"][predicted].tolist(),
-            bool(follows[index]),
-        )
+        tokens, first, positions = parts["tokens"][span], int(parts["first"][index]), parts["positions"][predicted]
+        labels = parts["labels"][predicted].tolist()
+        yield Masked(tokens.tolist(), first, positions.tolist(), labels, bool(follows[index]))

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_ctxrep.text.tags import spans
-
 __all__ = [
     "accuracy",
     "answer_f1",
@@ -23,9 +21,7 @@ __all__ = [
     "normalize_answer",
     "pearson",
     "precision_recall_f1",
-    "span_scores",
     "spearman",
-    "standard_error",
 ]
 
 
@@ -42,11 +38,6 @@ def accuracy(expected: Sequence, predicted: Sequence) -> float:
     return float(np.mean([gold == label for gold, label in zip(expected, predicted, strict=True)]))
 
 
-def standard_error(fraction: float, count: int) -> float:
-    """Standard error of a fraction measured on `count` examples."""
-    return float(np.sqrt(fraction * (1 - fraction) / count))
-
-
 def bootstrap(
     statistic: Callable[[np.ndarray], float], count: int, samples: int = 1000, seed: int = 0, level: float = 0.95
 ) -> tuple[float, float]:
@@ -57,8 +48,7 @@ def bootstrap(
     Args:
         statistic: function from the indices of examples, int64 (count,), to a number.
         count: number of examples.
-        samples: number of resamples.
-        seed: seed of the resampling.
+        samples, seed: number of resamples, and seed of the resampling.
         level: confidence level.
 
     >>> right = np.arange(100) < 80
@@ -132,8 +122,7 @@ def counts(
     """Numbers of correct, predicted and expected items, for each example and for each kind.
 
     Args:
-        expected: the items of each example: its labels, or its spans.
-        predicted: a model's items of each example.
+        expected, predicted: the items of each example, its labels or its spans, and those of a model.
         kinds: the kinds to count; other items are ignored.
         kind: function from an item to its kind.
 
@@ -160,6 +149,7 @@ def precision_recall_f1(counts: np.ndarray) -> np.ndarray:
 
     Args:
         counts: (..., 3), numbers of correct, predicted and expected items, from `counts`.
+
     >>> precision_recall_f1(np.array([1, 2, 1])).round(3).tolist()
     [0.5, 1.0, 0.667]
     """
@@ -172,8 +162,7 @@ def f1(expected: Sequence, predicted: Sequence, labels: Sequence[str], average: 
     """F1 of labels; with a single label, the positive class, the binary F1.
 
     Args:
-        expected: a label, or a collection of labels, for each example; None for no label.
-        predicted: a model's labels, in the same form.
+        expected, predicted: a label, or a collection of labels, for each example; None for no label.
         labels: the labels to count; others are ignored.
         average: "macro", the mean of the labels' F1, or "micro", the F1 of their summed counts.
 
@@ -189,26 +178,6 @@ def f1(expected: Sequence, predicted: Sequence, labels: Sequence[str], average: 
     )
     _, by_label = counts(gold, predictions, labels)
     return float(np.mean(precision_recall_f1(by_label if average == "macro" else by_label.sum(0))[..., 2]))
-
-
-def span_scores(expected: Sequence[Sequence[str | None]], predicted: Sequence[Sequence[str | None]]) -> dict[str, dict]:
-    """Precision, recall and F1 of the spans that tags mark; only exact matches count, as in conlleval.
-
-    Tjong Kim Sang and De Meulder 2003, https://aclanthology.org/W03-0419/.
-
-    Returns: {"": scores over all types, type: scores of that type, ...}, each {"precision", "recall", "f1", "support"}.
-
-    >>> span_scores([["B-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "B-LOC"]])[""]
-    {'precision': 0.5, 'recall': 0.5, 'f1': 0.5, 'support': 2}
-    """
-    gold, predictions = ([spans(tags) for tags in side] for side in (expected, predicted))
-    kinds = sorted({kind for side in (gold, predictions) for sentence in side for kind, _, _ in sentence})
-    _, by_kind = counts(gold, predictions, kinds, lambda span: span[0])
-    by_kind = np.concatenate([by_kind.sum(0, keepdims=True), by_kind])
-    return {
-        kind: dict(zip(("precision", "recall", "f1"), map(float, scores), strict=True)) | {"support": int(support)}
-        for kind, scores, support in zip(["", *kinds], precision_recall_f1(by_kind), by_kind[:, 2], strict=True)
-    }
 
 
 def normalize_answer(text: str) -> str:
@@ -238,14 +207,12 @@ def answer_f1(prediction: str, truths: Sequence[str]) -> float:
     0.8
     """
     predicted = normalize_answer(prediction).split()
-    best = 0.0
-    for truth in _answers(truths):
-        words = truth.split()
+
+    def f1_of(words: list[str]) -> float:
         common = sum((Counter(predicted) & Counter(words)).values())
-        best = max(
-            best, 2 * common / (len(predicted) + len(words)) if predicted and words else float(predicted == words)
-        )
-    return best
+        return 2 * common / (len(predicted) + len(words)) if predicted and words else float(predicted == words)
+
+    return max(f1_of(truth.split()) for truth in _answers(truths))
 
 
 def _answers(truths: Sequence[str]) -> list[str]:

@@ -21,11 +21,9 @@ def is_spans(labels: Iterable[str]) -> bool:
 def to_iob2(tags: Sequence[str]) -> tuple[str, ...]:
     """Converts a sentence's tags to IOB2, where every span begins with B-; other tags, such as parts of speech, stay.
 
-    The scheme need not be known, for one rule is right for IOB1, IOB2, BIOES and BILOU: a tag that does not continue a
-    span of its type begins a new one. I- after another type, after O, or after the end of a span (E-, L-, S-, U-)
-    becomes B-; E- and L- within a span become I-; S- and U- become B-. B- stays: in IOB1 it marks a span that directly
-    follows another of the same type, so it begins a span there too. An I- without a B- in IOB2, an error, begins a
-    span, as in conlleval. https://aclanthology.org/E99-1023/ compares the schemes.
+    One rule is right for IOB1, IOB2, BIOES and BILOU (https://aclanthology.org/E99-1023/ compares them): a tag that
+    does not continue a span of its type begins a new one. I- after another type, after O, or after the end of a span
+    (E-, L-, S-, U-) becomes B-, as in conlleval; E- and L- within a span become I-; S- and U- become B-; B- stays.
 
     >>> to_iob2(["I-PER", "I-PER", "B-PER", "O", "S-LOC"])
     ('B-PER', 'I-PER', 'B-PER', 'O', 'B-LOC')
@@ -35,12 +33,8 @@ def to_iob2(tags: Sequence[str]) -> tuple[str, ...]:
     iob2 = []
     current = None  # the type of the span that the next word may continue
     for tag in tags:
-        if tag == "O":
-            iob2.append(tag)
-            current = None
-            continue
         inside = tag[0] in "IEL" and tag[1:] == current
-        iob2.append(("I" if inside else "B") + tag[1:])
+        iob2.append(tag if tag == "O" else ("I" if inside else "B") + tag[1:])
         current = tag[1:] if tag[0] in "BI" else None
     return tuple(iob2)
 

@@ -48,13 +48,6 @@ def words(text: str) -> list[Word]:
     Control, format and private-use characters are removed, as in BERT's `BasicTokenizer`
     (https://github.com/google-research/bert, tokenization.py). A word's span excludes removed characters at its ends.
 
-    Args:
-        text: any string.
-
-    Returns: the words in order; an empty list if nothing is left.
-
-    >>> [word.text for word in words("Don't stop, José!")]
-    ['Don', "'", 't', 'stop', ',', 'José', '!']
     >>> words("a  b")[1]
     Word(text='b', start=3, end=4)
     """
@@ -62,6 +55,15 @@ def words(text: str) -> list[Word]:
     pieces.normalize(_CASED.normalize)
     _SPLIT.pre_tokenize(pieces)
     return [Word(word, *span) for word, span, _ in pieces.get_splits("original", "char")]
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text, without their spans.
+
+    >>> split_words("Don't stop!")
+    ['Don', "'", 't', 'stop', '!']
+    """
+    return [word.text for word in words(text)]
 
 
 class Characters:
@@ -96,13 +98,11 @@ class Characters:
         rows = self._rows
         if len(rows) > 100_000:
             rows.clear()
-        packed = []
         for word in words:
-            row = rows.get(word)
-            if row is None:
-                row = rows[word] = self._row(word)
-            packed.append(row)
-        return np.frombuffer(b"".join(packed), np.uint16).reshape(-1, self.width).astype(np.int32)
+            if word not in rows:
+                rows[word] = self._row(word)
+        packed = b"".join(map(rows.__getitem__, words))
+        return np.frombuffer(packed, np.uint16).reshape(-1, self.width).astype(np.int32)
 
     def _row(self, word: str) -> bytes:
         if word in self.MARKERS:
@@ -130,9 +130,8 @@ class WordPiece:
 
     Pieces and offsets are those of Hugging Face's `BertTokenizerFast`, which differs from Google's tokenization.py
     (https://github.com/google-research/bert): "Σ" at the end of a word becomes "σ", not "ς"; private-use characters are
-    removed; U+2B820 to U+2B91F are not split into words of one character; a word of over 100 characters is [UNK] (200
-    in Google's code); and a few hundred characters that Unicode has added or reclassified since 2015 are treated
-    neither as punctuation nor as accents.
+    removed; U+2B820 to U+2B91F are not split; a word of over 100 characters (there 200) is [UNK]; a few hundred
+    characters that Unicode has added or reclassified since 2015 are neither punctuation nor accents.
 
     Args:
         vocab: the pieces in the order of their ids, including `[PAD]`, `[UNK]`, `[CLS]`, `[SEP]` and `[MASK]`.
@@ -151,18 +150,13 @@ class WordPiece:
     MAX_WORD = 100  # characters; a longer word is [UNK]
 
     def __init__(
-        self,
-        vocab: Sequence[str],
-        lowercase: bool = True,
-        strip_accents: bool | None = None,
-        split_cjk: bool = True,
+        self, vocab: Sequence[str], lowercase: bool = True, strip_accents: bool | None = None, split_cjk: bool = True
     ):
         ids: dict[str, int] = {}
         for line, piece in enumerate(vocab, 1):
             if piece in ids:
-                raise ValueError(
-                    f"vocabulary: {piece!r} is on lines {ids[piece] + 1} and {line}; the pieces must be distinct"
-                )
+                lines = f"lines {ids[piece] + 1} and {line}"
+                raise ValueError(f"vocabulary: {piece!r} is on {lines}; the pieces must be distinct")
             ids[piece] = line - 1
         missing = [piece for piece in SPECIAL_PIECES if piece not in ids]
         if missing:
@@ -188,9 +182,8 @@ class WordPiece:
     ) -> "WordPiece":
         """Learns a vocabulary from a corpus; the result depends only on the word counts.
 
-        The texts are read once, and only their distinct words are kept in memory. The vocabulary has the special
-        pieces, then letters inside a word ("##a"), letters, and merged pieces, each of the pair of pieces that is most
-        frequent at that point.
+        The texts are read once, and only their distinct words are kept. The vocabulary has the special pieces, letters
+        inside a word ("##a"), letters, and merged pieces, each of the pair of pieces that is most frequent by then.
 
         Args:
             texts: the corpus.
@@ -218,18 +211,13 @@ class WordPiece:
         letters, inner = _letters(counts, min(1000, size // 4) if alphabet is None else alphabet)
         first = [*special, *(f"##{letter}" for letter in inner)]
         if (count := len({*first, *letters})) > size:
-            raise ValueError(
-                f"vocabulary size {size}: {len(special)} special pieces and {len(letters)} letters, most of them also "
-                f"inside words, are {count}; raise the size or keep fewer letters (alphabet)"
+            pieces = (
+                f"{len(special)} special pieces and {len(letters)} letters, most of them also inside words, are {count}"
             )
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=size,
-            min_frequency=min_count,
-            special_tokens=first,
-            initial_alphabet=letters,
-            limit_alphabet=len(letters),
-            show_progress=False,
-        )
+            raise ValueError(f"vocabulary size {size}: {pieces}; raise the size or keep fewer letters (alphabet)")
+        alphabet_options = {"initial_alphabet": letters, "limit_alphabet": len(letters)}
+        sizes = {"vocab_size": size, "min_frequency": min_count}
+        trainer = trainers.WordPieceTrainer(special_tokens=first, show_progress=False, **sizes, **alphabet_options)
         tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         tokenizer.pre_tokenizer = pre_tokenizers.CharDelimiterSplit(" ")
         tokenizer.train_from_iterator(_words_by_count(counts), trainer)
@@ -242,13 +230,9 @@ class WordPiece:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[Piece]]:
         """Pieces of several texts, on all CPU cores unless TOKENIZERS_PARALLELISM=false."""
-        return [
-            [
-                Piece(id, *span, word or 0)
-                for id, span, word in zip(encoding.ids, encoding.offsets, encoding.word_ids, strict=True)
-            ]
-            for encoding in self._encoded(texts, self._tokenizer.encode_batch)
-        ]
+        encodings = self._encoded(texts, self._tokenizer.encode_batch)
+        rows = (zip(each.ids, each.offsets, each.word_ids, strict=True) for each in encodings)
+        return [[Piece(id, *span, word or 0) for id, span, word in row] for row in rows]
 
     def ids_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of `encode_batch`, faster."""

@@ -16,44 +16,30 @@ from keras_ctxrep.atomic import atomic_write, reserve
 
 __all__ = ["Checkpoint", "Metric", "State", "remove", "save_weights", "unfinished"]
 
-CHECKPOINT, STATE = "keras_ctxrep.checkpoint.2", "state.json"
+CHECKPOINT, FOLDER, STATE = "keras_ctxrep.checkpoint.2", "checkpoint", "state.json"
 # what `Checkpoint.write` writes, and the folders that it leaves behind if it is killed
 _OWN_FILES = re.compile(r"ctxrep-\d+\.(weights\.h5|random\.npz|best\.npz)|\.(ctxrep-\d+|state\.json)\..*|state\.json")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """The metric of a validation by which the best weights are chosen.
-
-    Attributes:
-        name: of the metric.
-        smaller_is_better: as of a loss or a distance.
-    """
+    """The metric of a validation by which the best weights are chosen."""
 
     name: str
-    smaller_is_better: bool = False
+    smaller_is_better: bool = False  #: as of a loss or a distance
 
 
 @dataclass(frozen=True)
 class State:
-    """Progress of a run. Replaced as a whole, so that an interrupt never leaves half of an evaluation in it.
+    """Progress of a run. Replaced as a whole, so that an interrupt never leaves half of an evaluation in it."""
 
-    Attributes:
-        step: batches trained on.
-        seconds: time used.
-        history: the evaluations.
-        best, best_loss: weights of the best evaluation, if any, and its metric, negated where larger is better.
-        stale: evaluations since the best one, for `patience`.
-        epoch_end: the step at which an epoch ended last, including its evaluation if one was due.
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    history: tuple[dict, ...] = ()
-    best: list | None = None
-    best_loss: float = np.inf
-    stale: int = 0
-    epoch_end: int = 0
+    step: int = 0  #: batches trained on
+    seconds: float = 0.0  #: time used
+    history: tuple[dict, ...] = ()  #: the evaluations
+    best: list | None = None  #: weights of the best evaluation, if any
+    best_loss: float = np.inf  #: its metric, negated where larger is better
+    stale: int = 0  #: evaluations since the best one, for `patience`
+    epoch_end: int = 0  #: the step at which an epoch ended last, including its evaluation if one was due
 
     def evaluated(self, model: keras.Model, metric: Metric, value: float) -> "State":
         """The state after an evaluation, with the model's weights if no earlier one was as good.
@@ -90,7 +76,7 @@ class Checkpoint(keras.callbacks.Callback):
     def __init__(self, progress: Any, folder: str | Path, identity: str, minutes: float):
         super().__init__()
         self.progress, self.identity = progress, identity
-        self.folder, self.seconds = _checkpoint_folder(folder), 60 * minutes
+        self.folder, self.seconds = Path(folder) / FOLDER, 60 * minutes
         self._last = time.monotonic()
 
     def restore(self) -> None:
@@ -128,18 +114,15 @@ class Checkpoint(keras.callbacks.Callback):
     def write(self) -> None:
         """Writes a checkpoint and then removes the one before it."""
         progress, model, state = self.progress, self.progress.trained, self.progress.state
-        names = {
-            "weights": f"ctxrep-{state.step}.weights.h5",
-            "random": f"ctxrep-{state.step}.random.npz",
-            "best": None,
-        }
+        stem = f"ctxrep-{state.step}"
+        names: dict[str, Any] = {"weights": f"{stem}.weights.h5", "random": f"{stem}.random.npz", "best": None}
         save_weights(model, self.folder / names["weights"])
         midway = state.step % progress.steps_per_epoch and not progress.done
         means = model.metrics_variables if midway else []
         with atomic_write(self.folder / names["random"]) as path:
             np.savez(path, *(np.asarray(variable) for variable in [*_variables_beside_weights(model), *means]))
         if state.best is not None:
-            names["best"] = f"ctxrep-{state.step}.best.npz"
+            names["best"] = f"{stem}.best.npz"
             with atomic_write(self.folder / names["best"]) as path:
                 np.savez(path, *state.best)
         saved = names | {name: getattr(state, name) for name in ("step", "seconds", "history", "stale", "epoch_end")}
@@ -169,21 +152,13 @@ def save_weights(model: keras.Model, path: str | Path) -> None:
         model.save_weights(temporary)
 
 
-def _checkpoint_folder(folder: str | Path) -> Path:
-    return Path(folder) / "checkpoint"
-
-
 def unfinished(folder: str | Path) -> bool:
     """Whether a model folder has the checkpoint of a run whose model has not been written."""
-    return (_checkpoint_folder(folder) / STATE).exists()
+    return (Path(folder) / FOLDER / STATE).exists()
 
 
 def _saved_state(folder: Path) -> dict | None:
-    """The contents of a checkpoint's state file, or None if there is none.
-
-    Raises:
-        ValueError: the file is not one that `Checkpoint` wrote.
-    """
+    """The contents of a checkpoint's state file, or None if there is none; a ValueError if it is no such file."""
     try:
         saved = json.loads((folder / STATE).read_text())
     except FileNotFoundError:
@@ -197,7 +172,7 @@ def _saved_state(folder: Path) -> dict | None:
 
 def remove(folder: str | Path) -> None:
     """Removes the checkpoint of a run from a model folder, and no file that the run did not write."""
-    checkpoint = _checkpoint_folder(folder)
+    checkpoint = Path(folder) / FOLDER
     try:
         if _saved_state(checkpoint) is None:
             return
@@ -220,10 +195,7 @@ def _read_arrays(path: Path) -> list[np.ndarray]:
 
 
 def _variables_beside_weights(model: keras.Model) -> list:
-    """The variables that Keras' weight file lacks or changes.
-
-    It lacks the random states of dropout and the sampled softmax, and adds low-rank updates to their kernels.
-    """
+    """The variables that Keras' weight file lacks, random states, or changes: kernels, by adding low-rank updates."""
     weights = {id(weight) for weight in model.weights}
     random = [v for v in model.variables if id(v) not in weights and v.path.endswith("seed_generator_state")]
     updated = {weight.path.rpartition("/")[0] for weight in model.weights if weight.name.startswith("lora_kernel")}

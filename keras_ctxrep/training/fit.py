@@ -1,12 +1,4 @@
-"""Training with `model.fit`; plain `compile` and `fit` work without this module.
-
-Under all GPUs, several machines or the CPU, see `keras_ctxrep.training.strategy`:
-
-    with strategy.scope():
-        model = elmo.language_model(config, vocabulary_size)
-    history = fit.fit(model, data, validation, steps=10_000, folder="run")
-    saving.save("run", model, bundle)
-"""
+"""Training with `model.fit`; plain `compile` and `fit` work without this module."""
 
 import signal
 import threading
@@ -34,18 +26,14 @@ def compile(
     optimizer: keras.optimizers.Optimizer | None = None,
     loss: keras.losses.Loss | Callable | None = None,
 ) -> keras.Model:
-    """Compiles a model of this package.
+    """Compiles and returns a model of this package.
 
     Without an optimizer and a loss it is compiled for `evaluate` alone, and then with metrics: perplexity for a biLM,
     else accuracy. Training has no metrics, since one over a vocabulary costs as much as the loss.
 
     Args:
-        model: of this package.
-        optimizer: to train with.
-        loss: of each of the model's logits; None: the cross-entropy of their softmax, or that of the CRF if the model
-            has one.
-
-    Returns: the model.
+        model, optimizer: of this package, and to train with.
+        loss: of each of the model's logits; None: the cross-entropy of their softmax, or that of its CRF.
     """
     directions = {"forward_logits", "backward_logits"}
     names = [name for name in model.output if name.endswith("logits")]
@@ -64,11 +52,10 @@ def compile(
         )
     if loss is None and len(names) > 1 and model.distribute_strategy.num_replicas_in_sync == 1:
         # several losses have metrics of their own, made by their first call: in a step, that would be traced twice
-        shapes = {
-            name: [1] * (len(model.output[name].shape) - 1) + [model.output[name].shape[-1] or 1] for name in names
-        }
-        targets = {name: tf.zeros(shape[:-1], "int32") for name, shape in shapes.items()}
-        model.compute_loss(y=targets, y_pred={name: tf.zeros(shape) for name, shape in shapes.items()})
+        shapes = {name: model.output[name].shape for name in names}
+        logits = {name: tf.zeros([1] * (len(shape) - 1) + [shape[-1] or 1]) for name, shape in shapes.items()}
+        targets = {name: tf.zeros(array.shape[:-1], "int32") for name, array in logits.items()}
+        model.compute_loss(y=targets, y_pred=logits)
         model.reset_metrics()
     return model
 
@@ -100,16 +87,15 @@ def fit(
         model: of this package; compiled here.
         data: endless batches, or a function from a number of batches to those after them.
         validation: a data set, one pass of which is an evaluation, or a function from the model to metrics.
-        eval_model: the model to evaluate, if not `model` itself: it gets the weights of the layers with the same
-            names. A biLM with a sampled softmax or with streams needs one.
+        eval_model: the model to evaluate, with layers of the same names, if not `model` itself. A biLM with a sampled
+            softmax or with streams needs one.
         loss: as of `compile`.
         optimizer: the optimizer (default: `OptimizerSpec(AdamW)`).
         report: called with each evaluation's metrics.
-        sources: a function from the number of a batch, from 0, to the files and lines of its examples, which the error
-            of a loss that is no number names.
-        metric: the metric of `validation` by which the best weights are chosen (default: the loss on a data set, the
-            first metric of a function, of which larger is better).
-        options: length of the run, learning rate, evaluations and so on; or its fields as keywords.
+        sources: a function from the number of a batch to the files and lines of its examples, for error messages.
+        metric: of `validation`, by which the best weights are chosen (default: the loss on a data set, the first metric
+            of a function, of which larger is better).
+        options: length of the run, learning rate, evaluations and so on; or its fields one by one, as keywords.
 
     Returns: the evaluations, each {"step", "minutes", "loss", "val_loss", metrics ...}.
 
@@ -218,10 +204,10 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
         if not several:
             raise
-        raise ConnectionError(
-            f"step {progress.state.step}: another worker has ended, or its machine cannot be reached; start all of "
-            "them again, and the run goes on from its last checkpoint"
-        ) from error
+        message = (
+            "another worker has ended, or its machine cannot be reached; start all of them again, and the run goes on"
+        )
+        raise ConnectionError(f"step {progress.state.step}: {message} from its last checkpoint") from error
     finally:
         progress.close()
 
@@ -230,9 +216,7 @@ def _train(model, data, progress: Progress, callbacks: list) -> None:
     """Calls `model.fit` until the run is done."""
     step = progress.state.step
     if mean_over_workers(model.distribute_strategy, {"step": step})["step"] != step:
-        raise ValueError(
-            f"this worker found the checkpoint of step {step}, another worker another one: all need one disk"
-        )
+        raise ValueError(f"this worker read the checkpoint of step {step}, another one another: all need one disk")
     if progress.evaluation_missing:
         progress.end_epoch(dict(progress.logs))
     while not progress.done:

@@ -23,7 +23,7 @@ from keras_ctxrep.text.pretraining import (
     pretrainer_batch,
     stream_batch,
 )
-from keras_ctxrep.text.tokens import words
+from keras_ctxrep.text.tokens import split_words
 from keras_ctxrep.training.strategy import several_workers
 
 __all__ = [
@@ -57,15 +57,13 @@ def dataset(
     """Batches bucketed by length, to keep padding small.
 
     Examples are drawn into a pool of 64 batches, shuffled, sorted by length and cut into batches, whose order is
-    shuffled again. The same seed gives the same batches in the same order, and the nth batch does not depend on whether
-    those before it were collated.
+    shuffled again. The same seed gives the same batches; the nth does not depend on whether others were collated.
 
     Args:
         examples: the examples, or a function from the number of the epoch to them.
         collate: a list of examples and a random generator -> the input of `model.fit`: nested arrays whose first two
             axes may vary from batch to batch.
-        batch_size: examples per batch, over all replicas; with `repeat` the incomplete last one of a pool moves to
-            the next, so that all batches have this size.
+        batch_size: examples per batch, over all replicas; with `repeat` all batches have this size.
         length: of an example, to sort by.
         seed: shuffle with this seed; None: keep the order of the examples.
         repeat: endless, epoch after epoch.
@@ -78,7 +76,6 @@ def dataset(
     >>> [batch.tolist() for batch in data.as_numpy_iterator()]
     [[1, 2], [1]]
     """
-
     epoch = examples if callable(examples) else lambda number: examples
     size = tf.data.INFINITE_CARDINALITY if repeat else tf.data.UNKNOWN_CARDINALITY
     if not repeat and not callable(examples):
@@ -99,11 +96,7 @@ def examples_of_batch(
 
 
 def _batches(
-    epoch: Callable[[int], Iterable],
-    batch_size: int,
-    length: Callable[[Any], int],
-    seed: int | None,
-    repeat: bool,
+    epoch: Callable[[int], Iterable], batch_size: int, length: Callable[[Any], int], seed: int | None, repeat: bool
 ) -> Iterator[list]:
     """The batches of `dataset`, before they are collated."""
     pool: list = []
@@ -153,8 +146,7 @@ def collated(
         batches: gives the batches from the first on, the same ones whenever it is called.
         collate: as of `dataset`; within `distributed` it is also given the slice of the batch that it shall return.
         seed: of the generators that `collate` is given, one for each batch.
-        start: batches left out at the beginning, which are not collated.
-        cardinality: number of batches.
+        start, cardinality: batches left out at the beginning, which are not collated, and number of batches.
 
     Raises:
         ValueError: there is no batch.
@@ -163,8 +155,7 @@ def collated(
     >>> [batch.tolist() for batch in data.as_numpy_iterator()]
     [[2, 3]]
     """
-
-    replica, own, replicas = _REPLICAS.get()
+    first_replica, local_replicas, replicas = _REPLICAS.get()
 
     def arrays(first: int) -> Iterator:
         for index, batch in enumerate(itertools.islice(batches(), first, None), first):
@@ -173,8 +164,8 @@ def collated(
                 yield collate(batch, rng)
                 continue
             rows = len(batch) // replicas
-            part = collate(batch, rng, slice(replica * rows, (replica + own) * rows))
-            for number in range(own):
+            part = collate(batch, rng, slice(first_replica * rows, (first_replica + local_replicas) * rows))
+            for number in range(local_replicas):
                 span = slice(number * rows, (number + 1) * rows)
                 yield tf.nest.map_structure(lambda array, span=span: array[span], part)
 
@@ -190,7 +181,7 @@ def collated(
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     options.autotune.enabled = False  # there is nothing to tune, and its thread delays the iterator's end by up to 60 s
     if cardinality >= 0:
-        cardinality *= own
+        cardinality *= local_replicas
     if cardinality != tf.data.UNKNOWN_CARDINALITY:
         data = data.apply(tf.data.experimental.assert_cardinality(cardinality))
     return data.with_options(options).prefetch(4)
@@ -202,28 +193,22 @@ def distributed(make: Callable[[], tf.data.Dataset], strategy: tf.distribute.Str
     Left to itself, tf.data lets each worker make whole batches, and takes its rows of them.
 
     Args:
-        make: gives endless batches by `sentences`, `running_text` or `segments`, of as many rows as all replicas
-            share in equal parts.
+        make: gives endless batches by `sentences`, `running_text` or `segments`, whose rows all replicas share equally.
         strategy: of the training.
-
-    Returns: what `fit` takes.
     """
     if not several_workers(strategy):
         return make()
 
-    def local(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def batches_of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
         replicas = context.num_replicas_in_sync
-        own = replicas // context.num_input_pipelines
-        token = _REPLICAS.set((context.input_pipeline_id * own, own, replicas))
+        local_replicas = replicas // context.num_input_pipelines
+        token = _REPLICAS.set((context.input_pipeline_id * local_replicas, local_replicas, replicas))
         try:
             return make()
         finally:
             _REPLICAS.reset(token)
 
-    return strategy.distribute_datasets_from_function(local)
-
-
-# -------------------------------------------------------------------------------------------------- a biLM's text
+    return strategy.distribute_datasets_from_function(batches_of_worker)
 
 
 def sentences(
@@ -238,24 +223,25 @@ def sentences(
     """Endless batches of whole sentences, to train `elmo.language_model` on.
 
     Args:
-        features: text to ids.
-        vocabulary: words that are predicted.
-        documents: a function from the number of the epoch to documents, lists of sentences; they are read
-            lazily, so that the text may be of any size.
+        features, vocabulary: text to ids, and the words that are predicted.
+        documents: a function from the number of the epoch to documents, lists of sentences, which are read lazily.
         batch_size: sentences per batch.
         sampled: for a model with `samples`.
-        seed: of their order.
-        start: batches left out at the beginning.
+        seed, start: of their order, and batches left out at the beginning.
     """
 
     def epoch(number: int) -> Iterator[Row]:
         return (row for document in documents(number) for row in features.encode(document) if len(row))
 
-    def collate(rows, rng, part=WHOLE):
-        batch = language_model_batch(features, vocabulary, rows, part)
-        return for_sampling(*batch) if sampled else batch
-
+    collate = partial(_language_model, features, vocabulary, sampled)
     return dataset(epoch, collate, batch_size, seed=seed, repeat=True, start=start)
+
+
+def _language_model(features, vocabulary: Vocabulary, sampled: bool, rows: Sequence, rng: Any, part: slice = WHOLE):
+    """A batch of sentences, or of BPTT segments, for a biLM."""
+    make = stream_batch if isinstance(rows[0], BpttSegment) else language_model_batch
+    batch = make(features, vocabulary, rows, part)
+    return for_sampling(*batch) if sampled else batch
 
 
 def running_text(
@@ -296,10 +282,7 @@ def running_text(
     def batches() -> Iterator[list[BpttSegment]]:
         return bptt_segments_of_text(text(), streams, steps)
 
-    def collate(batch, rng, part=WHOLE):
-        batch = stream_batch(features, vocabulary, batch, part)
-        return for_sampling(*batch) if sampled else batch
-
+    collate = partial(_language_model, features, vocabulary, sampled)
     count = tf.data.INFINITE_CARDINALITY if epochs is None else sum(1 for _ in batches()) - start
     return collated(batches, collate, start=start, cardinality=count)
 
@@ -310,23 +293,16 @@ def bptt_segments_of_text(documents: Iterable[list[str]], streams: int, steps: i
     >>> [segment.words for segment in next(bptt_segments_of_text([["a b"], ["c"]], streams=2, steps=2))]
     [['<S>', 'a'], ['<S>', 'c']]
     """
-
     return bptt_segments((filter(None, map(_split, document)) for document in pieces(documents)), streams, steps)
 
 
 def whole_sentences(
-    features: CharacterFeatures | WordFeatures,
-    vocabulary: Vocabulary,
-    documents: Iterable[list[str]],
-    batch_size: int,
+    features: CharacterFeatures | WordFeatures, vocabulary: Vocabulary, documents: Iterable[list[str]], batch_size: int
 ) -> tf.data.Dataset:
     """One pass over sentences, uncut, to evaluate `elmo.language_model` by its full softmax."""
     texts = (sentence for document in documents for sentence in document)
-    batches = list(bucketed_by_length(texts, batch_size, len(vocabulary)))
-
-    def collate(batch, rng):
-        return language_model_batch(features, vocabulary, [row for _, row in batch])
-
+    batches = [[row for _, row in batch] for batch in bucketed_by_length(texts, batch_size, len(vocabulary))]
+    collate = partial(_language_model, features, vocabulary, False)
     return collated(lambda: batches, collate, cardinality=len(batches))
 
 
@@ -358,10 +334,7 @@ def bucketed_by_length(sentences: Iterable[str], batch_size: int, logits: int = 
 
 
 def _split(sentence: str | Sequence[str]) -> list[str]:
-    return [word.text for word in words(sentence)] if isinstance(sentence, str) else [*sentence]
-
-
-# --------------------------------------------------------------------------------------------------- BERT's text
+    return split_words(sentence) if isinstance(sentence, str) else [*sentence]
 
 
 def segments(
@@ -377,10 +350,9 @@ def segments(
 
     Args:
         features: gives padding.
-        examples: pairs that are masked already, or with `masking` pairs that get new masks in every pass; or a
-            function from the number of the epoch to them.
+        examples: pairs, or a function from the number of the epoch to them; masked already unless `masking` is given.
         batch_size: pairs per batch.
-        masking: of pairs that are not masked yet.
+        masking: gives pairs new masks in every pass.
         next_sentence: whether the model predicts it.
         seed: endless batches, shuffled with this seed; None: one pass in the order of the examples.
         start: batches left out at the beginning.
@@ -393,7 +365,5 @@ def segments(
             del targets["nsp_logits"], weights["nsp_logits"]
         return inputs, targets, weights
 
-    def length(example) -> int:
-        return len(example[0])  # tokens, in both cases
-
-    return dataset(examples, collate, batch_size, length, seed, repeat=seed is not None, start=start)
+    # of pairs that are masked or not, the first field has the tokens
+    return dataset(examples, collate, batch_size, lambda pair: len(pair[0]), seed, seed is not None, start)

@@ -91,10 +91,8 @@ class Progress(keras.callbacks.Callback):
         steps, minutes = self.options.steps, self.options.minutes
         unit: dict[str, Any] = {"total": steps, "initial": self.state.step, "unit": " steps"}
         if minutes:
-            unit = {
-                "total": round(60 * minutes),
-                "bar_format": "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} s{postfix}",
-            }
+            bar_format = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f}/{total} s{postfix}"
+            unit = {"total": round(60 * minutes), "bar_format": bar_format}
         hidden = None if is_chief(self.trained.distribute_strategy) else True
         self._bar = tqdm(desc="training", file=sys.stderr, leave=False, disable=hidden, mininterval=0.5, **unit)
 
@@ -107,8 +105,7 @@ class Progress(keras.callbacks.Callback):
         if self._batch_end is not None and self.state.step == self.state.epoch_end:
             self._batch_end = time.monotonic()  # an evaluation does not count
         if self.peak is not None:
-            warmup, decay = self.options.warmup, self.options.decay
-            rate = schedule.learning_rate(self.fraction, self.peak, warmup, decay)
+            rate = schedule.learning_rate(self.fraction, self.peak, self.options.warmup, self.options.decay)
             self.trained.optimizer.learning_rate = rate
         self._before_batch = int(self.trained.optimizer.iterations.numpy()), self.state.step
 
@@ -167,11 +164,7 @@ class Progress(keras.callbacks.Callback):
             self.end_epoch(logs)
 
     def end_epoch(self, logs: dict) -> None:
-        """Validates if an evaluation is due, and records it.
-
-        Args:
-            logs: means over the epoch; the metrics are added, for TensorBoard.
-        """
+        """Validates if an evaluation is due, and records it; adds the metrics to the means over the epoch in `logs`."""
         state, due = self.state, self.due
         if due and self.evaluate is not None:
             metrics = self.evaluate()
@@ -206,11 +199,7 @@ class Progress(keras.callbacks.Callback):
 
 
 def tensorboard(folder: str | Path | None) -> list[keras.callbacks.Callback]:
-    """The callbacks that write TensorBoard logs into a folder; none for None.
-
-    Raises:
-        ValueError: TensorBoard is not installed.
-    """
+    """The callbacks that write TensorBoard logs into a folder, none for None; a ValueError if it is not installed."""
     if folder is None:
         return []
     try:

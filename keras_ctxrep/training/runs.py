@@ -23,28 +23,19 @@ NAME = "run.json"
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A command with its options and arguments.
+    """A command with its options and arguments."""
 
-    Attributes:
-        command: "pretrain", for example.
-        options: of the command.
-        arguments: of the command, by name: numbers, strings, lists of them, and files and folders as `Path`.
-        files: path -> SHA-256 of every file that the arguments and options name, of a model folder or a prepared
-            corpus the files that belong to it.
-    """
-
-    command: str
+    command: str  #: "pretrain", for example
     options: Options
-    arguments: Mapping[str, Any]
-    files: Mapping[str, str]
+    arguments: Mapping[str, Any]  #: by name: numbers, strings, lists of them, and files and folders as `Path`
+    files: Mapping[str, str]  #: path -> SHA-256 of every file that they name, of a folder the files that belong to it
 
     @classmethod
     def of(cls, command: str, options: Options, **arguments) -> "RunRecord":
         """The run, once its files are read and hashed."""
         paths = dict.fromkeys(_paths([*arguments.values(), *_as_paths(options).values()]))
-        return cls(
-            command, options, arguments, {name: digest for path in paths for name, digest in _hashes(path).items()}
-        )
+        files = {name: digest for path in paths for name, digest in _hashes(path).items()}
+        return cls(command, options, arguments, files)
 
     @property
     def identity(self) -> str:
@@ -52,7 +43,7 @@ class RunRecord:
 
         def content(value: Any) -> Any:
             if isinstance(value, Path):
-                return [digest for _, digest in sorted(_known(self.files, value))] or str(value)
+                return [digest for _, digest in sorted(_hashes_within(self.files, value))] or str(value)
             return [content(part) for part in value] if isinstance(value, list | tuple) else value
 
         relevant = self.options.plain(neutral=False)
@@ -80,8 +71,7 @@ class RunRecord:
             "versions": saving.versions(),
             "history": history,
         }
-        if dev is not None:
-            record["dev"] = dict(dev)
+        record |= {} if dev is None else {"dev": dict(dev)}
         with atomic_write(Path(folder) / NAME) as path:
             path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -167,11 +157,8 @@ def _hashes(path: Path) -> dict[str, str]:
     return {}
 
 
-def _known(files: Mapping[str, str], path: Path) -> Iterable[tuple[str, str]]:
+def _hashes_within(files: Mapping[str, str], path: Path) -> Iterable[tuple[str, str]]:
     """(name, hash) of a file, or of the files in a folder."""
     name = os.path.abspath(path)
-    return [
-        (key.removeprefix(name), value)
-        for key, value in files.items()
-        if key == name or Path(name) in Path(key).parents
-    ]
+    inside = {key: digest for key, digest in files.items() if key == name or Path(name) in Path(key).parents}
+    return [(key.removeprefix(name), digest) for key, digest in inside.items()]

@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep.atomic import atomic_write, sha256, temporary_folder
+from keras_ctxrep.inference.silence import quiet_stderr
 from keras_ctxrep.text.corpus import pieces
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, next_sentence_rows, piece_ids
-from keras_ctxrep.text.tokens import WordPiece, words
+from keras_ctxrep.text.tokens import WordPiece, split_words
 from keras_ctxrep.version import install_hint
 
 __all__ = [
@@ -50,14 +51,9 @@ Record = dict[str, list[int] | list[bytes]]
 Examples = Iterator[tuple[Record, Mapping[str, int]]]  # records, and what each adds to the counts
 
 
-# ------------------------------------------------------------------------------------------- examples of both families
-
-
 @dataclass(frozen=True)
 class MaskedPairs:
-    """BERT's examples: pairs of segments, masked anew in each pass over a unit.
-
-    The random segments of negative pairs are of the same unit. The text is split into pieces once for all passes.
+    """BERT's examples: pairs of segments, masked anew in each pass over a unit; negative ones are of the same unit.
 
     Args:
         vocab: the pieces.
@@ -67,8 +63,7 @@ class MaskedPairs:
         seed: random seed; the generator of a shard depends on it, the pass and the unit.
 
     Call:
-        number: of the unit.
-        unit: its documents.
+        number, unit: number of the unit, and its documents.
         copies: the passes wanted.
 
     Returns: the number of each pass, and its examples: records with the fields of `Masked`.
@@ -90,8 +85,7 @@ class MaskedPairs:
 
     def __call__(self, number: int, unit: Unit, copies: Sequence[int]) -> Iterator[tuple[int, Examples]]:
         ids = piece_ids(unit, self.features)
-        for copy in copies:
-            yield copy, self._examples(ids, np.random.default_rng((self.seed, copy, number)))
+        return ((copy, self._examples(ids, np.random.default_rng((self.seed, copy, number)))) for copy in copies)
 
     def _examples(self, ids: list[list[np.ndarray]], rng: np.random.Generator) -> Examples:
         for pair in next_sentence_rows(ids, self.features, rng):
@@ -101,24 +95,20 @@ class MaskedPairs:
 
 @dataclass(frozen=True)
 class SplitSentences:
-    """A biLM's text: documents of sentences that are split into words; of up to 100 sentences, longer ones are split.
+    """A biLM's text: documents of up to 100 sentences that are split into words.
 
     Call:
-        number: of the unit; the result does not depend on it.
-        unit: its documents.
-        copies: the passes wanted, which are all alike.
+        number, unit, copies: as of `MaskedPairs`; all passes over a unit are alike.
 
     Returns: the number of each pass, and its records with "sentences", the words of each joined by spaces.
     """
 
     def __call__(self, number: int, unit: Unit, copies: Sequence[int]) -> Iterator[tuple[int, Examples]]:
-        for copy in copies:
-            yield copy, self._examples(unit)
+        return ((copy, self._examples(unit)) for copy in copies)
 
     def _examples(self, unit: Unit) -> Examples:
         for document in pieces(unit):
-            split = [sentence for sentence in ([word.text for word in words(text)] for text in document) if sentence]
-            if split:
+            if split := [*filter(None, map(split_words, document))]:
                 counts = {"documents": 1, "sentences": len(split), "words": sum(map(len, split))}
                 yield sentences_record(split), counts
 
@@ -157,9 +147,6 @@ def split_sentences(data: bytes) -> list[list[str]]:
     return [sentence.decode().split(" ") for sentence in values]
 
 
-# ---------------------------------------------------------------------------------------------------------- the files
-
-
 def write(path: str | Path, records: Iterable[Record]) -> None:
     """Writes a TFRecord file, whole or not at all; the same records give the same bytes.
 
@@ -171,15 +158,22 @@ def write(path: str | Path, records: Iterable[Record]) -> None:
     """
     import tensorflow as tf
 
-    def feature(values: list) -> Any:
-        if values and isinstance(values[0], bytes):
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
     with atomic_write(path) as temporary, tf.io.TFRecordWriter(str(temporary)) as writer:
         for record in records:
-            features = tf.train.Features(feature={name: feature(values) for name, values in record.items()})
-            writer.write(tf.train.Example(features=features).SerializeToString(deterministic=True))
+            writer.write(serialized(record))
+
+
+def serialized(record: Record) -> bytes:
+    """A record as a `tf.train.Example`; the same record gives the same bytes."""
+    import tensorflow as tf
+
+    example = tf.train.Example()
+    for name, values in record.items():
+        feature = example.features.feature[name]
+        lists = feature.bytes_list if values and isinstance(values[0], bytes) else feature.int64_list
+        lists.SetInParent()  # an empty list is there too
+        lists.value.extend(values)
+    return example.SerializeToString(deterministic=True)
 
 
 def read(path: str | Path) -> list[bytes]:
@@ -200,14 +194,11 @@ def read(path: str | Path) -> list[bytes]:
 
 
 def shuffled(paths: Sequence[str | Path], seed: int, epoch: int, buffer: int) -> Iterator[bytes]:
-    """The records of shards in random order, another in every epoch.
-
-    The shards are shuffled, 16 of them are read in turn, and records are drawn from a buffer.
+    """The records of shards in random order: the shards are shuffled, 16 are read in turn, records drawn from a buffer.
 
     Args:
         paths: the shards.
-        seed: of the order.
-        epoch: number of the epoch.
+        seed, epoch: of the order; it is another one in every epoch.
         buffer: number of records in it.
     """
     rng = random.Random(f"{seed} {epoch}")
@@ -238,9 +229,6 @@ def _interleaved(paths: Sequence[str | Path]) -> Iterator[bytes]:
             yield record
 
 
-# ----------------------------------------------------------------------------------------------------- making of them
-
-
 @dataclass(frozen=True)
 class Maker:
     """Makes the shards of a unit that are missing, each with a small file beside it of its counts and its hash.
@@ -267,7 +255,6 @@ class Maker:
                 path.write_text(json.dumps(record))
 
     def name(self, number: int, copy: int) -> str:
-        """The name of a shard."""
         return f"train-{number:05}-{copy:02}.tfrecord"
 
     def missing(self, number: int) -> list[int]:
@@ -319,12 +306,12 @@ def make(maker: Maker, units: Iterable[tuple[int, Unit]], processes: int = 1) ->
             while running:
                 running = _finished(running)
         except BrokenProcessPool:
-            raise ValueError(
+            message = (
                 "a process that prepares text has ended; is memory short? The same command goes on where it stopped"
-            ) from None
+            )
+            raise ValueError(message) from None
         finally:
-            for future in running:
-                future.cancel()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _finished(running: set[Future]) -> set[Future]:
@@ -335,12 +322,11 @@ def _finished(running: set[Future]) -> set[Future]:
     return rest
 
 
-_maker: Maker | None = None  # of a process of the pool
+_makers: list[Maker] = []  # the one of a process of the pool
 
 
 def _begin(maker: Maker) -> None:
-    global _maker
-    _maker = maker
+    _makers.append(maker)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core for each process
     parent = multiprocessing.parent_process()
 
@@ -350,26 +336,18 @@ def _begin(maker: Maker) -> None:
             os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)  # what TensorFlow prints as it is loaded
-    try:
+    with quiet_stderr():
         import tensorflow  # noqa: F401
-    finally:
-        os.dup2(errors, 2)
-        os.close(errors)
-        os.close(nowhere)
 
 
 def _made(number: int, unit: Unit) -> None:
-    assert _maker is not None
-    _maker(number, unit)
+    _makers[0](number, unit)
 
 
 def make_with_beam(maker: Maker, units: Iterable[tuple[int, Unit]], runner: str, options: str | None = None) -> None:
     """Makes the shards of units by an Apache Beam pipeline; the bytes are those of `make`.
 
-    The units are written to files first, which the runner's machines read: the folder must be one that all of them
-    see under the same name. They take as much space as the corpus, and are removed at the end.
+    The units are first written to files, as large as the corpus, in a folder that all machines of the runner must see.
 
     Args:
         maker, units: as of `make`.

@@ -47,10 +47,8 @@ def choose(name: str = "auto") -> tf.distribute.Strategy:
 
 
 @contextmanager
-def scope(
-    precision: str = "float32", strategy: str | tf.distribute.Strategy = "auto"
-) -> Iterator[tf.distribute.Strategy]:
-    """Where models are built: a distribution strategy and a precision.
+def scope(precision: str = "float32", strategy: str | tf.distribute.Strategy = "auto") -> Iterator:
+    """Where models are built: a distribution strategy, which it gives, and a precision.
 
     Args:
         precision: a Keras dtype policy, e.g. "mixed_bfloat16".
@@ -67,9 +65,9 @@ def scope(
 
 def several_workers(strategy: tf.distribute.Strategy) -> bool:
     """Whether other processes train the same model."""
-    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and strategy.num_replicas_in_sync > len(
-        strategy.extended.worker_devices
-    )
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return False
+    return strategy.num_replicas_in_sync > len(strategy.extended.worker_devices)
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
@@ -130,13 +128,9 @@ def _mirrored() -> tf.distribute.Strategy:
 @cache
 def _multi_worker() -> tf.distribute.Strategy:
     if len(_cluster()) < 2:
-        raise ValueError(
-            f"strategy='multiworker': the environment variable TF_CONFIG names no other machine; set it to {_TF_CONFIG}"
-        )
+        raise ValueError(f"strategy='multiworker': TF_CONFIG names no other machine; set it to {_TF_CONFIG}")
     try:
         return tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:
-        raise ValueError(
-            "strategy='multiworker': chosen too late; enter scope(strategy='multiworker') before the process makes "
-            "any model, optimizer or data set"
-        ) from error
+        remedy = "enter scope(strategy='multiworker') before the process makes any model, optimizer or data set"
+        raise ValueError(f"strategy='multiworker': chosen too late; {remedy}") from error

@@ -25,33 +25,20 @@ FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 class Entry:
     """A published model.
 
-    Attributes:
-        name: SIZE/DATASET.
-        format: format of the published files: "google", "huggingface" or "allennlp"; "shipped": none, it comes with
-            the package; "" if it is not supported.
-        urls: files to download; () if there is no source, and `note` says why.
-        licence: licence of the weights.
-        citation: URL of the paper.
-        lowercase: whether texts are lower-cased and lose their accents; None: the model reads characters.
-        vocabulary_size: number of word pieces; 0: characters.
-        sha256: file name -> SHA-256 in hexadecimal, of the downloaded files or of those in the archive.
-        positions: maximum input length of a BERT.
-        note: other remarks.
-
     >>> entry = lookup("bert_2_128_2/book_corpus_wiki_en_uncased")
     >>> entry.family, entry.casing, entry.parameters
     ('bert', 'uncased', 4385920)
     """
 
-    name: str
-    format: str
-    urls: tuple[str, ...]
-    licence: str
-    citation: str
-    lowercase: bool | None = None
-    vocabulary_size: int = 0
-    sha256: dict[str, str] = field(default_factory=dict)
-    positions: int = 512
+    name: str  #: SIZE/DATASET
+    format: str  #: of the files: "google", "huggingface", "allennlp"; "shipped": with the package; "": not supported
+    urls: tuple[str, ...]  #: files to download; () if there is no source, and `note` says why
+    licence: str  #: of the weights
+    citation: str  #: URL of the paper
+    lowercase: bool | None = None  #: whether texts are lower-cased and lose their accents; None: reads characters
+    vocabulary_size: int = 0  #: number of word pieces; 0: characters
+    sha256: dict[str, str] = field(default_factory=dict)  #: file name -> SHA-256, of those in an archive too
+    positions: int = 512  #: maximum input length of a BERT
     note: str = ""
 
     @property
@@ -83,10 +70,20 @@ class Entry:
 
     def as_dict(self) -> dict:
         """What `ctxrep zoo show` prints."""
-        fields = {"name": self.name, "family": self.family, "size": self.name.partition("/")[0]}
-        fields |= {"parameters": self.parameters, "casing": self.casing, "vocabulary_size": self.vocabulary_size}
-        fields |= {"licence": self.licence, "format": self.format, "urls": list(self.urls), "sha256": self.sha256}
-        return fields | {"citation": self.citation, "note": self.note}
+        names = (
+            "name",
+            "family",
+            "size",
+            "parameters",
+            "casing",
+            "vocabulary_size",
+            "licence",
+            "format",
+            "urls",
+            "sha256",
+        )
+        values = {name: getattr(self, name, None) for name in (*names, "citation", "note")}
+        return values | {"size": self.name.partition("/")[0], "urls": list(self.urls)}
 
 
 # -------------------------------------------------------------------------------------------------------- the models
@@ -180,16 +177,43 @@ def _google(name: str, archive: str, lowercase: bool, vocabulary_size: int, cita
     return Entry(name, "google", (url,), _APACHE, citation, lowercase, vocabulary_size, sha256=hashes, note=note)
 
 
+def _small_bert(layers: int, heads: int) -> Entry:
+    """Of heads of width 64; one has a size that was published before."""
+    size, again = f"bert_{layers}_{64 * heads}_{heads}", (layers, heads) == (12, 12)
+    archive = f"2020_02_20/uncased_L-{layers}_H-{64 * heads}_A-{heads}"
+    about = ("https://arxiv.org/abs/1908.08962", "trained again, with the small ones" if again else "")
+    return _google(f"{size}/{_WIKI}_uncased{'_2020' if again else ''}", archive, True, 30522, *about)
+
+
 def _elmo(name: str, path: str, note: str, licence="unrestricted", weights="weights.hdf5") -> Entry:
     """A biLM of AI2's bucket; `path` is FOLDER/STEM, and a file is called STEM_weights.hdf5 or STEM_options.json."""
     urls = tuple(f"{_AI2}allennlp/models/elmo/{path}_{file}" for file in (weights, "options.json"))
-    return Entry(name, "allennlp", urls, licence, _ELMO, note=note)
+    return Entry(f"elmo_{name}", "allennlp", urls, licence, _ELMO, note=note)
+
+
+def _scibert(dataset: str, vocabulary_size: int) -> Entry:
+    urls = (f"{_AI2}ai2-s2-research/scibert/tensorflow_models/scibert_{dataset}.tar.gz",)
+    about = (_APACHE, "https://arxiv.org/abs/1903.10676", dataset.endswith("_uncased"), vocabulary_size)
+    return Entry(f"{_BASE}/scibert_{dataset}", "google", urls, *about)
+
+
+def _biobert(version: str, corpora: str) -> Entry:
+    urls = (f"{_NAVER}v{version}-{corpora.replace('_', '-')}/biobert_v{version}_{corpora}.tar.gz",)
+    about = (_APACHE, "https://doi.org/10.1093/bioinformatics/btz682", False, 28996)
+    note = "the licence of github.com/dmis-lab/biobert; it adds the terms of the National Library of Medicine"
+    return Entry(f"{_BASE}/biobert_v{version}_{corpora}_cased", "google", urls, *about, note=note)
 
 
 _APACHE, _WIKI = "Apache-2.0", "book_corpus_wiki_en"
 _OURS = "20 million words of public-domain books and Wikipedia"
 _AI2_TERMS = "its authors impose no restrictions: github.com/allenai/allennlp/issues/1462"
 _LARGE = "2x4096_512_2048cnn_2xhighway"
+_SMALLER = ("2x1024_128_2048cnn_1xhighway", "2x2048_256_2048cnn_1xhighway")
+_NEWS, _PUBMED = "800 million words of news, the 1 Billion Word Benchmark", "a contribution to AllenNLP's page"
+_BASE = "bert_12_768_12"
+_WHOLE = "all pieces of a word were masked together"
+_102 = "102 languages; its authors recommend wiki_multilingual_cased instead"
+_CHINESE = "GluonNLP's name; Google's tokenization.py lower-cases its Latin letters"
 ENTRIES: tuple[Entry, ...] = (
     Entry("bert_4_256_4/books_wiki_en", "shipped", (), _APACHE, _BERT, True, 8000, note=_OURS),
     Entry("elmo_2x512_128_512cnn_1xhighway/books_wiki_en", "shipped", (), _APACHE, _ELMO, note=_OURS),
@@ -197,69 +221,26 @@ ENTRIES: tuple[Entry, ...] = (
     _google(f"bert_12_768_12/{_WIKI}_cased", "2018_10_18/cased_L-12_H-768_A-12", False, 28996),
     _google(f"bert_24_1024_16/{_WIKI}_uncased", "2018_10_18/uncased_L-24_H-1024_A-16", True, 30522),
     _google(f"bert_24_1024_16/{_WIKI}_cased", "2018_10_18/cased_L-24_H-1024_A-16", False, 28996),
-    *(
-        _google(
-            f"bert_24_1024_16/{_WIKI}_{casing}_wwm",
-            f"2019_05_30/wwm_{casing}_L-24_H-1024_A-16",
-            lowercase,
-            vocabulary_size,
-            note="all pieces of a word were masked together",
-        )
-        for casing, lowercase, vocabulary_size in (("uncased", True, 30522), ("cased", False, 28996))
-    ),
     _google(
-        "bert_12_768_12/wiki_multilingual_cased",
+        f"bert_24_1024_16/{_WIKI}_uncased_wwm", "2019_05_30/wwm_uncased_L-24_H-1024_A-16", True, 30522, note=_WHOLE
+    ),
+    _google(f"bert_24_1024_16/{_WIKI}_cased_wwm", "2019_05_30/wwm_cased_L-24_H-1024_A-16", False, 28996, note=_WHOLE),
+    _google(
+        f"{_BASE}/wiki_multilingual_cased",
         "2018_11_23/multi_cased_L-12_H-768_A-12",
         False,
         119547,
         note="104 languages",
     ),
-    _google(
-        "bert_12_768_12/wiki_multilingual_uncased",
-        "2018_11_03/multilingual_L-12_H-768_A-12",
-        True,
-        105879,
-        note="102 languages; its authors recommend wiki_multilingual_cased instead",
-    ),
-    _google(
-        "bert_12_768_12/wiki_cn_cased",
-        "2018_11_03/chinese_L-12_H-768_A-12",
-        True,
-        21128,
-        note="GluonNLP's name; Google's tokenization.py lower-cases its Latin letters",
-    ),
-    *(
-        Entry(
-            f"bert_12_768_12/scibert_{dataset}",
-            "google",
-            (f"{_AI2}ai2-s2-research/scibert/tensorflow_models/scibert_{dataset}.tar.gz",),
-            _APACHE,
-            "https://arxiv.org/abs/1903.10676",
-            dataset.endswith("_uncased"),
-            vocabulary_size,
-        )
-        for dataset, vocabulary_size in (
-            ("scivocab_uncased", 31090),
-            ("scivocab_cased", 31116),
-            ("basevocab_uncased", 30522),
-            ("basevocab_cased", 28996),
-        )
-    ),
-    *(
-        Entry(
-            f"bert_12_768_12/biobert_v{version}_{corpora}_cased",
-            "google",
-            (f"{_NAVER}v{version}-{corpora.replace('_', '-')}/biobert_v{version}_{corpora}.tar.gz",),
-            _APACHE,
-            "https://doi.org/10.1093/bioinformatics/btz682",
-            False,
-            28996,
-            note="the licence of github.com/dmis-lab/biobert; it adds the terms of the National Library of Medicine",
-        )
-        for version, corpora in (("1.0", "pmc"), ("1.0", "pubmed"), ("1.0", "pubmed_pmc"), ("1.1", "pubmed"))
-    ),
+    _google(f"{_BASE}/wiki_multilingual_uncased", "2018_11_03/multilingual_L-12_H-768_A-12", True, 105879, note=_102),
+    _google(f"{_BASE}/wiki_cn_cased", "2018_11_03/chinese_L-12_H-768_A-12", True, 21128, note=_CHINESE),
+    _scibert("scivocab_uncased", 31090),
+    _scibert("scivocab_cased", 31116),
+    _scibert("basevocab_uncased", 30522),
+    _scibert("basevocab_cased", 28996),
+    *(_biobert(*release) for release in (("1.0", "pmc"), ("1.0", "pubmed"), ("1.0", "pubmed_pmc"), ("1.1", "pubmed"))),
     Entry(
-        "bert_12_768_12/openwebtext_book_corpus_wiki_en_uncased",
+        f"{_BASE}/openwebtext_book_corpus_wiki_en_uncased",
         *("", (), _APACHE, "https://arxiv.org/abs/1907.04433", True, 30522),
         note="GluonNLP's own training, published as an MXNet parameter file only",
     ),
@@ -280,38 +261,12 @@ ENTRIES: tuple[Entry, ...] = (
         positions=513,
         note="published as Paddle parameter files only",
     ),
-    *(
-        _google(
-            f"bert_{layers}_{width}_{heads}/{_WIKI}_uncased{'_2020' if (layers, width) == (12, 768) else ''}",
-            f"2020_02_20/uncased_L-{layers}_H-{width}_A-{heads}",
-            True,
-            30522,
-            "https://arxiv.org/abs/1908.08962",
-            "trained again, with the small ones" if (layers, width) == (12, 768) else "",
-        )
-        for layers in (2, 4, 6, 8, 10, 12)
-        for width, heads in ((128, 2), (256, 4), (512, 8), (768, 12))
-    ),
-    *(
-        _elmo(
-            f"elmo_{size}/gbw",
-            f"{size}/elmo_{size}",
-            f"800 million words of news, the 1 Billion Word Benchmark; {_AI2_TERMS}",
-        )
-        for size in ("2x1024_128_2048cnn_1xhighway", "2x2048_256_2048cnn_1xhighway", _LARGE)
-    ),
+    *(_small_bert(layers, heads) for layers in (2, 4, 6, 8, 10, 12) for heads in (2, 4, 8, 12)),
+    *(_elmo(f"{size}/gbw", f"{size}/elmo_{size}", f"{_NEWS}; {_AI2_TERMS}") for size in (*_SMALLER, _LARGE)),
     _elmo(
-        f"elmo_{_LARGE}/5bw",
-        f"{_LARGE}_5.5B/elmo_{_LARGE}_5.5B",
-        f"5.5 billion words of Wikipedia and news; {_AI2_TERMS}",
+        f"{_LARGE}/5bw", f"{_LARGE}_5.5B/elmo_{_LARGE}_5.5B", f"5.5 billion words of Wikipedia and news; {_AI2_TERMS}"
     ),
-    _elmo(
-        f"elmo_{_LARGE}/pubmed",
-        f"contributed/pubmed/elmo_{_LARGE}",
-        "a contribution to AllenNLP's page",
-        "not stated",
-        "weights_PubMed_only.hdf5",
-    ),
+    _elmo(f"{_LARGE}/pubmed", f"contributed/pubmed/elmo_{_LARGE}", _PUBMED, "not stated", "weights_PubMed_only.hdf5"),
 )
 
 

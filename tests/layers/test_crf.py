@@ -9,7 +9,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 from keras_ctxrep.layers import CRF
-from keras_ctxrep.text.decode import viterbi
+from tests.crf import viterbi
 
 B, T, C = 6, 5, 3
 MASK = np.array(

@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_ctxrep.text.decode import N_BEST, best_answers, entities, sigmoid, softmax, viterbi
+from keras_ctxrep.text.decode import N_BEST, best_answers, entities, sigmoid, softmax
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+from tests.crf import viterbi
 
 LETTERS = "abcdefghij"
 

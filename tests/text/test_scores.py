@@ -10,7 +10,8 @@ from scipy import stats
 from sklearn import metrics
 
 from keras_ctxrep.text import scores
-from keras_ctxrep.text.scores import accuracy, answer_f1, exact_match, normalize_answer, span_scores, standard_error
+from keras_ctxrep.text.scores import accuracy, answer_f1, exact_match, normalize_answer
+from keras_ctxrep.text.tags import spans
 
 
 def test_accuracy():
@@ -22,12 +23,6 @@ def test_accuracy():
 def test_accuracy_of_nothing_or_different_lengths(expected, predicted):
     with pytest.raises(ValueError, match=f"{len(expected)} expected with {len(predicted)} predicted"):
         accuracy(expected, predicted)
-
-
-def test_standard_error(rng):
-    shares = (rng.random((20_000, 50)) < 0.3).mean(1)
-    assert standard_error(0.3, 50) == pytest.approx(shares.std(), rel=0.03)
-    assert standard_error(1.0, 10) == 0
 
 
 @pytest.mark.parametrize("labels", [["a", "b"], ["a", "b", "c", "d"]])
@@ -83,6 +78,17 @@ def test_correlations_are_those_of_scipy(rng, count):
 def test_the_correlation_with_a_constant_is_zero():
     assert scores.pearson([1, 1, 1], [1, 2, 3]) == scores.spearman([1, 2], [0.1, 0.1]) == scores.pearson([1], [2]) == 0
     assert scores.matthews(["a", "a"], ["a", "a"]) == 0
+
+
+def span_scores(expected, predicted):
+    """Precision, recall, F1 and support of each type of span, "" for all, by the functions that `Tag` uses."""
+    gold, answers = ([spans(tags) for tags in side] for side in (expected, predicted))
+    kinds = sorted({kind for sentence in [*gold, *answers] for kind, _, _ in sentence})
+    _, by_kind = scores.counts(gold, answers, kinds, lambda span: span[0])
+    by_kind = np.concatenate([by_kind.sum(0, keepdims=True), by_kind])
+    names = ("precision", "recall", "f1", "support")
+    table = np.column_stack([scores.precision_recall_f1(by_kind), by_kind[:, 2]])
+    return {kind: dict(zip(names, row, strict=True)) for kind, row in zip(["", *kinds], table.tolist(), strict=True)}
 
 
 def test_span_scores_are_those_of_seqeval(rng):
@@ -143,7 +149,7 @@ def test_bootstrap(rng):
     right = rng.random((200, 400)) < 0.7
     rates = (lambda drawn, row=row: row[drawn].mean() for row in right)
     intervals = np.array([scores.bootstrap(rate, 400, samples=200) for rate in rates])
-    assert np.mean(intervals[:, 1] - intervals[:, 0]) == pytest.approx(2 * 1.96 * standard_error(0.7, 400), rel=0.1)
+    assert np.mean(intervals[:, 1] - intervals[:, 0]) == pytest.approx(2 * 1.96 * np.sqrt(0.7 * 0.3 / 400), rel=0.1)
     assert 0.9 < np.mean((intervals[:, 0] <= 0.7) & (intervals[:, 1] >= 0.7)) <= 0.99
     low, high = scores.bootstrap(lambda drawn: right[0][drawn].mean(), 400, level=0.5)
     assert intervals[0][0] < low < high < intervals[0][1]

@@ -47,15 +47,7 @@ def _summary(rows: Sequence[dict]) -> str:
 
 
 def section(rows: Sequence[dict], options: Tflite, float_layers: Sequence[str], data: str, count: int) -> str:
-    """The section of the model card on a file.
-
-    Args:
-        rows: of Keras and of the file, as of `compare.compare`.
-        options: of the conversion.
-        float_layers: the layers that are float32.
-        data: name of the file with the examples.
-        count: number of examples.
-    """
+    """The section of the model card on a file, from the rows of Keras and of the file, as of `compare.compare`."""
     lines = [
         bundles.TFLITE_FIGURES,
         "",
@@ -69,14 +61,7 @@ def section(rows: Sequence[dict], options: Tflite, float_layers: Sequence[str], 
 
 
 def reason(rows: Sequence[dict], lost: float, options: Tflite, rejected: Path, out: str | Path) -> str:
-    """Why a file is rejected, and what to do about it.
-
-    Args:
-        rows, options: as of `section`.
-        lost: as of `drop`.
-        rejected: where it is kept.
-        out: where it would have been written.
-    """
+    """Why a file that lost so much is not written to `out` but kept as `rejected`, and what to do about it."""
     unit = "points" if rows[1]["metric"] else "percent of the answers"
     remedies = [f"--quantize {name}" for name in ("dynamic", "float16") if name != options.quantize]
     return (
@@ -84,9 +69,6 @@ def reason(rows: Sequence[dict], lost: float, options: Tflite, rejected: Path, o
         f"{options.max_drop:g}. The file is kept as {rejected}. Remedies: {', '.join(remedies)}; --explain to see what "
         "each layer costs, and --keep-float LAYER ... or --keep-float auto"
     )
-
-
-# ------------------------------------------------------------------------------------------------------- the layers
 
 
 class Trial:
@@ -156,12 +138,11 @@ def fewest(names: Sequence[str], trial: Trial, bound: float) -> list[str]:
 
 def layers_table(rows: Sequence[dict]) -> list[list[str]]:
     """The rows of `sensitivity` as text, the first a header."""
-    labelled = any(row["metric"] for row in rows)
-    metric = next((row["metric"] for row in rows if row["metric"]), "")
-    header = ["layer", "mean difference", "largest", "agreement"] + ([f"{metric}, points"] if labelled else [])
+    metric = next((row["metric"] for row in rows if row["metric"]), None)
+    header = ["layer", "mean difference", "largest", "agreement"] + ([f"{metric}, points"] if metric else [])
     cells = [
         [row["layer"], f"{row['mean_difference']:.1e}", f"{row['difference']:.1e}", f"{row['agreement']:.1%}"]
-        + ([f"{100 * row['quality_difference']:+.2f}"] if labelled else [])
+        + ([f"{100 * row['quality_difference']:+.2f}"] if metric else [])
         for row in rows
     ]
     return [header, *cells]

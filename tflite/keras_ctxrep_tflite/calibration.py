@@ -24,9 +24,8 @@ ROWS = (".jsonl", ".json", ".tsv", ".csv", ".parquet", ".conll")  # suffixes of 
 def ranges(data: bytes, texts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Ranges]:
     """Smallest and largest inputs and outputs of the dense layers, over all real tokens and all signatures.
 
-    Layers are left out where few values are so large that 256 steps over the whole range are too coarse for the others,
-    as in what a Transformer block adds to its residual stream: with a fixed range they cost most of the accuracy. So
-    are layers within loops. They stay dynamic, which has a range for every token.
+    Layers within loops are left out, and those where few values are so large that 256 steps over the whole range are
+    too coarse for the others, as in what a Transformer block adds to its residual stream. They stay dynamic.
 
     Args:
         data: a float32 model with named weights.
@@ -37,10 +36,8 @@ def ranges(data: bytes, texts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, 
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=weights.watched(data))
-    runners = {
-        int(name.removeprefix("length_")): interpreter.get_signature_runner(name)
-        for name in interpreter.get_signature_list()
-    }
+    names = interpreter.get_signature_list()
+    runners = {int(name.removeprefix("length_")): interpreter.get_signature_runner(name) for name in names}
     seen: dict[str, np.ndarray] = {}  # name and end -> smallest, largest value, their number, sum and sum of squares
     for inputs in texts:
         tokens = int(inputs["mask"].sum())
@@ -66,8 +63,7 @@ def ranges(data: bytes, texts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, 
 def coarseness(values: np.ndarray) -> float:
     """One of 256 steps from the smallest to the largest value, in standard deviations.
 
-    Args:
-        values: smallest and largest value, their number, their sum and the sum of their squares.
+    The values are the smallest and the largest, their number, their sum and the sum of their squares.
 
     >>> round(coarseness(np.array([-4.0, 4.0, 100, 0.0, 100.0])), 3)
     0.031
@@ -98,10 +94,10 @@ def inputs_of(
         else:
             queries = _queries(path, task, bundle.pairs)
         rows = (row for query in islice(queries, TEXTS) for row in task.encode(bundle, [query])[0])
-        own = [batch for row in rows if (batch := bundle.features.collate([row]))["mask"].any()]
-        if not own:
+        batches = [batch for row in rows if (batch := bundle.features.collate([row]))["mask"].any()]
+        if not batches:
             raise ValueError(f"{path}: no text in it that the model reads, to calibrate with")
-        inputs += own
+        inputs += batches
     return inputs
 
 

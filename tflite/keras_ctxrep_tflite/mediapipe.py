@@ -1,7 +1,7 @@
 """Makes a .tflite file one that TextClassifier and TextEmbedder of MediaPipe Tasks run on raw text."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,81 +16,13 @@ LABELS = "labels.txt"
 PROBABILITIES = "probabilities"  # the output in place of "logits"
 TASKS = {"classify": "TextClassifier", "multilabel": "TextClassifier", "embed": "TextEmbedder"}
 _INPUTS = {"token_ids": "ids", "mask": "mask", "segment_ids": "segment_ids"}  # our names -> MediaPipe's
-
-
-class AssociatedFile(NamedTuple):
-    """A table of TFLite's metadata: the fields are in the order of the schema, as in all tables here.
-
-    https://github.com/google-ai-edge/mediapipe, mediapipe/tasks/metadata/metadata_schema.fbs.
-    """
-
-    name: str
-    description: str
-    type: int
-
-    AXIS_LABELS, VOCABULARY = 2, 5  # values of `type`
-
-
-class BertTokenizerOptions(NamedTuple):
-    """The tokenizer: BERT's, with MediaPipe's own rules of splitting and normalising."""
-
-    vocab_file: list[AssociatedFile]
-
-
-class ProcessUnit(NamedTuple):
-    """A step before or after the graph."""
-
-    options_type: int
-    options: BertTokenizerOptions
-
-    BERT_TOKENIZER = 4  # value of `options_type`
-
-
-class TensorMetadata(NamedTuple):
-    """An input or an output of the graph."""
-
-    name: str
-    description: str
-    dimension_names: None = None
-    content: None = None
-    process_units: None = None
-    stats: None = None
-    associated_files: list[AssociatedFile] | None = None
-
-
-class SubGraphMetadata(NamedTuple):
-    """The inputs, in the order of the graph, the outputs and the tokenizer."""
-
-    name: str
-    description: None
-    input_tensor_metadata: list[TensorMetadata]
-    output_tensor_metadata: list[TensorMetadata]
-    associated_files: None
-    input_process_units: list[ProcessUnit]
-
-
-class ModelMetadata(NamedTuple):
-    """The root of the metadata."""
-
-    name: str
-    description: str
-    version: None
-    subgraph_metadata: list[SubGraphMetadata]
-    author: None = None
-    license: None = None
-    associated_files: None = None
-    min_parser_version: str = "1.1.0"  # the first one with BertTokenizerOptions
-
-    IDENTIFIER = b"M001"
+# of https://github.com/google-ai-edge/mediapipe, mediapipe/tasks/metadata/metadata_schema.fbs
+_IDENTIFIER, _PARSER = b"M001", "1.1.0"  # the first parser with BertTokenizerOptions
+_AXIS_LABELS, _VOCABULARY, _BERT_TOKENIZER = 2, 5, 4
 
 
 def check(bundle: Bundle, source: str | Path) -> None:
-    """Raises a ValueError if MediaPipe has no task that answers as this model does.
-
-    Args:
-        bundle: of the model.
-        source: its path, for the message.
-    """
+    """Raises a ValueError, with the path in `source`, if MediaPipe has no task that answers as this model does."""
     reason = None
     if bundle.family != "bert" or bundle.reads.words or bundle.reads.marks or bundle.task not in TASKS:
         reason = f"its text tasks are a classifier and an embedder over BERT, not {bundle.family} for {bundle.task}"
@@ -107,17 +39,15 @@ def check(bundle: Bundle, source: str | Path) -> None:
 def describe(path: str | Path) -> None:
     """Rewrites a .tflite file of `quantize.convert` for MediaPipe.
 
-    The graph of a classifier then ends in its probabilities, since MediaPipe shows a graph's output as it is, and that
-    of an encoder in the text's vector alone. TFLite's metadata tell the inputs apart and name the vocabulary and the
-    labels, which lie uncompressed in the zip archive at the file's end, beside the bundle. `runtime` reads the file as
-    before.
+    The graph of a classifier then ends in its probabilities, which MediaPipe shows as they are, and that of an encoder
+    in the text's vector alone. TFLite's metadata tell the inputs apart and name the vocabulary and the labels, which
+    lie uncompressed in the zip archive at the file's end, beside the bundle. `runtime` reads the file as before.
 
     Args:
         path: the file, which has one length.
 
     Raises:
-        ValueError: MediaPipe has no task that answers as this model does, or the file has several lengths, that is
-            graphs.
+        ValueError: MediaPipe has no task that answers as this model does, or the file has several lengths.
     """
     import flatbuffers
 
@@ -135,7 +65,7 @@ def describe(path: str | Path) -> None:
     names = {entry.tensorIndex: _text(entry.name) for entry in signature.inputs}
     metadata = flatbuffers.Builder(1024)
     tables = _metadata(bundle, [names[index] for index in graph.inputs])
-    metadata.Finish(_write(metadata, tables), ModelMetadata.IDENTIFIER)
+    metadata.Finish(_write(metadata, tables), _IDENTIFIER)
     buffer, entry = schema.BufferT(), schema.MetadataT()
     buffer.data, entry.name, entry.buffer = bytes(metadata.Output()), "TFLITE_METADATA", len(model.buffers)
     model.buffers.append(buffer)
@@ -187,28 +117,17 @@ def _add_probabilities(model: Any, signature: Any, task: str) -> None:
     output.name, output.tensorIndex = PROBABILITIES, len(graph.tensors) - 1
 
 
-def _metadata(bundle: Bundle, inputs: list[str]) -> ModelMetadata:
-    """The metadata of a model.
-
-    Args:
-        bundle: of the model.
-        inputs: our names of the graph's inputs, in its order.
-    """
-    vocabulary = AssociatedFile(bundles.VOCAB, "the pieces, in the order of their ids", AssociatedFile.VOCABULARY)
-    labels = AssociatedFile(LABELS, "the labels, in the order of the output", AssociatedFile.AXIS_LABELS)
-    if bundle.labels:
-        output = TensorMetadata("probability", "of each label", associated_files=[labels])
-    else:
-        output = TensorMetadata("embedding", "the vector of the text")
-    graph = SubGraphMetadata(
-        "text",
-        None,
-        [TensorMetadata(_INPUTS[name], "[CLS] text [SEP]") for name in inputs],
-        [output],
-        None,
-        [ProcessUnit(ProcessUnit.BERT_TOKENIZER, BertTokenizerOptions([vocabulary]))],
-    )
-    return ModelMetadata("keras_ctxrep", f"{bundle.family} for {bundle.task}, for {TASKS[bundle.task]}", None, [graph])
+def _metadata(bundle: Bundle, inputs: list[str]) -> tuple:
+    """The metadata of a model, for the inputs of its graph: tables as tuples of fields in the order of the schema."""
+    vocabulary = (bundles.VOCAB, "the pieces, in the order of their ids", _VOCABULARY)
+    labels = (LABELS, "the labels, in the order of the output", _AXIS_LABELS)
+    output = ("probability", "of each label", None, None, None, None, [labels])
+    if not bundle.labels:
+        output = ("embedding", "the vector of the text")
+    tokenizer = (_BERT_TOKENIZER, ([vocabulary],))  # it splits and normalises by rules of MediaPipe's own
+    graph = ("text", None, [(_INPUTS[name], "[CLS] text [SEP]") for name in inputs], [output], None, [tokenizer])
+    description = f"{bundle.family} for {bundle.task}, for {TASKS[bundle.task]}"
+    return ("keras_ctxrep", description, None, [graph], None, None, None, _PARSER)
 
 
 def _write(builder: Any, value: Any) -> int:

@@ -63,8 +63,7 @@ def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | P
     """Checks a model, before it is converted or after, whose bundle is read from `source`, and both folders.
 
     Raises:
-        ValueError: there is no page for the model's task, `out` is a file, or `litertjs` is not such a folder or has
-            another version.
+        ValueError: there is no page for the model's task, `out` is a file, or `litertjs` is none or of another version.
     """
     check_folder(out)
     if bundle.task in tasks.TASKS and bundle.task not in TASKS:

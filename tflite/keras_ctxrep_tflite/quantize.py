@@ -42,18 +42,16 @@ def convert(
     an app ships a single file.
 
     The conversion runs in a subprocess, since the converter aborts the process on an internal error. It gives float32,
-    and `weights.quantized` writes the other formats: that can leave single layers as they are, keeps a scale for each
-    row of an embedding, and stores weights and biases once for all signatures. Neither TensorFlow's quantizer nor
-    ai-edge-quantizer 0.10 does all three; docs/how-to/quantization.md has the figures.
+    and `weights.quantized` writes the other formats, since neither TensorFlow's quantizer nor ai-edge-quantizer leaves
+    single layers as they are, keeps a scale for each row of an embedding and stores weights once for all signatures.
 
     Args:
         folder: a task model or an encoder; of a pretraining model the encoder is taken.
         out: FILE.tflite.
         quantize: "none" (float32), "float16", "dynamic" (8-bit weights, activations quantized on the fly) or "int8"
             (as "dynamic", and dense layers with the fixed ranges of their activations on the texts of `calibrate`).
-        lengths: tokens per signature; those above the model's own maximum become that. None: those of `LENGTHS` below
-            the model's own maximum, and that itself, so that the file reads as much as the model; with `mediapipe`
-            that itself alone.
+        lengths: tokens per signature, at most the model's own maximum. None: those of `LENGTHS` below it, and it; with
+            `mediapipe` it alone.
         calibrate: files of text for "int8", as of `calibration.inputs_of`.
         keep_float: weights that stay float32, or layers all of whose weights do, e.g. "layer_0/qkv", "pooler".
         mediapipe: of a BERT classifier or encoder: TextClassifier and TextEmbedder of MediaPipe run the file too, see
@@ -62,15 +60,13 @@ def convert(
     Returns: `out`.
 
     Raises:
-        ValueError: an unknown quantization, a length below 4, a file name that does not end in .tflite or is that of a
-            folder, calibration texts without "int8" or that the model cannot read, no layer of a name, or with
-            `mediapipe` several lengths or a model that MediaPipe has no task for.
+        ValueError: an option out of range or that does not fit the model or the others, a file name that does not end
+            in .tflite or is that of a folder, or calibration texts that the model cannot read.
         TypeError: one string instead of a list of files or of layers.
         RuntimeError: the converter failed; the message holds the end of its output.
 
     Warns:
-        UserWarning: the longest of the lengths is below that of the model, so that texts are cut that it reads; or
-            "int8" without texts, which is "dynamic".
+        UserWarning: texts are cut that the model reads whole; or "int8" without texts, which is "dynamic".
     """
     options = Tflite(quantize=quantize, calibrate=calibrate, keep_float=keep_float, mediapipe=mediapipe)
     return build(folder, bundles.load(folder), out, options, lengths).write(out)
@@ -78,21 +74,13 @@ def convert(
 
 @dataclass(frozen=True)
 class Conversion:
-    """A .tflite file that is not written yet.
+    """A .tflite file that is not written yet."""
 
-    Attributes:
-        data: what LiteRT reads.
-        bundle: of the model; its card has the measured metrics.
-        options: number format and the rest.
-        float_layers: the layers that are float32.
-        rows: of Keras and of the file, as of `compare.compare`; empty without data.
-    """
-
-    data: bytes
-    bundle: Bundle
-    options: Tflite
-    float_layers: Sequence[str]
-    rows: Sequence[dict] = ()
+    data: bytes  #: what LiteRT reads
+    bundle: Bundle  #: of the model; its card has the measured metrics
+    options: Tflite  #: number format and the rest
+    float_layers: Sequence[str]  #: those that are float32
+    rows: Sequence[dict] = ()  #: of Keras and of the file, as of `compare.compare`; empty without data
 
     def write(self, path: str | Path) -> Path:
         """Writes the file: the model, and the files of its bundle in a zip archive behind it."""
@@ -198,28 +186,17 @@ def _check(
     if options.mediapipe and len(signature_lengths) > 1:
         raise ValueError(f"lengths={signature_lengths}: MediaPipe reads files of one length")
     if signature_lengths[-1] < bundle.max_length:
-        warnings.warn(
-            f"{out}: reads {signature_lengths[-1]} tokens of a text, and the model {bundle.max_length}: longer texts "
-            f"are cut; add the length {bundle.max_length} to read as much",
-            stacklevel=4,
-        )
+        read = f"reads {signature_lengths[-1]} tokens of a text, and the model {bundle.max_length}"
+        remedy = f"longer texts are cut; add the length {bundle.max_length} to read as much"
+        warnings.warn(f"{out}: {read}: {remedy}", stacklevel=4)
     if options.quantize == "int8" and not options.calibrate:
-        warnings.warn(
-            f"{out}: int8 without texts to calibrate with is the same as dynamic; give texts for fixed ranges of "
-            "the activations (--calibrate FILE), or choose dynamic",
-            stacklevel=4,
-        )
+        remedy = "give texts for fixed ranges of the activations (--calibrate FILE), or choose dynamic"
+        warnings.warn(f"{out}: int8 without texts to calibrate with is the same as dynamic; {remedy}", stacklevel=4)
     return signature_lengths
 
 
 def float_model(folder: str | Path, lengths: Sequence[int]) -> tuple[bytes, Bundle]:
-    """The float32 model with a signature for each length, and its bundle, of a pretraining model its encoder's.
-
-    The weights have the names of the Keras model's.
-
-    Raises:
-        RuntimeError: the converter failed.
-    """
+    """The float32 model, with the weights' names in Keras and a signature for each length, and its bundle."""
     with temporary_folder(Path(tempfile.gettempdir(), "ctxrep-converter")) as scratch:
         path = scratch / "model.tflite"
         command = [sys.executable, "-m", "keras_ctxrep_tflite.quantize", str(folder), str(path)]
@@ -245,8 +222,7 @@ def _signature_lengths(lengths: Sequence[int] | None, longest: int) -> list[int]
 def _convert(folder: str, out: str, lengths: list[int]) -> None:
     """The conversion, run in the subprocess: the only place that knows a converter.
 
-    It writes float32 and built-in operators only. A model of the families here is a graph of fixed sizes whose loops
-    are dense; another converter, such as that of litert-torch, has to keep the signatures and the names in `weights`.
+    Another one, such as that of litert-torch, has to keep the signatures and the names in `weights`.
     """
     import tensorflow as tf
 

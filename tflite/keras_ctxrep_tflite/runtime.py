@@ -80,15 +80,7 @@ class _Model:
         weakref.finalize(self, _close, self.compiled, self.signatures)
 
     def open_signatures(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
-        """Opens the signature of each length, if its inputs and outputs are those of the bundle.
-
-        Args:
-            task, bundle: of the model.
-            sample: the inputs of a short text.
-
-        Raises:
-            ValueError: a signature has another name, input or output, or none is as long as the bundle says.
-        """
+        """Opens the signature of each length; a ValueError if its inputs, as of a sample, or outputs do not fit."""
         self.task = task
         for length in _lengths(self.compiled, bundle):
             self.signatures[length] = _Signature(self.compiled, f"length_{length}")
@@ -137,11 +129,7 @@ class _Signature:
         return outputs
 
     def check(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
-        """Checks inputs and outputs against those of the bundle.
-
-        Raises:
-            ValueError: a name, a shape or the number of labels is another one.
-        """
+        """Raises a ValueError if a name, a shape or the number of labels is not that of the bundle."""
         if set(self.inputs) != set(sample):
             raise ValueError(f"{self.name} reads {', '.join(sorted(self.inputs))}, not {', '.join(sorted(sample))}")
         for name, tensor in self.inputs.items():
@@ -162,11 +150,7 @@ class _Signature:
 
 
 def _lengths(model: Any, bundle: Bundle) -> list[int]:
-    """The lengths of a model's signatures.
-
-    Raises:
-        ValueError: a signature has another name, or none is as long as the bundle says.
-    """
+    """The lengths of a model's signatures; a ValueError if one has another name, or none is long enough."""
     lengths = []
     for name in model.get_signature_list():
         prefix, _, length = name.partition("_")
@@ -192,6 +176,4 @@ def _naming(path: str | Path, problem: str, remedy: str) -> Iterator[None]:
 def _fit(array: np.ndarray, length: int) -> np.ndarray:
     """(1, T, ...) cut or padded with zeros to (1, length, ...); what is cut is padding."""
     array = array[:, :length]
-    missing = [(0, 0)] * array.ndim
-    missing[1] = (0, length - array.shape[1])
-    return np.pad(array, missing)
+    return np.pad(array, [(0, 0), (0, length - array.shape[1]), *[(0, 0)] * (array.ndim - 2)])

@@ -6,7 +6,6 @@ give these bytes; they know nothing of Keras or TensorFlow.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -41,10 +40,6 @@ def named(data: bytes, weights: Mapping[str, np.ndarray]) -> bytes:
     """The model with the constants that hold one of `weights`, in any order of axes, under its name.
 
     Converters name a constant after some operator; these names are those of the layers.
-
-    Args:
-        data: the model.
-        weights: name -> float32.
     """
     model = read(data)
     names = {_fingerprint(array): name for name, array in weights.items() if array.size >= SMALLEST}
@@ -71,23 +66,12 @@ def sizes(data: bytes) -> dict[str, int]:
 
 
 def within(name: str, layers: Collection[str]) -> bool:
-    """Whether a weight is one of `layers` or of a layer among them.
-
-    >>> within("layer_0/qkv/kernel", ["layer_0"]), within("layer_01/qkv/kernel", ["layer_0"])
-    (True, False)
-    """
+    """Whether a weight is one of `layers` or of a layer among them."""
     return any(name == layer or name.startswith(f"{layer}/") for layer in layers)
 
 
 def except_layers(names: Iterable[str], layers: Sequence[str]) -> list[str]:
-    """The weights that are not within some layers.
-
-    >>> except_layers(["layer_0/qkv/kernel", "pooler/kernel"], ["layer_0"])
-    ['pooler/kernel']
-
-    Raises:
-        ValueError: a layer is none of the model's.
-    """
+    """The weights that are not within some layers; a ValueError names a layer that is none of the model's."""
     names = list(names)
     for layer in layers:
         if not any(within(name, [layer]) for name in names):
@@ -102,11 +86,9 @@ def quantized(
 
     "float16": weights are stored in 16 bits and computed with in float32. "dynamic": matrix products and convolutions
     compute with 8-bit weights, one scale per output channel, and with inputs that are quantized to 8 bits at run time,
-    one scale per row. Embeddings are 8-bit integers with one scale per row of the table. One scale for a whole table,
-    as TensorFlow's quantizer has it, leaves rows of small values only a few steps. "int8": as "dynamic", but the dense
-    layers whose ranges are known read and write 8-bit integers of these fixed ranges.
-
-    All signatures share the weights and biases, since a layer has the same ranges in all of them.
+    one scale per row. Embeddings are 8-bit integers with one scale per row of the table, since one for the table, as in
+    TensorFlow's quantizer, leaves rows of small values only a few steps. "int8": as "dynamic", but the dense layers
+    whose ranges are known read and write 8-bit integers of these fixed ranges. All signatures share the weights.
 
     Args:
         data: a float32 model.
@@ -125,9 +107,9 @@ def quantized(
 
 
 def watched(data: bytes) -> bytes:
-    """The model with the inputs and outputs of its dense layers as further outputs of each signature.
+    """The model with the inputs and outputs of its dense layers, but those within loops, as outputs of each signature.
 
-    They are called "NAME input" and "NAME output", by the weight. Layers within loops are left out.
+    They are called "NAME input" and "NAME output", by the weight.
     """
     model = read(data)
     types = schema()
@@ -220,9 +202,8 @@ class _Writer:
         operator.inputs[0], operator.outputs[0] = narrow
         operator.builtinOptions.asymmetricQuantizeInputs = False
         if bias is not None:
-            buffer = self._converted(
-                bias, f"bias of {weight.name}", lambda array: (np.rint(array / bias_scales).astype("<i4"),)
-            )[0]
+            key = f"bias of {weight.name}"
+            buffer = self._converted(bias, key, lambda array: (np.rint(array / bias_scales).astype("<i4"),))[0]
             operator.inputs[2] = self._add(graph, bias.name, bias.shape, "INT32", buffer, (bias_scales, 0))
         at = next(i for i, each in enumerate(graph.operators) if each is operator)
         self._insert(graph, at, "QUANTIZE", [source], narrow[:1])
@@ -234,13 +215,12 @@ class _Writer:
         key = (id(graph), weight.number, "rows")
         tensor, ids, out = graph.tensors[weight.number], operator.inputs[1], operator.outputs[0]
         buffer, scales = self._converted(tensor, "True", lambda array: _rounded(array, True))
+        scales_key = (*key[:2], "scales")
         if key not in self.tensors:
-            index = self._add(graph, tensor.name, tensor.shape, "INT8", buffer)
-            shape = [len(scales)] + [1] * (len(tensor.shape) - 1)
-            column = self._buffer(scales)
-            self.tensors[key] = index
-            self.tensors[(*key[:2], "scales")] = self._add(graph, tensor.name + b"/scales", shape, "FLOAT32", column)
-        table, column = self.tensors[key], self.tensors[(*key[:2], "scales")]
+            self.tensors[key] = self._add(graph, tensor.name, tensor.shape, "INT8", buffer)
+            shape, column = [len(scales)] + [1] * (len(tensor.shape) - 1), self._buffer(scales)
+            self.tensors[scales_key] = self._add(graph, tensor.name + b"/scales", shape, "FLOAT32", column)
+        table, column = self.tensors[key], self.tensors[scales_key]
         shape = [int(size) for size in graph.tensors[out].shape]
         thin = shape[: len(shape) - len(tensor.shape) + 1] + [1] * (len(tensor.shape) - 1)
         name = graph.tensors[out].name
@@ -249,8 +229,7 @@ class _Writer:
         factors = self._add(graph, name + b"/scales", thin, "FLOAT32")
         at = next(i for i, each in enumerate(graph.operators) if each is operator)
         operator.inputs, operator.outputs = [table, ids], [integers]
-        types = schema()
-        cast = types.CastOptionsT()
+        types, cast = schema(), schema().CastOptionsT()
         cast.inDataType, cast.outDataType = types.TensorType.INT8, types.TensorType.FLOAT32
         self._insert(graph, at + 1, "CAST", [integers], [floats], "CastOptions", cast)
         again = self._insert(graph, at + 2, "GATHER", [column, ids], [factors])
@@ -272,13 +251,7 @@ class _Writer:
         return len(self.model.buffers) - 1
 
     def _add(
-        self,
-        graph: Any,
-        name: bytes,
-        shape: Iterable[int],
-        kind: str,
-        buffer: int = 0,
-        steps: tuple[np.ndarray, int] | None = None,
+        self, graph: Any, name: bytes, shape: Iterable, kind: str, buffer: int = 0, steps: tuple | None = None
     ) -> int:
         """The number of a new tensor; `steps`: its scales, along the first axis, and its zero point."""
         tensor = schema().TensorT()
@@ -298,10 +271,8 @@ class _Writer:
         operator = types.OperatorT()
         operator.opcodeIndex, operator.inputs, operator.outputs = operator_code(self.model, kind), inputs, outputs
         if options:
-            operator.builtinOptionsType, operator.builtinOptions = (
-                getattr(types.BuiltinOptions, options[0]),
-                options[1],
-            )
+            operator.builtinOptionsType = getattr(types.BuiltinOptions, options[0])
+            operator.builtinOptions = options[1]
         graph.operators.insert(at, operator)
         return operator
 
@@ -329,15 +300,6 @@ def _steps(least: float, most: float) -> tuple[float, int]:
     return scale, int(np.clip(round(-128 - least / scale), -128, 127))
 
 
-# ------------------------------------------------------------------------------------------------------ flatbuffers
-
-
-def operators(data: bytes) -> Counter:
-    """Names of the operators of a model -> how many of them there are; a custom operator by its own name."""
-    model = read(data)
-    return Counter(_kind(model, operator) for graph in model.subgraphs for operator in graph.operators)
-
-
 def _kind(model: Any, operator: Any) -> str:
     code = model.operatorCodes[operator.opcodeIndex]
     name = _names()[max(code.builtinCode, code.deprecatedBuiltinCode)]
@@ -356,15 +318,6 @@ def operator_code(model: Any, kind: str) -> int:
     return len(model.operatorCodes) - 1
 
 
-def builtin_operators() -> list[str]:
-    """Names of the operators that every LiteRT runtime has.
-
-    >>> "FULLY_CONNECTED" in builtin_operators(), "CUSTOM" in builtin_operators()
-    (True, False)
-    """
-    return [name for name in _names().values() if name != "CUSTOM"]
-
-
 def _names() -> dict[int, str]:
     return {number: name for name, number in vars(schema().BuiltinOperator).items() if isinstance(number, int)}
 
@@ -378,11 +331,7 @@ def _constant(model: Any, tensor: Any) -> np.ndarray | None:
 
 
 def schema() -> Any:
-    """The generated classes of the flatbuffer.
-
-    Raises:
-        ImportError: LiteRT is not installed.
-    """
+    """The generated classes of the flatbuffer; an ImportError says what to install."""
     try:
         from ai_edge_litert import schema_py_generated
     except ImportError:
@@ -410,9 +359,8 @@ def packed(model: Any) -> bytes:
     for tensor in (tensor for graph in model.subgraphs for tensor in graph.tensors):
         if tensor.quantization is not None and tensor.quantization.scale is not None:
             tensor.quantization.__class__ = shared
-    builder = flatbuffers.Builder(
-        sum(0 if buffer.data is None else len(buffer.data) for buffer in model.buffers) + 4096
-    )
+    size = sum(0 if buffer.data is None else len(buffer.data) for buffer in model.buffers)
+    builder = flatbuffers.Builder(size + 4096)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 
@@ -420,8 +368,8 @@ def packed(model: Any) -> bytes:
 def _packers() -> tuple[type, type]:
     """BufferT and QuantizationParametersT as one file is to have them.
 
-    The data of a buffer begins at a multiple of 16, as the schema asks and its Python classes do not do. Equal scales
-    are written once: those of a weight take 12 bytes for each channel, in every signature.
+    A buffer's data begin at a multiple of 16, as the schema asks and its Python classes do not do. Equal scales, 12
+    bytes for each channel in every signature, are written once.
     """
     written: dict[tuple, int] = {}
 
