@@ -73,7 +73,7 @@ def test_numbers(tmp_path, tiny, rng, activation, parts, slots):
     compared = tiny.Restated(options, tensors).compare(outputs, batch, tiny.CLOSE)
     names = {"mlm": {"mlm_logits"}, "nsp": {"nsp_logits"}, "pooler": {"pooled"}}
     expected = set().union(*(names[part] for part in parts)) if parts else set()
-    expected = expected - {"pooled"} if "mlm" in parts else expected | {"layers", "sequence"}
+    expected = expected - {"pooled"} if "mlm" in parts else expected | {"layers", "sequence", "vector"}
     assert compared == expected
     back = dict(weights.arrays(model, google.weight_map(config, parts)))
     assert back.keys() == tensors.keys() and all(back[name].tobytes() == tensors[name].tobytes() for name in back)

@@ -80,6 +80,7 @@ def test_every_run_has_a_folder_of_its_own(rows, tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_read_is_not_overwritten(rows, tmp_path):
+    (tmp_path / "read").mkdir()
     for name in ("encoder", "extra_embeddings"):
         given = {"encoder": "words", name: tmp_path / "read"}
         with pytest.raises(ValueError, match=f"read: the folder of the {name.replace('_', ' ')}"):
