@@ -235,6 +235,7 @@ class Training(Schedule, Seeded):
 
     batch_size: int = option(32, "examples per step, over all devices", above=0)
     dropout: float | None = option(None, "dropout rate in training", "schedule", least=0, below=1)
+    overwrite: bool = option(False, "replace the finished model of another run in --out", "output", neutral=True)
     precision: str = option("float32", "a Keras dtype policy, e.g. mixed_bfloat16", "machine")
     strategy: str = option(
         "auto", "one device, all GPUs (mirrored), or the machines of TF_CONFIG", "machine", choices=PLACES, neutral=True

@@ -99,13 +99,3 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     lines = [rows[0], ["-" * width for width in widths], *rows[1:]]
     padded = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
-
-
-def start_tensorflow() -> None:
-    """Imports TensorFlow without its messages."""
-    from keras_ctxrep.inference.silence import quiet_stderr
-
-    with quiet_stderr():
-        import tensorflow as tf
-
-        tf.get_logger().setLevel("ERROR")

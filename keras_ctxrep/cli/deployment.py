@@ -103,7 +103,7 @@ def _tflite_flags(flags: Flags) -> None:
 
     default = ",".join(map(str, quantize.LENGTHS))
     flags.add("folder", FOLDER, model=True)
-    flags.add("--out", "the file to write", metavar="FILE.tflite")
+    flags.add("--out", "the file to write", metavar="FILE.tflite", writes=True)
     flags.add(
         "--lengths",
         "input lengths, in tokens; a text runs at the smallest that holds it, and is cut if none does (default: "
@@ -169,7 +169,7 @@ def _predict_flags(flags: Flags) -> None:
         metavar="FILE",
     )
     flags.add_options(options.Prediction)
-    flags.add("--out", "the file to write (default: standard output)", metavar="FILE")
+    flags.add("--out", "the file to write (default: standard output)", metavar="FILE", writes=True)
     flags.add("--threads", "of LiteRT, for a .tflite file (default: 1)", type=positive, metavar="N")
 
 
@@ -267,7 +267,7 @@ def _compare_flags(flags: Flags) -> None:
     flags.add("--data", "examples of the model's task", required=True, metavar="FILE")
     flags.add_options(options.Reading, without=("skip_bad",))
     flags.add("--start", "also start each engine in a process: time to the first answer, memory", action="store_true")
-    flags.add("--plot", "a picture of size, latency and quality", metavar="FILE.png")
+    flags.add("--plot", "a picture of size, latency and quality", metavar="FILE.png", writes=True)
     flags.add("--json", "print one JSON array", action="store_true")
 
 

@@ -25,16 +25,25 @@ class Flags:
 
     Attributes:
         models: the arguments that are model folders, or names of published models in their place.
+        files: those that are files, or lists of them, which the command reads.
     """
 
     def __init__(self, parser: argparse.ArgumentParser):
         self.parser = parser
         self.models: list[str] = []
+        self.files: list[str] = []
         self._groups = {name: parser.add_argument_group(name) for name in GROUPS}
         self._actions: dict[str, argparse.Action] = {}
         self._fields: dict[str, Field] = {}
 
-    def add(self, flag: str, help: str, group: str | None = None, model: bool = False, **kwargs: Any) -> None:
+    @property
+    def flags(self) -> list[str]:
+        """The names of all flags, each with its dashes."""
+        return [flag for action in self._actions.values() for flag in action.option_strings]
+
+    def add(
+        self, flag: str, help: str, group: str | None = None, model: bool = False, writes: bool = False, **kwargs: Any
+    ) -> None:
         """An argument, as of `ArgumentParser.add_argument`.
 
         Args:
@@ -42,12 +51,15 @@ class Flags:
             help: one line.
             group: of the help, one of `options.GROUPS`; None: what is shown first.
             model: it is a model folder, or the name of a published model.
+            writes: it is a file that the command writes, so that it need not exist.
             kwargs: as of `ArgumentParser.add_argument`.
         """
         action = (self._groups[group] if group else self.parser).add_argument(flag, help=help, **kwargs)
         self._actions[action.dest] = action
         if model:
             self.models.append(action.dest)
+        elif str(action.metavar).startswith("FILE") and not writes:
+            self.files.append(action.dest)
 
     def add_options(
         self,
@@ -284,4 +296,4 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in vars(args).items() if name not in _OWN and value is not None}
 
 
-_OWN = ("command", "run", "debug", "config", "models")
+_OWN = ("command", "run", "debug", "config", "models", "files")

@@ -2,14 +2,19 @@
 
 import argparse
 import atexit
+import difflib
+import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from keras_ctxrep.cli import deployment, models, training, vectors
-from keras_ctxrep.cli.command import Usage, print_error, start_tensorflow
+from keras_ctxrep.cli.command import Usage, print_error
 from keras_ctxrep.cli.flags import Flags
+from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.options import WORDS
 from keras_ctxrep.version import __version__, install_hint
 
@@ -30,9 +35,25 @@ Contextual text representations in Keras, from raw text to TF Serving and to the
 COMMANDS = training.COMMANDS | vectors.COMMANDS | models.COMMANDS | deployment.COMMANDS
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells what is wrong with the arguments in one line, and what was probably meant; --help has the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        if match := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message, re.DOTALL):
+            message += _meant(match[1], re.findall(r"[^\s',]+", match[2]))
+        print_error(f"{self.prog}: {message}; see {self.prog} --help")
+        raise SystemExit(2)
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    """A question for the known word that is like another one, or ""."""
+    close = difflib.get_close_matches(word, known, 1, 0.6)
+    return f": did you mean {close[0]}?" if close else ""
+
+
 def parser(name: str | None = None) -> tuple[argparse.ArgumentParser, Flags | None]:
     """The command's parser; to start fast, only the named subcommand gets its flags."""
-    main = argparse.ArgumentParser("ctxrep", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
+    main = _Parser("ctxrep", description=DESCRIPTION, formatter_class=argparse.RawTextHelpFormatter)
     main.add_argument("--version", action="version", version=f"keras_ctxrep {__version__}")
     subparsers = main.add_subparsers(dest="command", required=True, metavar="COMMAND")
     flags = None
@@ -54,7 +75,7 @@ def parser(name: str | None = None) -> tuple[argparse.ArgumentParser, Flags | No
             flags = Flags(sub)
             command.flags(flags)
             flags.shorten_usage()
-            sub.set_defaults(models=flags.models)
+            sub.set_defaults(models=flags.models, files=flags.files)
     return main, flags
 
 
@@ -69,8 +90,13 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
             try:
                 flags.configure(path, argv)
             except (OSError, ValueError) as error:
-                main.error(str(error))
-    return main.parse_args(argv)
+                flags.parser.error(str(error))
+    args, unknown = main.parse_known_args(argv)
+    if unknown:
+        known = [flag for flag in flags.flags if flag.startswith("--")] if flags else []
+        meant = _meant(unknown[0].partition("=")[0], known) if unknown[0].startswith("--") else ""
+        (flags.parser if flags else main).error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,13 +105,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # off by default on some CPUs, where it is twice as fast
     os.environ["KERAS_BACKEND"] = "tensorflow"
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     warnings.showwarning = lambda message, *_: print_error(f"ctxrep: {message}")
-    args = None
     try:
         args = _parse(argv)
+        _check_files(args)
+        _find_published(args)
         if COMMANDS[args.command].tensorflow(args):
             start_tensorflow()
-        _find_published(args)
         config = getattr(args, "config", None) or ""
         if os.path.isdir(config) or os.path.basename(config) == "run.json":
             from keras_ctxrep.training.runs import options_from_run
@@ -101,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("ctxrep: interrupted; the same command goes on from the last checkpoint, if it had one", file=sys.stderr)
     except Exception as error:
-        message = _message(error, args)
+        message = _message(error)
         if message is None or "--debug" in argv:
             raise
         print_error(f"ctxrep: {message}")
@@ -121,17 +148,11 @@ _EXTRAS |= dict.fromkeys(("sklearn", "tabulate"), "demo")
 _NO_REASON = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", " ")
 
 
-def _message(error: Exception, args: argparse.Namespace | None = None) -> str | None:
+def _message(error: Exception) -> str | None:
     """The message of an expected error; None for an internal one, which is raised again."""
     if isinstance(error, ModuleNotFoundError):
         extra = _EXTRAS.get(str(error.name).partition(".")[0], "tf")
         return f"{error.name} is not installed: {install_hint(extra)}"
-    if isinstance(error, FileNotFoundError) and args is not None:
-        for name, value in vars(args).items():
-            if error.filename is not None and str(error.filename) in map(
-                str, value if isinstance(value, list) else [value]
-            ):
-                return f"--{name.replace('_', '-')} {error.filename}: no such file or folder"
     if isinstance(error, ValueError | OSError | RuntimeError | ImportError):
         return str(error)
     if type(error).__module__.partition(".")[0] == "tensorflow":
@@ -147,6 +168,15 @@ def _end_silently() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
+def _check_files(args: argparse.Namespace) -> None:
+    """Raises an error for a file that is not there, before TensorFlow is loaded."""
+    for argument in args.files:
+        value = getattr(args, argument)
+        for path in value if isinstance(value, list) else [value]:
+            if isinstance(path, str) and path != "-" and not path.startswith("tfds:") and not os.path.exists(path):
+                raise ValueError(f"--{argument.replace('_', '-')} {path}: no such file or folder")
+
+
 def _find_published(args: argparse.Namespace) -> None:
     """Replaces the names of published models by their folders in the cache."""
     for argument in args.models:
@@ -154,4 +184,6 @@ def _find_published(args: argparse.Namespace) -> None:
         if name not in (None, WORDS) and not name.endswith(".tflite") and not os.path.exists(name):
             from keras_ctxrep import zoo
 
+            if name.startswith("hf://"):  # which may have to be converted
+                start_tensorflow()
             setattr(args, argument, str(zoo.find(name)))

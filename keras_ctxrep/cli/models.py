@@ -3,8 +3,9 @@
 import argparse
 import json
 
-from keras_ctxrep.cli.command import Command, Usage, print_error, print_line, start_tensorflow, table
+from keras_ctxrep.cli.command import Command, Usage, print_error, print_line, table
 from keras_ctxrep.cli.flags import Flags
+from keras_ctxrep.inference.silence import start_tensorflow
 
 
 def _convert(args: argparse.Namespace) -> None:

@@ -86,7 +86,11 @@ def _print_best(args: argparse.Namespace, history: list[dict]) -> None:
     metric = next(name for name in history[0] if name.startswith("val_")).removeprefix("val_")
     choose = min if tasks.smaller_is_better(metric) else max
     best = choose(entry[f"val_{metric}"] for entry in history)
-    print_line(f"{args.out}: {metric.replace('_', ' ')} on {args.dev}: {best:.4f}")
+    print_line(f"{args.out}: {metric.replace('_', ' ')} on {_dev_name(args)}: {best:.4f}")
+
+
+def _dev_name(args: argparse.Namespace) -> str:
+    return args.dev if isinstance(args.dev, str) else f"{args.dev:g} of {args.data}, held out"
 
 
 def _distill(args: argparse.Namespace) -> None:
@@ -141,7 +145,7 @@ def _sweep(args: argparse.Namespace) -> None:
     )
     print(f"\n{table(sweeping.table(rows, chosen.seed))}\n")
     best = rows[0]
-    print_line(f"{args.out}: {best.best.name}: {best.metric.replace('_', ' ')} on {args.dev}: {best.score:.4f}")
+    print_line(f"{args.out}: {best.best.name}: {best.metric.replace('_', ' ')} on {_dev_name(args)}: {best.score:.4f}")
 
 
 def _train_flags(flags: Flags) -> None:
@@ -184,8 +188,8 @@ def _train_flags(flags: Flags) -> None:
 
 def _example_flags(flags: Flags) -> None:
     flags.add("--data", "labelled examples to learn from", required=True, metavar="FILE")
-    help = "labelled examples to choose the best weights by; or a fraction of --data to hold out at random, e.g. 0.1"
-    flags.add("--dev", help, required=True, type=file_or_fraction, metavar="FILE")
+    help = "labelled examples to choose the best weights by, or the fraction of --data to hold out (default: 0.1)"
+    flags.add("--dev", help, default=0.1, type=file_or_fraction, metavar="FILE")
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
 
 
@@ -272,7 +276,10 @@ def _score_flags(flags: Flags) -> None:
     flags.add("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
     flags.add_options(options.Scoring)
     flags.add(
-        "--predictions", "write text, expected and predicted label here, one JSON object a line", metavar="FILE.jsonl"
+        "--predictions",
+        "write text, expected and predicted label here, one JSON object a line",
+        metavar="FILE.jsonl",
+        writes=True,
     )
     flags.add("--json", "print one JSON object", action="store_true")
     flags.add(

@@ -26,7 +26,7 @@ def _embed(args: argparse.Namespace) -> None:
 def _embed_flags(flags: Flags) -> None:
     flags.add("folder", FOLDER, model=True)
     flags.add("--input", "a text file, or - for standard input", required=True, metavar="FILE")
-    flags.add("--out", "FILE.npz or FILE.hdf5", required=True, metavar="FILE")
+    flags.add("--out", "FILE.npz or FILE.hdf5", required=True, metavar="FILE", writes=True)
     flags.add_options(options.Embedding)
 
 
@@ -103,7 +103,9 @@ _PLOTS: dict[str, tuple[Callable, set[str], set[str]]] = {  # its function, requ
 def _plot_flags(flags: Flags) -> None:
     flags.add("kind", "what to draw", choices=tuple(_PLOTS))
     flags.add("folders", "a model folder; mix: one or several", nargs="+", metavar="FOLDER")
-    flags.add("--out", "the picture; attention: or an HTML page, FILE.html", required=True, metavar="FILE.png")
+    flags.add(
+        "--out", "the picture; attention: or an HTML page, FILE.html", required=True, metavar="FILE.png", writes=True
+    )
     flags.add("--text", "attention: the text")
     flags.add("--pair", "attention: a second text", metavar="TEXT")
     flags.add("--word", "senses: the word")

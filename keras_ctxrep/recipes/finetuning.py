@@ -41,7 +41,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import unknown_pieces, unread
 from keras_ctxrep.text.files import skipped_rows
 from keras_ctxrep.training import fit
-from keras_ctxrep.training.runs import RunRecord
+from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, is_chief, scope
 
 __all__ = ["finetune"]
@@ -87,8 +87,9 @@ def finetune(
 
     Raises:
         TypeError: there is no such option.
-        ValueError: a row is malformed, there are fewer than two labels, or an option does not fit the task or
-            the encoder. Rows that were skipped are warned of.
+        ValueError: a row is malformed, there are fewer than two labels, an option does not fit the task or the
+            encoder, or `out` has the finished model of another run and `overwrite` is not set. Rows that were skipped
+            are warned of.
     """
     return Run(data, dev, encoder, out, task, options, task_options).train(report, announce)
 
@@ -130,7 +131,8 @@ class Run:
         if task not in tasks.TASKS:
             raise ValueError(f"task {task!r}: one of {', '.join(tasks.TASKS)}")
         self.task, self.options, self.out = tasks.get(task), options, out
-        self.encoder = encoder if encoder == WORDS else zoo.find(encoder)
+        # a size of a student is no folder
+        self.encoder = encoder if encoder in (WORDS, getattr(options, "size", None)) else zoo.find(encoder)
         self.task_options = checked_task_options(self.task, task_options, self.command)
         self.check_out(out)
         metric, metrics = options.metric, self.task.metrics
@@ -191,6 +193,7 @@ class Run:
         check_devices(options.batch_size, options.precision, strategy)
         keras.utils.set_random_seed(options.seed)
         record = self.record()
+        check_replaceable(self.out, record.identity, options.overwrite)
         dev_name = f"{self.dev:g} of them" if isinstance(self.dev, float | int) else _shown(self.dev)
         dev = self._split()
         survey = self.survey()

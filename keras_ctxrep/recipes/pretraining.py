@@ -25,7 +25,7 @@ from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, piece_ids, segment_pairs, single_segments
 from keras_ctxrep.text.tokens import WordPiece, split_words
 from keras_ctxrep.training import fit, pipeline
-from keras_ctxrep.training.runs import RunRecord
+from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, is_chief, scope
 
 __all__ = ["pretrain"]
@@ -65,7 +65,8 @@ def pretrain(
 
     Raises:
         TypeError: no such option.
-        ValueError: no such size, no text, a vocabulary that does not fit, or an argument out of range.
+        ValueError: no such size, no text, a vocabulary that does not fit, an argument out of range, or `out` has the
+            finished model of another run and `overwrite` is not set.
 
     Warns:
         UserWarning: `init` lacks a head, which starts at random.
@@ -76,6 +77,7 @@ def pretrain(
     source, initial, config = _start(family, options)
     plan = _PLANS[family](corpus, options, initial, config)
     run = RunRecord.of("pretrain", options, family=family, corpus=[Path(path) for path in corpus])
+    check_replaceable(out, run.identity, options.overwrite)
     Path(out).mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(options.seed)
     with scope(options.precision, strategy):

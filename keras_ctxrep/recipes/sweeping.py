@@ -19,7 +19,7 @@ from keras_ctxrep.recipes.finetuning import Run, finetune
 from keras_ctxrep.recipes.reading import Data, in_memory, read, split
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.training import checkpoints
-from keras_ctxrep.training.runs import NAME, finished
+from keras_ctxrep.training.runs import NAME, check_replaceable, finished
 from keras_ctxrep.training.strategy import choose, several_workers
 
 __all__ = ["sweep"]
@@ -119,9 +119,11 @@ def sweep(
     ]
     if several_workers(choose(options.strategy)):
         raise ValueError("a sweep trains on one machine: start one on each machine, with other values")
+    goes_on = (Path(out) / TABLE).exists()
+    check_replaceable(out, runs[0].record.identity, options.overwrite or goes_on)
     for number, run in enumerate(runs, 1):
         line = f"run {number} of {len(runs)}: {run.name}"
-        done = finished(run.folder, run.identity)
+        done = finished(run.folder, run.record.identity)
         if announce is not None:
             announce(f"{line} (finished before)" if done else line)
         if not done:
@@ -160,7 +162,8 @@ class _SeededRun:
         self.values = dict(values)
         self.name = ",".join(f"{name}={value}" for name, value in {**values, "seed": seed}.items())
         self.folder = out / _FOLDER / _as_file_name(self.name)
-        changed = {name: value for name, value in values.items() if name in _OPTIONS} | {"seed": seed}
+        changed = {name: value for name, value in values.items() if name in _OPTIONS}
+        changed |= {"seed": seed, "overwrite": True}  # of runs with other data
         if options.tensorboard is not None:
             changed["tensorboard"] = Path(options.tensorboard) / self.folder.name
         task_options = {**task_options, **{name: value for name, value in values.items() if name not in _OPTIONS}}
@@ -173,7 +176,7 @@ class _SeededRun:
         run = Run(**self._arguments)
         run.check_out(out)
         run.check()
-        self.identity, self.task = run.record().identity, run.task
+        self.record, self.task = run.record(), run.task
 
     def train(self, report: Callable[[dict], None] | None) -> None:
         try:

@@ -16,7 +16,7 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.training import checkpoints
 
-__all__ = ["Recorded", "RunRecord", "finished", "options_from_run"]
+__all__ = ["Recorded", "RunRecord", "check_replaceable", "finished", "options_from_run"]
 
 NAME = "run.json"
 
@@ -84,6 +84,21 @@ def finished(folder: str | Path, identity: str) -> bool:
         return False
     written = (Path(folder) / bundles.NAME).exists() and not checkpoints.unfinished(folder)
     return written and isinstance(record, dict) and record.get("identity") == identity
+
+
+def check_replaceable(folder: str | Path, identity: str, overwrite: bool) -> None:
+    """Refuses a folder with a finished model that is not of the run with this identity, unless `overwrite`.
+
+    Raises:
+        ValueError: it has one.
+    """
+    folder = Path(folder)
+    has_model = (folder / bundles.NAME).exists() and not checkpoints.unfinished(folder)
+    if has_model and not overwrite and not finished(folder, identity):
+        raise ValueError(
+            f"{folder}: has the finished model of another run; choose another folder, or replace it with --overwrite "
+            "(overwrite=True)"
+        )
 
 
 class Recorded(NamedTuple):

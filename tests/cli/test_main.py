@@ -110,7 +110,45 @@ def test_wrong_usage_is_exit_2(argv, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("score {tmp} --data x.tsv", "no bundle.json in it"),
+        ("train --batch_size 4", "ctxrep train: unrecognized arguments: --batch_size 4: did you mean --batch-size?"),
+        ("train --task classification", "did you mean classify?"),
+        ("trian", "did you mean train?"),
+        (
+            "train",
+            "ctxrep train: the following arguments are required: --data, --out, --encoder; see ctxrep train --help",
+        ),
+    ],
+)
+def test_wrong_usage_is_one_line_with_what_was_meant(argv, message, capsys):
+    """The usage, of twenty lines and more, is for --help."""
+    required = "--data a --out b --encoder c" if " " in argv else ""
+    with pytest.raises(SystemExit):
+        main.main([*argv.split(), *required.split()])
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "train --data {folder}/none.tsv --encoder words --out {folder}/m",
+        "train --data {folder}/a.tsv --encoder bert_5 --out {folder}/m",
+        "pretrain bert --corpus {folder}/a.tsv {folder}/none.txt --out {folder}/m",
+        "export none --out {folder}/m",
+    ],
+)
+def test_what_is_missing_is_said_before_tensorflow_is_loaded(argv, tmp_path):
+    (tmp_path / "a.tsv").write_text("text\tlabel\n")
+    code = "import sys; from keras_ctxrep.cli.main import main; print(main(sys.argv[1:]), 'tensorflow' in sys.modules)"
+    command = [sys.executable, "-c", code, *argv.format(folder=tmp_path).split()]
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.stdout.split() == ["1", "False"] and process.stderr.count("\n") == 1, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("score {tmp} --data {tmp}/bad.tsv", "no bundle.json in it"),
         ("score {models}/bert/classifier --data {tmp}/missing.tsv", "ctxrep: --data /"),
         (
             "score {models}/bert/pretrained --data {tmp}/pair.tsv",
@@ -428,7 +466,7 @@ def test_names_that_are_no_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CTXREP_CACHE", str(tmp_path))
     name = "bert_12_768_12/book_corpus_wiki_en_uncased"
     (tmp_path / "a.tsv").write_text("text\tlabel\n")
-    for command in (["embed", name, "--input", "-"], ["train", "--encoder", name, "--data", "a", "--dev", "a"]):
+    for command in (["embed", name, "--input", "-"], ["train", "--encoder", name, "--data", f"{tmp_path}/a.tsv"]):
         assert main.main([*command, "--out", str(tmp_path / "x.npz")]) == 1
         assert f"{name}: not downloaded yet: `ctxrep zoo get {name}`" in capsys.readouterr().err
     assert main.main(["export", "no-such", "--out", str(tmp_path / "x")]) == 1
@@ -438,5 +476,5 @@ def test_names_that_are_no_folder(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("flag", ["--columns text=a", "--predictions p.jsonl", "--json", "--skip-bad", "--carry-state"])
 def test_sentences_are_scored_without_the_options_of_tasks(flag, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
-        main.main(["score", str(tmp_path), "--data", "a.txt", "--lm", *flag.split()])
+        main.main(["score", str(tmp_path), "--data", __file__, "--lm", *flag.split()])
     assert stop.value.code == 2 and f"leave out {flag.split()[0]} with --lm" in capsys.readouterr().err
