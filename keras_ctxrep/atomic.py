@@ -184,6 +184,8 @@ def _lack_of_space(error: Exception) -> str | None:
     """The system's reason if an error is for lack of space; TensorFlow and HDF5 have it in their messages only."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno) if error.errno in _FULL else None
+    if isinstance(error, ValueError):  # about data, which it may quote
+        return None
     return next((reason for reason in map(os.strerror, _FULL) if reason in str(error)), None)
 
 

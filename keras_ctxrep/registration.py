@@ -53,7 +53,8 @@ class _WithKeras:
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            _register(module)
+            if module.__name__ == "keras":  # a loader may be that of other modules too
+                _register(module)
 
         spec.loader.exec_module = exec_module
         return spec

@@ -191,4 +191,6 @@ def encoder_bundle(model: keras.Model, bundle: Bundle) -> Bundle:
     config = family.encoder_config(model, bundle.config)
     vocab = bundle.vocab if family.reads_vocabulary(config) else ()
     empty: dict = {"labels": (), "reads": Reads(), "head": {}, "stack": {}, "extra_embeddings": {}, "settings": {}}
+    if bundle.pooling == "pooler" and not config.get("pooler", True):
+        empty["pooling"] = "mean"
     return replace(bundle, task="embed", config=config, vocab=vocab, columns={}, **empty)

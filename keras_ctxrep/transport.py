@@ -34,7 +34,7 @@ def open_url(request: Request, seconds: float, least: float = math.inf) -> Any:
         for response in pace.responses:
             response.close()
         raise URLError(f"redirected to what is no address: {error}") from None
-    pace.least = least
+    pace.read_at_least(least)
     return response
 
 
@@ -73,6 +73,11 @@ class _Pace:
         self.seconds, self.least = seconds, math.inf
         self.responses: list[http.client.HTTPResponse] = []
         self._begin, self._count = time.monotonic(), 0
+
+    def read_at_least(self, least: float) -> None:
+        """Begins to count the bytes of the body, unless the whole answer has to come in the time that began before."""
+        if math.isfinite(least):
+            self.least, self._begin, self._count = least, time.monotonic(), 0
 
     def left(self) -> float:
         return self._begin + self.seconds - time.monotonic()

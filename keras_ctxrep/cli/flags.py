@@ -259,7 +259,7 @@ def grid(texts: Sequence[str], *options: type[Options]) -> dict[str, list]:
         name = name.strip().removeprefix("--").replace("-", "_")
         if name not in known:
             nearest = nearest_option(name, known)
-            raise ValueError(f"{text}: {name!r} is no option of this task; the nearest one is {nearest!r}")
+            raise ValueError(f"{text}: {name!r} is no option; the nearest one is {nearest!r}")
         if name in values or not sign:
             raise ValueError(f"{text}: write {name}=VALUE,VALUE,... once")
         values[name] = [_value(known[name], part.strip()) for part in listed.split(",")]

@@ -127,7 +127,8 @@ COMMANDS = {
         "  mix     (tokens, width)          the sum of the layers by trained weights, without such their mean\n"
         "  top     (tokens, width)          the last layer\n"
         "  mean    (width,)                 the mean of the mix over the tokens: a vector of the sentence\n"
-        "  pooled  (width,)                 the encoder's own vector of the sentence, or the mean of the top layer\n\n"
+        "  pooled  (width,)                 BERT's pooler, or the mean of the top layer; `ctxrep predict` gives the\n"
+        "                                   vector that the model card describes\n\n"
         "Tokens are words (ELMo, static vectors) or word pieces without markers (BERT; --words: words). All layers of\n"
         "many sentences are large: --layers mix or top, --layer-numbers and --dtype float16 write less.",
     ),

@@ -548,7 +548,7 @@ def _pooling(folder: Path) -> dict[str, Any]:
         elif kind == "Pooling" and (folder / path / OPTIONS).is_file():
             options = Options(folder / path / OPTIONS)
             names = [POOLING_MODE.fullmatch(name) for name, on in options.values.items() if on is True]
-            modes = [name[1] for name in names if name] or [options.get("pooling_mode", str, default="mean")]
+            modes = [name[1] for name in names if name] or [str(options.values.get("pooling_mode", "mean"))]
             fields["pooling"] = modes[0] if modes in (["cls"], ["mean"], ["max"]) else "mean"
             if modes != [fields["pooling"]]:
                 common.warn_left_out(folder, f"{path}, which pools by {', '.join(modes)}; the mean is used")

@@ -113,8 +113,8 @@ def bundle_of(folder: str | Path, version: int | None = None) -> Bundle:
 
 # dimensions of an output for one text, and whether it is text; others are not read
 _OUTPUTS = {name: (0, name in ("label", "answer")) for name in ("label", "score", "value", "answer", "start", "end")}
-_OUTPUTS |= {"null_score": (0, False), "probabilities": (1, False), "pooled": (1, False), "words": (1, True)}
-_OUTPUTS |= {"starts": (1, False), "ends": (1, False), "labels": (1, True), "scores": (1, False)}
+_OUTPUTS |= {"null_score": (0, False), "words": (1, True), "labels": (1, True)}
+_OUTPUTS |= dict.fromkeys(("probabilities", "pooled", "vector", "starts", "ends", "scores"), (1, False))
 
 
 class _Served(TextRunner):
@@ -136,7 +136,7 @@ class _Served(TextRunner):
         except (ValueError, TypeError, IndexError, AttributeError, OverflowError):
             answer, problem = {}, f"a model of the task {bundle.task} does not answer so"
         if problem:
-            row = next(rows_of({name: np.asarray(value)[None] for name, value in outputs[0].items()}))
+            row = next(rows_of({name: np.asarray(value)[None] for name, value in outputs[0].items()}), {})
             raise _strange(self.url, json.dumps(row, ensure_ascii=False), f"{problem}; is --bundle that of this model?")
         return answer
 
@@ -386,7 +386,7 @@ class _Grpc:
         from keras_ctxrep.inference import messages
 
         self.url, self.target, self.messages = url, target, messages
-        options = [("grpc.max_receive_message_length", int(target.largest * 1e6))]
+        options = [("grpc.max_receive_message_length", min(int(target.largest * 1e6), 2**31 - 1))]
         if kind == "grpcs":
             channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(), options)
         else:

@@ -235,7 +235,8 @@ class Predictor:
             while part := list(islice(group, self.batch_size)):
                 batch_queries, batch_rows = [queries[inputs[i][0]] for i in part], [inputs[i][1] for i in part]
                 batch = self.runner.batch(self.task, self.bundle, batch_queries, batch_rows)
-                columns = self.runner.run(batch)
+                columns = self.runner.run(batch)  # all layers of all texts would be large, and no answer reads them
+                columns = {name: column for name, column in columns.items() if not name.startswith(("layer", "seque"))}
                 for position, i in enumerate(part):
                     results[i] = {name: column[position] for name, column in columns.items()}
         outputs: dict[int, list] = {}

@@ -45,9 +45,8 @@ class ScalarMix(Layer):
         self.l2, self.layer_norm, self.top_only, self.epsilon = l2, layer_norm, top_only, epsilon
         self.fixed = None if weights is None else [float(weight) for weight in weights]
 
-    def compute_mask(self, inputs, previous_mask):
-        mask = _first(previous_mask)
-        return None if mask is None else ops.cast(mask, "bool")
+    def compute_mask(self, inputs, previous_mask):  # which is the argument `mask`, if that is given
+        return getattr(inputs[0], "_keras_mask", None)
 
     def build(self, input_shape):
         layers, fixed = len(input_shape), self.fixed

@@ -122,7 +122,9 @@ class MaskedPooling(Layer):
         if mask is None:
             raise ValueError(f"{self.name}: needs the mask of the tokens: pooling(sequence, mask=mask)")
         pooled = self._pooled(sequence, mask)
-        return ops.normalize(pooled) if self.normalize else pooled
+        if not self.normalize:
+            return pooled
+        return ops.cast(ops.normalize(ops.cast(pooled, "float32")), pooled.dtype)  # squares overflow in float16
 
     def _pooled(self, sequence, mask):
         weights = ops.cast(mask, sequence.dtype)[..., None]  # (B, T, 1)

@@ -1,5 +1,7 @@
 """Task heads: functions that add the output layers of a task to any encoder, and the outputs of a signature."""
 
+from numbers import Integral
+
 import keras
 from keras import layers as klayers
 from keras import ops
@@ -301,7 +303,7 @@ def encoder_outputs(model: keras.Model) -> dict:
 
 
 def _check_classes(classes: int, least: int) -> None:
-    if not isinstance(classes, int):
+    if not isinstance(classes, Integral):
         raise TypeError(f"classes={classes!r}: the number of classes is needed; their names are `labels` of the bundle")
     if classes < least:
         raise ValueError(f"classes={classes}: at least {least}")

@@ -1,11 +1,11 @@
 """The model card of a fine-tuned model, card.md in its folder."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text.bundle import FINE_TUNED, PRETRAINED, Bundle, pretrained_card
+from keras_ctxrep.zoo import folders
 
 LABELS = 50  # listed, of those that a model has
 
@@ -39,9 +39,10 @@ def fine_tuned(task: Task, bundle: Bundle, base: Mapping[str, Any], data: str, d
         f"scores on {dev}": ", ".join(scores),
         "text": f"at most {bundle.max_length} tokens",
         "family": bundle.family,
-        **{name: Path(source).name for name, source in base.items()},
+        **{name: folders.name_of(source) for name, source in base.items()},
     }
-    table = "\n".join(f"| {name} | {value} |".replace("\n", " ") for name, value in rows.items() if value)
+    shown = {name.replace("|", r"\|"): value.replace("|", r"\|") for name, value in rows.items() if value}
+    table = "\n".join(f"| {name} | {value} |".replace("\n", " ") for name, value in shown.items())
     card = f"{FINE_TUNED} {task.name}\n\n| | |\n|---|---|\n{table}\n"
     pretrained = pretrained_card(bundle.card)
     return f"{card}\n{PRETRAINED}\n\n{pretrained}" if pretrained else card

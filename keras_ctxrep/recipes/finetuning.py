@@ -194,7 +194,8 @@ class Run:
         keras.utils.set_random_seed(options.seed)
         record = self.record()
         check_replaceable(self.out, record.identity, options.overwrite)
-        dev_name = f"{self.dev:g} of them" if isinstance(self.dev, float | int) else _shown(self.dev)
+        share = f"{self.dev:g} of" if isinstance(self.dev, float | int) else ""
+        dev_name = f"{share} {Path(self.name).name}, held out" if share else _shown(self.dev)
         dev = self._split()
         survey = self.survey()
         dev_set = [*Reader(task, self.dev_columns, self.skipped, survey.labels, survey.pairs)(dev, "validation")]
@@ -217,7 +218,7 @@ class Run:
         rows = min(options.batch_size, max(1, survey.count // replicas) * replicas)  # the same on all devices
         settings, optimizer = self.schedule(assembled, survey.count, rows)
         if announce is not None and is_chief(strategy):
-            names = (self.name, dev_name, str(self.encoder))
+            names = (self.name, f"{share} them" if share else dev_name, str(self.encoder))
             announce(str(Plan(*names, survey, dev_set, task, bundle, options, settings, rows)))
         Path(self.out).mkdir(parents=True, exist_ok=True)
         data, sources_of = self.batches(bundle, rows)
@@ -363,7 +364,7 @@ class Run:
         return starts
 
 
-def _shown(data: Data) -> str:
+def _shown(data: Data | float) -> str:
     return str(data) if isinstance(data, str | Path) else IN_MEMORY
 
 

@@ -92,8 +92,8 @@ def predict(
 def _of_lines(answers: Iterator, bundle: Bundle, source: Any, report: Callable[[str], None]) -> Iterator[Answered]:
     """The answers to lines; of a file that looks like one of rows, that it is not read as one is reported."""
     names = ("text", "pair")[: 1 + bundle.pairs]
-    suffixes = (".json", ".jsonl", ".conll", ".csv", ".tsv")[: 4 if bundle.reads.pair else 5]
-    if isinstance(source, str | Path) and Path(source).suffix in suffixes and not bundle.reads.marks:
+    suffixes = {*files.TABLES} - ({".tsv"} if bundle.reads.pair else set())
+    if isinstance(source, str | Path) and files.suffix(Path(source)) in suffixes and not bundle.reads.marks:
         report(f"{source}: read line by line; --data {source} reads its rows")
     for line, answer in answers:
         texts = zip_longest(names, line.split("\t", len(names) - 1), fillvalue="")

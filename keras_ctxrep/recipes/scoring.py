@@ -24,7 +24,7 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.features import WordPieceFeatures, check_sentences, unread
-from keras_ctxrep.text.files import suffix
+from keras_ctxrep.text.files import TABLES, suffix
 from keras_ctxrep.text.pretraining import (
     Masking,
     Vocabulary,
@@ -36,8 +36,6 @@ from keras_ctxrep.text.pretraining import (
 from keras_ctxrep.training import fit, pipeline
 
 __all__ = ["score", "score_sentences"]
-
-TABLES = (".tsv", ".csv", ".json", ".jsonl", ".parquet", ".conll")  # suffixes of files that are no running text
 
 
 @keywords(Scoring)

@@ -52,6 +52,9 @@ class MalformedRow(ValueError):
         self.line = line
 
 
+TABLES = (".tsv", ".csv", ".json", ".jsonl", ".parquet", ".conll")  # suffixes of files with rows of a task
+
+
 def suffix(path: Path) -> str:
     """The suffix of a file in lower case, without that of its compression.
 
@@ -162,7 +165,8 @@ def _cells(raw: bytes | list[str] | csv.Error) -> list[str]:
         ValueError: it is not UTF-8, or no record.
     """
     if isinstance(raw, csv.Error):
-        raise ValueError(f"not CSV: {raw}; a field with quotes in it stands in quotes, and these are doubled")
+        remedy = "" if "new-line" in str(raw) else "; a field with quotes in it stands in quotes, and these are doubled"
+        raise ValueError(f"not CSV: {raw}{remedy}")
     if isinstance(raw, bytes):
         return decoded(raw).split("\t")
     return [decoded(field.encode("utf-8", "surrogateescape")) for field in raw]
@@ -175,9 +179,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str] | csv.Error]]:
     """
     lines = (raw.decode("utf-8", "surrogateescape") + "\n" for _, raw in byte_lines(path))
     first = next(lines, "")
-    fields = {mark: next(csv.reader([first], delimiter=mark), []) for mark in ",;"}
-    separator = max(fields, key=lambda mark: (len(fields[mark]), -first.find(mark)))
     csv.field_size_limit((1 << 31) - 1)  # else 131,072 characters
+    try:
+        fields = {mark: next(csv.reader([first], delimiter=mark), []) for mark in ",;"}
+    except csv.Error as error:
+        yield 1, error
+        return
+    separator = max(fields, key=lambda mark: (len(fields[mark]), -first.find(mark)))
     reader = csv.reader(chain([first], lines), delimiter=separator, strict=True)
     begin = 1
     while True:
@@ -317,8 +325,8 @@ def conll(path: Path, header: Collection[str] | None = None) -> Iterator[tuple[i
 
     Args:
         path: the file.
-        header: names of columns, in lower case, of which none is in the first line, and all sentences have the same
-            number of columns; None: neither is checked.
+        header: names of columns, in lower case, of which at most one is in the first line, and all sentences have the
+            same number of columns; None: neither is checked.
 
     Raises:
         ValueError: the first line is a header.
@@ -338,7 +346,8 @@ def conll(path: Path, header: Collection[str] | None = None) -> Iterator[tuple[i
         ]
         if words:
             number, first = words[0]
-            if header and not width and any(field.decode(errors="replace").casefold() in header for field in first[1:]):
+            names = [field.decode(errors="replace").casefold() for field in first]
+            if header and not width and sum(name in header for name in names) > 1:
                 raise ValueError(
                     f"{path}:{number}: a header, as of a table with a text in each row; this task reads CoNLL columns, "
                     "a word a line without a header, an empty line between sentences"

@@ -18,6 +18,7 @@ from typing import IO, Any
 from urllib.error import HTTPError
 from urllib.request import Request
 
+from keras_ctxrep.atomic import NoSpace
 from keras_ctxrep.transport import open_url, reason_of
 from keras_ctxrep.version import __version__
 
@@ -70,7 +71,7 @@ def fetch(
             raise
         if isinstance(error, OSError) and error.errno in FULL:
             room = "free some, or choose another disk with --cache FOLDER (of hf://: with HF_HOME), and repeat it"
-            raise OSError(f"{path.parent}: no room on the disk: {error.strerror}; {room}") from None
+            raise NoSpace(f"{path.parent}: no room on the disk: {error.strerror}; {room}") from None
         if getattr(error, "filename", None) is not None:  # a local file
             raise
         reason = reason_of(error)
@@ -177,7 +178,7 @@ def unpack(archive: Path, folder: Path, limit: int) -> None:
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             remedy = "free some, or choose another disk with --cache FOLDER"
-            raise OSError(f"{folder}: no room on the disk: {error.strerror}; {remedy}") from None
+            raise NoSpace(f"{folder}: no room on the disk: {error.strerror}; {remedy}") from None
         raise ValueError(f"{archive}: a damaged archive; get it again: {error}") from None
 
 

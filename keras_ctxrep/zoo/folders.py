@@ -48,6 +48,20 @@ def lock(folder: Path, name: str, report: Report) -> Iterator[None]:
         file_lock.release()
 
 
+def name_of(folder: str | Path) -> str:
+    """What a model folder is called: the name it was published under, SIZE/DATASET or hf://OWNER/NAME, or its own.
+
+    >>> name_of("models/mine"), name_of("zoo/weights/bert_4_256_4/books_wiki_en")
+    ('mine', 'bert_4_256_4/books_wiki_en')
+    """
+    folder = Path(folder)
+    try:
+        return str(json.loads((folder / SOURCE).read_text(encoding="utf-8"))["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        shipped = folder.parent.parent.name == "weights"
+        return f"{folder.parent.name}/{folder.name}" if shipped else folder.name
+
+
 def is_whole(folder: Path) -> bool:
     """Whether there is a model folder whose files have the hashes in its bundle."""
     try:

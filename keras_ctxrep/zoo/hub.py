@@ -7,6 +7,7 @@ paths of what a server answers. Weights are read from safetensors only.
 import hashlib
 import re
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -183,7 +184,8 @@ class _Hub:
     def remember(self, commit: str) -> None:
         """Keeps the commit of the revision, for use without a network."""
         if commit not in (self.revision, self._remembered()):
-            with atomic_write(self.cache / "refs" / self.revision) as new:
+            # of a cache that may not be written, or has a branch of another form, the model is there all the same
+            with suppress(OSError), atomic_write(self.cache / "refs" / self.revision) as new:
                 new.write_text(commit)
 
     def _remembered(self) -> str:

@@ -18,7 +18,6 @@ __all__ = ["inputs_of", "ranges"]
 
 TEXTS = 300  # of each file
 WIDEST = 0.125  # a step of 256 over the range, in standard deviations: rounding adds at most 4% of noise
-ROWS = (".jsonl", ".json", ".tsv", ".csv", ".parquet", ".conll")  # suffixes of files with rows of the task
 
 
 def ranges(data: bytes, texts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Ranges]:
@@ -89,7 +88,7 @@ def inputs_of(
     """
     inputs = []
     for path in paths:
-        if files.suffix(Path(path)) in ROWS:
+        if files.suffix(Path(path)) in files.TABLES:
             queries = (task.query(example) for _, example in task.reading.read_unlabelled(path, columns))
         else:
             queries = _queries(path, task, bundle.pairs)
