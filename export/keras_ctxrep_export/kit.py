@@ -33,7 +33,7 @@ __all__ = ["write"]
 WARMUP, BATCHING, CONFIG, README = "tf_serving_warmup_requests", "batching_params.pbtxt", "model.config", "README.md"
 # Powers of two up to the 32 of `Predictor`; throughput on two cores grows up to the last: docs/explanation/results.md
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
-LENGTHS = (16, 6, 30, 90)  # words of the warm-up texts, in turn: a sentence, a headline, a long sentence, a paragraph
+LENGTHS = (19, 6, 30, 90)  # words of the warm-up texts, in turn: a sentence, a headline, a long sentence, a paragraph
 PASSAGE = (
     "The ferry left the harbour an hour late because of the fog, and most of the passengers stayed inside. Anna Berg, "
     "who had crossed the strait every week for ten years, read the newspaper to her brother. The bank in the old town "
@@ -41,7 +41,7 @@ PASSAGE = (
     "believed a word of it. When the sun came out at last, they went up on deck and watched the coast of Norway grow "
     "out of the water, first grey and then green."
 )
-QUESTION = "Who read the newspaper on the ferry?"
+QUESTION = "Why was the ferry late?"
 GENERATED = "# Written by `ctxrep export`, which adds models to it. To keep changes of your own, remove this line."
 
 
@@ -224,6 +224,7 @@ class Readme:
             words = " --pair ".join(f'"{instance[key]}"' for key in texts)
         else:
             words = f"--json '{json.dumps(instance, ensure_ascii=False)}'"
+        tensors = ", ".join(f"{key}=tf.constant([{json.dumps(x, ensure_ascii=False)}])" for key, x in instance.items())
         shown = json.dumps({key: _short(value[0]) for key, value in answer.items()}, ensure_ascii=False)
         return f"""\
 ## Run and ask
@@ -249,7 +250,17 @@ The answer (under "predictions" in what curl prints; "..." for long lists):
 {shown}
 ```
 
-`ctxrep client --bundle FOLDER`, FOLDER a copy of this one, gives answers in the form of `ctxrep predict`."""
+`ctxrep client --bundle FOLDER`, FOLDER a copy of this one, gives answers in the form of `ctxrep predict`.
+
+Without a server, in this folder, with `tensorflow` and `tensorflow-text` of the same minor version:
+
+```python
+import tensorflow as tf
+import tensorflow_text  # registers the operators that split text
+
+model = tf.saved_model.load(".")
+print(model.signatures["{SIGNATURE}"]({tensors}))
+```"""
 
     def _signature(self, name: str) -> str:
         function, meanings = self.signatures[name], tasks.get(self.bundle.task).outputs
@@ -260,7 +271,8 @@ The answer (under "predictions" in what curl prints; "..." for long lists):
         for kind, key, spec, meaning in rows:
             shape = ["B" if axis == 0 else "any" if size is None else str(size) for axis, size in enumerate(spec.shape)]
             lines.append(f"| {kind} | `{key}` | {spec.dtype.name} | ({', '.join(shape)}) | {meaning} |")
-        return f"## Signature `{name}`\n\n" + "\n".join(lines)
+        table = f"## Signature `{name}`\n\n" + "\n".join(lines)
+        return f"{table}\n\n{_VECTORS}" if "mean" in function.structured_outputs else table
 
     def _card(self) -> str:
         bundle, run = self.bundle, self.run
@@ -282,12 +294,16 @@ The answer (under "predictions" in what curl prints; "..." for long lists):
         return f"## Model card\n\n| | |\n|---|---|\n{table}"
 
 
+_VECTORS = (
+    "Choose `vector` to compare and to search texts by cosine: it is that of `ctxrep predict` and of the .tflite file. "
+    "Choose `mean` as the input of a classifier of your own, which can use what lower layers hold."
+)
 _MEANINGS = {  # of outputs that are not a task's
     "classes": "every label",
     "scores": "the probability of each",
     "outputs": "the predicted value",
     "vector": "the vector of the text, see the model card",
-    "mean": "the mean over layers and tokens",
+    "mean": "the mean over the tokens of the task's mix of layers, or of all layers alike",
     "mask": "1 where there is a token",
     "logits": "of the model's head, before softmax or sigmoid",
     "layers": "the vectors of every layer; layer 0 is without context",

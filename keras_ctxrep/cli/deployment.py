@@ -76,8 +76,6 @@ def _tflite(args: argparse.Namespace) -> None:
     def report(rows: list[dict], picture) -> None:
         print(f"{table(acceptance.layers_table(rows))}\n{picture}: the same as a picture")
 
-    if sys.stderr.isatty():
-        print_error("converting in a subprocess: about ten seconds for a small model")
     written = tflite(**values, report=report)
     if written.size:
         print(f"{values.get('out', 'the model')}: {written.size / 1e6:.2f} MB")
@@ -337,7 +335,7 @@ COMMANDS = {
     "demo": Command(
         _demo,
         _demo_flags,
-        "the whole way, in about 7 minutes on two cores",
+        "the whole way, in about 7 minutes on 2 cores",
         "Goes on with the shipped BERT's pretraining for a minute, fine-tunes it and the same network with random\n"
         "weights to tag named entities, shows neighbours in context, exports the tagger as SavedModel and TFLite,\n"
         "predicts without TensorFlow, and writes report.html. Needs no network and no data: the text is Python's\n"

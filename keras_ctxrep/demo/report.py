@@ -8,6 +8,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from markdown_it import MarkdownIt
+
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.plots.drawing import COLOURS
 from keras_ctxrep.text.decode import entities
@@ -16,6 +18,7 @@ from keras_ctxrep_tflite import compare
 __all__ = ["write_report"]
 
 TEMPLATE = Path(__file__).with_name("report.html")
+MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")  # HTML in a card is shown as text
 
 
 def write_report(figures: dict, path: str | Path) -> None:
@@ -45,7 +48,7 @@ def write_report(figures: dict, path: str | Path) -> None:
         neighbours="".join(map(_neighbours, figures["senses"]["queries"])),
         engines=_table(compare.HEADER, compare.engines_table(engines["rows"])[1:]),
         loaded=", ".join(engines["loaded"]) or "none",
-        card=html.escape(figures["card"]),
+        card=MARKDOWN.render(figures["card"]),
     )
     with atomic_write(path) as temporary:
         temporary.write_text(page, encoding="utf-8")

@@ -1,6 +1,6 @@
 """The whole way from the shipped weights to a tagger on the edge, on data that comes with the package.
 
-It takes about 7 minutes on two cores: pretraining goes on for a minute on a text of another domain; a tagger of
+It takes about 7 minutes on 2 cores: pretraining goes on for a minute on a text of another domain; a tagger of
 named entities is fine-tuned from the shipped and from random weights, and counted from words alone; the senses of
 one word are separated; the tagger is exported, and runs in every engine.
 """

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 from tqdm import tqdm
 
 from keras_ctxrep import saving, tasks, zoo
@@ -41,6 +42,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import unknown_pieces, unread
 from keras_ctxrep.text.files import skipped_rows
 from keras_ctxrep.training import fit
+from keras_ctxrep.training.progress import evaluation_bar
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, is_chief, scope
 
@@ -224,10 +226,10 @@ class Run:
         data, sources_of = self.batches(bundle, rows)
         settings = replace(settings, folder=self.out, identity=record.identity)
         history = fit.fit(model, data, evaluate, None, loss, optimizer, report, sources_of, metric, options=settings)
-        predictor = Predictor(bundle, keras_engine.runner(model), options.batch_size)
-        bundle = task.tuned(bundle, dev_set, predictor.ask)
+        run = keras_engine.runner(model)
+        bundle = task.tuned(bundle, dev_set, _asking(bundle, run, options.batch_size))
         if is_chief(strategy):
-            answers = Predictor(bundle, predictor.runner, options.batch_size).ask(dev_set)
+            answers = _asking(bundle, run, options.batch_size)(dev_set)
             final = task.evaluate(dev_set, answers, bundle.labels)
             figures = {"examples": len(dev_set), "interval": final.interval} | final.scores
             record.save(self.out, history, figures)
@@ -377,15 +379,31 @@ def _source(data: str | Path | Sequence[Any]) -> Any:
 
 def _evaluation(bundle: Bundle, examples: list, batch_size: int) -> Callable[[keras.Model], dict[str, float]]:
     """A function from a model to its metrics on some examples, the main one first."""
-    predictors: dict[int, Predictor] = {}
+    models: dict[int, Callable[[Sequence[Any]], list[dict]]] = {}
 
     def evaluate(model: keras.Model) -> dict[str, float]:
-        if id(model) not in predictors:
-            predictors[id(model)] = Predictor(bundle, keras_engine.runner(model), batch_size)
-        predictor = predictors[id(model)]
-        return predictor.task.evaluate(examples, predictor.ask(examples), bundle.labels, interval=False).scores
+        if id(model) not in models:
+            models[id(model)] = _asking(bundle, keras_engine.runner(model), batch_size)
+        answers = models[id(model)](examples)
+        return tasks.of_model(bundle).evaluate(examples, answers, bundle.labels, interval=False).scores
 
     return evaluate
+
+
+def _asking(bundle: Bundle, run: Callable, batch_size: int) -> Callable[[Sequence[Any]], list[dict]]:
+    """`ask` of a `Predictor`, with a progress bar."""
+
+    def ask(examples: Sequence[Any]) -> list[dict]:
+        with evaluation_bar("examples", len(examples)) as bar:
+
+            def counted(batch: dict[str, np.ndarray]) -> Mapping[str, Any]:
+                outputs = run(batch)
+                bar.update(len(batch["mask"]))
+                return outputs
+
+            return Predictor(bundle, counted, batch_size).ask(examples)
+
+    return ask
 
 
 def _by_metric(evaluate: Callable, metric: str) -> Callable[[keras.Model], dict[str, float]]:

@@ -15,7 +15,7 @@ from keras_ctxrep.models.model import Model, copy_weights, reset_streams
 from keras_ctxrep.optimizers import Adagrad, AdamW, LossScale, OptimizerSpec
 from keras_ctxrep.options import Fit, keywords
 from keras_ctxrep.training.checkpoints import Checkpoint, Metric
-from keras_ctxrep.training.progress import Progress, tensorboard
+from keras_ctxrep.training.progress import EvaluationBar, Progress, tensorboard
 from keras_ctxrep.training.strategy import is_chief, mean_over_workers, several_workers
 
 __all__ = ["Metric", "OptimizerSpec", "compile", "fit"]
@@ -167,13 +167,14 @@ def _evaluation(
     evaluated = eval_model or keras.Model(model.input, model.output)
     if isinstance(validation, tf.data.Dataset):
         compile(evaluated, loss=loss)
+    bar = EvaluationBar(None if is_chief(model.distribute_strategy) else True)
 
     def evaluate() -> dict[str, float]:
         if eval_model is not None:
             copy_weights(model, eval_model)
         reset_streams(evaluated)
         if isinstance(validation, tf.data.Dataset):
-            metrics = evaluated.evaluate(validation, verbose=0, return_dict=True)
+            metrics = evaluated.evaluate(validation, verbose=0, return_dict=True, callbacks=[bar])
         else:
             metrics = validation(evaluated)
         return mean_over_workers(model.distribute_strategy, metrics)

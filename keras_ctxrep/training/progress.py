@@ -20,7 +20,39 @@ from keras_ctxrep.training.strategy import is_chief
 
 __all__ = ["Progress", "tensorboard"]
 
-HALF_MINUTE = 30.0
+HALF_MINUTE, QUICK = 30.0, 2.0
+
+
+def evaluation_bar(unit: str, total: int | None = None, hidden: bool | None = None) -> tqdm:
+    """A progress bar of an evaluation that takes longer than `QUICK`, on a terminal alone."""
+    shown: dict[str, Any] = {"file": sys.stderr, "leave": False, "disable": hidden, "delay": QUICK}
+    return tqdm(desc="evaluating", unit=f" {unit}", total=total, **shown)
+
+
+class EvaluationBar(keras.callbacks.Callback):
+    """Shows the progress of `model.evaluate`; the number of batches is known from the evaluation before.
+
+    Args:
+        hidden: whether to show nothing; None: where standard error is no terminal.
+    """
+
+    async_safe = True  # else Keras waits for the metrics of each batch
+
+    def __init__(self, hidden: bool | None = None):
+        super().__init__()
+        self.hidden, self.batches = hidden, None
+
+    def on_test_begin(self, logs=None):
+        self.bar = evaluation_bar("batches", self.batches, self.hidden)
+        self._count = 0
+
+    def on_test_batch_end(self, batch, logs=None):
+        self._count += 1
+        self.bar.update()
+
+    def on_test_end(self, logs=None):
+        self.bar.close()
+        self.batches = self._count
 
 
 class Progress(keras.callbacks.Callback):
@@ -135,7 +167,8 @@ class Progress(keras.callbacks.Callback):
         self._printed, seconds = now, now - self._since
         left = seconds / max(self.fraction, 1e-9) - seconds
         of = f" of {self.options.steps}" if self.options.steps else ""
-        text = f"step {self.state.step}{of}, loss {loss:.3f}, {seconds / 60:.1f} min, at most {left / 60:.1f} more"
+        text = f"step {self.state.step}{of}, loss {loss:.3f}, {seconds / 60:.1f} min"
+        text += f", at most {left / 60:.1f} min of training left"
         print(text, file=sys.stderr, flush=True)
 
     def _divergence(self, loss: float) -> str:

@@ -41,7 +41,7 @@ def figures():
         "minutes": 4.0,
         "cores": 2,
         "processor": "CPU & more",
-        "card": "# Card <1>",
+        "card": "# Card <1>\n\n| a | b |\n|---|---|\n| <i>x</i> | **y** `z` |\n\n- [l](javascript:x)\n",
         "pretraining": {
             "text": "text",
             "words": 1000,
@@ -66,6 +66,15 @@ def figures():
 
 
 # -------------------------------------------------------------------------------------------------------------- data
+
+
+PAGES = ("README.md", "docs/how-to/install.md", "docs/tutorials/demo.md")
+
+
+@pytest.mark.parametrize("name", [*PAGES, "keras_ctxrep/cli/deployment.py", "keras_ctxrep/demo/run.py"])
+def test_its_time_is_the_same_everywhere(name):
+    text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
+    assert re.findall(r"about \w+ minutes on \w+ cores", text) == ["about 7 minutes on 2 cores"]
 
 
 def test_the_data_that_comes_with_it():
@@ -155,7 +164,10 @@ def test_the_report_is_one_file(figures, tmp_path):
     assert not re.search(r'(src|href)="(?!data:)', page)  # nothing is loaded from elsewhere
     assert "<mark>New &lt;York&gt; <i>location</i></mark>" in page and "A &lt;b&gt; <b>bank</b>." in page
     assert '<li class="yes">a &lt; b</li><li class="no">c</li>' in page
-    assert "# Card &lt;1&gt;" in page and "CPU &amp; more" in page and "$" not in page
+    card = page.partition("The shipped weights</h2>")[2]
+    assert "<h1>Card &lt;1&gt;</h1>" in card and "<td>&lt;i&gt;x&lt;/i&gt;</td>" in card
+    assert "<strong>y</strong> <code>z</code>" in card and "<li>[l](javascript:x)</li>" in card
+    assert "CPU &amp; more" in page and "$" not in page
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 

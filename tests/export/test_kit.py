@@ -3,6 +3,9 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,7 +68,7 @@ def test_warmup_requests_fit_their_signatures(version):
     texts = [messages.array_of(tensor) for name, tensor in requests[5].inputs.items() if name != "question"]
     assert max(len({len(text) for text in column.ravel()}) for column in texts if column.dtype == object) == 4
     assert messages.array_of(requests[0].inputs.get("text", requests[0].inputs["context"]))[0].endswith(
-        (b"most", b"the")
+        b"stayed inside."
     )
     del loaded
 
@@ -84,7 +87,7 @@ def test_marks_are_words(tiny_model):
     texts, words, examples, _ = kit._inputs(bundle, 2)
     spans = [[text[begin:end] for begin, end in marks] for text, marks in zip(*texts.values(), strict=True)]
     assert spans == [["The", "ferry", "left"]] * 2
-    assert words["words"].shape == (2, 16) and words["words"][1].tolist() == [*kit.PASSAGE.split(" ")[:6], *[""] * 10]
+    assert words["words"].shape == (2, 19) and words["words"][1].tolist() == [*kit.PASSAGE.split(" ")[:6], *[""] * 13]
     assert words["marks"].tolist() == [[[0, 1], [1, 2], [2, 3]]] * 2
     features = tf.train.Example.FromString(examples["inputs"][0]).features.feature
     assert features["text"].bytes_list.value == [texts["text"][0].encode()]
@@ -136,6 +139,27 @@ def test_readme(version):
     for name in outputs:
         assert re.search(rf"\| out \| `{name}` \| \w+ \| \(B.*\) \| .+ \|", table), name
     del loaded
+
+
+def test_the_python_of_the_readme_runs(version, monkeypatch, capsys):
+    text = (version / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(version)
+    exec(code, {})
+    (answer,) = re.findall(r"```json\n(.*)\n```", text)
+    printed = capsys.readouterr().out
+    assert all(f"'{name}': <tf.Tensor" in printed for name in json.loads(answer))
+    assert "Choose `vector` to compare" in text
+
+
+@pytest.mark.slow  # a process of its own
+def test_saved_model_cli_of_the_page(tiny_model, tmp_path):
+    saved_model.export(*tiny_model("classify"), tmp_path / "serving" / "topics")
+    page = (Path(__file__).parents[2] / "docs/how-to/serving.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^(python -c [^`]*?saved_model_cli.*?)\n```", page, re.DOTALL | re.MULTILINE)
+    command = [sys.executable, *shlex.split(line.replace("\\\n", " "))[1:]]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 0 and "Result for output key label" in process.stdout, process.stderr[-2000:]
 
 
 def test_the_commands_of_the_readme_send_what_curl_sends(version, capsys):

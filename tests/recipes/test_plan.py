@@ -1,11 +1,18 @@
 """What `train` says it will do, and that it does so: the plan, evaluations at the ends of epochs, lines of progress."""
 
+import io
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
+import tensorflow as tf
+from tqdm import tqdm
 
 from keras_ctxrep import recipes
 from keras_ctxrep.cli import main
+from keras_ctxrep.recipes import finetuning
 from keras_ctxrep.tasks.classify import Example
-from keras_ctxrep.training import progress
+from keras_ctxrep.training import fit, progress
 
 ROWS = [Example(f"{word} {number}", label) for word, label in (("red", "r"), ("blue", "b")) for number in range(50)]
 OPTIONS = {"stack": "cnn", "units": 4, "batch_size": 4, "patience": 50}
@@ -48,4 +55,40 @@ def test_the_plan_is_printed_once(tmp_path, capsys, monkeypatch):
     assert lines["rate"].endswith("(default), linear decay") and lines["run"] == "2 steps of 50 rows, 1 epochs"
     assert lines["evaluated"].startswith("at the end of every epoch")
     assert printed.err.count("data: ") == 1 and "step 1 of 2, loss " in printed.err
+    assert printed.err.rstrip().endswith("min, at most 0.0 min of training left") and "evaluating" not in printed.err
     assert printed.out.startswith("step ")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Standard error as a terminal, on which every step of an evaluation is shown."""
+    stream = Terminal()
+    monkeypatch.setattr(progress, "QUICK", 0.0)
+    monkeypatch.setattr(progress, "tqdm", partial(tqdm, mininterval=0, ncols=80))
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=stream))
+    return stream
+
+
+def test_an_evaluation_by_answers_shows_a_bar(tiny_model, terminal):
+    model, bundle = tiny_model("classify")
+    examples = [Example("the cat", "no")] * 5
+    finetuning._evaluation(bundle, examples, 2)(model)
+    shown = terminal.getvalue()
+    assert all(f" {count}/5 " in shown for count in (0, 2, 4)) and "evaluating" in shown
+
+
+@pytest.mark.trains
+def test_an_evaluation_by_losses_shows_a_bar(tiny_model, terminal):
+    model, bundle = tiny_model("classify")
+    inputs = bundle.features.collate(bundle.features.encode(["the cat"] * 3))
+    data = tf.data.Dataset.from_tensor_slices((inputs, {"logits": [0, 1, 1]})).batch(1)
+    evaluate = fit._evaluation(model, data, None, None)
+    evaluate()
+    assert "evaluating: 2 batches" in terminal.getvalue()
+    evaluate()
+    assert "3/3" in terminal.getvalue()

@@ -79,6 +79,14 @@ def test_java_in_the_readme_compiles(compiled, tmp_path):
     compile_java(compiled, tmp_path / "Readme.java")
 
 
+def test_the_command_of_the_readme_compiles_without_litert(tmp_path):
+    (command,) = re.findall(r"```bash\n(.*?)```", (ANDROID / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    command = command.replace("-d classes", f"-d '{tmp_path}'")
+    subprocess.run(["bash", "-ec", command], cwd=ROOT, check=True)
+    classes = {path.stem for path in tmp_path.glob("**/*.class")}
+    assert {"Model", "Runner", "Bundle"} <= classes and "LiteRtRunner" not in classes
+
+
 def case(features, text):
     (row,) = features.encode([text], offsets=True)
     return {"text": text, "pair": None, "windows": [{"inputs": inputs(features, row), "offsets": row.offsets}]}

@@ -1,3 +1,4 @@
+import io
 import json
 import zipfile
 
@@ -8,6 +9,7 @@ from ai_edge_litert.interpreter import Interpreter
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.options import Tflite
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.bundle import load
 from keras_ctxrep_tflite import compare, quantize, runtime
@@ -136,7 +138,9 @@ def test_the_last_length_is_that_of_the_model(long_model, tflite_in_process, tmp
 
 def test_fewer_tokens_than_the_model_reads(long_model, tflite_in_process, tmp_path):
     """A warning, and `compare` counts the texts that were cut."""
-    with pytest.warns(UserWarning, match=r"m\.tflite: reads 8 tokens of a text, and the model 20: .* the length 20"):
+    with pytest.warns(
+        UserWarning, match=r"lengths=\[.*8\]: the file reads 8 tokens of a text, and the model 20: .* the length 20"
+    ):
         quantize.convert(long_model, tmp_path / "m.tflite", lengths=(4, 8))
     engines = [open_engine(path) for path in (long_model, tmp_path / "m.tflite")]
     rows = compare.compare(engines, [Example("a " * size) for size in (6, 7, 10, 40)])
@@ -170,3 +174,17 @@ def test_lengths_that_are_no_numbers(capsys):
     with pytest.raises(SystemExit):
         main.main(["tflite", "m", "--out", "m.tflite", "--lengths", "16,abc"])
     assert "lambda" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("tflite_in_process")
+def test_the_steps_are_told_on_a_terminal_alone(tmp_path, monkeypatch):
+    folder = tiny.save(tmp_path / "m", tiny.bundle("classify"))
+    (tmp_path / "d.tsv").write_text("text\tlabel\nthe cat\tno\nrain\tyes\n")
+    for terminal in (True, False):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda terminal=terminal: terminal, raising=False)
+        monkeypatch.setattr("sys.stderr", stream)
+        options = Tflite(quantize="dynamic", max_drop=100)
+        quantize.build(folder, load(folder), tmp_path / "m.tflite", options, data=tmp_path / "d.tsv")
+        steps = ("converting in a subprocess", "the weights as dynamic", "measuring Keras and the file on 2 examples")
+        assert [step in stream.getvalue() for step in steps] == [terminal] * 3

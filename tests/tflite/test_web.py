@@ -17,6 +17,7 @@ import pytest
 
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep_tflite import page, quantize, runtime
 from tests import tiny
 from tests.reference import unicode_tables
@@ -82,6 +83,32 @@ def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
         page.write_page(files["tag"], tmp_path / "page", litertjs)
     with pytest.raises(ValueError, match="no core in it; name node_modules/@litertjs"):
         page.write_page(files["tag"], tmp_path / "page", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "title", "facts"),
+    [
+        ("classify", ("<b>", "neg"), "Which label does the text have?", "It chooses one of: &lt;b&gt;, neg."),
+        ("multilabel", tuple(map(str, range(20))), "Which labels does the text have?", "10, 11 and 8 more."),
+        ("tag", ("O", "B-PER", "I-PER", "B-LOC"), "What is in the text?", "It marks words as one of: PER, LOC."),
+        ("tag", ("NOUN", "VERB"), "What is in the text?", "It marks words as one of: NOUN, VERB."),
+        ("answer", (), "Ask a text", "It finds the answer to a question in the text."),
+        ("embed", (), "How alike are two texts?", "It compares the vectors of two texts."),
+    ],
+)
+def test_the_page_says_what_the_model_does(task, labels, title, facts):
+    html = (page.WEB / "index.html").read_text(encoding="utf-8")
+    text = page._described(html, Bundle("bert", task, {}, 8, labels))
+    assert f"<title>{title}</title>" in text and f"<h1>{title}</h1>" in text
+    assert f"{facts} The text stays on this machine" in text
+
+
+@pytest.mark.filterwarnings("default")  # the command prints it
+def test_a_cut_is_not_told_of_a_file_that_is_not_written(files, tmp_path, capsys):
+    folder, out = str(files["tag"].with_suffix("")), str(tmp_path / "page")
+    assert main.main(["tflite", folder, "--web", out, "--lengths", "8"]) == 0
+    error = capsys.readouterr().err
+    assert "ctxrep: lengths=[8]: the file reads 8 tokens of a text, and the model 40" in error and out not in error
 
 
 def test_the_command(files, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """A folder with a web page that runs a model in the browser, for any static file server."""
 
+import html
 import json
 import shutil
 from pathlib import Path
@@ -8,18 +9,28 @@ from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_folder, check_folder
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.tags import is_spans
 
 __all__ = ["check", "version", "write_page"]
 
 # in a wheel beside this file, in a checkout beside the package
 WEB = next(folder for folder in (Path(__file__).with_name("web"), Path(__file__).parents[1] / "web") if folder.is_dir())
-FILES = ("index.html", "ctxrep.js", "text.js", "unicode.json")
+FILES = ("ctxrep.js", "text.js", "unicode.json")
 MODEL = "model.tflite"
 CDN = "https://cdn.jsdelivr.net/npm/@litertjs/"  # of the import map in index.html, before NAME@VERSION/
 # the files that the page may load: with relaxed SIMD or without it, and with threads
 WASM = tuple(f"wasm/litert_wasm_{form}internal.*" for form in ("", "compat_", "threaded_"))
 PACKAGES = {"core": ("package.json", "dist/index.js", *WASM), "wasm-utils": ("package.json", "dist/index.js")}
-TASKS = ("classify", "multilabel", "regress", "tag", "answer", "embed")  # those that ctxrep.js decodes
+# of those tasks that ctxrep.js decodes: the title of the page, and what the model does
+TITLES = {
+    "classify": ("Which label does the text have?", "It chooses one of"),
+    "multilabel": ("Which labels does the text have?", "It chooses any of"),
+    "regress": ("A number for the text", "It predicts a number"),
+    "tag": ("What is in the text?", "It marks words as one of"),
+    "answer": ("Ask a text", "It finds the answer to a question in the text"),
+    "embed": ("How alike are two texts?", "It compares the vectors of two texts"),
+}
+SHOWN = 12  # labels named on the page
 
 
 def write_page(tflite: str | Path, out: str | Path, litertjs: str | Path | None = None) -> Path:
@@ -46,7 +57,7 @@ def write_page(tflite: str | Path, out: str | Path, litertjs: str | Path | None 
 
 def write(tflite: str | Path, out: str | Path, litertjs: str | Path | None = None) -> Path:
     """As `write_page`, of a model that was checked already."""
-    page = (WEB / "index.html").read_text(encoding="utf-8")
+    page = _described((WEB / "index.html").read_text(encoding="utf-8"), bundles.load(tflite))
     with atomic_folder(out) as folder:
         for name in FILES:
             shutil.copyfile(WEB / name, folder / name)
@@ -54,9 +65,19 @@ def write(tflite: str | Path, out: str | Path, litertjs: str | Path | None = Non
             for package, patterns in PACKAGES.items():
                 page = page.replace(f"{CDN}{package}@{version(page, package)}/", f"./litertjs/{package}/")
                 _copy(Path(litertjs) / package, folder / "litertjs" / package, patterns)
-            (folder / "index.html").write_text(page, encoding="utf-8")
+        (folder / "index.html").write_text(page, encoding="utf-8")
         shutil.copyfile(tflite, folder / MODEL)
     return Path(out)
+
+
+def _described(page: str, bundle: Bundle) -> str:
+    """The page with a title and a line about the model."""
+    title, does = TITLES[bundle.task]
+    marks = bundle.task == "tag" and is_spans(bundle.labels)  # of B-PER and I-PER the page shows PER
+    labels = [label for label in dict.fromkeys(x[2:] if marks else x for x in bundle.labels) if label]
+    more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
+    facts = f"{does}: {', '.join(labels[:SHOWN])}{more}." if labels else f"{does}."
+    return page.replace("$title", html.escape(title)).replace("$facts", html.escape(facts))
 
 
 def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | Path | None = None) -> None:
@@ -66,8 +87,8 @@ def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | P
         ValueError: there is no page for the model's task, `out` is a file, or `litertjs` is none or of another version.
     """
     check_folder(out)
-    if bundle.task in tasks.TASKS and bundle.task not in TASKS:
-        raise ValueError(f"{source}: no page answers {bundle.task}; there are {', '.join(TASKS)}")
+    if bundle.task in tasks.TASKS and bundle.task not in TITLES:
+        raise ValueError(f"{source}: no page answers {bundle.task}; there are {', '.join(TITLES)}")
     if bundle.task in tasks.SERVED:  # of a pretraining model the encoder is converted
         tasks.SERVED[bundle.task].check(bundle)
     if litertjs is None:

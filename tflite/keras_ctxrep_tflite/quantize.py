@@ -130,20 +130,30 @@ def build(
     compare.check_labels(reader.task, bundle, examples)
     cut = replace(bundle, max_length=signature_lengths[-1])
     inputs = calibration.inputs_of(options.calibrate or (), reader.task, cut, options.columns)
-    model, bundle = float_model(folder, signature_lengths)
-    ranges = calibration.ranges(model, inputs) if inputs else {}
-    sizes, float_layers = weights.sizes(model), options.keep_float or ()
-    if automatic or options.explain:
-        trial = acceptance.Trial(model, bundle, options.quantize, ranges, examples[: acceptance.EXPLAINED])
-        layers = acceptance.sensitivity(trial, list(sizes))
-        if options.explain and report is not None:
-            report(layers)
-        if automatic:
-            float_layers = acceptance.fewest([row["layer"] for row in layers], trial, options.max_drop)
-    names = weights.except_layers(sizes, float_layers)
-    content = weights.quantized(model, options.quantize, names, ranges)
-    conversion = Conversion(content, bundle, options, float_layers)
-    return _accepted(folder, out, conversion, examples, str(data)) if examples else conversion
+    from tqdm import tqdm  # not installed on the edge
+
+    with tqdm(bar_format="{desc}", file=sys.stderr, leave=False, disable=None) as line:
+        line.set_description_str("converting in a subprocess: about ten seconds for a small model")
+        model, bundle = float_model(folder, signature_lengths)
+        line.set_description_str(f"calibrating on {len(inputs):,} texts")
+        ranges = calibration.ranges(model, inputs) if inputs else {}
+        sizes, float_layers = weights.sizes(model), options.keep_float or ()
+        if automatic or options.explain:
+            line.set_description_str(f"measuring what each of {len(sizes)} layers costs")
+            trial = acceptance.Trial(model, bundle, options.quantize, ranges, examples[: acceptance.EXPLAINED])
+            layers = acceptance.sensitivity(trial, list(sizes))
+            line.clear()
+            if options.explain and report is not None:
+                report(layers)
+            if automatic:
+                line.set_description_str("choosing the layers that stay float32")
+                float_layers = acceptance.fewest([row["layer"] for row in layers], trial, options.max_drop)
+        line.set_description_str(f"writing the weights as {options.quantize}")
+        names = weights.except_layers(sizes, float_layers)
+        content = weights.quantized(model, options.quantize, names, ranges)
+        conversion = Conversion(content, bundle, options, float_layers)
+        line.set_description_str(f"measuring Keras and the file on {len(examples):,} examples")
+        return _accepted(folder, out, conversion, examples, str(data)) if examples else conversion
 
 
 def _accepted(folder: str | Path, out: str | Path, conversion: Conversion, examples: Sequence, data: str) -> Conversion:
@@ -188,10 +198,10 @@ def _check(
     if signature_lengths[-1] < bundle.max_length:
         read = f"reads {signature_lengths[-1]} tokens of a text, and the model {bundle.max_length}"
         remedy = f"longer texts are cut; add the length {bundle.max_length} to read as much"
-        warnings.warn(f"{out}: {read}: {remedy}", stacklevel=4)
+        warnings.warn(f"lengths={signature_lengths}: the file {read}: {remedy}", stacklevel=4)
     if options.quantize == "int8" and not options.calibrate:
         remedy = "give texts for fixed ranges of the activations (--calibrate FILE), or choose dynamic"
-        warnings.warn(f"{out}: int8 without texts to calibrate with is the same as dynamic; {remedy}", stacklevel=4)
+        warnings.warn(f"int8 without texts to calibrate with is the same as dynamic; {remedy}", stacklevel=4)
     return signature_lengths
 
 
