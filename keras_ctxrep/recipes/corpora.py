@@ -34,7 +34,7 @@ def check_corpus(family: str, corpus: Sequence[str | Path]) -> None:
         raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
 
 
-def held_out(corpus: Sequence[str | Path], valid: str | Path | None, seed: int):
+def held_out(corpus: Sequence[str | Path], valid: str | Path | None, seed: int) -> tuple[list[list[str]], Read]:
     """The held-out documents, and a function that reads the others from some files."""
     held = list(documents([valid])) if valid is not None else hold_out(watched(documents(corpus)), seed=seed)
 
