@@ -63,7 +63,7 @@ class SpanPooling(Layer):
         first = ops.equal(position, marks[..., :1])  # (B, M, T)
         last = ops.equal(position, marks[..., 1:] - 1)
         present = ops.cast(marks[..., 1:] > marks[..., :1], sequence.dtype)  # (B, M, 1)
-        vectors = [ops.matmul(ops.cast(chosen, sequence.dtype), sequence) for chosen in (first, last, weights)]
+        vectors = [ops.matmul(ops.cast(weight, sequence.dtype), sequence) for weight in (first, last, weights)]
         return ops.concatenate(vectors, axis=-1) * present
 
     def compute_output_shape(self, sequence_shape, marks_shape) -> tuple:

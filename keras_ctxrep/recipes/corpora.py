@@ -87,8 +87,8 @@ def word_vocabulary(options: Text, initial: Any, corpus: Sequence[str | Path], r
     def count(sentences: list[str]) -> list[str]:
         return Vocabulary.count(map(split_words, sentences), options.min_count, options.vocab_size).vocab
 
-    given = given_words(options, initial)
-    return Vocabulary(learned(count, corpus, read, options) if given is None else given)
+    words = given_words(options, initial)
+    return Vocabulary(learned(count, corpus, read, options) if words is None else words)
 
 
 def given_words(options: Text, initial: Any) -> list[str] | None:
