@@ -1,6 +1,7 @@
 """Losses that Keras does not have."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -34,7 +35,7 @@ class CrossEntropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
         self.class_weights = None if class_weights is None else [float(weight) for weight in class_weights]
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true, y_pred) -> Any:
         labels = ops.cast(y_true, "int32")
         log_probabilities = ops.log_softmax(y_pred)  # (..., C)
         of_label = ops.take_along_axis(log_probabilities, labels[..., None], axis=-1)[..., 0]
@@ -44,7 +45,7 @@ class CrossEntropy(keras.losses.Loss):
             return loss
         return loss * ops.take(ops.convert_to_tensor(self.class_weights, loss.dtype), labels)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights}
         return super().get_config() | config
 
@@ -77,7 +78,7 @@ class Distillation(keras.losses.Loss):
         super().__init__(**kwargs)
         self.labels, self.activation, self.temperature, self.weight = labels, activation, temperature, weight
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true, y_pred) -> Any:
         numbers = ops.shape(y_true)[-1] - ops.shape(y_pred)[-1]  # of the label
         label, teacher = y_true[..., :numbers], y_true[..., numbers:]
         of_label = self.labels.call(label[..., 0] if self.activation == "softmax" else label, y_pred)
@@ -100,7 +101,7 @@ class Distillation(keras.losses.Loss):
             divergence = ops.mean(yes + ops.exp(negative) * (negative - ops.log_sigmoid(-student)), axis=-1)
         return self.temperature**2 * divergence
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {"activation": self.activation, "temperature": self.temperature, "weight": self.weight}
         return super().get_config() | config | {"labels": keras.saving.serialize_keras_object(self.labels)}
 

@@ -1,6 +1,7 @@
 """Keras metrics of this package's models, exact over any batches and replicas."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -21,11 +22,11 @@ class Perplexity(keras.metrics.Mean):
     def __init__(self, name="perplexity", **kwargs):
         super().__init__(name=name, **kwargs)
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         loss = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
         super().update_state(ops.reshape(loss, (-1,)), _counted(sample_weight))
 
-    def result(self):
+    def result(self) -> Any:
         return ops.exp(super().result())
 
 
@@ -42,7 +43,7 @@ class Accuracy(keras.metrics.SparseCategoricalAccuracy):
     def __init__(self, name="accuracy", **kwargs):
         super().__init__(name=name, **kwargs)
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_pred = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
         super().update_state(ops.reshape(y_true, (-1,)), y_pred, _counted(sample_weight))
 
@@ -83,7 +84,7 @@ class SpanF1(keras.metrics.Metric):
             self.add_variable((), "zeros", name=name, aggregation="sum") for name in ("right", "predicted", "true")
         )
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true, y_pred, sample_weight=None) -> None:
         y_pred = ops.convert_to_tensor(y_pred)
         tags = ops.argmax(y_pred, axis=-1) if len(y_pred.shape) == 3 else y_pred
         true, predicted = (self._spans(classes, sample_weight) for classes in (y_true, tags))
@@ -108,10 +109,10 @@ class SpanF1(keras.metrics.Metric):
         end = ops.min(ops.where(later, position, ops.shape(kind)[1]), axis=-1)
         return ops.where(begins, kind, -1), end
 
-    def result(self):
+    def result(self) -> Any:
         return 2 * self.right / ops.maximum(self.predicted + self.true, 1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"labels": self.labels}
 
 

@@ -103,7 +103,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
         self.clip, self.factors, self.starts = clip, dict(factors or {}), dict(starts or {})
         self.exclude_from_weight_decay(var_names=["bias", "beta", "gamma", "b_cnn", "_b_", "b_proj", "softmax"])
 
-    def build(self, variables):
+    def build(self, variables) -> None:
         super().build(variables)
         self._variable_factors = [_of_layer(self.factors, variable, 1.0) for variable in variables]
         self._variable_starts = [_of_layer(self.starts, variable, 0) for variable in variables]
@@ -114,7 +114,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
     def _all_reduce_sum_gradients(self, grads_and_vars):
         return super()._all_reduce_sum_gradients([(self._unfrozen(g, v), v) for g, v in grads_and_vars])
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient, variable, learning_rate) -> None:
         factor = self._variable_factors[self._get_variable_index(variable)]
         learning_rate = self._unfrozen(learning_rate * factor, variable)
         if isinstance(gradient, tf.IndexedSlices):
@@ -140,7 +140,7 @@ class AdamW(_ByRows, keras.optimizers.AdamW):
             grad=ops.cast(gradient, variable.dtype),
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"factors": self.factors, "starts": self.starts}
 
     def _unfrozen(self, value, variable):
@@ -245,10 +245,10 @@ class Adagrad(_ByRows, keras.optimizers.Adagrad):
         super().__init__(learning_rate, initial_accumulator_value, epsilon, **kwargs)
         self.clip, self.gradient_scale = clip, gradient_scale
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient, variable, learning_rate) -> None:
         super().update_step(_mapped(lambda values: values * self.gradient_scale, gradient), variable, learning_rate)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"gradient_scale": self.gradient_scale}
 
     def _row_step(self, gradient, variable, rows):
@@ -271,7 +271,7 @@ class LossScale(keras.optimizers.LossScaleOptimizer):
     32768.0
     """
 
-    def check_finite(self, grads):
+    def check_finite(self, grads) -> Any:
         return super().check_finite([g.values if isinstance(g, tf.IndexedSlices) else g for g in grads])
 
     def _stateful_handle_finite_grads(self, grads, trainable_variables):

@@ -99,3 +99,9 @@ def operators(data: bytes) -> Counter:
     """Names of the operators of a .tflite model -> how many of them there are."""
     model = weights.read(data)
     return Counter(weights._kind(model, operator) for graph in model.subgraphs for operator in graph.operators)
+
+
+def is_png(path) -> bool:
+    """Whether a file is a whole PNG."""
+    data = path.read_bytes()
+    return data[:8] == b"\x89PNG\r\n\x1a\n" and data[12:16] == b"IHDR" and data[-8:-4] == b"IEND"

@@ -57,7 +57,7 @@ class Preprocessor(keras.layers.Layer):
         self.features: Any = text_ops.features(cut)
         self._fill = {"token_ids": cut.features.wordpiece.pad} if isinstance(cut.features, WordPieceFeatures) else {}
 
-    def call(self, text, y=None, sample_weight=None):
+    def call(self, text, y=None, sample_weight=None) -> Any:
         tensors = text if isinstance(text, dict) else {"text": text}
         if "text" not in tensors or set(tensors) - {"text", "pair", "marks"}:
             names = ", ".join(sorted(tensors))
@@ -76,7 +76,7 @@ class Preprocessor(keras.layers.Layer):
         padded = tf.pad(tensor, missing, constant_values=self._fill.get(name, 0))
         return tf.ensure_shape(padded, [None, self.length, *tensor.shape[2:]])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         files = {name: data.decode() for name, data in self.bundle.files_as_bytes().items()}
         return super().get_config() | {"bundle": files, "length": self.length}
 

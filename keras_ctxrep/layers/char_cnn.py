@@ -1,5 +1,7 @@
 """ELMo's context-free token encoder: characters, convolutions, highways, projection."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -59,7 +61,7 @@ class CharCNN(Layer):
         self.embedding_dim, self.highways, self.projection = embedding_dim, highways, projection
         self.activation, self.characters = activation, characters
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         width = input_shape[-1]
         if width is not None and max(w for w, _ in self.filters) > width:
             raise ValueError(f"filters={self.filters}: the widest needs words of as many characters, not {width}")
@@ -91,7 +93,7 @@ class CharCNN(Layer):
             )
             self.b_proj = self.add_weight(name="b_proj", shape=(self.projection,), initializer="zeros")
 
-    def call(self, char_ids):
+    def call(self, char_ids) -> Any:
         shape = ops.shape(char_ids)
         flat = ops.reshape(char_ids, (-1, char_ids.shape[2]))  # (B*T, W)
         if keras.backend.backend() == "tensorflow" and char_ids.shape[0] is None:
@@ -129,5 +131,5 @@ class CharCNN(Layer):
             x = ops.matmul(x, self.W_proj) + self.b_proj
         return x * ops.cast(ops.any(words > 0, axis=1, keepdims=True), x.dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape) -> tuple:
         return (*input_shape[:2], self.projection or sum(number for _, number in self.filters))

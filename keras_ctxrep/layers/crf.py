@@ -1,5 +1,7 @@
 """Labels of a sequence that are chosen together."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -36,13 +38,13 @@ class CRF(Layer):
         # Keras' jit_compile="auto" is XLA
         self.supports_jit = keras.backend.backend() != "tensorflow"
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         classes = input_shape[-1]
         self.transitions = self.add_weight(name="transitions", shape=(classes, classes), initializer="zeros")
         self.begin = self.add_weight(name="begin", shape=(classes,), initializer="zeros")
         self.end = self.add_weight(name="end", shape=(classes,), initializer="zeros")
 
-    def call(self, logits, mask):
+    def call(self, logits, mask) -> Any:
         logits, real = self._by_time(logits, mask)
 
         def forward(states, inputs):
@@ -62,7 +64,7 @@ class CRF(Layer):
         number = ops.sum(real * labels * ops.arange(labels.shape[-1], dtype=labels.dtype), axis=-1)  # (T, B)
         return ops.cast(ops.transpose(number), "int32")
 
-    def loss(self, y_true, logits):
+    def loss(self, y_true, logits) -> Any:
         """Negative log-likelihood of the labels, in nats.
 
         Args:
@@ -108,7 +110,7 @@ class CRF(Layer):
         new = logit + started * paths + (1 - started) * ops.cast(self.begin, score.dtype)
         return real * new + (1 - real) * score, ops.maximum(real, started)
 
-    def compute_output_spec(self, logits, mask):
+    def compute_output_spec(self, logits, mask) -> Any:
         return keras.KerasTensor(logits.shape[:2], "int32")
 
 

@@ -1,6 +1,8 @@
 """Dropout that differs between the replicas of a `tf.distribute.Strategy`."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import keras
 from keras import ops
@@ -32,13 +34,13 @@ class Dropout(keras.layers.Dropout):
 
     _given = None
 
-    def call(self, inputs, training=False):
+    def call(self, inputs, training=False) -> Any:
         if not training or self.rate == 0:
             return inputs
         seed = self.next_seed() if self._given is None else next(self._given)
         return keras.random.dropout(inputs, self.rate, self.noise_shape, _Given(seed))
 
-    def next_seed(self):
+    def next_seed(self) -> Any:
         """The seed of the next mask on this replica, uint32 (2,); None where nothing is dropped."""
         if self.rate == 0:
             return None
@@ -46,7 +48,7 @@ class Dropout(keras.layers.Dropout):
         return seed + ops.cast(ops.stack([replica()[1], 0]), seed.dtype)
 
     @contextmanager
-    def seeded(self, seeds):
+    def seeded(self, seeds) -> Iterator[None]:
         """Within it, calls take these seeds instead of new ones."""
         self._given = iter(seeds)
         try:

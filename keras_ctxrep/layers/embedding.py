@@ -1,6 +1,8 @@
 """Keras' embeddings, reading only the rows that a step needs: TensorFlow copies a table with sparse updates whenever it
 is read as a whole. The classes have Keras' names, since saved weights contain them."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -38,7 +40,7 @@ class Embedding(keras.layers.Embedding):
     TensorShape([1, 3, 2])
     """
 
-    def call(self, inputs):
+    def call(self, inputs) -> Any:
         return ops.cast(take_rows(self.embeddings, _whole(inputs)), self.compute_dtype)
 
 
@@ -56,7 +58,7 @@ class ReversibleEmbedding(keras.layers.ReversibleEmbedding):
     TensorShape([1, 3, 2])
     """
 
-    def call(self, inputs, reverse=False):
+    def call(self, inputs, reverse=False) -> Any:
         if reverse:
             return super().call(inputs, reverse=True)
         return ops.cast(take_rows(self.embeddings, _whole(inputs)), self.compute_dtype)

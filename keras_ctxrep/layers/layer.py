@@ -1,5 +1,7 @@
 """The base of layers that are told by an argument which tokens are real."""
 
+from typing import Any
+
 import keras
 
 
@@ -25,8 +27,8 @@ class Layer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True  # without it Keras warns of a mask that ends here
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs, previous_mask) -> Any:
         return None
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {name: getattr(self, name) for name in self.fields}

@@ -68,10 +68,10 @@ class ProjectedLSTM(Layer):
         self.streams = streams
 
     @property
-    def width(self):
+    def width(self) -> int:
         return self.projection or self.units
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         self.kernel = self.add_weight(name="kernel", shape=(input_shape[-1], 4 * self.units))
         self.recurrent_kernel = self.add_weight(name="recurrent_kernel", shape=(self.width, 4 * self.units))
         self.bias = self.add_weight(name="bias", shape=(4 * self.units,), initializer="zeros")
@@ -90,7 +90,7 @@ class ProjectedLSTM(Layer):
                 aggregation="sum",
             )
 
-    def call(self, x, mask, state=None, training=None):
+    def call(self, x, mask, state=None, training=None) -> Any:
         mask = ops.cast(ops.transpose(mask)[:, :, None], self.state_dtype)  # (T, B, 1)
         if keras.backend.backend() != "tensorflow":
             run = self._scan
@@ -228,7 +228,7 @@ class ProjectedLSTM(Layer):
             out = tf.reverse(out, [0])
         return ops.transpose(out, (2, 0, 1)), tf.transpose(h), tf.transpose(c)
 
-    def compute_output_spec(self, x, mask, state=None, training=None):
+    def compute_output_spec(self, x, mask, state=None, training=None) -> Any:
         out = keras.KerasTensor((*x.shape[:2], self.width), self.compute_dtype)
         return out if state is None else (out, keras.KerasTensor(state.shape, self.compute_dtype))
 

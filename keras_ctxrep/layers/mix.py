@@ -1,5 +1,7 @@
 """From an encoder's layers to one vector per token."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -45,10 +47,10 @@ class ScalarMix(Layer):
         self.l2, self.layer_norm, self.top_only, self.epsilon = l2, layer_norm, top_only, epsilon
         self.fixed = None if weights is None else [float(weight) for weight in weights]
 
-    def compute_mask(self, inputs, previous_mask):  # which is the argument `mask`, if that is given
+    def compute_mask(self, inputs, previous_mask) -> Any:  # which is the argument `mask`, if that is given
         return getattr(inputs[0], "_keras_mask", None)
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         layers, fixed = len(input_shape), self.fixed
         if fixed is not None and len(fixed) != layers:
             raise ValueError(f"weights={fixed}: there are {layers} layers, and each needs one")
@@ -64,7 +66,7 @@ class ScalarMix(Layer):
             )
         self.gamma = self.add_weight(name="gamma", shape=(), initializer="ones", trainable=fixed is None)
 
-    def call(self, layers, mask=None):
+    def call(self, layers, mask=None) -> Any:
         if self.top_only:
             layers, weights = layers[-1:], [1.0]
         else:
@@ -87,16 +89,16 @@ class ScalarMix(Layer):
         variance = ops.sum(ops.square((x - mean) * real)) / count
         return ops.cast((x - mean) / ops.sqrt(variance + self.epsilon), layer.dtype)
 
-    def learned(self):
+    def learned(self) -> tuple[np.ndarray, float]:
         """The weights of the layers, float32 (N,) with a sum of 1, and gamma, of a mix that belongs to a model."""
         *w, gamma = self.get_weights()
         weights = ops.convert_to_numpy(ops.softmax(w[0])) if w else np.eye(len(self.input))[-1]
         return weights.astype(np.float32), float(gamma)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape) -> Any:
         return input_shape[0]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"weights": self.fixed}
 
 

@@ -1,5 +1,7 @@
 """Sentence markers, padding, and pooling of tokens into one vector."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -28,7 +30,7 @@ class SentenceMarkers(Layer):
 
     BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, PADDING = 257, 258, 259, 260, 261
 
-    def call(self, ids, mask):
+    def call(self, ids, mask) -> Any:
         if len(ids.shape) == 2:
             marked, wider = self._mark(ids[:, :, None], mask, [[1], [2]])
             return marked[:, :, 0], wider
@@ -46,7 +48,7 @@ class SentenceMarkers(Layer):
         ids = ops.pad(ops.cast(ids, "int32"), ((0, 0), (1, 1), (0, 0))) * real[:, :, None]
         return ids + first[None, :, None] * begin + last[:, :, None] * end, wider
 
-    def compute_output_spec(self, ids, mask):
+    def compute_output_spec(self, ids, mask) -> Any:
         batch, length, *width = ids.shape
         marked = (batch, None if length is None else length + 2)
         return keras.KerasTensor((*marked, *width), "int32"), keras.KerasTensor(marked, "int32")
@@ -76,13 +78,13 @@ class ZeroPadding(Layer):
         super().__init__(**kwargs)
         self.carry_mask = carry_mask
 
-    def compute_mask(self, inputs, previous_mask):
+    def compute_mask(self, inputs, previous_mask) -> Any:
         return ops.cast(previous_mask, "bool") if self.carry_mask else None
 
-    def call(self, x, mask):
+    def call(self, x, mask) -> Any:
         return x * ops.cast(mask, x.dtype)[:, :, None]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape) -> Any:
         return input_shape
 
 
@@ -118,7 +120,7 @@ class MaskedPooling(Layer):
             raise ValueError(f"how={how!r}: choose 'mean', 'max', 'mean_max' or 'cls'")
         self.how, self.normalize = how, normalize
 
-    def call(self, sequence, mask=None):
+    def call(self, sequence, mask=None) -> Any:
         if mask is None:
             raise ValueError(f"{self.name}: needs the mask of the tokens: pooling(sequence, mask=mask)")
         pooled = self._pooled(sequence, mask)
@@ -140,5 +142,5 @@ class MaskedPooling(Layer):
             pooled.append(highest * ops.minimum(count, 1))
         return pooled[0] if len(pooled) == 1 else ops.concatenate(pooled, axis=-1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape) -> tuple:
         return (*input_shape[:-2], input_shape[-1] * (2 if self.how == "mean_max" else 1))

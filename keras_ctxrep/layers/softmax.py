@@ -1,5 +1,7 @@
 """The output softmax over a vocabulary of words: full, or sampled in training."""
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -52,7 +54,7 @@ class VocabularySoftmax(Layer):
         self.vocabulary_size, self.samples, self.seed = vocabulary_size, samples, seed
         self.seed_generator = keras.random.SeedGenerator(seed)
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         width = input_shape[-1]
         spread = keras.initializers.RandomNormal(0, width**-0.5)
         shape = (self.vocabulary_size, width)
@@ -60,7 +62,7 @@ class VocabularySoftmax(Layer):
         self.kernel = self.add_weight(name="softmax_kernel", shape=shape, initializer=spread, autocast=False)
         self.bias = self.add_weight(name="softmax_bias", shape=shape[:1], initializer="zeros", autocast=False)
 
-    def call(self, x, targets=None):
+    def call(self, x, targets=None) -> Any:
         if targets is None or not self.samples:
             return ops.matmul(x, ops.transpose(ops.cast(self.kernel, x.dtype))) + ops.cast(self.bias, x.dtype)
         sampled, draws = self.sample()
@@ -77,7 +79,7 @@ class VocabularySoftmax(Layer):
         shape = ops.shape(targets)
         return ops.reshape(ops.concatenate([true, others], axis=-1), (shape[0], shape[1], 1 + self.samples))
 
-    def sample(self):
+    def sample(self) -> tuple[Any, Any]:
         """Distinct words, int32 (S,), and the number of draws until there were as many, float32."""
         # Enough words are drawn at once, and the first S distinct ones taken. With S = 2 and the draws [3, 3, 0, 1],
         # order is [2, 3, 0, 1], by_word [0, 1, 3, 3], first [T, T, T, F] and positions [0, 2]: words 3 and 0, 3 draws.
@@ -98,7 +100,7 @@ class VocabularySoftmax(Layer):
         probability = ops.log1p(1 / (ids + 1)) / float(np.log(self.vocabulary_size + 1))
         return -ops.expm1(draws * ops.log1p(-probability))
 
-    def compute_output_spec(self, x, targets=None):
+    def compute_output_spec(self, x, targets=None) -> Any:
         wide = self.vocabulary_size if targets is None or not self.samples else 1 + self.samples
         return keras.KerasTensor((*x.shape[:2], wide), self.compute_dtype)
 

@@ -1,5 +1,7 @@
 """Marked spans of a text: an indicator for each token, and a vector for each span."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -23,12 +25,12 @@ class MarkIndicator(Layer):
     [[1, 0, 2, 2]]
     """
 
-    def call(self, mask, marks):
+    def call(self, mask, marks) -> Any:
         inside = inside_marks(mask, marks)  # (B, M, T)
         numbers = ops.arange(1, ops.shape(marks)[1] + 1, dtype="int32")
         return ops.max(ops.cast(inside, "int32") * numbers[:, None], axis=1)
 
-    def compute_output_spec(self, mask, marks):
+    def compute_output_spec(self, mask, marks) -> Any:
         return keras.KerasTensor(mask.shape, "int32")
 
 
@@ -50,10 +52,10 @@ class SpanPooling(Layer):
     TensorShape([2, 3, 12])
     """
 
-    def build(self, sequence_shape, marks_shape):
+    def build(self, sequence_shape, marks_shape) -> None:
         self.score = self.add_weight(shape=(sequence_shape[-1],), initializer="zeros", name="score")
 
-    def call(self, sequence, marks):
+    def call(self, sequence, marks) -> Any:
         inside = inside_marks(sequence[..., 0], marks)  # (B, M, T)
         scores = ops.cast(ops.sum(sequence * ops.cast(self.score, sequence.dtype), axis=-1), "float32")  # (B, T)
         weights = ops.softmax(ops.where(inside, scores[:, None, :], -1e9), axis=-1)  # (B, M, T)
@@ -61,10 +63,10 @@ class SpanPooling(Layer):
         first = ops.equal(position, marks[..., :1])  # (B, M, T)
         last = ops.equal(position, marks[..., 1:] - 1)
         present = ops.cast(marks[..., 1:] > marks[..., :1], sequence.dtype)  # (B, M, 1)
-        vectors = [ops.matmul(ops.cast(chosen, sequence.dtype), sequence) for chosen in (first, last, weights)]
+        vectors = [ops.matmul(ops.cast(weight, sequence.dtype), sequence) for weight in (first, last, weights)]
         return ops.concatenate(vectors, axis=-1) * present
 
-    def compute_output_shape(self, sequence_shape, marks_shape):
+    def compute_output_shape(self, sequence_shape, marks_shape) -> tuple:
         return (*marks_shape[:2], 3 * sequence_shape[-1])
 
 

@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from typing import Any
 
 import keras
 import numpy as np
@@ -91,7 +92,7 @@ class TransformerBlock(Layer):
         self.activation, self.epsilon, self.initializer_range = activation, epsilon, initializer_range
         self.return_attention = return_attention
 
-    def enable_lora(self, rank):
+    def enable_lora(self, rank) -> None:
         """Adds low-rank updates A B to the kernels of the dense layers, and freezes all other weights of the block.
 
         Hu et al. 2021, https://arxiv.org/abs/2106.09685, by `keras.layers.Dense.enable_lora`: B starts at zero, the
@@ -108,7 +109,7 @@ class TransformerBlock(Layer):
             dense.bias.trainable = False
             dense.enable_lora(rank)
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         width = input_shape[-1]
         if width % self.heads:
             raise ValueError(f"heads={self.heads} does not divide the width {width}")
@@ -136,7 +137,7 @@ class TransformerBlock(Layer):
         self.drop_weights = Dropout(self.attention_dropout, dtype=self.dtype_policy)
         self.drop_output = Dropout(self.dropout, dtype=self.dtype_policy)
 
-    def call(self, x, mask, training=None):
+    def call(self, x, mask, training=None) -> Any:
         if training and self.recompute and keras.backend.backend() == "tensorflow":
             return self._recomputed(x, mask)
         return self._block(x, mask, training)
@@ -180,7 +181,7 @@ class TransformerBlock(Layer):
         mixed = ops.matmul(self.drop_weights(weights, training=training), value)  # (B, H, T, D/H)
         return ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (-1, width)), weights
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape) -> tuple:
         batch, length, _ = input_shape
         return (input_shape, (batch, self.heads, length, length)) if self.return_attention else input_shape
 
@@ -251,10 +252,10 @@ class Bias(keras.layers.Layer):
     1.0
     """
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         self.bias = self.add_weight(name="bias", shape=(input_shape[-1],), initializer="zeros")
 
-    def call(self, x):
+    def call(self, x) -> Any:
         return x + self.bias
 
 
@@ -284,11 +285,11 @@ class PositionEmbedding(keras.layers.Layer):
         super().__init__(**kwargs)
         self.positions, self.initializer_range = positions, initializer_range
 
-    def build(self, input_shape):
+    def build(self, input_shape) -> None:
         start = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
         self.table = self.add_weight(name="table", shape=(self.positions, input_shape[-1]), initializer=start)
 
-    def call(self, x):
+    def call(self, x) -> Any:
         length = x.shape[1]
         if length is None and keras.backend.backend() == "tensorflow":
             import tensorflow as tf
@@ -302,10 +303,10 @@ class PositionEmbedding(keras.layers.Layer):
             raise ValueError(f"an input of {length} tokens; this model has positions for {self.positions}")
         return x + self.table[:length]
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape) -> Any:
         return input_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"positions": self.positions, "initializer_range": self.initializer_range}
 
 
@@ -324,7 +325,7 @@ class SinusoidalPositions(keras.layers.Layer):
     [[[0.0, 1.0], [0.8414999842643738, 0.5403000116348267]]]
     """
 
-    def call(self, x):
+    def call(self, x) -> Any:
         width = x.shape[-1]
         frequencies = 10000.0 ** (-np.arange(0, width, 2, dtype="float32") / width)
         # in float32 under any policy: bfloat16 cannot represent all integers above 256
@@ -332,7 +333,7 @@ class SinusoidalPositions(keras.layers.Layer):
         table = ops.reshape(ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1), (-1, 2 * len(frequencies)))
         return x + ops.cast(table[:, :width], x.dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape) -> Any:
         return input_shape
 
 
@@ -351,11 +352,11 @@ class TakePositions(Layer):
     [[[4.0, 5.0], [0.0, 1.0]]]
     """
 
-    def call(self, x, positions):
+    def call(self, x, positions) -> Any:
         length, width = ops.shape(x)[1], x.shape[-1]
         offsets = ops.arange(ops.shape(x)[0], dtype="int32")[:, None] * length  # (B, 1)
         flat = ops.take(ops.reshape(x, (-1, width)), ops.reshape(positions + offsets, (-1,)), axis=0)
         return ops.reshape(flat, (-1, ops.shape(positions)[1], width))
 
-    def compute_output_shape(self, x_shape, positions_shape):
+    def compute_output_shape(self, x_shape, positions_shape) -> tuple:
         return (*positions_shape, x_shape[-1])

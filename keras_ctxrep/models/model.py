@@ -1,6 +1,7 @@
 """The class of all models of this package: a `keras.Model` whose steps are exact under any `tf.distribute.Strategy`."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -48,15 +49,15 @@ class Model(keras.Model):
         self._check_inputs(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    def fit(self, x=None, *args, **kwargs):
+    def fit(self, x=None, *args, **kwargs) -> keras.callbacks.History:
         self._check_inputs(x)
         return super().fit(x, *args, **kwargs)
 
-    def evaluate(self, x=None, *args, **kwargs):
+    def evaluate(self, x=None, *args, **kwargs) -> Any:
         self._check_inputs(x)
         return super().evaluate(x, *args, **kwargs)
 
-    def predict(self, x, *args, **kwargs):
+    def predict(self, x, *args, **kwargs) -> Any:
         self._check_inputs(x)
         return super().predict(x, *args, **kwargs)
 
@@ -78,7 +79,7 @@ class Model(keras.Model):
 
     if keras.backend.backend() == "tensorflow":
 
-        def make_train_function(self, force=False):
+        def make_train_function(self, force=False) -> None:
             self._check_steps()
             optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
             replicas = self.distribute_strategy.num_replicas_in_sync
@@ -93,7 +94,7 @@ class Model(keras.Model):
                     raise ValueError(f"{name}={getattr(optimizer, name)}: not on {replicas} replicas; {remedy}")
             super().make_train_function(force)
 
-        def make_test_function(self, force=False):
+        def make_test_function(self, force=False) -> None:
             self._check_steps()
             super().make_test_function(force)
 
@@ -104,7 +105,7 @@ class Model(keras.Model):
             if replicas > 1 and self.jit_compile is True:
                 raise ValueError(f"jit_compile=True: XLA cannot compile a step of {replicas} replicas; leave it out")
 
-        def train_step(self, data):
+        def train_step(self, data) -> dict[str, Any]:
             x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
             gradients = self._gradients(x, y, weights)
             if isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
@@ -113,7 +114,7 @@ class Model(keras.Model):
             logs = self.get_metrics_result()
             return self._logs(logs | {"tokens": _tokens(x)} if self.counts_tokens else logs)
 
-        def test_step(self, data):
+        def test_step(self, data) -> dict[str, Any]:
             return self._logs(super().test_step(data))
 
         def _gradients(self, x, y, weights):

@@ -34,7 +34,7 @@ def check_corpus(family: str, corpus: Sequence[str | Path]) -> None:
         raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
 
 
-def held_out(corpus: Sequence[str | Path], valid: str | Path | None, seed: int):
+def held_out(corpus: Sequence[str | Path], valid: str | Path | None, seed: int) -> tuple[list[list[str]], Read]:
     """The held-out documents, and a function that reads the others from some files."""
     held = list(documents([valid])) if valid is not None else hold_out(watched(documents(corpus)), seed=seed)
 
@@ -87,8 +87,8 @@ def word_vocabulary(options: Text, initial: Any, corpus: Sequence[str | Path], r
     def count(sentences: list[str]) -> list[str]:
         return Vocabulary.count(map(split_words, sentences), options.min_count, options.vocab_size).vocab
 
-    given = given_words(options, initial)
-    return Vocabulary(learned(count, corpus, read, options) if given is None else given)
+    words = given_words(options, initial)
+    return Vocabulary(learned(count, corpus, read, options) if words is None else words)
 
 
 def given_words(options: Text, initial: Any) -> list[str] | None:

@@ -181,7 +181,7 @@ def learned_mixes(model: keras.Model) -> dict[str, tuple[np.ndarray, float]]:
 def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | Path | None, call: Run | None):
     """A model's features, and a function from rows to its encoder's layers, (N, B, T, D), and pooled output or None."""
     bundle = replace(bundle, reads=Reads())  # of a tagger too every piece has a vector
-    features, known, table = bundle.features, {}, None
+    features, numbers, table = bundle.features, {}, None
     recurrent = "cells" in bundle.config
     if not recurrent and (carry_state or cache is not None):
         raise ValueError("only a biLM carries a state and reads characters: leave out carry_state and cache")
@@ -191,10 +191,10 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
         if not isinstance(features, CharacterFeatures):
             raise ValueError(f"cache {cache}: a model over words reads a table already; leave it out")
         listed = dict.fromkeys([*Characters.MARKERS, *read_vocab(cache)])
-        known = {word: number for number, word in enumerate(listed, 1)}
-        table = np.pad(elmo.token_vectors(model, features, known), ((1, 0), (0, 0)))
-    if carry_state or known:
-        encoder = elmo.encoder(elmo.Config(**bundle.config), carry_state=carry_state, cache=len(known))
+        numbers = {word: number for number, word in enumerate(listed, 1)}
+        table = np.pad(elmo.token_vectors(model, features, numbers), ((1, 0), (0, 0)))
+    if carry_state or numbers:
+        encoder = elmo.encoder(elmo.Config(**bundle.config), carry_state=carry_state, cache=len(numbers))
     else:
         encoder = _encoder(model, bundle)
     if encoder is not model:
@@ -207,9 +207,9 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
     def run(rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray | None]:
         nonlocal state
         batch, size = features.collate(rows), len(rows)
-        if known:
+        if numbers:
             word_ids = np.zeros(batch["mask"].shape, np.int32)
-            word_ids[batch["mask"].astype(bool)] = [known.get(word, 0) for row in rows for word in row.tokens]
+            word_ids[batch["mask"].astype(bool)] = [numbers.get(word, 0) for row in rows for word in row.tokens]
             batch["word_ids"] = word_ids
         if carry_state:
             state = np.pad(state, ((0, max(0, size - len(state))), (0, 0)))  # more rows begin with zeros

@@ -46,9 +46,9 @@ def read(
     Example(text='rain', label='bad', pair=None, source='the data: row 2')
     """
     if isinstance(data, str) and data.startswith("tfds:"):
-        name, _, own = data.removeprefix("tfds:").partition(":")
+        name, _, named_split = data.removeprefix("tfds:").partition(":")
         task.reading.check_columns(columns)
-        return _prepared(task, name, own or split, columns or {}, skipped)
+        return _prepared(task, name, named_split or split, columns or {}, skipped)
     if isinstance(data, (str, Path)):
         return task.read(data, columns, skipped)
     rows = _rows_of(task, data, columns)

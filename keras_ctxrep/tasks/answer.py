@@ -1,6 +1,6 @@
 """Extractive question answering: the span of a text that answers a question."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ from keras_ctxrep.options import option
 from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.tasks.task import Distillable, Metrics, Query, Task
 from keras_ctxrep.text import files, scores
+from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.decode import best_answers
 from keras_ctxrep.text.features import Reads, Row
 from keras_ctxrep.text.files import checked_text
@@ -90,48 +91,48 @@ class Answer(Task, Distillable):
     max_length = 384
     head_dropout = 0.0
 
-    def traits(self, example):
+    def traits(self, example) -> Iterable[str]:
         return () if example.answers else (UNANSWERABLE,)
 
-    def settings(self, options, traits):
+    def settings(self, options, traits) -> dict:
         threshold = 0.0 if UNANSWERABLE in traits else None
         return {"stride": options.stride, "max_answer": options.max_answer, "null_threshold": threshold}
 
-    def tuned(self, bundle, examples, ask):
+    def tuned(self, bundle, examples, ask) -> Bundle:
         if bundle.settings["null_threshold"] is None or all(example.answers for example in examples):
             return bundle
         return replace(bundle, settings=bundle.settings | {"null_threshold": null_threshold(examples, ask(examples))})
 
-    def targets(self, bundle, example, rows):
+    def targets(self, bundle, example, rows) -> list:
         return [answer_positions(row, example) for row in rows]
 
-    def batch(self, bundle, targets, inputs):
+    def batch(self, bundle, targets, inputs) -> tuple[dict, ...]:
         starts, ends = np.array(targets, np.int32).T.copy()
         return ({"start_logits": starts, "end_logits": ends},)
 
-    def head(self, encoder, bundle):
+    def head(self, encoder, bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.answer(encoder, **bundle.head)
 
-    def check(self, bundle):
+    def check(self, bundle) -> None:
         if missing := self.settings(Options(), set()).keys() - bundle.settings.keys():
             raise ValueError(
                 f"the settings {', '.join(sorted(missing))} are missing in the bundle: train the model again"
             )
 
-    def labelled_by(self, example, answer):
+    def labelled_by(self, example, answer) -> Any:
         answers = ((answer["answer"], answer["start"]),) if answer["answer"] else ()
         return replace(example, answers=answers)
 
-    def teacher_logits(self, rows, outputs):
+    def teacher_logits(self, rows, outputs) -> list[dict[str, np.ndarray]]:
         """By piece: float32 (T,) of each window."""
         return [
             {name: output[name][: len(row)] for name in ("start_logits", "end_logits")}
             for row, output in zip(rows, outputs, strict=True)
         ]
 
-    def logits_of_student(self, row, logits, length):
+    def logits_of_student(self, row, logits, length) -> dict[str, np.ndarray]:
         if any(len(values) != len(row) for values in logits.values()):
             raise ValueError(
                 f"{row.source}: the teacher's window has other pieces; a student needs the teacher's vocabulary, "
@@ -140,15 +141,15 @@ class Answer(Task, Distillable):
         padding = (0, length - len(row))
         return {name: np.pad(values, padding, constant_values=PADDING) for name, values in logits.items()}
 
-    def query(self, example):
+    def query(self, example) -> Query:
         return Query(example.question, example.context)
 
-    def encode(self, bundle, queries):
+    def encode(self, bundle, queries) -> list[list[Row]]:
         questions, contexts = [str(query.text) for query in queries], [query.pair or "" for query in queries]
         features: Any = bundle.features
         return features.windows(questions, contexts, bundle.settings["stride"])
 
-    def decode(self, bundle, query, rows, outputs):
+    def decode(self, bundle, query, rows, outputs) -> dict:
         settings = bundle.settings
         best, null = best_answers(rows, outputs, query.pair or "", settings["max_answer"])
         none = {"answer": "", "start": 0, "end": 0, "score": null}
@@ -157,18 +158,18 @@ class Answer(Task, Distillable):
         top = none if unanswered else {name: best[0][name] for name in none}
         return top | {"null_score": null, "n_best": best}
 
-    def served(self, bundle, query, output):
+    def served(self, bundle, query, output) -> dict:
         offsets = {name: int(output[name]) for name in ("start", "end")}
         sums = {name: float(output[name]) for name in ("score", "null_score")}
         return {"answer": bytes(output["answer"]).decode("utf-8")} | offsets | sums
 
-    def own_fields(self, row):
+    def own_fields(self, row) -> dict[str, Any]:
         """Without the context and the answers, if the question has an id."""
         fields = super().own_fields(row)
         long = ("context", "answers", "is_impossible") if self.reading.columns["id"][-1] in fields else ()
         return {name: value for name, value in fields.items() if name not in long}
 
-    def cells(self, answer):
+    def cells(self, answer) -> dict[str, Any]:
         return {"prediction": answer.get("answer")} | {name: answer.get(name) for name in ("start", "end", "score")}
 
     def compute_metrics(self, expected, answers, labels) -> Metrics:
@@ -184,18 +185,18 @@ class Answer(Task, Distillable):
             values |= {"has_answer_f1": float(f1[answerable].mean()), "no_answer_f1": float(f1[~answerable].mean())}
         return Metrics(values, 1 - f1, lambda drawn: f1[drawn].mean())
 
-    def shown(self, example, answer):
+    def shown(self, example, answer) -> dict[str, Any]:
         expected = " | ".join(dict.fromkeys(text for text, _ in example.answers)) or "(none)"
         shown = {"input": example.question, "expected": expected, "answer": answer.get("error") or answer["answer"]}
         return shown | {"texts": [example.question, example.context]}
 
-    def agreement(self, reference, answer):
+    def agreement(self, reference, answer) -> list[tuple[bool, float]]:
         return [(reference["answer"] == answer["answer"], abs(reference["score"] - answer["score"]))]
 
-    def inputs(self, bundle):
+    def inputs(self, bundle) -> tuple[str, ...]:
         return ("question", "context")
 
-    def in_graph(self, bundle, features, ids, inputs):
+    def in_graph(self, bundle, features, ids, inputs) -> dict:
         windows = features.windows(inputs["question"], inputs["context"], bundle.settings["stride"])
         return answers_in_graph(windows.run(ids), windows, bundle.settings)
 

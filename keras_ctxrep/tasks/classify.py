@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from keras_ctxrep.tasks.task import Distillable, Metrics, Query, Task, confidenc
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.decode import sigmoid, softmax
-from keras_ctxrep.text.features import Reads
+from keras_ctxrep.text.features import Reads, Row
 from keras_ctxrep.text.files import checked_text
 
 __all__ = ["Classify", "Example", "LossOptions", "Options", "TextReading", "TextTask"]
@@ -97,7 +97,7 @@ class TextTask(Task, Distillable):
     prediction = "label"
     scored = "probabilities"
 
-    def check(self, bundle):
+    def check(self, bundle) -> None:
         if "windows" not in bundle.settings:
             return
         how = bundle.settings["windows"]
@@ -107,17 +107,17 @@ class TextTask(Task, Distillable):
             what = "pairs of texts" if bundle.pairs else "marked spans"
             raise ValueError(f"windows={how!r}: of single texts only, and this model reads {what}; leave it out")
 
-    def windowed(self, bundle, how):
+    def windowed(self, bundle, how) -> Bundle:
         bundle = replace(bundle, settings=bundle.settings | {"windows": how, "stride": max(1, bundle.max_length // 2)})
         self.check(bundle)
         return bundle
 
-    def encode(self, bundle, queries):
+    def encode(self, bundle, queries) -> list[list[Row]]:
         if "windows" not in bundle.settings:
             return super().encode(bundle, queries)
         return bundle.features.text_windows([query.text for query in queries], bundle.settings["stride"])
 
-    def decode(self, bundle, query, rows, outputs):
+    def decode(self, bundle, query, rows, outputs) -> dict:
         activation = {"softmax": softmax, "sigmoid": sigmoid, "linear": np.asarray}[self.activation]
         scores = activation(np.array([output["logits"] for output in outputs], np.float64))  # (windows, C)
         pooled = scores.max(0) if bundle.settings.get("windows") == "max" else scores.mean(0)
@@ -127,23 +127,23 @@ class TextTask(Task, Distillable):
         """The answer from the scores of a text, float64 (C,)."""
         raise NotImplementedError
 
-    def labelled_by(self, example, answer):
+    def labelled_by(self, example, answer) -> Any:
         return replace(example, label=answer[self.prediction])
 
-    def cells(self, answer):
+    def cells(self, answer) -> dict[str, Any]:
         return {"prediction": answer.get("label"), "score": answer.get("score")}
 
-    def shown(self, example, answer):
+    def shown(self, example, answer) -> dict[str, Any]:
         text = example.text if example.pair is None else f"{example.text} | {example.pair}"
         predicted = answer.get("error") or answer[self.prediction]
         texts = {} if example.pair is None else {"texts": [example.text, example.pair]}
         return {"input": text, "expected": example.label, "answer": predicted} | texts | confidence(answer)
 
-    def agreement(self, reference, answer):
+    def agreement(self, reference, answer) -> list[tuple[bool, float]]:
         difference = max(abs(p - answer["probabilities"][label]) for label, p in reference["probabilities"].items())
         return [(reference[self.prediction] == answer[self.prediction], difference)]
 
-    def in_graph(self, bundle, features, ids, inputs):
+    def in_graph(self, bundle, features, ids, inputs) -> dict:
         import tensorflow as tf
 
         activation = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid, "linear": tf.identity}[self.activation]
@@ -162,14 +162,14 @@ class TextTask(Task, Distillable):
         """The answers to a batch of texts, from float32 (B, C)."""
         raise NotImplementedError
 
-    def example_answers_in_graph(self, bundle, answers):
+    def example_answers_in_graph(self, bundle, answers) -> dict:
         """All labels and their probabilities, each (B, C)."""
         import tensorflow as tf
 
         probabilities = answers["probabilities"]
         return {"classes": tf.broadcast_to(bundle.labels, tf.shape(probabilities)), "scores": probabilities}
 
-    def served(self, bundle, query, output):
+    def served(self, bundle, query, output) -> dict:
         return self.answer(bundle, query, np.atleast_1d(np.asarray(output[self.scored], np.float64)))
 
 
@@ -230,42 +230,42 @@ class Classify(TextTask):
         "probabilities": "of every label, in their order in the model card",
     }
 
-    def of_model(self, bundle):
+    def of_model(self, bundle) -> Self:
         task = super().of_model(bundle)
         task.positive = bundle.settings.get("positive")
         return task
 
-    def with_positive(self, bundle, label):
+    def with_positive(self, bundle, label) -> Bundle:
         if label not in bundle.labels:
             raise ValueError(f"positive={label!r}: no label of this model, which has {', '.join(bundle.labels)}")
         return replace(bundle, settings=bundle.settings | {"positive": label})
 
-    def settings(self, options, traits):
+    def settings(self, options, traits) -> dict:
         return {} if options.positive is None else {"positive": options.positive}
 
-    def labels_of(self, example):
+    def labels_of(self, example) -> Sequence | None:
         return None if example.label is None else (example.label,)
 
-    def labels(self, used, source):
+    def labels(self, used, source) -> tuple[str, ...]:
         return enough_labels(used, source, "classifier")
 
-    def targets(self, bundle, example, rows):
+    def targets(self, bundle, example, rows) -> list:
         return [bundle.label_numbers.get(example.label, -1)]  # -1: not in the training data
 
-    def batch(self, bundle, targets, inputs):
+    def batch(self, bundle, targets, inputs) -> tuple[dict, ...]:
         labels = np.array(targets, np.int32)
         if labels.min(initial=0) >= 0:
             return ({"logits": labels},)
         return {"logits": np.maximum(labels, 0)}, {"logits": (labels >= 0).astype(np.float32)}
 
-    def head(self, encoder, bundle):
+    def head(self, encoder, bundle) -> Any:
         from keras_ctxrep.models import heads
 
         if len(bundle.labels) < 2:
             raise ValueError(f"classes={len(bundle.labels)}: at least 2")
         return heads.classify(encoder, len(bundle.labels), **bundle.head)
 
-    def loss(self, options, counts):
+    def loss(self, options, counts) -> Any:
         weights = options.class_weights
         if weights == BALANCED:  # as scikit-learn has it: their mean over the training data is 1
             weights = {label: sum(counts.values()) / (len(counts) * count) for label, count in counts.items() if count}
@@ -277,12 +277,12 @@ class Classify(TextTask):
         by_class = [weights.get(label, 1.0) for label in counts] if weights else None
         return cross_entropy(options.label_smoothing, by_class)
 
-    def answer(self, bundle, query, scores):
+    def answer(self, bundle, query, scores) -> dict:
         best = int(scores.argmax())
         probabilities = dict(zip(bundle.labels, map(float, scores), strict=True))
         return {"label": bundle.labels[best], "score": float(scores[best]), "probabilities": probabilities}
 
-    def answer_in_graph(self, bundle, scores):
+    def answer_in_graph(self, bundle, scores) -> dict:
         import tensorflow as tf
 
         best = tf.gather(tf.constant(bundle.labels), tf.argmax(scores, axis=-1))

@@ -93,24 +93,24 @@ class Coreference(Classify):
     settings = Task.settings
     with_positive = Task.with_positive
 
-    def labels(self, used, source):
+    def labels(self, used, source) -> tuple[str, ...]:
         if not used:
             raise ValueError(f"{source}: no labels")
         return LABELS
 
-    def head(self, encoder, bundle):
+    def head(self, encoder, bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.coreference(encoder, **bundle.head)
 
-    def query(self, example):
+    def query(self, example) -> Query:
         return Query(example.text, None, (example.pronoun, example.a, example.b))
 
-    def answer(self, bundle, query, scores):
+    def answer(self, bundle, query, scores) -> dict:
         answer = super().answer(bundle, query, scores)
         return {"label": answer["label"], "name": _name(query, answer["label"])} | answer
 
-    def cells(self, answer):
+    def cells(self, answer) -> dict[str, Any]:
         return {"prediction": answer.get("label"), "name": answer.get("name"), "score": answer.get("score")}
 
     def compute_metrics(self, expected: Sequence[Any], answers, labels) -> Metrics:
@@ -125,7 +125,7 @@ class Coreference(Classify):
         values |= {"precision": precision, "recall": recall, "accuracy": float(np.mean(right))}
         return Metrics(values, counts @ [-2, 1, 1], lambda drawn: f1_of(counts[drawn].sum(0)))
 
-    def shown(self, example, answer):
+    def shown(self, example, answer) -> dict[str, Any]:
         query = self.query(example)
         begin, end = example.pronoun
         text = f"{example.text[max(0, begin - 60) : begin]}[{example.text[begin:end]}]{example.text[end : end + 20]}"

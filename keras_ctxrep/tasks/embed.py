@@ -1,6 +1,6 @@
 """An encoder by itself: its answer to a text is a vector."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,20 +18,20 @@ class Embed(Task):
     reading = TextReading({"text": COLUMNS["text"]}, labelled=())
     model_outputs: ClassVar[tuple[str, ...]] = ("vector",)
 
-    def head(self, encoder, bundle):
+    def head(self, encoder, bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.embed(encoder, bundle.pooling, bundle.normalize)
 
-    def decode(self, bundle, query, rows, outputs):
+    def decode(self, bundle, query, rows, outputs) -> dict:
         name = "vector" if "vector" in outputs[0] else "pooled"  # of exports before 0.3
         return {"vector": np.asarray(outputs[0][name]).tolist()}
 
-    def cells(self, answer):
+    def cells(self, answer) -> dict[str, Any]:
         return {"prediction": " ".join(f"{number:.6g}" for number in answer.get("vector", ()))}
 
-    def in_graph(self, bundle, features, ids, inputs):
+    def in_graph(self, bundle, features, ids, inputs) -> dict:
         return ids(features(**inputs))
 
-    def served(self, bundle, query, output):
+    def served(self, bundle, query, output) -> dict:
         return self.decode(bundle, query, (), (output,))

@@ -1,6 +1,6 @@
 """Classification with any number of labels for a text or a pair of texts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -47,41 +47,41 @@ class Multilabel(TextTask):
         "probabilities": "of every label, in their order in the model card",
     }
 
-    def labels_of(self, example):
+    def labels_of(self, example) -> Sequence | None:
         return example.label
 
-    def labels(self, used, source):
+    def labels(self, used, source) -> tuple[str, ...]:
         if not used:
             raise ValueError(f"{source}: no labels")
         return tuple(sorted(used, key=lambda label: (label != "O", label)))
 
-    def targets(self, bundle, example, rows):
+    def targets(self, bundle, example, rows) -> list:
         return [[float(label in example.label) for label in bundle.labels]]
 
-    def head(self, encoder, bundle):
+    def head(self, encoder, bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.classify(encoder, len(bundle.labels), **bundle.head)
 
-    def loss(self, options, counts):
+    def loss(self, options, counts) -> Any:
         import keras
 
         return keras.losses.BinaryCrossentropy(from_logits=True)
 
-    def labelled_by(self, example, answer):
+    def labelled_by(self, example, answer) -> Any:
         return replace(example, label=tuple(answer["labels"]))
 
-    def answer(self, bundle, query, scores):
+    def answer(self, bundle, query, scores) -> dict:
         probabilities = dict(zip(bundle.labels, map(float, scores), strict=True))
         labels = [label for label, probability in probabilities.items() if probability >= THRESHOLD]
         return {"labels": labels, "probabilities": probabilities}
 
-    def answer_in_graph(self, bundle, scores):
+    def answer_in_graph(self, bundle, scores) -> dict:
         import tensorflow as tf
 
         return {"labels": tf.where(scores >= THRESHOLD, tf.constant(bundle.labels), ""), "probabilities": scores}
 
-    def cells(self, answer):
+    def cells(self, answer) -> dict[str, Any]:
         return {"prediction": ",".join(answer.get("labels", ()))}
 
     def compute_metrics(self, expected, answers, labels) -> Metrics:

@@ -53,36 +53,36 @@ class Regress(TextTask):
     example_api = "regress"
     outputs: ClassVar[Mapping[str, str]] = {"value": "the predicted value"}
 
-    def problem(self, example):
+    def problem(self, example) -> str | None:
         if not any(words(_without_accents(text)) for text in (example.text, example.pair or "")):
             return "no words in this text, of which a number could be computed"
         return None
 
-    def targets(self, bundle, example, rows):
+    def targets(self, bundle, example, rows) -> list:
         return [[example.label]]
 
-    def head(self, encoder, bundle):
+    def head(self, encoder, bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.regress(encoder, **bundle.head)
 
-    def loss(self, options, counts):
+    def loss(self, options, counts) -> Any:
         import keras
 
         return keras.losses.MeanSquaredError()
 
-    def answer(self, bundle, query, scores):
+    def answer(self, bundle, query, scores) -> dict:
         return {"value": float(scores[0])}
 
-    def answer_in_graph(self, bundle, scores):
+    def answer_in_graph(self, bundle, scores) -> dict:
         import tensorflow as tf
 
         return {"value": tf.squeeze(scores, -1)}
 
-    def example_answers_in_graph(self, bundle, answers):
+    def example_answers_in_graph(self, bundle, answers) -> dict:
         return {"outputs": answers["value"]}
 
-    def cells(self, answer):
+    def cells(self, answer) -> dict[str, Any]:
         return {"prediction": answer.get("value")}
 
     def compute_metrics(self, expected, answers, labels) -> Metrics:
@@ -95,6 +95,6 @@ class Regress(TextTask):
         values = {name: getattr(scores, name)(gold, predicted) for name in self.metrics}
         return Metrics(values, np.abs(gold - predicted), lambda drawn: scores.pearson(gold[drawn], predicted[drawn]))
 
-    def agreement(self, reference, answer):
+    def agreement(self, reference, answer) -> list[tuple[bool, float]]:
         difference = abs(reference["value"] - answer["value"])
         return [(difference <= TOLERANCE * max(1.0, abs(reference["value"])), difference)]

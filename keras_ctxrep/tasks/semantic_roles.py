@@ -87,10 +87,10 @@ class SemanticRoles(Tag):
     )
     reads = Reads(words=True, marks=1, indicate=True)
 
-    def query(self, example):
+    def query(self, example) -> Query:
         return Query(example.words, None, ((example.predicate, example.predicate + 1),))
 
-    def query_of_line(self, line, pairs):
+    def query_of_line(self, line, pairs) -> Query:
         row = files.json_object(line.encode())
         if "text" not in row:
             return super().query_of_line(line, pairs)
@@ -101,7 +101,7 @@ class SemanticRoles(Tag):
             raise ValueError(f"predicate {span!r}: [begin, end) in characters of the text is needed")
         return Query(checked_text(text), None, ((span[0], span[1]),))
 
-    def answer(self, bundle, words, sentence):
+    def answer(self, bundle, words, sentence) -> dict:
         answer = super().answer(bundle, words, sentence)
         arguments = [span for span in answer.get("entities", ()) if span["type"] != PREDICATE]
         return {"words": answer["words"], "arguments": arguments}
@@ -113,7 +113,7 @@ class SemanticRoles(Tag):
         right = [tag == answer for tag, answer in pairs]
         return span_metrics(gold, predicted, {"token_accuracy": float(np.mean(right))}, ignored=PREDICATE)
 
-    def shown(self, example, answer):
+    def shown(self, example, answer) -> dict[str, Any]:
         columns = super().shown(example, answer)
         words = [f"[{word}]" if i == example.predicate else word for i, word in enumerate(example.words)]
         return columns | {"input": " ".join(words)}

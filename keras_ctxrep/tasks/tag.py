@@ -105,10 +105,10 @@ class Tag(Task, Distillable, LabelsWords):
     reads = Reads(words=True)
     Options = Options
 
-    def tokens(self, example):
+    def tokens(self, example) -> Sequence[str]:
         return example.words
 
-    def doubt(self, count, used):
+    def doubt(self, count, used) -> str | None:
         if count == 1:
             return "one sentence in it; an empty line stands between sentences"
         if len(used) > 2 and max(used.values()) == 1:
@@ -117,23 +117,23 @@ class Tag(Task, Distillable, LabelsWords):
             )
         return None
 
-    def labels_of(self, example):
+    def labels_of(self, example) -> Sequence | None:
         return example.tags
 
-    def labels(self, used, source):
+    def labels(self, used, source) -> tuple[str, ...]:
         if is_spans(used):
             kinds = {label[1:] for label in used - {"O"}}  # "-PER", or "" of bare B and I
             used = {"O"} | {f"{edge}{kind}" for kind in kinds for edge in "BI"}
         return enough_labels(used, source, "tagger")
 
-    def targets(self, bundle, example, rows):
+    def targets(self, bundle, example, rows) -> list:
         numbers = bundle.label_numbers
         starts = rows[0].starts or []
         tags = [tag for start, tag in zip(starts, example.tags, strict=True) if start is not None]
         # -1: not in the training data, or cut off where a teacher labelled the words
         return [[numbers.get(tag, -1) for tag in tags]]
 
-    def batch(self, bundle, targets, inputs):
+    def batch(self, bundle, targets, inputs) -> tuple[dict, ...]:
         labels = np.full(inputs.get("starts", inputs["mask"]).shape, -1, np.int32)
         for row, target in zip(labels, targets, strict=True):
             row[: len(target)] = target
@@ -143,21 +143,21 @@ class Tag(Task, Distillable, LabelsWords):
         weights *= weights.size / max(1.0, weights.sum())  # so that the mean over all positions is that over words
         return {"logits": np.maximum(labels, 0)}, {"logits": weights}
 
-    def head(self, encoder, bundle):
+    def head(self, encoder, bundle) -> Any:
         from keras_ctxrep.models import heads
 
         return heads.tag(encoder, len(bundle.labels), **bundle.head)
 
-    def head_options(self, options):
+    def head_options(self, options) -> dict:
         return {"crf": True} if options.crf else {}
 
-    def loss(self, options, counts):
+    def loss(self, options, counts) -> Any:
         return None if options.crf else cross_entropy(options.label_smoothing)
 
-    def labelled_by(self, example, answer):
+    def labelled_by(self, example, answer) -> Any:
         return replace(example, tags=tuple(predicted_tags(example, answer)))
 
-    def teacher_logits(self, rows, outputs):
+    def teacher_logits(self, rows, outputs) -> list[dict[str, np.ndarray]]:
         """By word, so that the student may have other pieces: float32 (words, C), NaN of words that were not read."""
         starts, logits = rows[0].starts or [], outputs[0]["logits"]
         by_word = np.full((len(starts), logits.shape[-1]), np.nan, np.float32)
@@ -165,14 +165,14 @@ class Tag(Task, Distillable, LabelsWords):
         by_word[read] = logits[: len(read)]
         return [{"logits": by_word}]
 
-    def logits_of_student(self, row, logits, length):
+    def logits_of_student(self, row, logits, length) -> dict[str, np.ndarray]:
         read = [number for number, start in enumerate(row.starts or []) if start is not None]
         return {"logits": logits["logits"][read]}
 
-    def query(self, example):
+    def query(self, example) -> Query:
         return Query(example.words)
 
-    def decode(self, bundle, query, rows, outputs):
+    def decode(self, bundle, query, rows, outputs) -> dict:
         output, starts, text = outputs[0], rows[0].starts or [], query.text
         probabilities = softmax(output["logits"])  # (W, C), W or more
         tags = output["tags"] if "tags" in output else probabilities.argmax(-1)
@@ -191,7 +191,7 @@ class Tag(Task, Distillable, LabelsWords):
                 words.append(_word(sentence[begin:end], begin, end, None, 0.0))
         return self.answer(bundle, words, sentence)
 
-    def served(self, bundle, query, output):
+    def served(self, bundle, query, output) -> dict:
         if not isinstance(query.text, str):
             sentence, offsets = joined(query.text)
             columns = zip(query.text, offsets, output["labels"], output["scores"], strict=False)  # without padding
@@ -233,13 +233,13 @@ class Tag(Task, Distillable, LabelsWords):
         table = f1_table(tags, by_tag)
         return Metrics(values, size - right, lambda drawn: right[drawn].sum() / size[drawn].sum(), table)
 
-    def labels_of_words(self, example, answer):
+    def labels_of_words(self, example, answer) -> Sequence[str]:
         return predicted_tags(example, answer)
 
-    def cells(self, answer):
+    def cells(self, answer) -> dict[str, Any]:
         return {"prediction": " ".join(word["label"] or "_" for word in answer.get("words", ()))}
 
-    def shown(self, example, answer):
+    def shown(self, example, answer) -> dict[str, Any]:
         tags = predicted_tags(example, answer)
         return {
             "input": " ".join(example.words),
@@ -247,15 +247,15 @@ class Tag(Task, Distillable, LabelsWords):
             "answer": answer.get("error") or _with_tags(example.words, tags),
         }
 
-    def agreement(self, reference, answer):
+    def agreement(self, reference, answer) -> list[tuple[bool, float]]:
         pairs = zip(reference["words"], answer["words"], strict=False)
         words = [(a["label"] == b["label"], abs(a["score"] - b["score"])) for a, b in pairs]
         return words + [(False, 1.0)] * abs(len(reference["words"]) - len(answer["words"]))
 
-    def in_graph(self, bundle, features, ids, inputs):
+    def in_graph(self, bundle, features, ids, inputs) -> dict:
         return self._labelled(bundle, features.tagging(**inputs), ids)
 
-    def words_in_graph(self, bundle, features, ids, inputs):
+    def words_in_graph(self, bundle, features, ids, inputs) -> dict:
         marks = {name: value for name, value in inputs.items() if name != "words"}
         return self._labelled(bundle, features.given(inputs["words"], **marks), ids)
 

@@ -320,7 +320,7 @@ class Task(InGraph):
         """The targets of a batch by output name, and their weights if there are any."""
         return ({"logits": np.array(targets, np.float32)},)
 
-    def head(self, encoder, bundle: Bundle):
+    def head(self, encoder, bundle: Bundle) -> Any:
         """The task's model over an encoder, with fresh weights."""
         raise NotImplementedError
 
@@ -328,7 +328,7 @@ class Task(InGraph):
         """Keyword arguments of the head that follow from the task's options."""
         return {}
 
-    def loss(self, options: Any, counts: Mapping[str, int]):
+    def loss(self, options: Any, counts: Mapping[str, int]) -> Any:
         """The loss of its outputs, a new `keras.losses.Loss`; None: softmax cross-entropy, or that of the CRF.
 
         Args:

@@ -107,7 +107,7 @@ class Checkpoint(keras.callbacks.Callback):
         saved = _saved_state(self.folder)
         return f"; the checkpoint of step {saved['step']} is kept in {self.folder}" if saved else ""
 
-    def on_epoch_end(self, epoch, logs=None):  # called after Progress, whose evaluation belongs to the epoch
+    def on_epoch_end(self, epoch, logs=None) -> None:  # called after Progress, whose evaluation belongs to the epoch
         if time.monotonic() - self._last > self.seconds:
             self.write()
 

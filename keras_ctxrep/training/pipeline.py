@@ -187,7 +187,7 @@ def collated(
     return data.with_options(options).prefetch(4)
 
 
-def distributed(make: Callable[[], tf.data.Dataset], strategy: tf.distribute.Strategy):
+def distributed(make: Callable[[], tf.data.Dataset], strategy: tf.distribute.Strategy) -> Any:
     """The batches of `make`, of which each of several workers collates its own rows only.
 
     Left to itself, tf.data lets each worker make whole batches, and takes its rows of them.
