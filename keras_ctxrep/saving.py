@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 import tokenizers
 
-from keras_ctxrep import checks, tasks, zoo
+from keras_ctxrep import checks, tasks
 from keras_ctxrep.models import stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import Model, copy_weights
@@ -141,12 +141,13 @@ def load(folder: str | Path) -> ModelFolder:
     """The model of a folder, with its weights, and its bundle.
 
     Args:
-        folder: a model folder, the name of a published model, or hf://OWNER/NAME; see `zoo.find`.
+        folder: a model folder; `zoo.find` gives that of a published name.
 
     Raises:
         ValueError: the folder is no model folder, or its files do not belong together.
     """
-    folder = zoo.find(folder)
+    if not Path(folder).exists():
+        raise ValueError(f"{folder}: no such folder; zoo.find({str(folder)!r}) gives that of a published model")
     bundle = bundles.load(folder)
     return ModelFolder(restore(folder, bundle), bundle)
 

@@ -184,13 +184,15 @@ def test_what_is_no_model(tmp_path):
         ctx.load(tmp_path)
 
 
-def test_names_are_read_wherever_a_folder_is(encoder):
-    with pytest.warns(DeprecationWarning):
-        from keras_ctxrep.train import load_encoder
-    assert load_encoder(SHIPPED).bundle == encoder.encoder.bundle
-    assert saving.load(SHIPPED).bundle == encoder.bundle
+def test_names_are_read_wherever_a_folder_is(encoder, tmp_path):
+    from keras_ctxrep import recipes
+
+    assert recipes.embed(SHIPPED, ["a text"], tmp_path / "vectors.npz", layers="mean") == 1
+    assert saving.load_encoder(ctx.zoo.find(SHIPPED)).bundle == encoder.encoder.bundle
+    with pytest.raises(ValueError, match=r"no such folder; zoo.find\('bert_4'\) gives that of a published model"):
+        saving.load_encoder("bert_4")
     with pytest.raises(ValueError, match="bert_4: no such folder; as a published model"):
-        saving.load("bert_4")
+        recipes.embed("bert_4", ["a text"], tmp_path / "vectors.npz")
 
 
 def test_the_published_encoder_called_by_itself():

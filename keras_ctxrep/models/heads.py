@@ -297,7 +297,7 @@ def encoder_outputs(model: keras.Model) -> dict:
         raise ValueError(
             f"{model.name} is no encoder, whose outputs are layers and sequence: it gives "
             f"{', '.join(model.output_names)}; the encoder in it is load(NAME).encoder.keras_model, or "
-            "saving.load_encoder(NAME).model"
+            "saving.load_encoder(zoo.find(NAME)).model"
         )
     return outputs
 

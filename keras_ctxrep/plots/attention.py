@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_ctxrep import saving
+from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.model import copy_weights
@@ -50,7 +50,7 @@ def attention(
     page = Path(out).suffix == ".html"
     if not page:
         check_drawable(out, "or .html")
-    model, bundle = saving.load(folder)
+    model, bundle = saving.load(zoo.find(folder))
     if "heads" not in bundle.config:
         raise ValueError(f"{folder}: no attention in a model of the family {bundle.family!r}; give a BERT")
     config = bert.Config(**saving.encoder_bundle(model, bundle).config)

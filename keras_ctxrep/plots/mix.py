@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_ctxrep import saving
+from keras_ctxrep import saving, zoo
 from keras_ctxrep.plots.drawing import check_drawable, drawing
 from keras_ctxrep.recipes.embedding import learned_mixes
 
@@ -27,7 +27,7 @@ def mix(folders: Sequence[str | Path], out: str | Path) -> list[dict]:
     check_drawable(out)
     entries = []
     for folder in folders:
-        mixes = learned_mixes(saving.load(folder)[0])
+        mixes = learned_mixes(saving.load(zoo.find(folder))[0])
         if not mixes:
             raise ValueError(f"{folder}: no scalar mix in it; train it with one: `ctxrep train --mix`")
         for name, (weights, gamma) in mixes.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_ctxrep import saving, tasks
+from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.plots.drawing import check_drawable, drawing, style
 from keras_ctxrep.recipes.embedding import learned_mixes, vectors
 from keras_ctxrep.text.tokens import Word, split_words, words
@@ -192,7 +192,7 @@ def _word_vectors(
     """Each sentence, its words that have a vector, and their vectors, (T, D)."""
     if layer not in (None, "top", "mix", "mean"):
         raise ValueError(f"layer={layer}: choose top, mix or mean")
-    model, bundle = saving.load(folder)
+    model, bundle = saving.load(zoo.find(folder))
     mixes = learned_mixes(model)
     if layer == "mix" and not mixes:
         raise ValueError(f"{folder}: no scalar mix in it; choose top or mean")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import keras
 
-from keras_ctxrep import saving
+from keras_ctxrep import saving, zoo
 from keras_ctxrep.models import static
 from keras_ctxrep.models.families import FAMILIES, Family, depths
 from keras_ctxrep.models.model import copy_weights
@@ -152,7 +152,7 @@ def _head(options: Finetuning, task: Task, bundle: Bundle) -> dict:
 
 def _extra_embeddings(source: str | Path, counts: Counter, bundle: Bundle) -> tuple[list, Bundle]:
     """The weights of a folder's static vectors, frozen, or of untrained ones of these words; and their bundle."""
-    model, extra = fresh_embeddings(counts) if source == WORDS else saving.load_encoder(source)
+    model, extra = fresh_embeddings(counts) if source == WORDS else saving.load_encoder(zoo.find(source))
     reads_characters = "max_characters" in bundle.config and not bundle.config.get("words")
     if not isinstance(extra.features, StaticFeatures) or not reads_characters:
         raise ValueError(f"{source}: extra embeddings are static vectors, with an ELMo over characters")

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import losses, saving, tasks
+from keras_ctxrep import losses, saving, tasks, zoo
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models.families import FAMILIES
@@ -74,7 +74,7 @@ class Distilling(Run):
 
     def __init__(self, teacher, data: Data, dev: Data | float, out, encoder, options: Distillation, task_options=None):
         self.folder = teacher
-        self.model, self.teacher = saving.load(teacher)
+        self.model, self.teacher = saving.load(zoo.find(teacher))
         if not isinstance(tasks.SERVED.get(self.teacher.task), Distillable):
             task = self.teacher.task
             raise ValueError(f"{teacher}: its task is {task!r}; a teacher is fine-tuned with `ctxrep train`")

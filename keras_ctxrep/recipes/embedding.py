@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_ctxrep import saving
+from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import atomic_write, reserve
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Run
@@ -63,7 +63,7 @@ def embed(
     out = Path(out)
     if out.suffix not in (".npz", ".hdf5", ".h5"):
         raise ValueError(f"{out}: the name must end in .npz or .hdf5")
-    model, bundle = saving.load(folder)
+    model, bundle = saving.load(zoo.find(folder))
     weights, gamma = learned_mixes(model).get("scalar_mix", (None, 1.0))
     if options.layers == "mix" and weights is None:
         warnings.warn(f"{folder}: it has no trained scalar mix; the mean of its layers is used", stacklevel=2)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from keras_ctxrep import saving
+from keras_ctxrep import saving, zoo
 from keras_ctxrep_export import saved_model
 
 __all__ = ["export"]
@@ -23,5 +23,5 @@ def export(
 
     Returns: the folder of the new version.
     """
-    model, bundle = saving.load_served(folder)
+    model, bundle = saving.load_served(zoo.find(folder))
     return saved_model.export(model, bundle, out, windows=windows, keep=keep, source=folder, tflite=tflite)

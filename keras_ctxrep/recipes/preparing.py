@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from keras_ctxrep import zoo
 from keras_ctxrep.atomic import atomic_write, lock_folder, sha256
 from keras_ctxrep.options import Preparation, keywords
 from keras_ctxrep.recipes import corpora
@@ -55,7 +56,7 @@ def prepare(corpus: Sequence[str | Path], out: str | Path, family: str = "bert",
     """
     out = Path(out)
     _check(family, corpus, out, options)
-    initial = None if options.init is None else bundles.load(options.init)
+    initial = None if options.init is None else bundles.load(zoo.find(options.init))
     files = [Path(path) for path in corpus]
     run = RunRecord.of("prepare", options, family=family, corpus=files, made=[__version__, UNIT])
     if (finished := _finished(out, run.identity)) is not None:

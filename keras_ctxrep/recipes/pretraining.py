@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_ctxrep import saving
+from keras_ctxrep import saving, zoo
 from keras_ctxrep.models import elmo
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
@@ -156,7 +156,7 @@ def _start(family: str, options: Pretraining):
     if options.size is not None:
         both = f"size={options.size!r} and init={options.init}"
         raise ValueError(f"{both}: the size is that of the model to start from; give one")
-    source, initial = saving.load(options.init)
+    source, initial = saving.load(zoo.find(options.init))
     if FAMILIES[initial.family] is not models:
         raise ValueError(f"{options.init}: a model of the family {initial.family!r}; {family!r} starts from its own")
     return source, initial, replace(models.config(**initial.config), **rates)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from keras_ctxrep import zoo
 from keras_ctxrep.options import Tflite, keywords
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep_tflite import page, quantize
@@ -60,6 +61,7 @@ def tflite(
         raise ValueError("out or web is needed: where to write the model")
     file = Path(out or f"{web}".rstrip(os.sep) + ".tflite")
     picture = file.with_suffix(".layers.png")
+    folder = zoo.find(folder) if os.path.isdir(folder) or not os.path.exists(folder) else folder
     bundle = bundles.load(folder)
     if web is not None:
         page.check(bundle, folder, web, litertjs)

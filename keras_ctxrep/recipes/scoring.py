@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_ctxrep import saving, tasks
+from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
@@ -79,7 +79,7 @@ def score(
         if engine.bundle.task not in tasks.TASKS or carry_state:
             raise ValueError(f"{folder}: an export of the task {engine.bundle.task!r}: score the model folder it is of")
         return _score_task(engine, data, predictions, options)
-    model, bundle = saving.load(folder)
+    model, bundle = saving.load(zoo.find(folder))
     if carry_state and bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
     if bundle.task in tasks.TASKS:
@@ -222,7 +222,7 @@ def score_sentences(
         ValueError: the folder is no language model.
     """
     check_sentences(sentences)
-    model, bundle = saving.load(folder)
+    model, bundle = saving.load(zoo.find(folder))
     if bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; sentences are scored by an ELMo language model")
     return _sentence_scores(model, bundle, sentences, batch_size)
