@@ -241,12 +241,18 @@ def _convert(folder: str, out: str, lengths: list[int]) -> None:
 
     model, bundle = saving.load_served(folder)
     bundles.save(bundle, Path(out).parent)
+    # where "pooled" is "vector" the converter makes them one output, and LiteRT does not find the other
+    names = [name for name in model.output if name != "pooled" or "vector" not in model.output]
 
     class Signatures(tf.Module):
         def __init__(self):
             super().__init__()
             self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
-            self.outputs = tf.function(lambda inputs: heads.flat(model(inputs, training=False)))
+            self.outputs = tf.function(self.run)
+
+        def run(self, inputs):
+            outputs = model(inputs, training=False)
+            return heads.flat({name: outputs[name] for name in names})
 
     module = Signatures()
     signatures = {}
