@@ -407,7 +407,7 @@ def test_lower_layers_change_less(data, models, tmp_path):
     recipes.finetune(learned, dev, models / "bert" / "pretrained", tmp_path, task="classify", **options)
     after, _ = saving.load(tmp_path)
     moved = {}
-    for layer in before.layers:
+    for layer in filter(lambda layer: layer.weights, before.layers):
         weights = zip(layer.get_weights(), after.get_layer(layer.name).get_weights(), strict=True)
         moved[layer.name] = max((np.abs(new - old).max() for old, new in weights), default=0.0)
     layers = [moved[name] for name in ("token_embedding", "layer_0", "layer_1", "pooler")]

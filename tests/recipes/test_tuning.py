@@ -25,7 +25,7 @@ def rows():
 def moved(before, after):
     """(layer, weight) -> the largest difference, of the weights that both models have."""
     differences = {}
-    for layer in before.layers:
+    for layer in filter(lambda layer: layer.weights, before.layers):
         for old, new in zip(layer.weights, after.get_layer(layer.name).weights, strict=True):
             name = (layer.name, old.path.partition("/")[2] or old.name)
             differences[name] = float(np.abs(old.numpy() - new.numpy()).max())
