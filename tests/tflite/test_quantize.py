@@ -42,7 +42,7 @@ def test_weights_are_int8(file):
 
 
 def test_the_bundle_is_inside(file):
-    assert sorted(zipfile.ZipFile(file).namelist()) == ["bundle.json"]
+    assert sorted(zipfile.ZipFile(file).namelist()) == ["bundle.json", "card.md"]
     assert load(file).labels == ("kitchen", "music", "weather")
     assert load(file).max_length == 32
 
