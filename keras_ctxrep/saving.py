@@ -99,7 +99,7 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
         return
     with model.distribute_strategy.scope():
         uncompiled = keras.Model(model.input, model.output, name=model.name)
-    checkpoints.save_weights(uncompiled, Path(folder) / bundles.WEIGHTS)
+        checkpoints.save_weights(uncompiled, Path(folder) / bundles.WEIGHTS)
     bundles.save(replace(bundle, versions=versions()), folder)
     checkpoints.remove(folder)  # of the run that ended with these weights
 

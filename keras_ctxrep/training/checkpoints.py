@@ -147,7 +147,7 @@ def save_weights(model: keras.Model, path: str | Path) -> None:
     """
     variables = [*model.variables, *(model.optimizer.variables if model.compiled else ())]
     size = sum(math.prod(variable.shape) * np.dtype(variable.dtype).itemsize for variable in variables)
-    with atomic_write(path) as temporary, model.distribute_strategy.scope():
+    with atomic_write(path) as temporary:
         reserve(path, size + 4096 * (len(variables) + 4))  # HDF5's own part is 1 to 2.5 kB for each
         model.save_weights(temporary)
 
