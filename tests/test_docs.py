@@ -196,6 +196,8 @@ def command(line: str) -> list[str]:
     for flag in {"--minutes", "--epochs"} & {*argv}:
         at = argv.index(flag)
         argv[at : at + 2] = ["--steps", "2"]
+    if argv[0] in ("train", "pretrain", "distill"):
+        argv.append("--overwrite")  # of the models with such names that `files` makes for other blocks
     if piped:
         echo, text = shlex.split(piped)
         assert echo == "echo"
