@@ -134,7 +134,7 @@ def test_the_edge_predicts_in_a_bare_environment(python, wheel, tflite_files, mo
     process = subprocess.run([tmp_path / "venv" / "bin" / "ctxrep", "zoo", "list"], **options)
     assert "bert_4_256_4/books_wiki_en" in process.stdout and process.stderr == ""
     # what needs TensorFlow says in one line what to install
-    command = [tmp_path / "venv" / "bin" / "ctxrep", "score", str(models / "elmo" / "classifier"), "--data", "x.tsv"]
+    command = [tmp_path / "venv" / "bin" / "ctxrep", "score", str(models / "elmo" / "classifier"), "--data", files[0]]
     process = subprocess.run(command, **options)
     assert process.returncode == 1 and process.stderr.count("\n") == 1
     assert 'pip install "tensorflow<2.22,>=2.21" "tensorflow-text' in process.stderr
