@@ -347,7 +347,8 @@ def conll(path: Path, header: Collection[str] | None = None) -> Iterator[tuple[i
         if words:
             number, first = words[0]
             names = [field.decode(errors="replace").casefold() for field in first]
-            if header and not width and sum(name in header for name in names) > 1:
+            allowed = 0 if any(" " in name for name in names) else 1  # a word has no space, and may be "text"
+            if header and not width and sum(name in header for name in names) > allowed:
                 raise ValueError(
                     f"{path}:{number}: a header, as of a table with a text in each row; this task reads CoNLL columns, "
                     "a word a line without a header, an empty line between sentences"

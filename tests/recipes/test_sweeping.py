@@ -146,8 +146,8 @@ def test_the_command(file, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("lr=1", "'lr' is no option of this task; the nearest one is 'learning_rate'"),
-        ("learning_rates=1", "'learning_rates' is no option of this task; the nearest one is 'learning_rate'"),
+        ("lr=1", "'lr' is no option; the nearest one is 'learning_rate'"),
+        ("learning_rates=1", "'learning_rates' is no option; the nearest one is 'learning_rate'"),
         ("learning_rate=1e-3,x", "learning_rate='x': must be a number"),
         ("batch_size=8,1.5", "batch_size='1.5': must be a whole number"),
         ("learning_rate=1e-3,0", "learning_rate=0.0: must be above 0"),
