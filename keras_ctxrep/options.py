@@ -21,6 +21,7 @@ __all__ = [
     "WORDS",
     "Distillation",
     "Embedding",
+    "EncoderDistillation",
     "Finetuning",
     "Fit",
     "Options",
@@ -451,6 +452,56 @@ class Distillation(Finetuning):
     teacher_weight: float = option(
         0.9, "of the teacher's outputs in the loss; the rest is that of the labels", "schedule", least=0, most=1
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+@defaults(learning_rate=2e-4, batch_size=64)
+class EncoderDistillation(Training):
+    """Options of `recipes.distill_encoder`."""
+
+    LOSSES = ("words", "relations", "hidden", "texts")
+
+    layers: str | None = option(
+        None,
+        "the teacher's layers that the student starts with, from 0 (default: every second one, the top included)",
+        "model",
+        metavar="N,N,...",
+    )
+    size: str | None = option(
+        None,
+        "a student of this size, e.g. bert_2_128_2, random but for a BERT's vocabulary and projected token vectors",
+    )
+    vocab_size: int | None = option(
+        None, "keep so many of the teacher's pieces, the most frequent in the corpus (default: all)", "model", above=0
+    )
+    vocab_sample: int = option(200_000, "random sentences in which pieces are counted", "data", above=0)
+    valid: str | Path | None = option(None, "held-out text (default: a tenth of the corpus)", "data", metavar="FILE")
+    max_length: int = option(128, "pieces per sentence; longer ones are cut", "data", above=3)
+    learn: Sequence = option(
+        ("words", "texts"),
+        "what is matched: vectors of words, the cosines between them (relations), vectors of words in all layers "
+        "(hidden), vectors of texts and the cosines between them",
+        "schedule",
+        metavar="NAME",
+        nargs="+",
+    )
+    vectors: str | Path | None = option(
+        None,
+        "keep the teacher's vectors in this folder, for further runs (default: in --out, until the run ends)",
+        "output",
+        metavar="FOLDER",
+        neutral=True,
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._check_length()
+        if unknown := [name for name in self.learn if name not in self.LOSSES]:
+            raise ValueError(f"learn={unknown[0]!r}: one of {', '.join(self.LOSSES)}")
+        if not self.learn:
+            raise ValueError(f"learn is empty: name some of {', '.join(self.LOSSES)}")
+        if self.layers is not None and self.size is not None:
+            raise ValueError(f"layers={self.layers!r}, size={self.size!r}: a student of a size has random layers")
 
 
 @dataclass(frozen=True, kw_only=True)

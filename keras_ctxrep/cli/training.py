@@ -1,7 +1,10 @@
 """Learning: pretraining, preparation of its text, fine-tuning, evaluation."""
 
 import argparse
+import dataclasses
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from keras_ctxrep import options
 from keras_ctxrep.cli.command import (
@@ -18,7 +21,8 @@ from keras_ctxrep.cli.command import (
 from keras_ctxrep.cli.flags import Flags, file_or_fraction, grid, options_of, values_of
 from keras_ctxrep.models import tuning
 
-MINUTES = 30.0  # of pretraining, unless --steps is given
+MINUTES = 30.0  # of pretraining and of distillation from text, unless --steps is given
+DEV = 0.1  # fraction of the labelled examples that is held out, unless --dev is given
 
 
 def _pretrain(args: argparse.Namespace) -> None:
@@ -96,6 +100,12 @@ def _dev_name(args: argparse.Namespace) -> str:
 def _distill(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
+    if args.corpus:
+        _distill_from_text(args)
+        return
+    if args.data is None:
+        raise Usage("distill: give --data, labelled examples of a fine-tuned teacher, or --corpus, text")
+    args.dev = DEV if args.dev is None else args.dev
     history = recipes.distill(
         args.teacher,
         args.data,
@@ -108,6 +118,20 @@ def _distill(args: argparse.Namespace) -> None:
         task_options=_task_options(args),
     )
     _print_best(args, history)
+
+
+def _distill_from_text(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+
+    own = {entry.name for entry in dataclasses.fields(options.EncoderDistillation)}
+    others = ["data", "dev", "encoder", *values_of(options.Distillation, args), *_task_options(args)]
+    if foreign := [name for name in others if name not in own and getattr(args, name) is not None]:
+        raise Usage(f"distill: leave out --{foreign[0].replace('_', '-')} with --corpus: it is for labelled examples")
+    if args.steps is None and args.minutes is None:
+        args.minutes = MINUTES
+    chosen = options_of(options.EncoderDistillation, args)
+    history = recipes.distill_encoder(args.teacher, args.corpus, args.out, print_evaluation, options=chosen)
+    print_line(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
 
 
 def _task_options(args: argparse.Namespace) -> dict:
@@ -186,30 +210,40 @@ def _train_flags(flags: Flags) -> None:
     _finetuning_flags(flags, options.Finetuning)
 
 
-def _example_flags(flags: Flags) -> None:
-    flags.add("--data", "labelled examples to learn from", required=True, metavar="FILE")
-    help = "labelled examples to choose the best weights by, or the fraction of --data to hold out (default: 0.1)"
-    flags.add("--dev", help, default=0.1, type=file_or_fraction, metavar="FILE")
+def _example_flags(flags: Flags, required: bool = True) -> None:
+    flags.add("--data", "labelled examples to learn from", required=required, metavar="FILE")
+    help = f"labelled examples to choose the best weights by, or the fraction of --data to hold out (default: {DEV})"
+    flags.add("--dev", help, default=DEV if required else None, type=file_or_fraction, metavar="FILE")
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
 
 
-def _finetuning_flags(flags: Flags, kind: type[options.Finetuning]) -> None:
+def _finetuning_flags(
+    flags: Flags, kind: type[options.Finetuning], of_text: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """The options of fine-tuning; `of_text` has the defaults of distillation from text, where they are others."""
     from keras_ctxrep import tasks
 
     evaluations = "one per epoch, or 10 of a run of --steps or --minutes"
     patience = "3 of a run of --epochs with one evaluation each"
-    flags.add_options(kind, defaults=tuning.default_texts() | {"evaluations": evaluations, "patience": patience})
+    defaults = tuning.default_texts() | {"evaluations": evaluations, "patience": patience}
+    for name, value in of_text.items():
+        default = defaults.get(name, getattr(kind, name))
+        defaults[name] = f"{default}; with --corpus {value}" if default else f"with --corpus: {value}"
+    flags.add_options(kind, defaults=defaults)
     for name, task in tasks.TASKS.items():
         flags.add_options(task.Options, prefix=f"{name}: ", group="task")
 
 
 def _distill_flags(flags: Flags) -> None:
-    flags.add("teacher", "a model folder that was fine-tuned", model=True)
-    _example_flags(flags)
+    flags.add("teacher", "a model folder that was fine-tuned; with --corpus any BERT", model=True)
+    flags.add("--corpus", "text files: the student learns the teacher's vectors", nargs="+", metavar="FILE")
+    _example_flags(flags, required=False)
     flags.add(
         "--encoder", "what the student begins with, as of `ctxrep train`; or give --size", model=True, metavar="FOLDER"
     )
-    _finetuning_flags(flags, options.Distillation)
+    _finetuning_flags(flags, options.Distillation, {"learning_rate": "2e-4", "batch_size": "64", "max_length": "128"})
+    own = {"minutes": f"--corpus: {MINUTES:g}, unless --steps is given"}
+    flags.add_options(options.EncoderDistillation, prefix="--corpus: ", defaults=own)
 
 
 def _score(args: argparse.Namespace) -> None:
@@ -317,9 +351,11 @@ COMMANDS = {
     "distill": Command(
         _distill,
         _distill_flags,
-        "train a small model on the outputs of a fine-tuned one",
-        "The student learns from the labels and from what the teacher answers, of texts without labels from its\n"
-        "answers alone. Task, labels, columns and length are the teacher's.\n\n"
+        "train a small model on the outputs of a larger one",
+        "From labelled examples: the student learns from the labels and from what a fine-tuned teacher answers, of\n"
+        "texts without labels from its answers alone. Task, labels, columns and length are the teacher's.\n"
+        "From text (--corpus): the student, a smaller encoder, learns the vectors of words and texts of any BERT.\n\n"
+        "  ctxrep distill TEACHER --corpus text.txt --layers 0,3,5 --vocab-size 12000 --minutes 60 --out small\n"
         "  ctxrep distill large --data train.tsv --dev dev.tsv --unlabelled more.txt --size bert_2_128_2 --out small\n"
         "  ctxrep tflite small --quantize dynamic --out small.tflite",
         True,

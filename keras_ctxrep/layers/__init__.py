@@ -8,7 +8,7 @@ from keras_ctxrep.layers.lstm import ProjectedLSTM
 from keras_ctxrep.layers.mix import ScalarMix
 from keras_ctxrep.layers.sentence import MaskedPooling, SentenceMarkers, ZeroPadding
 from keras_ctxrep.layers.softmax import VocabularySoftmax
-from keras_ctxrep.layers.span import MarkIndicator, SpanPooling
+from keras_ctxrep.layers.span import MarkIndicator, SpanMean, SpanPooling
 from keras_ctxrep.layers.transformer import (
     Bias,
     PositionEmbedding,
@@ -31,6 +31,7 @@ __all__ = [
     "ScalarMix",
     "SentenceMarkers",
     "SinusoidalPositions",
+    "SpanMean",
     "SpanPooling",
     "TakePositions",
     "TransformerBlock",

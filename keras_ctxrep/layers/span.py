@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_ctxrep.layers.layer import Layer
 
-__all__ = ["MarkIndicator", "SpanPooling"]
+__all__ = ["MarkIndicator", "SpanMean", "SpanPooling"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -32,6 +32,30 @@ class MarkIndicator(Layer):
 
     def compute_output_spec(self, mask, marks) -> Any:
         return keras.KerasTensor(mask.shape, "int32")
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class SpanMean(Layer):
+    """The mean vector of the tokens of each marked span, such as the pieces of a word.
+
+    Call:
+        sequence: float32 (B, T, D).
+        marks: int32 (B, M, 2), as of `MarkIndicator`.
+
+    Returns: float32 (B, M, D), zero where a span is (0, 0).
+
+    >>> x = ops.reshape(ops.arange(4.0), (1, 4, 1))
+    >>> ops.convert_to_numpy(SpanMean()(x, ops.array([[[1, 4], [0, 0]]])))[0, :, 0].tolist()
+    [2.0, 0.0]
+    """
+
+    def call(self, sequence, marks) -> Any:
+        inside = ops.cast(inside_marks(sequence[..., 0], marks), sequence.dtype)  # (B, M, T)
+        count = ops.maximum(ops.sum(inside, axis=-1, keepdims=True), 1)
+        return ops.matmul(inside, sequence) / count
+
+    def compute_output_shape(self, sequence_shape, marks_shape) -> tuple:
+        return (*marks_shape[:2], sequence_shape[-1])
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

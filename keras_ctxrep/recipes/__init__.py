@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.converting import convert
     from keras_ctxrep.recipes.distilling import distill
     from keras_ctxrep.recipes.embedding import embed
+    from keras_ctxrep.recipes.encoder_distilling import distill_encoder
     from keras_ctxrep.recipes.exporting import export
     from keras_ctxrep.recipes.finetuning import finetune
     from keras_ctxrep.recipes.predicting import predict
@@ -24,6 +25,7 @@ __all__ = [
     "compare",
     "convert",
     "distill",
+    "distill_encoder",
     "embed",
     "export",
     "finetune",
@@ -40,6 +42,7 @@ _MODULES = {  # imported when a function is first used: predictions with a .tfli
     "compare": "comparing",
     "convert": "converting",
     "distill": "distilling",
+    "distill_encoder": "encoder_distilling",
     "embed": "embedding",
     "export": "exporting",
     "finetune": "finetuning",
@@ -79,8 +82,8 @@ def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | Non
     from keras_ctxrep.training.runs import options_from_run
 
     command, arguments, options = options_from_run(run)
-    if command not in ("pretrain", "finetune", "distill"):
-        raise ValueError(f"{run}: its command is {command!r}; one of pretrain, finetune, distill")
+    if command not in ("pretrain", "finetune", "distill", "distill_encoder"):
+        raise ValueError(f"{run}: its command is {command!r}; one of pretrain, finetune, distill, distill_encoder")
     for name, value in arguments.items():
         if isinstance(value, str) and IN_MEMORY in value:
             raise ValueError(f"{run}: its {name} were {value}; call `{command}` with them")

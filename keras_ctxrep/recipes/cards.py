@@ -1,8 +1,10 @@
-"""The model card of a fine-tuned model, card.md in its folder."""
+"""The model card of a fine-tuned or distilled model, card.md in its folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from keras_ctxrep.options import EncoderDistillation
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text.bundle import FINE_TUNED, PRETRAINED, Bundle, pretrained_card
 from keras_ctxrep.zoo import folders
@@ -41,8 +43,45 @@ def fine_tuned(task: Task, bundle: Bundle, base: Mapping[str, Any], data: str, d
         "family": bundle.family,
         **{name: folders.name_of(source) for name, source in base.items()},
     }
-    shown = {name.replace("|", r"\|"): value.replace("|", r"\|") for name, value in rows.items() if value}
-    table = "\n".join(f"| {name} | {value} |".replace("\n", " ") for name, value in shown.items())
-    card = f"{FINE_TUNED} {task.name}\n\n| | |\n|---|---|\n{table}\n"
+    card = f"{FINE_TUNED} {task.name}\n\n{_table(rows)}\n"
     pretrained = pretrained_card(bundle.card)
     return f"{card}\n{PRETRAINED}\n\n{pretrained}" if pretrained else card
+
+
+def distilled(
+    teacher: str | Path,
+    bundle: Bundle,
+    corpus: Sequence[str | Path],
+    options: EncoderDistillation,
+    history: Sequence[Mapping[str, Any]],
+) -> str:
+    """The card of a student that learned a teacher's vectors: what it was made from, then the teacher's card.
+
+    Args:
+        teacher: its folder or name.
+        bundle: of the teacher.
+        corpus: the files of the text.
+        options: of the run.
+        history: its evaluations.
+    """
+    last = history[-1] if history else {}
+    kept = {name: value for name, value in options.plain(neutral=False).items() if value is not None}
+    figures = {name: value for name, value in last.items() if name.startswith("val_")}
+    rows = {
+        "teacher": folders.name_of(teacher),
+        "corpus": ", ".join(Path(path).name for path in corpus),
+        "options": ", ".join(f"{name} {value}" for name, value in kept.items()),
+        "steps": f"{last.get('step', 0):,}",
+        "losses on held-out text": ", ".join(
+            f"{name.removeprefix('val_')} {value:.4f}" for name, value in figures.items()
+        ),
+    }
+    card = f"# Distilled from {folders.name_of(teacher)}\n\n{_table(rows)}\n"
+    return f"{card}\n## The teacher\n\n{bundle.card}" if bundle.card else card
+
+
+def _table(rows: Mapping[str, str]) -> str:
+    """A Markdown table of names and values, without the empty ones."""
+    shown = {name.replace("|", r"\|"): value.replace("|", r"\|") for name, value in rows.items() if value}
+    lines = [f"| {name} | {value} |".replace("\n", " ") for name, value in shown.items()]
+    return "\n".join(["| | |", "|---|---|", *lines])

@@ -164,10 +164,7 @@ def student(teacher: keras.Model, bundle: Bundle, size: str) -> tuple[keras.Mode
     A BERT of a BERT has the teacher's vocabulary, and its token vectors are the teacher's, projected to their principal
     components (Jolliffe 2002) and scaled to the standard deviation of fresh ones.
     """
-    sizes = {name: (family, config) for family in FAMILIES for name, config in FAMILIES[family].sizes.items()}
-    if size not in sizes:
-        raise ValueError(f"size={size!r}: one of {', '.join(sizes)}")
-    name, config = sizes[size]
+    name, config = size_of(size)
     own = saving.encoder_bundle(teacher, bundle)
     if name != bundle.family:
         empty = Bundle(name, "embed", asdict(config), bundle.max_length, card=bundle.card)
@@ -182,6 +179,14 @@ def student(teacher: keras.Model, bundle: Bundle, size: str) -> tuple[keras.Mode
             table = teacher.get_layer(layer.name).get_weights()[0]
             layer.set_weights([_projected(table, *layer.get_weights())])
     return model, own
+
+
+def size_of(name: str) -> tuple[str, Any]:
+    """The family and the config of a published size."""
+    sizes = {name: (family, config) for family in FAMILIES for name, config in FAMILIES[family].sizes.items()}
+    if name not in sizes:
+        raise ValueError(f"size={name!r}: one of {', '.join(sizes)}")
+    return sizes[name]
 
 
 def _projected(table: np.ndarray, fresh: np.ndarray) -> np.ndarray:

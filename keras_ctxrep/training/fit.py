@@ -24,7 +24,7 @@ __all__ = ["Metric", "OptimizerSpec", "compile", "fit"]
 def compile(
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer | None = None,
-    loss: keras.losses.Loss | Callable | None = None,
+    loss: keras.losses.Loss | Callable | Mapping[str, keras.losses.Loss] | None = None,
 ) -> keras.Model:
     """Compiles and returns a model of this package.
 
@@ -33,10 +33,11 @@ def compile(
 
     Args:
         model, optimizer: of this package, and to train with.
-        loss: of each of the model's logits; None: the cross-entropy of their softmax, or that of its CRF.
+        loss: of each of the model's logits; None: the cross-entropy of their softmax, or that of its CRF. A mapping has
+            the loss of each output by name.
     """
     directions = {"forward_logits", "backward_logits"}
-    names = [name for name in model.output if name.endswith("logits")]
+    names = [name for name in model.output if name.endswith("logits")] if not isinstance(loss, Mapping) else [*loss]
     metrics = {name: [Perplexity() if name in directions else Accuracy()] for name in names}
     crf = next((layer for layer in model.layers if isinstance(layer, CRF)), None)
     default = crf.loss if crf is not None else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -45,17 +46,17 @@ def compile(
             optimizer = LossScale(optimizer)
         model.compile(
             optimizer or "sgd",
-            loss={name: default if loss is None else loss for name in names},
+            loss=loss if isinstance(loss, Mapping) else dict.fromkeys(names, default if loss is None else loss),
             loss_weights={name: 0.5 if name in directions else 1.0 for name in names},
             weighted_metrics=metrics if optimizer is None and loss is None else None,
             jit_compile=False,  # lengths vary from batch to batch, and XLA compiles again for each
         )
-    if loss is None and len(names) > 1 and model.distribute_strategy.num_replicas_in_sync == 1:
+    several = loss is None or isinstance(loss, Mapping)
+    if several and len(names) > 1 and model.distribute_strategy.num_replicas_in_sync == 1:
         # several losses have metrics of their own, made by their first call: in a step, that would be traced twice
-        shapes = {name: model.output[name].shape for name in names}
-        logits = {name: tf.zeros([1] * (len(shape) - 1) + [shape[-1] or 1]) for name, shape in shapes.items()}
-        targets = {name: tf.zeros(array.shape[:-1], "int32") for name, array in logits.items()}
-        model.compute_loss(y=targets, y_pred=logits)
+        outputs = {name: tf.zeros([size or 1 for size in model.output[name].shape]) for name in names}
+        classes = {name: tf.zeros(array.shape[:-1], "int32") for name, array in outputs.items()}
+        model.compute_loss(y=classes if loss is None else outputs, y_pred=outputs)
         model.reset_metrics()
     return model
 
@@ -66,7 +67,7 @@ def fit(
     data: tf.data.Dataset | Callable[[int], tf.data.Dataset],
     validation: tf.data.Dataset | Callable[[keras.Model], Mapping[str, float]] | None = None,
     eval_model: keras.Model | None = None,
-    loss: keras.losses.Loss | Callable | None = None,
+    loss: keras.losses.Loss | Callable | Mapping[str, keras.losses.Loss] | None = None,
     optimizer: OptimizerSpec | None = None,
     report: Callable[[dict], None] | None = None,
     sources: Callable[[int], Sequence[str]] | None = None,
@@ -160,7 +161,7 @@ def _evaluation(
     model: keras.Model,
     validation: tf.data.Dataset | Callable[[keras.Model], Mapping[str, float]],
     eval_model: keras.Model | None,
-    loss: keras.losses.Loss | Callable | None,
+    loss: keras.losses.Loss | Callable | Mapping[str, keras.losses.Loss] | None,
 ) -> Callable[[], dict[str, float]]:
     """A function that evaluates a model while it is trained; its metrics are the means over the workers."""
     # a second model over the same layers is on one device, where any number of examples works

@@ -1,0 +1,404 @@
+"""Distillation from unlabelled text: a small encoder that learns the vectors of a larger one."""
+
+import itertools
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers as klayers
+from keras import ops
+
+from keras_ctxrep import losses, saving, zoo
+from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.layers import SpanMean
+from keras_ctxrep.models.model import Model
+from keras_ctxrep.options import EncoderDistillation, keywords
+from keras_ctxrep.recipes import cards, corpora, distilling
+from keras_ctxrep.saving import ModelFolder
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.corpus import sample, shuffled
+from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
+from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep.training import fit, pipeline
+from keras_ctxrep.training.runs import RunRecord, check_replaceable
+from keras_ctxrep.training.strategy import choose, scope
+
+__all__ = ["distill_encoder"]
+
+SHARD = 4096  # sentences whose vectors by the teacher are one file
+HELD = 1000  # sentences that the student is evaluated on
+BUFFER = 1_000_000  # sentences that are shuffled in memory, as in pretraining
+Span = tuple[int, int]
+
+
+@keywords(EncoderDistillation)
+def distill_encoder(
+    teacher: str | Path,
+    corpus: Sequence[str | Path],
+    out: str | Path,
+    report: Callable[[dict], None] | None = None,
+    *,
+    options: EncoderDistillation,
+) -> list[dict]:
+    """Teaches a smaller BERT the vectors of a larger one, from text without labels, and writes a model folder.
+
+    The student starts with some of the teacher's layers, as DistilBERT does (Sanh et al. 2019,
+    https://arxiv.org/abs/1910.01108), and with the vectors of the pieces it keeps. The vector of a word is the mean of
+    those of its pieces, so that student and teacher may split it differently. The teacher reads each sentence once: its
+    vectors are kept on the disk in float16, 16 KB for a sentence of 20 words at a width of 384.
+
+    Args:
+        teacher: a model folder of a BERT, or the name of a published one; of a task model the encoder is used.
+        corpus: text files, one sentence a line, an empty line between documents.
+        out: the model folder; an interrupted run resumes from the checkpoint in it.
+        report: called with each evaluation.
+        options: or its fields as keywords; `steps` or `minutes` is needed.
+
+    Returns: the evaluations on 1,000 held-out sentences.
+
+    Raises:
+        TypeError: no such option.
+        ValueError: the teacher is no BERT or has no such layer, there is too little text, or `out` has the finished
+            model of another run and `overwrite` is not set.
+    """
+    corpora.check_corpus("bert", corpus)
+    strategy = choose(options.strategy)
+    folder = Path(zoo.find(teacher))
+    if folder.resolve() == Path(out).resolve():
+        raise ValueError(f"{out}: the folder of the teacher; choose another one to write to")
+    source = saving.load_encoder(folder)
+    if not isinstance(source.bundle.features, WordPieceFeatures) or "layers" not in source.bundle.config:
+        raise ValueError(f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT")
+    numbers = _layer_numbers(options, source.bundle.config["layers"])
+    run = RunRecord.of("distill_encoder", options, teacher=folder, corpus=[Path(path) for path in corpus])
+    check_replaceable(out, run.identity, options.overwrite)
+    Path(out).mkdir(parents=True, exist_ok=True)
+    held, read = corpora.held_out(corpus, options.valid, options.seed)
+    keras.utils.set_random_seed(options.seed)
+    with scope(options.precision, strategy):
+        model, bundle = _student(source, numbers, options, lambda: _piece_counts(source.bundle, read, corpus, options))
+        learner = _learner(model, options.learn, source.bundle.config["width"])
+    cache = Path(options.vectors or Path(out) / "teacher")
+    levels = [number + 1 for number in numbers] if "hidden" in options.learn else [source.bundle.config["layers"]]
+    identity = [options.seed, options.max_length, levels, sorted(run.files.values())]
+    vectors = TeacherVectors(source, levels, options.max_length, cache, identity)
+    batches = partial(_batches, vectors, bundle, options)
+    chosen = Shard(-1, sample(held, HELD, options.seed))
+
+    def shards(epoch: int) -> Iterator[Shard]:  # the same in every epoch, so that each is read by the teacher once
+        return _shards(shuffled(corpus, read, options.seed, 0, BUFFER))
+
+    history = fit.fit(
+        learner,
+        lambda start: batches(shards, repeat=True, start=start),
+        batches(lambda epoch: [chosen], repeat=False),
+        loss={name: _LOSSES[name]() for name in options.learn},
+        report=report,
+        options=options.fit(folder=out, identity=run.identity),
+    )
+    run.save(out, history)
+    saving.save(out, model, replace(bundle, card=cards.distilled(teacher, source.bundle, corpus, options, history)))
+    if options.vectors is None:
+        shutil.rmtree(cache, ignore_errors=True)
+    return history
+
+
+# --------------------------------------------------------------------------------------------------------- the student
+
+
+def _layer_numbers(options: EncoderDistillation, count: int) -> list[int]:
+    """The teacher's layer, from 0, of each of the student's."""
+    if options.size is not None:
+        own = distilling.size_of(options.size)[1].layers
+        return [round((index + 1) * count / own) - 1 for index in range(own)]
+    if options.layers is None:
+        return [*range(count - 1, -1, -2)][::-1]
+    try:
+        numbers = [int(part) for part in options.layers.split(",")]
+    except ValueError:
+        raise ValueError(f"layers={options.layers!r}: write numbers with commas between them, e.g. 0,2,5") from None
+    if numbers != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < count:
+        known = f"the teacher's layers, 0 to {count - 1}"
+        raise ValueError(f"layers={options.layers!r}: {known}, each at most once and in their order")
+    return numbers
+
+
+def _student(
+    teacher: ModelFolder, numbers: Sequence[int], options: EncoderDistillation, counts: Callable[[], Counter]
+) -> ModelFolder:
+    """The student before it has learned anything."""
+    model, bundle = teacher
+    if options.size is not None:
+        model, bundle = distilling.student(model, bundle, options.size)
+    else:
+        bundle = replace(bundle, config=bundle.config | {"layers": len(numbers)})
+    rates = {name: options.dropout or 0.0 for name in ("dropout", "attention_dropout")}
+    pieces, counted = bundle.vocab, {}
+    if options.vocab_size is not None:
+        counted = counts()
+        pieces = frequent_pieces(bundle.vocab, counted, options.vocab_size)
+    small = replace(bundle, vocab=tuple(pieces), config=bundle.config | rates | {"vocabulary_size": len(pieces)})
+    own = saving.build(small)
+    for layer in own.layers:
+        if layer.weights:
+            name = layer.name
+            if options.size is None and name.startswith("layer_"):
+                name = f"layer_{numbers[int(name.removeprefix('layer_'))]}"
+            weights = model.get_layer(name).get_weights()
+            if name == "token_embedding" and len(pieces) < len(bundle.vocab):
+                weights = [merged_vectors(weights[0], bundle.vocab, pieces, counted)]
+            layer.set_weights(weights)
+    kept_rates = {name: bundle.config[name] for name in rates}  # of later fine-tuning
+    return ModelFolder(own, replace(small, config=small.config | kept_rates, card=""))
+
+
+def frequent_pieces(vocab: Sequence[str], counts: Mapping[int, int], size: int) -> list[str]:
+    """The most frequent pieces of a vocabulary in a corpus, in the vocabulary's order.
+
+    Special pieces stay, and every letter that occurs, alone and within a word: so no word that had pieces is [UNK].
+
+    Args:
+        vocab: the pieces.
+        counts: of each piece's number.
+        size: pieces to keep.
+
+    Raises:
+        ValueError: `size` has no room for special pieces and letters.
+
+    >>> frequent_pieces([*SPECIAL_PIECES, "a", "##a", "an", "and"], {7: 1, 8: 5}, 8)
+    ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', '##a', 'and']
+    """
+    letters = {piece.removeprefix("##") for number, piece in enumerate(vocab) if counts.get(number)}
+    letters = {letter for piece in letters for letter in piece}
+    needed = {*SPECIAL_PIECES, *letters, *(f"##{letter}" for letter in letters)}
+    ranked = sorted(range(len(vocab)), key=lambda number: (vocab[number] not in needed, -counts.get(number, 0), number))
+    least = sum(piece in needed for piece in vocab)
+    if size < least:
+        raise ValueError(f"vocab_size={size}: special pieces and letters are {least}; choose at least as many")
+    return [vocab[number] for number in sorted(ranked[:size])]
+
+
+def merged_vectors(
+    table: np.ndarray, vocab: Sequence[str], kept: Sequence[str], counts: Mapping[int, int]
+) -> np.ndarray:
+    """The vectors of the pieces that are kept, each merged with those of the dropped pieces that it is now a part of.
+
+    A dropped piece is split into kept ones, the longest first, and adds its vector to theirs, by its frequency and
+    divided by their number; the result has the length of the kept piece's own vector.
+
+    Args:
+        table: float32 (V, D).
+        vocab: its V pieces.
+        kept: some of them.
+        counts: of each piece's number in a corpus.
+
+    Returns: float32 (kept, D).
+
+    >>> table = np.array([[3.0, 0.0], [1.0, 0.0], [0.0, 9.0]])
+    >>> merged_vectors(table, ["a", "##b", "ab"], ["a", "##b"], {0: 1, 1: 4, 2: 1}).round(2).tolist()
+    [[1.66, 2.5], [0.66, 0.75]]
+    """
+    rows = {piece: row for row, piece in enumerate(kept)}
+    numbers = {piece: number for number, piece in enumerate(vocab)}
+    own = table[[numbers[piece] for piece in kept]]
+    merged = own * np.array([max(1, counts.get(numbers[piece], 0)) for piece in kept], table.dtype)[:, None]
+    for number, piece in enumerate(vocab):
+        if piece not in rows and counts.get(number):
+            parts = _split_piece(piece, rows)
+            for part in parts:
+                merged[rows[part]] += counts[number] * table[number] / len(parts)
+    length = np.linalg.norm(merged, axis=1, keepdims=True)
+    return merged * np.linalg.norm(own, axis=1, keepdims=True) / np.where(length, length, 1)
+
+
+def _split_piece(piece: str, known: Mapping[str, int]) -> list[str]:
+    """The known pieces that a piece consists of, the longest first; none if a letter is unknown.
+
+    >>> _split_piece("##able", {"##ab": 0, "##le": 1, "ab": 2})
+    ['##ab', '##le']
+    """
+    inner, text = piece.startswith("##"), piece.removeprefix("##")
+    parts, begin = [], 0
+    while begin < len(text):
+        prefix = "##" if inner or begin else ""
+        ends = range(len(text), begin, -1)
+        end = next((end for end in ends if prefix + text[begin:end] in known), None)
+        if end is None:
+            return []
+        parts.append(prefix + text[begin:end])
+        begin = end
+    return parts
+
+
+def _piece_counts(bundle: Bundle, read: corpora.Read, corpus, options: EncoderDistillation) -> Counter[int]:
+    """How often each piece occurs in a sample of the corpus."""
+    text = sample(corpora.watched(read(corpus), "counting pieces"), options.vocab_sample, options.seed)
+    counts: Counter[int] = Counter()
+    features: Any = bundle.features
+    for begin in range(0, len(text), 10_000):
+        ids = features.wordpiece.ids_batch(text[begin : begin + 10_000])
+        counts.update(itertools.chain.from_iterable(ids))
+    return counts
+
+
+_LOSSES = {
+    "words": losses.WordDistillation,
+    "hidden": losses.WordDistillation,
+    "relations": partial(losses.WordDistillation, relations=True),
+    "texts": losses.TextDistillation,
+}
+
+
+def _word_vectors(model: keras.Model, levels: Sequence[int]) -> tuple[dict, Any]:
+    """The inputs of an encoder with "marks", its words; and their vectors in some layers, (B, W, N, D)."""
+    marks = keras.Input((None, 2), dtype="int32", name="marks")
+    means = [SpanMean(name=f"words_{level}")(model.output["layers"][level], marks) for level in levels]
+    return model.input | {"marks": marks}, ops.stack(means, axis=2)
+
+
+def _learner(model: keras.Model, learn: Sequence[str], width: int) -> keras.Model:
+    """The student with one output for each of the losses, in the teacher's width."""
+    inputs, words = _word_vectors(model, range(1, len(model.output["layers"])))
+    texts = model.output["vector"]
+    if words.shape[-1] != width:
+        words = klayers.Dense(width, name="word_projection")(words)
+        texts = klayers.Dense(width, name="text_projection")(texts)
+    outputs = {"words": words[:, :, -1:], "relations": words[:, :, -1:], "hidden": words, "texts": texts}
+    return Model(inputs, {name: outputs[name] for name in learn}, name="student")
+
+
+# --------------------------------------------------------------------------------------------------- text and targets
+
+
+@dataclass(eq=False)
+class Shard:
+    """Consecutive sentences; the teacher's vectors of all of them are one file.
+
+    Attributes:
+        number: of the file; -1: none is kept.
+        sentences: the text.
+    """
+
+    number: int
+    sentences: list[str]
+
+
+class TeacherVectors:
+    """A teacher's vectors of words and texts, computed once and kept on the disk in float16.
+
+    Args:
+        teacher: a BERT encoder, and its bundle.
+        levels: its layers whose vectors of words are kept, 0 being the embeddings.
+        max_length: pieces of a sentence.
+        folder: of the files.
+        identity: what the vectors depend on beside the numbers of the shards, as JSON.
+
+    Raises:
+        ValueError: the folder has other vectors.
+    """
+
+    def __init__(self, teacher: ModelFolder, levels: Sequence[int], max_length: int, folder: Path, identity: Any):
+        model, bundle = teacher
+        inputs, words = _word_vectors(model, levels)
+        self._run = keras_engine.runner(keras.Model(inputs, {"words": words, "texts": model.output["vector"]}))
+        length = min(max_length, bundle.config["max_positions"])
+        self.features: Any = replace(bundle, max_length=length, reads=Reads(words=True)).features
+        self.folder, self.levels, self.width = folder, levels, bundle.config["width"]
+        manifest = folder / "vectors.json"
+        text = json.dumps(identity)
+        if manifest.exists() and manifest.read_text(encoding="utf-8") != text:
+            raise ValueError(f"{folder}: has the vectors of another teacher, text or length; choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(manifest) as path:
+            path.write_text(text, encoding="utf-8")
+        self.of_shard = lru_cache(4)(self._of_shard)
+
+    def _of_shard(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Vectors of words (words, N, D), the number of the first of each sentence, vectors of texts (sentences, D)."""
+        if shard.number < 0:
+            return self._computed(shard)
+        path = self.folder / f"{shard.number:06}.npz"
+        if not path.exists():
+            words, begins, texts = self._computed(shard)
+            with atomic_write(path) as temporary, temporary.open("wb") as file:
+                np.savez(file, words=words, begins=begins, texts=texts)
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays["words"], arrays["begins"], arrays["texts"]
+
+    def _computed(self, shard: Shard) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rows = self.features.encode(shard.sentences)
+        spans = [word_spans(row) for row in rows]
+        words: list = [None] * len(rows)
+        texts: list = [None] * len(rows)
+        order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
+        for begin in range(0, len(order), 64):
+            part = order[begin : begin + 64]
+            outputs = self._run(marked_batch(self.features, [rows[i] for i in part], [spans[i] for i in part]))
+            for index, number in enumerate(part):
+                words[number] = outputs["words"][index, : len(spans[number])].astype(np.float16)
+                texts[number] = outputs["texts"][index].astype(np.float16)
+        begins = np.cumsum([0, *map(len, spans)])
+        return np.concatenate(words), begins, np.stack(texts)
+
+
+def word_spans(row: Row) -> list[Span]:
+    """The first token of each word of a row and the one after its last; without a word that may be cut off."""
+    starts = [start for start in row.starts or () if start is not None]
+    spans = [*itertools.pairwise([*starts, len(row) - 1])]
+    return spans[:-1] if row.truncated else spans
+
+
+def marked_batch(features: WordPieceFeatures, rows: Sequence[Row], spans: Sequence[list[Span]]) -> dict:
+    """The inputs of `_word_vectors`."""
+    most = max(1, *map(len, spans)) if spans else 1
+    marked = [replace(row, marks=[*own, *[(0, 0)] * (most - len(own))]) for row, own in zip(rows, spans, strict=True)]
+    batch = features.collate(marked)
+    return {name: array for name, array in batch.items() if name != "starts"}
+
+
+def _batches(
+    vectors: TeacherVectors, bundle: Bundle, options: EncoderDistillation, epoch, repeat: bool, start: int = 0
+):
+    """Batches of sentences and the teacher's vectors of them."""
+    length = min(options.max_length, bundle.config["max_positions"])
+    features: Any = replace(bundle, max_length=length, reads=Reads(words=True)).features
+
+    def examples(number: int) -> Iterator[tuple[Row, Shard, int]]:
+        for shard in epoch(number):
+            for index, row in enumerate(features.encode(shard.sentences)):
+                if len(row) > 2:
+                    yield row, shard, index
+
+    def collate(part: list[tuple[Row, Shard, int]], rng: np.random.Generator) -> tuple[dict, dict]:
+        spans = [word_spans(row) for row, *_ in part]
+        inputs = marked_batch(features, [row for row, *_ in part], spans)
+        texts, words = [], np.zeros((*inputs["marks"].shape[:2], len(vectors.levels), vectors.width), np.float32)
+        for index, ((_, shard, number), own) in enumerate(zip(part, spans, strict=True)):
+            of_words, begins, of_texts = vectors.of_shard(shard)
+            count = min(len(own), begins[number + 1] - begins[number])  # each may have cut words off
+            words[index, :count] = of_words[begins[number] : begins[number] + count]
+            texts.append(of_texts[number].astype(np.float32))
+        targets = {"words": words[:, :, -1:], "relations": words[:, :, -1:], "hidden": words, "texts": np.stack(texts)}
+        return inputs, {name: targets[name] for name in options.learn}
+
+    seed = options.seed if repeat else None
+    source = examples if repeat else [*examples(0)]
+    return pipeline.dataset(source, collate, options.batch_size, lambda entry: len(entry[0]), seed, repeat, start)
+
+
+def _shards(documents: Iterable[list[str]]) -> Iterator[Shard]:
+    """The sentences of documents, so many at a time."""
+    sentences = itertools.chain.from_iterable(documents)
+    for number in itertools.count():
+        part = [*itertools.islice(sentences, SHARD)]
+        if not part:
+            return
+        yield Shard(number, part)

@@ -1,0 +1,191 @@
+"""Distillation from text: what a student begins with, what it is taught, what is kept, resumed and refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from keras_ctxrep import recipes, saving
+from keras_ctxrep.cli import main
+from keras_ctxrep.options import EncoderDistillation
+from keras_ctxrep.recipes import encoder_distilling as distilling
+from keras_ctxrep.text.features import Reads
+from tests import tiny
+
+pytestmark = pytest.mark.trains
+
+WORDS = ("the", "cats", "ab", "fell", "rain", "she", "a", "had", "bead", "cat")
+
+
+@pytest.fixture
+def teacher(tmp_path):
+    return tiny.save(tmp_path / "teacher", tiny.bundle("embed", sizes={"layers": 4}))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    rng = np.random.default_rng(0)
+    path = tmp_path / "corpus.txt"
+    sentences = [" ".join(rng.choice(WORDS, rng.integers(1, 7))) for _ in range(400)]
+    path.write_text("\n".join("\n".join(sentences[i : i + 8]) + "\n" for i in range(0, 400, 8)), encoding="utf-8")
+    return path
+
+
+def distill(teacher, corpus, out, **options):
+    settings = {"steps": 6, "batch_size": 16, "evaluations": 2} | options
+    return recipes.distill_encoder(teacher, [corpus], out, **settings)
+
+
+def weights_of(folder):
+    return saving.load(folder).model.get_weights()
+
+
+def test_a_student_with_all_layers_and_pieces_is_the_teacher(teacher):
+    source = saving.load(teacher)
+    model, bundle = distilling._student(source, [0, 1, 2, 3], EncoderDistillation(steps=1, layers="0,1,2,3"), dict)
+    batch = bundle.features(["the cats fell", "rain"])
+    np.testing.assert_array_equal(model(batch)["vector"], source.model(batch)["vector"])
+    assert bundle.config == source.bundle.config
+
+
+def test_a_student_begins_with_the_layers_that_are_named(teacher):
+    source = saving.load(teacher)
+    model, bundle = distilling._student(source, [1, 3], EncoderDistillation(steps=1, layers="1,3"), dict)
+    assert bundle.config["layers"] == 2
+    for own, theirs in (("layer_0", "layer_1"), ("layer_1", "layer_3")):
+        for a, b in zip(model.get_layer(own).get_weights(), source.model.get_layer(theirs).get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_the_vectors_of_pieces_that_are_dropped_go_to_their_parts(teacher):
+    vocab = saving.load(teacher).bundle.vocab
+    table = np.random.default_rng(0).normal(size=(len(vocab) + 1, 8))
+    vocab, kept = [*vocab, "##t"], [*(piece for piece in vocab if piece != "cat"), "##t"]
+    counts = {vocab.index(piece): count for piece, count in {"the": 9, "cat": 4, "c": 2, "##a": 3}.items()}
+    merged = dict(zip(kept, distilling.merged_vectors(table, vocab, kept, counts), strict=True))
+    own = dict(zip(vocab, table, strict=True))
+    for piece, count in {"c": 2, "##a": 3, "##t": 1, "she": 1}.items():
+        expected = count * own[piece] + (0 if piece == "she" else 4 * own["cat"] / 3)
+        expected *= np.linalg.norm(own[piece]) / np.linalg.norm(expected)
+        np.testing.assert_allclose(merged[piece], expected, rtol=1e-12)
+
+
+def test_words_have_the_same_vectors_however_they_are_split(teacher, tmp_path):
+    """The targets of a student whose vocabulary splits more are the means of the teacher's pieces."""
+    source = saving.load(teacher)
+    pieces = [piece for piece in source.bundle.vocab if piece != "cat"]
+    bundle = replace(source.bundle, vocab=tuple(pieces), config=source.bundle.config | {"vocabulary_size": len(pieces)})
+    vectors = distilling.TeacherVectors(source, [4], 64, tmp_path / "vectors", ["one"])
+    options = EncoderDistillation(steps=1, batch_size=2, learn=("words", "texts"))
+    sentences = ["the cats fell.", "she ab"]
+    batches = distilling._batches(vectors, bundle, options, lambda epoch: [distilling.Shard(0, sentences)], False)
+    inputs, targets = next(iter(batches))
+    features = replace(source.bundle, reads=Reads(words=True)).features
+    row = features.encode(sentences)[0]
+    batch = features(sentences)
+    outputs = source.model({name: batch[name] for name in ("token_ids", "segment_ids", "mask")})
+    top = np.array(outputs["sequence"][0])
+    ends = [*row.starts[1:], len(row) - 1]
+    expected = [top[a:b].mean(0) for a, b in zip(row.starts, ends, strict=True)]
+    # float16 on the disk: 11 bits
+    np.testing.assert_allclose(targets["words"][0, :4, 0], expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(targets["texts"], outputs["vector"], rtol=1e-3, atol=1e-3)
+    assert inputs["marks"].shape == (2, 4, 2)
+    assert not targets["words"].numpy()[1, 2:].any()
+
+
+def test_a_student_learns(teacher, corpus, tmp_path):
+    history = distill(teacher, corpus, tmp_path / "s", layers="0,3", steps=40, learning_rate=3e-3, learn=[*_ALL])
+    assert history[-1]["val_loss"] < 0.5 * history[0]["val_loss"]
+    model, bundle = saving.load(tmp_path / "s")
+    assert bundle.config["layers"] == 2 and bundle.task == "embed" and set(model.output) >= {"layers", "vector"}
+    assert "Distilled from" in bundle.card and not (tmp_path / "s" / "teacher").exists()
+
+
+_ALL = ("words", "relations", "hidden", "texts")
+
+
+def test_a_student_of_another_width_learns_by_a_projection(teacher, corpus, tmp_path):
+    history = distill(teacher, corpus, tmp_path / "s", size="bert_2_64_2", steps=60, learning_rate=3e-3, learn=[*_ALL])
+    assert history[-1]["val_loss"] < history[0]["val_loss"]
+    assert saving.load(tmp_path / "s").bundle.config["width"] == 64
+
+
+def test_the_teacher_reads_each_sentence_once(teacher, corpus, tmp_path, monkeypatch):
+    read, compute = [], distilling.TeacherVectors._computed
+
+    def counted(self, shard):
+        read.append(shard.number)
+        return compute(self, shard)
+
+    monkeypatch.setattr(distilling.TeacherVectors, "_computed", counted)
+    monkeypatch.setattr(distilling, "SHARD", 100)
+    kept = tmp_path / "vectors"
+    distill(teacher, corpus, tmp_path / "s", steps=50, vectors=kept)  # two passes
+    numbers = [number for number in read if number >= 0]
+    assert sorted(numbers) == [*range(4)] and len({*numbers}) == 4
+    read.clear()
+    distill(teacher, corpus, tmp_path / "other", steps=10, vectors=kept, learning_rate=1e-3)
+    assert [number for number in read if number >= 0] == []
+    with pytest.raises(ValueError, match="vectors of another teacher, text or length"):
+        distill(teacher, corpus, tmp_path / "third", vectors=kept, max_length=9)
+
+
+def test_an_interrupted_run_resumes_exactly(teacher, corpus, tmp_path):
+    def interrupt(entry):
+        if entry["step"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        recipes.distill_encoder(teacher, [corpus], tmp_path / "a", interrupt, steps=6, batch_size=16, evaluations=2)
+    distill(teacher, corpus, tmp_path / "a")
+    distill(teacher, corpus, tmp_path / "b")
+    for a, b in zip(weights_of(tmp_path / "a"), weights_of(tmp_path / "b"), strict=True):
+        np.testing.assert_array_equal(a, b)
+    record = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert record["command"] == "distill_encoder"
+    recipes.again(tmp_path / "a", tmp_path / "c")
+    np.testing.assert_array_equal(weights_of(tmp_path / "c")[0], weights_of(tmp_path / "a")[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": "0,4"}, "the teacher's layers, 0 to 3"),
+        ({"layers": "2,0"}, "each at most once and in their order"),
+        ({"layers": "top"}, "numbers with commas"),
+        ({"layers": "0", "size": "bert_2_64_2"}, "random layers"),
+        ({"size": "bert_tiny"}, "size='bert_tiny': one of"),
+        ({"vocab_size": 6}, "special pieces and letters are"),
+        ({"learn": ["meaning"]}, "learn='meaning': one of words"),
+    ],
+)
+def test_what_is_refused(teacher, corpus, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        distill(teacher, corpus, tmp_path / "s", **options)
+
+
+def test_teachers_that_are_refused(teacher, corpus, tmp_path):
+    elmo = tiny.save(tmp_path / "elmo", tiny.bundle("embed", "elmo"))
+    with pytest.raises(ValueError, match="the teacher has to be a BERT"):
+        distill(elmo, corpus, tmp_path / "s")
+    with pytest.raises(ValueError, match="the folder of the teacher"):
+        distill(teacher, corpus, teacher)
+
+
+def test_the_command(teacher, corpus, tmp_path, capsys):
+    out = tmp_path / "s"
+    arguments = ["distill", str(teacher), "--corpus", str(corpus), "--out", str(out), "--steps", "4"]
+    assert main.main([*arguments, "--batch-size", "8", "--vocab-size", "18", "--layers", "0,3"]) == 0
+    assert "4 steps" in capsys.readouterr().out
+    assert len(saving.load(out).bundle.vocab) == 18
+    with pytest.raises(SystemExit):
+        main.main([*arguments, "--data", str(corpus)])
+    assert "leave out --data with --corpus" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main.main([*arguments, "--temperature", "3"])
+    assert "leave out --temperature" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main.main(["distill", str(teacher), "--out", str(out)])
+    assert "give --data" in capsys.readouterr().err
