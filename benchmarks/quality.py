@@ -44,7 +44,7 @@ from keras_ctxrep.text.decode import best_answers
 from keras_ctxrep.text.features import Row, window_step
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = str(zoo.find("bert_4_256_4/books_wiki_en"))
+SHIPPED = str(zoo.find("bert_3_384_12/books_wiki_en"))
 ELMO = str(zoo.find("elmo_2x512_128_512cnn_1xhighway/books_wiki_en"))
 STRIDE, MAX_ANSWER, MAX_QUESTION = 128, 30, 64
 DEV = 400  # examples by which "context" keeps the best epoch

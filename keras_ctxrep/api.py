@@ -278,7 +278,7 @@ def load(name: str | Path, threads: int = 1) -> Model:
 def finetune(
     data: Any,
     dev: Any = 0.1,
-    encoder: "str | Path | Model" = "bert_4_256_4/books_wiki_en",
+    encoder: "str | Path | Model" = "bert_3_384_12/books_wiki_en",
     task: str = "classify",
     out: str | Path | None = None,
     report: Report | None = None,

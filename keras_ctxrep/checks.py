@@ -19,6 +19,7 @@ __all__ = [
     "check_names",
     "check_value",
     "check_values",
+    "first_line",
     "kinds",
     "make",
     "most",
@@ -280,3 +281,12 @@ def _check(hint: Any, value: Any) -> None:
     for allowed in ranges:
         if value not in allowed:
             raise ValueError(allowed)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the error's type if it has no message.
+
+    >>> first_line(ValueError("no such file\\nTraceback")), first_line(KeyError())
+    ('no such file', 'KeyError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -163,17 +163,13 @@ def restore(folder: str | Path, bundle: Bundle) -> keras.Model:
             checks.make(static.Config, bundle.extra_embeddings, "extra_embeddings")
         model = build(bundle)
     except (TypeError, ValueError, tf.errors.ResourceExhaustedError) as error:
-        raise ValueError(f"{path.with_name(bundles.NAME)}: {_first_line(error)}") from error
+        raise ValueError(f"{path.with_name(bundles.NAME)}: {checks.first_line(error)}") from error
     try:
         model.load_weights(path)
     except (ValueError, KeyError, OSError) as error:
-        message = f"{path}: not the weights of the model in {bundles.NAME}: {_first_line(error)}"
+        message = f"{path}: not the weights of the model in {bundles.NAME}: {checks.first_line(error)}"
         raise ValueError(message) from error
     return model
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def load_encoder(folder: str | Path) -> ModelFolder:

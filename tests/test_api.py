@@ -17,7 +17,7 @@ from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.options import Finetuning
 from keras_ctxrep.training import runs
 
-SHIPPED = "bert_4_256_4/books_wiki_en"
+SHIPPED = "bert_3_384_12/books_wiki_en"
 TEXTS = ["The bank of the river", "A good film"]
 
 

@@ -132,7 +132,7 @@ def test_the_edge_predicts_in_a_bare_environment(python, wheel, tflite_files, mo
     process = subprocess.run(command, input="the violin\n", **options)
     assert json.loads(process.stdout)["label"] == "music" and process.stderr == ""
     process = subprocess.run([tmp_path / "venv" / "bin" / "ctxrep", "zoo", "list"], **options)
-    assert "bert_4_256_4/books_wiki_en" in process.stdout and process.stderr == ""
+    assert "bert_3_384_12/books_wiki_en" in process.stdout and process.stderr == ""
     # what needs TensorFlow says in one line what to install
     command = [tmp_path / "venv" / "bin" / "ctxrep", "score", str(models / "elmo" / "classifier"), "--data", files[0]]
     process = subprocess.run(command, **options)
@@ -162,9 +162,9 @@ def test_the_wheel_alone_has_weights_and_data(wheel, tmp_path):
     train = "--data train.tsv --dev train.tsv --steps 2 --batch-size 4 --out mine"
     for argv in (
         "embed elmo_2x512_128_512cnn_1xhighway/books_wiki_en --input text.txt --layers top --out words.npz",
-        "embed bert_4_256_4/books_wiki_en --input text.txt --layers top --out vectors.npz",
-        f"train --encoder bert_4_256_4/books_wiki_en {train}",
-        "zoo show bert_4_256_4/books_wiki_en",
+        "embed bert_3_384_12/books_wiki_en --input text.txt --layers top --out vectors.npz",
+        f"train --encoder bert_3_384_12/books_wiki_en {train}",
+        "zoo show bert_3_384_12/books_wiki_en",
     ):
         program = [
             sys.executable,

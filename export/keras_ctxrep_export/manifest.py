@@ -12,7 +12,7 @@ import tensorflow_text  # noqa: F401  registers the operators that a SavedModel 
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_ctxrep.atomic import sha256
-from keras_ctxrep.text.bundle import SIGNATURE
+from keras_ctxrep.text.bundle import SAVED_MODEL, SIGNATURE
 from keras_ctxrep.training.shards import serialized
 from keras_ctxrep.version import __version__
 
@@ -100,7 +100,7 @@ def _replayed(folder: Path, content: dict) -> dict[str, int]:
 def described(folder: Path) -> dict[str, dict]:
     """The signatures of a SavedModel: name -> "inputs" and "outputs": name -> "dtype" and "shape", -1 for any size."""
     message = saved_model_pb2.SavedModel()
-    message.ParseFromString((folder / "saved_model.pb").read_bytes())
+    message.ParseFromString((folder / SAVED_MODEL).read_bytes())
 
     def tensors(infos) -> dict[str, dict]:
         return {name: _described(info) for name, info in sorted(infos.items())}

@@ -105,7 +105,7 @@ def export(
         kit.write(new, folder, bundle, loaded, source)
         manifest.write(new, loaded)
         version = _publish(new, folder)
-        exported = [name for name in versions(folder) if (folder / name / "saved_model.pb").is_file()]
+        exported = [name for name in versions(folder) if (folder / name / bundles.SAVED_MODEL).is_file()]
         for old in exported[:-keep] if keep else ():
             with contextlib.suppress(FileNotFoundError):  # another export has removed it
                 os.replace(folder / old, work / old)  # gone at once; a poller never sees a part of it

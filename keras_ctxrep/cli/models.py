@@ -51,11 +51,18 @@ def _zoo_list(args: argparse.Namespace) -> None:
         print(json.dumps(models, indent=1, ensure_ascii=False))
         return
     rows = [["name", "family", "parameters", "casing", "licence", "source"]]
+    shipped = [["with the package", *entries.FIGURES]]
     for model in models:
         source = "cached" if model["cached"] and model["format"] != "shipped" else model["format"] or "none"
         millions = f"{model['parameters'] / 1e6:.1f} M"
         rows.append([model["name"], model["family"], millions, model["casing"], model["licence"], source])
-    print(table(rows))
+        if source == "shipped":
+            figures = (model["figures"].get(name) for name in entries.FIGURES)
+            shipped.append([model["name"], *("-" if value is None else f"{value:.1f}" for value in figures)])
+    print(f"{table(shipped)}\n")
+    for name, meaning in entries.FIGURES.items():
+        print(f"  {name:8} {meaning}")
+    print(f"\n{table(rows)}")
 
 
 def _zoo_show(args: argparse.Namespace) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import keras
 
+from keras_ctxrep.checks import first_line
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, first_line, single, visible
+from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, single, visible
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import read_vocab

@@ -18,12 +18,12 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from keras_ctxrep.atomic import atomic_folder
-from keras_ctxrep.checks import printable
+from keras_ctxrep.checks import first_line, printable
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, arrays, first_line, listed, package
+from keras_ctxrep.convert.weights import TRANSPOSED, StoredTensor, Tensor, arrays, listed, package
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, read_vocab, vocab_text

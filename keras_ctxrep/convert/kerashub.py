@@ -11,10 +11,11 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_ctxrep.checks import first_line
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import StoredTensor, Tensor, first_line, package
+from keras_ctxrep.convert.weights import StoredTensor, Tensor, package
 from keras_ctxrep.models import bert
 from keras_ctxrep.text.bundle import Bundle
 

@@ -187,11 +187,6 @@ def visible(paths: Iterable[Path]) -> list[Path]:
     return sorted(path for path in paths if not path.name.startswith("."))
 
 
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, or the error's type if it has no message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def single(files: Sequence[Path], message: str) -> Path:
     """The only file; else a ValueError says which there are, after a message."""
     if len(files) != 1:

@@ -40,7 +40,7 @@ from keras_ctxrep_tflite import compare, quantize
 
 __all__ = ["run"]
 
-ENCODER = "bert_4_256_4/books_wiki_en"
+ENCODER = "bert_3_384_12/books_wiki_en"
 DATA = Path(__file__).with_name("data")
 ENTITIES = DATA / "wnut17"  # WNUT-2017: train, dev and test
 SENSES = DATA / "bank.tsv"  # sentences with the word "bank", labelled with its sense

@@ -105,7 +105,7 @@ def _exported(path: str | Path) -> Predictor | None:
 
     path = Path(path)
     versions = [path, *path.iterdir()] if path.is_dir() and not (path / bundles.NAME).is_file() else []
-    saved_model = any((version / "saved_model.pb").is_file() for version in versions)
+    saved_model = any((version / bundles.SAVED_MODEL).is_file() for version in versions)
     return open_engine(path).predictor if saved_model or path.suffix == ".tflite" else None
 
 

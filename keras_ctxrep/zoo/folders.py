@@ -51,8 +51,8 @@ def lock(folder: Path, name: str, report: Report) -> Iterator[None]:
 def name_of(folder: str | Path) -> str:
     """What a model folder is called: the name it was published under, SIZE/DATASET or hf://OWNER/NAME, or its own.
 
-    >>> name_of("models/mine"), name_of("zoo/weights/bert_4_256_4/books_wiki_en")
-    ('mine', 'bert_4_256_4/books_wiki_en')
+    >>> name_of("models/mine"), name_of("zoo/weights/bert_3_384_12/books_wiki_en")
+    ('mine', 'bert_3_384_12/books_wiki_en')
     """
     folder = Path(folder)
     try:

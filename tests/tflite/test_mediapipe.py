@@ -184,7 +184,7 @@ def sentences():
 def shipped(tmp_path_factory):
     """The shipped BERT as an encoder and, with a random head, as a classifier of three classes, each as int8."""
     root = tmp_path_factory.mktemp("shipped")
-    (folder,) = (Path(recipes.__file__).parents[1] / "zoo" / "weights" / "bert_4_256_4").iterdir()
+    (folder,) = (Path(recipes.__file__).parents[1] / "zoo" / "weights" / "bert_3_384_12").iterdir()
     encoder, bundle = saving.load_encoder(folder)
     saving.save(root / "embed", encoder, saving.encoder_bundle(encoder, bundle))
     fields = tasks.bundle_fields("classify") | {"labels": ("x", "y", "z")}

@@ -144,7 +144,7 @@ def test_signatures_share_the_weights(form, folder, bundle, model, tflite_in_pro
 @pytest.mark.slow  # two conversions of the shipped encoder
 def test_the_size_of_a_file_with_several_lengths(tflite_in_process, tmp_path):
     """The shipped BERT at five lengths: at most 1.1 times its file at the longest, in every format."""
-    encoder = zoo.find("bert_4_256_4/books_wiki_en")
+    encoder = zoo.find("bert_3_384_12/books_wiki_en")
     bundle = replace(load(encoder), task="embed")
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     models = [quantize.float_model(encoder, lengths)[0] for lengths in ((128,), (16, 32, 64, 96, 128))]

@@ -774,7 +774,7 @@ def test_shipped_models_need_no_network_and_no_cache(shipped, cache, capsys):
 
 
 def test_names_where_folders_are_read(tmp_path, capsys):
-    name = "bert_4_256_4/books_wiki_en"
+    name = "bert_3_384_12/books_wiki_en"
     (tmp_path / "text.txt").write_text("She sat on the bank of the river.\nHe keeps his money in the bank.\n")
     text = str(tmp_path / "text.txt")
     for argv in (
