@@ -498,14 +498,6 @@ class Embedding(Options):
 class Indexing(Reading):
     """Options of `recipes.index`."""
 
-    columns: Mapping[str, str] | None = option(
-        None,
-        "names of the columns, or their numbers where there is no header: text=body id=key (default: the usual ones; "
-        "without an id rows are numbered)",
-        "data",
-        metavar="NAME=COLUMN",
-        nargs="+",
-    )
     passages: int | None = option(
         None,
         "split longer texts into passages of so many words, for `ctxrep ask` and for texts that the encoder would cut; "

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.embedding import embed
     from keras_ctxrep.recipes.exporting import export
     from keras_ctxrep.recipes.finetuning import finetune
+    from keras_ctxrep.recipes.indexing import ask, index, open_index
     from keras_ctxrep.recipes.predicting import predict
     from keras_ctxrep.recipes.preparing import prepare
     from keras_ctxrep.recipes.pretraining import pretrain
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "again",
+    "ask",
     "compare",
     "convert",
     "distill",
     "embed",
     "export",
     "finetune",
+    "index",
+    "open_index",
     "predict",
     "prepare",
     "pretrain",
@@ -37,12 +41,15 @@ __all__ = [
 ]
 
 _MODULES = {  # imported when a function is first used: predictions with a .tflite file need no TensorFlow
+    "ask": "indexing",
     "compare": "comparing",
     "convert": "converting",
     "distill": "distilling",
     "embed": "embedding",
     "export": "exporting",
     "finetune": "finetuning",
+    "index": "indexing",
+    "open_index": "indexing",
     "predict": "predicting",
     "prepare": "preparing",
     "pretrain": "pretraining",

@@ -43,14 +43,15 @@ def embed(
         sentences: one string each; read lazily.
         out: FILE.npz or FILE.hdf5, the layout of the published ELMo dumps.
         progress: called with the number of sentences written.
-        options: or its fields as keywords. `layers` is "vector": that of `Model.encode`, (D,), of zeros for a sentence
-            without words, and a longer sentence than the model reads is cut; it is the default, but with `words`,
-            `layer_numbers`, `carry_state` or `cache`, which are of tokens, it is "all". "all": (N, T, D); "mix": their scalar mix, trained or else the
-            mean, (T, D); "top": (T, D); "mean": the mean of the mix over the tokens, (D,); "pooled": the pooled output,
-            or without a pooler the mean of the top layer over the pieces, (D,). With `words` BERT gives one vector per
-            word, else one per piece, without [CLS] and [SEP]. With `carry_state` each sentence begins where the one
-            `batch_size` before it ended, as in bilm-tf and AllenNLP: sentence k of a batch belongs to row k, and a
-            shorter batch continues the first rows; without it no figure depends on `batch_size`.
+        options: or its fields as keywords. `layers` is "vector": that of `Model.encode`, (D,); a sentence without words
+            has zeros, and one longer than the model reads is cut. It is the default, unless `words`, `layer_numbers`,
+            `carry_state` or `cache` is given, which are of tokens: then it is "all", (N, T, D). "mix": the scalar mix
+            of the layers, trained or else the mean, (T, D); "top": (T, D); "mean": the mean of the mix over the tokens,
+            (D,); "pooled": the pooled output, or without a pooler the mean of the top layer over the pieces, (D,). With
+            `words` BERT gives one vector per word, else one per piece, without [CLS] and [SEP]. With `carry_state` each
+            sentence begins where the one `batch_size` before it ended, as in bilm-tf and AllenNLP: sentence k of a
+            batch belongs to row k, and a shorter batch continues the first rows; without it no figure depends on
+            `batch_size`.
 
     Returns: the number of sentences.
 
@@ -81,7 +82,7 @@ def embed(
             if options.layers == "pooled":
                 array = pooled
             else:
-                array = _selected(layers if numbers is None else layers[numbers], options.layers, weights, gamma)
+                array = _selected(layers if numbers is None else layers[numbers], str(options.layers), weights, gamma)
             write(str(count), array.astype(options.dtype))
             count += 1
             progress(count)

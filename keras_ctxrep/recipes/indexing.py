@@ -252,7 +252,7 @@ def _read(path: str | Path, options: Indexing, skipped: list[str] | None) -> Ite
 
 
 def _split(row: Row, options: Indexing) -> Iterator[Row]:
-    """The passages of a row; with more than one, each has its number in the id, and says where in the text it begins."""
+    """The passages of a row; of several, each has its number in the id, and "begin", where in the text it begins."""
     if options.passages is None:
         yield row
         return

@@ -274,13 +274,15 @@ def _write_rows(
                     raise ValueError(f"vectors of shape {vectors.shape} for {len(rows)} rows of width {width}")
                 ends = []
                 for row in rows:
-                    next_id, id = _next(row, next_id, numbers)
+                    next_id, id = id_of(row, next_id, numbers)
                     numbers[id] = len(numbers)
                     values = {"id": id, "text": row.text, "source": row.source, "fields": dict(row.fields)}
                     try:
                         line = json.dumps(values, ensure_ascii=False, allow_nan=False)
                     except (TypeError, ValueError) as error:
-                        raise ValueError(f"{row.source or f'row {id!r}'}: fields that JSON cannot hold: {error}") from None
+                        raise ValueError(
+                            f"{row.source or f'row {id!r}'}: fields that JSON cannot hold: {error}"
+                        ) from None
                     position += file.write(f"{line}\n".encode("utf-8", "backslashreplace"))
                     ends.append(position)
                 parts = encoded(vectors, storage) | {"offsets": np.array(ends, np.int64)}
@@ -298,11 +300,21 @@ def _write_rows(
     return len(numbers), width, next_id
 
 
-def _next(row: Row, next_id: int, numbers: Mapping[str, int]) -> tuple[int, str]:
-    """The next number, and the id of a row: its own, or else the number."""
+def id_of(row: Row, next_id: int, numbers: Mapping[str, int]) -> tuple[int, str]:
+    """The next number, and the id of a row: its own, or else the number.
+
+    Args:
+        row: the row.
+        next_id: the first number that no row got.
+        numbers: id -> number of its row, of the rows before.
+
+    Raises:
+        ValueError: a row before has the same id.
+    """
     if row.id is not None:
         if row.id in numbers:
-            raise ValueError(f"id {row.id!r}: of row {numbers[row.id]} and again of row {len(numbers)}; ids are unique")
+            where = f"{row.source}: " if row.source else ""
+            raise ValueError(f"{where}id {row.id!r}: row {numbers[row.id]} has it already; ids are unique")
         return next_id, row.id
     while str(next_id) in numbers:
         next_id += 1
@@ -318,7 +330,8 @@ class _ArrayFile:
     """
 
     def __init__(self, path: Path, part: np.ndarray):
-        self.file, self.dtype, self.shape, self.rows = open(path, "wb"), part.dtype, part.shape[1:], 0
+        self.file = open(path, "wb")  # noqa: SIM115
+        self.dtype, self.shape, self.rows = part.dtype, part.shape[1:], 0
         self._header()
 
     def _header(self) -> None:
@@ -392,7 +405,9 @@ def _array(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, OSError) as error:  # pickled objects too
-        raise ValueError(f"{path}: not a whole .npy file of numbers ({str(error).splitlines()[0]}); {_REMEDY}") from None
+        raise ValueError(
+            f"{path}: not a whole .npy file of numbers ({str(error).splitlines()[0]}); {_REMEDY}"
+        ) from None
     if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
         wanted = f"{np.dtype(dtype)} {shape}"
         raise ValueError(f"{path}: {array.dtype} {array.shape}, and the manifest says {wanted}; {_REMEDY}")

@@ -1,4 +1,4 @@
-"""Search: the rows of an index whose vectors are nearest to those of queries, exactly or by a graph, with NumPy alone."""
+"""Search: the rows of an index whose vectors are nearest to those of queries, exactly or by a graph, in NumPy."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ import numpy as np
 from keras_ctxrep.atomic import sha256
 from keras_ctxrep.checks import printable
 from keras_ctxrep.text import index_files
+from keras_ctxrep.text.bundle import VOCAB
 from keras_ctxrep.text.features import check_texts
 from keras_ctxrep.text.index_files import STORAGES, Row, batches_of, encoded
 from keras_ctxrep.version import install_hint
@@ -24,6 +25,7 @@ ROUNDING = 1e-5  # above the error of a product of vectors of length 1 in float3
 DEVIATIONS = 6  # of the rounding errors of codes
 PROBES = 4  # texts of an index that another encoder reads
 AGREEMENT = 0.95  # least cosine of the vectors of one encoder in two formats, one of them of 8 bits
+SAME = 0.9999  # the same of one encoder saved twice
 
 
 class Encoder(Protocol):
@@ -86,10 +88,10 @@ def nearest(
     """The rows with the largest cosines, exactly: every row is compared, a block of them at a time.
 
     A block's scores in float32 choose candidates: all that may be among the best in spite of rounding. Their scores
-    are computed again in float64, and decide; of equal ones the lower row is first. With codes, products of these choose
-    the candidates: a score has the error sum q_j e_j with e_j uniform in half a scale on either side, whose standard
-    deviation is scale / sqrt(12) for a query of length 1 (Widrow and Kollar 2008, Quantization Noise, ch. 3), and a row
-    is a candidate within 6 of these; recall against all rows is 1 but for about one row in 10^9.
+    are computed again in float64, and decide; of equal ones the lower row is first. With codes, products of these
+    choose the candidates: a score has the error sum q_j e_j with e_j uniform in half a scale on either side, whose
+    standard deviation is scale / sqrt(12) for a query of length 1 (Widrow and Kollar 2008, Quantization Noise, ch. 3),
+    and a row is a candidate within 6 of these; of 10^8 rows about one is missed.
 
     Args:
         queries: float32 (Q, D) of length 1.
@@ -180,7 +182,8 @@ def graph_library() -> Any | None:
 def build_graph(vectors: np.ndarray, path: Path) -> str:
     """Writes a graph of vectors (N, D); returns the name of its library, or "" if there is none or the rows are few.
 
-    HNSW: Malkov and Yashunin 2016, https://arxiv.org/abs/1603.09320, with 16 links a row and 100 candidates, by hnswlib.
+    HNSW: Malkov and Yashunin 2016, https://arxiv.org/abs/1603.09320, with 16 links a row and 100 candidates, in
+    hnswlib.
     """
     library = graph_library()
     if library is None or len(vectors) < GRAPH_ROWS:
@@ -273,7 +276,7 @@ class Index:
         if storage not in STORAGES:
             raise ValueError(f"storage={storage!r}: one of {', '.join(STORAGES)}")
         self.storage, self.encoder, self.made_by = storage, encoder, identity(encoder)
-        self._rows: Sequence[Row] = []
+        self._rows: Sequence[Row] = ()
         self._next, self._graph = 0, None
         self._keep(np.zeros((0, np.shape(vectors)[-1] if np.ndim(vectors) == 2 else 0), np.float32))
         self.add(vectors, texts, ids, fields)
@@ -384,17 +387,13 @@ class Index:
         rows = _rows(len(vectors), texts, ids, fields)
         if len(self) and vectors.shape[1] != self.width:
             raise ValueError(f"vectors of width {vectors.shape[1]}: those of this index have {self.width}")
-        taken = {row.id for row in self._rows}
-        numbered = []
+        numbers = {str(row.id): number for number, row in enumerate(self._rows)}
+        next_id, numbered = self._next, []
         for row in rows:
-            if row.id is None:
-                while str(self._next) in taken:
-                    self._next += 1
-                row = replace(row, id=str(self._next))
-            elif row.id in taken:
-                raise ValueError(f"id {row.id!r}: there is a row with it already; ids are unique")
-            taken.add(row.id)
-            numbered.append(row)
+            next_id, id = index_files.id_of(row, next_id, numbers)
+            numbers[id] = len(numbers)
+            numbered.append(replace(row, id=id))
+        self._next = next_id
         self._rows = [*self._rows, *numbered]
         arrays = encoded(vectors, self.storage)
         self._keep(np.concatenate([self._vectors, arrays["vectors"]]) if len(self._vectors) else arrays["vectors"])
@@ -411,7 +410,7 @@ class Index:
         if np.count_nonzero(~keep) < len(wanted):
             missing = wanted - {row.id for row in self._rows}
             raise ValueError(f"id {min(missing)!r}: there is no row with it")
-        self._rows = [self._rows[number] for number in np.flatnonzero(keep)]
+        self._rows = [self._rows[number] for number in np.flatnonzero(keep).tolist()]
         self._keep(self._vectors[keep])
 
     def save(self, folder: str | Path) -> Path:
@@ -437,7 +436,7 @@ class Index:
         return Hit(score, number, str(row.id), row.text, row.source, row.fields)
 
     def _encoded(self, queries: Any) -> Any:
-        if not isinstance(queries, str) and not (len(queries) and isinstance(queries[0], str)):
+        if not isinstance(queries, str) and not (len(queries) and isinstance(next(iter(queries)), str)):
             return queries
         texts = check_texts(queries)
         if self.encoder is None:
@@ -447,30 +446,31 @@ class Index:
     def _check_encoder(self, encoder: Encoder, folder: str | Path) -> None:
         """Raises a ValueError unless an encoder gives the vectors that the index has.
 
-        A file of the same name must have the same hash. What has no file in common, as a .tflite file and the model
-        folder it was made from, is asked for the vectors of the first texts.
+        Its files tell, by their hashes; of other files the vectors do, of the first texts of the index: one model saved
+        twice has the same but for rounding, and a .tflite file of a model those of its folder but for quantization.
         """
         given, made_by = identity(encoder), self.made_by
         name = made_by.get("name") or "another encoder"
-        remedy = f"{folder}: it was made by {printable(name)}; search it with that, or make it again"
+        refusal = f"{folder}: it was made by {printable(name)}; search it with that, or make it again"
+        files = made_by.get("files") if isinstance(made_by.get("files"), dict) else {}
+        files = {file: digest for file, digest in (files or {}).items() if file in given.get("files", {})}
+        different = sorted(file for file, digest in files.items() if given["files"][file] != digest)
+        if VOCAB in different:
+            raise ValueError(f"{refusal} (another {VOCAB})")
         for key in ("family", "pooling", "normalize"):
             if key in given and key in made_by and given[key] != made_by[key]:
-                raise ValueError(f"{remedy} (the {key} is {given[key]!r} and was {printable(made_by[key])!r})")
-        files = made_by.get("files") if isinstance(made_by.get("files"), dict) else {}
-        common = given.get("files", {}).keys() & (files or {}).keys()
-        if different := sorted(file for file in common if given["files"][file] != files[file]):
-            raise ValueError(f"{remedy} (another {printable(different[0])})")
-        if common - {"vocab.txt"}:
+                raise ValueError(f"{refusal} ({key} is {given[key]} and was {printable(made_by[key])})")
+        if not different and files.keys() - {VOCAB}:
             return
         numbers = [number for number in range(min(PROBES, len(self))) if self._rows[number].text]
         if not numbers:
             return
         vectors = unit(encoder.encode([self._rows[number].text for number in numbers]))
         if vectors.shape[1] != self.width:
-            raise ValueError(f"{remedy} (its vectors have {vectors.shape[1]} numbers and were {self.width} wide)")
+            raise ValueError(f"{refusal} (its vectors have {vectors.shape[1]} numbers and were {self.width} wide)")
         cosine = float((vectors * np.asarray(self._vectors[numbers], np.float32)).sum(1).min())
-        if cosine < AGREEMENT:
-            raise ValueError(f"{remedy} (its vectors of the same texts have a cosine of {cosine:.2f})")
+        if cosine < (SAME if different else AGREEMENT):
+            raise ValueError(f"{refusal} (its vectors of the same texts have a cosine of {cosine:.2f})")
 
 
 def identity(encoder: Encoder | None) -> dict[str, Any]:
