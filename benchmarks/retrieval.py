@@ -4,8 +4,8 @@
 
 Each MODEL is what `keras_ctxrep.load` opens. STS-B: Spearman's correlation of the cosines with the scores, x 100.
 SQuAD: every paragraph of the file is a row of an index, and each question looks for its own; of the questions a random
-sample, seed 0. nDCG@10, MRR@10 and recall@k with one relevant row a query (Jarvelin and Kekalainen 2002; Voorhees 1999): with
-the rank r of that row 1 / log2(1 + r), 1 / r and whether r <= k. Prints a Markdown table.
+sample, seed 0. nDCG@10, MRR@10 and recall@k with one relevant row a query (Jarvelin and Kekalainen 2002; Voorhees
+1999): with the rank r of that row 1 / log2(1 + r), 1 / r and whether r <= k. Prints a Markdown table.
 """
 
 import argparse

@@ -23,6 +23,7 @@ BLOCK = 8192  # rows whose scores are in memory at a time
 QUERIES = 64  # queries that are compared with a block at a time
 ROUNDING = 1e-5  # above the error of a product of vectors of length 1 in float32, sqrt(D) 2^-24 up to D = 20,000
 DEVIATIONS = 6  # of the rounding errors of codes
+SEARCHED = 200  # rows of the graph that are kept in view; above 200 recall changes little
 PROBES = 4  # texts of an index that another encoder reads
 AGREEMENT = 0.95  # least cosine of the vectors of one encoder in two formats, one of them of 8 bits
 SAME = 0.9999  # the same of one encoder saved twice
@@ -223,7 +224,7 @@ class Graph:
     def nearest(self, queries: np.ndarray, vectors: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
         """As `nearest`, but that rows may be missed; the scores are exact."""
         count = min(top, self._rows)
-        self._graph.set_ef(max(64, 2 * count))
+        self._graph.set_ef(max(SEARCHED, 4 * count))
         candidates, _ = self._graph.knn_query(queries, k=min(2 * count, self._rows))  # (Q, 2 K)
         rows, scores = np.zeros((len(queries), count), np.int64), np.zeros((len(queries), count))
         for number, query in enumerate(queries):
