@@ -33,14 +33,16 @@ if TYPE_CHECKING:
     from keras_ctxrep import tasks, zoo
     from keras_ctxrep.api import Model, finetune, load, pretrain
     from keras_ctxrep.text.bundle import Bundle
+    from keras_ctxrep.text.search import Index
 
-__all__ = ["Bundle", "Model", "finetune", "load", "pretrain", "tasks", "zoo"]
+__all__ = ["Bundle", "Index", "Model", "finetune", "load", "pretrain", "tasks", "zoo"]
 
 __path__.append(os.path.join(__path__[0], "deprecated"))  # `keras_ctxrep.train` and others, with a warning
 
 register()
 
-_MODULES = {"Bundle": "text.bundle"}  # name -> its module, if not `api` or a module of that name
+# name -> its module, if not `api` or a module of that name
+_MODULES = {"Bundle": "text.bundle", "Index": "text.search"}
 
 
 def __getattr__(name: str) -> Any:

@@ -104,16 +104,28 @@ class Model:
             ValueError: a text without words, or an engine that has no vectors.
         """
         texts = check_texts(texts)
+        return _vectors_of(texts, self.encodings(texts)) if len(texts) else self.encode(["a"])[:0]
+
+    def encodings(self, texts: Sequence[str]) -> list[dict]:
+        """As `encode`, one dict per text: {"vector"}, "truncated" where a text is cut; {"error"} where it has no words.
+
+        Args:
+            texts: strings.
+
+        Raises:
+            ValueError: an engine that has no vectors.
+        """
+        texts = check_texts(texts)
         if isinstance(self.engine, KerasEngine):
-            return _vectors_of(texts, self.encoder._predictor(texts))
+            return self.encoder._predictor(texts)
         if self.bundle.task == "embed":
-            return _vectors_of(texts, self._predictor(texts))
+            return self._predictor(texts)
         if self.engine.path.suffix == ".tflite":
             raise ValueError(
                 f"{self.engine.path}: a file for the task {self.bundle.task!r} has no vectors of texts; write one of "
                 "the encoder: load(FOLDER).encoder.tflite(OUT)"
             )
-        return self._saved_encoder(texts)
+        return [{"vector": vector} for vector in self._saved_encoder(texts)]
 
     def words(self, texts: Sequence[Text]) -> list[WordVectors]:
         """The contextual vectors of the words of each text, from all layers of the encoder.

@@ -24,6 +24,7 @@ __all__ = [
     "EncoderDistillation",
     "Finetuning",
     "Fit",
+    "Indexing",
     "Options",
     "Prediction",
     "Preparation",
@@ -107,7 +108,7 @@ def keywords(kind: Callable[K, Any]) -> Callable[[Callable[P, R]], Recipe[P, K, 
     ... def embed(folder, *, options):
     ...     return options.layers
     >>> embed("a model", layers="top"), embed("a model", options=Embedding(layers="mix")), embed("a model")
-    ('top', 'mix', 'all')
+    ('top', 'mix', 'vector')
     """
     entries: dict[str, Any] = _fields(kind)
 
@@ -508,8 +509,10 @@ class EncoderDistillation(Training):
 class Embedding(Options):
     """Options of `recipes.embed`."""
 
-    layers: str = option(
-        "all", "what is written of a sentence, see above", choices=("all", "mix", "top", "mean", "pooled")
+    layers: str | None = option(
+        None,
+        "what is written of a sentence, see above (default: vector; all, with an option that is of tokens or layers)",
+        choices=("vector", "all", "mix", "top", "mean", "pooled"),
     )
     layer_numbers: str | None = option(
         None,
@@ -531,10 +534,48 @@ class Embedding(Options):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.layers is None:
+            of_tokens = self.words or self.carry_state or self.cache is not None or self.layer_numbers is not None
+            object.__setattr__(self, "layers", "all" if of_tokens else "vector")
         if self.layer_numbers is not None and self.layers != "all":
             raise ValueError(f"layer_numbers={self.layer_numbers!r}: with layers='all', and they are {self.layers!r}")
         if self.pieces != "first" and not self.words:
             raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")
+        if self.layers == "vector" and (self.words or self.carry_state or self.cache is not None):
+            raise ValueError("layers='vector': of whole texts; leave out words, carry_state and cache")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indexing(Reading):
+    """Options of `recipes.index`."""
+
+    passages: int | None = option(
+        None,
+        "split longer texts into passages of so many words, for `ctxrep ask` and for texts that the encoder would cut; "
+        "in plain text files a paragraph, up to an empty line, is a text then",
+        "data",
+        above=1,
+        metavar="N",
+    )
+    overlap: int | None = option(
+        None, "words of a passage that the next one repeats (default: a fifth of --passages)", "data", least=0
+    )
+    storage: str | None = option(
+        None,
+        "how vectors are stored: int8 is searched in a quarter of the memory, over float16 ones that decide (default: "
+        "float32; with --add that of the index)",
+        "output",
+        choices=("float32", "float16", "int8"),
+    )
+    add: bool = option(False, "add rows to the index that is there", "output")
+    overwrite: bool = option(False, "replace the index that is there", "output")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.overlap is not None and (self.passages is None or self.overlap >= self.passages):
+            raise ValueError(f"overlap={self.overlap}: of passages, and below their length, {self.passages}")
+        if self.add and self.overwrite:
+            raise ValueError("add and overwrite: either the rows of the index are kept, or it is replaced")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,6 +84,10 @@ def test_a_pretraining_model_has_vectors_and_no_answers(encoder):
         encoder.predict(TEXTS)
 
 
+def test_the_vectors_of_no_texts_have_their_width(encoder):
+    assert encoder.encode([]).shape == (0, 256) and encoder.encode([]).dtype == np.float32
+
+
 def test_words_of_strings_and_of_split_sentences(encoder):
     plain, split = encoder.words(["The bank, flooded!", ["The", "bank,", "flooded!"]])
     assert plain.words == ("The", "bank", ",", "flooded", "!")

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
-from keras_ctxrep.cli import deployment, models, training, vectors
+from keras_ctxrep.cli import deployment, models, search, training, vectors
 from keras_ctxrep.cli.command import Usage, print_error
 from keras_ctxrep.cli.flags import Flags
 from keras_ctxrep.inference.silence import start_tensorflow
@@ -32,7 +32,7 @@ Contextual text representations in Keras, from raw text to TF Serving and to the
 """
 
 
-COMMANDS = training.COMMANDS | vectors.COMMANDS | models.COMMANDS | deployment.COMMANDS
+COMMANDS = training.COMMANDS | vectors.COMMANDS | search.COMMANDS | models.COMMANDS | deployment.COMMANDS
 
 
 class _Parser(argparse.ArgumentParser):
@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # module -> what installs it; else "tf"
-_EXTRAS = {"ai_edge_litert": "edge", "matplotlib": "plot", "grpc": "serving", "google": "serving"}
+_EXTRAS = {"ai_edge_litert": "edge", "matplotlib": "plot", "grpc": "serving", "google": "serving", "hnswlib": "search"}
 _EXTRAS |= dict.fromkeys(("sklearn", "tabulate"), "demo")
 # lines of a TensorFlow error that stand before its reason
 _NO_REASON = ("Graph execution error:", "Detected at node", "<stack traces unavailable>", " ")

@@ -1,4 +1,4 @@
-"""Vectors of words in context: to files, as neighbours, as pictures."""
+"""Vectors of texts, and of words in context: to files, as neighbours, as pictures."""
 
 import argparse
 import json
@@ -123,12 +123,13 @@ COMMANDS = {
         _embed_flags,
         "write the vectors of sentences to a file",
         "One sentence a line in; one array per sentence out, under '0', '1', ...: by --layers\n\n"
+        "  vector  (width,)                 the vector of the text, as the model card describes it: the default\n"
         "  all     (layers, tokens, width)  every layer, from 0, without context, to the top; --layer-numbers chooses\n"
         "  mix     (tokens, width)          the sum of the layers by trained weights, without such their mean\n"
         "  top     (tokens, width)          the last layer\n"
         "  mean    (width,)                 the mean of the mix over the tokens: a vector of the sentence\n"
-        "  pooled  (width,)                 BERT's pooler, or the mean of the top layer; `ctxrep predict` gives the\n"
-        "                                   vector that the model card describes\n\n"
+        "  pooled  (width,)                 BERT's pooler, or the mean of the top layer\n\n"
+        "With --words, --layer-numbers, --carry-state or --cache it is all, the layout of published ELMo files.\n"
         "Tokens are words (ELMo, static vectors) or word pieces without markers (BERT; --words: words). All layers of\n"
         "many sentences are large: --layers mix or top, --layer-numbers and --dtype float16 write less.",
     ),

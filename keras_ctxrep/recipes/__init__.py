@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.encoder_distilling import distill_encoder
     from keras_ctxrep.recipes.exporting import export
     from keras_ctxrep.recipes.finetuning import finetune
+    from keras_ctxrep.recipes.indexing import ask, index, open_index
     from keras_ctxrep.recipes.predicting import predict
     from keras_ctxrep.recipes.preparing import prepare
     from keras_ctxrep.recipes.pretraining import pretrain
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "again",
+    "ask",
     "compare",
     "convert",
     "distill",
@@ -29,6 +31,8 @@ __all__ = [
     "embed",
     "export",
     "finetune",
+    "index",
+    "open_index",
     "predict",
     "prepare",
     "pretrain",
@@ -39,6 +43,7 @@ __all__ = [
 ]
 
 _MODULES = {  # imported when a function is first used: predictions with a .tflite file need no TensorFlow
+    "ask": "indexing",
     "compare": "comparing",
     "convert": "converting",
     "distill": "distilling",
@@ -46,6 +51,8 @@ _MODULES = {  # imported when a function is first used: predictions with a .tfli
     "embed": "embedding",
     "export": "exporting",
     "finetune": "finetuning",
+    "index": "indexing",
+    "open_index": "indexing",
     "predict": "predicting",
     "prepare": "preparing",
     "pretrain": "pretraining",

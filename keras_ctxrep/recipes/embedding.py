@@ -1,4 +1,4 @@
-"""Contextual vectors of sentences, written to a file."""
+"""Vectors of sentences, and of their tokens in context, written to a file."""
 
 import sys
 import warnings
@@ -12,7 +12,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_ctxrep import saving, zoo
+from keras_ctxrep import api, saving, zoo
 from keras_ctxrep.atomic import atomic_write, reserve
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Run
@@ -43,12 +43,15 @@ def embed(
         sentences: one string each; read lazily.
         out: FILE.npz or FILE.hdf5, the layout of the published ELMo dumps.
         progress: called with the number of sentences written.
-        options: or its fields as keywords. `layers` is "all": (N, T, D); "mix": their scalar mix, trained or else the
-            mean, (T, D); "top": (T, D); "mean": the mean of the mix over the tokens, (D,); "pooled": the pooled output,
-            or without a pooler the mean of the top layer over the pieces, (D,). With `words` BERT gives one vector per
-            word, else one per piece, without [CLS] and [SEP]. With `carry_state` each sentence begins where the one
-            `batch_size` before it ended, as in bilm-tf and AllenNLP: sentence k of a batch belongs to row k, and a
-            shorter batch continues the first rows; without it no figure depends on `batch_size`.
+        options: or its fields as keywords. `layers` is "vector": that of `Model.encode`, (D,); a sentence without words
+            has zeros, and one longer than the model reads is cut. It is the default, unless `words`, `layer_numbers`,
+            `carry_state` or `cache` is given, which are of tokens: then it is "all", (N, T, D). "mix": the scalar mix
+            of the layers, trained or else the mean, (T, D); "top": (T, D); "mean": the mean of the mix over the tokens,
+            (D,); "pooled": the pooled output, or without a pooler the mean of the top layer over the pieces, (D,). With
+            `words` BERT gives one vector per word, else one per piece, without [CLS] and [SEP]. With `carry_state` each
+            sentence begins where the one `batch_size` before it ended, as in bilm-tf and AllenNLP: sentence k of a
+            batch belongs to row k, and a shorter batch continues the first rows; without it no figure depends on
+            `batch_size`.
 
     Returns: the number of sentences.
 
@@ -57,12 +60,14 @@ def embed(
         ValueError: another file suffix, a sentence longer than a BERT reads, or an option that the model does not have.
 
     Warns:
-        UserWarning: "mix" is asked of a model that has not learned one.
+        UserWarning: "mix" is asked of a model that has not learned one, or sentences were cut.
     """
     check_sentences(sentences)
     out = Path(out)
     if out.suffix not in (".npz", ".hdf5", ".h5"):
         raise ValueError(f"{out}: the name must end in .npz or .hdf5")
+    if options.layers == "vector":
+        return _write_vectors(folder, sentences, out, progress, options)
     model, bundle = saving.load(zoo.find(folder))
     weights, gamma = learned_mixes(model).get("scalar_mix", (None, 1.0))
     if options.layers == "mix" and weights is None:
@@ -77,10 +82,28 @@ def embed(
             if options.layers == "pooled":
                 array = pooled
             else:
-                array = _selected(layers if numbers is None else layers[numbers], options.layers, weights, gamma)
+                array = _selected(layers if numbers is None else layers[numbers], str(options.layers), weights, gamma)
             write(str(count), array.astype(options.dtype))
             count += 1
             progress(count)
+    return count
+
+
+def _write_vectors(
+    folder: str | Path, sentences: Iterable[str], out: Path, progress: Callable[[int], object], options: Embedding
+) -> int:
+    """As `embed`, one vector of each sentence."""
+    encoder, sentences = api.load(folder), iter(sentences)
+    zeros = np.zeros_like(encoder.encode(["a"])[0])
+    count = cut = 0
+    with atomic_write(out) as path, _array_writer(path) as write:
+        while batch := list(islice(sentences, options.batch_size)):
+            for answer in encoder.encodings(batch):
+                write(str(count), np.asarray(answer.get("vector", zeros), np.float32).astype(options.dtype))
+                count, cut = count + 1, cut + ("truncated" in answer)
+                progress(count)
+    if cut:
+        warnings.warn(f"{cut:,} sentences were longer than the model reads, and were cut", stacklevel=4)
     return count
 
 

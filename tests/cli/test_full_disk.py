@@ -25,6 +25,7 @@ COMMANDS = {
     "score": "score {of}/classify --data {of}/train.tsv --predictions {out}/wrong.tsv",
     "embed_npz": "embed {of}/elmo --input {of}/text.txt --out {out}/vectors.npz",
     "embed_hdf5": "embed {of}/elmo --input {of}/text.txt --out {out}/vectors.hdf5",
+    "index": "index {of}/text.txt --encoder {of}/bert --out {out}/i",
     "convert_allennlp": "convert {of}/elmo --to allennlp --out {out}/m",
     "convert_huggingface": "convert {of}/bert --to huggingface --out {out}/m",
     "export": "export {of}/classify --out {out}/m",

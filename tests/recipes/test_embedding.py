@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from keras_ctxrep import recipes, saving
+from keras_ctxrep import api, recipes, saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from tests import tiny
@@ -35,7 +35,7 @@ def arrays(folder, tmp_path):
 
 
 def test_a_choice_of_layers_in_half_precision(arrays):
-    every, chosen = arrays(), arrays(layer_numbers="2,0,-1", dtype="float16")
+    every, chosen = arrays(layers="all"), arrays(layer_numbers="2,0,-1", dtype="float16")
     assert [array.shape for array in every] == [(3, 3, 8), (3, 3, 8), (3, 1, 8)]
     for wanted, array in zip(every, chosen, strict=True):
         assert array.dtype == np.float16 and wanted.dtype == np.float32
@@ -43,7 +43,7 @@ def test_a_choice_of_layers_in_half_precision(arrays):
 
 
 def test_words_by_their_first_piece_or_the_mean(arrays):
-    pieces, first, mean = arrays(), arrays(words=True), arrays(words=True, pieces="mean")
+    pieces, first, mean = arrays(layers="all"), arrays(words=True), arrays(words=True, pieces="mean")
     np.testing.assert_allclose(first[0], pieces[0][:, [0, 1]], atol=1e-6)
     np.testing.assert_allclose(mean[0], np.stack([pieces[0][:, 0], pieces[0][:, 1:].mean(1)], 1), atol=1e-6)
     np.testing.assert_allclose(mean[1], np.stack([pieces[1][:, :2].mean(1), pieces[1][:, 2]], 1), atol=1e-6)
@@ -54,6 +54,29 @@ def test_the_vector_of_a_sentence(arrays, folder):
     for array, text, top in zip(arrays(layers="pooled"), SENTENCES, arrays(layers="top"), strict=True):
         outputs = model(bundle.features([text]))
         np.testing.assert_allclose(array, outputs["pooled"][0] if "pooled" in outputs else top.mean(0), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:__array__")
+@pytest.mark.parametrize("family", ["bert", "elmo", "static"])
+def test_one_vector_of_each_text_is_the_default(family, tmp_path):
+    """That of `Model.encode`: by the bundle's pooling, of length 1 if it says so."""
+    vector = {"bert": {"pooling": "cls", "normalize": True}}.get(family, {"pooling": "max"})
+    folder = tiny.save(tmp_path / "m", tiny.bundle("embed", family, **vector))
+    texts = ["the cat", "rain fell . a", "", "the " * 30]
+    with pytest.warns(UserWarning, match="^1 sentences were longer than the model reads, and were cut"):
+        recipes.embed(folder, texts, tmp_path / "a.npz", batch_size=2)
+    written, encoded = np.load(tmp_path / "a.npz"), api.load(folder).encode([texts[0], texts[1], texts[3]])
+    for name, expected in zip(("0", "1", "3"), encoded, strict=True):
+        assert written[name].dtype == np.float32
+        np.testing.assert_allclose(written[name], expected, atol=1e-6)
+    assert written["2"].shape == encoded[0].shape and not written["2"].any()
+    assert family != "bert" or np.linalg.norm(written["0"]) == pytest.approx(1, abs=1e-6)
+    with pytest.raises(ValueError, match="layers='vector': of whole texts; leave out words"):
+        recipes.embed(folder, texts, tmp_path / "a.npz", layers="vector", words=True)
+
+
+def test_options_of_tokens_write_all_layers(arrays):
+    assert [array.ndim for array in arrays(words=True)] == [3, 3, 3] and [array.ndim for array in arrays()] == [1, 1, 1]
 
 
 def test_one_string_is_not_its_characters(folder, tmp_path):

@@ -107,7 +107,7 @@ def test_an_untrained_mix_is_reported(tmp_path):
     tiny.save(tmp_path / "lm", tiny.bundle("embed", "elmo", sizes={"layers": 2}))
     with pytest.warns(UserWarning, match="lm: it has no trained scalar mix; the mean of its layers is used"):
         recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "mix.npz", layers="mix")
-    recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "all.npz")
+    recipes.embed(tmp_path / "lm", ["red fish"], tmp_path / "all.npz", layers="all")
     np.testing.assert_allclose(
         np.load(tmp_path / "mix.npz")["0"], np.load(tmp_path / "all.npz")["0"].mean(0), atol=1e-6
     )
