@@ -47,7 +47,8 @@ def test_golden_strings(golden_strings):
     command = ["node", str(Path(__file__).with_name("web_golden.mjs")), str(golden_strings)]
     process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert process.returncode == 0, process.stdout + process.stderr
-    assert json.loads(process.stdout.splitlines()[-1])["cases"] > 12_000
+    counts = json.loads(process.stdout.splitlines()[-1])
+    assert counts["cases"] > 12_000 and counts["vectors"] > 50 and counts["searches"] > 10
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,12 @@ const LARGEST = 5_000_000; // bytes of a file
 const BUSY = 16; // ms of encoding before the page reacts and draws
 const BETWEEN = 250; // ms between two rankings while sentences are encoded
 const QUERY = "How do plants get their food?";
-const SAMPLE = `The tide comes in twice a day. A leaf makes sugar out of light, water and air. Bread dough rises in a warm place.
-The train to the coast leaves at seven. She tuned the violin before the concert. Roots take up water and minerals from the soil.
-Most bats sleep hanging upside down. The bank lends money to small firms. The river burst its banks after the storm.
-He repaired the bicycle with a spoon. Snow fell on the hills during the night. A telescope gathers the light of distant stars.`;
+const SAMPLE = [
+  "The tide comes in twice a day. A leaf makes sugar out of light, water and air. Bread dough rises in a warm place.",
+  "The train to the coast leaves at seven. She tuned the violin before the concert. The river burst its banks.",
+  "Most bats sleep hanging upside down. The bank lends money to small firms. Roots draw water and minerals from soil.",
+  "He repaired the bicycle with a spoon. Snow fell on the hills at night. A telescope gathers the light of stars.",
+].join("\n");
 
 const formatted = (/** @type {number} */ count) => count.toLocaleString("en");
 
@@ -76,7 +78,7 @@ class Sentences {
   }
 }
 
-/** The text with its sentences, of which those found are marked. */
+/** The text with the sentences found marked, in a block for each line: a mark changes the layout of its line alone. */
 class View {
   sentences = /** @type {any[]} */ ([]);
   marked = /** @type {any[]} */ ([]);
@@ -91,9 +93,14 @@ class View {
   show(text, sentences) {
     this.sentences = sentences.map((sentence, i) => made("span", { id: `sentence-${i + 1}` }, sentence.text));
     this.marked = [];
-    const between = (/** @type {number} */ i) => text.slice(sentences[i - 1]?.end ?? 0, sentences[i]?.start);
-    const parts = this.sentences.flatMap((node, i) => [between(i), node]);
-    this.node.replaceChildren(...parts, between(sentences.length));
+    const lines = [made("div")];
+    [...this.sentences, ""].forEach((node, i) => {
+      const [before, ...more] = text.slice(sentences[i - 1]?.end ?? 0, sentences[i]?.start).split("\n");
+      lines[lines.length - 1].append(before);
+      lines.push(...more.map((blank) => made("div", {}, blank)));
+      lines[lines.length - 1].append(node);
+    });
+    this.node.replaceChildren(...lines);
   }
 
   /** @param {[number, string][]} found the number of each sentence, and a note behind it */
@@ -141,14 +148,15 @@ export async function start(model) {
     if (fresh) element("time").textContent = `${(ranked - begin).toFixed(0)} ms for this query`;
     const [best] = rows;
     const nothing = text.trim() && sentences.all.length ? "No words to compare." : "Type a query, and give a text.";
-    say([best ? `Best: sentence ${formatted(best.number + 1)}, cosine ${best.score}.` : nothing, notice].join(" ").trim());
+    const first = best ? `Best: sentence ${formatted(best.number + 1)}, cosine ${best.score}.` : nothing;
+    say(`${first} ${notice}`.trim());
   });
 
   const progressed = () => {
     const [done, all] = [sentences.done, sentences.all.length];
     Object.assign(bar, { hidden: done === all, max: all, value: done });
-    counted.textContent = done < all ? `${formatted(done)} of ${formatted(all)} sentences` : `${formatted(all)} sentences`;
-    if (sentences.truncated) counted.textContent += `; ${formatted(sentences.truncated)} longer than the model reads, cut`;
+    const cut = sentences.truncated ? `, ${formatted(sentences.truncated)} of them cut to the model's length` : "";
+    counted.textContent = `${done < all ? `${formatted(done)} of ` : ""}${formatted(all)} sentences${cut}`;
     if (done === all || performance.now() - ranked > BETWEEN) return rank();
   };
   const read = async () => {

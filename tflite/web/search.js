@@ -76,7 +76,8 @@ export class Index {
   /** @param {ArrayLike<number>} vector @param {string} name for messages @returns {number} its length */
   norm(vector, name) {
     if (vector.length !== this.width || !vector.length) {
-      throw new TypeError(`${name} has ${vector.length} numbers, not ${this.width || "at least 1"}: use one model for all`);
+      const needed = this.width || "at least 1";
+      throw new TypeError(`${name} has ${vector.length} numbers, not ${needed}: use one model for all`);
     }
     let square = 0;
     for (let i = 0; i < vector.length; i++) square += Math.fround(vector[i]) ** 2;
