@@ -2,7 +2,7 @@
 
     python tests/golden.py FOLDER
 
-makes FOLDER/NAME/ for each of `BUNDLES`, with four files:
+makes FOLDER/NAME/ for each of `BUNDLES`, with four files, and a fifth one of a model that gives vectors:
 
 * bundle.json and vocab.txt: as in a model folder and at the end of a .tflite file.
 * cases.jsonl, a line for each of the 2,000 strings of `strings()`, or for the first 300: {"text", "pair", "words",
@@ -15,6 +15,9 @@ makes FOLDER/NAME/ for each of `BUNDLES`, with four files:
 * answers.jsonl: {"task", "text", "pair", "words", "outputs", "answer"}: what a `Predictor` answers if the model gives
   these outputs, name -> nested numbers whose first axis is that of the windows; random 32-bit floats, also where the
   input is padding: they are of the model's maximum length. Without "outputs" the model is not run.
+* search.jsonl: {"query", "vectors", "top", "matches"}: the rows of the vectors nearest to the query, each with its
+  cosine, the nearest first, of equal ones the lower row first. Vectors are 32-bit floats, some repeated, scaled by a
+  power of two, or zero.
 
 All offsets are in code points, as in Python; JavaScript and Java count UTF-16 units. The files are ASCII with JSON's
 escapes; only the texts of answers.jsonl have lone surrogates, and runtimes read "?" for each.
@@ -188,6 +191,8 @@ def write(folder: str | Path) -> None:
         # and lone surrogates, and texts without an answer
         queries = queries[:60] + [queries[1]._replace(text=text) for text in UNPAIRED]
         _write_lines(own / "answers.jsonl", _answers(bundle, queries))
+        if bundle.task == "embed":
+            _write_lines(own / "search.jsonl", _searches())
 
 
 def _write_lines(path: Path, rows: Iterable[dict]) -> None:
@@ -251,6 +256,22 @@ def _answers(bundle: Bundle, queries: Sequence[Query]) -> Iterator[dict]:
             outputs = [run(bundle.features.collate([row])) for row in rows]
             entry["outputs"] = {name: [output[name][0].tolist() for output in outputs] for name in outputs[0]}
         yield entry
+
+
+def _searches() -> Iterator[dict]:
+    rng = np.random.default_rng(0)
+    for count, top in ((0, 3), (1, 3), (5, 1), (40, 10), (150, 10), (150, 300)):
+        vectors = rng.standard_normal((count, 8)).astype(np.float32)
+        for row in rng.permutation(count)[: count // 2]:
+            vectors[row] = vectors[rng.integers(count)] * rng.choice(np.float32([0, 0.5, 1, 1, 2, -1]))
+        for query in (rng.standard_normal(8), np.zeros(8), *vectors[-1:]):
+            query = query.astype(np.float32)
+            double, other = vectors.astype(np.float64), query.astype(np.float64)
+            products, norms = (double * other).sum(1), np.sqrt((double**2).sum(1) * (other**2).sum())
+            cosines = products / np.where(norms > 0, norms, 1)
+            rows = np.argsort(-cosines, kind="stable")[:top]
+            matches = [[int(row), float(cosines[row])] for row in rows]
+            yield {"query": query.tolist(), "vectors": vectors.tolist(), "top": top, "matches": matches}
 
 
 def _outputs(bundle: Bundle, ids: np.ndarray) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import keras_ctxrep as ctx
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
@@ -138,6 +139,34 @@ def test_encoders_in_every_engine(family, models, tmp_path):
     quantize.convert(models / family / "pretrained", tmp_path / "encoder.tflite", lengths=(16,))
     for predictor in (saved_model.load(version), runtime.load(tmp_path / "encoder.tflite")):
         np.testing.assert_allclose([answer["vector"] for answer in predictor(texts)], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "pooling", "normalize"),
+    [("bert", "mean", True), ("bert", "max", False), ("elmo", "mean", True), ("static", "mean", True)],
+)
+def test_vectors_of_texts_in_every_engine(family, pooling, normalize, tmp_path):
+    """The vectors of `encode`, and their cosines, of Keras, of the SavedModel and of a float32 .tflite file."""
+    vocab = None if family == "bert" else () if family == "elmo" else ("<UNK>", "the", "cat", "fell", ".", "rain", "中")
+    saving.save(tmp_path / "m", *tiny.model("embed", family, vocab=vocab, pooling=pooling, normalize=normalize))
+    texts = ["the cat fell.", "rain", "The rain 中 fell", "a cab fed the cats " * 9, "She fell \U0001f600 a b"]
+    model = ctx.load(tmp_path / "m")
+    expected = model.encode(texts)
+    assert expected.dtype == np.float32
+    if normalize:
+        np.testing.assert_allclose(np.linalg.norm(expected, axis=1), 1, atol=1e-6)
+    cosines = cosines_of(expected)
+    assert np.ptp(cosines) > 0.01  # the texts differ
+    engines = (model.export(tmp_path / "served"), model.tflite(tmp_path / "m.tflite", "none", lengths=(4, 16)))
+    for path in engines:
+        vectors = ctx.load(path).encode(texts)
+        np.testing.assert_allclose(vectors, expected, atol=1e-5 * np.abs(expected).max(), err_msg=str(path))
+        np.testing.assert_allclose(cosines_of(vectors), cosines, atol=1e-5, err_msg=str(path))
+
+
+def cosines_of(vectors):
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit @ unit.T
 
 
 TOPICS = {

@@ -13,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from keras_ctxrep import saving
@@ -28,6 +29,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 
 TEXTS = ("She fell. Rain, rain – café!", "the cat 😀 fell 中 cat", "", "a b c d e f g h a b c d e f g h cat rain")
+SENTENCES = [*(f"the cat {a} rain {b}." for a in "abcd" for b in ("fell", "she", "cab")), "中 cat", "RAIN fell!"]
 CONTEXT = " ".join(["😀 the cat fell. She rain: a b c d."] * 6)
 
 
@@ -47,25 +49,37 @@ def test_golden_strings(golden_strings):
     command = ["node", str(Path(__file__).with_name("web_golden.mjs")), str(golden_strings)]
     process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert process.returncode == 0, process.stdout + process.stderr
-    assert json.loads(process.stdout.splitlines()[-1])["cases"] > 12_000
+    counts = json.loads(process.stdout.splitlines()[-1])
+    assert counts["cases"] > 12_000 and counts["vectors"] > 50 and counts["searches"] > 10
 
 
 @pytest.fixture(scope="module")
 def files(tiny_model, tflite_in_process, tmp_path_factory):
-    """{name: .tflite file}: a tagger and an answerer over BERT, a tagger over ELMo."""
+    """{name: .tflite file}: a tagger, an answerer and an encoder over BERT, a tagger and an encoder over ELMo."""
     root = tmp_path_factory.mktemp("web")
     bundles = {task: tiny_model(task)[1] for task in ("tag", "answer")}
     bundles["elmo"] = tiny.bundle("tag", "elmo", labels=("X", "Y", "Z"), sizes={"layers": 2, "max_characters": 12})
     for name, bundle in bundles.items():
         tiny.save(root / name, bundle)
+    encoders = {"embed": ("bert", "mean", True), "elmo_embed": ("elmo", "max", False)}
+    for name, (family, pooling, normalize) in encoders.items():
+        model, bundles[name] = tiny.model("embed", family, max_length=40, pooling=pooling, normalize=normalize)
+        saving.save(root / name, model, bundles[name])
+    for name, bundle in bundles.items():
         quantize.convert(root / name, root / f"{name}.tflite", lengths=(8, bundle.max_length))
     return {name: root / f"{name}.tflite" for name in bundles}
+
+
+def imported():
+    """The files of the page that its modules and index.html import."""
+    sources = (path.read_text(encoding="utf-8") for path in page.WEB.iterdir() if path.suffix in (".js", ".html"))
+    return {name for source in sources for name in re.findall(r'"\./(\w+\.js)"', source)}
 
 
 def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
     page.write_page(files["tag"], tmp_path / "page")
     names = {path.name for path in (tmp_path / "page").iterdir()}
-    assert names == {"index.html", "ctxrep.js", "text.js", "unicode.json", "model.tflite"}
+    assert names == {"index.html", "model.tflite", *page.FILES} and imported() <= names
     assert (tmp_path / "page" / "model.tflite").read_bytes() == files["tag"].read_bytes()
     assert page.CDN in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     litertjs = tmp_path / "litertjs"
@@ -93,7 +107,7 @@ def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
         ("tag", ("O", "B-PER", "I-PER", "B-LOC"), "What is in the text?", "It marks words as one of: PER, LOC."),
         ("tag", ("NOUN", "VERB"), "What is in the text?", "It marks words as one of: NOUN, VERB."),
         ("answer", (), "Ask a text", "It finds the answer to a question in the text."),
-        ("embed", (), "How alike are two texts?", "It compares the vectors of two texts."),
+        ("embed", (), "Which sentences are like a query?", "by cosine similarity to a query."),
     ],
 )
 def test_the_page_says_what_the_model_does(task, labels, title, facts):
@@ -188,7 +202,7 @@ ASKING = """
 <body>
 IMPORTS
 <script type="module">
-import { load } from "./ctxrep.js";
+import { Index, load } from "./ctxrep.js";
 const answers = {};
 try {
   for (const [name, queries] of Object.entries(await (await fetch("queries.json")).json())) {
@@ -201,6 +215,14 @@ try {
       answers.errors.push(await load(wrong).catch((error) => error.message));
     }
     answers.isolated = crossOriginIsolated;
+  }
+  const { files, texts } = await (await fetch("texts.json")).json();
+  for (const name of files) {
+    const model = await load(name, { threads: THREADS });
+    const vectors = await model.encode(texts);
+    const index = new Index(vectors);
+    const found = [await model.search(texts[0], texts, 4), await model.search(texts[0], index, 4)];
+    answers[name] = [vectors.map((vector) => [...vector]), ...found];
   }
 } catch (error) {
   answers.error = String(error?.stack ?? error);
@@ -229,6 +251,63 @@ texts.push(page().getElementById("result").textContent);
 const marks = [...page().querySelectorAll("mark")].map((mark) => mark.textContent);
 const [time, status] = ["time", "status"].map((name) => page().getElementById(name).textContent);
 await fetch("answers", { method: "POST", body: JSON.stringify({ texts, marks, time, status }) });
+</script>
+"""
+
+
+RANKING = """
+<!doctype html>
+<body>
+<iframe src="index.html?query=the%20cat&text=Rain%20fell.%0D%0AThe%20cat%20fell.%20***%0Acat"></iframe>
+<script type="module">
+const frame = document.querySelector("iframe");
+const wait = () => new Promise((resolve) => setTimeout(resolve, 50));
+const page = () => frame.contentDocument;
+while (page()?.documentElement?.dataset.ready === undefined) await wait();
+const [query, text, file] = ["query", "text", "file"].map((id) => page().getElementById(id));
+const input = (field, type = "input") => field.dispatchEvent(new Event(type, { bubbles: true }));
+const until = async (done) => { while (!done()) await wait(); };
+const texts = (nodes) => [...nodes].map((node) => node.textContent);
+const items = () => [...page().querySelectorAll("#result li")].map((item) => texts(item.children));
+const marks = () => [...page().querySelectorAll("[data-note]")].map((node) => [node.textContent, node.dataset.note]);
+const view = () => page().querySelector(".view").textContent;
+const status = () => page().getElementById("status").textContent;
+const shown = () => ({ items: items(), marks: marks(), view: view(), status: status() });
+const states = [shown()];
+
+for (const letter of ". She") {
+  query.value += letter;
+  input(query);
+}
+await until(() => items().some(([name]) => name === "***") || states[0].status !== status());
+for (let last = null; JSON.stringify(last) !== JSON.stringify(items()); await wait()) last = items();
+states.push(shown());
+
+const given = await (await fetch("texts.json")).json();
+const dropped = new DataTransfer();
+dropped.items.add(new File([given.texts.join("\\n")], "texts.txt"));
+const drop = new frame.contentWindow.DragEvent("drop", { dataTransfer: dropped, bubbles: true, cancelable: true });
+page().body.dispatchEvent(drop);
+query.value = given.texts[0];
+input(query);
+await until(() => items().length === 10 && page().querySelector("progress").hidden);
+await wait();
+states.push({ ...shown(), value: text.value, prevented: drop.defaultPrevented });
+
+const binary = new DataTransfer();
+binary.items.add(new File([new Uint8Array([80, 75, 0, 1])], "a.zip"));
+file.files = binary.files;
+input(file, "change");
+await until(() => status().includes("a.zip"));
+states.push(shown());
+
+query.value = " ";
+input(query);
+await until(() => !items().length);
+states.push(shown());
+const labels = [...page().querySelectorAll("input, textarea, progress, [role=region]")].map((field) =>
+  field.labels?.[0]?.textContent ?? field.getAttribute("aria-label") ?? field.getAttribute("aria-labelledby"));
+await fetch("answers", { method: "POST", body: JSON.stringify({ states, labels }) });
 </script>
 """
 
@@ -282,6 +361,8 @@ def test_answers_in_chromium_are_those_of_the_edge(threads, files, served, tmp_p
     contexts = (CONTEXT, "She fell 😀", "")
     queries = {name: [[text] for text in TEXTS] for name in ("tag", "elmo")}
     queries["answer"] = [["the cat", context] for context in contexts]
+    encoders = [files[name].name for name in ("embed", "elmo_embed")]
+    (served / "texts.json").write_text(json.dumps({"files": encoders, "texts": SENTENCES}))
     (served / "queries.json").write_text(json.dumps({files[name].name: given for name, given in queries.items()}))
     (served / "asking.html").write_text(ASKING.replace("IMPORTS", imports_of(served)).replace("THREADS", str(threads)))
     answers = browse(served, tmp_path / "profile", "asking.html")
@@ -291,6 +372,15 @@ def test_answers_in_chromium_are_those_of_the_edge(threads, files, served, tmp_p
         answers["errors"], ("the model in this file is damaged", "no bundle", "missing"), strict=True
     ):
         assert message.startswith(start)
+    for name in ("embed", "elmo_embed"):
+        expected = np.array([answer["vector"] for answer in runtime.load(files[name])(SENTENCES)], np.float32)
+        vectors, matches, again = answers[files[name].name]
+        np.testing.assert_allclose(vectors, expected, rtol=1e-4, atol=1e-5)
+        scores = cosines(expected, expected[0])
+        assert matches == again and matches[0]["row"] == 0
+        own = [match["score"] for match in matches]
+        np.testing.assert_allclose(own, [scores[match["row"]] for match in matches], atol=1e-5)
+        np.testing.assert_allclose(own, np.sort(scores)[:-5:-1], atol=1e-5)
     for name, given in queries.items():
         pairs = [pair for _, pair in given] if name == "answer" else None
         expected = runtime.load(files[name])([query[0] for query in given], pairs)
@@ -308,6 +398,107 @@ def test_the_page_answers_as_one_types(files, served, tmp_path):
     for shown_text, typed in zip(shown["texts"], (before, text), strict=True):
         assert shown_text.replace("PER", "") == typed
     assert re.fullmatch(r"\d+ ms", shown["time"]) and shown["status"] == ""
+
+
+@needs_litertjs
+@needs_chromium
+def test_the_page_of_an_encoder_ranks_sentences(files, tmp_path):
+    folder = page.write_page(files["embed"], tmp_path / "page", LITERTJS)
+    (folder / "ranking.html").write_text(RANKING)
+    (folder / "texts.json").write_text(json.dumps({"texts": SENTENCES}))
+    shown = browse(folder, tmp_path / "profile", "ranking.html")
+    predictor = runtime.load(files["embed"])
+
+    few = ["Rain fell.", "The cat fell.", "***", "cat"]
+    asked = (("the cat", few), ("the cat. She", few), (SENTENCES[0], SENTENCES))
+    for state, (query, sentences) in zip(shown["states"], asked, strict=False):
+        vectors = np.array([answer["vector"] for answer in predictor([query, *sentences])])
+        scores = cosines(vectors[1:], vectors[0])
+        own, marks = [], {}
+        for place, (sentence, note) in enumerate(state["items"], 1):
+            score, number = re.fullmatch(r"(\S+), sentence (\d+)", note).groups()
+            assert sentence == sentences[int(number) - 1]
+            assert float(score) == pytest.approx(scores[int(number) - 1], abs=2e-3)
+            own.append(float(score))
+            marks[f"{place}: {score}"] = sentence
+        np.testing.assert_allclose(own, np.sort(scores)[::-1][:10], atol=2e-3)
+        assert {note: sentence for sentence, note in state["marks"]} == marks
+        assert re.match(r"Best: sentence \d+, cosine ", state["status"])
+    few_state, _, dropped, binary, nothing = shown["states"]
+    assert few_state["view"].split() == ["Rain", "fell.", "The", "cat", "fell.", "***", "cat"]
+    assert dropped["value"].split("\n") == SENTENCES and dropped["prevented"]
+    assert binary["status"] == "a.zip: not a text file." and binary["items"] == dropped["items"]
+    assert nothing["items"] == nothing["marks"] == [] and nothing["status"] == "Type a query, and give a text."
+    assert None not in shown["labels"] and len(shown["labels"]) == 6
+
+
+def cosines(vectors, query):
+    return vectors @ query / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(query))
+
+
+@pytest.fixture
+def node(tmp_path):
+    """Runs a script with Node, and returns what it prints as JSON; the modules of the page are under "WEB"."""
+    if shutil.which("node") is None:
+        pytest.skip("there is no Node")
+
+    def run(script):
+        (tmp_path / "t.mjs").write_text(script.replace("WEB", page.WEB.resolve().as_posix()), encoding="utf-8")
+        process = subprocess.run(["node", tmp_path / "t.mjs"], capture_output=True, text=True, encoding="utf-8")
+        assert process.returncode == 0, process.stderr
+        return json.loads(process.stdout)
+
+    return run
+
+
+@pytest.mark.parametrize("segmenter", ["undefined", "null"])
+def test_sentences_in_javascript(node, segmenter):
+    """By Unicode's rules in Node, and by the simpler ones of browsers without Intl.Segmenter."""
+    text = 'The sky is\u00a0blue.  "Is it?" (Yes!) asked e.g. 3.5 men.\r\n\n \t\n第一句。第二句！\u2028😀 no end'
+    sentences = node(f"""
+        import {{ sentencesOf }} from "WEB/search.js";
+        console.log(JSON.stringify(sentencesOf({json.dumps(text)}, {segmenter})));
+    """)
+    units = text.encode("utf-16-le")
+    assert [units[2 * s["start"] : 2 * s["end"]].decode("utf-16-le") for s in sentences] == [
+        s["text"] for s in sentences
+    ]
+    assert [sentence["text"] for sentence in sentences] == [
+        *("The sky is\u00a0blue.", '"Is it?"', "(Yes!) asked e.g. 3.5 men.", "第一句。", "第二句！", "😀 no end")
+    ]
+
+
+def test_wrong_vectors_in_javascript(node):
+    messages = node("""
+        import { Index, Predictor } from "WEB/ctxrep.js";
+        const index = new Index([[1, 2]]);
+        const model = Object.create(Predictor.prototype);
+        model.bundle = { task: "embed" };
+        const of = (act) => { try { return act(); } catch (error) { return error.message; } };
+        const messages = [
+          of(() => index.add([1, 2, 3])), of(() => index.search([1])), of(() => index.add([1, NaN])),
+          of(() => index.add([1e39, 1])), of(() => index.search([1, 2], 0)), of(() => new Index([[]])),
+          of(() => index.size), of(() => new Index().search([1])),
+          await model.encode("text").catch((error) => error.message),
+          await model.encode(["a", 3]).catch((error) => error.message),
+          await model.search("a", ["b"], 1.5).catch((error) => error.message),
+        ];
+        model.bundle = { task: "tag" };
+        messages.push(await model.encode(["text"]).catch((error) => error.message));
+        console.log(JSON.stringify(messages));
+    """)
+    assert messages == [
+        "vector 1 has 3 numbers, not 2: use one model for all",
+        "the query's vector has 1 numbers, not 2: use one model for all",
+        *["vector 1 has a value that is not a finite number"] * 2,
+        "top=0: a whole number of at least 1 is needed",
+        "vector 0 has 0 numbers, not at least 1: use one model for all",
+        *(1, []),
+        "encode reads a list of texts: encode([text])",
+        "text 1 is not a string",
+        "top=1.5: a whole number of at least 1 is needed",
+        "this model's task is tag, not embed",
+    ]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")

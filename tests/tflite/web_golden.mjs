@@ -5,11 +5,11 @@
 import { readdirSync, readFileSync, existsSync } from "node:fs";
 import { join } from "node:path";
 import { featuresOf, rowsOf, Unicode } from "../../tflite/web/text.js";
-import { Predictor } from "../../tflite/web/ctxrep.js";
+import { Index, Predictor } from "../../tflite/web/ctxrep.js";
 
 const tables = new URL("../../tflite/web/unicode.json", import.meta.url);
 const unicode = new Unicode(JSON.parse(readFileSync(tables, "utf-8")));
-const counts = { cases: 0, answers: 0, different: 0 };
+const counts = { cases: 0, answers: 0, vectors: 0, searches: 0, different: 0 };
 
 const lines = (path) => readFileSync(path, "utf-8").trimEnd().split("\n").map((line) => JSON.parse(line));
 
@@ -112,6 +112,39 @@ async function testAnswers(name, bundle, vocab, path) {
   }
 }
 
+/** The vectors of all texts at once, an error for a text without words, and searches among given vectors. */
+async function testVectors(name, bundle, vocab, folder) {
+  const all = lines(join(folder, "answers.jsonl"));
+  const given = all.filter(({ outputs }) => outputs);
+  let number = 0;
+  const predictor = new Predictor(bundle, vocab, unicode, async () => {
+    return { vector: flat(given[number++ % given.length].outputs.vector[0]) };
+  });
+  const texts = given.map(({ text }) => text);
+  const vectors = await predictor.encode(texts);
+  given.forEach(({ text, answer }, i) => {
+    counts.vectors++;
+    const message = vectors[i] instanceof Float32Array ? difference([...vectors[i]], answer.vector) : "no float32";
+    if (message) report(name, text, message);
+  });
+  const [query, ...others] = texts;
+  const matches = await predictor.search(query, [...others, query], 2); // run in this order
+  number = 0;
+  const again = await predictor.search(query, new Index([...vectors.slice(1), vectors[0]]), 2);
+  const message = difference(matches, again) ?? difference(matches[0].row, others.length);
+  if (message) report(name, query, message);
+  for (const { text } of all.filter(({ outputs }) => !outputs)) {
+    const message = await predictor.encode([query, text]).catch((error) => error.message);
+    if (!/^text 1, ".*": no words in this text$/s.test(message)) report(name, text, message);
+  }
+  for (const { query, vectors, top, matches } of lines(join(folder, "search.jsonl"))) {
+    counts.searches++;
+    const own = new Index(vectors).search(Float32Array.from(query), top).map(({ row, score }) => [row, score]);
+    const message = difference(own, matches);
+    if (message) report(name, query, message);
+  }
+}
+
 const [folder] = process.argv.slice(2);
 for (const name of readdirSync(folder).filter((name) => existsSync(join(folder, name, "bundle.json")))) {
   const bundle = JSON.parse(readFileSync(join(folder, name, "bundle.json"), "utf-8"));
@@ -119,6 +152,7 @@ for (const name of readdirSync(folder).filter((name) => existsSync(join(folder, 
   const vocab = existsSync(path) ? readFileSync(path, "utf-8").replace(/\n$/, "").split("\n") : [];
   testCases(name, bundle, featuresOf(bundle, vocab, unicode), join(folder, name, "cases.jsonl"));
   await testAnswers(name, bundle, vocab, join(folder, name, "answers.jsonl"));
+  if (bundle.task === "embed") await testVectors(name, bundle, vocab, join(folder, name));
 }
 console.log(JSON.stringify(counts));
 process.exit(counts.different ? 1 : 0);

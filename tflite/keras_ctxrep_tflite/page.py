@@ -15,7 +15,7 @@ __all__ = ["check", "version", "write_page"]
 
 # in a wheel beside this file, in a checkout beside the package
 WEB = next(folder for folder in (Path(__file__).with_name("web"), Path(__file__).parents[1] / "web") if folder.is_dir())
-FILES = ("ctxrep.js", "text.js", "unicode.json")
+FILES = ("ctxrep.js", "text.js", "search.js", "page.js", "answers.js", "ranking.js", "unicode.json")
 MODEL = "model.tflite"
 CDN = "https://cdn.jsdelivr.net/npm/@litertjs/"  # of the import map in index.html, before NAME@VERSION/
 # the files that the page may load: with relaxed SIMD or without it, and with threads
@@ -28,7 +28,7 @@ TITLES = {
     "regress": ("A number for the text", "It predicts a number"),
     "tag": ("What is in the text?", "It marks words as one of"),
     "answer": ("Ask a text", "It finds the answer to a question in the text"),
-    "embed": ("How alike are two texts?", "It compares the vectors of two texts"),
+    "embed": ("Which sentences are like a query?", "It ranks the sentences of a text by cosine similarity to a query"),
 }
 SHOWN = 12  # labels named on the page
 

@@ -9,7 +9,10 @@
  * is what they mark. LiteRT comes from the page's import map, under the name "@litertjs/core", or is given.
  */
 
+import { checkTop, Index } from "./search.js";
 import { featuresOf, rowsOf, Unicode, wellFormed } from "./text.js";
+
+export { Index, sentencesOf } from "./search.js";
 
 const N_BEST = 20; // answers kept for each window, and returned
 const THRESHOLD = 0.5; // smallest probability of a predicted label of multilabel
@@ -310,6 +313,42 @@ export class Predictor {
   /** @param {string} text @returns {Promise<{vector: number[]}>} */
   embed(text) {
     return this.only("embed", text);
+  }
+
+  /**
+   * One vector per text, pooled and scaled as the bundle says; those of Python's `Model.encode`.
+   *
+   * @param {string[]} texts
+   * @returns {Promise<Float32Array[]>} rejected where a text has no words
+   */
+  async encode(texts) {
+    if (!Array.isArray(texts)) throw new TypeError("encode reads a list of texts: encode([text])");
+    const wrong = texts.findIndex((text) => typeof text !== "string");
+    if (wrong >= 0) throw new TypeError(`text ${wrong} is not a string`);
+    const vectors = [];
+    for (const [number, text] of texts.entries()) {
+      const { vector, error } = /** @type {any} */ (await this.embed(text));
+      if (error) throw new Error(`text ${number}, ${JSON.stringify(text.slice(0, 60))}: ${error}`);
+      vectors.push(Float32Array.from(vector));
+    }
+    return vectors;
+  }
+
+  /**
+   * The documents whose vectors have the highest cosines with that of a text, the best first.
+   *
+   * @param {string} query
+   * @param {Index|ArrayLike<number>[]|string[]} documents an index, vectors of `encode`, or texts, which are encoded in
+   *   every call
+   * @param {number} top at most so many
+   * @returns {Promise<import("./search.js").Match[]>} of equal cosines the lower row first
+   */
+  async search(query, documents, top = 10) {
+    checkTop(top);
+    const [vector] = await this.encode([query]);
+    if (documents instanceof Index) return documents.search(vector, top);
+    const given = /** @type {any[]} */ (documents);
+    return new Index(typeof given[0] === "string" ? await this.encode(given) : given).search(vector, top);
   }
 }
 

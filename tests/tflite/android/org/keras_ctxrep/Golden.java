@@ -122,6 +122,51 @@ public final class Golden {
             Query query = query(line);
             near(line.get("answer"), answer(bundle, query, predict(model, query)), "answer", line);
         }
+        if (Files.exists(folder.resolve("search.jsonl"))) {
+            vectors(bundle, lines(folder.resolve("answers.jsonl")), lines(folder.resolve("search.jsonl")));
+        }
+    }
+
+    /** The vectors of all texts at once, an error for a text without words, and searches among given vectors. */
+    private void vectors(Bundle bundle, List<Map<?, ?>> lines, List<Map<?, ?>> searches) {
+        List<String> texts = new ArrayList<>();
+        List<Object> outputs = new ArrayList<>();
+        for (Map<?, ?> line : lines) {
+            if (line.get("outputs") == null) {
+                Model model = new Model(bundle, new Outputs(bundle, Collections.emptyMap()));
+                try {
+                    model.encode(Arrays.asList((String) line.get("text")));
+                    check("an error", "none", "encode", line);
+                } catch (IllegalArgumentException error) {
+                    check(true, error.getMessage().endsWith(": no words in this text"), error.getMessage(), line);
+                }
+                continue;
+            }
+            texts.add((String) line.get("text"));
+            outputs.add(((List<?>) ((Map<?, ?>) line.get("outputs")).get("vector")).get(0));
+        }
+        Model model = new Model(bundle, new Outputs(bundle, Collections.singletonMap("vector", outputs)));
+        float[][] vectors = model.encode(texts);
+        for (int i = 0; i < vectors.length; i++) {
+            check(true, Arrays.equals(floats(outputs.get(i)), vectors[i]), "encode", lines.get(i));
+        }
+        model = new Model(bundle, new Outputs(bundle, Collections.singletonMap("vector", outputs)));
+        List<Index.Match> matches = model.search(texts.get(0), texts.subList(1, texts.size()), 2);
+        model = new Model(bundle, new Outputs(bundle, Collections.singletonMap("vector", outputs)));
+        Index index = new Index(Arrays.copyOfRange(vectors, 1, vectors.length));
+        check(matches(matches), matches(model.search(texts.get(0), index, 2)), "search", lines.get(0));
+        for (Map<?, ?> line : searches) {
+            Index given = new Index();
+            ((List<?>) line.get("vectors")).forEach(vector -> given.add(floats(vector)));
+            int top = ((Number) line.get("top")).intValue();
+            near(line.get("matches"), matches(given.search(floats(line.get("query")), top)), "matches", line);
+        }
+    }
+
+    private static List<Object> matches(List<Index.Match> matches) {
+        List<Object> pairs = new ArrayList<>();
+        matches.forEach(match -> pairs.add(Arrays.<Object>asList((long) match.row, match.score)));
+        return pairs;
     }
 
     private static Prediction predict(Model model, Query query) {

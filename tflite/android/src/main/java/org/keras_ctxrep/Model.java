@@ -2,6 +2,7 @@ package org.keras_ctxrep;
 
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -100,6 +101,58 @@ public final class Model implements AutoCloseable {
      */
     public Prediction predict(List<String> words, int[][] marks) {
         return predict(null, words, null, marks);
+    }
+
+    /**
+     * One vector per text, pooled and scaled as the bundle says; those of Python's {@code Model.encode}.
+     *
+     * @param texts the texts
+     * @throws IllegalArgumentException the model's task is not "embed", or a text has no words
+     */
+    public float[][] encode(List<String> texts) {
+        if (!bundle.task().equals("embed")) {
+            throw new IllegalArgumentException("this model's task is " + bundle.task() + ", not embed");
+        }
+        float[][] vectors = new float[texts.size()][];
+        for (int i = 0; i < vectors.length; i++) {
+            String text = texts.get(i);
+            Prediction prediction = predict(text);
+            if (prediction.error() != null) {
+                String start = text.substring(0, Math.min(60, text.length()));
+                throw new IllegalArgumentException("text " + i + ", \"" + start + "\": " + prediction.error());
+            }
+            vectors[i] = prediction.vector();
+        }
+        return vectors;
+    }
+
+    /**
+     * The documents whose vectors have the highest cosines with that of a text, the best first.
+     *
+     * @param query the text
+     * @param documents an index of vectors of {@link #encode}
+     * @param top at most so many
+     * @return of equal cosines the lower row first
+     * @throws IllegalArgumentException as of {@link #encode}, or {@code top} is below 1
+     */
+    public List<Index.Match> search(String query, Index documents, int top) {
+        Index.checkTop(top);
+        return documents.search(encode(Collections.singletonList(query))[0], top);
+    }
+
+    /**
+     * The texts whose vectors have the highest cosines with that of a text, as of an index of them; they are encoded in
+     * every call.
+     *
+     * @param query the text
+     * @param documents the texts
+     * @param top at most so many
+     * @throws IllegalArgumentException as of {@link #encode}, or {@code top} is below 1
+     */
+    public List<Index.Match> search(String query, List<String> documents, int top) {
+        Index.checkTop(top);
+        float[] vector = encode(Collections.singletonList(query))[0];
+        return new Index(encode(documents)).search(vector, top);
     }
 
     private Prediction predict(String text, List<String> words, String pair, int[][] marks) {
