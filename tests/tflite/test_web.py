@@ -464,7 +464,15 @@ def test_sentences_in_javascript(node, segmenter):
         s["text"] for s in sentences
     ]
     assert [sentence["text"] for sentence in sentences] == [
-        *("The sky is\u00a0blue.", '"Is it?"', "(Yes!)", "Men of 3.5 m e.g. asked.", "第一句。", "第二句！", "😀 no end")
+        *(
+            "The sky is\u00a0blue.",
+            '"Is it?"',
+            "(Yes!)",
+            "Men of 3.5 m e.g. asked.",
+            "第一句。",
+            "第二句！",
+            "😀 no end",
+        )
     ]
 
 
