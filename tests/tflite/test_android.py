@@ -69,9 +69,13 @@ def test_litert_is_given_buffers_and_asked_for_some(run):
 
 def test_java_in_the_readme_compiles(compiled, tmp_path):
     blocks = re.findall(r"```java\n(.*?)```", (ANDROID / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    parameters = ("java.nio.file.Path path", "Model model, String text, String context")
+    parameters = (
+        "java.nio.file.Path path",
+        "Model model, String text, String context",
+        "Model model, List<String> notes",
+    )
     methods = ""
-    for name, given, block in zip(("open", "use"), parameters, blocks, strict=True):
+    for name, given, block in zip(("open", "use", "search"), parameters, blocks, strict=True):
         methods += f"void {name}({given}) throws IOException {{{block}}}\n"
     packages = ("java.io.IOException", "java.nio.*", "java.nio.channels.*", "java.nio.file.StandardOpenOption")
     imports = "".join(f"import {name};" for name in (*packages, "java.util.List", "org.keras_ctxrep.*"))

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
+import keras_ctxrep as ctx
 from keras_ctxrep import recipes, saving, tasks
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.decode import sigmoid, softmax
 from keras_ctxrep.text.features import Row
 from keras_ctxrep_tflite import mediapipe, quantize, runtime
+from tests import tiny
 
 PYTHON = os.environ.get("CTXREP_PYTHON_MEDIAPIPE")
 with_mediapipe = pytest.mark.skipif(
@@ -112,6 +114,22 @@ def test_logits_of_probabilities(task):
     assert np.isfinite(mediapipe.logits(np.array([0.0, 1.0], np.float32), tasks.get(task))).all()
 
 
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory, tflite_in_process):
+    """A Keras encoder with mean pooling and vectors of length 1, and a float32 file of it for MediaPipe."""
+    root = tmp_path_factory.mktemp("encoder")
+    saving.save(root / "m", *tiny.model("embed", pooling="mean", normalize=True))
+    return ctx.load(root / "m"), quantize.convert(root / "m", root / "m.tflite", "none", (16,), mediapipe=True)
+
+
+def test_the_only_output_is_pooled_and_scaled(encoder):
+    """What MediaPipe reads: the cosines of Keras, and vectors of length 1."""
+    model, path = encoder
+    vectors = ctx.load(path).encode(TEXTS)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(vectors, model.encode(TEXTS), atol=1e-5)
+
+
 # ------------------------------------------------------------------------------------------- MediaPipe as the client
 
 CLIENT = """
@@ -171,6 +189,15 @@ def word_pieces(word: str, ids: dict[str, int]) -> list[int]:
         result.append(ids[prefix + word[begin:end]])
         begin = end
     return result
+
+
+@with_mediapipe
+def test_text_embedder_gives_the_cosines_of_keras(encoder):
+    model, path = encoder
+    vectors = np.array(of_mediapipe("embed", path, TEXTS))
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    expected = model.encode(TEXTS)
+    np.testing.assert_allclose(vectors @ vectors.T, expected @ expected.T, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
