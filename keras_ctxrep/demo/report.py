@@ -38,8 +38,10 @@ def write_report(figures: dict, path: str | Path) -> None:
         ),
         figures=_headline(tagging, engines),
         checks=checks,
-        pretraining_text=html.escape(f"{figures['pretraining']['text']}, {figures['pretraining']['words']:,} words"),
-        curve=_picture(lambda axes: _curve(axes, figures["pretraining"]), (7, 3.2)),
+        distilling_text=html.escape(f"{figures['distilling']['text']}, {figures['distilling']['words']:,} words"),
+        curve=_picture(lambda axes: _curve(axes, figures["distilling"]["curve"]), (7, 2.8)),
+        texts=figures["search"]["texts"],
+        questions=_table(["", "by meaning", "by words"], [*_questions(figures["search"]["entries"])]),
         bars=_picture(lambda axes: _bars(axes, tagging["methods"]), (7, 2.4)),
         sizes=f"{tagging['sizes']['train']:,} messages to learn from, {tagging['sizes']['test']:,} to test on",
         methods=_table(["", "F1", "95% interval", "precision", "recall"], [*_methods(tagging["methods"])]),
@@ -56,10 +58,10 @@ def write_report(figures: dict, path: str | Path) -> None:
 
 def _headline(tagging: dict, engines: dict) -> str:
     """The main figures, large."""
-    gain = tagging["gains"]["random weights"]["gain"]
+    f1 = tagging["methods"]["shipped weights"]["span_f1"]
     keras, int8 = engines["rows"][0], engines["rows"][3]
     headline = [
-        (f"{100 * gain:+.1f}", "points of F1 by pretraining"),
+        (f"{f1:.1%}", "F1 of named entities in messages"),
         (f"{keras['bytes'] / int8['bytes']:.1f}x", "smaller in int8 than the float32 weights"),
         (f"{keras['milliseconds'] / int8['milliseconds']:.1f}x", "lower latency in int8 than in Keras"),
         (f"{100 * (int8['quality'] - keras['quality']):+.1f}", "points of F1 by int8"),
@@ -101,14 +103,16 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table>{row(header, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
 
 
-def _curve(axes: Any, pretraining: dict) -> None:
-    minutes, values = zip(*pretraining["curve"], strict=True)
-    axes.plot(minutes, values, marker="o", color=COLOURS[0], label="BERT, from the shipped weights")
-    for style, (name, value) in zip((":", "--"), pretraining["baselines"].items(), strict=True):
-        axes.axhline(value, color="grey", linestyle=style, label=f"{name} of the text")
-    axes.set(xlabel="minutes", ylabel="masked pieces guessed right", ylim=(0, None))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.legend(frameon=False, loc="lower right")
+def _questions(entries: Sequence[dict]) -> Iterator[list[str]]:
+    """Each question with its first hit by each way; a tick where one of its hits is right."""
+    for entry in entries:
+        ways = ("meaning", "words")
+        yield [entry["question"], *(f"{'✓' if entry['right'][way] else '✗'} {entry['found'][way][0]}" for way in ways)]
+
+
+def _curve(axes: Any, curve: Sequence[tuple[float, float]]) -> None:
+    axes.plot(*zip(*curve, strict=True), marker="o", color=COLOURS[0])
+    axes.set(xlabel="minutes", ylabel="cosine with the teacher's words")
 
 
 def _bars(axes: Any, methods: dict) -> None:

@@ -1,10 +1,11 @@
 """The whole way from the shipped weights to a tagger on the edge, on data that comes with the package.
 
-It takes about 7 minutes on 2 cores: pretraining goes on for a minute on a text of another domain; a tagger of
-named entities is fine-tuned from the shipped and from random weights, and counted from words alone; the senses of
-one word are separated; the tagger is exported, and runs in every engine.
+It takes about 5 minutes on 2 cores: a smaller encoder is distilled for a minute; a tagger of named entities is
+fine-tuned, and compared with one that counts words; the documentation of this package is searched by meaning and by
+words; the senses of one word are separated; the tagger is exported, and runs in every engine and on a web page.
 """
 
+import ast
 import json
 import os
 import platform
@@ -13,10 +14,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import numpy as np
 from tabulate import tabulate
 
 from keras_ctxrep import recipes, saving, tasks, zoo
+from keras_ctxrep.api import load
 from keras_ctxrep.demo.report import write_report
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
@@ -32,11 +34,12 @@ from keras_ctxrep.plots.words import concordance, neighbours, senses
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.corpus import documents, hold_out, without
-from keras_ctxrep.text.scores import accuracy, bootstrap
-from keras_ctxrep.text.tokens import WordPiece, split_words, words
+from keras_ctxrep.text.scores import bootstrap
+from keras_ctxrep.text.search import Index
+from keras_ctxrep.text.tokens import split_words, words
 from keras_ctxrep.version import __version__
 from keras_ctxrep_export import saved_model
-from keras_ctxrep_tflite import compare, quantize
+from keras_ctxrep_tflite import compare, page, quantize
 
 __all__ = ["run"]
 
@@ -45,10 +48,30 @@ DATA = Path(__file__).with_name("data")
 ENTITIES = DATA / "wnut17"  # WNUT-2017: train, dev and test
 SENSES = DATA / "bank.tsv"  # sentences with the word "bank", labelled with its sense
 MARKER = ".ctxrep-demo"  # in a folder that a demo has written
-TRAINING = {"max_length": 64, "epochs": 3.0, "learning_rate": 6e-4, "evaluations": 3}  # of the taggers
+TRAINING = {"max_length": 64, "epochs": 3.0, "learning_rate": 3e-4, "evaluations": 3}  # of the taggers
 EXAMPLES = {"train": 2000, "dev": 400, "test": 1287}  # drawn from the data; all there are to test on
 COMPARED = 200  # test sentences that every engine tags
-METHODS = ("shipped weights", "random weights", "words alone")
+METHODS = ("shipped weights", "words alone")
+STUDENT = "0,2"  # layers of the shipped encoder that the distilled one starts with
+FOUND = 3  # hits among which the right one has to be
+# what one might ask, in other words than the documentation's -> where the answer is
+QUESTIONS = {
+    "make the network smaller for a phone": ("keras_ctxrep_tflite.quantize", "keras_ctxrep.recipes.quantizing"),
+    "let a little student learn from a big teacher": (
+        "keras_ctxrep.recipes.distilling",
+        "keras_ctxrep.recipes.encoder_dist",
+    ),
+    "find people and places in a sentence": ("keras_ctxrep.tasks.tag", "keras_ctxrep.text.decode"),
+    "whom does this she mean?": ("keras_ctxrep.tasks.coreference",),
+    "open a spreadsheet": ("keras_ctxrep.tasks.reading", "keras_ctxrep.text.files", "keras_ctxrep.recipes.reading"),
+    "continue after the computer crashed": ("keras_ctxrep.training.checkpoints",),
+    "how quickly does each version reply?": ("keras_ctxrep_tflite.compare", "keras_ctxrep.plots.engines"),
+    "several graphics cards at once": ("keras_ctxrep.training.strategy",),
+    "turn letters into numbers": ("keras_ctxrep.text.tokens", "keras_ctxrep.text.features"),
+    "fetch something from the internet": ("keras_ctxrep.zoo", "keras_ctxrep.transport"),
+    "draw what the network looks at": ("keras_ctxrep.plots.attention",),
+    "get predictions from a remote machine": ("keras_ctxrep.inference.client",),
+}
 Data = dict[str, list[Tagged]]
 BOLD, RED, GREEN = 1, 31, 32  # codes of ANSI terminals
 
@@ -59,10 +82,10 @@ def run(
     """Runs the demo and writes OUT/report.html, and its figures to OUT/report.json.
 
     Args:
-        corpus: text files to pretrain on, one sentence a line, an empty line between documents; None: Python's language
+        corpus: text files to distil on, one sentence a line, an empty line between documents; None: Python's language
             reference.
         out: its contents are replaced; it must be missing, empty, or the folder of an earlier demo.
-        minutes: of pretraining.
+        minutes: of distillation.
         seed: of every random choice.
 
     Returns: all figures of the report; "checks" holds (whether it passed, what was checked).
@@ -76,7 +99,8 @@ def run(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     figures: dict[str, Any] = {"version": __version__, "seed": seed, "cores": cores, "processor": _processor()}
     figures |= {"encoder": ENCODER, "card": bundles.load(encoder).card}
-    figures["pretraining"] = _pretraining(encoder, corpus, out, minutes, seed)
+    figures["distilling"] = _distilling(encoder, corpus, out, minutes, seed)
+    figures["search"] = _search(encoder)
     figures["tagging"], tags = _tagging(encoder, data, out, seed)
     figures["senses"] = _senses(encoder, out)
     figures["engines"] = _engines(out, data["test"])
@@ -109,8 +133,8 @@ def _sample(seed: int) -> Data:
     return {name: [data[name][i] for i in rng.permutation(len(data[name]))[:count]] for name, count in EXAMPLES.items()}
 
 
-def _pretraining(encoder: Path, corpus: Sequence[str | Path] | None, out: Path, minutes: float, seed: int) -> dict:
-    """Goes on with the encoder's pretraining on another text."""
+def _distilling(encoder: Path, corpus: Sequence[str | Path] | None, out: Path, minutes: float, seed: int) -> dict:
+    """Teaches two layers of the encoder the vectors of all of it."""
     text = [*_reference()] if corpus is None else [*documents(corpus)]
     name = _REFERENCE if corpus is None else ", ".join(Path(path).name for path in corpus)
     valid = hold_out(text, seed=seed)
@@ -120,23 +144,19 @@ def _pretraining(encoder: Path, corpus: Sequence[str | Path] | None, out: Path, 
         files[side].write_text("\n\n".join("\n".join(block) for block in blocks) + "\n", encoding="utf-8")
     count = sum(len(words(sentence)) for block in sides["train"] for sentence in block)
     length = "a minute" if minutes == 1 else f"{minutes:g} minutes"
-    _title(f"Pretraining goes on for {length}, from the shipped weights: {name}, {count:,} words")
-    features: Any = bundles.load(encoder).features
-    baselines = _frequency_baselines(features.wordpiece, sides["train"], valid)
-    before = recipes.score(encoder, files["valid"])["mlm_accuracy"]
-    unigram, bigram = baselines.values()
-    print(f"  right guesses of masked pieces in held-out text: before {before:.1%}; by the most frequent piece")
-    print(f"  {unigram:.1%}, by the most frequent one after the true previous piece {bigram:.1%}")
+    _title(f"A smaller encoder learns for {length} from the shipped one: {name}, {count:,} words")
+    print(f"  layers {STUDENT} of 0,1,2; cosine of its vectors of words and the teacher's, in held-out text:")
+    curve: list[tuple[float, float]] = []
 
     def show(entry: dict) -> None:
-        accuracy = _coloured(f"{entry['val_mlm_logits_accuracy']:.1%}", BOLD)
-        print(f"  step {entry['step']:>5}  {entry['minutes']:4.1f} min  {accuracy}", flush=True)
+        curve.append((entry["minutes"], 1 - entry["val_words_loss"]))
+        cosine = _coloured(f"{curve[-1][1]:.3f}", BOLD)
+        print(f"  step {entry['step']:>5}  {entry['minutes']:4.1f} min  {cosine}", flush=True)
 
-    options: dict[str, Any] = {"init": encoder, "valid": files["valid"], "minutes": minutes, "seed": seed}
-    options |= {"batch_size": 16, "learning_rate": 3e-4, "dropout": 0.0, "evaluations": 6}
-    history = recipes.pretrain("bert", [files["train"]], out / "pretrained", report=show, **options)
-    curve = [(0.0, before)] + [(entry["minutes"], entry["val_mlm_logits_accuracy"]) for entry in history]
-    return {"text": name, "words": count, "curve": curve, "baselines": baselines}
+    options: dict[str, Any] = {"layers": STUDENT, "valid": files["valid"], "minutes": minutes, "seed": seed}
+    options |= {"batch_size": 32, "learning_rate": 3e-4, "evaluations": 6}
+    recipes.distill_encoder(encoder, [files["train"]], out / "smaller", show, **options)
+    return {"text": name, "words": count, "curve": curve}
 
 
 _REFERENCE = f"the language reference of Python {sys.version_info.major}.{sys.version_info.minor}"
@@ -168,35 +188,64 @@ def _prose(body: str) -> Iterable[str]:
                 yield sentence
 
 
-def _frequency_baselines(wordpiece: WordPiece, train: list[list[str]], valid: list[list[str]]) -> dict[str, float]:
-    """Accuracy of the most frequent piece, and of the most frequent one after the true previous piece."""
+def _search(encoder: Path) -> dict:
+    """Questions to the documentation of this package, answered by the vectors of texts and by BM25."""
+    names, texts = zip(*_documentation(), strict=True)
+    _title(f"Search by meaning: {len(QUESTIONS)} questions to {len(texts)} texts, this package's documentation")
+    model = load(encoder)
+    index = Index.of_texts(texts, model, ids=names)
+    by_words = _bm25(texts, [*QUESTIONS])
+    hits = index.search([*QUESTIONS], FOUND)
+    entries, right = [], {"meaning": 0, "words": 0}
+    for number, (question, targets) in enumerate(QUESTIONS.items()):
+        found = {"meaning": [hit.id for hit in hits[number]], "words": [names[i] for i in by_words[number]]}
+        is_right = {way: any(name.startswith(targets) for name in ids) for way, ids in found.items()}
+        for way in right:
+            right[way] += is_right[way]
+        entries.append({"question": question, "found": found, "right": is_right})
+        mark = _coloured("yes", GREEN) if is_right["meaning"] else _coloured("no ", RED)
+        print(f"  {mark}  {question:48} {hits[number][0].id}")
+    of = f"of {len(QUESTIONS)}: by meaning {right['meaning']}, by words (BM25) {right['words']}"
+    print(f"  the right place is among the first {FOUND} hits, {of}")
+    return {"texts": len(texts), "entries": entries, "right": right}
 
-    def bigrams(side: list[list[str]]) -> list[tuple[int, int]]:
-        sentences = (ids for block in side for ids in wordpiece.ids_batch(block))
-        return [pair for ids in sentences for pair in zip([wordpiece.cls, *ids], ids, strict=False)]
 
-    followers: dict[int, Counter] = {}
-    for before, piece in bigrams(train):
-        followers.setdefault(before, Counter())[piece] += 1
-    commonest = Counter(piece for _, piece in bigrams(train)).most_common(1)[0][0]
-    guesses = {before: counter.most_common(1)[0][0] for before, counter in followers.items()}
-    previous, pieces = zip(*bigrams(valid), strict=True)
-    bigram = accuracy(pieces, [guesses.get(before, commonest) for before in previous])
-    return {"unigram": accuracy(pieces, [commonest] * len(pieces)), "bigram": bigram}
+def _documentation() -> Iterator[tuple[str, str]]:
+    """The modules of this package, and the first paragraphs of their documentation."""
+    for package in ("keras_ctxrep", "keras_ctxrep_export", "keras_ctxrep_tflite"):
+        spec = find_spec(package)
+        assert spec is not None and spec.origin is not None
+        root = Path(spec.origin).parent
+        for path in sorted(root.rglob("*.py")):
+            name = ".".join((package, *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__")
+            if text := ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))):
+                yield name, " ".join(text.partition("\n\n")[0].split())
+
+
+def _bm25(texts: Sequence[str], queries: Sequence[str], k1: float = 1.2, b: float = 0.75) -> np.ndarray:
+    """The first hits of each query by the words that they share, int (queries, `FOUND`).
+
+    Robertson & Zaragoza 2009, eq. 3.15, https://doi.org/10.1561/1500000019, with Lucene's inverse document frequency.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    vectorizer = CountVectorizer()
+    counts = vectorizer.fit_transform(texts).toarray()  # (texts, words)
+    lengths = counts.sum(1, keepdims=True)
+    frequency = (counts > 0).sum(0)
+    inverse = np.log(1 + (len(texts) - frequency + 0.5) / (frequency + 0.5))
+    weights = inverse * counts * (k1 + 1) / (counts + k1 * (1 - b + b * lengths / lengths.mean()))
+    scores = (vectorizer.transform(queries).toarray() > 0) @ weights.T
+    return np.argsort(-scores, axis=1, kind="stable")[:, :FOUND]
 
 
 def _tagging(encoder: Path, data: Data, out: Path, seed: int) -> tuple[dict, list[list[str]]]:
-    """Figures of the three taggers, and the tags of the best on the test set."""
+    """Figures of the two taggers, and the tags of the first on the test set."""
     sizes = {name: len(side) for name, side in data.items()}
     _title(f"Named entities in messages: {sizes['train']:,} to learn from, {sizes['test']:,} to test on (WNUT-2017)")
-    answers = {}
-    for method in METHODS[:2]:
-        folder = out / method.partition(" ")[0]
-        from_scratch = method == "random weights"
-        options = TRAINING | {"task": "tag", "from_scratch": from_scratch, "seed": seed}
-        recipes.finetune(data["train"], data["dev"], encoder, folder, **options)
-        answers[method] = keras_engine.predictor(folder).ask(data["test"])
-    answers[METHODS[2]] = [{"words": [{"label": tag} for tag in tags]} for tags in _tags_by_words(data)]
+    recipes.finetune(data["train"], data["dev"], encoder, out / "shipped", task="tag", seed=seed, **TRAINING)
+    answers = {METHODS[0]: keras_engine.predictor(out / "shipped").ask(data["test"])}
+    answers[METHODS[1]] = [{"words": [{"label": tag} for tag in tags]} for tags in _tags_by_words(data)]
     metrics = {method: tasks.get("tag").compute_metrics(data["test"], answers[method], ()) for method in METHODS}
     figures: dict[str, Any] = {"sizes": sizes, "methods": {}, "gains": {}}
     count = sizes["test"]
@@ -303,6 +352,7 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
         conversions = [pool.submit(quantize.convert, folder, *name, (32, 64)) for name in names]
         serving = saved_model.export(*saving.load(folder), out / "serving" / "tagger", source=folder)
         files = [conversion.result() for conversion in conversions]
+    page.write_page(files[1], out / "page")
     names = ("Keras", "SavedModel, raw strings", "TFLite float32", "TFLite int8")
     engines = [open_engine(path) for path in (folder, serving, *files)]
     engines = [engine._replace(name=name) for engine, name in zip(engines, names, strict=True)]
@@ -323,11 +373,14 @@ def _engines(out: Path, test: list[Tagged]) -> dict:
 
 def _checks(figures: dict) -> list[tuple[bool, str]]:
     """The expected results, and whether each one holds."""
-    curve, baselines = figures["pretraining"]["curve"], figures["pretraining"]["baselines"]
-    before, after = curve[0][1], curve[-1][1]
-    bigram = baselines["bigram"]
-    text = f"{before:.1%} of the masked pieces right before, {after:.1%} after, {bigram:.1%} by the previous piece"
-    checks = [(after > before and after > bigram, f"pretraining: {text}")]
+    curve = [value for _, value in figures["distilling"]["curve"]]
+    text = f"distillation: the cosine with the teacher rises from {curve[0]:.3f} to {curve[-1]:.3f}"
+    checks = [(curve[-1] > curve[0], text)]
+    right, asked = figures["search"]["right"], len(figures["search"]["entries"])
+    text = f"search: {right['meaning']} of {asked} questions find their place by meaning, {right['words']} by words"
+    checks.append((right["meaning"] > right["words"], text))
+    f1 = figures["tagging"]["methods"][METHODS[0]]["span_f1"]
+    checks.append((f1 >= 0.3, f"entities: F1 {f1:.1%} on messages of WNUT-2017 (30% asked for)"))
     for method, gain in figures["tagging"]["gains"].items():
         low, high = gain["interval"]
         text = f"entities: the shipped weights gain {100 * gain['gain']:.1f} points of F1 on {method}"

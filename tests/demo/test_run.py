@@ -16,7 +16,12 @@ from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 
-METHOD = {"span_f1": 0.2, "precision": 0.3, "recall": 0.15, "token_accuracy": 0.9, "interval": (0.15, 0.25)}
+QUESTION = {
+    "question": "Where is <it>?",
+    "found": {"meaning": ["a.b"], "words": ["a.c"]},
+    "right": {"meaning": True, "words": False},
+}
+METHOD = {"span_f1": 0.35, "precision": 0.3, "recall": 0.15, "token_accuracy": 0.9, "interval": (0.15, 0.25)}
 ROW = {
     "quality_difference": 0.0,
     "quality_interval": (0.0, 0.0),
@@ -42,12 +47,8 @@ def figures():
         "cores": 2,
         "processor": "CPU & more",
         "card": "# Card <1>\n\n| a | b |\n|---|---|\n| <i>x</i> | **y** `z` |\n\n- [l](javascript:x)\n",
-        "pretraining": {
-            "text": "text",
-            "words": 1000,
-            "curve": [(0.0, 0.2), (1.0, 0.3)],
-            "baselines": {"unigram": 0.05, "bigram": 0.25},
-        },
+        "distilling": {"text": "text", "words": 1000, "curve": [(0.2, 0.6), (1.0, 0.7)]},
+        "search": {"texts": 100, "entries": [QUESTION, QUESTION], "right": {"meaning": 2, "words": 0}},
         "tagging": {
             "sizes": {"train": 10, "dev": 5, "test": 20},
             "methods": {name: METHOD for name in run.METHODS},
@@ -74,7 +75,7 @@ PAGES = ("README.md", "docs/how-to/install.md", "docs/tutorials/demo.md")
 @pytest.mark.parametrize("name", [*PAGES, "keras_ctxrep/cli/deployment.py", "keras_ctxrep/demo/run.py"])
 def test_its_time_is_the_same_everywhere(name):
     text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
-    assert re.findall(r"about \w+ minutes on \w+ cores", text) == ["about 7 minutes on 2 cores"]
+    assert re.findall(r"about \w+ minutes on \w+ cores", text) == ["about 5 minutes on 2 cores"]
 
 
 def test_the_data_that_comes_with_it():
@@ -105,11 +106,22 @@ def test_messages_that_every_engine_splits_alike():
 # --------------------------------------------------------------------------------------------------------- baselines
 
 
-def test_guesses_from_the_previous_piece():
-    wordpiece = WordPiece([*SPECIAL_PIECES, "a", "b", "c"])
-    guesses = run._frequency_baselines(wordpiece, [["a b a b a c"]], [["a b b c"]])
-    # a is the commonest; a is followed by b, b by a, and a text begins with a
-    assert guesses == {"unigram": 1 / 4, "bigram": 2 / 4}
+def test_documentation_that_is_searched():
+    texts = dict(run._documentation())
+    assert len(texts) > 100 and all(len(text) > 10 for text in texts.values())
+    for targets in run.QUESTIONS.values():
+        assert all(any(name.startswith(target) for name in texts) for target in targets)
+
+
+def test_hits_by_words():
+    texts = ["a cat and a dog", "the dog", "rain", "the the the"]
+    rows = run._bm25(texts, ["dog", "rain"])
+    assert rows[0, :2].tolist() == [1, 0] and rows[1, 0] == 2
+    # by the formula: the second text has length 2 of a mean of 2.5, "dog" is in 2 of 4 texts
+    k1, b, lengths = 1.2, 0.75, np.array([3, 2, 1, 3])  # "a" is no word of CountVectorizer's
+    idf = np.log(1 + (4 - 2 + 0.5) / (2 + 0.5))
+    scores = [idf * (k1 + 1) / (1 + k1 * (1 - b + b * length / lengths.mean())) for length in lengths[:2]]
+    assert scores[1] > scores[0]
 
 
 def test_tags_from_words_alone():
@@ -130,8 +142,10 @@ def test_tags_from_words_alone():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda f: f["pretraining"].update(curve=[(0.0, 0.2), (1.0, 0.24)]),  # the bigram is better
-        lambda f: f["tagging"]["gains"]["random weights"].update(interval=(-0.01, 0.1)),
+        lambda f: f["distilling"].update(curve=[(0.2, 0.6), (1.0, 0.6)]),
+        lambda f: f["search"].update(right={"meaning": 2, "words": 2}),
+        lambda f: f["tagging"]["methods"].update({"shipped weights": METHOD | {"span_f1": 0.29}}),
+        lambda f: f["tagging"]["gains"]["words alone"].update(interval=(-0.01, 0.1)),
         lambda f: f["senses"].update(accuracy=0.7),
         lambda f: f["engines"]["rows"][1].update(difference=1e-3),
         lambda f: f["engines"]["rows"][3].update(agreement=0.98),
@@ -162,6 +176,7 @@ def test_the_report_is_one_file(figures, tmp_path):
     page = (tmp_path / "report.html").read_text("utf-8")
     assert page.count("data:image/svg+xml;base64,") == 3
     assert not re.search(r'(src|href)="(?!data:)', page)  # nothing is loaded from elsewhere
+    assert "<td>Where is &lt;it&gt;?</td><td>✓ a.b</td><td>✗ a.c</td>" in page
     assert "<mark>New &lt;York&gt; <i>location</i></mark>" in page and "A &lt;b&gt; <b>bank</b>." in page
     assert '<li class="yes">a &lt; b</li><li class="no">c</li>' in page
     card = page.partition("The shipped weights</h2>")[2]
@@ -205,14 +220,15 @@ def test_a_folder_that_cannot_be_removed_is_emptied(kind, tmp_path, monkeypatch)
     assert [path.name for path in folder.iterdir()] == [run.MARKER]
 
 
-@pytest.mark.slow  # trains two taggers and converts one
+@pytest.mark.slow  # trains an encoder and a tagger, and converts one
 def test_the_whole_demo(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "EXAMPLES", {"train": 200, "dev": 40, "test": 100})
     monkeypatch.setattr(run, "COMPARED", 10)
     figures = run.run(out=tmp_path / "demo", minutes=0.05)
-    assert len(figures["checks"]) == 8
+    assert len(figures["checks"]) == 9
     out = capsys.readouterr().out
-    assert "shipped weights against random weights" in out and "\033" not in out
+    assert "shipped weights against words alone" in out and "\033" not in out
+    assert (tmp_path / "demo" / "page" / "index.html").exists()
     saved = json.loads((tmp_path / "demo" / "report.json").read_text("utf-8"))
     assert saved["tagging"]["sizes"] == {"train": 200, "dev": 40, "test": 100}
     assert "From raw text to int8" in (tmp_path / "demo" / "report.html").read_text("utf-8")
