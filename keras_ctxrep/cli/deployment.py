@@ -279,7 +279,7 @@ def _demo(args: argparse.Namespace) -> None:
 def _demo_flags(flags: Flags) -> None:
     flags.add(
         "--corpus",
-        "pretrain on your own text, one sentence a line, an empty line between documents",
+        "distil on your own text, one sentence a line, an empty line between documents",
         nargs="+",
         metavar="FILE",
     )
