@@ -519,7 +519,7 @@ class StaticDistillation(Seeded):
     sif: float = option(1e-3, "a of the first rows' weights a / (a + frequency) (Arora et al. 2017)", "model", above=0)
     passes: int = option(3, "over the sentences", "schedule", above=0)
     batch_size: int = option(512, "sentences per step, whose cosines are matched", above=1)
-    learning_rate: float = option(1e-2, "peak learning rate, after a linear warm-up", above=0)
+    learning_rate: float = option(5e-3, "peak learning rate, after a linear warm-up", above=0)
     evaluations: float | None = option(
         10, "evaluations, evenly spaced; of 2.5 the third is at the end", "schedule", above=0
     )
