@@ -29,7 +29,7 @@ import sys
 import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -161,8 +161,7 @@ def _bundles(texts: list[str]) -> dict[str, Bundle]:
         return Bundle("bert", config={}, max_length=24, labels=labels, vocab=pieces, **split, **fields)
 
     def static(task: str, labels=()) -> Bundle:
-        fields = asdict(bert(task, labels)) | tasks.bundle_fields(task) | {"config": {"pieces": True}}
-        return Bundle(**fields | {"family": "static"})
+        return replace(bert(task, labels), family="static", config={"pieces": True})
 
     def elmo(task: str, labels=()) -> Bundle:
         return Bundle("elmo", config={"max_characters": 12}, max_length=16, labels=labels, **tasks.bundle_fields(task))
