@@ -30,6 +30,7 @@ __all__ = [
     "Preparation",
     "Pretraining",
     "Scoring",
+    "StaticDistillation",
     "Tflite",
     "keywords",
     "option",
@@ -503,6 +504,28 @@ class EncoderDistillation(Training):
             raise ValueError(f"learn is empty: name some of {', '.join(self.LOSSES)}")
         if self.layers is not None and self.size is not None:
             raise ValueError(f"layers={self.layers!r}, size={self.size!r}: a student of a size has random layers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticDistillation(Seeded):
+    """Options of `recipes.distill_static`."""
+
+    dims: int = option(256, "width of the vectors", "model", above=0)
+    vocab_size: int | None = option(
+        None, "keep so many of the teacher's pieces, the most frequent in the corpus (default: all)", "model", above=0
+    )
+    sentences: int = option(200_000, "random sentences of the corpus that the teacher reads", "data", above=0)
+    max_length: int = option(64, "pieces per sentence; longer ones are cut", "data", above=3)
+    sif: float = option(1e-3, "a of the first rows' weights a / (a + frequency) (Arora et al. 2017)", "model", above=0)
+    passes: int = option(3, "over the sentences", "schedule", above=0)
+    batch_size: int = option(512, "sentences per step, whose cosines are matched", above=1)
+    learning_rate: float = option(5e-3, "peak learning rate, after a linear warm-up", above=0)
+    evaluations: float | None = option(
+        10, "evaluations, evenly spaced; of 2.5 the third is at the end", "schedule", above=0
+    )
+    overwrite: bool = option(False, "replace the finished model of another run in --out", "output", neutral=True)
+
+    fit = Schedule.fit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ import sys
 import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,9 @@ def _bundles(texts: list[str]) -> dict[str, Bundle]:
         fields = tasks.bundle_fields(task, pair, **settings)
         return Bundle("bert", config={}, max_length=24, labels=labels, vocab=pieces, **split, **fields)
 
+    def static(task: str, labels=()) -> Bundle:
+        return replace(bert(task, labels), family="static", config={"pieces": True})
+
     def elmo(task: str, labels=()) -> Bundle:
         return Bundle("elmo", config={"max_characters": 12}, max_length=16, labels=labels, **tasks.bundle_fields(task))
 
@@ -172,6 +176,7 @@ def _bundles(texts: list[str]) -> dict[str, Bundle]:
         "bert_answer_null": bert("answer", **windows | {"stride": 12}, null_threshold=-1.5, lowercase=False),
         "bert_windows": bert("classify", ("no", "yes"), windows="max", stride=12),
         "bert_windows_mean": bert("multilabel", ("x", "y"), windows="mean", stride=12, lowercase=False),
+        "static_pieces": static("tag", SPANS),
         "elmo": elmo("tag", PARTS),
         "elmo_regress": elmo("regress"),
     }

@@ -404,4 +404,8 @@ def _tokens_of(begins: tf.Tensor, marks: tf.Tensor, last: tf.Tensor) -> tf.Tenso
     return tf.where((begin < end) & (end <= last[:, None, None]), spans, 0)
 
 
-FAMILIES: dict[str, Callable[[Bundle], WordOps | PieceOps]] = {"elmo": WordOps, "bert": PieceOps, "static": WordOps}
+FAMILIES: dict[str, Callable[[Bundle], WordOps | PieceOps]] = {
+    "elmo": WordOps,
+    "bert": PieceOps,
+    "static": lambda bundle: PieceOps(bundle) if bundle.config.get("pieces") else WordOps(bundle),
+}

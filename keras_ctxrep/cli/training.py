@@ -123,10 +123,23 @@ def _distill(args: argparse.Namespace) -> None:
 def _distill_from_text(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    own = {entry.name for entry in dataclasses.fields(options.EncoderDistillation)}
-    others = ["data", "dev", "encoder", *values_of(options.Distillation, args), *_task_options(args)]
+    kind, other = options.EncoderDistillation, options.StaticDistillation
+    if args.static:
+        kind, other = other, kind
+    own, of_other = ({entry.name for entry in dataclasses.fields(each)} for each in (kind, other))
+    others = ["data", "dev", "encoder", *values_of(options.Distillation, args), *_task_options(args), *of_other]
     if foreign := [name for name in others if name not in own and getattr(args, name) is not None]:
-        raise Usage(f"distill: leave out --{foreign[0].replace('_', '-')} with --corpus: it is for labelled examples")
+        flag = f"--{foreign[0].replace('_', '-')}"
+        reason = "with --corpus: it is for labelled examples"
+        if foreign[0] in of_other:
+            reason = "with --static: it is for a student of layers" if args.static else "without --static"
+        raise Usage(f"distill: leave out {flag} {reason}")
+    if args.static:
+        history = recipes.distill_static(
+            args.teacher, args.corpus, args.out, print_evaluation, options=options_of(kind, args)
+        )
+        print_line(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
+        return
     if args.steps is None and args.minutes is None:
         args.minutes = MINUTES
     chosen = options_of(options.EncoderDistillation, args)
@@ -244,6 +257,9 @@ def _distill_flags(flags: Flags) -> None:
     _finetuning_flags(flags, options.Distillation, {"learning_rate": "2e-4", "batch_size": "64", "max_length": "128"})
     own = {"minutes": f"--corpus: {MINUTES:g}, unless --steps is given"}
     flags.add_options(options.EncoderDistillation, prefix="--corpus: ", defaults=own)
+    help = "--corpus: a table of vectors of word pieces, instead of a BERT, in minutes; thousands of texts a second"
+    flags.add("--static", help, action="store_true")
+    flags.add_options(options.StaticDistillation, prefix="--static: ")
 
 
 def _score(args: argparse.Namespace) -> None:
@@ -354,8 +370,10 @@ COMMANDS = {
         "train a small model on the outputs of a larger one",
         "From labelled examples: the student learns from the labels and from what a fine-tuned teacher answers, of\n"
         "texts without labels from its answers alone. Task, labels, columns and length are the teacher's.\n"
-        "From text (--corpus): the student, a smaller encoder, learns the vectors of words and texts of any BERT.\n\n"
+        "From text (--corpus): the student, a smaller encoder, learns the vectors of words and texts of any BERT;\n"
+        "with --static it is a table of word pieces.\n\n"
         "  ctxrep distill TEACHER --corpus text.txt --layers 0,3,5 --vocab-size 12000 --minutes 60 --out small\n"
+        "  ctxrep distill TEACHER --corpus text.txt --static --vocab-size 13000 --out table\n"
         "  ctxrep distill large --data train.tsv --dev dev.tsv --unlabelled more.txt --size bert_2_128_2 --out small\n"
         "  ctxrep tflite small --quantize dynamic --out small.tflite",
         True,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.pretraining import pretrain
     from keras_ctxrep.recipes.quantizing import tflite
     from keras_ctxrep.recipes.scoring import score, score_sentences
+    from keras_ctxrep.recipes.static_distilling import distill_static
     from keras_ctxrep.recipes.sweeping import sweep
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "convert",
     "distill",
     "distill_encoder",
+    "distill_static",
     "embed",
     "export",
     "finetune",
@@ -48,6 +50,7 @@ _MODULES = {  # imported when a function is first used: predictions with a .tfli
     "convert": "converting",
     "distill": "distilling",
     "distill_encoder": "encoder_distilling",
+    "distill_static": "static_distilling",
     "embed": "embedding",
     "export": "exporting",
     "finetune": "finetuning",
@@ -89,8 +92,9 @@ def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | Non
     from keras_ctxrep.training.runs import options_from_run
 
     command, arguments, options = options_from_run(run)
-    if command not in ("pretrain", "finetune", "distill", "distill_encoder"):
-        raise ValueError(f"{run}: its command is {command!r}; one of pretrain, finetune, distill, distill_encoder")
+    known = ("pretrain", "finetune", "distill", "distill_encoder", "distill_static")
+    if command not in known:
+        raise ValueError(f"{run}: its command is {command!r}; one of {', '.join(known)}")
     for name, value in arguments.items():
         if isinstance(value, str) and IN_MEMORY in value:
             raise ValueError(f"{run}: its {name} were {value}; call `{command}` with them")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_ctxrep.options import EncoderDistillation
+from keras_ctxrep.options import Options
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text.bundle import FINE_TUNED, PRETRAINED, Bundle, pretrained_card
 from keras_ctxrep.zoo import folders
@@ -52,7 +52,7 @@ def distilled(
     teacher: str | Path,
     bundle: Bundle,
     corpus: Sequence[str | Path],
-    options: EncoderDistillation,
+    options: Options,
     history: Sequence[Mapping[str, Any]],
 ) -> str:
     """The card of a student that learned a teacher's vectors: what it was made from, then the teacher's card.

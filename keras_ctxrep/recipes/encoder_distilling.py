@@ -26,7 +26,7 @@ from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import sample, shuffled
 from keras_ctxrep.text.features import Reads, Row, WordPieceFeatures
-from keras_ctxrep.text.tokens import SPECIAL_PIECES
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, scope
@@ -241,11 +241,19 @@ def _split_piece(piece: str, known: Mapping[str, int]) -> list[str]:
 def _piece_counts(bundle: Bundle, read: corpora.Read, corpus, options: EncoderDistillation) -> Counter[int]:
     """How often each piece occurs in a sample of the corpus."""
     text = sample(corpora.watched(read(corpus), "counting pieces"), options.vocab_sample, options.seed)
-    counts: Counter[int] = Counter()
     features: Any = bundle.features
-    for begin in range(0, len(text), 10_000):
-        ids = features.wordpiece.ids_batch(text[begin : begin + 10_000])
-        counts.update(itertools.chain.from_iterable(ids))
+    return count_pieces(features.wordpiece, text)
+
+
+def count_pieces(wordpiece: WordPiece, sentences: Sequence[str]) -> Counter[int]:
+    """How often each piece, by its number, occurs in some sentences.
+
+    >>> count_pieces(WordPiece([*SPECIAL_PIECES, "a", "##b"]), ["ab a", "b"])
+    Counter({5: 2, 6: 1, 1: 1})
+    """
+    counts: Counter[int] = Counter()
+    for begin in range(0, len(sentences), 10_000):
+        counts.update(itertools.chain.from_iterable(wordpiece.ids_batch(sentences[begin : begin + 10_000])))
     return counts
 
 

@@ -51,6 +51,7 @@ _CHECKED = {  # values of a config that text preparation reads, and the settings
         "min_n": Annotated[int, Range(0, 100)],
         "max_n": Annotated[int, Range(0, 100)],
         "lowercase": bool,
+        "pieces": bool,
     },
     "settings": {"stride": RowCount, "max_answer": RowCount, "null_threshold": float | None, "windows": str},
 }
@@ -70,8 +71,8 @@ class Bundle:
         extra_embeddings: fields of `models.static.Config`, of static vectors that the task network reads too.
         max_length: maximum number of tokens per text (words for ELMo, pieces with markers for BERT).
         labels: class names in the order of the logits.
-        vocab: BERT's pieces, the words of static vectors, or the words that an ELMo language model predicts or reads;
-            stored in vocab.txt.
+        vocab: BERT's pieces, the words or pieces of static vectors, or the words that an ELMo language model predicts
+            or reads; stored in vocab.txt.
         lowercase: whether word pieces are lower-cased and lose their accents.
         strip_accents: whether accents are removed, if that differs from `lowercase`; else None.
         split_cjk: whether each Chinese character is a word of its own, as published.
@@ -151,15 +152,25 @@ def _elmo(bundle: Bundle) -> Features:
     characters = CharacterFeatures(bundle.max_length, bundle.config["max_characters"])
     if not bundle.extra_embeddings:
         return characters
-    return CharacterAndWordFeatures(characters, _static(replace(bundle, config=bundle.extra_embeddings)))
+    return CharacterAndWordFeatures(characters, _static_words(replace(bundle, config=bundle.extra_embeddings)))
+
+
+def _word_pieces(bundle: Bundle, indicate: bool) -> WordPieceFeatures:
+    pieces = WordPiece(bundle.vocab, bundle.lowercase, bundle.strip_accents, bundle.split_cjk)
+    return WordPieceFeatures(pieces, bundle.max_length, bundle.reads.words, indicate)
 
 
 def _bert(bundle: Bundle) -> Features:
-    pieces = WordPiece(bundle.vocab, bundle.lowercase, bundle.strip_accents, bundle.split_cjk)
-    return WordPieceFeatures(pieces, bundle.max_length, bundle.reads.words, bundle.reads.indicate)
+    return _word_pieces(bundle, bundle.reads.indicate)
 
 
-def _static(bundle: Bundle) -> StaticFeatures:
+def _static(bundle: Bundle) -> Features:
+    if bundle.config.get("pieces"):  # a table that does not read segment ids
+        return _word_pieces(bundle, indicate=False)
+    return _static_words(bundle)
+
+
+def _static_words(bundle: Bundle) -> StaticFeatures:
     config = bundle.config
     ngrams = (config["min_n"], config["max_n"], config["buckets"]) if config["buckets"] else None
     return StaticFeatures(bundle.vocab, bundle.max_length, config["lowercase"], ngrams)

@@ -92,7 +92,7 @@ def test_one_length(folders, tflite_in_process, tmp_path):
 @pytest.mark.parametrize(
     ("task", "fields", "message"),
     [
-        ("tag", {}, "its text tasks are a classifier and an embedder over BERT, not bert for tag"),
+        ("tag", {}, "its text tasks are a classifier and an embedder over word pieces, not bert for tag"),
         ("classify", {"pair": True}, "read single texts, and this model pairs"),
         ("classify", {"lowercase": False}, "lower-cases text, and this model is cased"),
         ("classify", {"labels": ("a", "b\nc")}, "one of them is empty or has a line break"),

@@ -24,8 +24,10 @@ _AXIS_LABELS, _VOCABULARY, _BERT_TOKENIZER = 2, 5, 4
 def check(bundle: Bundle, source: str | Path) -> None:
     """Raises a ValueError, with the path in `source`, if MediaPipe has no task that answers as this model does."""
     reason = None
-    if bundle.family != "bert" or bundle.reads.words or bundle.reads.marks or bundle.task not in TASKS:
-        reason = f"its text tasks are a classifier and an embedder over BERT, not {bundle.family} for {bundle.task}"
+    pieces = "token_ids" in bundle.features.keys
+    if not pieces or bundle.reads.words or bundle.reads.marks or bundle.task not in TASKS:
+        kind = bundle.family if pieces else f"{bundle.family} over words"
+        reason = f"its text tasks are a classifier and an embedder over word pieces, not {kind} for {bundle.task}"
     elif bundle.pairs:
         reason = "its text tasks read single texts, and this model pairs"
     elif not bundle.lowercase:

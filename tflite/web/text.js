@@ -428,7 +428,7 @@ function staticIds(config, vocab, unicode) {
  */
 export function featuresOf(bundle, vocab, unicode) {
   const { family, config, extra_embeddings: extra } = bundle;
-  if (family === "bert") return new WordPieces(bundle, vocab, unicode);
+  if (family === "bert" || (family === "static" && config.pieces)) return new WordPieces(bundle, vocab, unicode);
   if (family === "static") return new Words(bundle, unicode, { word_ids: staticIds(config, vocab, unicode) });
   if (family !== "elmo") throw new Error(`family ${family}: not one of bert, elmo, static`);
   if (config.words) return new Words(bundle, unicode, { word_ids: lineNumbers(vocab, "<UNK>") });

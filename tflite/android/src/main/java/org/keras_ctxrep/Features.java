@@ -22,9 +22,13 @@ abstract class Features {
     static Features of(Bundle bundle) {
         switch (bundle.family) {
             case "bert":
-                return new WordPieceFeatures(bundle);
+                return new WordPieceFeatures(bundle, bundle.indicate);
             case "elmo":
+                return new WordFeatures(bundle);
             case "static":
+                if (Bundle.flag(bundle.config, "pieces", false)) { // a table that does not read segment ids
+                    return new WordPieceFeatures(bundle, false);
+                }
                 return new WordFeatures(bundle);
             default:
                 throw new IllegalArgumentException("family " + bundle.family + ": bert, elmo and static are known");

@@ -18,7 +18,7 @@ final class WordPieceFeatures extends Features {
     private final boolean indicate;
     private final boolean pairs;
 
-    WordPieceFeatures(Bundle bundle) {
+    WordPieceFeatures(Bundle bundle, boolean indicate) {
         super(bundle.maxLength);
         if (maxLength < 4) {
             throw new IllegalArgumentException("max_length " + maxLength + ": at least 4 are needed");
@@ -26,7 +26,7 @@ final class WordPieceFeatures extends Features {
         wordPiece = new WordPiece(
                 bundle.vocab, new Splitter(bundle.lowercase, bundle.stripAccents, bundle.splitCjk));
         withStarts = bundle.readsWords;
-        indicate = bundle.indicate;
+        this.indicate = indicate;
         pairs = bundle.readsPair;
     }
 
