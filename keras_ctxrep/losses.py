@@ -142,11 +142,10 @@ class VectorLoss(keras.losses.Loss):
     def call(self, y_true, y_pred) -> Any:
         width = y_pred.shape[-1]
         if self.nested and not 0 < min(self.nested) <= max(self.nested) < width:
-            raise ValueError(f"nested={self.nested}: widths below that of the vectors, {width}")
+            raise ValueError(f"widths {list(self.nested)}: vectors of {width} numbers can only be cut to fewer")
         targets, _ = _of_all_replicas(ops.cast(y_true, "float32"))
         vectors, rows = _of_all_replicas(ops.cast(y_pred, "float32"))
-        examples = (-1, self.texts, targets.shape[-1])
-        targets = ops.reshape(targets, examples)  # (B, texts, 2)
+        targets = ops.reshape(targets, (-1, self.texts, 2))  # (B, texts, 2)
         scores, numbers = targets[:, 0, 0], targets[:, :, 1]
         losses = [
             self.of_batch(scores, numbers, ops.reshape(unit(vectors[:, :size]), (-1, self.texts, size)))
@@ -274,9 +273,7 @@ class CosineRegression(VectorLoss):
     0.125
     """
 
-    def __init__(
-        self, lowest: float = 0.0, highest: float = 1.0, texts: int = 2, nested: Sequence[int] = (), **kwargs
-    ):
+    def __init__(self, lowest: float = 0.0, highest: float = 1.0, texts: int = 2, nested: Sequence[int] = (), **kwargs):
         super().__init__(texts, nested, **kwargs)
         self.lowest, self.highest = lowest, highest
 
@@ -300,7 +297,7 @@ def unit(vectors) -> Any:
 
 
 def _of_all_replicas(rows) -> tuple[Any, Any]:
-    """The rows (N, ...) of all replicas in their order, and the number of those of this one, which alone have gradients.
+    """The rows (N, ...) of all replicas in order, and the number of those of this one, which alone have gradients.
 
     Every replica computes the whole loss, so the gradient of its own rows is complete without those of the others.
     """
