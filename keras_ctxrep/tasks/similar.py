@@ -129,7 +129,7 @@ class Similar(Task):
     )  # fmt: skip
     agrees = f"vectors with a cosine of at least {1 - TOLERANCE}"
     Options: type[options.Options] = Options
-    model_outputs: ClassVar[tuple[str, ...]] = ("layers", "sequence", "pooled", "vector")
+    model_outputs: ClassVar[tuple[str, ...]] = ("vector",)
     outputs: ClassVar[Mapping[str, str]] = {}
 
     # ------------------------------------------------------------------------------------------------- examples
