@@ -6,7 +6,18 @@ from typing import Any
 import keras
 from keras import ops
 
-__all__ = ["CrossEntropy", "Distillation", "TextDistillation", "WordDistillation"]
+from keras_ctxrep.layers.dropout import replica
+
+__all__ = [
+    "CoSENT",
+    "CosineRegression",
+    "CrossEntropy",
+    "Distillation",
+    "MultipleNegatives",
+    "TextDistillation",
+    "VectorLoss",
+    "WordDistillation",
+]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -189,3 +200,216 @@ class TextDistillation(keras.losses.Loss):
 def _cosines(vectors):
     """Between all pairs of vectors of length 1, (..., W, D) -> (..., W, W)."""
     return ops.matmul(vectors, ops.swapaxes(vectors, -1, -2))
+
+
+class VectorLoss(keras.losses.Loss):
+    """Base of the losses over the vectors of the texts of a whole batch.
+
+    The rows of a batch are texts, those of an example one after the other: a text and its pair, or a text, its positive
+    and its negative. Every text may be compared with all the others, so the loss is no mean over rows: on several
+    replicas the vectors of all of them are gathered, and value and gradient are those of the whole batch;
+    `models.model.Model` computes them for parts of a batch too (`microbatches`).
+
+    With `nested` it is the sum of the losses of the whole vectors and of their first components: Kusupati et al. 2022,
+    eq. 1, https://arxiv.org/abs/2205.13147, with all weights 1. A vector may then be cut to any of these widths.
+
+    Args:
+        texts: rows of an example, 2 or 3.
+        nested: widths of the shorter vectors, each smaller than the vectors'.
+
+    Call:
+        y_true: float32 (B * texts, 2), of every row the score of its example, and the number of its text, which texts
+            that are equal share. A part of the numbers that a loss does not need may be anything.
+        y_pred: float32 (B * texts, D).
+
+    Returns: float32 (1,), of the whole batch.
+    """
+
+    def __init__(self, texts: int = 2, nested: Sequence[int] = (), **kwargs):
+        super().__init__(**kwargs)
+        self.texts, self.nested = int(texts), tuple(int(width) for width in nested)
+
+    def call(self, y_true, y_pred) -> Any:
+        width = y_pred.shape[-1]
+        if self.nested and not 0 < min(self.nested) <= max(self.nested) < width:
+            raise ValueError(f"widths {list(self.nested)}: vectors of {width} numbers can only be cut to fewer")
+        targets, _ = _of_all_replicas(ops.cast(y_true, "float32"))
+        vectors, rows = _of_all_replicas(ops.cast(y_pred, "float32"))
+        targets = ops.reshape(targets, (-1, self.texts, 2))  # (B, texts, 2)
+        scores, numbers = targets[:, 0, 0], targets[:, :, 1]
+        losses = [
+            self.of_batch(scores, numbers, ops.reshape(unit(vectors[:, :size]), (-1, self.texts, size)))
+            for size in (width, *self.nested)
+        ]
+        loss = _counted_once(sum(losses[1:], losses[0]), rows, ops.shape(vectors)[0])
+        return loss[None]  # Keras does not divide a scalar by the number of replicas
+
+    def of_batch(self, scores, numbers, vectors) -> Any:
+        """The loss of a batch.
+
+        Args:
+            scores: float32 (B,).
+            numbers: float32 (B, texts), equal for equal texts.
+            vectors: float32 (B, texts, D) of length 1.
+
+        Returns: float32 ().
+        """
+        raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"texts": self.texts, "nested": list(self.nested)}
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class MultipleNegatives(VectorLoss):
+    """InfoNCE: which of the texts of a batch belongs to a text? Trained from pairs that belong together.
+
+    Henderson et al. 2017, section 4.4, https://arxiv.org/abs/1705.00652; van den Oord et al. 2018, eq. 4,
+    https://arxiv.org/abs/1807.03748: softmax cross-entropy of a text's similarities to the pairs of all examples of the
+    batch, and to their negatives if they have some. The similarity is the cosine times `scale`, the inverse of the
+    temperature. The loss is the mean of both directions, from the texts to the pairs and back (Radford et al. 2021,
+    figure 3, https://arxiv.org/abs/2103.00020); negatives are candidates of the first alone.
+
+    A text that occurs several times in the batch is no negative of what it belongs to in another example: candidates
+    that are equal to the text itself, or to what any equal text belongs to, are left out.
+
+    Args:
+        scale: factor of the cosines.
+        texts, nested: as of `VectorLoss`.
+
+    >>> vectors = ops.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # two pairs
+    >>> targets = ops.array([[0.0, 0.0], [0.0, 1.0], [0.0, 2.0], [0.0, 3.0]])
+    >>> round(float(MultipleNegatives(scale=1.0)(targets, vectors)), 4)  # log(1 + 1 / e)
+    0.3133
+    """
+
+    def __init__(self, scale: float = 20.0, texts: int = 2, nested: Sequence[int] = (), **kwargs):
+        super().__init__(texts, nested, **kwargs)
+        self.scale = scale
+
+    def of_batch(self, scores, numbers, vectors) -> Any:
+        anchors, positives = vectors[:, 0], vectors[:, 1]
+        candidates = ops.concatenate([vectors[:, index] for index in range(1, self.texts)])  # the positives first
+        names = ops.concatenate([numbers[:, index] for index in range(1, self.texts)])
+        there = self._direction(anchors, candidates, numbers[:, 0], numbers[:, 1], names)
+        back = self._direction(positives, anchors, numbers[:, 1], numbers[:, 0], numbers[:, 0])
+        return (there + back) / 2
+
+    def _direction(self, queries, candidates, own, positive, names):
+        """Cross-entropy of the i-th candidate for the i-th query.
+
+        Args:
+            queries, candidates: float32 (B, D) and (C, D).
+            own, positive, names: numbers of the texts of the queries, of what they belong to (B,), and of the
+                candidates (C,).
+        """
+        same = ops.cast(own[:, None] == own[None, :], "float32")  # (B, B)
+        belongs = ops.matmul(same, ops.cast(positive[:, None] == names[None, :], "float32")) > 0  # (B, C)
+        count = ops.shape(own)[0]
+        itself = ops.arange(count)[:, None] == ops.arange(ops.shape(names)[0])[None, :]
+        no_negative = ops.logical_and(ops.logical_or(belongs, own[:, None] == names[None, :]), ops.logical_not(itself))
+        logits = self.scale * ops.matmul(queries, ops.transpose(candidates))  # (B, C)
+        logits = ops.where(no_negative, -1e9, logits)
+        of_positive = self.scale * ops.sum(queries * candidates[:count], -1)
+        return ops.mean(ops.logsumexp(logits, -1) - of_positive)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"scale": self.scale}
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class CoSENT(VectorLoss):
+    """Ranks the cosines of pairs as their scores are ranked.
+
+    Su 2022, https://kexue.fm/archives/8847: log(1 + sum of exp(scale (cos_j - cos_i))) over all pairs i and j of the
+    batch of which i has the higher score.
+
+    Args:
+        scale: factor of the cosines.
+        texts, nested: as of `VectorLoss`; two texts.
+
+    >>> vectors = ops.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])  # cosines 1 and 0
+    >>> loss = CoSENT(scale=1.0)
+    >>> [round(float(loss(ops.array([[a, 0], [a, 0], [b, 0], [b, 0]]), vectors)), 4) for a, b in ((5, 1), (1, 5))]
+    [0.3133, 1.3133]
+    """
+
+    def __init__(self, scale: float = 20.0, texts: int = 2, nested: Sequence[int] = (), **kwargs):
+        super().__init__(texts, nested, **kwargs)
+        self.scale = scale
+
+    def of_batch(self, scores, numbers, vectors) -> Any:
+        cosines = self.scale * ops.sum(vectors[:, 0] * vectors[:, 1], -1)  # (B,)
+        differences = cosines[None, :] - cosines[:, None]  # (B, B), of j to i
+        ranked = ops.where(scores[:, None] > scores[None, :], differences, -1e9)
+        return ops.logsumexp(ops.concatenate([ops.zeros((1,)), ops.reshape(ranked, (-1,))]))
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"scale": self.scale}
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class CosineRegression(VectorLoss):
+    """Mean squared difference of the cosine of a pair and its score.
+
+    Reimers & Gurevych 2019, section 3, https://arxiv.org/abs/1908.10084, "regression objective function".
+
+    Args:
+        lowest, highest: the scores that stand for the cosines 0 and 1.
+        texts, nested: as of `VectorLoss`; two texts.
+
+    >>> vectors = ops.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])  # cosines 1 and 0
+    >>> float(CosineRegression(highest=5.0)(ops.array([[5.0, 0], [5.0, 0], [2.5, 0], [2.5, 0]]), vectors))
+    0.125
+    """
+
+    def __init__(self, lowest: float = 0.0, highest: float = 1.0, texts: int = 2, nested: Sequence[int] = (), **kwargs):
+        super().__init__(texts, nested, **kwargs)
+        self.lowest, self.highest = lowest, highest
+
+    def of_batch(self, scores, numbers, vectors) -> Any:
+        wanted = (scores - self.lowest) / (self.highest - self.lowest)
+        return ops.mean(ops.square(ops.sum(vectors[:, 0] * vectors[:, 1], -1) - wanted))
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"lowest": self.lowest, "highest": self.highest}
+
+
+def unit(vectors) -> Any:
+    """Vectors (..., D) of length 1; those shorter than 1e-12, of texts without words, are left as they are.
+
+    >>> ops.convert_to_numpy(unit(ops.array([[3.0, 4.0], [0.0, 0.0]]))).round(2).tolist()
+    [[0.6, 0.8], [0.0, 0.0]]
+    """
+    squares = ops.sum(ops.square(vectors), -1, keepdims=True)
+    # the gradient of a square root at 0 is infinite
+    return vectors * ops.where(squares > 1e-24, ops.rsqrt(ops.maximum(squares, 1e-24)), 1.0)
+
+
+def _of_all_replicas(rows) -> tuple[Any, Any]:
+    """The rows (N, ...) of all replicas in order, and the number of those of this one, which alone have gradients.
+
+    Every replica computes the whole loss, so the gradient of its own rows is complete without those of the others.
+    """
+    if replica()[0] == 1:
+        return rows, ops.shape(rows)[0]
+    import tensorflow as tf
+
+    count = tf.shape(rows)[0]
+    context: Any = tf.distribute.get_replica_context()
+    counts = context.all_gather(count[None], axis=0)  # (replicas,)
+    begin = tf.reduce_sum(counts[: context.replica_id_in_sync_group])
+    gathered = tf.stop_gradient(context.all_gather(tf.stop_gradient(rows), axis=0))
+    return tf.concat([gathered[:begin], rows, gathered[begin + count :]], 0), count
+
+
+def _counted_once(loss, rows, total) -> Any:
+    """A loss of all replicas whose gradients add up to its own.
+
+    The step of `models.model.Model` weighs the loss of each replica by its fraction of the rows, which is right for
+    means over rows. This one has its value on every replica, and its gradient is divided by that fraction.
+    """
+    if replica()[0] == 1:
+        return loss
+    scaled = loss * ops.cast(total, loss.dtype) / ops.cast(rows, loss.dtype)
+    return scaled + ops.stop_gradient(loss - scaled)

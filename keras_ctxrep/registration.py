@@ -14,7 +14,7 @@ NAMES = {  # module -> what it registers with Keras
     ),
     "keras_ctxrep.layers.transformer": "gelu_tanh",
     "keras_ctxrep.models.model": "Model",
-    "keras_ctxrep.losses": "CrossEntropy Distillation",
+    "keras_ctxrep.losses": "CoSENT CosineRegression CrossEntropy Distillation MultipleNegatives",
     "keras_ctxrep.metrics": "Accuracy Perplexity SpanF1",
     "keras_ctxrep.optimizers": "Adagrad AdamW LAMB LossScale",
     "keras_ctxrep_export.preprocessor": "Preprocessor",

@@ -120,7 +120,7 @@ def _check_described(model: keras.Model, bundle: Bundle) -> None:
 
 def _outputs(bundle: Bundle) -> set[str]:
     """The names of the outputs that a model with this bundle may have."""
-    if bundle.task == "embed":
+    if bundle.task in tasks.SERVED and "vector" in tasks.get(bundle.task).model_outputs:
         return {"layers", "sequence", "pooled", "vector", "attention", "mask", "state"}
     if bundle.task in tasks.SERVED:
         return {*tasks.get(bundle.task).model_outputs, "tags"}

@@ -70,7 +70,7 @@ class Signatures(tf.Module):
     def _embed(self, model: keras.Model) -> Callable:
         """Raw strings to vectors of the encoder alone, whatever is above it."""
         encoder = families.encoder_of(model, self.bundle.family, self.bundle.config)
-        encoder = heads.embed(encoder, self.bundle.pooling, self.bundle.normalize)
+        encoder = heads.embed(encoder, self.bundle.pooling, self.bundle.normalize, self.bundle.dims)
         mixes = [layer for layer in model.layers if isinstance(layer, ScalarMix) and layer.name == "scalar_mix"]
         weights, gamma = mixes[0].learned() if mixes else (None, 1.0)
 

@@ -187,7 +187,9 @@ class Predictor:
 
     def ask(self, examples: Sequence[Any]) -> list[dict]:
         """The answers to examples of the model's task."""
-        return [answer for _, answer in self.answered([[(None, self.task.query(example)) for example in examples]])]
+        asked = [self.task.queries(example) for example in examples]
+        answers = (answer for _, answer in self.answered([[(None, query) for queries in asked for query in queries]]))
+        return [self.task.joined([*islice(answers, len(queries))]) for queries in asked]
 
     def answered(self, parts: Iterable[Sequence[tuple[T, Query | str]]]) -> Iterator[tuple[T, dict]]:
         """Each thing with the answer to its query, or with the error in place of one; a part is run together."""
@@ -208,11 +210,12 @@ class Predictor:
 
     def check(self, examples: Sequence[Any], name: str | Path = "this model") -> None:
         """Raises a ValueError unless a model, of this name, can read all of some examples."""
-        queries = [_encodable(self.task.query(example)) for example in examples]
-        for example, query in zip(examples, queries, strict=True):
+        asked = [(example, _encodable(query)) for example in examples for query in self.task.queries(example)]
+        for example, query in asked:
             if message := pair_problem(query.pair is not None, self.bundle.pairs, name):
                 raise ValueError(f"{example.source or example}: {message}")
-        for example, rows in zip(examples, self.task.encode(self.bundle, queries) if queries else [], strict=True):
+        encodings = self.task.encode(self.bundle, [query for _, query in asked]) if asked else []
+        for (example, _), rows in zip(asked, encodings, strict=True):
             if all(len(row) <= self._empty for row in rows):
                 raise ValueError(f"{example.source or example}: no words in this text")
 

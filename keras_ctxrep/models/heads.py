@@ -237,7 +237,7 @@ def mixes(
     return Model(encoder.input, mixed, name="mixes")
 
 
-def embed(encoder: keras.Model, pooling: str = "mean", normalize: bool = False) -> keras.Model:
+def embed(encoder: keras.Model, pooling: str = "mean", normalize: bool = False, dims: int | None = None) -> keras.Model:
     """The encoder with a vector of the text as one more output.
 
     Reimers & Gurevych 2019, https://arxiv.org/abs/1908.10084, section 3: the mean of the top layer over all tokens, of
@@ -248,26 +248,34 @@ def embed(encoder: keras.Model, pooling: str = "mean", normalize: bool = False) 
         pooling: "mean", "max" or "cls" of the top layer, as of `layers.MaskedPooling`; or "pooler": its pooled output,
             of an encoder without one the mean.
         normalize: scale the vector to length 1.
+        dims: cut the vector to its first numbers, before it is scaled; None: all.
 
     Call: as `encoder`.
 
-    Returns: the encoder's outputs, and "vector": float32 (B, D).
+    Returns: the encoder's outputs, and "vector": float32 (B, D), or (B, dims).
 
     Raises:
-        ValueError: an unknown pooling.
+        ValueError: an unknown pooling, or the vector has fewer than `dims` numbers.
 
     >>> from keras_ctxrep.models import bert
     >>> embed(bert.encoder(bert.SIZES["bert_2_64_2"])).output["vector"].shape
     (None, 64)
     """
     outputs = encoder_outputs(encoder)
+    width = outputs["sequence"].shape[-1]
+    if dims is not None and not 0 < dims <= width:
+        raise ValueError(f"dims={dims}: the vectors of this encoder have {width} numbers")
+    cut = dims is not None and dims < width
     if pooling == "pooler" and "pooled" in outputs:
         vector = klayers.Activation("linear", name="vector", dtype="float32")(outputs["pooled"])
-        vector = ops.normalize(vector) if normalize else vector
+        vector = ops.normalize(vector) if normalize and not cut else vector
     else:
         how = "mean" if pooling == "pooler" else pooling
-        pool = MaskedPooling(how, normalize, name="vector", dtype="float32")
+        pool = MaskedPooling(how, normalize and not cut, name="vector", dtype="float32")
         vector = pool(outputs["sequence"], mask=_mask(encoder))
+    if cut:
+        vector = vector[:, :dims]
+        vector = ops.normalize(vector) if normalize else vector
     return Model(encoder.input, outputs | {"vector": vector}, name=encoder.name)
 
 

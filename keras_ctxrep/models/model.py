@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep.layers.dropout import replica
+from keras_ctxrep.losses import VectorLoss
 
 __all__ = ["Model", "copy_weights", "reset_streams"]
 
@@ -31,6 +32,7 @@ class Model(keras.Model):
     Attributes:
         microbatches: parts of each replica's batch that are computed one after another. Their gradients are summed,
             and there is one update, of the whole batch: the published batch size with the memory of a fraction of it.
+            With a `losses.VectorLoss`, which compares all rows, the vectors of the whole batch are computed first.
         counts_tokens: whether the logs of a training step have "tokens", the mean over the replicas of the sum of the
             input "mask".
 
@@ -127,14 +129,70 @@ class Model(keras.Model):
                 return self._gradients_of_part(x, y, weights, total)
             size = tf.maximum(-(-rows // self.microbatches), 1)
 
+            def cut(arrays, index):
+                return keras.tree.map_structure(
+                    lambda array: None if array is None else array[index * size : (index + 1) * size], arrays
+                )
+
+            if any(isinstance(loss, VectorLoss) for loss in keras.tree.flatten(self.loss)):
+                return self._gradients_of_vectors(x, y, cut, -(-rows // size), total)
+            return _sum_of_parts(
+                lambda index: self._gradients_of_part(*cut((x, y, weights), index), total), -(-rows // size)
+            )
+
+        def _gradients_of_vectors(self, x, y, cut, count, total):
+            """Gradients of a loss over the vectors of all rows, with the activations of one part at a time.
+
+            Gao et al. 2021, section 3, https://arxiv.org/abs/2101.06983: the vectors of all parts are computed without
+            activations; the gradient of the loss by each vector is kept; each part is computed once more, with the same
+            seeds of dropout, and the gradients of its vectors go on to the weights.
+
+            Args:
+                x, y: of this replica.
+                cut: function from arrays and the number of a part to their rows in it.
+                count: parts.
+                total: rows of all replicas.
+            """
+            import tensorflow as tf
+
+            if not isinstance(self.loss, dict) or len(self.loss) != 1:
+                raise ValueError('microbatches of a loss over vectors: compile with loss={"vector": loss}')
+            ((name, loss),) = self.loss.items()
+            weights = {id(weight) for weight in self.non_trainable_weights}
+            seeds = [each for each in self.non_trainable_variables if id(each) not in weights]  # states of generators
+            count = tf.maximum(count, 1)
+
+            def forward(index, vectors, states):
+                states = [array.write(index, seed.value) for array, seed in zip(states, seeds, strict=True)]
+                with tf.control_dependencies([array.flow for array in states]):
+                    outputs = self(cut(x, index), training=True)
+                return index + 1, vectors.write(index, tf.cast(outputs[name], "float32")), states
+
+            width = self.output[name].shape[-1]
+            vectors = tf.TensorArray("float32", count, infer_shape=False, element_shape=[None, width])
+            states = [tf.TensorArray(seed.dtype, count, element_shape=seed.shape) for seed in seeds]
+            _, vectors, states = tf.while_loop(
+                lambda index, *_: index < count, forward, (0, vectors, states), parallel_iterations=1
+            )
+            vectors, states = vectors.concat(), [array.stack() for array in states]
+            with tf.GradientTape() as tape:
+                tape.watch(vectors)
+                value = loss.call(y[name], vectors)[0]
+            self._loss_tracker.update_state(value, sample_weight=_rows(x))
+            by_vector = tape.gradient(value, vectors) * tf.cast(_rows(x), "float32") / total
+
             def part(index):
-                def cut(array):
-                    return None if array is None else array[index * size : (index + 1) * size]
+                for seed, of_parts in zip(seeds, states, strict=True):
+                    seed.assign(of_parts[index])
+                x_part, gradient = cut(x, index), cut(by_vector, index)
+                with tf.GradientTape() as tape:
+                    outputs = self(x_part, training=True)
+                    regularization = sum(self.losses) * tf.cast(_rows(x_part), "float32") / total
+                    surrogate = tf.reduce_sum(tf.cast(outputs[name], "float32") * gradient) + regularization
+                    surrogate = self.optimizer.scale_loss(surrogate)
+                return tape.gradient(surrogate, self.trainable_weights)
 
-                x_part, y_part, weights_part = keras.tree.map_structure(cut, (x, y, weights))
-                return self._gradients_of_part(x_part, y_part, weights_part, total)
-
-            return _sum_of_parts(part, -(-rows // size))
+            return _sum_of_parts(part, count)
 
         def _gradients_of_part(self, x, y, weights, total):
             """Gradients of some rows, which count by their fraction of all rows of the batch."""

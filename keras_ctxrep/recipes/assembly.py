@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ class Survey:
     used: Counter = field(default_factory=Counter)  #: label -> how often it is used
     labels: tuple[str, ...] = ()  #: all, in the order of the logits
     pairs: bool = False  #: the examples are pairs of texts
-    traits: set[str] = field(default_factory=set)  #: as of `Task.traits`, of all examples
+    traits: set[Hashable] = field(default_factory=set)  #: as of `Task.traits`, of all examples
     words: Counter = field(default_factory=Counter)  #: word -> count, where embeddings are learned from them
 
 
@@ -61,6 +61,8 @@ def assemble(
     Raises:
         ValueError: an option does not fit the encoder or the task.
     """
+    own = task.fields(options, task_options, bundle)
+    bundle = replace(bundle, **own)
     family = FAMILIES[bundle.family]
     tuning, frozen = family.tuning, is_frozen(options, family)
     dropout = tuning.encoder_dropout if options.dropout is None else options.dropout
@@ -80,14 +82,16 @@ def assemble(
     if options.extra_embeddings is not None:
         weights, extra = _extra_embeddings(options.extra_embeddings, survey.words, bundle)
         bundle = replace(bundle, extra_embeddings=extra.config, vocab=extra.vocab)
-    bundle = replace(
-        bundle,
-        task=task.name,
-        labels=survey.labels,
-        head=_head(options, task, bundle) | task.head_options(task_options),
-        settings=task.settings(task_options, survey.traits),
-    )
+    fields = {
+        "task": task.name,
+        "labels": survey.labels,
+        "head": _head(options, task, bundle) | task.head_options(task_options),
+        "settings": task.settings(task_options, survey.traits),
+    }
+    bundle = replace(bundle, **fields | own | {"config": bundle.config})
     model = saving.finish(model, bundle)
+    if not model.trainable_weights:
+        raise ValueError(f"nothing to train: the {bundle.family} encoder is frozen, and there is no head; freeze=False")
     if weights is not None:
         model.get_layer(_EXTRA_EMBEDDINGS).set_weights(weights)
     deepest = max(by_layer.values())

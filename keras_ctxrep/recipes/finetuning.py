@@ -257,7 +257,7 @@ class Run:
         with tqdm(desc="reading", unit=" examples", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
             for example in reader(self.data):
                 if not survey.count:
-                    survey.pairs = getattr(example, "pair", None) is not None
+                    survey.pairs = self.task.query(example).pair is not None
                 survey.count += 1
                 survey.used.update(self.task.labels_of(example) or ())
                 survey.traits.update(self.task.traits(example))
@@ -280,7 +280,9 @@ class Run:
 
     def loss(self, survey: Survey) -> Any:
         """The loss, as of `Task.loss`."""
-        return self.task.loss(self.task_options, {label: survey.used[label] for label in survey.labels})
+        counts = {label: survey.used[label] for label in survey.labels}
+        rows = min(self.options.batch_size, survey.count)
+        return self.task.loss(self.task_options, counts, survey.traits, rows)
 
     def pretrained(self, survey: Survey) -> tuple[keras.Model, Bundle]:
         """The encoder to start from, and its bundle."""

@@ -137,9 +137,9 @@ def _named(task: Task, values: Any, columns: Mapping[str, str] | None) -> Mappin
     """Columns by name; a tuple has the inputs of the task, then what is to be learned, in the order of its columns."""
     if isinstance(values, Mapping):
         return values
-    inputs = [name for name in task.reading.columns if name not in task.reading.labelled]
-    names = [*inputs[: len(values) - 1], *task.reading.labelled[:1]]
+    names = task.reading.fields_of_columns(values) if isinstance(values, tuple) else []
     if not isinstance(values, tuple) or len(names) != len(values):
+        inputs = [name for name in task.reading.columns if name not in task.reading.labelled]
         least, most = ([*inputs[:count], *task.reading.labelled[:1]] for count in (1, len(inputs)))
         raise ValueError(f"columns {', '.join(least)} to {', '.join(most)} are needed, in a tuple or by their names")
     return {

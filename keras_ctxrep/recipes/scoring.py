@@ -50,7 +50,7 @@ def score(
 ) -> dict:
     """The metrics of a model on held-out data.
 
-    A task model: those of `tasks.Task.evaluate`, on labelled examples. A biLM: full-softmax perplexity
+    A task model or an encoder: those of `tasks.Task.evaluate`, on labelled examples. A biLM: full-softmax perplexity
     forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A BERT pretrainer:
     MLM and NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
 
@@ -76,13 +76,13 @@ def score(
     """
     engine = _exported(folder)
     if engine is not None:
-        if engine.bundle.task not in tasks.TASKS or carry_state:
+        if engine.bundle.task not in tasks.SERVED or carry_state:
             raise ValueError(f"{folder}: an export of the task {engine.bundle.task!r}: score the model folder it is of")
         return _score_task(engine, data, predictions, options)
     model, bundle = saving.load(zoo.find(folder))
     if carry_state and bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
-    if bundle.task in tasks.TASKS:
+    if bundle.task in tasks.SERVED:
         predictor = Predictor(bundle, keras_engine.runner(model), batch_size)
         return _score_task(predictor, data, predictions, options)
     if predictions or options != Scoring():
@@ -93,8 +93,6 @@ def score(
         raise ValueError(f"{folder}: its task is {bundle.task!r}; give a text file")
     if suffix(Path(data)) in TABLES:
         raise ValueError(f"{data}: rows of a table, and a {bundle.task} is scored on running text, a sentence a line")
-    if bundle.task not in _PRETRAINING:
-        raise ValueError(f"{folder}: an encoder alone has no score; fine-tune it with `ctxrep train`")
     score_text = _CARRYING[bundle.task] if carry_state else _PRETRAINING[bundle.task]
     return score_text(model, bundle, data, batch_size)
 

@@ -45,11 +45,15 @@ class Reader:
         self.labels = frozenset(labels)
 
     def __call__(self, data: Data, split: str = "train") -> Iterator[Any]:
-        pairs, unseen = self.pairs, Counter()
+        pairs, kind, unseen = self.pairs, None, Counter()
         for example in read(self.task, data, self.columns, self.skipped, split):
-            pair = getattr(example, "pair", None) is not None
+            pair = self.task.query(example).pair is not None
             pairs = pair if pairs is None else pairs
             message = self._problem(example, pair, pairs)
+            if message is None:
+                own = self.task.kind(example)
+                kind = own if kind is None else kind
+                message = None if own == kind else f"{own}, and the first example is {kind}: all must be alike"
             if message is None:
                 unseen.update(unseen_labels(self.task.labels_of(example), self.labels))
                 yield example
@@ -83,8 +87,7 @@ def fitting(
     split: str = "train",
 ) -> Iterator[Any]:
     """The examples that a model can learn from or be compared with, as of `Reader`."""
-    pairs = bundle.pairs and not bundle.reads.windows
-    return Reader(tasks.of_model(bundle), columns, skipped, bundle.labels, pairs)(data, split)
+    return Reader(tasks.of_model(bundle), columns, skipped, bundle.labels, bundle.pairs)(data, split)
 
 
 def in_random_order(source: Callable[[], Iterable], seed: int) -> Callable[[int], Iterator]:
@@ -110,8 +113,10 @@ def encoded_examples(bundle: Bundle, examples: Iterable) -> Iterator[tuple[list[
     """The rows of each example and their targets; none of an example in which there is nothing to read."""
     source, task = iter(examples), tasks.get(bundle.task)
     while part := list(itertools.islice(source, ENCODED)):
-        encodings = task.encode(bundle, [task.query(example) for example in part])
-        for example, rows in zip(part, encodings, strict=True):
+        queries = [task.queries(example) for example in part]
+        encodings = iter(task.encode(bundle, [*itertools.chain.from_iterable(queries)]))
+        for example, asked in zip(part, queries, strict=True):
+            rows = [row for _ in asked for row in next(encodings)]
             if any(map(len, rows)):
                 rows = [replace(row, source=getattr(example, "source", "")) for row in rows]
                 yield rows, [*task.targets(bundle, example, rows)]
@@ -127,26 +132,33 @@ def batches(
     Args:
         bundle: of the model.
         examples: a function from the number of the epoch to examples.
-        batch_size: rows per batch.
+        batch_size: rows per batch, or examples where those of an example stay together.
         seed: of their order.
         start: batches left out at the beginning; they are not collated.
     """
     features, task = bundle.features, tasks.get(bundle.task)
 
     def collate(part: list, rng):
-        inputs = features.collate([row for row, _ in part])
-        return inputs, *task.batch(bundle, [target for _, target in part], inputs)
+        inputs = features.collate([row for rows, _ in part for row in rows])
+        return inputs, *task.batch(bundle, [target for _, targets in part for target in targets], inputs)
 
     return pipeline.dataset(
-        lambda epoch: encoded(bundle, examples(epoch)), collate, batch_size, _length, seed, repeat=True, start=start
+        lambda epoch: _units(bundle, examples(epoch)), collate, batch_size, _length, seed, repeat=True, start=start
     )
 
 
 def sources(bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int, seed: int, number: int) -> list[str]:
     """The files and lines, if known, of the examples in one of the `batches`."""
-    rows = pipeline.examples_of_batch(lambda e: encoded(bundle, examples(e)), batch_size, _length, seed, number)
-    return [row.source for row, _ in rows]
+    units = pipeline.examples_of_batch(lambda e: _units(bundle, examples(e)), batch_size, _length, seed, number)
+    return [row.source for rows, _ in units for row in rows]
 
 
-def _length(pair: tuple[Row, Any]) -> int:
-    return len(pair[0])
+def _units(bundle: Bundle, examples: Iterable) -> Iterator[tuple[list[Row], list]]:
+    """What stays together in a batch: a row and its target, or where the task says so those of an example."""
+    if not tasks.get(bundle.task).together:
+        return (([row], [target]) for row, target in encoded(bundle, examples))
+    return ((rows, targets) for rows, targets in encoded_examples(bundle, examples) if rows)
+
+
+def _length(unit: tuple[list[Row], list]) -> int:
+    return max(map(len, unit[0]))

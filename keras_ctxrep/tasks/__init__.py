@@ -11,6 +11,7 @@ from keras_ctxrep.tasks.embed import Embed
 from keras_ctxrep.tasks.multilabel import Multilabel
 from keras_ctxrep.tasks.regress import Regress
 from keras_ctxrep.tasks.semantic_roles import SemanticRoles
+from keras_ctxrep.tasks.similar import Similar
 from keras_ctxrep.tasks.tag import Tag
 from keras_ctxrep.tasks.task import EvaluationReport, Query, Task
 from keras_ctxrep.text.bundle import Bundle
@@ -38,6 +39,7 @@ TASKS: Mapping[str, Task] = {
         Answer(),
         SemanticRoles(),
         Coreference(),
+        Similar(),
     )
 }
 SERVED: Mapping[str, Task] = TASKS | {"embed": Embed()}  # those with answers

@@ -265,7 +265,7 @@ class Classify(TextTask):
             raise ValueError(f"classes={len(bundle.labels)}: at least 2")
         return heads.classify(encoder, len(bundle.labels), **bundle.head)
 
-    def loss(self, options, counts) -> Any:
+    def loss(self, options, counts, traits=frozenset(), rows=2) -> Any:
         weights = options.class_weights
         if weights == BALANCED:  # as scikit-learn has it: their mean over the training data is 1
             weights = {label: sum(counts.values()) / (len(counts) * count) for label, count in counts.items() if count}

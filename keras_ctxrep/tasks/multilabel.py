@@ -63,7 +63,7 @@ class Multilabel(TextTask):
 
         return heads.classify(encoder, len(bundle.labels), **bundle.head)
 
-    def loss(self, options, counts) -> Any:
+    def loss(self, options, counts, traits=frozenset(), rows=2) -> Any:
         import keras
 
         return keras.losses.BinaryCrossentropy(from_logits=True)

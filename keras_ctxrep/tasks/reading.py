@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -74,6 +74,11 @@ class Reading:
             ValueError: a value is missing or of the wrong kind.
         """
         raise NotImplementedError
+
+    def fields_of_columns(self, columns: Sequence[Sequence[Any]]) -> list[str]:
+        """The fields that columns without names are: the inputs of the task, then what is to be learned."""
+        inputs = [name for name in self.columns if name not in self.labelled]
+        return [*inputs[: len(columns) - 1], *self.labelled[:1]]
 
     def rows(self, path: Path, columns: Columns) -> files.FileRows:
         """The rows of a file in the formats that the task reads."""

@@ -66,7 +66,7 @@ class Regress(TextTask):
 
         return heads.regress(encoder, **bundle.head)
 
-    def loss(self, options, counts) -> Any:
+    def loss(self, options, counts, traits=frozenset(), rows=2) -> Any:
         import keras
 
         return keras.losses.MeanSquaredError()

@@ -151,7 +151,7 @@ class Tag(Task, Distillable, LabelsWords):
     def head_options(self, options) -> dict:
         return {"crf": True} if options.crf else {}
 
-    def loss(self, options, counts) -> Any:
+    def loss(self, options, counts, traits=frozenset(), rows=2) -> Any:
         return None if options.crf else cross_entropy(options.label_smoothing)
 
     def labelled_by(self, example, answer) -> Any:

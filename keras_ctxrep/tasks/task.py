@@ -7,7 +7,7 @@ which a task has if it names them as bases.
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -197,6 +197,7 @@ class Task(InGraph):
         smaller: those of them of which a smaller value is better.
         agrees: when two engines agree, in a few words.
         Options: a frozen dataclass of its own training options, made with `options.option`.
+        together: whether the rows of an example stay together in a batch, so that the loss can compare them.
         max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
         head_dropout: before the head's dense layer; None: as the family has it.
         activation: of the logits: "softmax", "sigmoid" or "linear".
@@ -212,6 +213,7 @@ class Task(InGraph):
     smaller: ClassVar[tuple[str, ...]] = ()
     agrees = "the same label"
     Options: type[options.Options] = options.Options
+    together = False
     max_length: int | None = None
     head_dropout: float | None = None
     activation = "softmax"
@@ -245,6 +247,10 @@ class Task(InGraph):
         """What is wrong with an example to learn from or to compare with, beyond its labels."""
         return None
 
+    def kind(self, example: Any) -> str:
+        """What an example is, in words, where all examples of a data set must be the same; else ""."""
+        return ""
+
     # --------------------------------------------------------------------------------------------------- labels
 
     def labels_of(self, example: Any) -> Sequence | None:
@@ -272,11 +278,11 @@ class Task(InGraph):
         """
         return None
 
-    def traits(self, example: Any) -> Iterable[str]:
-        """Properties of the training data that `settings` depends on."""
+    def traits(self, example: Any) -> Iterable[Hashable]:
+        """Properties of the training data that `settings` and `loss` depend on."""
         return ()
 
-    def settings(self, options: Any, traits: set[str]) -> dict:
+    def settings(self, options: Any, traits: set[Hashable]) -> dict:
         """Settings of the answers, kept in the bundle, from options of the class `Options` and all examples' traits."""
         return {}
 
@@ -320,6 +326,18 @@ class Task(InGraph):
         """The targets of a batch by output name, and their weights if there are any."""
         return ({"logits": np.array(targets, np.float32)},)
 
+    def fields(self, options: options.Finetuning, task_options: Any, bundle: Bundle) -> dict[str, Any]:
+        """Fields of a trained model's bundle that differ from the encoder's, beside labels, settings and what is read.
+
+        Args:
+            options, task_options: of the run, those of the task of the class `Options`.
+            bundle: of the encoder.
+
+        Raises:
+            ValueError: an option does not fit the task.
+        """
+        return {}
+
     def head(self, encoder, bundle: Bundle) -> Any:
         """The task's model over an encoder, with fresh weights."""
         raise NotImplementedError
@@ -328,15 +346,19 @@ class Task(InGraph):
         """Keyword arguments of the head that follow from the task's options."""
         return {}
 
-    def loss(self, options: Any, counts: Mapping[str, int]) -> Any:
+    def loss(
+        self, options: Any, counts: Mapping[str, int], traits: Collection[Hashable] = frozenset(), rows: int = 2
+    ) -> Any:
         """The loss of its outputs, a new `keras.losses.Loss`; None: softmax cross-entropy, or that of the CRF.
 
         Args:
             options: of the class `Options`.
             counts: every label, in the order of the logits -> its frequency in the training data.
+            traits: of all training examples, as of `traits`.
+            rows: examples of a batch.
 
         Raises:
-            ValueError: the options do not fit these labels.
+            ValueError: the options do not fit these labels or examples.
         """
         return None
 
@@ -348,6 +370,15 @@ class Task(InGraph):
     def query(self, example: Any) -> Query:
         """The query about an example."""
         return Query(example.text, getattr(example, "pair", None))
+
+    def queries(self, example: Any) -> tuple[Query, ...]:
+        """All that a model is asked about an example, of most tasks one query."""
+        return (self.query(example),)
+
+    def joined(self, answers: Sequence[dict]) -> dict:
+        """The answer to an example, from those to its queries."""
+        (answer,) = answers
+        return answer
 
     def query_of_line(self, line: str, pairs: bool) -> Query:
         """The query of a line of text; for marked spans, a JSON object with the keys of an example.

@@ -84,6 +84,7 @@ class Bundle:
         pooling: how a vector of a text is made, as of `models.heads.embed`. "mean", of bundles without it too, unless
             the model was trained on sentences with another.
         normalize: whether that vector is scaled to length 1.
+        dims: numbers of that vector, the first ones, if not all.
         columns: names of the columns, or their numbers, in the files that a task model was trained from.
         versions: of the packages that wrote it.
         files: SHA-256 of the files beside it.
@@ -106,6 +107,7 @@ class Bundle:
     settings: dict = field(default_factory=dict)
     pooling: str = "mean"
     normalize: bool = False
+    dims: int | None = None
     columns: dict = field(default_factory=dict)
     versions: dict = field(default_factory=dict)
     files: dict = field(default_factory=dict)
@@ -128,7 +130,8 @@ class Bundle:
     @property
     def vector(self) -> str:
         """How a vector of a text is made, for cards and READMEs."""
-        return POOLING[self.pooling] + (", scaled to length 1" if self.normalize else "")
+        cut = "" if self.dims is None else f", its first {self.dims:,} numbers"
+        return POOLING[self.pooling] + cut + (", scaled to length 1" if self.normalize else "")
 
     def files_as_bytes(self, files: dict[str, str] | None = None) -> dict[str, bytes]:
         """The bundle as files, name -> contents: vocab.txt and card.md if it has them, and bundle.json.
@@ -358,6 +361,8 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
             raise ValueError(f"family={bundle.family!r}: one of {', '.join(FAMILIES)}")
         if bundle.pooling not in POOLING:
             raise ValueError(f"pooling={bundle.pooling!r}: one of {', '.join(POOLING)}")
+        if bundle.dims is not None and bundle.dims < 1:
+            raise ValueError(f"dims={bundle.dims}: at least 1")
         if FAMILIES[bundle.family].vocabulary and VOCAB not in bundle.files:
             raise ValueError(f"a {bundle.family} encoder needs {VOCAB}")
         if VOCAB in bundle.files:

@@ -33,11 +33,13 @@ def compile(
 
     Args:
         model, optimizer: of this package, and to train with.
-        loss: of each of the model's logits; None: the cross-entropy of their softmax, or that of its CRF. A mapping has
-            the loss of each output by name.
+        loss: of each of the model's logits, or of an encoder's vector; None: the cross-entropy of the logits' softmax,
+            or that of its CRF. A mapping has the loss of each output by name.
     """
     directions = {"forward_logits", "backward_logits"}
     names = [name for name in model.output if name.endswith("logits")] if not isinstance(loss, Mapping) else [*loss]
+    if loss is not None and not names:
+        names = ["vector"]
     metrics = {name: [Perplexity() if name in directions else Accuracy()] for name in names}
     crf = next((layer for layer in model.layers if isinstance(layer, CRF)), None)
     default = crf.loss if crf is not None else keras.losses.SparseCategoricalCrossentropy(from_logits=True)

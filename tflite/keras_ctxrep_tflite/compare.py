@@ -101,7 +101,7 @@ def measured(engines: Sequence[Engine], examples: Sequence[Any]) -> list[dict]:
 
 def check_task(path: str | Path, bundle: Bundle) -> None:
     """Raises a ValueError unless a model was fine-tuned for a task, so that its answers can be compared."""
-    if bundle.task not in tasks.TASKS:
+    if bundle.task not in tasks.SERVED:
         raise ValueError(f"{path}: its task is {bundle.task!r}; compare models that were fine-tuned for a task")
 
 
@@ -118,8 +118,8 @@ def _interval(own: Callable, reference: Callable, count: int) -> tuple[float, fl
 
 def _tokens(predictor: Predictor, example: Any) -> int:
     """The tokens of an example, of a long one in windows those of its longest window."""
-    (rows,) = predictor.task.encode(predictor.bundle, [predictor.task.query(example)])
-    return max(map(len, rows))
+    encodings = predictor.task.encode(predictor.bundle, predictor.task.queries(example))
+    return max(len(row) for rows in encodings for row in rows)
 
 
 def _by_length(tokens: np.ndarray, seconds: np.ndarray) -> list[dict]:

@@ -1,0 +1,96 @@
+"""Retrieval by vectors: the documents of each query in order of their cosine, and metrics of such rankings."""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+__all__ = ["average_precision", "ndcg", "ranked", "recall", "reciprocal_rank", "unit"]
+
+TOGETHER = 1 << 24  # similarities that are computed at once: 64 MB
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Vectors of length 1, float32 (N, D); those of length 0 stay 0.
+
+    >>> unit(np.array([[3.0, 4.0], [0.0, 0.0]])).round(2).tolist()
+    [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    vectors = np.asarray(vectors, np.float64)
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
+
+
+def ranked(queries: np.ndarray, documents: np.ndarray, count: int) -> np.ndarray:
+    """The numbers of the most similar documents of each query, the best first.
+
+    Of documents that are equally similar the last one comes first, as in trec_eval, which orders ties by the name of
+    the document, descending: the order does not depend on which of them is relevant.
+
+    Args:
+        queries, documents: float (Q, D) and (C, D), of length 1 where cosines are meant.
+        count: documents of each query, at most.
+
+    Returns: int64 (Q, min(count, C)).
+
+    >>> ranked(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]), 2).tolist()
+    [[1, 2]]
+    """
+    count = min(count, len(documents))
+    at_once = max(1, TOGETHER // max(1, len(documents)))
+    parts = [np.zeros((0, count), np.int64)]
+    for begin in range(0, len(queries), at_once):
+        similarities = queries[begin : begin + at_once] @ documents.T  # (q, C)
+        # ties at the border of the first `count` are all kept until they are sorted
+        least = np.partition(similarities, -count, axis=1)[:, -count]
+        for row, bound in zip(similarities, least, strict=True):
+            candidates = np.flatnonzero(row >= bound)[::-1]
+            best = candidates[np.argsort(-row[candidates], kind="stable")]
+            parts.append(best[None, :count])
+    return np.concatenate(parts)
+
+
+def ndcg(ranking: Sequence[int], relevant: Collection[int], cut: int = 10) -> float:
+    """Normalized discounted cumulative gain of the first documents of a ranking; every relevant document gains 1.
+
+    Järvelin & Kekäläinen 2002, https://doi.org/10.1145/582415.582418, with the discount log2(rank + 1), as `ndcg_cut`
+    of trec_eval.
+
+    >>> round(ndcg([7, 3], {3}), 4)  # 1 / log2(3)
+    0.6309
+    """
+    discounts = 1 / np.log2(np.arange(2, cut + 2))
+    gains = np.array([document in relevant for document in ranking[:cut]], np.float64)
+    return float(gains @ discounts[: len(gains)] / discounts[: len(relevant)].sum())
+
+
+def reciprocal_rank(ranking: Sequence[int], relevant: Collection[int], cut: int = 10) -> float:
+    """1 / the rank of the first relevant document, 0 if none is among the first; its mean over queries is MRR.
+
+    Voorhees 1999, https://trec.nist.gov/pubs/trec8/papers/qa_report.pdf.
+
+    >>> reciprocal_rank([7, 3], {3})
+    0.5
+    """
+    return next((1 / rank for rank, document in enumerate(ranking[:cut], 1) if document in relevant), 0.0)
+
+
+def recall(ranking: Sequence[int], relevant: Collection[int], cut: int = 10) -> float:
+    """Fraction of the relevant documents that are among the first of a ranking.
+
+    >>> recall([7, 3], {3, 4})
+    0.5
+    """
+    return sum(document in relevant for document in ranking[:cut]) / len(relevant)
+
+
+def average_precision(ranking: Sequence[int], relevant: Collection[int], cut: int = 100) -> float:
+    """Mean over all relevant documents of the precision at the rank of each, 0 of those that are not among the first.
+
+    Its mean over queries is MAP; as `map_cut` of trec_eval, https://github.com/usnistgov/trec_eval.
+
+    >>> average_precision([3, 7, 4], {3, 4})  # (1 / 1 + 2 / 3) / 2
+    0.8333333333333333
+    """
+    hits = np.array([document in relevant for document in ranking[:cut]], np.float64)
+    precisions = np.cumsum(hits) / np.arange(1, len(hits) + 1)
+    return float(precisions @ hits / len(relevant))
