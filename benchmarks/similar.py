@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 BATCH, RATE, WIDTHS = 32, 2e-5, (256, 128, 64)
@@ -102,15 +103,15 @@ def ours(args, train, parts, seed):
 def theirs(args, train, parts, seed):
     """A loop over the same batches with the model and the loss of sentence-transformers."""
     import numpy as np
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.losses import CoSENTLoss, MatryoshkaLoss
+    import sentence_transformers as peer  # pyright: ignore[reportMissingImports]
+    import torch  # pyright: ignore[reportMissingImports]
+    from sentence_transformers.losses import CoSENTLoss, MatryoshkaLoss  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(seed)
     chosen = batches(train, seed, args.steps)
-    model = SentenceTransformer(args.folder, device="cpu")
-    loss = CoSENTLoss(model)
+    model = peer.SentenceTransformer(args.folder, device="cpu")
+    loss: Any = CoSENTLoss(model)
     if args.matryoshka:
         loss = MatryoshkaLoss(model, loss, [384, *WIDTHS])
     plain = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
@@ -127,7 +128,7 @@ def theirs(args, train, parts, seed):
     prepare = getattr(model, "preprocess", None) or model.tokenize
     for batch in chosen:
         features = [prepare([row[side] for row in batch]) for side in (1, 2)]
-        value = loss(features, torch.tensor([row[0] for row in batch]))
+        value: Any = loss(features, torch.tensor([row[0] for row in batch]))
         value = sum(value.values()) if isinstance(value, dict) else value
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -155,7 +156,7 @@ def threads(tf, count):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--ours", help="model folder")
     parser.add_argument("--theirs", help="folder of sentence-transformers")

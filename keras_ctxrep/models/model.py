@@ -136,9 +136,12 @@ class Model(keras.Model):
 
             if any(isinstance(loss, VectorLoss) for loss in keras.tree.flatten(self.loss)):
                 return self._gradients_of_vectors(x, y, cut, -(-rows // size), total)
-            return _sum_of_parts(
-                lambda index: self._gradients_of_part(*cut((x, y, weights), index), total), -(-rows // size)
-            )
+
+            def part(index):
+                x_part, y_part, weights_part = cut((x, y, weights), index)
+                return self._gradients_of_part(x_part, y_part, weights_part, total)
+
+            return _sum_of_parts(part, -(-rows // size))
 
         def _gradients_of_vectors(self, x, y, cut, count, total):
             """Gradients of a loss over the vectors of all rows, with the activations of one part at a time.

@@ -255,8 +255,10 @@ class Similar(Task):
             for text in example.texts[1:]:
                 documents.setdefault(text, len(documents))
             queries.setdefault(example.text, set()).add(documents[str(example.pair)])
-        matrix = [retrieval.unit(np.array([vectors[text] for text in side])) for side in (queries, documents)]
-        ranking = retrieval.ranked(*matrix, 100).tolist()
+        of_queries, of_documents = (
+            retrieval.unit(np.array([vectors[text] for text in side])) for side in (queries, documents)
+        )
+        ranking = retrieval.ranked(of_queries, of_documents, 100).tolist()
         functions = {
             "ndcg_at_10": retrieval.ndcg,
             "mrr_at_10": retrieval.reciprocal_rank,

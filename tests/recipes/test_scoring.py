@@ -374,12 +374,12 @@ def test_malformed_rows_are_left_out_of_training(folders, tmp_path, capsys):
 
 
 def test_options_of_task_models_alone(folders, models, tmp_path):
-    for folder in (folders / "encoder", models / "bert" / "pretrained"):
-        for options in ({"columns": {"text": "x"}}, {"skip_bad": True}, {"predictions": tmp_path / "a"}):
-            with pytest.raises(ValueError, match="columns, skip_bad and predictions are for task models"):
-                recipes.score(folder, "any.txt", **options)
-    with pytest.raises(ValueError, match="an encoder alone has no score"):
-        recipes.score(folders / "encoder", "any.txt")
+    for options in ({"columns": {"text": "x"}}, {"skip_bad": True}, {"predictions": tmp_path / "a"}):
+        with pytest.raises(ValueError, match="columns, skip_bad and predictions are for task models"):
+            recipes.score(models / "bert" / "pretrained", "any.txt", **options)
+    texts = put(tmp_path, "texts.txt", "x y\n")
+    with pytest.raises(ValueError, match=r"texts\.txt:1: no pair: --columns pair=NAME names its column"):
+        recipes.score(folders / "encoder", texts)
     with pytest.raises(ValueError, match="give a text file"):
         recipes.score(models / "bert" / "pretrained", ["a"])
 
