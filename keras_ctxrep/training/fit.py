@@ -1,5 +1,6 @@
 """Training with `model.fit`; plain `compile` and `fit` work without this module."""
 
+import gc
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -128,6 +129,7 @@ def fit(
             checkpoint = Checkpoint(progress, options.folder, options.identity, options.checkpoint_minutes)
             checkpoint.restore()
         _run(model, data, progress, checkpoint if chief else None, tensorboard(options.tensorboard) if chief else [])
+    gc.collect()  # ends the threads that read endless data; at exit they would wait for the interpreter for ever
     if evaluate is not None:
         progress.state.restore_best(model)
     return list(progress.state.history)
