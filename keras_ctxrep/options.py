@@ -476,6 +476,9 @@ class EncoderDistillation(Training):
     vocab_size: int | None = option(
         None, "keep so many of the teacher's pieces, the most frequent in the corpus (default: all)", "model", above=0
     )
+    init: str | Path | None = option(
+        None, "a student that goes on learning, from this or another text", "model", metavar="FOLDER", model=True
+    )
     vocab_sample: int = option(200_000, "random sentences in which pieces are counted", "data", above=0)
     valid: str | Path | None = option(None, "held-out text (default: a tenth of the corpus)", "data", metavar="FILE")
     max_length: int = option(128, "pieces per sentence; longer ones are cut", "data", above=3)
@@ -504,6 +507,9 @@ class EncoderDistillation(Training):
             raise ValueError(f"learn is empty: name some of {', '.join(self.LOSSES)}")
         if self.layers is not None and self.size is not None:
             raise ValueError(f"layers={self.layers!r}, size={self.size!r}: a student of a size has random layers")
+        for name in ("layers", "size", "vocab_size"):
+            if self.init is not None and (value := getattr(self, name)) is not None:
+                raise ValueError(f"init={self.init}, {name}={value!r}: the student to go on with has its own")
 
 
 @dataclass(frozen=True, kw_only=True)

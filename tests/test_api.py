@@ -18,6 +18,7 @@ from keras_ctxrep.options import Finetuning
 from keras_ctxrep.training import runs
 
 SHIPPED = "bert_3_384_12/books_wiki_en"
+PRETRAINED = "elmo_2x512_128_512cnn_1xhighway/books_wiki_en"  # with its softmax
 TEXTS = ["The bank of the river", "A good film"]
 
 
@@ -73,19 +74,20 @@ def test_every_public_name_exists():
         _ = ctx.lod
 
 
-def test_a_pretraining_model_has_vectors_and_no_answers(encoder):
-    assert encoder.bundle.task == "pretrainer" and "over bert: Keras" in repr(encoder)
+def test_a_pretraining_model_has_vectors_and_no_answers():
+    encoder = ctx.load(PRETRAINED)
+    assert encoder.bundle.task == "language_model" and "over elmo: Keras" in repr(encoder)
     vectors = encoder.encode(TEXTS)
     assert vectors.shape == (2, 256) and vectors.dtype == np.float32
     model, _ = saving.load_encoder(encoder.engine.path)
     top = keras.layers.GlobalAveragePooling1D()(model(encoder.features(TEXTS))["sequence"])
     np.testing.assert_allclose(vectors, top, atol=1e-5)
-    with pytest.raises(ValueError, match="a pretrainer answers nothing"):
+    with pytest.raises(ValueError, match="a language_model answers nothing"):
         encoder.predict(TEXTS)
 
 
 def test_the_vectors_of_no_texts_have_their_width(encoder):
-    assert encoder.encode([]).shape == (0, 256) and encoder.encode([]).dtype == np.float32
+    assert encoder.encode([]).shape == (0, 384) and encoder.encode([]).dtype == np.float32
 
 
 def test_words_of_strings_and_of_split_sentences(encoder):
@@ -93,7 +95,7 @@ def test_words_of_strings_and_of_split_sentences(encoder):
     assert plain.words == ("The", "bank", ",", "flooded", "!")
     assert [plain.offsets[1], plain.offsets[2]] == [(4, 8), (8, 9)]
     assert split.words == ("The", "bank,", "flooded!") and split.offsets == ((0, 3), (4, 9), (10, 18))
-    assert plain.vectors.shape == (5, 5, 256)
+    assert plain.vectors.shape == (4, 5, 384)
     np.testing.assert_allclose(plain.vectors[:, 3], split.vectors[:, 2], atol=2e-6)
     model, _ = saving.load_encoder(encoder.engine.path)
     features = encoder.features(["The bank, flooded!"])
@@ -199,10 +201,10 @@ def test_names_are_read_wherever_a_folder_is(encoder, tmp_path):
         recipes.embed("bert_4", ["a text"], tmp_path / "vectors.npz")
 
 
-def test_the_published_encoder_called_by_itself():
-    model, bundle = ctx.zoo.load(SHIPPED)
+def test_a_pretraining_model_called_like_an_encoder():
+    model, ones = bert.pretrainer(bert.SIZES["bert_2_64_2"]), np.ones((1, 3), np.int32)
     with pytest.raises(ValueError, match=r"no mlm_positions .*for pretraining; the encoder in it is load\(NAME\)\.enc"):
-        model(bundle.features(TEXTS))
+        model({"token_ids": ones, "segment_ids": ones, "mask": ones})
 
 
 @pytest.mark.parametrize("data", [[("a film", "yes")], [{"text": "a film", "label": "yes"}], ["a film"], [None]])

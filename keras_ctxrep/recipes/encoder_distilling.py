@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,18 +78,26 @@ def distill_encoder(
     source = saving.load_encoder(folder)
     if not isinstance(source.bundle.features, WordPieceFeatures) or "layers" not in source.bundle.config:
         raise ValueError(f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT")
-    numbers = _layer_numbers(options, source.bundle.config["layers"])
+    initial = None if options.init is None else saving.load_encoder(zoo.find(options.init))
+    if initial is not None and initial.bundle.family != source.bundle.family:
+        raise ValueError(
+            f"{options.init}: a model of the family {initial.bundle.family!r}; the student has to be a BERT"
+        )
+    numbers = _layer_numbers(options, source.bundle.config["layers"], initial)
     run = RunRecord.of("distill_encoder", options, teacher=folder, corpus=[Path(path) for path in corpus])
     check_replaceable(out, run.identity, options.overwrite)
     Path(out).mkdir(parents=True, exist_ok=True)
     held, read = corpora.held_out(corpus, options.valid, options.seed)
     keras.utils.set_random_seed(options.seed)
     with scope(options.precision, strategy):
-        model, bundle = _student(source, numbers, options, lambda: _piece_counts(source.bundle, read, corpus, options))
+        start, kept = (source, numbers) if initial is None else (initial, range(initial.bundle.config["layers"]))
+        model, bundle = _student(start, kept, options, lambda: _piece_counts(source.bundle, read, corpus, options))
         learner = _learner(model, options.learn, source.bundle.config["width"])
     cache = Path(options.vectors or Path(out) / "teacher")
     levels = [number + 1 for number in numbers] if "hidden" in options.learn else [source.bundle.config["layers"]]
-    identity = [options.seed, options.max_length, levels, sorted(run.files.values())]
+    student = os.path.join(os.path.abspath(options.init), "") if options.init else os.devnull
+    text = sorted(digest for name, digest in run.files.items() if not name.startswith(student))
+    identity = [options.seed, options.max_length, levels, text]
     vectors = TeacherVectors(source, levels, options.max_length, cache, identity)
     batches = partial(_batches, vectors, bundle, options)
     chosen = Shard(-1, sample(held, HELD, options.seed))
@@ -114,10 +123,10 @@ def distill_encoder(
 # --------------------------------------------------------------------------------------------------------- the student
 
 
-def _layer_numbers(options: EncoderDistillation, count: int) -> list[int]:
+def _layer_numbers(options: EncoderDistillation, count: int, initial: ModelFolder | None = None) -> list[int]:
     """The teacher's layer, from 0, of each of the student's."""
-    if options.size is not None:
-        own = distilling.size_of(options.size)[1].layers
+    if options.size is not None or initial is not None:
+        own = initial.bundle.config["layers"] if initial else distilling.size_of(str(options.size))[1].layers
         return [round((index + 1) * count / own) - 1 for index in range(own)]
     if options.layers is None:
         return [*range(count - 1, -1, -2)][::-1]

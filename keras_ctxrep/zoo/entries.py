@@ -51,7 +51,7 @@ class Entry:
 
     @property
     def family(self) -> str:
-        """ "elmo", "bert", or "ernie", which is a BERT with ReLU."""
+        """ "elmo", "bert", "static", or "ernie", which is a BERT with ReLU."""
         return self.name.partition("_")[0]
 
     @property
@@ -170,9 +170,10 @@ def _bert_parameters(entry: Entry) -> int:
 
 
 # family -> the fields of the config that a size's name states, elmo_LAYERSxCELLS_PROJECTION_FILTERScnn_HIGHWAYSxhighway
-# and bert_LAYERS_WIDTH_HEADS; a family that is not here is built like BERT
+# bert_LAYERS_WIDTH_HEADS and static_WIDTH; a family that is not here is built like BERT
 _SIZES = {"elmo": ("layers", "cells", "projection", "filters", "highways"), "bert": ("layers", "width", "heads")}
-_PARAMETERS = {"elmo": _elmo_parameters}
+_SIZES |= {"static": ("width",)}
+_PARAMETERS = {"elmo": _elmo_parameters, "static": lambda entry: entry.vocabulary_size * entry.config["width"]}
 
 
 def _google(name: str, archive: str, lowercase: bool, vocabulary_size: int, citation=_BERT, note="") -> Entry:
@@ -228,6 +229,12 @@ ENTRIES: tuple[Entry, ...] = (
         "bert_3_384_12/books_wiki_en",
         *("shipped", (), _APACHE, "https://arxiv.org/abs/1910.01108", True, 12000),
         note=f"taught by {_MINILM}, on {_OURS}",
+        figures={},
+    ),
+    Entry(
+        "static_128/books_wiki_en",
+        *("shipped", (), _APACHE, "https://github.com/MinishLab/model2vec", True, 26000),
+        note=f"word pieces without context, taught by {_MINILM}, on {_OURS}",
         figures={},
     ),
     Entry("elmo_2x512_128_512cnn_1xhighway/books_wiki_en", "shipped", (), _APACHE, _ELMO, note=_OURS),

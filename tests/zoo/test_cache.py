@@ -169,7 +169,7 @@ def test_every_entry_is_complete():
     names = [entry.name for entry in zoo.ENTRIES]
     assert len(set(names)) == len(names) >= 48
     for entry in zoo.ENTRIES:
-        assert re.fullmatch(r"(elmo|bert|ernie)_[^/]+/[^/]+", entry.name) and entry.licence
+        assert re.fullmatch(r"(elmo|bert|static|ernie)_[^/]+/[^/]+", entry.name) and entry.licence
         assert entry.citation.startswith("https://")
         assert all(re.fullmatch(r"https://\S+\.(zip|tar\.gz|hdf5|json|safetensors|txt)", url) for url in entry.urls)
         assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in entry.sha256.values())
@@ -199,6 +199,14 @@ def test_parameters_are_those_published():
         28.8,
         41.4,
     ]
+
+
+def test_a_model_that_was_replaced_names_its_successor():
+    for name, successor in entries_module.SUCCESSORS.items():
+        assert zoo.lookup(successor).shipped
+        for use in (zoo.lookup, zoo.find, zoo.get):
+            with pytest.raises(ValueError, match=f"no longer comes with the package; use {successor}"):
+                use(name)
 
 
 def test_lookup():
@@ -767,7 +775,7 @@ def test_shipped_models_need_no_network_and_no_cache(shipped, cache, capsys):
         sizes: dict = {}
         file.visititems(lambda name, item: sizes.setdefault(item.dtype, item) if hasattr(item, "dtype") else None)
     assert set(sizes) == {np.dtype("float16")}
-    assert (folder / "model.weights.h5").stat().st_size < 12e6
+    assert (folder / "model.weights.h5").stat().st_size < 21e6
     assert main(["zoo", "show", shipped.name]) == 0
     shown = capsys.readouterr().out
     assert bundle.card and bundle.card.strip() in shown and "CC BY-SA" in bundle.card and str(folder) in shown
@@ -807,7 +815,11 @@ def test_command(server, published, entry, cache, capsys):
     serve(server, published)
     assert main(["zoo", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(zoo.ENTRIES) + 2 and lines[0].split()[:3] == ["name", "family", "parameters"]
+    shipped, published_lines = lines[: 9 + len(SHIPPED)], lines[9 + len(SHIPPED) :]
+    assert shipped[0].split()[-5:] == ["STS-B", "SST-2", "WNUT-17", "MB", "ms"]
+    assert [line.split()[0] for line in shipped[2 : 2 + len(SHIPPED)]] == [entry.name for entry in SHIPPED]
+    assert len(published_lines) == len(zoo.ENTRIES) + 2
+    assert published_lines[0].split()[:3] == ["name", "family", "parameters"]
     (line,) = (line for line in lines if line.startswith("bert_12_768_12/scibert_scivocab_uncased "))
     assert "109.9 M" in line
     assert main(["zoo", "show", "bert_12_768_12/book_corpus_wiki_en_cased"]) == 0
