@@ -14,6 +14,7 @@ import pytest
 import keras_ctxrep as ctx
 from keras_ctxrep import saving
 from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.models import bert
 from keras_ctxrep.options import Finetuning
 from keras_ctxrep.training import runs
 
