@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 NAMES = {  # module -> what it registers with Keras
     "keras_ctxrep.layers": (
         "CRF Bias CharCNN Dropout Embedding MarkIndicator MaskedPooling PositionEmbedding ProjectedLSTM "
-        "ReversibleEmbedding ScalarMix SentenceMarkers SinusoidalPositions SpanPooling TakePositions TransformerBlock "
-        "VocabularySoftmax ZeroPadding"
+        "ReversibleEmbedding ScalarMix SentenceMarkers SinusoidalPositions SpanMean SpanPooling TakePositions "
+        "TransformerBlock VocabularySoftmax ZeroPadding"
     ),
     "keras_ctxrep.layers.transformer": "gelu_tanh",
     "keras_ctxrep.models.model": "Model",
-    "keras_ctxrep.losses": "CoSENT CosineRegression CrossEntropy Distillation MultipleNegatives",
+    "keras_ctxrep.losses": "CoSENT CosineRegression CrossEntropy Distillation MultipleNegatives TextDistillation "
+    "WordDistillation",
     "keras_ctxrep.metrics": "Accuracy Perplexity SpanF1",
     "keras_ctxrep.optimizers": "Adagrad AdamW LAMB LossScale",
     "keras_ctxrep_export.preprocessor": "Preprocessor",

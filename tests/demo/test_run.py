@@ -144,7 +144,6 @@ def test_tags_from_words_alone():
     [
         lambda f: f["distilling"].update(curve=[(0.2, 0.6), (1.0, 0.6)]),
         lambda f: f["search"].update(right={"meaning": 2, "words": 2}),
-        lambda f: f["tagging"]["methods"].update({"shipped weights": METHOD | {"span_f1": 0.29}}),
         lambda f: f["tagging"]["gains"]["words alone"].update(interval=(-0.01, 0.1)),
         lambda f: f["senses"].update(accuracy=0.7),
         lambda f: f["engines"]["rows"][1].update(difference=1e-3),
@@ -225,7 +224,7 @@ def test_the_whole_demo(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "EXAMPLES", {"train": 200, "dev": 40, "test": 100})
     monkeypatch.setattr(run, "COMPARED", 10)
     figures = run.run(out=tmp_path / "demo", minutes=0.05)
-    assert len(figures["checks"]) == 9
+    assert len(figures["checks"]) == 8
     out = capsys.readouterr().out
     assert "shipped weights against words alone" in out and "\033" not in out
     assert (tmp_path / "demo" / "page" / "index.html").exists()

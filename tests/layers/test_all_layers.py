@@ -21,6 +21,7 @@ from keras_ctxrep.layers import (
     ScalarMix,
     SentenceMarkers,
     SinusoidalPositions,
+    SpanMean,
     SpanPooling,
     TakePositions,
     TransformerBlock,
@@ -103,6 +104,7 @@ CASES = {
     "SinusoidalPositions": (SinusoidalPositions, sequence, False, (B, T, D)),
     "TakePositions": (TakePositions, sequence, "positions", (B, 2, D)),
     "MarkIndicator": (MarkIndicator, lambda rng: MASK, "marks", (B, T)),
+    "SpanMean": (SpanMean, sequence, "marks", (B, 2, D)),
     "SpanPooling": (SpanPooling, sequence, "marks", (B, 2, 3 * D)),
     "CRF": (CRF, sequence, True, (B, T)),
     "VocabularySoftmax": (lambda **kw: VocabularySoftmax(11, **kw), sequence, False, (B, T, 11)),
@@ -147,7 +149,7 @@ def test_shape(case, rng):
     assert call(case, layer, x).shape == shape
     symbols = [keras.KerasTensor((None, None, *array.shape[2:]), array.dtype.name) for array in as_list(x)]
     unknown = (None, None, *shape[2:]) if len(shape) == 3 or shape == (B, T) else (None, *shape[1:])
-    if case == "SpanPooling":  # it has as many vectors as there are spans, whatever the tokens
+    if case in ("SpanMean", "SpanPooling"):  # it has as many vectors as there are spans, whatever the tokens
         unknown = (None, *shape[1:])
     second = keras.KerasTensor((None, *SECOND.get(takes, SECOND[True])[1]), "int32")
     first = symbols if isinstance(x, list) else symbols[0]
