@@ -149,6 +149,20 @@ def test_an_interrupted_run_resumes_exactly(teacher, corpus, tmp_path):
     np.testing.assert_array_equal(weights_of(tmp_path / "c")[0], weights_of(tmp_path / "a")[0])
 
 
+def test_a_student_goes_on_learning(teacher, corpus, tmp_path):
+    distill(teacher, corpus, tmp_path / "first", layers="0,3")
+    kept = tmp_path / "vectors"
+    distill(teacher, corpus, tmp_path / "second", init=tmp_path / "first", steps=1, learning_rate=1e-9, vectors=kept)
+    for a, b in zip(weights_of(tmp_path / "first"), weights_of(tmp_path / "second"), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-7)
+    distill(teacher, corpus, tmp_path / "third", init=tmp_path / "second", steps=1, vectors=kept)  # of the same teacher
+    with pytest.raises(ValueError, match="layers='0': the student to go on with has its own"):
+        distill(teacher, corpus, tmp_path / "fourth", init=tmp_path / "first", layers="0")
+    elmo = tiny.save(tmp_path / "elmo", tiny.bundle("embed", "elmo"))
+    with pytest.raises(ValueError, match="the student has to be a BERT"):
+        distill(teacher, corpus, tmp_path / "fourth", init=elmo)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
