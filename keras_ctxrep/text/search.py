@@ -278,7 +278,8 @@ class Index:
             raise ValueError(f"storage={storage!r}: one of {', '.join(STORAGES)}")
         self.storage, self.encoder, self.made_by = storage, encoder, identity(encoder)
         self._rows: Sequence[Row] = ()
-        self._next, self._graph = 0, None
+        self._next = 0
+        self._graph: Graph | None = None
         self._keep(np.zeros((0, np.shape(vectors)[-1] if np.ndim(vectors) == 2 else 0), np.float32))
         self.add(vectors, texts, ids, fields)
 
@@ -372,8 +373,8 @@ class Index:
         else:
             rows, scores = nearest(vectors, self._vectors, top, self._codes, self._scales)
         return [
-            [self._hit(int(number), float(score)) for number, score in zip(*found, strict=True)]
-            for found in zip(rows, scores, strict=True)
+            [self._hit(number, score) for number, score in zip(*best, strict=True)]
+            for best in zip(rows.tolist(), scores.tolist(), strict=True)
         ]
 
     def add(
