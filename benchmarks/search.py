@@ -136,10 +136,12 @@ def measure(rows: int, queries: int, threads: int, folder: Path) -> None:
             times[name].append(time.perf_counter() - begin)
             cpu[name] += time.process_time() - spent
             hits[name] += len({*map(int, found)} & {*best.tolist()})
-    print(f"\n| {rows:,} rows | ms | CPU ms | recall@10 | s to build | MB |\n|---|---|---|---|---|---|", flush=True)
+    columns = f"{rows:,} rows | ms | CPU ms | recall@10 | s to build | MB"
+    print(f"\n| {columns} |\n|{'---|' * 6}", flush=True)
     for name, values in times.items():
         recall = hits[name] / len(asked) / TOP
-        row = f"{np.median(values) * 1e3:.2f} | {cpu[name] / len(asked) * 1e3:.2f} | {recall:.4f} | {built[name]:.1f} | {sizes[name]:.0f}"
+        times_of = f"{np.median(values) * 1e3:.2f} | {cpu[name] / len(asked) * 1e3:.2f}"
+        row = f"{times_of} | {recall:.4f} | {built[name]:.1f} | {sizes[name]:.0f}"
         print(f"| {name} | {row} |", flush=True)
 
 
