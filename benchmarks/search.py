@@ -5,8 +5,8 @@
 Compares `text.search.Index` (float32, float16, int8, and a graph where hnswlib is installed) with NumPy's plain product
 and argpartition, and with faiss, hnswlib and usearch where they are installed. The rows are drawn around 2,000 centers,
 as texts have topics. One query at a time; the engines alternate query by query, so that other load meets all alike;
-wall-clock medians. Recall is against the exact search in float64. Prints the Markdown table of
-docs/explanation/results.md.
+wall-clock medians, and means of the CPU time. Recall is against the exact search in float64. Prints the Markdown
+table of docs/how-to/search.md.
 """
 
 import argparse
@@ -127,18 +127,21 @@ def measure(rows: int, queries: int, threads: int, folder: Path) -> None:
         except ImportError:
             continue
         built[name] = time.perf_counter() - begin
-    times = {name: [] for name in engines}
+    times, cpu = {name: [] for name in engines}, dict.fromkeys(engines, 0.0)
     hits = dict.fromkeys(engines, 0)
     for query, best in zip(asked, expected, strict=True):
         for name, run in engines.items():
-            begin = time.perf_counter()
+            begin, spent = time.perf_counter(), time.process_time()
             found = run(query)
             times[name].append(time.perf_counter() - begin)
+            cpu[name] += time.process_time() - spent
             hits[name] += len({*map(int, found)} & {*best.tolist()})
-    print(f"\n| {rows:,} rows | ms a query | recall@10 | s to build | MB |\n|---|---|---|---|---|", flush=True)
+    columns = f"{rows:,} rows | ms | CPU ms | recall@10 | s to build | MB"
+    print(f"\n| {columns} |\n|{'---|' * 6}", flush=True)
     for name, values in times.items():
         recall = hits[name] / len(asked) / TOP
-        row = f"{np.median(values) * 1e3:.2f} | {recall:.4f} | {built[name]:.1f} | {sizes[name]:.0f}"
+        times_of = f"{np.median(values) * 1e3:.2f} | {cpu[name] / len(asked) * 1e3:.2f}"
+        row = f"{times_of} | {recall:.4f} | {built[name]:.1f} | {sizes[name]:.0f}"
         print(f"| {name} | {row} |", flush=True)
 
 

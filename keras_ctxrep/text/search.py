@@ -373,8 +373,8 @@ class Index:
         else:
             rows, scores = nearest(vectors, self._vectors, top, self._codes, self._scales)
         return [
-            [self._hit(int(number), float(score)) for number, score in zip(own, values, strict=True)]
-            for own, values in zip(rows, scores, strict=True)
+            [self._hit(number, score) for number, score in zip(*best, strict=True)]
+            for best in zip(rows.tolist(), scores.tolist(), strict=True)
         ]
 
     def add(

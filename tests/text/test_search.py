@@ -44,7 +44,7 @@ def test_codes_lose_nothing_against_float32():
     rows, _ = nearest(queries, arrays["vectors"], 10, arrays["codes"], arrays["scales"])
     expected, every = brute_force(queries, vectors, 10)
     recall = np.mean([len({*a} & {*b}) / 10 for a, b in zip(rows, expected, strict=True)])
-    assert recall >= 0.99  # float16 changes a score by up to 2^-11 / sqrt(384), here 0.998
+    assert recall >= 0.998  # here 0.999, as of float16 without codes
     alone = queries @ (arrays["codes"] * arrays["scales"][:, None]).T
     of_codes = np.argsort(-alone, 1)[:, :10]
     assert np.mean([len({*a} & {*b}) / 10 for a, b in zip(of_codes, expected, strict=True)]) < recall
