@@ -177,6 +177,6 @@ def test_the_wheel_alone_has_weights_and_data(wheel, tmp_path):
         process = subprocess.run(program, capture_output=True, text=True, env=environment, cwd=tmp_path)
         assert process.returncode == 0, process.stderr[-2000:]
     assert str(tmp_path / "site") in process.stdout
-    for name, tokens in {"vectors": 6, "words": 6}.items():
+    for name, width in {"vectors": 384, "words": 256}.items():
         with np.load(tmp_path / f"{name}.npz") as arrays:
-            assert arrays["0"].shape == (tokens, 256)
+            assert arrays["0"].shape == (6, width)
