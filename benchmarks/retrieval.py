@@ -4,20 +4,21 @@
 
 Each MODEL is what `keras_ctxrep.load` opens. STS-B: Spearman's correlation of the cosines with the scores, x 100.
 SQuAD: every paragraph of the file is a row of an index, and each question looks for its own; of the questions a random
-sample, seed 0. nDCG@10, MRR@10 and recall@k with one relevant row a query (Jarvelin and Kekalainen 2002; Voorhees
-1999): with the rank r of that row 1 / log2(1 + r), 1 / r and whether r <= k. Prints a Markdown table.
+sample, seed 0. nDCG@10, MRR@10 and recall@k are those of `keras_ctxrep.text.retrieval`, with one
+relevant row a query. Prints a Markdown table.
 """
 
 import argparse
 import csv
 import random
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 import keras_ctxrep as ctx
-from keras_ctxrep.text import files, scores
+from keras_ctxrep.text import files, retrieval, scores
 
 KS = (1, 5, 10, 100)
 
@@ -39,18 +40,12 @@ def squad(path: Path, count: int) -> tuple[list[str], list[tuple[str, int]]]:
     return [*numbers], random.Random(0).sample(questions, min(count, len(questions)))
 
 
-def of_ranks(ranks: np.ndarray) -> dict[str, float]:
-    """The metrics of retrieval with one relevant row a query.
-
-    Args:
-        ranks: of that row, from 1; inf if it was not found.
-    """
-    near = ranks <= 10
-    values = {
-        "nDCG@10": np.where(near, 1 / np.log2(1 + ranks), 0).mean(),
-        "MRR@10": np.where(near, 1 / ranks, 0).mean(),
-    }
-    return values | {f"recall@{k}": (ranks <= k).mean() for k in KS}
+def metrics(rankings: list[list[int]], relevant: list[int]) -> dict[str, float]:
+    """The means over queries, of each of which one row is relevant."""
+    pairs = [(ranking, {number}) for ranking, number in zip(rankings, relevant, strict=True)]
+    measures = {"nDCG@10": partial(retrieval.ndcg, cut=10), "MRR@10": partial(retrieval.reciprocal_rank, cut=10)}
+    measures |= {f"recall@{k}": partial(retrieval.recall, cut=k) for k in KS}
+    return {name: float(np.mean([measure(*pair) for pair in pairs])) for name, measure in measures.items()}
 
 
 def main() -> None:
@@ -60,7 +55,7 @@ def main() -> None:
     parser.add_argument("--squad", type=Path)
     parser.add_argument("--questions", type=int, default=2000)
     args = parser.parse_args()
-    columns = (["STS-B"] if args.sts else []) + ([*of_ranks(np.ones(1))] if args.squad else [])
+    columns = (["STS-B"] if args.sts else []) + ([*metrics([[0]], [0])] if args.squad else [])
     print(f"| encoder | {' | '.join(columns)} | s |\n|---|{'---|' * (len(columns) + 1)}", flush=True)
     for name in args.models:
         begin, model, values = time.perf_counter(), ctx.load(name), {}
@@ -72,11 +67,9 @@ def main() -> None:
         if args.squad:
             paragraphs, questions = squad(args.squad, args.questions)
             index = ctx.Index.of_texts(paragraphs, model)
-            ranks = []
             found = index.search([question for question, _ in questions], max(KS))
-            for hits, (_, number) in zip(found, questions, strict=True):
-                ranks.append(next((rank for rank, hit in enumerate(hits, 1) if hit.number == number), np.inf))
-            values |= {metric: 100 * float(value) for metric, value in of_ranks(np.array(ranks)).items()}
+            rankings = [[hit.number for hit in hits] for hits in found]
+            values |= {name: 100 * value for name, value in metrics(rankings, [n for _, n in questions]).items()}
         seconds = time.perf_counter() - begin
         print(f"| {name} | {' | '.join(f'{values[column]:.1f}' for column in columns)} | {seconds:.0f} |", flush=True)
 

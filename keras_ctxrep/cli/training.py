@@ -134,16 +134,10 @@ def _distill_from_text(args: argparse.Namespace) -> None:
         if foreign[0] in of_other:
             reason = "with --static: it is for a student of layers" if args.static else "without --static"
         raise Usage(f"distill: leave out {flag} {reason}")
-    if args.static:
-        history = recipes.distill_static(
-            args.teacher, args.corpus, args.out, print_evaluation, options=options_of(kind, args)
-        )
-        print_line(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
-        return
-    if args.steps is None and args.minutes is None:
+    if not args.static and args.steps is None and args.minutes is None:
         args.minutes = MINUTES
-    chosen = options_of(options.EncoderDistillation, args)
-    history = recipes.distill_encoder(args.teacher, args.corpus, args.out, print_evaluation, options=chosen)
+    recipe = recipes.distill_static if args.static else recipes.distill_encoder
+    history = recipe(args.teacher, args.corpus, args.out, print_evaluation, options=options_of(kind, args))
     print_line(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers import SpanMean
 from keras_ctxrep.models.model import Model
-from keras_ctxrep.options import EncoderDistillation, keywords
+from keras_ctxrep.options import EncoderDistillation, Options, keywords
 from keras_ctxrep.recipes import cards, corpora, distilling
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
@@ -70,12 +69,8 @@ def distill_encoder(
         ValueError: the teacher is no BERT or has no such layer, there is too little text, or `out` has the finished
             model of another run and `overwrite` is not set.
     """
-    corpora.check_corpus("bert", corpus)
     strategy = choose(options.strategy)
-    folder = Path(zoo.find(teacher))
-    if folder.resolve() == Path(out).resolve():
-        raise ValueError(f"{out}: the folder of the teacher; choose another one to write to")
-    source = saving.load_encoder(folder)
+    folder, source = teacher_of_run(teacher, corpus, out)
     if not isinstance(source.bundle.features, WordPieceFeatures) or "layers" not in source.bundle.config:
         raise ValueError(f"{teacher}: a model of the family {source.bundle.family!r}; the teacher has to be a BERT")
     initial = None if options.init is None else saving.load_encoder(zoo.find(options.init))
@@ -95,10 +90,10 @@ def distill_encoder(
         learner = _learner(model, options.learn, source.bundle.config["width"])
     cache = Path(options.vectors or Path(out) / "teacher")
     levels = [number + 1 for number in numbers] if "hidden" in options.learn else [source.bundle.config["layers"]]
-    student = os.path.join(os.path.abspath(options.init), "") if options.init else os.devnull
-    text = sorted(digest for name, digest in run.files.items() if not name.startswith(student))
-    identity = [options.seed, options.max_length, levels, text]
-    vectors = TeacherVectors(source, levels, options.max_length, cache, identity)
+    valid = None if options.valid is None else Path(options.valid)
+    read_by_teacher = {"valid": valid, "seed": options.seed, "max_length": options.max_length, "levels": levels}
+    of_vectors = replace(run, options=Options(), arguments={**run.arguments, **read_by_teacher})
+    vectors = TeacherVectors(source, levels, options.max_length, cache, of_vectors.identity)
     batches = partial(_batches, vectors, bundle, options)
     chosen = Shard(-1, sample(held, HELD, options.seed))
 
@@ -118,6 +113,20 @@ def distill_encoder(
     if options.vectors is None:
         shutil.rmtree(cache, ignore_errors=True)
     return history
+
+
+def teacher_of_run(teacher: str | Path, corpus: Sequence[str | Path], out: str | Path) -> tuple[Path, ModelFolder]:
+    """The folder of a teacher that is to read a corpus, and its encoder.
+
+    Raises:
+        TypeError: the corpus is one file instead of a list.
+        ValueError: there is no such model, or `out` is its folder.
+    """
+    corpora.check_corpus("bert", corpus)
+    folder = Path(zoo.find(teacher))
+    if folder.resolve() == Path(out).resolve():
+        raise ValueError(f"{out}: the folder of the teacher; choose another one to write to")
+    return folder, saving.load_encoder(folder)
 
 
 # --------------------------------------------------------------------------------------------------------- the student
@@ -283,7 +292,8 @@ def _word_vectors(model: keras.Model, levels: Sequence[int]) -> tuple[dict, Any]
 
 def _learner(model: keras.Model, learn: Sequence[str], width: int) -> keras.Model:
     """The student with one output for each of the losses, in the teacher's width."""
-    inputs, words = _word_vectors(model, range(1, len(model.output["layers"])))
+    top = len(model.output["layers"]) - 1
+    inputs, words = _word_vectors(model, range(1, top + 1) if "hidden" in learn else [top])
     texts = model.output["vector"]
     if words.shape[-1] != width:
         words = klayers.Dense(width, name="word_projection")(words)

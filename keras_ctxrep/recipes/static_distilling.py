@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from keras_ctxrep import losses, saving, zoo
+from keras_ctxrep import losses, saving
 from keras_ctxrep.atomic import atomic_write, lock_folder
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
@@ -20,19 +20,18 @@ from keras_ctxrep.models import static
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.options import StaticDistillation, keywords
 from keras_ctxrep.recipes import cards, corpora
-from keras_ctxrep.recipes.encoder_distilling import count_pieces, frequent_pieces
+from keras_ctxrep.recipes.encoder_distilling import HELD, SHARD, count_pieces, frequent_pieces, teacher_of_run
 from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents, sample
 from keras_ctxrep.text.features import Row, WordPieceFeatures
+from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 
 __all__ = ["distill_static"]
 
-SHARD = 4096  # sentences whose vectors by the teacher are one file
-HELD = 1000  # sentences that the student is evaluated on
 FEWEST = 4  # words of a sentence: of shorter ones a corpus has headings
 SCALE = 0.1  # standard deviation of the first table, for which the learning rate is
 LENGTH = 512  # pieces that the student reads of a text
@@ -73,11 +72,7 @@ def distill_static(
         ValueError: the teacher reads no word pieces or is narrower than `dims`, there is too little text, or `out` has
             the finished model of another run and `overwrite` is not set.
     """
-    corpora.check_corpus("bert", corpus)
-    folder = Path(zoo.find(teacher))
-    if folder.resolve() == Path(out).resolve():
-        raise ValueError(f"{out}: the folder of the teacher; choose another one to write to")
-    source = saving.load_encoder(folder)
+    folder, source = teacher_of_run(teacher, corpus, out)
     width = source.model.output["vector"].shape[-1]
     features = source.bundle.features
     if not isinstance(features, WordPieceFeatures):
@@ -96,7 +91,7 @@ def distill_static(
             shutil.rmtree(old)
         vectors = _teacher_vectors(source, sentences, options.max_length, cache)
         axes = _axes(vectors, options.dims)
-        targets = _unit(vectors.astype(np.float32) @ axes).astype(np.float16)
+        targets = unit(vectors.astype(np.float32) @ axes).astype(np.float16)
         model = saving.build(bundle)
         own: Any = bundle.features
         table = _first_table(source, bundle, axes, count_pieces(own.wordpiece, sentences), options.sif)
@@ -140,10 +135,6 @@ def _specials(bundle: Bundle) -> list[int]:
     return [bundle.vocab.index(piece) for piece in SPECIAL_PIECES]
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-
-
 def _teacher_vectors(teacher: ModelFolder, sentences: Sequence[str], max_length: int, folder: Path) -> np.ndarray:
     """The teacher's vectors of sentences in length 1, float16 (S, D), those that are in the folder read from it."""
     model, bundle = teacher
@@ -159,7 +150,7 @@ def _teacher_vectors(teacher: ModelFolder, sentences: Sequence[str], max_length:
                 zeros = [0.0] * model.output["vector"].shape[-1]  # of a text without words
                 rows = np.array([answer.get("vector", zeros) for answer in predictor(part)], np.float32)
                 with atomic_write(path) as temporary, temporary.open("wb") as file:
-                    np.save(file, _unit(rows).astype(np.float16))
+                    np.save(file, unit(rows).astype(np.float16))
             shards.append(np.load(path, allow_pickle=False))
             bar.update(len(part))
     return np.concatenate(shards)

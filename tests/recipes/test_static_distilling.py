@@ -11,6 +11,7 @@ from keras_ctxrep import recipes, saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.options import StaticDistillation
 from keras_ctxrep.recipes import static_distilling as distilling
+from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from tests import tiny
 
@@ -66,7 +67,7 @@ def test_the_first_table(teacher):
 
 def test_axes_keep_the_cosines():
     rng = np.random.default_rng(0)
-    vectors = distilling._unit(rng.normal(size=(300, 4)) @ rng.normal(size=(4, 20)) + 0.5 * rng.normal(size=20))
+    vectors = unit(rng.normal(size=(300, 4)) @ rng.normal(size=(4, 20)) + 0.5 * rng.normal(size=20))
     axes = distilling._axes(vectors, 5)  # four, and the mean
     np.testing.assert_allclose(axes.T @ axes, np.eye(5), atol=1e-6)
     projected = vectors @ axes
