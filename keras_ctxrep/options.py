@@ -476,6 +476,12 @@ class EncoderDistillation(Training):
     vocab_size: int | None = option(
         None, "keep so many of the teacher's pieces, the most frequent in the corpus (default: all)", "model", above=0
     )
+    embedding_width: int | None = option(
+        None,
+        "width of the student's table of pieces, from which a product leads to that of the layers (default: none)",
+        "model",
+        above=0,
+    )
     init: str | Path | None = option(
         None, "a student that goes on learning, from this or another text", "model", metavar="FOLDER", model=True
     )
@@ -507,7 +513,7 @@ class EncoderDistillation(Training):
             raise ValueError(f"learn is empty: name some of {', '.join(self.LOSSES)}")
         if self.layers is not None and self.size is not None:
             raise ValueError(f"layers={self.layers!r}, size={self.size!r}: a student of a size has random layers")
-        for name in ("layers", "size", "vocab_size"):
+        for name in ("layers", "size", "vocab_size", "embedding_width"):
             if self.init is not None and (value := getattr(self, name)) is not None:
                 raise ValueError(f"init={self.init}, {name}={value!r}: the student to go on with has its own")
 

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import keras
@@ -101,6 +101,20 @@ def build(bundle: Bundle) -> keras.Model:
     if bundle.task in FAMILIES["bert"].pretraining:
         return FAMILIES["bert"].pretraining[bundle.task](config, 0)
     return tasks.get(bundle.task).head(bert.encoder(config), bundle)
+
+
+def multiplied_out(model: keras.Model, bundle: Bundle) -> tuple[keras.Model, Bundle]:
+    """A BERT whose table of pieces has the width of the layers, as in the published formats, and its bundle."""
+    if bundle.config.get("embedding_width") is None:
+        return model, bundle
+    plain = replace(bundle, config=bundle.config | {"embedding_width": None})
+    own = build(plain)
+    for layer in own.layers:
+        if layer.name == "token_embedding":
+            layer.set_weights([bert.token_vectors(model)])
+        elif layer.weights:
+            layer.set_weights(model.get_layer(layer.name).get_weights())
+    return own, plain
 
 
 def load(

@@ -132,7 +132,9 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
     ...     read(folder)[0].name
     'bert_encoder'
     """
-    name, config = _architecture_to_write(bundle, architecture), bert.Config(**bundle.config)
+    name = _architecture_to_write(bundle, architecture)
+    model, bundle = common.multiplied_out(model, bundle)
+    config = bert.Config(**bundle.config)
     if name == "BertModel":
         config = replace(config, pooler=any(layer.name == "pooler" for layer in model.layers))
     stale = [file for file in STALE if (Path(folder) / file).exists()]

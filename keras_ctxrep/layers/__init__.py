@@ -3,7 +3,7 @@
 from keras_ctxrep.layers.char_cnn import CharCNN
 from keras_ctxrep.layers.crf import CRF
 from keras_ctxrep.layers.dropout import Dropout
-from keras_ctxrep.layers.embedding import Embedding, ReversibleEmbedding
+from keras_ctxrep.layers.embedding import Embedding, FactorizedEmbedding, ReversibleEmbedding
 from keras_ctxrep.layers.lstm import ProjectedLSTM
 from keras_ctxrep.layers.mix import ScalarMix
 from keras_ctxrep.layers.sentence import MaskedPooling, SentenceMarkers, ZeroPadding
@@ -23,6 +23,7 @@ __all__ = [
     "CharCNN",
     "Dropout",
     "Embedding",
+    "FactorizedEmbedding",
     "MarkIndicator",
     "MaskedPooling",
     "PositionEmbedding",

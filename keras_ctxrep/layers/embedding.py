@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-__all__ = ["Embedding", "ReversibleEmbedding"]
+__all__ = ["Embedding", "FactorizedEmbedding", "ReversibleEmbedding"]
 
 
 def take_rows(weight, ids):
@@ -62,3 +62,50 @@ class ReversibleEmbedding(keras.layers.ReversibleEmbedding):
         if reverse:
             return super().call(inputs, reverse=True)
         return ops.cast(take_rows(self.embeddings, _whole(inputs)), self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class FactorizedEmbedding(ReversibleEmbedding):
+    """A table of narrow vectors, (V, R), times a projection, (R, D): the vectors of `ReversibleEmbedding` by fewer weights.
+
+    Lan et al. 2019 (ALBERT), section 3.1, https://arxiv.org/abs/1909.11942.
+
+    Args:
+        input_dim: V.
+        output_dim: R.
+        units: D.
+        **kwargs: as of `ReversibleEmbedding`; the initializer of the table is that of the product too, whose standard
+            deviation it keeps.
+
+    Call:
+        inputs: int32 (...), each at least 0; or with `reverse` float32 (..., D).
+        reverse: compute logits over the rows of the product.
+
+    Returns: float32 (..., D), or with `reverse` (..., V).
+
+    >>> FactorizedEmbedding(9, 2, 4)(ops.array([[3, 8, 0]])).shape
+    TensorShape([1, 3, 4])
+    """
+
+    def __init__(self, input_dim: int, output_dim: int, units: int, **kwargs):
+        super().__init__(input_dim, output_dim, **kwargs)
+        self.units = units
+
+    def build(self, input_shape=None):
+        super().build(input_shape)
+        start = keras.initializers.VarianceScaling(1.0, "fan_in", "truncated_normal")
+        self.projection = self.add_weight((self.output_dim, self.units), start, name="projection")
+
+    def call(self, inputs, reverse=False) -> Any:
+        if reverse:
+            return super().call(ops.matmul(inputs, ops.transpose(self.projection)), reverse=True)
+        return ops.matmul(super().call(inputs), self.projection)
+
+    def compute_output_shape(self, input_shape, reverse=False):
+        return (*input_shape[:-1], self.input_dim) if reverse else (*input_shape, self.units)
+
+    def compute_output_spec(self, inputs, reverse=False):
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape, reverse), dtype=self.compute_dtype)
+
+    def get_config(self):
+        return super().get_config() | {"units": self.units}

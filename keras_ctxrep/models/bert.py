@@ -6,6 +6,7 @@ Devlin et al. 2018, https://arxiv.org/abs/1810.04805; reference implementation h
 from dataclasses import dataclass
 
 import keras
+import numpy as np
 from keras import layers as klayers
 
 from keras_ctxrep import checks
@@ -13,6 +14,7 @@ from keras_ctxrep.checks import Depth, Fraction, RowCount, Size
 from keras_ctxrep.layers import (
     Bias,
     Dropout,
+    FactorizedEmbedding,
     PositionEmbedding,
     ReversibleEmbedding,
     SinusoidalPositions,
@@ -23,7 +25,7 @@ from keras_ctxrep.layers import (
 from keras_ctxrep.layers.transformer import ACTIVATIONS
 from keras_ctxrep.models.model import Model, check_config
 
-__all__ = ["SIZES", "Config", "enable_lora", "encoder", "encoder_config", "pretrainer"]
+__all__ = ["SIZES", "Config", "enable_lora", "encoder", "encoder_config", "pretrainer", "token_vectors"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Config:
     width: Size = 768
     heads: Size = 12
     intermediate: Size = 3072  # width of the feed-forward layer
+    embedding_width: Size | None = None  # of the table of pieces, if it is projected to `width`
     max_positions: RowCount = 512  # maximum input length, if positions are learned
     segments: Size = 2
     dropout: Fraction = 0.1  # of the embeddings and of the sub-layers' outputs
@@ -56,6 +59,8 @@ class Config:
                 raise ValueError(f"{name}={getattr(self, name)!r}: one of {', '.join(known)}")
         if self.width % self.heads:
             raise ValueError(f"heads={self.heads} does not divide width={self.width}")
+        if self.embedding_width is not None and self.embedding_width > self.width:
+            raise ValueError(f"embedding_width={self.embedding_width}: at most width={self.width}")
 
 
 # bert_LAYERS_WIDTH_HEADS: the published sizes (Devlin et al. 2018; the small ones of Turc et al. 2019,
@@ -139,9 +144,11 @@ def _encoder(config: Config, attention: bool = False):
     def start():
         return keras.initializers.TruncatedNormal(stddev=config.initializer_range)
 
-    embedding = ReversibleEmbedding(
-        config.vocabulary_size, config.width, embeddings_initializer=start(), name="token_embedding"
-    )
+    kwargs = {"embeddings_initializer": start(), "name": "token_embedding"}
+    if config.embedding_width is None:
+        embedding = ReversibleEmbedding(config.vocabulary_size, config.width, **kwargs)
+    else:
+        embedding = FactorizedEmbedding(config.vocabulary_size, config.embedding_width, config.width, **kwargs)
     segment = klayers.Embedding(config.segments, config.width, start(), name="segment_embedding")
     x = klayers.Add(name="embeddings")([embedding(inputs["token_ids"]), segment(inputs["segment_ids"])])
     if config.positions == "learned":
@@ -186,6 +193,16 @@ def encoder_config(model: keras.Model, config: dict) -> dict:
     {'width': 4, 'pooler': False}
     """
     return config | {"pooler": "pooler" in {layer.name for layer in model.layers}}
+
+
+def token_vectors(model: keras.Model) -> np.ndarray:
+    """The vectors of the word pieces of a BERT, float32 (V, D): a table that is projected is multiplied out.
+
+    >>> token_vectors(encoder(Config(vocabulary_size=8, layers=1, width=4, heads=1, embedding_width=2))).shape
+    (8, 4)
+    """
+    table, *projection = model.get_layer("token_embedding").get_weights()
+    return table @ projection[0] if projection else table
 
 
 def enable_lora(model: keras.Model, rank: int) -> None:

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from keras_ctxrep import losses, saving, tasks, zoo
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.models import bert
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.options import Distillation, Options, keywords
 from keras_ctxrep.recipes.assembly import Survey
@@ -176,8 +177,7 @@ def student(teacher: keras.Model, bundle: Bundle, size: str) -> tuple[keras.Mode
     model = saving.build(own)
     for layer in model.layers:
         if layer.name == "token_embedding":
-            table = teacher.get_layer(layer.name).get_weights()[0]
-            layer.set_weights([_projected(table, *layer.get_weights())])
+            layer.set_weights([_projected(bert.token_vectors(teacher), *layer.get_weights())])
     return model, own
 
 

@@ -19,6 +19,7 @@ from keras_ctxrep import losses, saving, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.layers import SpanMean
+from keras_ctxrep.models import bert
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.options import EncoderDistillation, Options, keywords
 from keras_ctxrep.recipes import cards, corpora, distilling
@@ -160,10 +161,15 @@ def _student(
         bundle = replace(bundle, config=bundle.config | {"layers": len(numbers)})
     rates = {name: options.dropout or 0.0 for name in ("dropout", "attention_dropout")}
     pieces, counted = bundle.vocab, {}
-    if options.vocab_size is not None:
+    config = bundle.config | rates
+    if options.vocab_size is not None or options.embedding_width is not None:
         counted = counts()
+    if options.vocab_size is not None:
         pieces = frequent_pieces(bundle.vocab, counted, options.vocab_size)
-    small = replace(bundle, vocab=tuple(pieces), config=bundle.config | rates | {"vocabulary_size": len(pieces)})
+        config |= {"vocabulary_size": len(pieces)}
+    if options.embedding_width is not None:
+        config |= {"embedding_width": options.embedding_width}
+    small = replace(bundle, vocab=tuple(pieces), config=config)
     own = saving.build(small)
     for layer in own.layers:
         if layer.weights:
@@ -171,8 +177,11 @@ def _student(
             if options.size is None and name.startswith("layer_"):
                 name = f"layer_{numbers[int(name.removeprefix('layer_'))]}"
             weights = model.get_layer(name).get_weights()
-            if name == "token_embedding" and len(pieces) < len(bundle.vocab):
-                weights = [merged_vectors(weights[0], bundle.vocab, pieces, counted)]
+            if name == "token_embedding" and counted:
+                weights = [merged_vectors(bert.token_vectors(model), bundle.vocab, pieces, counted)]
+                if width := config.get("embedding_width"):
+                    numbers_of = {piece: number for number, piece in enumerate(bundle.vocab)}
+                    weights = factors(weights[0], [counted.get(numbers_of[piece], 0) for piece in pieces], width)
             layer.set_weights(weights)
     kept_rates = {name: bundle.config[name] for name in rates}  # of later fine-tuning
     return ModelFolder(own, replace(small, config=small.config | kept_rates, card=""))
@@ -235,6 +244,28 @@ def merged_vectors(
                 merged[rows[part]] += counts[number] * table[number] / len(parts)
     length = np.linalg.norm(merged, axis=1, keepdims=True)
     return merged * np.linalg.norm(own, axis=1, keepdims=True) / np.where(length, length, 1)
+
+
+def factors(table: np.ndarray, counts: Sequence[int], width: int) -> list[np.ndarray]:
+    """A table of vectors as the product of a narrow table and a projection.
+
+    The projection has the principal axes of the vectors, each weighted by the square root of its frequency.
+
+    Args:
+        table: float32 (V, D).
+        counts: of each row's piece in a corpus.
+        width: R, of the narrow table.
+
+    Returns: float32 (V, R) and (R, D).
+
+    >>> narrow, projection = factors(np.array([[3.0, 4.0], [6.0, 8.0]]), [1, 0], 1)
+    >>> narrow.shape, (narrow @ projection).round(3).tolist()
+    ((2, 1), [[3.0, 4.0], [6.0, 8.0]])
+    """
+    weights = np.sqrt(np.asarray(counts, table.dtype) + 1)
+    _, axes = np.linalg.eigh((table * weights[:, None]).T @ table)  # ascending
+    axes = axes[:, ::-1][:, :width]
+    return [table @ axes, axes.T]
 
 
 def _split_piece(piece: str, known: Mapping[str, int]) -> list[str]:
