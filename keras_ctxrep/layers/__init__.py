@@ -16,6 +16,7 @@ from keras_ctxrep.layers.transformer import (
     TakePositions,
     TransformerBlock,
 )
+from keras_ctxrep.layers.window import SubwordEmbedding, WindowMean
 
 __all__ = [
     "CRF",
@@ -34,8 +35,10 @@ __all__ = [
     "SinusoidalPositions",
     "SpanMean",
     "SpanPooling",
+    "SubwordEmbedding",
     "TakePositions",
     "TransformerBlock",
     "VocabularySoftmax",
+    "WindowMean",
     "ZeroPadding",
 ]
