@@ -545,9 +545,7 @@ class StaticDistillation(Seeded):
 class StaticPretraining(Seeded):
     """Options of `recipes.pretrain_static`; the defaults are those of word2vec.c, and of fastText for n-grams."""
 
-    RATES = MappingProxyType(  # model -> optimizer -> learning rate
-        {"skipgram": {"sgd": 0.025, "adagrad": 0.1}, "cbow": {"sgd": 0.05, "adagrad": 0.1}}
-    )
+    RATES = MappingProxyType({"skipgram": 0.025, "cbow": 0.05, "adagrad": 0.1})  # learning rates
 
     model: str = option("skipgram", "what is learned", choices=("skipgram", "cbow"))
     subwords: bool = option(False, "vectors of character n-grams, and so of words that were never seen (fastText)")
@@ -565,15 +563,13 @@ class StaticPretraining(Seeded):
     cased: bool = option(False, "keep case", "data")
     epochs: float = option(5, "passes over the corpus", "schedule", above=0)
     learning_rate: float | None = option(None, "at the beginning; it falls to 0", above=0)
-    optimizer: str | None = option(
+    adagrad: bool | None = option(
         None,
-        "sgd: as published; adagrad, one number for each row: for large batches (default: sgd, on several devices "
-        "adagrad)",
+        "row-wise Adagrad in place of SGD, for updates of more than 2048 words (default: on several devices)",
         "schedule",
-        choices=("sgd", "adagrad"),
     )
     batch_size: int | None = option(
-        None, "words of an update, over all devices, a multiple of 32 (default: sgd 1024, adagrad 2048)", above=0
+        None, "words of an update, over all devices, a multiple of 32 (default: 1024, with --adagrad 2048 a device)", above=0
     )
     evaluations: float | None = option(10, "losses that are printed, evenly spaced", "schedule", above=0)
     overwrite: bool = option(False, "replace the finished model of another run in --out", "output", neutral=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_ctxrep import checks
@@ -12,7 +13,7 @@ from keras_ctxrep.checks import Fraction, Range, RowCount, Size
 from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, SubwordEmbedding, WindowMean, ZeroPadding
 from keras_ctxrep.models.model import Model, check_config
 
-__all__ = ["TRAINERS", "Config", "Trainer", "cbow", "encoder", "skipgram"]
+__all__ = ["TRAINERS", "Config", "Trainer", "cbow", "encoder", "skipgram", "vectors_of"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,29 @@ def encoder(config: Config) -> keras.Model:
     x = ZeroPadding(carry_mask=True, name="word_vectors")(x, mask=inputs["mask"])
     pooled = MaskedPooling("mean", name="word_mean")(x, mask=inputs["mask"])
     return Model(inputs, {"layers": [x], "sequence": x, "pooled": pooled}, name="static_encoder")
+
+
+def vectors_of(model: keras.Model, ids: np.ndarray) -> np.ndarray:
+    """The vectors of words without running the model: rows of its table, or with n-grams their means.
+
+    Args:
+        model: an encoder, or a task model over one.
+        ids: of `StaticFeatures.ids`, int32 (N,) or (N, G).
+
+    Returns: float32 (N, D).
+
+    >>> vectors_of(encoder(Config(words=3, width=8)), np.array([2, 3])).shape
+    (2, 8)
+    """
+    table = np.asarray(model.get_layer("word_embedding").embeddings)
+    if ids.ndim == 1:
+        return table[ids]
+    vectors = np.zeros((len(ids), table.shape[1]), np.float32)
+    for begin in range(0, len(ids), 4096):
+        part = ids[begin : begin + 4096]
+        real = (part > 0)[..., None]
+        vectors[begin : begin + 4096] = (table[part] * real).sum(1) / np.maximum(real.sum(1), 1)
+    return vectors
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

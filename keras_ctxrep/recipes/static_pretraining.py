@@ -67,7 +67,7 @@ def pretrain_static(
     if isinstance(corpus, str | Path):
         raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
     strategy = choose(options.strategy)
-    optimizer, batch_size = _batch_size(options, strategy.num_replicas_in_sync)
+    adagrad, batch_size = _batch_size(options, strategy.num_replicas_in_sync)
     run = RunRecord.of("pretrain_static", options, corpus=[Path(path) for path in corpus])
     check_replaceable(out, run.identity, options.overwrite)
     Path(out).mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def pretrain_static(
     if strategy.num_replicas_in_sync == 1:
         model.updates = int(np.clip(total / STEPS / batch_size, 1, UPDATES))
     in_step = batch_size * model.updates
-    history = _fit(model, ids, counts, options, strategy, optimizer, batch_size, report, out, run.identity, total / in_step)
+    history = _fit(model, ids, counts, options, adagrad, batch_size, report, out, run.identity, total / in_step)
     if is_chief(strategy):
         run.save(out, history)
         saving.save(out, _encoder(model, bundle), bundle)
@@ -91,16 +91,16 @@ def pretrain_static(
     return history
 
 
-def _batch_size(options: StaticPretraining, replicas: int) -> tuple[str, int]:
-    """The optimizer and the words of an update."""
-    optimizer = options.optimizer or ("sgd" if replicas == 1 else "adagrad")
-    size = options.batch_size or {"sgd": 1024, "adagrad": 2048}[optimizer] * (1 if optimizer == "sgd" else replicas)
+def _batch_size(options: StaticPretraining, replicas: int) -> tuple[bool, int]:
+    """Whether the optimizer is Adagrad, and the words of an update."""
+    adagrad = replicas > 1 if options.adagrad is None else options.adagrad
+    size = options.batch_size or (LARGEST * replicas if adagrad else 1024)
     if size % (CENTRES * replicas):
-        of = f" and {replicas} devices" if replicas > 1 else ""
-        raise ValueError(f"batch_size={size}: a multiple of {CENTRES * replicas} is needed, of blocks of {CENTRES}{of}")
-    if optimizer == "sgd" and size > LARGEST:
-        raise ValueError(f"batch_size={size}: with sgd at most {LARGEST}, beyond which it diverges; choose adagrad")
-    return optimizer, size
+        of = f" on {replicas} devices" if replicas > 1 else ""
+        raise ValueError(f"batch_size={size}: a multiple of {CENTRES * replicas} is needed{of}")
+    if not adagrad and size > LARGEST:
+        raise ValueError(f"batch_size={size}: SGD diverges above {LARGEST} words; choose adagrad")
+    return adagrad, size
 
 
 def _encoded(corpus: Sequence[str | Path], folder: Path, options: StaticPretraining, strategy) -> EncodedCorpus:
@@ -138,8 +138,7 @@ def _fit(
     ids: EncodedCorpus,
     counts: WordCounts,
     options: StaticPretraining,
-    strategy,
-    optimizer: str,
+    adagrad: bool,
     batch_size: int,
     report,
     out,
@@ -152,12 +151,12 @@ def _fit(
     def collate(batch: Blocks, rng: Any) -> tuple[dict, dict]:
         return batch.inputs, {"logits": batch.windows}
 
-    kind = {"sgd": SGD, "adagrad": RowwiseAdagrad}[optimizer]
+    kind = RowwiseAdagrad if adagrad else SGD
 
     def scaled(learning_rate: float, **others: Any) -> keras.optimizers.Optimizer:
         return kind(learning_rate, gradient_scale=float(batch_size))  # the sum over the words, as word2vec.c makes it
 
-    rate = options.learning_rate or options.RATES[options.model][optimizer]
+    rate = options.learning_rate or options.RATES["adagrad" if adagrad else options.model]
     settings = {"steps": max(1, round(steps)), "learning_rate": rate, "warmup": 0.0, "decay": "linear"}
     return fit.fit(
         model,
