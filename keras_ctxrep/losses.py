@@ -452,9 +452,11 @@ class NegativeSampling(keras.losses.Loss):
             true = ops.cast(ops.sum(windows, -1, keepdims=True) > 0, y_pred.dtype)
         else:
             true = ops.cast(window_mask(windows, split), y_pred.dtype)
-        of_pairs = ops.sum(true * ops.softplus(-y_pred[..., :split]), -1)
-        of_noise = ops.sum(ops.softplus(y_pred[..., split:]), -1)
-        return of_pairs + ops.sum(true, -1) * (self.negatives / self.noise) * of_noise
+        of_noise = ops.sum(true, -1, keepdims=True) * (self.negatives / self.noise)  # (B, P, 1)
+        of_noise = ops.repeat(of_noise, self.noise, -1)
+        # -log s(x) is log(1 + e^x) - x; whole arrays, since gradients of slices are padded with zeros
+        true_of_all = ops.concatenate([true, ops.zeros_like(of_noise)], -1)
+        return ops.sum(ops.concatenate([true, of_noise], -1) * ops.softplus(y_pred) - true_of_all * y_pred, -1)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"negatives": self.negatives, "noise": self.noise}

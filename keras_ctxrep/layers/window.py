@@ -53,7 +53,8 @@ class WindowMean(Layer):
     def call(self, x, windows) -> Any:
         mask = ops.cast(window_mask(windows, x.shape[1]), x.dtype)
         total = ops.matmul(mask, x)
-        return _summed_gradient(total, total / ops.maximum(ops.sum(mask, -1, keepdims=True), 1))
+        size = ops.maximum(ops.sum(windows, -1, keepdims=True), 1)
+        return _summed_gradient(total, total / ops.cast(size, x.dtype))
 
     def compute_output_spec(self, x, windows) -> Any:
         return keras.KerasTensor((*windows.shape[:2], x.shape[-1]), self.compute_dtype)
