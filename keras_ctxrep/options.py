@@ -569,7 +569,9 @@ class StaticPretraining(Seeded):
         "schedule",
     )
     batch_size: int | None = option(
-        None, "words of an update, over all devices, a multiple of 32 (default: 1024, with --adagrad 2048 a device)", above=0
+        None,
+        "words of an update, over all devices, a multiple of 32 (default: 1024, with --adagrad 2048 a device)",
+        above=0,
     )
     evaluations: float | None = option(10, "losses that are printed, evenly spaced", "schedule", above=0)
     overwrite: bool = option(False, "replace the finished model of another run in --out", "output", neutral=True)

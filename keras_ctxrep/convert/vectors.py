@@ -138,7 +138,7 @@ def write(path: str | Path, model: keras.Model, bundle: Bundle, target_format: s
 
 def _write_fasttext(path: str | Path, model: keras.Model, bundle: Bundle) -> None:
     layer: Any = model.get_layer("word_embedding")
-    table = np.asarray(layer.embeddings, "<f4")[2:]  # without the rows of no word and <UNK>
+    table = keras.ops.convert_to_numpy(layer.embeddings)[2:].astype("<f4")  # without the rows of no word and <UNK>
     words, (_, width) = bundle.vocab[1:], table.shape
     shortest, longest, buckets = bundle.features.ngrams or (0, 0, 0)  # pyright: ignore
     arguments = (width, 5, 5, 1, 5, 1, NEGATIVE_SAMPLING, SKIPGRAM, buckets, shortest, longest, 100, 1e-4)

@@ -1,8 +1,10 @@
 """Windows of words around each word of a block, for static word vectors; vectors of words from their n-grams."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_ctxrep.layers.embedding import Embedding, take_rows
@@ -69,8 +71,7 @@ class SubwordEmbedding(Embedding):
 
     Args:
         input_dim, output_dim: rows and width of the table.
-        words: number of words, whose ids are 0 to `words` - 1.
-        size: number of rows of all words together.
+        subwords: the rows of each word, whose ids are 0 to `len(subwords)` - 1.
         **kwargs: as of `keras.layers.Embedding`.
 
     Call:
@@ -78,37 +79,28 @@ class SubwordEmbedding(Embedding):
 
     Returns: float32 (B, T, D).
 
-    >>> layer = SubwordEmbedding(4, 1, words=2, size=3)
+    >>> layer = SubwordEmbedding(4, 1, [[1, 3], [2]])
     >>> layer.build()
-    >>> layer.set_rows([[1, 3], [2]])
     >>> layer.embeddings.assign([[0.0], [1.0], [2.0], [5.0]])
     >>> layer(ops.array([[0, 1, 0]])).numpy()[0, :, 0].tolist()
     [3.0, 2.0, 3.0]
     """
 
-    def __init__(self, input_dim: int, output_dim: int, words: int, size: int, **kwargs):
+    def __init__(self, input_dim: int, output_dim: int, subwords: Sequence[Sequence[int]], **kwargs):
         super().__init__(input_dim, output_dim, **kwargs)
-        self.words, self.size = words, size
-
-    def build(self, input_shape=None) -> None:
-        super().build(input_shape)
-        numbers = {"initializer": "zeros", "dtype": "int32", "trainable": False}
-        self.ends = self.add_weight((self.words,), name="ends", **numbers)  # of each word's rows in `rows`
-        self.rows = self.add_weight((self.size,), name="rows", **numbers)
-
-    def set_rows(self, rows) -> None:
-        """Sets the rows of each word, a sequence of lists of numbers of rows."""
-        self.ends.assign(ops.cumsum(ops.array([len(each) for each in rows], "int32")))
-        self.rows.assign(ops.array([row for each in rows for row in each], "int32"))
+        self.subwords = subwords
+        ends = np.cumsum([len(rows) for rows in subwords], dtype=np.int32)  # of each word's rows in `rows`
+        rows = np.fromiter((row for rows in subwords for row in rows), np.int32, ends[-1])
+        self._ends, self._rows = ops.convert_to_tensor(ends), ops.convert_to_tensor(rows)
 
     def call(self, inputs) -> Any:
         import tensorflow as tf
 
         words, index = tf.unique(tf.reshape(inputs, [-1]))  # (U,)
-        begins = tf.where(words > 0, take_rows(self.ends, tf.maximum(words - 1, 0)), 0)
-        ends = take_rows(self.ends, words)
+        begins = tf.where(words > 0, tf.gather(self._ends, tf.maximum(words - 1, 0)), 0)
+        ends = tf.gather(self._ends, words)
         places = tf.ragged.range(begins, ends)  # (U, rows of the word)
-        rows = take_rows(self.rows, places.values)
+        rows = tf.gather(self._rows, places.values)
         owners, count = places.value_rowids(), tf.size(words)
         total = tf.math.unsorted_segment_sum(take_rows(self.embeddings, rows), owners, count)  # (U, D)
         sizes = tf.cast(tf.maximum(ends - begins, 1), total.dtype)[:, None]
@@ -120,4 +112,4 @@ class SubwordEmbedding(Embedding):
         return keras.KerasTensor((*inputs.shape, self.output_dim), self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"words": self.words, "size": self.size}
+        return super().get_config() | {"subwords": [[int(row) for row in rows] for rows in self.subwords]}

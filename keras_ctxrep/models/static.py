@@ -105,7 +105,7 @@ def vectors_of(model: keras.Model, ids: np.ndarray) -> np.ndarray:
     >>> vectors_of(encoder(Config(words=3, width=8)), np.array([2, 3])).shape
     (2, 8)
     """
-    table = np.asarray(model.get_layer("word_embedding").embeddings)
+    table = ops.convert_to_numpy(model.get_layer("word_embedding").embeddings)
     if ids.ndim == 1:
         return table[ids]
     vectors = np.zeros((len(ids), table.shape[1]), np.float32)
@@ -232,9 +232,6 @@ def _tables(config: Config, window: int, centres: int, noise: int, subwords: Seq
     if subwords is None:
         words = Embedding(rows, config.width, **settings)
     else:
-        size = sum(map(len, subwords))
-        words = SubwordEmbedding(rows + config.buckets, config.width, len(subwords), size, **settings)
-        words.build()
-        words.set_rows(subwords)
+        words = SubwordEmbedding(rows + config.buckets, config.width, subwords, **settings)
     outputs = Embedding(rows, config.width, embeddings_initializer="zeros", name="output_embedding")
     return inputs, sized, words, outputs

@@ -171,7 +171,7 @@ def _fit(
 def _encoder(model: keras.Model, bundle: Bundle) -> keras.Model:
     """The encoder with the words' table, and the row of <UNK>."""
     layer: Any = model.get_layer("word_embedding")
-    table = np.array(layer.embeddings)
+    table = keras.ops.convert_to_numpy(layer.embeddings).copy()
     words = table[FIRST : 1 + len(bundle.vocab)]
     table[0] = 0
     table[1] = 0 if bundle.config["buckets"] else words.mean(0, dtype=np.float64)
