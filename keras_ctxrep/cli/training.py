@@ -271,6 +271,11 @@ def _distill_flags(flags: Flags) -> None:
 def _score(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
+    if [args.data, args.analogies, args.word_pairs].count(None) != 2:
+        raise Usage("score: give one of --data, --analogies and --word-pairs")
+    if args.data is None:
+        _score_words(args)
+        return
     if args.lm:
         _score_sentences(args)
         return
@@ -281,6 +286,20 @@ def _score(args: argparse.Namespace) -> None:
         predictions=args.predictions,
         options=options_of(options.Scoring, args),
     )
+    if args.json:
+        print_line(json.dumps(figures, ensure_ascii=False))
+    else:
+        _print_figures(figures)
+
+
+def _score_words(args: argparse.Namespace) -> None:
+    from keras_ctxrep.recipes.word_vectors import WordVectors
+
+    for name in ("carry_state", "columns", "skip_bad", "positive", "predictions", "lm"):
+        if getattr(args, name):
+            raise Usage(f"score: leave out --{name.replace('_', '-')}: word vectors are scored by words alone")
+    words = WordVectors(args.folder)
+    figures = words.score_pairs(args.word_pairs) if args.analogies is None else words.score_analogies(args.analogies)
     if args.json:
         print_line(json.dumps(figures, ensure_ascii=False))
     else:
@@ -329,7 +348,10 @@ def _print_figures(figures: dict) -> None:
 
 def _score_flags(flags: Flags) -> None:
     flags.add("folder", f"{FOLDER}; of a task model also a SavedModel folder or a .tflite file", model=True)
-    flags.add("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
+    flags.add("--data", "labelled examples, or text for a language model", metavar="FILE")
+    flags.add("--analogies", "static word vectors: questions such as those of questions-words.txt", metavar="FILE")
+    help = "static word vectors: pairs of words and how similar they are, such as those of WordSim-353"
+    flags.add("--word-pairs", help, metavar="FILE")
     flags.add_options(options.Scoring)
     flags.add(
         "--predictions",
@@ -391,6 +413,6 @@ COMMANDS = {
         _score_flags,
         "evaluate on held-out data",
         "A task's metrics, with an interval and the worst examples; a biLM's\n"
-        "full-softmax perplexity, or a BERT's MLM and NSP accuracy.",
+        "full-softmax perplexity, or a BERT's MLM and NSP accuracy; of static word vectors analogies and similarities.",
     ),
 }

@@ -88,8 +88,8 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
 def write(path: str | Path, model: keras.Model, bundle: Bundle, target_format: str) -> None:
     """Writes the word vectors of a model to a file that gensim, fastText and `read` read.
 
-    "word2vec" and "word2vec-binary", https://code.google.com/archive/p/word2vec: the words of the vocabulary, of n-grams
-    nothing but their part of these words' vectors. "fasttext", https://github.com/facebookresearch/fastText: a .bin
+    "word2vec" and "word2vec-binary", https://code.google.com/archive/p/word2vec: the words of the vocabulary, whose
+    vectors have those of n-grams in them. "fasttext", https://github.com/facebookresearch/fastText: a .bin
     file, words and n-grams; the counts of its words are 1 and its output matrix is zero, since a model folder has
     neither: it gives vectors and neighbours, and is no model to train further. The vector of <UNK> is left out if it is
     what `read` makes without it. Words of a model that looks them up in lower case are written so.

@@ -1,4 +1,4 @@
-"""Pretraining of static word vectors, from text files to a model folder: skip-gram and CBOW, with n-grams of characters."""
+"""Pretraining of static word vectors, from text files to a model folder: skip-gram and CBOW, words and n-grams."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -48,8 +48,8 @@ def pretrain_static(
     neighbouring words share their noise words, and all words of a batch are updated at once
     (`models.static.skipgram`), so that a step is a few products of matrices.
 
-    The corpus is read once, into a file of numbers in `out` that is removed in the end, 4 bytes a word; memory use grows
-    with the number of distinct words alone. The vector of <UNK> is the mean of all, with n-grams zero.
+    The corpus is read once, into a file of numbers in `out` that is removed in the end, 4 bytes a word; memory use
+    grows with the number of distinct words alone. The vector of <UNK> is the mean of all, with n-grams zero.
 
     Args:
         corpus: text files, one sentence or document a line: a window does not go beyond it.

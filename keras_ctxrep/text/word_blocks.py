@@ -46,7 +46,7 @@ class EncodedCorpus:
         self.size = self.path.stat().st_size // 4
 
     def counts(self, minimum: int, size: int | None = None) -> WordCounts:
-        """The words that occur at least `minimum` times, the `size` most frequent of them, ties in alphabetical order."""
+        """The words that occur at least `minimum` times, the `size` most frequent of them, ties in alphabetic order."""
         numbers = np.flatnonzero(self._counts >= minimum).tolist()
         numbers = sorted(numbers, key=lambda number: (-self._counts[number], self._words[number]))[:size]
         return WordCounts(tuple(self._words[number] for number in numbers), self._counts[numbers])
