@@ -14,6 +14,7 @@ NAMES = {  # module -> what it registers with Keras
     ),
     "keras_ctxrep.layers.transformer": "gelu_tanh",
     "keras_ctxrep.models.model": "Model",
+    "keras_ctxrep.models.static": "Trainer",
     "keras_ctxrep.losses": "CoSENT CosineRegression CrossEntropy Distillation MultipleNegatives NegativeSampling "
     "TextDistillation WordDistillation",
     "keras_ctxrep.metrics": "Accuracy Perplexity SpanF1",

@@ -10,7 +10,7 @@ from keras import ops
 from keras_ctxrep.layers.embedding import Embedding, take_rows
 from keras_ctxrep.layers.layer import Layer
 
-__all__ = ["SubwordEmbedding", "WindowMean", "window_mask"]
+__all__ = ["SubwordEmbedding", "WindowMean"]
 
 
 def window_mask(windows, span: int) -> Any:
@@ -81,7 +81,7 @@ class SubwordEmbedding(Embedding):
 
     >>> layer = SubwordEmbedding(4, 1, [[1, 3], [2]])
     >>> layer.build()
-    >>> layer.embeddings.assign([[0.0], [1.0], [2.0], [5.0]])
+    >>> layer.set_weights([np.array([[0.0], [1.0], [2.0], [5.0]])])
     >>> layer(ops.array([[0, 1, 0]])).numpy()[0, :, 0].tolist()
     [3.0, 2.0, 3.0]
     """
