@@ -17,6 +17,7 @@ from keras_ctxrep.layers import (
     MaskedPooling,
     PositionEmbedding,
     ProjectedLSTM,
+    FactorizedEmbedding,
     ReversibleEmbedding,
     ScalarMix,
     SentenceMarkers,
@@ -92,6 +93,12 @@ CASES = {
         (B, T, D),
     ),
     "Embedding": (lambda **kw: Embedding(262, D, **kw), lambda rng: characters(rng)[:, :, 0], False, (B, T, D)),
+    "FactorizedEmbedding": (
+        lambda **kw: FactorizedEmbedding(262, 3, D, **kw),
+        lambda rng: characters(rng)[:, :, 0],
+        False,
+        (B, T, D),
+    ),
     "ReversibleEmbedding": (
         lambda **kw: ReversibleEmbedding(262, D, **kw),
         lambda rng: characters(rng)[:, :, 0],
