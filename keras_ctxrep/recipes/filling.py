@@ -85,7 +85,7 @@ def _row(text: str, features: Any) -> Row:
     return Row(tokens, first=len(tokens))
 
 
-def _best(logits: np.ndarray, vocab: Sequence[str], top: int) -> list[Filling]:
+def _best(logits: np.ndarray, vocab: list[str], top: int) -> list[Filling]:
     """The pieces with the largest logits, and their softmax."""
     weights = np.exp(logits - logits.max(), dtype=np.float64)
     probabilities = weights / weights.sum()
