@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.embedding import embed
     from keras_ctxrep.recipes.encoder_distilling import distill_encoder
     from keras_ctxrep.recipes.exporting import export
+    from keras_ctxrep.recipes.filling import fill
     from keras_ctxrep.recipes.finetuning import finetune
     from keras_ctxrep.recipes.indexing import ask, index, open_index
     from keras_ctxrep.recipes.predicting import predict
@@ -32,6 +33,7 @@ __all__ = [
     "distill_static",
     "embed",
     "export",
+    "fill",
     "finetune",
     "index",
     "open_index",
@@ -53,6 +55,7 @@ _MODULES = {  # imported when a function is first used: predictions with a .tfli
     "distill_static": "static_distilling",
     "embed": "embedding",
     "export": "exporting",
+    "fill": "filling",
     "finetune": "finetuning",
     "index": "indexing",
     "open_index": "indexing",

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import keras
 import ml_dtypes
 import numpy as np
 import pytest
@@ -868,6 +869,23 @@ def test_round_trip_of_regression_and_several_labels(task, tmp_path, folder):
     assert (other.task, other.labels, other.pairs) == (task, bundle.labels, True)
     for first, second in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(first, second)
+
+
+def test_a_factorized_table_is_written_multiplied_out(tmp_path, folder, rng):
+    """Both directions of it, so that the file is the same model."""
+    _, bundle = huggingface.read(folder)
+    narrow = replace(bundle, config=bundle.config | {"embedding_width": 3})
+    model = common.build(narrow)
+    for weight in model.weights:
+        weight.assign(weight + rng.normal(scale=0.1, size=weight.shape))
+    huggingface.write(tmp_path / "out", model, narrow)
+    other, read = huggingface.read(tmp_path / "out")
+    assert read.config["embedding_width"] is None and model.count_params() < other.count_params()
+    batch = bundle.features(["a", "b a"])
+    if "mlm_logits" in model.output:
+        batch |= {"mlm_positions": np.array([[1], [1]], "int32")}
+    for ours, theirs in zip(keras.tree.flatten(model(batch)), keras.tree.flatten(other(batch)), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_a_crf_and_a_task_network_are_not_written(tmp_path, folder):

@@ -13,6 +13,7 @@ from keras_ctxrep.layers import (
     CharCNN,
     Dropout,
     Embedding,
+    FactorizedEmbedding,
     MarkIndicator,
     MaskedPooling,
     PositionEmbedding,
@@ -92,6 +93,12 @@ CASES = {
         (B, T, D),
     ),
     "Embedding": (lambda **kw: Embedding(262, D, **kw), lambda rng: characters(rng)[:, :, 0], False, (B, T, D)),
+    "FactorizedEmbedding": (
+        lambda **kw: FactorizedEmbedding(262, 3, D, **kw),
+        lambda rng: characters(rng)[:, :, 0],
+        False,
+        (B, T, D),
+    ),
     "ReversibleEmbedding": (
         lambda **kw: ReversibleEmbedding(262, D, **kw),
         lambda rng: characters(rng)[:, :, 0],
