@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import atomic_write, reserve
-from keras_ctxrep.inference.model import load
 from keras_ctxrep.inference.contextual_vectors import layer_count, learned_mixes, vectors_and_pooled
+from keras_ctxrep.inference.model import load
 from keras_ctxrep.options import Embedding, keywords
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import check_sentences
