@@ -54,13 +54,12 @@ def _neighbours_flags(flags: Flags) -> None:
 
 
 def _fill(args: argparse.Namespace) -> None:
-    from keras_ctxrep import saving, zoo
-    from keras_ctxrep.recipes import fill
+    from keras_ctxrep.inference.model import load
 
-    model = saving.load(zoo.find(args.folder))
+    model = load(args.folder)
 
     def answer(texts: list[str]) -> Iterator[tuple[dict[str, Any], list[str]]]:
-        for text, masks in zip(texts, fill(model, texts, args.top), strict=True):
+        for text, masks in zip(texts, model.fill(texts, args.top), strict=True):
             shown = []
             for number, pieces in enumerate(masks, 1):
                 shown += [f"mask {number}"] if len(masks) > 1 else []

@@ -33,7 +33,6 @@ OPTIONS = {  # of config.json and bert_config.json -> field of `bert.Config`, ty
     "layer_norm_eps": ("epsilon", float, 0, 1e-12),
 }
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-NEXT_SENTENCE = ("next", "random")  # classes of next-sentence prediction
 
 
 class Architecture(NamedTuple):
@@ -50,7 +49,7 @@ _PROBLEMS = dict(single_label_classification="classify", regression="regress", m
 ARCHITECTURES = {  # Google's checkpoints have the first two and BertModel
     "BertForPreTraining": Architecture("pretrainer", ("pooler", "mlm", "nsp")),
     "BertForMaskedLM": Architecture("pretrainer", ("mlm",)),
-    "BertForNextSentencePrediction": Architecture("classify", ("pooler", "nsp"), NEXT_SENTENCE, pairs=True),
+    "BertForNextSentencePrediction": Architecture("classify", ("pooler", "nsp"), bert.NEXT_SENTENCE, pairs=True),
     "BertForSequenceClassification": Architecture("classify", ("pooler", "classifier"), problems=_PROBLEMS),
     "BertForTokenClassification": Architecture("tag", ("classifier",)),
     "BertForQuestionAnswering": Architecture("answer", ("span",), pairs=True),
@@ -178,7 +177,7 @@ def looks_uncased(pieces: Sequence[str]) -> bool:
 
 def next_sentence(bundle: Bundle) -> bool:
     """Whether a classifier is a next-sentence prediction head."""
-    return (bundle.task, bundle.pairs, tuple(bundle.labels)) == ("classify", True, NEXT_SENTENCE)
+    return (bundle.task, bundle.pairs, tuple(bundle.labels)) == ("classify", True, bert.NEXT_SENTENCE)
 
 
 def warn_left_out(source: object, what: str) -> None:

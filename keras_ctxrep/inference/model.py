@@ -23,6 +23,7 @@ from keras_ctxrep.text.tokens import words as split_into_words
 if TYPE_CHECKING:
     import keras
 
+    from keras_ctxrep.inference.filling import Filler, Filling
     from keras_ctxrep.saving import ModelFolder
 
 __all__ = ["KerasEngine", "Model", "WordVectors", "folder_of", "load"]
@@ -124,6 +125,22 @@ class Model:
                 "the encoder: load(FOLDER).encoder.tflite(OUT)"
             )
         return [{"vector": vector} for vector in self._saved_encoder(texts)]
+
+    def fill(self, texts: Sequence[str], top: int = 5) -> "list[list[list[Filling]]]":
+        """The most probable pieces for each [MASK] of some texts, by a BERT that has its masked language model.
+
+        Each mask is by itself, as in pretraining (Devlin et al. 2018, section 3.1).
+
+        Args:
+            texts: each with one [MASK] or more.
+            top: pieces for a mask.
+
+        Returns: for each text, for each of its masks in their order, (piece, probability), the most probable first.
+
+        Raises:
+            ValueError: the model has no masked language model, or a text has no mask or is longer than the model reads.
+        """
+        return self._filler(texts, top)
 
     def words(self, texts: Sequence[Text]) -> list[WordVectors]:
         """The contextual vectors of the words of each text, from all layers of the encoder.
@@ -240,9 +257,17 @@ class Model:
     def _predictor(self) -> Predictor:
         if isinstance(self.engine, Engine):
             return self.engine.predictor
+        from keras_ctxrep import saving
         from keras_ctxrep.inference import keras_engine
 
-        return Predictor(self.bundle, keras_engine.runner(self.keras_model))
+        model, bundle = saving.ModelFolder(self.keras_model, self.bundle).answering()
+        return Predictor(bundle, keras_engine.runner(model))
+
+    @cached_property
+    def _filler(self) -> "Filler":
+        from keras_ctxrep.inference.filling import Filler
+
+        return Filler(self.keras_model, self.bundle)
 
     @cached_property
     def _saved_encoder(self) -> Callable[[Sequence[str]], np.ndarray]:

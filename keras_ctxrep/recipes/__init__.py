@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.embedding import embed
     from keras_ctxrep.recipes.encoder_distilling import distill_encoder
     from keras_ctxrep.recipes.exporting import export
-    from keras_ctxrep.recipes.filling import fill
     from keras_ctxrep.recipes.finetuning import finetune
     from keras_ctxrep.recipes.indexing import ask, index, open_index
     from keras_ctxrep.recipes.predicting import predict
@@ -33,7 +32,6 @@ __all__ = [
     "distill_static",
     "embed",
     "export",
-    "fill",
     "finetune",
     "index",
     "open_index",
@@ -55,7 +53,6 @@ _MODULES = {  # imported when a function is first used: predictions with a .tfli
     "distill_static": "static_distilling",
     "embed": "embedding",
     "export": "exporting",
-    "fill": "filling",
     "finetune": "finetuning",
     "index": "indexing",
     "open_index": "indexing",
