@@ -61,7 +61,7 @@ class ModelFolder(NamedTuple):
         return ModelFolder(encoder, bundle)
 
     def answering(self) -> "ModelFolder":
-        """What answers: a task model itself; of a BERT's pretraining model its next-sentence prediction, a classifier."""
+        """What answers: a task model itself; of a BERT's pretraining model the classifier of its next sentences."""
         if "nsp_logits" not in self.model.output:
             return self
         inputs = {name: tensor for name, tensor in self.model.input.items() if name != "mlm_positions"}
