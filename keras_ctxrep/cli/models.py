@@ -27,7 +27,9 @@ def _convert_flags(flags: Flags) -> None:
         "source", "published weights (a folder, or the weight file); with --to, a model folder or name of the zoo"
     )
     flags.add("--from", "the format that is read", choices=formats, dest="source_format")
-    flags.add("--to", "the format that is written", choices=("allennlp", "huggingface"), dest="target_format")
+    flags.add(
+        "--to", "the format that is written", choices=("allennlp", "huggingface", "kerashub"), dest="target_format"
+    )
     flags.add("--pairs", "huggingface: the classifier reads pairs, which its files do not record", action="store_true")
     flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
 

@@ -102,6 +102,37 @@ def build(bundle: Bundle) -> keras.Model:
     return tasks.get(bundle.task).head(bert.encoder(config), bundle)
 
 
+def architecture_to_write(bundle: Bundle, architecture: str | None = None) -> str:
+    """The model class of `transformers` that holds a model; a ValueError says why none does, or not `architecture`."""
+    if bundle.family != "bert":
+        raise ValueError(f"a model of the family {bundle.family!r}: this format holds a BERT")
+    positions, pooler = bundle.config.get("positions", "learned"), bundle.config.get("pooler", True)
+    if positions != "learned":
+        raise ValueError(f"positions={positions!r}: `transformers`' BERT has learned ones only")
+    absent = set() if next_sentence(bundle) else {"BertForNextSentencePrediction"}
+    kinds = {name: kind for name, kind in ARCHITECTURES.items() if name not in absent}
+    fitting = [name for name, kind in kinds.items() if bundle.task in (kind.task, *kind.problems.values())]
+    if architecture is None:
+        reasons = {
+            f"what the task {bundle.task!r} needs": not fitting,
+            "a task network": bundle.stack,
+            "a mix of all layers": bundle.head.get("mix"),
+            "a CRF": bundle.head.get("crf"),
+        }
+        if reason := next((reason for reason, applies in reasons.items() if applies), None):
+            raise ValueError(
+                f"this model reads {reason}, which `transformers`' does not; its encoder alone is "
+                'written with architecture="BertModel"'
+            )
+        return next(name for name in fitting if pooler or name != "BertForPreTraining")
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"architecture {architecture!r}: one of {', '.join(ARCHITECTURES)}")
+    if architecture not in (*fitting, "BertModel"):
+        classes = f" of {', '.join(bundle.labels[:6])}" if bundle.labels else ""
+        raise ValueError(f"architecture {architecture!r}: it does not hold the task {bundle.task!r}{classes}")
+    return architecture
+
+
 def multiplied_out(model: keras.Model, bundle: Bundle) -> tuple[keras.Model, Bundle]:
     """A BERT whose table of pieces has the width of the layers, as in the published formats, and its bundle."""
     if bundle.config.get("embedding_width") is None:

@@ -25,7 +25,7 @@ def convert(
         source: published weights, as `read` of the format's module takes them; with `target_format` a model.
         out: the folder to write.
         source_format: that of `source`: "allennlp", "google", "huggingface", "kerashub" or "vectors".
-        target_format: the format to write, "allennlp" or "huggingface"; either this or `source_format` is given.
+        target_format: the format to write, "allennlp", "huggingface" or "kerashub"; either this or `source_format`.
         pairs: of "huggingface": the classifier reads pairs of texts, which its files do not record.
 
     Returns: a summary of the model.
