@@ -248,7 +248,7 @@ def test_a_classifier_and_a_masked_language_model_are_written(tmp_path, rng):
     classifier = hub.TextClassifier.from_preset(str(tmp_path / "classifier"))
     pairs = [*reversed(TEXTS)]
     expected = model(bundle.features(TEXTS, pairs))["logits"]
-    np.testing.assert_allclose(classifier.predict([np.array(TEXTS), np.array(pairs)], verbose=0), expected, atol=1e-5)
+    np.testing.assert_allclose(classifier(classifier.preprocessor((TEXTS, pairs))), expected, atol=1e-5)
 
     bundle = replace(tiny_models.bundle("embed", sizes={"activation": "gelu"}), task="pretrainer")
     model = saving.build(bundle)
