@@ -70,5 +70,6 @@ def test_a_killed_conversion_leaves_the_folder_as_it_was(tmp_path, tiny, directi
     command[3] = "no file"
     subprocess.run(command, env=environment, capture_output=True, check=True)
     after = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    assert after.keys() == before.keys() and after["notes.txt"] == b"mine" and after[file] != before[file]
+    assert after.keys() == before.keys() and after[Path("notes.txt")] == b"mine"
+    assert after[Path(file)] != before[Path(file)]
     assert os.listdir(out.parent) == ["model"]
