@@ -37,7 +37,7 @@ def occurrences(text: Iterable[str], wanted: set[str], contexts: int) -> dict[st
 def contextual(folder: Path, found: dict[str, list[str]]) -> dict[str, np.ndarray]:
     """Word -> its mean vectors, (N, D), of the encoder's layers."""
     from keras_ctxrep import saving
-    from keras_ctxrep.recipes.embedding import vectors
+    from keras_ctxrep.inference.contextual_vectors import vectors
 
     model, bundle = saving.load(folder)
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tokenizers
 
 from keras_ctxrep import checks, tasks
-from keras_ctxrep.models import stack, static
+from keras_ctxrep.models import bert, stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import Model, copy_weights
 from keras_ctxrep.text import bundle as bundles
@@ -59,6 +59,15 @@ class ModelFolder(NamedTuple):
         encoder = build(bundle)
         copy_weights(self.model, encoder)
         return ModelFolder(encoder, bundle)
+
+    def answering(self) -> "ModelFolder":
+        """What answers: a task model itself; of a BERT's pretraining model the classifier of its next sentences."""
+        if "nsp_logits" not in self.model.output:
+            return self
+        inputs = {name: tensor for name, tensor in self.model.input.items() if name != "mlm_positions"}
+        classifier = keras.Model(inputs, {"logits": self.model.output["nsp_logits"]})
+        fields = tasks.bundle_fields("classify", pair=True)
+        return ModelFolder(classifier, replace(self.bundle, labels=bert.NEXT_SENTENCE, **fields))
 
     def served(self) -> "ModelFolder":
         """What can be served of it: a task model or an encoder itself, of a pretraining model the encoder."""

@@ -132,6 +132,34 @@ def test_imports_run_downward():
     assert not offences(ROOT), "\n".join(offences(ROOT))
 
 
+def circle(root):
+    """Modules that import each other, inside functions too, the first of them once more at the end; [] of none."""
+    graph = {
+        name: {imported_module(target) for target, *_ in imports(ast.parse(path.read_text(encoding="utf-8")))} - {None}
+        for name, path in modules(root)
+    }
+    while leaves := [name for name, targets in graph.items() if not targets & graph.keys()]:
+        graph = {name: targets for name, targets in graph.items() if name not in leaves}
+    path = [min(graph)] if graph else []
+    while path and path[-1] not in path[:-1]:
+        path.append(min(graph[path[-1]] & graph.keys()))
+    return path[path.index(path[-1]) :] if path else []
+
+
+def test_no_modules_import_each_other():
+    assert not circle(ROOT), " -> ".join(circle(ROOT))
+
+
+@pytest.mark.parametrize("source", ["from keras_ctxrep import saving", "def f():\n    import keras_ctxrep.saving as s"])
+def test_a_circle_is_seen(tmp_path, source):
+    (tmp_path / "keras_ctxrep" / "zoo").mkdir(parents=True)
+    (tmp_path / "keras_ctxrep" / "checks.py").write_text("from keras_ctxrep import zoo")
+    (tmp_path / "keras_ctxrep" / "zoo" / "__init__.py").write_text(source)
+    assert circle(tmp_path) == []
+    (tmp_path / "keras_ctxrep" / "saving.py").write_text("from keras_ctxrep.zoo import find")
+    assert circle(tmp_path) == ["keras_ctxrep.zoo.__init__", "keras_ctxrep.saving", "keras_ctxrep.zoo.__init__"]
+
+
 def test_every_room_is_found():
     names = {name for name, _ in modules(ROOT)}
     assert {"keras_ctxrep.text.tokens", "keras_ctxrep.layers.lstm", "keras_ctxrep.models.bert"} <= names

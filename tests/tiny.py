@@ -8,7 +8,6 @@
 A test that depends on a size names it; everything else may change here.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +20,6 @@ from keras_ctxrep import saving, tasks
 from keras_ctxrep.models import bert, elmo, static
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
-from keras_ctxrep_tflite import weights
 
 CONFIGS = {
     "bert": bert.Config(layers=1, width=8, heads=2, intermediate=8, max_positions=64),
@@ -93,12 +91,6 @@ def save(folder: Path, of_model: Bundle) -> Path:
     keras.utils.set_random_seed(0)
     saving.save(folder, saving.build(of_model), of_model)
     return folder
-
-
-def operators(data: bytes) -> Counter:
-    """Names of the operators of a .tflite model -> how many of them there are."""
-    model = weights.read(data)
-    return Counter(weights._kind(model, operator) for graph in model.subgraphs for operator in graph.operators)
 
 
 def is_png(path) -> bool:

@@ -27,7 +27,7 @@ def _convert_flags(flags: Flags) -> None:
         "source", "published weights (a folder, or the weight file); with --to, a model folder or name of the zoo"
     )
     flags.add("--from", "the format that is read", choices=formats, dest="source_format")
-    written = ("allennlp", "huggingface", "word2vec", "word2vec-binary", "fasttext")
+    written = ("allennlp", "huggingface", "kerashub", "word2vec", "word2vec-binary", "fasttext")
     flags.add("--to", "the format that is written", choices=written, dest="target_format")
     flags.add("--pairs", "huggingface: the classifier reads pairs, which its files do not record", action="store_true")
     flags.add("--out", "the folder to write; of word vectors the file", required=True, metavar="FOLDER")

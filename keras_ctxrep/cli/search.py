@@ -67,7 +67,7 @@ def _search(args: argparse.Namespace) -> None:
             rows = [{"rank": rank, **_json(hit)} for rank, hit in enumerate(hits, 1)]
             yield {"query": query, "hits": rows}, shown
 
-    _run("search", args, args.query, answer)
+    answer_texts("search", args, args.query, answer)
 
 
 def _search_flags(flags: Flags) -> None:
@@ -98,7 +98,7 @@ def _ask(args: argparse.Namespace) -> None:
                 shown = [f"{best.answer}  (score {best.score:.2f}; {where})", *_excerpt(best)]
             yield {"question": question, "answers": rows}, shown
 
-    _run("ask", args, args.question, answer)
+    answer_texts("ask", args, args.question, answer)
 
 
 def _ask_flags(flags: Flags) -> None:
@@ -121,7 +121,7 @@ def _common_flags(flags: Flags) -> None:
     flags.add("--json", "print one JSON object a line for each query", action="store_true")
 
 
-def _run(
+def answer_texts(
     name: str,
     args: argparse.Namespace,
     text: str | None,
@@ -132,7 +132,7 @@ def _run(
         raise Usage(f"{name}: give either TEXT or --input")
     if text is not None:
         if not text.strip():
-            raise ValueError("the text to look for is empty")
+            raise ValueError("the text is empty")
         _print(answer([text]), args.json, heading=False)
         return
     interactive = args.input in (None, "-") and sys.stdin.isatty()
@@ -147,7 +147,7 @@ def _run(
                 raise
             print_error(f"ctxrep: {error}")
     if not count and not interactive:
-        raise ValueError(f"{args.input or 'standard input'}: no text to look for in it")
+        raise ValueError(f"{args.input or 'standard input'}: no text in it")
 
 
 def _prompted(name: str) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _print(answers: Iterator[tuple[dict[str, Any], list[str]]], as_json: bool, h
             print_line(json.dumps(content, ensure_ascii=False))
             continue
         if heading:
-            print_line(f"# {content.get('query', content.get('question'))}")
+            print_line(f"# {content.get('query') or content.get('question') or content['text']}")
         for line in shown:
             print_line(_clipped(line))
 

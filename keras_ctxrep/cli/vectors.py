@@ -4,11 +4,13 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from keras_ctxrep import options
 from keras_ctxrep.cli.command import FOLDER, Command, Usage, positive, print_line, read_sentences
 from keras_ctxrep.cli.flags import Flags, options_of
+from keras_ctxrep.cli.search import answer_texts
 
 
 def _embed(args: argparse.Namespace) -> None:
@@ -95,6 +97,33 @@ def _neighbours_flags(flags: Flags) -> None:
     flags.add("-k", "how many (default: 10)", type=positive, default=10, metavar="N")
     flags.add("--layer", "which vectors (default: the trained mix, else the top)", choices=("top", "mix", "mean"))
     flags.add("--json", "print one JSON array", action="store_true")
+
+
+def _fill(args: argparse.Namespace) -> None:
+    from keras_ctxrep.inference.model import load
+
+    model = load(args.folder)
+
+    def answer(texts: list[str]) -> Iterator[tuple[dict[str, Any], list[str]]]:
+        for text, masks in zip(texts, model.fill(texts, args.top), strict=True):
+            shown = []
+            for number, pieces in enumerate(masks, 1):
+                shown += [f"mask {number}"] if len(masks) > 1 else []
+                longest = max(len(piece) for piece, _ in pieces)
+                shown += [
+                    f"{chance:7.2%}  {piece:{longest}}  {'█' * round(30 * chance)}".rstrip() for piece, chance in pieces
+                ]
+            yield {"text": text, "masks": [[each._asdict() for each in pieces] for pieces in masks]}, shown
+
+    answer_texts("fill", args, args.text, answer)
+
+
+def _fill_flags(flags: Flags) -> None:
+    flags.add("folder", "a BERT with its masked language model: a model folder or a name of the zoo", model=True)
+    flags.add("text", "a text with one [MASK] or more (default: the lines of --input)", nargs="?", metavar="TEXT")
+    flags.add("--top", "pieces for each mask (default: 5)", type=positive, default=5, metavar="N")
+    flags.add("--input", "a line each, or - for standard input (the default)", metavar="FILE")
+    flags.add("--json", "print one JSON object a line for each text", action="store_true")
 
 
 def _plot(args: argparse.Namespace) -> None:
@@ -193,6 +222,13 @@ COMMANDS = {
         "compared.\n\n"
         "  ctxrep neighbours MODEL --word bank --input text.txt\n"
         "  ctxrep neighbours VECTORS river soup",
+    ),
+    "fill": Command(
+        _fill,
+        _fill_flags,
+        "the words that a BERT expects in the place of [MASK]",
+        'ctxrep fill bert "Deep learning [MASK] fun."\n\n'
+        "Each mask by itself; a piece that begins with ## goes on with the word before it.",
     ),
     "plot": Command(
         _plot,

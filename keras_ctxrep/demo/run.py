@@ -26,10 +26,10 @@ import numpy as np
 from tabulate import tabulate
 
 from keras_ctxrep import recipes, saving, tasks, zoo
-from keras_ctxrep.api import load
 from keras_ctxrep.demo.report import write_report
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.model import load
 from keras_ctxrep.plots.words import concordance, neighbours, senses
 from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.text import bundle as bundles

@@ -49,7 +49,8 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
             from keras_ctxrep import saving
             from keras_ctxrep.inference import keras_engine
 
-            name, runner = "Keras", keras_engine.runner(saving.restore(files, bundle))
+            model, bundle = saving.ModelFolder(saving.restore(files, bundle), bundle).answering()
+            name, runner = "Keras", keras_engine.runner(model)
         predictor = Predictor(bundle, runner)
         answer(predictor, "warm up")
     return Engine(name, files, predictor)

@@ -21,7 +21,7 @@ def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
     Raises:
         ValueError: no model folder, or a pretraining model, which has no answers.
     """
-    model, bundle = load(folder)
+    model, bundle = load(folder).answering()
     return Predictor(bundle, runner(model), batch_size)
 
 

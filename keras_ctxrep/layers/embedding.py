@@ -66,7 +66,7 @@ class ReversibleEmbedding(keras.layers.ReversibleEmbedding):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class FactorizedEmbedding(ReversibleEmbedding):
-    """A table of narrow vectors, (V, R), times a projection, (R, D): the vectors of `ReversibleEmbedding` by fewer weights.
+    """`ReversibleEmbedding` with fewer weights: a table of narrow vectors, (V, R), times a projection, (R, D).
 
     Lan et al. 2019 (ALBERT), section 3.1, https://arxiv.org/abs/1909.11942.
 
@@ -91,7 +91,7 @@ class FactorizedEmbedding(ReversibleEmbedding):
         super().__init__(input_dim, output_dim, **kwargs)
         self.units = units
 
-    def build(self, input_shape=None):
+    def build(self, input_shape=None) -> None:
         super().build(input_shape)
         start = keras.initializers.VarianceScaling(1.0, "fan_in", "truncated_normal")
         self.projection = self.add_weight((self.output_dim, self.units), start, name="projection")
@@ -101,11 +101,16 @@ class FactorizedEmbedding(ReversibleEmbedding):
             return super().call(ops.matmul(inputs, ops.transpose(self.projection)), reverse=True)
         return ops.matmul(super().call(inputs), self.projection)
 
-    def compute_output_shape(self, input_shape, reverse=False):
+    def compute_output_shape(self, input_shape, reverse=False) -> tuple:
         return (*input_shape[:-1], self.input_dim) if reverse else (*input_shape, self.units)
 
-    def compute_output_spec(self, inputs, reverse=False):
+    def compute_output_spec(self, inputs, reverse=False) -> keras.KerasTensor:
         return keras.KerasTensor(self.compute_output_shape(inputs.shape, reverse), dtype=self.compute_dtype)
 
-    def get_config(self):
+    @property
+    def variable_serialization_spec(self) -> dict:
+        """The weights that a file has, by the layer's form of quantization; None: not quantized."""
+        return super().variable_serialization_spec | {None: ["embeddings", "projection"]}
+
+    def get_config(self) -> dict:
         return super().get_config() | {"units": self.units}

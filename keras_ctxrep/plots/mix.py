@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_ctxrep import saving, zoo
+from keras_ctxrep.inference.contextual_vectors import learned_mixes
 from keras_ctxrep.plots.drawing import check_drawable, drawing
-from keras_ctxrep.recipes.embedding import learned_mixes
 
 __all__ = ["mix"]
 

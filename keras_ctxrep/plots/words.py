@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep import saving, tasks, zoo
+from keras_ctxrep.inference.contextual_vectors import learned_mixes, vectors
 from keras_ctxrep.plots.drawing import check_drawable, drawing, style
-from keras_ctxrep.recipes.embedding import learned_mixes, vectors
 from keras_ctxrep.text.tokens import Word, split_words, words
 
 __all__ = ["concordance", "neighbours", "senses"]

@@ -25,8 +25,8 @@ def convert(
         source: published weights, as `read` of the format's module takes them; with `target_format` a model.
         out: the folder to write; of word vectors the file.
         source_format: that of `source`: "allennlp", "google", "huggingface", "kerashub" or "vectors".
-        target_format: the format to write, "allennlp", "huggingface" or one of `convert.vectors.WRITTEN`; either this
-            or `source_format` is given.
+        target_format: the format to write, "allennlp", "huggingface", "kerashub" or one of `convert.vectors.WRITTEN`;
+            either this or `source_format`.
         pairs: of "huggingface": the classifier reads pairs of texts, which its files do not record.
 
     Returns: a summary of the model.

@@ -179,7 +179,7 @@ def _student(
             weights = model.get_layer(name).get_weights()
             if name == "token_embedding" and counted:
                 weights = [merged_vectors(bert.token_vectors(model), bundle.vocab, pieces, counted)]
-                if width := config.get("embedding_width"):
+                if width := int(config.get("embedding_width") or 0):
                     numbers_of = {piece: number for number, piece in enumerate(bundle.vocab)}
                     weights = factors(weights[0], [counted.get(numbers_of[piece], 0) for piece in pieces], width)
             layer.set_weights(weights)

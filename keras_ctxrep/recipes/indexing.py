@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_ctxrep import tasks
-from keras_ctxrep.api import Model, load
 from keras_ctxrep.checks import printable
 from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.inference.model import Model, load
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.options import Indexing, keywords
 from keras_ctxrep.tasks.classify import COLUMNS

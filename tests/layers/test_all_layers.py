@@ -13,6 +13,7 @@ from keras_ctxrep.layers import (
     CharCNN,
     Dropout,
     Embedding,
+    FactorizedEmbedding,
     MarkIndicator,
     MaskedPooling,
     PositionEmbedding,
@@ -94,6 +95,12 @@ CASES = {
         (B, T, D),
     ),
     "Embedding": (lambda **kw: Embedding(262, D, **kw), lambda rng: characters(rng)[:, :, 0], False, (B, T, D)),
+    "FactorizedEmbedding": (
+        lambda **kw: FactorizedEmbedding(262, 3, D, **kw),
+        lambda rng: characters(rng)[:, :, 0],
+        False,
+        (B, T, D),
+    ),
     "ReversibleEmbedding": (
         lambda **kw: ReversibleEmbedding(262, D, **kw),
         lambda rng: characters(rng)[:, :, 0],
@@ -123,7 +130,12 @@ POSITIONS = np.array([[0, 4], [1, 1], [3, 2]], np.int32)
 WINDOWS = np.array([[[1, 1], [0, 1], [1, 0]], [[0, 1], [1, 0], [0, 0]], [[1, 1], [1, 0], [0, 1]]], np.int32)
 MARKS = np.array([[[0, 2], [1, 5]], [[1, 2], [0, 0]], [[0, 1], [0, 1]]], np.int32)
 # what a layer takes beside its first input -> its values, and the shape of the symbol that stands for them
-SECOND = {"positions": (POSITIONS, (None,)), "marks": (MARKS, (2, 2)), "windows": (WINDOWS, (3, 2)), True: (MASK, (None,))}
+SECOND = {
+    "positions": (POSITIONS, (None,)),
+    "marks": (MARKS, (2, 2)),
+    "windows": (WINDOWS, (3, 2)),
+    True: (MASK, (None,)),
+}
 WHOLE_NUMBERS = ("SentenceMarkers", "CRF", "MarkIndicator")  # come out of these
 every_layer = pytest.mark.parametrize("case", CASES)
 
@@ -163,7 +175,7 @@ def test_shape(case, rng):
         unknown = (None, *shape[1:])
     second = keras.KerasTensor((None, *SECOND.get(takes, SECOND[True])[1]), "int32")
     first = symbols if isinstance(x, list) else symbols[0]
-    if takes in ("positions", "marks"):
+    if isinstance(takes, str):
         out = make()(first, second)
     else:
         out = make()(first, **({"mask": second} if takes else {}))

@@ -1,6 +1,7 @@
 """Distillation from text: what a student begins with, what it is taught, what is kept, resumed and refused."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.cli import main
+from keras_ctxrep.models import bert
 from keras_ctxrep.options import EncoderDistillation
 from keras_ctxrep.recipes import encoder_distilling as distilling
+from keras_ctxrep.saving import ModelFolder
 from keras_ctxrep.text.features import Reads
 from tests import tiny
 
@@ -69,6 +72,27 @@ def test_the_vectors_of_pieces_that_are_dropped_go_to_their_parts(teacher):
         expected = count * own[piece] + (0 if piece == "she" else 4 * own["cat"] / 3)
         expected *= np.linalg.norm(own[piece]) / np.linalg.norm(expected)
         np.testing.assert_allclose(merged[piece], expected, rtol=1e-12)
+
+
+def test_a_narrow_table_begins_as_the_nearest_to_the_teachers(teacher):
+    """As wide as the layers it is the same; narrower, frequent pieces keep more of their vectors."""
+    source = saving.load(teacher)
+    width, table = source.bundle.config["width"], bert.token_vectors(source.model)
+    counts = Counter({6: 10**8, 7: 10**8})
+
+    def student(narrow):
+        options = EncoderDistillation(steps=1, layers="0,3", embedding_width=narrow)
+        return distilling._student(source, [0, 3], options, lambda: counts)
+
+    np.testing.assert_allclose(bert.token_vectors(student(width).model), table, atol=1e-6)
+    model, bundle = student(2)
+    assert bundle.config["embedding_width"] == 2
+    np.testing.assert_allclose(bert.token_vectors(model)[6:8], table[6:8], atol=1e-3)
+    assert np.abs(bert.token_vectors(model) - table).max() > 0.01
+    model, bundle = distilling._student(
+        ModelFolder(model, bundle), [0], EncoderDistillation(steps=1, layers="0", vocab_size=18), lambda: counts
+    )  # a student may teach
+    assert [array.shape for array in model.get_layer("token_embedding").get_weights()] == [(18, 2), (2, width)]
 
 
 def test_words_have_the_same_vectors_however_they_are_split(teacher, tmp_path):
@@ -172,6 +196,7 @@ def test_a_student_goes_on_learning(teacher, corpus, tmp_path):
         ({"layers": "0", "size": "bert_2_64_2"}, "random layers"),
         ({"size": "bert_tiny"}, "size='bert_tiny': one of"),
         ({"vocab_size": 6}, "special pieces and letters are"),
+        ({"embedding_width": 4096}, "embedding_width=4096: at most width="),
         ({"learn": ["meaning"]}, "learn='meaning': one of words"),
     ],
 )
@@ -191,9 +216,14 @@ def test_teachers_that_are_refused(teacher, corpus, tmp_path):
 def test_the_command(teacher, corpus, tmp_path, capsys):
     out = tmp_path / "s"
     arguments = ["distill", str(teacher), "--corpus", str(corpus), "--out", str(out), "--steps", "4"]
-    assert main.main([*arguments, "--batch-size", "8", "--vocab-size", "18", "--layers", "0,3"]) == 0
+    assert (
+        main.main([*arguments, "--batch-size", "8", "--vocab-size", "18", "--layers", "0,3", "--embedding-width", "3"])
+        == 0
+    )
     assert "4 steps" in capsys.readouterr().out
-    assert len(saving.load(out).bundle.vocab) == 18
+    model, bundle = saving.load(out)
+    table = model.get_layer("token_embedding")
+    assert len(bundle.vocab) == 18 and [weight.shape for weight in table.get_weights()] == [(18, 3), (3, 8)]
     with pytest.raises(SystemExit):
         main.main([*arguments, "--data", str(corpus)])
     assert "leave out --data with --corpus" in capsys.readouterr().err

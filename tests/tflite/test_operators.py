@@ -9,7 +9,6 @@ from ai_edge_litert.interpreter import Interpreter
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.options import QUANTIZATIONS
 from keras_ctxrep_tflite import quantize, weights
-from tests import tiny
 
 BUILTIN = {*weights._names().values()} - {"CUSTOM"}
 PAIRS = ("answer", "regress")
@@ -40,7 +39,7 @@ def test_operators_of_a_task(task, form, converted, monkeypatch):
     assert names and len(watched) > len(model)
     ranges = {name: weights.Ranges((-4.0, 4.0), (-8.0, 8.0)) for name in names}
     data = weights.quantized(model, form, names, ranges)
-    found = tiny.operators(data)
+    found = weights.operators(data)
     assert set(found) <= BUILTIN and not [name for name in found if name.startswith(("Flex", "CUSTOM"))]
     assert bool(found["QUANTIZE"]) == (form == "int8") and bool(found["CAST"])
     interpreter = Interpreter(model_content=data)

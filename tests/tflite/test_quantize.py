@@ -2,8 +2,10 @@ import io
 import json
 import zipfile
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 from keras_ctxrep.cli import main
@@ -188,3 +190,47 @@ def test_the_steps_are_told_on_a_terminal_alone(tmp_path, monkeypatch):
         quantize.build(folder, load(folder), tmp_path / "m.tflite", options, data=tmp_path / "d.tsv")
         steps = ("converting in a subprocess", "the weights as dynamic", "measuring Keras and the file on 2 examples")
         assert [step in stream.getvalue() for step in steps] == [terminal] * 3
+
+
+def module_of(tracked):
+    """A module over a Keras model that tracks the model itself, or its variables alone; and its signature."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2000), keras.layers.Dense(3)])
+
+    class Module(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.tracked = tracked(model)
+            self.run = tf.function(lambda x: {"y": model(x)}, input_signature=[tf.TensorSpec((1, 4), name="x")])
+
+    module = Module()
+    return module, {"serve": module.run.get_concrete_function()}
+
+
+def test_a_file_without_its_weights_is_not_written(capfd):
+    """What the converter makes, without an error, of a module that holds a Keras model."""
+    assert quantize._converted(*module_of(lambda model: [weight.value for weight in model.weights]))
+    with pytest.raises(RuntimeError, match=r"stored variables without their values \(.*VAR_HANDLE"):
+        quantize._converted(*module_of(lambda model: model))
+
+
+def test_a_file_with_other_answers_is_not_written(monkeypatch):
+    from ai_edge_litert import interpreter
+
+    class Wrong(interpreter.Interpreter):
+        def get_signature_runner(self, name):
+            run = super().get_signature_runner(name)
+
+            def wrong(**inputs):
+                return {key: value * self.factor for key, value in run(**inputs).items()}
+
+            wrong.get_input_details = run.get_input_details
+            return wrong
+
+    monkeypatch.setattr(interpreter, "Interpreter", Wrong)
+    module = module_of(lambda model: [weight.value for weight in model.weights])
+    for factor in (1.01, np.nan):
+        Wrong.factor = factor
+        with pytest.raises(RuntimeError, match="the converted serve gives y that differ by"):
+            quantize._converted(*module)
+    Wrong.factor = 1
+    assert quantize._converted(*module)

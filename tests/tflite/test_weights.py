@@ -105,7 +105,7 @@ def test_fixed_ranges_from_texts(model, bundle, tmp_path):
     ranges = ranges_on(model, bundle, tmp_path / "texts.txt")
     assert set(ranges) <= set(weights.sizes(model)) and "layer_0/qkv/kernel" in ranges
     data = weights.quantized(model, "int8", None, ranges)
-    assert tiny.operators(data)["QUANTIZE"] == 3 * len(ranges) == tiny.operators(data)["DEQUANTIZE"]
+    assert weights.operators(data)["QUANTIZE"] == 3 * len(ranges) == tiny.operators(data)["DEQUANTIZE"]
     expected = logits(model, bundle)
     assert np.abs(logits(data, bundle) - expected).max() < 0.3 * expected.std()
     short = [logits(data, bundle, length, TEXTS[1:2]) for length in (8, 32)]
@@ -184,7 +184,7 @@ def test_an_elmo_keeps_its_loops(tmp_path, tflite_in_process):
         out = tmp_path / f"{form}.tflite"
         bundles.write_tflite(out, weights.quantized(data, form, list(names), ranges), bundle)
         answers.append(runtime.load(out).probabilities(TEXTS[:3]))
-        assert tiny.operators(parts_of(out))["WHILE"] == 8
+        assert weights.operators(parts_of(out))["WHILE"] == 8
     for own, bound in zip(answers[1:], (1e-3, 0.03, 0.05), strict=True):
         np.testing.assert_allclose(own, answers[0], atol=bound)
 

@@ -4,9 +4,10 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from keras_ctxrep_tflite import mediapipe as for_mediapipe
 
 __all__ = ["LENGTHS", "Conversion", "build", "convert"]
 
+TOLERANCE = 1e-3  # of a converted model's first outputs, relative to the largest of them or to 1
 LENGTHS = (16, 32, 64, 128, 256)  # those below the model's own, which is the last one
 
 
@@ -262,12 +264,39 @@ def _convert(folder: str, out: str, lengths: list[int]) -> None:
             for name, tensor in model.input.items()
         }
         signatures[f"length_{length}"] = module.outputs.get_concrete_function(spec)
+    data = _converted(module, signatures)
+    Path(out).write_bytes(weights.named(data, {weight.path: np.asarray(weight) for weight in model.weights}))
+
+
+def _converted(module: Any, signatures: Mapping[str, Any]) -> bytes:
+    """The float32 model of some concrete functions over the variables of a `tf.Module`.
+
+    Raises:
+        RuntimeError: the file has variables, which it does not store the values of, or answers otherwise than the first
+            function. The converter itself says nothing of that, see https://github.com/tensorflow/tensorflow/issues/98964.
+    """
+    import tensorflow as tf
+    from ai_edge_litert.interpreter import Interpreter
+
     with tempfile.TemporaryDirectory() as saved:
         tf.saved_model.save(module, saved, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=list(signatures))
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         data = converter.convert()
-    Path(out).write_bytes(weights.named(data, {weight.path: np.asarray(weight) for weight in model.weights}))
+    if lost := sorted(weights.operators(data).keys() & {"VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"}):
+        raise RuntimeError(f"the converter stored variables without their values ({', '.join(lost)})")
+    name, function = next(iter(signatures.items()))
+    specs = function.structured_input_signature
+    positional, keywords = tf.nest.map_structure(lambda spec: tf.ones(spec.shape, spec.dtype), specs)
+    ones = {spec.name: np.ones(spec.shape, spec.dtype.as_numpy_dtype) for spec in tf.nest.flatten(specs)}
+    runner = Interpreter(model_content=data).get_signature_runner(name)
+    answers = runner(**{key: ones[key] for key in runner.get_input_details()})
+    for key, expected in function(*positional, **keywords).items():
+        expected, answer = np.asarray(expected), answers[key]
+        difference = np.abs(answer - expected).max(initial=0)
+        if not difference <= TOLERANCE * max(1, np.abs(expected).max(initial=0)):  # NaN is not
+            raise RuntimeError(f"the converted {name} gives {key} that differ by {difference:.3g} from the model's")
+    return data
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ give these bytes; they know nothing of Keras or TensorFlow.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -53,6 +54,12 @@ def named(data: bytes, weights: Mapping[str, np.ndarray]) -> bytes:
                     known[tensor.buffer] = (names.get(_fingerprint(array)) or tensor.name.decode()).encode()
                 tensor.name = known[tensor.buffer]
     return packed(model)
+
+
+def operators(data: bytes) -> Counter[str]:
+    """The names of the operators of a model -> how many of them there are."""
+    model = read(data)
+    return Counter(_kind(model, operator) for graph in model.subgraphs for operator in graph.operators or ())
 
 
 def _fingerprint(array: np.ndarray) -> bytes:

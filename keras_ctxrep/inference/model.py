@@ -1,0 +1,353 @@
+"""`load` any artifact, and what a `Model` can do."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from keras_ctxrep.inference.engines import Engine, open_engine
+from keras_ctxrep.inference.predictor import Predictor, Text
+from keras_ctxrep.inference.silence import start_tensorflow
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.features import Features, Marks, check_texts
+from keras_ctxrep.text.tokens import joined
+from keras_ctxrep.text.tokens import words as split_into_words
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_ctxrep.inference.filling import Filler, Filling
+    from keras_ctxrep.saving import ModelFolder
+
+__all__ = ["KerasEngine", "Model", "WordVectors", "folder_of", "load"]
+
+
+class WordVectors(NamedTuple):
+    """The words of a text that a model has vectors of.
+
+    Attributes:
+        words: the words.
+        offsets: where each stands in the text, in characters, the end exclusive; of a text that came split, in its
+            words joined by spaces.
+        vectors: float32 (N, words, D), layer 0 without context.
+    """
+
+    words: tuple[str, ...]
+    offsets: tuple[tuple[int, int], ...]
+    vectors: np.ndarray
+
+
+class KerasEngine(NamedTuple):
+    """A Keras model as an engine, and the model folder it was loaded from."""
+
+    name: str
+    path: Path | None
+    model: "keras.Model"
+
+
+@dataclass(frozen=True, repr=False)
+class Model:
+    """A model in an engine, with its bundle: its task, labels, vocabulary, lengths and configuration.
+
+    `load`, `finetune` and `pretrain` of `keras_ctxrep` make it. A model folder has all methods; a SavedModel and a
+    .tflite file predict and encode, and say so where they are asked for more.
+
+    Attributes:
+        engine: what runs it.
+        bundle: what it needs besides its weights.
+    """
+
+    engine: "Engine | KerasEngine"
+    bundle: Bundle
+
+    def __repr__(self) -> str:
+        place = "in memory" if self.engine.path is None else self.engine.path
+        return f"<Model {self.bundle.task} over {self.bundle.family}: {self.engine.name}, {place}>"
+
+    # ----------------------------------------------------------------------------------------------------- answers
+
+    def predict(
+        self, texts: Sequence[Text], pairs: Sequence[str | None] | None = None, marks: Marks | None = None
+    ) -> list[dict]:
+        """The answers of the model's task, one dict per text; see `inference.predictor.Predictor` for their form.
+
+        Args:
+            texts: strings; for a task over words also sentences already split.
+            pairs: the second text of each, for a model that reads pairs; of a question its context.
+            marks: the marked spans of each, for a model that reads some: (begin, end) in characters.
+
+        Raises:
+            ValueError: the model has no answers to give, or pairs or marks do not fit it.
+        """
+        return self._predictor(texts, pairs, marks)
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """One vector per text, the same in all engines: `Bundle.pooling` of the encoder's top layer.
+
+        The mean over the tokens, unless the model was trained on sentences with another. A .tflite file has it if it
+        was made of an encoder.
+
+        Args:
+            texts: strings.
+
+        Returns: float32 (B, D).
+
+        Raises:
+            ValueError: a text without words, or an engine that has no vectors.
+        """
+        texts = check_texts(texts)
+        return _vectors_of(texts, self.encodings(texts)) if len(texts) else self.encode(["a"])[:0]
+
+    def encodings(self, texts: Sequence[str]) -> list[dict]:
+        """As `encode`, one dict per text: {"vector"}, "truncated" where a text is cut; {"error"} where it has no words.
+
+        Args:
+            texts: strings.
+
+        Raises:
+            ValueError: an engine that has no vectors.
+        """
+        texts = check_texts(texts)
+        if isinstance(self.engine, KerasEngine):
+            return self.encoder._predictor(texts)
+        if self.bundle.task == "embed":
+            return self._predictor(texts)
+        if self.engine.path.suffix == ".tflite":
+            raise ValueError(
+                f"{self.engine.path}: a file for the task {self.bundle.task!r} has no vectors of texts; write one of "
+                "the encoder: load(FOLDER).encoder.tflite(OUT)"
+            )
+        return [{"vector": vector} for vector in self._saved_encoder(texts)]
+
+    def fill(self, texts: Sequence[str], top: int = 5) -> "list[list[list[Filling]]]":
+        """The most probable pieces for each [MASK] of some texts, by a BERT that has its masked language model.
+
+        Each mask is by itself, as in pretraining (Devlin et al. 2018, section 3.1).
+
+        Args:
+            texts: each with one [MASK] or more.
+            top: pieces for a mask.
+
+        Returns: for each text, for each of its masks in their order, (piece, probability), the most probable first.
+
+        Raises:
+            ValueError: the model has no masked language model, or a text has no mask or is longer than the model reads.
+        """
+        return self._filler(texts, top)
+
+    def words(self, texts: Sequence[Text]) -> list[WordVectors]:
+        """The contextual vectors of the words of each text, from all layers of the encoder.
+
+        A BERT's vector of a word is that of its first piece. Words of which it has no piece, as of control characters
+        alone, are left out.
+
+        Args:
+            texts: strings, or sentences already split into words.
+
+        Raises:
+            ValueError: a text longer than the model reads, or another engine than Keras.
+        """
+        from keras_ctxrep.inference.contextual_vectors import vectors
+
+        texts = check_texts(texts)
+        spans = [_spans(text) for text in texts]
+        sentences = iter(spans)  # `vectors` splits one sentence after the other
+        encoder = self.encoder
+        embedded = vectors(
+            encoder.keras_model,
+            encoder.bundle,
+            map(str, texts),
+            lambda _: [word for word, _ in next(sentences)],
+            run=encoder._predictor.runner.run,
+        )
+        results = []
+        for words, (_, numbers, layers) in zip(spans, embedded, strict=True):
+            read = [words[number] for number in numbers]
+            results.append(WordVectors(tuple(word for word, _ in read), tuple(span for _, span in read), layers))
+        return results
+
+    # ------------------------------------------------------------------------------------------- for a Keras script
+
+    @property
+    def keras_model(self) -> "keras.Model":
+        """The `keras.Model`, for `compile` and `fit` of one's own.
+
+        Raises:
+            ValueError: another engine than Keras.
+        """
+        if not isinstance(self.engine, KerasEngine):
+            raise ValueError(f"{self.engine.path}: not a Keras model; load the model folder that it was made from")
+        return self.engine.model
+
+    @property
+    def features(self) -> Features:
+        """The function from texts to the model's input dict."""
+        return self.bundle.features
+
+    @cached_property
+    def encoder(self) -> "Model":
+        """The encoder alone, over the model's own layers: training the one changes the other.
+
+        Raises:
+            ValueError: another engine than Keras.
+        """
+        from keras_ctxrep import saving
+        from keras_ctxrep.models.families import encoder_of
+
+        bundle = saving.encoder_bundle(self.keras_model, self.bundle)
+        encoder = encoder_of(self.keras_model, self.bundle.family, self.bundle.config)
+        return _in_keras(None, saving.ModelFolder(saving.finish(encoder, bundle), bundle))
+
+    # ------------------------------------------------------------------------------------------------------ artifacts
+
+    def save(self, folder: str | Path) -> Path:
+        """Writes a model folder, and beside it the record of the training, if there is one.
+
+        Raises:
+            ValueError: another engine than Keras, or `folder` is a file.
+        """
+        from keras_ctxrep import saving
+        from keras_ctxrep.training import runs
+
+        saving.save(folder, self.keras_model, self.bundle)
+        record, copy = (self.engine.path or Path()) / runs.NAME, Path(folder) / runs.NAME
+        if self.engine.path and record.is_file() and record.resolve() != copy.resolve():
+            shutil.copyfile(record, copy)
+        return Path(folder)
+
+    def export(self, out: str | Path, **options: Any) -> Path:
+        """Writes the next version of a SavedModel with raw strings as its input, of a pretraining model its encoder's.
+
+        Args:
+            out: BASE/NAME, where TF Serving looks for versions.
+            options: `windows`, `keep` and `tflite` of `keras_ctxrep_export.saved_model.export`.
+
+        Returns: the folder of the version.
+        """
+        from keras_ctxrep_export import saved_model
+
+        served = self._served()
+        return saved_model.export(served.keras_model, served.bundle, out, source=self.engine.path, **options)
+
+    def tflite(self, out: str | Path, quantize: str = "none", **options: Any) -> Path:
+        """Writes a .tflite file for phones, boards and browsers, of a pretraining model its encoder's.
+
+        Args:
+            out: FILE.tflite.
+            quantize: "none", "float16", "dynamic" or "int8".
+            options: `lengths`, `calibrate`, `keep_float` and `mediapipe` of `keras_ctxrep_tflite.quantize.convert`.
+
+        Returns: `out`.
+        """
+        from keras_ctxrep_tflite.quantize import convert
+
+        with folder_of(self._served(), as_it_is=True) as folder:
+            return convert(folder, out, quantize, **options)
+
+    # --------------------------------------------------------------------------------------------------------- details
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        if isinstance(self.engine, Engine):
+            return self.engine.predictor
+        from keras_ctxrep import saving
+        from keras_ctxrep.inference import keras_engine
+
+        model, bundle = saving.ModelFolder(self.keras_model, self.bundle).answering()
+        return Predictor(bundle, keras_engine.runner(model))
+
+    @cached_property
+    def _filler(self) -> "Filler":
+        from keras_ctxrep.inference.filling import Filler
+
+        return Filler(self.keras_model, self.bundle)
+
+    @cached_property
+    def _saved_encoder(self) -> Callable[[Sequence[str]], np.ndarray]:
+        from keras_ctxrep_export import saved_model
+
+        return saved_model.encoder(str(self.engine.path))
+
+    def _served(self) -> "Model":
+        """The model itself, or of a pretraining model its encoder."""
+        from keras_ctxrep import tasks
+
+        return self if self.bundle.task in tasks.SERVED else self.encoder
+
+
+def load(name: str | Path, threads: int = 1) -> Model:
+    """Opens a model, wherever it is.
+
+    Args:
+        name: a model folder, a SavedModel (BASE/NAME or a version of it), a .tflite file, the name of a published model
+            that comes with the package or was downloaded, or hf://OWNER/NAME, which is downloaded.
+        threads: of LiteRT, for a .tflite file.
+
+    Raises:
+        ValueError: there is no such file, folder or name, or it is damaged.
+        ImportError: TensorFlow or LiteRT is needed and not installed; the message says what to install.
+
+    >>> load("missing.tflite")
+    Traceback (most recent call last):
+    ValueError: missing.tflite: no such file or folder
+    """
+    from keras_ctxrep import zoo
+
+    path = zoo.find(name)
+    if (path / bundles.NAME).is_file():
+        start_tensorflow()
+        from keras_ctxrep import saving
+
+        return _in_keras(path, saving.load(path))
+    engine = open_engine(path, threads)
+    return Model(engine, engine.predictor.bundle)
+
+
+# ---------------------------------------------------------------------------------------------------------- details
+
+
+def _in_keras(path: Path | None, folder: "ModelFolder") -> Model:
+    return Model(KerasEngine("Keras", path, folder.model), folder.bundle)
+
+
+@contextmanager
+def folder_of(encoder: "str | Path | Model", as_it_is: bool = False) -> Iterator[str | Path]:
+    """The folder of a model, which is temporary if it was not loaded from one.
+
+    Args:
+        encoder: a model, a folder or a name.
+        as_it_is: a model is written with its present weights, even if it was loaded from a folder.
+    """
+    if isinstance(encoder, Model):
+        if encoder.engine.path is not None and not as_it_is:
+            yield encoder.engine.path
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            yield encoder.save(Path(folder) / "model")
+        return
+    from keras_ctxrep import zoo
+    from keras_ctxrep.options import WORDS
+
+    yield encoder if encoder == WORDS else zoo.find(encoder)
+
+
+def _spans(text: Text) -> list[tuple[str, tuple[int, int]]]:
+    """The words of a text, with the place of each."""
+    if isinstance(text, str):
+        return [(word.text, (word.start, word.end)) for word in split_into_words(text)]
+    return list(zip(text, joined(text)[1], strict=True))
+
+
+def _vectors_of(texts: Sequence[str], answers: Sequence[dict]) -> np.ndarray:
+    """The vectors in answers of the task "embed", float32 (B, D)."""
+    for number, (text, answer) in enumerate(zip(texts, answers, strict=True)):
+        if "error" in answer:
+            raise ValueError(f"text {number}, {text[:60]!r}: {answer['error']}")
+    return np.array([answer["vector"] for answer in answers], np.float32)

@@ -1,0 +1,80 @@
+"""Words for masks: what the model computes for them, several in a text, and what is refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import keras_ctxrep as ctx
+from keras_ctxrep import saving
+from keras_ctxrep.cli import main
+from tests import tiny
+
+TEXT = "the [MASK] fell [MASK]"
+
+
+@pytest.fixture
+def folder(tmp_path, rng):
+    bundle = replace(tiny.bundle("embed"), task="pretrainer")
+    model = saving.build(bundle)
+    for weight in model.weights:
+        weight.assign(rng.normal(size=weight.shape))
+    saving.save(tmp_path / "bert", model, bundle)
+    return tmp_path / "bert"
+
+
+def test_the_probabilities_are_the_models(folder):
+    """Of texts of several lengths in one batch, against one row at a time."""
+    model, bundle = saving.load(folder)
+    vocab = list(bundle.vocab)
+    texts = [TEXT, "[MASK]", "[MASK]rain she"]
+    answers = ctx.load(folder).fill(texts, top=len(vocab))
+    ids = [[2, *map(vocab.index, ("the", "[MASK]", "fell", "[MASK]")), 3], [2, 4, 3], [2, 4]]
+    ids[2] += [*bundle.features.wordpiece.ids_batch(["rain she"])[0], 3]
+    for tokens, masks in zip(ids, answers, strict=True):
+        places = [place for place, token in enumerate(tokens) if token == 4]
+        batch = {"token_ids": [tokens], "segment_ids": [[0] * len(tokens)], "mask": [[1] * len(tokens)]}
+        inputs = {name: np.array(value) for name, value in (batch | {"mlm_positions": [places]}).items()}
+        (logits,) = np.asarray(model(inputs)["mlm_logits"], np.float64)
+        expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        for pieces, probabilities in zip(masks, expected, strict=True):
+            assert [each.probability for each in pieces] == sorted((each.probability for each in pieces), reverse=True)
+            for piece, probability in pieces:
+                assert probability == pytest.approx(probabilities[vocab.index(piece)], rel=1e-4)
+            assert sum(each.probability for each in pieces) == pytest.approx(1)
+
+
+def test_what_is_refused(folder, tmp_path):
+    with pytest.raises(ValueError, match=r"'the rain': no \[MASK\] in it"):
+        ctx.load(folder).fill(["the rain"])
+    with pytest.raises(ValueError, match=r"pieces; the model reads"):
+        ctx.load(folder).fill(["[MASK] " * 60])
+    tiny.save(tmp_path / "encoder", tiny.bundle("embed"))
+    with pytest.raises(ValueError, match="a bert for the task 'embed' has no masked language model"):
+        ctx.load(tmp_path / "encoder").fill([TEXT])
+
+
+def test_the_command(folder, tmp_path, capsys):
+    assert main.main(["fill", str(folder), TEXT, "--top", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("mask")] == ["mask 1", "mask 2"] and len(lines) == 8
+    (tmp_path / "in.txt").write_text(f"{TEXT}\n\n[MASK]\n", encoding="utf-8")
+    assert main.main(["fill", str(folder), "--input", str(tmp_path / "in.txt"), "--json"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["text"] == TEXT and [len(first["masks"]), len(second["masks"])] == [2, 1]
+    (best,) = ctx.load(folder).fill(["[MASK]"], top=1)[0]
+    assert second["masks"][0][0] == {"piece": best[0].piece, "probability": pytest.approx(best[0].probability)}
+
+
+def test_the_next_sentence_head_answers_pairs(folder, tmp_path, capsys):
+    model, bundle = saving.load(folder)
+    batch = bundle.features(["the rain"], ["she fell"]) | {"mlm_positions": np.array([[0]])}
+    (logits,) = np.asarray(model(batch)["nsp_logits"], np.float64)
+    (answer,) = ctx.load(folder).predict(["the rain"], ["she fell"])
+    assert answer["label"] == ("next", "random")[logits.argmax()]
+    expected = np.exp(logits) / np.exp(logits).sum()
+    assert list(answer["probabilities"].values()) == pytest.approx(expected, rel=1e-4)
+    (tmp_path / "pairs.txt").write_text("the rain\tshe fell\n", encoding="utf-8")
+    assert main.main(["predict", str(folder), "--input", str(tmp_path / "pairs.txt")]) == 0
+    assert answer["label"] in capsys.readouterr().out
