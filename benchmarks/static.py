@@ -24,14 +24,17 @@ SHARED = {"window": 5, "sample": 1e-3, "min_count": 5}
 
 def ours(corpus: Path, model: str, passes: int, folder: Path, **options) -> dict:
     from keras_ctxrep import recipes
-    from keras_ctxrep.recipes.word_vectors import WordVectors
+    from keras_ctxrep.recipes.word_vectors import WordTable
 
     begin = time.process_time()
     settings = {"model": model, "epochs": passes, "checkpoint_minutes": 60.0, "evaluations": 1}
     recipes.pretrain_static([corpus], folder, **SHARED, **settings, **options)
     seconds = time.process_time() - begin
-    vectors = WordVectors(folder)
-    return {"seconds": seconds, "vectors": {word: vectors.vectors([word])[0].tolist() for word in vectors.words}}
+    vectors = WordTable(folder)
+    return {
+        "seconds": seconds,
+        "vectors": dict(zip(vectors.words, vectors.vectors(vectors.words).tolist(), strict=True)),
+    }
 
 
 def peer(name: str):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 NAMES = {  # module -> what it registers with Keras
     "keras_ctxrep.layers": (
-        "CRF Bias CharCNN Dropout Embedding MarkIndicator MaskedPooling PositionEmbedding ProjectedLSTM "
+        "CRF Bias CharCNN Dropout Embedding FactorizedEmbedding MarkIndicator MaskedPooling PositionEmbedding ProjectedLSTM "
         "ReversibleEmbedding ScalarMix SentenceMarkers SinusoidalPositions SpanMean SpanPooling SubwordEmbedding "
         "TakePositions TransformerBlock VocabularySoftmax WindowMean ZeroPadding"
     ),

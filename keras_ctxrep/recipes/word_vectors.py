@@ -14,10 +14,10 @@ from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.scores import pearson, spearman
 from keras_ctxrep.text.search import nearest
 
-__all__ = ["WordVectors"]
+__all__ = ["WordTable"]
 
 
-class WordVectors:
+class WordTable:
     """The words of a model of static vectors, compared by the cosines of their vectors.
 
     With n-grams every word has a vector; else those of the vocabulary alone.
