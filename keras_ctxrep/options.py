@@ -312,7 +312,7 @@ class Pretraining(Text, Training):
     RATES = MappingProxyType({"adamw": 1e-3, "adagrad": 0.2, "lamb": 1e-3})  # optimizer -> its learning rate
 
     size: str | None = option(
-        None, "a published size, elmo_2x1024_128_2048cnn_1xhighway or bert_12_768_12 (default: a small one, or as init)"
+        None, "a size, elmo_2x1024_128_2048cnn_1xhighway, bert_12_768_12 or lm_lstm_2x200 (default: a small one, or as init)"
     )
     next_sentence: bool | None = option(
         None,
@@ -320,11 +320,24 @@ class Pretraining(Text, Training):
         "model",
     )
     read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters", "model")
+    units: str | None = option(
+        None,
+        "lm: what a token is (default: words, or as init)",
+        "data",
+        choices=("words", "pieces", "characters"),
+    )
     unroll: int | None = option(
-        None, "ELMo: running text, N words per step (published: 20; default: whole sentences)", "model", above=0
+        None,
+        "ELMo: running text, N words per step (published: 20; default: whole sentences); lm: tokens per step "
+        "(default: 35)",
+        "model",
+        above=0,
     )
     samples: int | None = option(
-        None, "ELMo: words sampled for the softmax (published: 8192; default: the full softmax)", "model", above=0
+        None,
+        "ELMo, lm of words: words sampled for the softmax (published: 8192; default: the full softmax)",
+        "model",
+        above=0,
     )
     optimizer: str = option(
         "adamw", "adagrad: as ELMo was published; lamb: for batches of thousands", "schedule", choices=tuple(RATES)

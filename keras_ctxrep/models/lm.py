@@ -40,8 +40,8 @@ class Config:
         ValueError: a value is of the wrong type or out of range.
     """
 
-    kind: str = "lstm"  # one of KINDS
-    units: str = "words"  # what a token is: words, pieces or characters
+    kind: Annotated[str, Range(choices=KINDS)] = "lstm"
+    units: Annotated[str, Range(choices=UNITS)] = "words"  # what a token is
     layers: Depth = 2
     width: Size = 200  # of the vectors of tokens and of what a layer gives
     tied: bool = True  # the softmax has the vectors of tokens as its kernel, Press & Wolf 2017
@@ -56,9 +56,6 @@ class Config:
 
     def __post_init__(self):
         checks.check(self)
-        for name, known in (("kind", KINDS), ("units", UNITS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r}: one of {', '.join(known)}")
         if self.cells is not None and (self.kind != "lstm" or self.cells < self.width):
             raise ValueError(f"cells={self.cells}: of kind='lstm', and no narrower than the width, {self.width}")
         if self.direct and (self.kind != "ngram" or self.tied):
