@@ -24,6 +24,7 @@ __all__ = [
     "EncoderDistillation",
     "Finetuning",
     "Fit",
+    "Generation",
     "Indexing",
     "Options",
     "Prediction",
@@ -591,6 +592,22 @@ class Embedding(Options):
             raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")
         if self.layers == "vector" and (self.words or self.carry_state or self.cache is not None):
             raise ValueError("layers='vector': of whole texts; leave out words, carry_state and cache")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation(Seeded):
+    """Options of `recipes.generate`; `text.sampling.filtered` defines what is drawn from."""
+
+    length: int = option(100, "tokens to generate", above=0)
+    lines: int | None = option(None, "end after so many lines", above=0)
+    temperature: float = option(1.0, "divides the logits; 0: always the likeliest token", least=0)
+    top_k: int | None = option(None, "draw from the K likeliest tokens", above=0, metavar="K")
+    top_p: float | None = option(
+        None, "draw from the likeliest tokens whose probabilities sum to P", above=0, most=1, metavar="P"
+    )
+    min_p: float | None = option(
+        None, "draw from tokens of at least P times the probability of the likeliest one", least=0, most=1, metavar="P"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
