@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 NAMES = {  # module -> what it registers with Keras
     "keras_ctxrep.layers": (
-        "CRF Bias CharCNN Dropout Embedding MarkIndicator MaskedPooling PositionEmbedding ProjectedLSTM "
-        "ReversibleEmbedding ScalarMix SentenceMarkers SinusoidalPositions SpanMean SpanPooling TakePositions "
-        "TransformerBlock VocabularySoftmax ZeroPadding"
+        "CRF Bias CarriedState CausalTransformerBlock CharCNN Dropout Embedding GatedConvolution MarkIndicator "
+        "MaskedPooling NgramContext PositionEmbedding ProjectedLSTM ReversibleEmbedding ScalarMix SentenceMarkers "
+        "SinusoidalPositions SpanMean SpanPooling TakePositions TiedSoftmax TransformerBlock VocabularySoftmax ZeroPadding"
     ),
     "keras_ctxrep.layers.transformer": "gelu_tanh",
     "keras_ctxrep.models.model": "Model",
