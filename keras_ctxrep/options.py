@@ -32,6 +32,7 @@ __all__ = [
     "Pretraining",
     "Scoring",
     "StaticDistillation",
+    "StaticPretraining",
     "Tflite",
     "keywords",
     "option",
@@ -553,6 +554,56 @@ class StaticDistillation(Seeded):
     overwrite: bool = option(False, "replace the finished model of another run in --out", "output", neutral=True)
 
     fit = Schedule.fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticPretraining(Seeded):
+    """Options of `recipes.pretrain_static`; the defaults are those of word2vec.c, and of fastText for n-grams."""
+
+    RATES = MappingProxyType({"skipgram": 0.025, "cbow": 0.05, "adagrad": 0.1})  # learning rates
+
+    model: str = option("skipgram", "what is learned", choices=("skipgram", "cbow"))
+    subwords: bool = option(False, "vectors of character n-grams, and so of words that were never seen (fastText)")
+    dims: int = option(100, "width of the vectors", "model", above=0)
+    window: int = option(5, "words on each side, at most: each window is shrunk at random", "model", above=0)
+    negatives: int = option(5, "noise words for each pair, of the power 0.75 of the counts", "model", above=0)
+    min_n: int = option(3, "--subwords: characters of the shortest n-gram", "model", above=0)
+    max_n: int = option(6, "--subwords: characters of the longest n-gram", "model", above=0)
+    buckets: int = option(2_000_000, "--subwords: rows that n-grams are hashed to", "model", above=0)
+    vocab_size: int | None = option(None, "words at most, the most frequent (default: all)", "data", above=0)
+    min_count: int = option(5, "minimum count of a word in the corpus", "data", above=0)
+    sample: float = option(
+        1e-3, "leave out words more frequent than this at random (fastText: 1e-4; 0: none)", "data", least=0
+    )
+    cased: bool = option(False, "keep case", "data")
+    epochs: float = option(5, "passes over the corpus", "schedule", above=0)
+    learning_rate: float | None = option(None, "at the beginning; it falls to 0", above=0)
+    adagrad: bool | None = option(
+        None,
+        "row-wise Adagrad in place of SGD, for updates of more than 2048 words (default: on several devices)",
+        "schedule",
+    )
+    batch_size: int | None = option(
+        None,
+        "words of an update, over all devices, a multiple of 32 (default: 1024, with --adagrad 2048 a device)",
+        above=0,
+    )
+    evaluations: float | None = option(10, "losses that are printed, evenly spaced", "schedule", above=0)
+    overwrite: bool = option(False, "replace the finished model of another run in --out", "output", neutral=True)
+    checkpoint_minutes: float = option(5.0, "time between two checkpoints", "output", least=0, neutral=True)
+    tensorboard: str | Path | None = option(
+        None, "write TensorBoard logs into this folder", "output", metavar="FOLDER", neutral=True
+    )
+    strategy: str = option(
+        "auto", "one device, all GPUs (mirrored), or the machines of TF_CONFIG", "machine", choices=PLACES
+    )
+
+    fit = Schedule.fit
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.min_n > self.max_n:
+            raise ValueError(f"min_n={self.min_n}: at most max_n={self.max_n}")
 
 
 @dataclass(frozen=True, kw_only=True)

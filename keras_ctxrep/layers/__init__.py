@@ -18,6 +18,7 @@ from keras_ctxrep.layers.transformer import (
     TakePositions,
     TransformerBlock,
 )
+from keras_ctxrep.layers.window import SubwordEmbedding, WindowMean
 
 __all__ = [
     "CRF",
@@ -40,9 +41,11 @@ __all__ = [
     "SinusoidalPositions",
     "SpanMean",
     "SpanPooling",
+    "SubwordEmbedding",
     "TakePositions",
     "TiedSoftmax",
     "TransformerBlock",
     "VocabularySoftmax",
+    "WindowMean",
     "ZeroPadding",
 ]

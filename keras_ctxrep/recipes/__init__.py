@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.quantizing import tflite
     from keras_ctxrep.recipes.scoring import score, score_sentences
     from keras_ctxrep.recipes.static_distilling import distill_static
+    from keras_ctxrep.recipes.static_pretraining import pretrain_static
     from keras_ctxrep.recipes.sweeping import sweep
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "predict",
     "prepare",
     "pretrain",
+    "pretrain_static",
     "score",
     "score_sentences",
     "sweep",
@@ -62,6 +64,7 @@ _MODULES = {  # imported when a function is first used: predictions with a .tfli
     "predict": "predicting",
     "prepare": "preparing",
     "pretrain": "pretraining",
+    "pretrain_static": "static_pretraining",
     "score": "scoring",
     "score_sentences": "scoring",
     "sweep": "sweeping",
@@ -95,7 +98,7 @@ def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | Non
     from keras_ctxrep.training.runs import options_from_run
 
     command, arguments, options = options_from_run(run)
-    known = ("pretrain", "finetune", "distill", "distill_encoder", "distill_static")
+    known = ("pretrain", "pretrain_static", "finetune", "distill", "distill_encoder", "distill_static")
     if command not in known:
         raise ValueError(f"{run}: its command is {command!r}; one of {', '.join(known)}")
     for name, value in arguments.items():

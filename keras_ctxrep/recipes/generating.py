@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_ctxrep.api import load
+from keras_ctxrep.inference.model import load
 from keras_ctxrep.options import Generation, keywords
 
 __all__ = ["generate"]
