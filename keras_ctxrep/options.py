@@ -24,6 +24,7 @@ __all__ = [
     "EncoderDistillation",
     "Finetuning",
     "Fit",
+    "Generation",
     "Indexing",
     "Options",
     "Prediction",
@@ -313,7 +314,8 @@ class Pretraining(Text, Training):
     RATES = MappingProxyType({"adamw": 1e-3, "adagrad": 0.2, "lamb": 1e-3})  # optimizer -> its learning rate
 
     size: str | None = option(
-        None, "a published size, elmo_2x1024_128_2048cnn_1xhighway or bert_12_768_12 (default: a small one, or as init)"
+        None,
+        "a size, elmo_2x1024_128_2048cnn_1xhighway, bert_12_768_12 or lm_lstm_2x200 (default: a small one, or as init)",
     )
     next_sentence: bool | None = option(
         None,
@@ -321,11 +323,24 @@ class Pretraining(Text, Training):
         "model",
     )
     read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters", "model")
+    units: str | None = option(
+        None,
+        "lm: what a token is (default: words, or as init)",
+        "data",
+        choices=("words", "pieces", "characters"),
+    )
     unroll: int | None = option(
-        None, "ELMo: running text, N words per step (published: 20; default: whole sentences)", "model", above=0
+        None,
+        "ELMo: running text, N words per step (published: 20; default: whole sentences); lm: tokens per step "
+        "(default: 35)",
+        "model",
+        above=0,
     )
     samples: int | None = option(
-        None, "ELMo: words sampled for the softmax (published: 8192; default: the full softmax)", "model", above=0
+        None,
+        "ELMo, lm of words: words sampled for the softmax (published: 8192; default: the full softmax)",
+        "model",
+        above=0,
     )
     optimizer: str = option(
         "adamw", "adagrad: as ELMo was published; lamb: for batches of thousands", "schedule", choices=tuple(RATES)
@@ -629,6 +644,22 @@ class Embedding(Options):
             raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")
         if self.layers == "vector" and (self.words or self.carry_state or self.cache is not None):
             raise ValueError("layers='vector': of whole texts; leave out words, carry_state and cache")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation(Seeded):
+    """Options of `recipes.generate`; `text.sampling.filtered` defines what is drawn from."""
+
+    length: int = option(100, "tokens to generate", above=0)
+    lines: int | None = option(None, "end after so many lines", above=0)
+    temperature: float = option(1.0, "divides the logits; 0: always the likeliest token", least=0)
+    top_k: int | None = option(None, "draw from the K likeliest tokens", above=0, metavar="K")
+    top_p: float | None = option(
+        None, "draw from the likeliest tokens whose probabilities sum to P", above=0, most=1, metavar="P"
+    )
+    min_p: float | None = option(
+        None, "draw from tokens of at least P times the probability of the likeliest one", least=0, most=1, metavar="P"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

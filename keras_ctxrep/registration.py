@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 NAMES = {  # module -> what it registers with Keras
     "keras_ctxrep.layers": (
-        "CRF Bias CharCNN Dropout Embedding FactorizedEmbedding MarkIndicator MaskedPooling PositionEmbedding ProjectedLSTM "
-        "ReversibleEmbedding ScalarMix SentenceMarkers SinusoidalPositions SpanMean SpanPooling SubwordEmbedding "
-        "TakePositions TransformerBlock VocabularySoftmax WindowMean ZeroPadding"
+        "Bias CRF CarriedState CausalTransformerBlock CharCNN Dropout Embedding FactorizedEmbedding "
+        "GatedConvolution MarkIndicator MaskedPooling NgramContext PositionEmbedding ProjectedLSTM "
+        "ReversibleEmbedding ScalarMix SentenceMarkers SinusoidalPositions SpanMean SpanPooling "
+        "SubwordEmbedding TakePositions TiedSoftmax TransformerBlock VocabularySoftmax WindowMean "
+        "ZeroPadding"
     ),
     "keras_ctxrep.layers.transformer": "gelu_tanh",
     "keras_ctxrep.models.model": "Model",

@@ -99,10 +99,10 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
 
     Raises:
         ValueError: the model has outputs or layers that the bundle does not describe, which the folder would lose; or
-            it is a biLM with `streams`.
+            it is a language model with `streams`.
     """
     if any(getattr(layer, "streams", None) for layer in model.layers):
-        raise ValueError("a biLM with streams: copy_weights(model, build(bundle)), and save that one")
+        raise ValueError("a language model with streams: copy_weights(model, build(bundle)), and save that one")
     _check_described(model, bundle)
     if not is_chief(model.distribute_strategy):
         return
@@ -133,7 +133,7 @@ def _outputs(bundle: Bundle) -> set[str]:
         return {"layers", "sequence", "pooled", "vector", "attention", "mask", "state"}
     if bundle.task in tasks.SERVED:
         return {*tasks.get(bundle.task).model_outputs, "tags"}
-    return {"forward_logits", "backward_logits", "mlm_logits", "nsp_logits"}
+    return {"forward_logits", "backward_logits", "mlm_logits", "nsp_logits", "logits", "state"}
 
 
 def versions() -> dict[str, str]:

@@ -45,7 +45,7 @@ def _pretrain(args: argparse.Namespace) -> None:
 
 
 def _pretrain_flags(flags: Flags) -> None:
-    flags.add("family", "what to train", choices=("elmo", "bert", "static"))
+    flags.add("family", "what to train", choices=("elmo", "bert", "lm", "static"))
     flags.add("--corpus", "text files, or a folder that `prepare` wrote", nargs="+", required=True, metavar="FILE")
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
     rates = ", ".join(f"{name} {rate:g}" for name, rate in options.Pretraining.RATES.items())
@@ -376,7 +376,7 @@ COMMANDS = {
     "pretrain": Command(
         _pretrain,
         _pretrain_flags,
-        "learn an ELMo biLM, a BERT encoder or static word vectors from text",
+        "learn an ELMo biLM, a BERT, a language model (lm) or static word vectors from text",
         "Learn from plain text: UTF-8, one sentence a line, an empty line between documents; .gz, .bz2 and .xz are\n"
         "read as they are. The same command resumes an interrupted run.\n\n"
         "  ctxrep pretrain bert --corpus text.txt --minutes 60 --out bert\n"

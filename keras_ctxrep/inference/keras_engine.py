@@ -7,12 +7,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor, Run
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.models import heads
 from keras_ctxrep.saving import load
+from keras_ctxrep.text.bundle import Bundle
 
-__all__ = ["predictor", "runner", "scorer"]
+__all__ = ["generator", "predictor", "runner", "scorer"]
 
 
 def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
@@ -38,6 +40,16 @@ def runner(model: keras.Model) -> Run:
         return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced({name: batch[name] for name in signature}))
 
     return run
+
+
+def generator(model: keras.Model, bundle: Bundle) -> Generator:
+    """A `Generator` that runs a language model in one direction with Keras.
+
+    Raises:
+        ValueError: another model.
+    """
+    state = model.input.get("state")  # of another model None, which the generator refuses
+    return Generator(bundle, runner(model), 0 if state is None else state.shape[-1])
 
 
 def scorer(model: keras.Model) -> Callable[[dict, dict, dict], dict[str, np.ndarray]]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.encoder_distilling import distill_encoder
     from keras_ctxrep.recipes.exporting import export
     from keras_ctxrep.recipes.finetuning import finetune
+    from keras_ctxrep.recipes.generating import generate
     from keras_ctxrep.recipes.indexing import ask, index, open_index
     from keras_ctxrep.recipes.predicting import predict
     from keras_ctxrep.recipes.preparing import prepare
@@ -34,6 +35,7 @@ __all__ = [
     "embed",
     "export",
     "finetune",
+    "generate",
     "index",
     "open_index",
     "predict",
@@ -56,6 +58,7 @@ _MODULES = {  # imported when a function is first used: predictions with a .tfli
     "embed": "embedding",
     "export": "exporting",
     "finetune": "finetuning",
+    "generate": "generating",
     "index": "indexing",
     "open_index": "indexing",
     "predict": "predicting",
