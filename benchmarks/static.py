@@ -41,7 +41,7 @@ def peer(name: str):
     """A function that trains with a peer."""
 
     def gensim(corpus: Path, model: str, passes: int, folder: Path) -> dict:
-        from gensim.models import Word2Vec
+        from gensim.models import Word2Vec  # pyright: ignore[reportMissingImports]
 
         sentences = [line.split() for line in split(corpus, folder).open(encoding="utf-8")]
         begin = time.process_time()
@@ -53,7 +53,7 @@ def peer(name: str):
         return {"seconds": seconds, "vectors": {word: made.wv[word].tolist() for word in made.wv.index_to_key}}
 
     def fasttext(corpus: Path, model: str, passes: int, folder: Path, subwords: bool = False) -> dict:
-        import fasttext
+        import fasttext  # pyright: ignore[reportMissingImports]
 
         file = str(split(corpus, folder))
         begin = time.process_time()
