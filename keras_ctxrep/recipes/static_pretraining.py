@@ -18,13 +18,14 @@ from keras_ctxrep.options import StaticPretraining, keywords
 from keras_ctxrep.recipes import corpora
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
-from keras_ctxrep.text.word_blocks import CENTRES, NOISE, Blocks, EncodedCorpus, WordCounts, blocks, encode_corpus, kept
+from keras_ctxrep.text.word_blocks import CENTRES, Blocks, EncodedCorpus, WordCounts, blocks, encode_corpus, kept
 from keras_ctxrep.training import fit, pipeline
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
 from keras_ctxrep.training.strategy import choose, is_chief, scope, several_workers
 
 __all__ = ["pretrain_static"]
 
+NOISE = {"skipgram": 32, "cbow": 8}  # noise words of a block: of 5 for a pair, of which a centre has 6 and 1
 FIRST = 2  # row of the first word, after those of no word and of <UNK>
 UPDATES = 32  # in one step of one device
 LENGTH = 128  # words that the encoder reads of a text
@@ -130,7 +131,7 @@ def _trainer(bundle: Bundle, options: StaticPretraining) -> static.Trainer:
         features: Any = bundle.features
         subwords = [[], [], *(features.rows(word) for word in bundle.vocab[1:])]
     config = static.Config(**bundle.config)
-    return static.TRAINERS[options.model](config, options.window, CENTRES, NOISE, subwords)
+    return static.TRAINERS[options.model](config, options.window, CENTRES, NOISE[options.model], subwords)
 
 
 def _fit(
@@ -146,7 +147,8 @@ def _fit(
     steps: float,
 ) -> list[dict]:
     rows = batch_size * model.updates // CENTRES
-    make = partial(blocks, ids, counts, FIRST, options.window, options.sample, rows, options.seed)
+    noise = NOISE[options.model]
+    make = partial(blocks, ids, counts, FIRST, options.window, options.sample, rows, options.seed, noise)
 
     def collate(batch: Blocks, rng: Any) -> tuple[dict, dict]:
         return batch.inputs, {"logits": batch.windows}
@@ -161,7 +163,7 @@ def _fit(
     return fit.fit(
         model,
         lambda start: pipeline.collated(make, collate, start=start),
-        loss={"logits": losses.NegativeSampling(options.negatives, NOISE)},
+        loss={"logits": losses.NegativeSampling(options.negatives, noise)},
         optimizer=OptimizerSpec(scaled),
         report=report,
         options=options.fit(folder=out, identity=identity, **settings),

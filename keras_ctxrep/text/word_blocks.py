@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -135,6 +136,13 @@ def kept(counts: np.ndarray, sample: float) -> np.ndarray:
     return np.minimum(1.0, np.sqrt(ratio) + ratio)
 
 
+class _Noise(NamedTuple):
+    """The distribution of noise words, and how many a block has."""
+
+    cumulated: np.ndarray  #: float64 (V,), to 1
+    count: int
+
+
 @dataclass(frozen=True)
 class Blocks:
     """Blocks of consecutive words of a text after subsampling, rows of a batch."""
@@ -158,7 +166,14 @@ class Blocks:
 
 
 def blocks(
-    corpus: EncodedCorpus, counts: WordCounts, first: int, window: int, sample: float, batch_size: int, seed: int
+    corpus: EncodedCorpus,
+    counts: WordCounts,
+    first: int,
+    window: int,
+    sample: float,
+    batch_size: int,
+    seed: int,
+    noise: int = NOISE,
 ) -> Iterator[Blocks]:
     """Endless batches of blocks, pass after pass; a function of the seed.
 
@@ -173,20 +188,21 @@ def blocks(
         sample: as of `kept`.
         batch_size: blocks of a batch.
         seed: of all that is random.
+        noise: S, noise words of a block.
 
     Raises:
         ValueError: no word of the vocabulary is in the text.
     """
     rows, keep = corpus.rows(counts.words, first), kept(counts.counts, sample)
-    noise = np.cumsum(counts.counts**POWER)
-    noise /= noise[-1]
+    cumulated = np.cumsum(counts.counts**POWER)
+    draw = _Noise(cumulated / cumulated[-1], noise)
     rest: Blocks | None = None
     epoch = 0
     while True:
         any_words = False
         for chunk in np.random.default_rng((seed, epoch)).permutation(corpus.chunks).tolist():
             rng = np.random.default_rng((seed, epoch, chunk))
-            made = _blocks_of_chunk(rows[corpus.chunk(chunk)], first, keep, noise, window, rng)
+            made = _blocks_of_chunk(rows[corpus.chunk(chunk)], first, keep, draw, window, rng)
             any_words = any_words or len(made) > 0
             rest = made if rest is None else rest + made
             whole = len(rest) - len(rest) % batch_size
@@ -199,7 +215,7 @@ def blocks(
 
 
 def _blocks_of_chunk(
-    ids: np.ndarray, first: int, keep: np.ndarray, noise: np.ndarray, window: int, rng: np.random.Generator
+    ids: np.ndarray, first: int, keep: np.ndarray, noise: _Noise, window: int, rng: np.random.Generator
 ) -> Blocks:
     """The blocks of a piece of text, -1 for words that are left out and 0 after each sentence, in random order."""
     ids = ids[ids >= 0]
@@ -221,9 +237,9 @@ def _blocks_of_chunk(
     windows[:count] = np.minimum(np.stack([before, after], 1), size[:, None])
     padded = np.pad(ids, (window, window + number * CENTRES - count))
     begins = CENTRES * rng.permutation(number)
-    draws = np.searchsorted(noise, rng.random((number, NOISE)), side="right")
+    draws = np.searchsorted(noise.cumulated, rng.random((number, noise.count)), side="right")
     return Blocks(
         padded[begins[:, None] + np.arange(CENTRES + 2 * window)].astype(np.int32),
-        (first + np.minimum(draws, len(noise) - 1)).astype(np.int32),
+        (first + np.minimum(draws, len(noise.cumulated) - 1)).astype(np.int32),
         windows.reshape(number, CENTRES, 2)[begins // CENTRES],
     )
