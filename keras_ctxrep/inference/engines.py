@@ -44,13 +44,12 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
         if not (files / bundles.NAME).is_file():
             from keras_ctxrep_export import saved_model
 
-            name, runner = f"SavedModel {Path(path).name}", saved_model.text_runner(files)
+            name, predictor = f"SavedModel {Path(path).name}", Predictor(bundle, saved_model.text_runner(files))
         else:
             from keras_ctxrep import saving
             from keras_ctxrep.inference import keras_engine
 
-            name, runner = "Keras", keras_engine.runner(saving.restore(files, bundle))
-        predictor = Predictor(bundle, runner)
+            name, predictor = "Keras", keras_engine.predictor_of(saving.restore(files, bundle), bundle)
         answer(predictor, "warm up")
     return Engine(name, files, predictor)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from keras_ctxrep.inference.engines import Engine, open_engine
-from keras_ctxrep.inference.predictor import Predictor, Text
+from keras_ctxrep.inference.predictor import Predictor, Run, Text
 from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from keras_ctxrep.saving import ModelFolder
 
 __all__ = ["KerasEngine", "Model", "WordVectors", "folder_of", "load"]
+
+TOGETHER = 1024  # texts that are encoded together
 
 
 class WordVectors(NamedTuple):
@@ -102,7 +104,11 @@ class Model:
             ValueError: a text without words, or an engine that has no vectors.
         """
         texts = check_texts(texts)
-        return _vectors_of(texts, self.encodings(texts)) if len(texts) else self.encode(["a"])[:0]
+        vectors = [
+            _vectors_of(texts, self.encodings(texts[begin : begin + TOGETHER]), begin)
+            for begin in range(0, len(texts), TOGETHER)
+        ]
+        return np.concatenate(vectors) if vectors else np.zeros((0, self._width), np.float32)
 
     def encodings(self, texts: Sequence[str]) -> list[dict]:
         """As `encode`, one dict per text: {"vector"}, "truncated" where a text is cut; {"error"} where it has no words.
@@ -148,7 +154,7 @@ class Model:
             encoder.bundle,
             map(str, texts),
             lambda _: [word for word, _ in next(sentences)],
-            run=encoder._predictor.runner.run,
+            run=encoder._run,
         )
         results = []
         for words, (_, numbers, layers) in zip(spans, embedded, strict=True):
@@ -242,13 +248,27 @@ class Model:
             return self.engine.predictor
         from keras_ctxrep.inference import keras_engine
 
-        return Predictor(self.bundle, keras_engine.runner(self.keras_model))
+        return keras_engine.predictor_of(self.keras_model, self.bundle)
+
+    @cached_property
+    def _run(self) -> Run:
+        """The model with all its outputs."""
+        from keras_ctxrep.inference import keras_engine
+
+        return keras_engine.runner(self.keras_model)
 
     @cached_property
     def _saved_encoder(self) -> Callable[[Sequence[str]], np.ndarray]:
         from keras_ctxrep_export import saved_model
 
         return saved_model.encoder(str(self.engine.path))
+
+    @cached_property
+    def _width(self) -> int:
+        """Numbers of a vector of a text."""
+        if isinstance(self.engine, KerasEngine):
+            return self.encoder.keras_model.output["vector"].shape[-1]
+        return self.bundle.dims or self.encode(["a"]).shape[-1]
 
     def _served(self) -> "Model":
         """The model itself, or of a pretraining model its encoder."""
@@ -320,9 +340,9 @@ def _spans(text: Text) -> list[tuple[str, tuple[int, int]]]:
     return list(zip(text, joined(text)[1], strict=True))
 
 
-def _vectors_of(texts: Sequence[str], answers: Sequence[dict]) -> np.ndarray:
-    """The vectors in answers of the task "embed", float32 (B, D)."""
-    for number, (text, answer) in enumerate(zip(texts, answers, strict=True)):
+def _vectors_of(texts: Sequence[str], answers: Sequence[dict], first: int) -> np.ndarray:
+    """The vectors in answers of the task "embed" to some texts, from number `first` on, float32 (B, D)."""
+    for number, answer in enumerate(answers, first):
         if "error" in answer:
-            raise ValueError(f"text {number}, {text[:60]!r}: {answer['error']}")
+            raise ValueError(f"text {number}, {texts[number][:60]!r}: {answer['error']}")
     return np.array([answer["vector"] for answer in answers], np.float32)

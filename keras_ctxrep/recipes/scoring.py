@@ -83,7 +83,7 @@ def score(
     if carry_state and bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
     if bundle.task in tasks.SERVED:
-        predictor = Predictor(bundle, keras_engine.runner(model), batch_size)
+        predictor = keras_engine.predictor_of(model, bundle, batch_size)
         return _score_task(predictor, data, predictions, options)
     if predictions or options != Scoring():
         raise ValueError(
