@@ -107,6 +107,8 @@ def test_answers_take_only_the_outputs_that_they_are_made_of(encoder, classifier
         for each in (encoder, classifier)
     ]
     assert [[*each] for each in outputs] == [["vector"], ["logits"]]
+    static = ctx.load("static_128/books_wiki_en")._predictor.runner
+    assert encoder._predictor.runner.tokens == 0 < static.tokens
 
 
 def test_words_of_strings_and_of_split_sentences(encoder):

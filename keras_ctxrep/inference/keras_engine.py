@@ -8,13 +8,16 @@ import numpy as np
 import tensorflow as tf
 
 from keras_ctxrep import tasks
-from keras_ctxrep.inference.predictor import Predictor, Run
+from keras_ctxrep.inference.predictor import Predictor, Run, Runner
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.models import heads
 from keras_ctxrep.saving import load
 from keras_ctxrep.text.bundle import Bundle
 
 __all__ = ["predictor", "predictor_of", "runner", "scorer"]
+
+CHEAP = 1 << 17  # multiplications a token below which a step costs more to start than to compute
+TOKENS = 4096  # of a batch of such a model
 
 
 def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
@@ -30,11 +33,20 @@ def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
 def predictor_of(model: keras.Model, bundle: Bundle, batch_size: int = 32) -> Predictor:
     """A `Predictor` that runs a model, of whose outputs it computes those that the task's answers are made of.
 
+    Of a model that computes little, a table of static vectors say, more than `batch_size` short inputs are run at once.
+
     Raises:
         ValueError: a pretraining model, which has no answers.
     """
     read = (*tasks.get(bundle.task).model_outputs, "tags") if bundle.task in tasks.SERVED else ()
-    return Predictor(bundle, runner(model, [name for name in read if name in model.output]), batch_size)
+    run = runner(model, [name for name in read if name in model.output])
+    return Predictor(bundle, Runner(run, TOKENS if _multiplications(model) < CHEAP else 0), batch_size)
+
+
+def _multiplications(model: keras.Model) -> int:
+    """About how often a model multiplies for each token: the size of its weights but for tables of vectors."""
+    layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.Embedding)]
+    return sum(int(np.prod(weight.shape)) for layer in layers for weight in layer.weights)
 
 
 def runner(model: keras.Model, outputs: Sequence[str] = ()) -> Run:

@@ -19,7 +19,6 @@ __all__ = ["Predictor", "Run", "Runner", "TextRunner"]
 
 T = TypeVar("T")
 TOGETHER = 256  # rows of a file that are answered together
-TOKENS = 128  # of an input for which a batch has its nominal size
 Text = str | Sequence[str]
 Run = Callable[[dict[str, np.ndarray]], Mapping[str, Any]]  # arrays, or lists of them, over the batch
 NumberedRow = tuple[int, Row]  # the number of a query, and one of its rows
@@ -30,12 +29,11 @@ class Runner:
 
     Args:
         run: input dict -> output dict, both of arrays with a batch axis, or the outputs as lists over the batch.
+        tokens: of a batch, padding included, whose inputs may then be more than the `Predictor`'s `batch_size`.
     """
 
-    reads_tokens = True  # whether the length of an input is known before it runs
-
-    def __init__(self, run: Run):
-        self.run = run
+    def __init__(self, run: Run, tokens: int = 0):
+        self.run, self.tokens = run, tokens
 
     def readable(self, query: Query) -> Query:
         """An example's query in a form that the model reads."""
@@ -70,8 +68,6 @@ class TextRunner(Runner):
         run: as of `Runner`, from strings: {"text"} or the other inputs of the task's signature, string (B,).
         words: `run` also takes sentences that are split already, as {"words"}, string (B, W).
     """
-
-    reads_tokens = False
 
     def __init__(self, run: Run, words: bool = False):
         super().__init__(run)
@@ -114,8 +110,7 @@ class Predictor:
     Args:
         bundle: of the model.
         runner: of the model; a plain function is the `run` of a `Runner`.
-        batch_size: inputs of 128 tokens that are run at once; of shorter ones as many more as have no more tokens,
-            but for a `TextRunner`, whose server or graph does not see them as tokens.
+        batch_size: inputs of the model that are run at once; more of them where `Runner.tokens` allows it.
 
     Call:
         texts: strings; for a task over words also sentences already split into words.
@@ -260,8 +255,8 @@ class Predictor:
         for end in range(1, len(order) + 1):
             size = end + 1 - begin  # with the next input
             limit = self.batch_size
-            if end < len(order) and self.runner.reads_tokens:
-                limit = max(limit, limit * TOKENS // lengths[order[end]])
+            if end < len(order) and self.runner.tokens:
+                limit = max(limit, self.runner.tokens // lengths[order[end]])
             if end == len(order) or size > limit:
                 yield order[begin:end]
                 begin = end
