@@ -58,10 +58,10 @@ def pretrain(
     report: Report | None = None,
     **options: Any,
 ) -> Model:
-    """Pretrains a biLM or a BERT from text files, by `recipes.pretrain`, and opens the result.
+    """Pretrains a biLM, a BERT or a language model from text files, by `recipes.pretrain`, and opens the result.
 
     Args:
-        family: "elmo" or "bert".
+        family: "elmo", "bert" or "lm".
         corpus: text files, one sentence a line, an empty line between documents; or a folder of `recipes.prepare`.
         out: as of `finetune`.
         report: called with each evaluation.

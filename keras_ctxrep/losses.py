@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_ctxrep.layers.dropout import replica
+from keras_ctxrep.layers.window import window_mask
 
 __all__ = [
     "CoSENT",
@@ -14,6 +15,7 @@ __all__ = [
     "CrossEntropy",
     "Distillation",
     "MultipleNegatives",
+    "NegativeSampling",
     "TextDistillation",
     "VectorLoss",
     "WordDistillation",
@@ -416,3 +418,48 @@ def _counted_once(loss, rows, total) -> Any:
         return loss
     scaled = loss * ops.cast(total, loss.dtype) / ops.cast(rows, loss.dtype)
     return scaled + ops.stop_gradient(loss - scaled)
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class NegativeSampling(keras.losses.Loss):
+    """The loss of skip-gram and CBOW over blocks of words: negative sampling, with noise words that a block shares.
+
+    Mikolov et al. 2013, https://arxiv.org/abs/1310.4546, eq. 4: -log s(x) of a true pair and -log s(-x) of `negatives`
+    noise words for it. Here each centre of a block has the S noise words of the block, each with the weight n
+    `negatives` / S, where n is its number of true pairs: the same expectation, in one product of matrices (Ji et al.
+    2016, https://arxiv.org/abs/1604.04661). A noise word that is the true one is not left out, as word2vec.c does.
+
+    Args:
+        negatives: noise words for each true pair.
+        noise: S.
+
+    Call:
+        y_true: int32 (B, P, 2), as of `window_mask`.
+        y_pred: float32 (B, P, P + 2 W + S), logits of skip-gram: the words of the block, of which those in the window
+            are true, then the noise words; or (B, P, 1 + S), logits of CBOW: the centre, then the noise words.
+
+    Returns: float32 (B, P), the loss of each centre.
+
+    >>> loss = NegativeSampling(negatives=2, noise=1)
+    >>> round(float(loss(ops.array([[[1, 1]]]), ops.array([[[9.0, 0.0, 9.0, 0.0]]]))), 4)  # 4 of log 2 and 2 of 0.0001
+    2.7728
+    """
+
+    def __init__(self, negatives: int = 5, noise: int = 32, **kwargs):
+        super().__init__(**kwargs)
+        self.negatives, self.noise = negatives, noise
+
+    def call(self, y_true, y_pred) -> Any:
+        windows, split = ops.reshape(ops.cast(y_true, "int32"), (-1, y_pred.shape[1], 2)), y_pred.shape[-1] - self.noise
+        if split == 1:
+            true = ops.cast(ops.sum(windows, -1, keepdims=True) > 0, y_pred.dtype)
+        else:
+            true = ops.cast(window_mask(windows, split), y_pred.dtype)
+        of_noise = ops.sum(true, -1, keepdims=True) * (self.negatives / self.noise)  # (B, P, 1)
+        of_noise = ops.repeat(of_noise, self.noise, -1)
+        # -log s(x) is log(1 + e^x) - x; whole arrays, since gradients of slices are padded with zeros
+        true_of_all = ops.concatenate([true, ops.zeros_like(of_noise)], -1)
+        return ops.sum(ops.concatenate([true, of_noise], -1) * ops.softplus(y_pred) - true_of_all * y_pred, -1)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"negatives": self.negatives, "noise": self.noise}

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-__all__ = ["LAMB", "Adagrad", "AdamW", "LossScale", "OptimizerSpec"]
+__all__ = ["LAMB", "SGD", "Adagrad", "AdamW", "LossScale", "OptimizerSpec", "RowwiseAdagrad"]
 
 _HOOKS = ("_all_reduce_sum_gradients", "_apply_weight_decay")
 
@@ -31,8 +31,9 @@ class _ByRows(keras.optimizers.Optimizer):
     Keras has no public method between the sum and the update; `_HOOKS` are private, so their calls are checked.
     """
 
-    clip: float
+    clip: float | None
     gradient_scale = 1.0
+    distinct_rows = True  # whether repeated rows of a gradient are summed before the update
 
     def __init__(self, *args, **kwargs):
         missing = [name for name in _HOOKS if not hasattr(keras.optimizers.Optimizer, name)]
@@ -57,7 +58,11 @@ class _ByRows(keras.optimizers.Optimizer):
     def _all_reduce_sum_gradients(self, grads_and_vars):
         self._hook_calls["_all_reduce_sum_gradients"] += 1
         reduced = super()._all_reduce_sum_gradients(grads_and_vars)
+        if not self.distinct_rows:
+            return reduced
         gradients = [_unique_rows(gradient) for gradient, _ in reduced]
+        if self.clip is None:
+            return [(gradient, variable) for gradient, (_, variable) in zip(gradients, reduced, strict=True)]
         clipped, _ = tf.clip_by_global_norm(gradients, self.clip / self.gradient_scale)
         return [(gradient, variable) for gradient, (_, variable) in zip(clipped, reduced, strict=True)]
 
@@ -75,7 +80,7 @@ class _ByRows(keras.optimizers.Optimizer):
         return new
 
     def get_config(self):
-        return super().get_config() | {"clip": self.clip}
+        return super().get_config() | ({} if self.clip is None else {"clip": self.clip})
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -258,6 +263,84 @@ class Adagrad(_ByRows, keras.optimizers.Adagrad):
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
+class SGD(_ByRows, keras.optimizers.SGD):
+    """Stochastic gradient descent that changes only the rows of a table that a gradient has, without clipping.
+
+    Args:
+        learning_rate: of a step.
+        gradient_scale: multiplies the gradient: with the number of examples of a batch, whose loss is a mean, the steps
+            of one example at a time are summed, as word2vec.c makes them.
+
+    >>> SGD(0.025, gradient_scale=1024.0).gradient_scale
+    1024.0
+    """
+
+    distinct_rows = False
+
+    def __init__(self, learning_rate=0.01, gradient_scale=1.0, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        self.clip, self.gradient_scale = None, gradient_scale
+
+    def update_step(self, gradient, variable, learning_rate) -> None:
+        super().update_step(gradient, variable, learning_rate * self.gradient_scale)
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"gradient_scale": self.gradient_scale}
+
+    def _row_step(self, gradient, variable, rows):
+        return gradient
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class RowwiseAdagrad(_ByRows, keras.optimizers.Optimizer):
+    """Adagrad with one number for each row of a table: a += mean(g^2); w -= rate g / (sqrt(a) + epsilon), a from 0.
+
+    Mudigere et al. 2021, section 4.1.4, https://arxiv.org/abs/2104.05158, of the tables of recommendation models. The
+    step of a row does not grow with the number of its examples in a batch, by which SGD diverges on frequent words.
+
+    Args:
+        learning_rate: of every step.
+        gradient_scale: multiplies the gradient, as of `SGD`.
+        epsilon: against a division by zero.
+
+    >>> RowwiseAdagrad(0.1).epsilon
+    1e-08
+    """
+
+    def __init__(self, learning_rate=0.1, gradient_scale=1.0, epsilon=1e-8, **kwargs):
+        super().__init__(learning_rate, **kwargs)
+        self.clip, self.gradient_scale, self.epsilon = None, gradient_scale, epsilon
+
+    def build(self, variables) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        self._accumulators = [
+            self.add_variable(variable.shape[:1], "zeros", variable.dtype, name=f"accumulator_{number}")
+            for number, variable in enumerate(variables)
+        ]
+
+    def update_step(self, gradient, variable, learning_rate) -> None:
+        gradient = _mapped(lambda values: values * self.gradient_scale, gradient)
+        if isinstance(gradient, tf.IndexedSlices):
+            return super().update_step(gradient, variable, learning_rate)
+        a = self._accumulators[self._get_variable_index(variable)]
+        self.assign_add(a, _row_means(gradient))
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * self._scaled(gradient, a))
+
+    def _row_step(self, gradient, variable, rows):
+        a = self._accumulators[self._get_variable_index(variable)]
+        return self._scaled(gradient, self._set_rows(a, rows, tf.gather(a.value, rows) + _row_means(gradient)))
+
+    def _scaled(self, gradient, accumulated):
+        divisor = ops.sqrt(accumulated) + self.epsilon
+        return gradient / ops.reshape(divisor, (-1, *[1] * (len(gradient.shape) - 1)))
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"gradient_scale": self.gradient_scale, "epsilon": self.epsilon}
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
 class LossScale(keras.optimizers.LossScaleOptimizer):
     """Keras' loss scaling for mixed_float16, under which sparse gradients stay sparse.
 
@@ -317,6 +400,11 @@ def _mapped(function, gradient):
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
     return function(gradient)
+
+
+def _row_means(gradient):
+    """The mean of the squares in each row, (rows,)."""
+    return tf.reduce_mean(tf.square(tf.reshape(gradient, [tf.shape(gradient)[0], -1])), 1)
 
 
 def _where(condition, value):

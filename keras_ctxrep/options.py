@@ -24,6 +24,7 @@ __all__ = [
     "EncoderDistillation",
     "Finetuning",
     "Fit",
+    "Generation",
     "Indexing",
     "Options",
     "Prediction",
@@ -31,6 +32,7 @@ __all__ = [
     "Pretraining",
     "Scoring",
     "StaticDistillation",
+    "StaticPretraining",
     "Tflite",
     "keywords",
     "option",
@@ -312,7 +314,8 @@ class Pretraining(Text, Training):
     RATES = MappingProxyType({"adamw": 1e-3, "adagrad": 0.2, "lamb": 1e-3})  # optimizer -> its learning rate
 
     size: str | None = option(
-        None, "a published size, elmo_2x1024_128_2048cnn_1xhighway or bert_12_768_12 (default: a small one, or as init)"
+        None,
+        "a size, elmo_2x1024_128_2048cnn_1xhighway, bert_12_768_12 or lm_lstm_2x200 (default: a small one, or as init)",
     )
     next_sentence: bool | None = option(
         None,
@@ -320,11 +323,24 @@ class Pretraining(Text, Training):
         "model",
     )
     read_words: bool = option(False, "ELMo: read the vocabulary's words instead of characters", "model")
+    units: str | None = option(
+        None,
+        "lm: what a token is (default: words, or as init)",
+        "data",
+        choices=("words", "pieces", "characters"),
+    )
     unroll: int | None = option(
-        None, "ELMo: running text, N words per step (published: 20; default: whole sentences)", "model", above=0
+        None,
+        "ELMo: running text, N words per step (published: 20; default: whole sentences); lm: tokens per step "
+        "(default: 35)",
+        "model",
+        above=0,
     )
     samples: int | None = option(
-        None, "ELMo: words sampled for the softmax (published: 8192; default: the full softmax)", "model", above=0
+        None,
+        "ELMo, lm of words: words sampled for the softmax (published: 8192; default: the full softmax)",
+        "model",
+        above=0,
     )
     optimizer: str = option(
         "adamw", "adagrad: as ELMo was published; lamb: for batches of thousands", "schedule", choices=tuple(RATES)
@@ -541,6 +557,56 @@ class StaticDistillation(Seeded):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StaticPretraining(Seeded):
+    """Options of `recipes.pretrain_static`; the defaults are those of word2vec.c, and of fastText for n-grams."""
+
+    RATES = MappingProxyType({"skipgram": 0.025, "cbow": 0.05, "adagrad": 0.1})  # learning rates
+
+    model: str = option("skipgram", "what is learned", choices=("skipgram", "cbow"))
+    subwords: bool = option(False, "vectors of character n-grams, and so of words that were never seen (fastText)")
+    dims: int = option(100, "width of the vectors", "model", above=0)
+    window: int = option(5, "words on each side, at most: each window is shrunk at random", "model", above=0)
+    negatives: int = option(5, "noise words for each pair, of the power 0.75 of the counts", "model", above=0)
+    min_n: int = option(3, "--subwords: characters of the shortest n-gram", "model", above=0)
+    max_n: int = option(6, "--subwords: characters of the longest n-gram", "model", above=0)
+    buckets: int = option(2_000_000, "--subwords: rows that n-grams are hashed to", "model", above=0)
+    vocab_size: int | None = option(None, "words at most, the most frequent (default: all)", "data", above=0)
+    min_count: int = option(5, "minimum count of a word in the corpus", "data", above=0)
+    sample: float = option(
+        1e-3, "leave out words more frequent than this at random (fastText: 1e-4; 0: none)", "data", least=0
+    )
+    cased: bool = option(False, "keep case", "data")
+    epochs: float = option(5, "passes over the corpus", "schedule", above=0)
+    learning_rate: float | None = option(None, "at the beginning; it falls to 0", above=0)
+    adagrad: bool | None = option(
+        None,
+        "row-wise Adagrad in place of SGD, for updates of more than 2048 words (default: on several devices)",
+        "schedule",
+    )
+    batch_size: int | None = option(
+        None,
+        "words of an update, over all devices, a multiple of 32 (default: 1024, with --adagrad 2048 a device)",
+        above=0,
+    )
+    evaluations: float | None = option(10, "losses that are printed, evenly spaced", "schedule", above=0)
+    overwrite: bool = option(False, "replace the finished model of another run in --out", "output", neutral=True)
+    checkpoint_minutes: float = option(5.0, "time between two checkpoints", "output", least=0, neutral=True)
+    tensorboard: str | Path | None = option(
+        None, "write TensorBoard logs into this folder", "output", metavar="FOLDER", neutral=True
+    )
+    strategy: str = option(
+        "auto", "one device, all GPUs (mirrored), or the machines of TF_CONFIG", "machine", choices=PLACES
+    )
+
+    fit = Schedule.fit
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.min_n > self.max_n:
+            raise ValueError(f"min_n={self.min_n}: at most max_n={self.max_n}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Embedding(Options):
     """Options of `recipes.embed`."""
 
@@ -578,6 +644,22 @@ class Embedding(Options):
             raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")
         if self.layers == "vector" and (self.words or self.carry_state or self.cache is not None):
             raise ValueError("layers='vector': of whole texts; leave out words, carry_state and cache")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation(Seeded):
+    """Options of `recipes.generate`; `text.sampling.filtered` defines what is drawn from."""
+
+    length: int = option(100, "tokens to generate", above=0)
+    lines: int | None = option(None, "end after so many lines", above=0)
+    temperature: float = option(1.0, "divides the logits; 0: always the likeliest token", least=0)
+    top_k: int | None = option(None, "draw from the K likeliest tokens", above=0, metavar="K")
+    top_p: float | None = option(
+        None, "draw from the likeliest tokens whose probabilities sum to P", above=0, most=1, metavar="P"
+    )
+    min_p: float | None = option(
+        None, "draw from tokens of at least P times the probability of the likeliest one", least=0, most=1, metavar="P"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,16 +8,19 @@ from typing import Any, NamedTuple
 
 NAMES = {  # module -> what it registers with Keras
     "keras_ctxrep.layers": (
-        "CRF Bias CharCNN Dropout Embedding MarkIndicator MaskedPooling PositionEmbedding ProjectedLSTM "
-        "ReversibleEmbedding ScalarMix SentenceMarkers SinusoidalPositions SpanMean SpanPooling TakePositions "
-        "TransformerBlock VocabularySoftmax ZeroPadding"
+        "Bias CRF CarriedState CausalTransformerBlock CharCNN Dropout Embedding FactorizedEmbedding "
+        "GatedConvolution MarkIndicator MaskedPooling NgramContext PositionEmbedding ProjectedLSTM "
+        "ReversibleEmbedding ScalarMix SentenceMarkers SinusoidalPositions SpanMean SpanPooling "
+        "SubwordEmbedding TakePositions TiedSoftmax TransformerBlock VocabularySoftmax WindowMean "
+        "ZeroPadding"
     ),
     "keras_ctxrep.layers.transformer": "gelu_tanh",
     "keras_ctxrep.models.model": "Model",
-    "keras_ctxrep.losses": "CoSENT CosineRegression CrossEntropy Distillation MultipleNegatives TextDistillation "
-    "WordDistillation",
+    "keras_ctxrep.models.static": "Trainer",
+    "keras_ctxrep.losses": "CoSENT CosineRegression CrossEntropy Distillation MultipleNegatives NegativeSampling "
+    "TextDistillation WordDistillation",
     "keras_ctxrep.metrics": "Accuracy Perplexity SpanF1",
-    "keras_ctxrep.optimizers": "Adagrad AdamW LAMB LossScale",
+    "keras_ctxrep.optimizers": "Adagrad AdamW LAMB LossScale RowwiseAdagrad SGD",
     "keras_ctxrep_export.preprocessor": "Preprocessor",
 }
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tokenizers
 
 from keras_ctxrep import checks, tasks
-from keras_ctxrep.models import stack, static
+from keras_ctxrep.models import bert, stack, static
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import Model, copy_weights
 from keras_ctxrep.text import bundle as bundles
@@ -60,6 +60,15 @@ class ModelFolder(NamedTuple):
         copy_weights(self.model, encoder)
         return ModelFolder(encoder, bundle)
 
+    def answering(self) -> "ModelFolder":
+        """What answers: a task model itself; of a BERT's pretraining model the classifier of its next sentences."""
+        if "nsp_logits" not in self.model.output:
+            return self
+        inputs = {name: tensor for name, tensor in self.model.input.items() if name != "mlm_positions"}
+        classifier = keras.Model(inputs, {"logits": self.model.output["nsp_logits"]})
+        fields = tasks.bundle_fields("classify", pair=True)
+        return ModelFolder(classifier, replace(self.bundle, labels=bert.NEXT_SENTENCE, **fields))
+
     def served(self) -> "ModelFolder":
         """What can be served of it: a task model or an encoder itself, of a pretraining model the encoder."""
         return self if self.bundle.task in tasks.SERVED else self.encoder()
@@ -90,10 +99,10 @@ def save(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
 
     Raises:
         ValueError: the model has outputs or layers that the bundle does not describe, which the folder would lose; or
-            it is a biLM with `streams`.
+            it is a language model with `streams`.
     """
     if any(getattr(layer, "streams", None) for layer in model.layers):
-        raise ValueError("a biLM with streams: copy_weights(model, build(bundle)), and save that one")
+        raise ValueError("a language model with streams: copy_weights(model, build(bundle)), and save that one")
     _check_described(model, bundle)
     if not is_chief(model.distribute_strategy):
         return
@@ -124,7 +133,7 @@ def _outputs(bundle: Bundle) -> set[str]:
         return {"layers", "sequence", "pooled", "vector", "attention", "mask", "state"}
     if bundle.task in tasks.SERVED:
         return {*tasks.get(bundle.task).model_outputs, "tags"}
-    return {"forward_logits", "backward_logits", "mlm_logits", "nsp_logits"}
+    return {"forward_logits", "backward_logits", "mlm_logits", "nsp_logits", "logits", "state"}
 
 
 def versions() -> dict[str, str]:

@@ -21,7 +21,7 @@ from keras_ctxrep.cli.command import (
     read_sentences,
     table,
 )
-from keras_ctxrep.cli.flags import Flags, given
+from keras_ctxrep.cli.flags import Flags, given, options_of
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -150,6 +150,25 @@ def _predict(args: argparse.Namespace) -> None:
         threads=args.threads or 1,
         report=lambda message: print_error(f"ctxrep: {message}"),
     )
+
+
+def _generate(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+
+    out = output()
+    chosen = options_of(options.Generation, args)
+    texts = recipes.generate(args.model, args.prompt, options=chosen)
+    out.write(args.prompt)
+    for text in texts:
+        out.write(text)
+        out.flush()
+    out.write("\n")
+
+
+def _generate_flags(flags: Flags) -> None:
+    flags.add("model", "a language model: a model folder", model=True)
+    flags.add("--prompt", "the text to continue (default: none, the beginning of a text)", default="", metavar="TEXT")
+    flags.add_options(options.Generation)
 
 
 def _predict_flags(flags: Flags) -> None:
@@ -316,6 +335,15 @@ COMMANDS = {
         "The columns that the model was trained from need not be named. A .tflite file runs without TensorFlow. The\n"
         "status is 1 if nothing was answered.",
         tensorflow=lambda args: not args.artifact.endswith(".tflite"),
+    ),
+    "generate": Command(
+        _generate,
+        _generate_flags,
+        "continue a text by a language model",
+        "Prints the prompt and what a model of `ctxrep pretrain lm` samples after it, token by token. The same seed gives\n"
+        "the same text, in every engine.\n\n"
+        '  ctxrep generate lm --prompt "The river" --temperature 0.8 --top-p 0.9 --length 50',
+        tensorflow=lambda args: not args.model.endswith(".tflite"),
     ),
     "client": Command(
         _client,

@@ -27,9 +27,10 @@ def _convert_flags(flags: Flags) -> None:
         "source", "published weights (a folder, or the weight file); with --to, a model folder or name of the zoo"
     )
     flags.add("--from", "the format that is read", choices=formats, dest="source_format")
-    flags.add("--to", "the format that is written", choices=("allennlp", "huggingface"), dest="target_format")
+    written = ("allennlp", "huggingface", "kerashub", "word2vec", "word2vec-binary", "fasttext")
+    flags.add("--to", "the format that is written", choices=written, dest="target_format")
     flags.add("--pairs", "huggingface: the classifier reads pairs, which its files do not record", action="store_true")
-    flags.add("--out", "the folder to write", required=True, metavar="FOLDER")
+    flags.add("--out", "the folder to write; of word vectors the file", required=True, metavar="FOLDER")
 
 
 def _zoo(args: argparse.Namespace) -> None:
@@ -113,7 +114,8 @@ COMMANDS = {
         "  google       bert_config.json and a TensorFlow 1 checkpoint: BERT\n"
         "  huggingface  config.json and safetensors of `transformers`: BERT\n"
         "  kerashub     a preset of KerasHub, by its folder or name: BERT\n"
-        "  vectors      word2vec text and binary, GloVe, fastText .vec and .bin: static word vectors",
+        "  vectors      word2vec text and binary, GloVe, fastText .vec and .bin: static word vectors, read\n"
+        "  word2vec, word2vec-binary, fasttext (.bin)                       static word vectors, written",
     ),
     "zoo": Command(
         _zoo,

@@ -28,20 +28,32 @@ DEV = 0.1  # fraction of the labelled examples that is held out, unless --dev is
 def _pretrain(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
-    if args.steps is None and args.minutes is None:
-        args.minutes = MINUTES
-    chosen = options_of(options.Pretraining, args)
-    history = recipes.pretrain(args.family, args.corpus, args.out, print_evaluation, options=chosen)
+    static = args.family == "static"
+    kinds = (options.StaticPretraining, options.Pretraining)
+    kind, other = kinds if static else kinds[::-1]
+    if foreign := [name for name in values_of(other, args) if name not in values_of(kind, args)]:
+        flag = f"--{foreign[0].replace('_', '-')}"
+        raise Usage(f"pretrain {args.family}: leave out {flag}: it is {'not ' if static else ''}for static vectors")
+    if static:
+        history = recipes.pretrain_static(args.corpus, args.out, print_evaluation, options=options_of(kind, args))
+    else:
+        if args.steps is None and args.minutes is None:
+            args.minutes = MINUTES
+        chosen = options_of(options.Pretraining, args)
+        history = recipes.pretrain(args.family, args.corpus, args.out, print_evaluation, options=chosen)
     print_line(f"{args.out}: {history[-1]['step']} steps, {history[-1]['minutes']:.1f} minutes")
 
 
 def _pretrain_flags(flags: Flags) -> None:
-    flags.add("family", "what to train", choices=("elmo", "bert"))
+    flags.add("family", "what to train", choices=("elmo", "bert", "lm", "static"))
     flags.add("--corpus", "text files, or a folder that `prepare` wrote", nargs="+", required=True, metavar="FILE")
     flags.add("--out", "the model folder to write", required=True, metavar="FOLDER")
     rates = ", ".join(f"{name} {rate:g}" for name, rate in options.Pretraining.RATES.items())
     minutes = f"{MINUTES:g}, unless --steps is given"
-    flags.add_options(options.Pretraining, defaults={"minutes": minutes, "learning_rate": rates})
+    defaults = {"minutes": minutes, "learning_rate": f"{rates}; static: of skipgram 0.025, of cbow 0.05, adagrad 0.1"}
+    defaults |= {"batch_size": "32; static: 1024 words", "vocab_size": "8000; static: all", "min_count": "2; static: 5"}
+    flags.add_options(options.Pretraining, defaults=defaults)
+    flags.add_options(options.StaticPretraining, prefix="static: ")
 
 
 def _prepare(args: argparse.Namespace) -> None:
@@ -259,6 +271,11 @@ def _distill_flags(flags: Flags) -> None:
 def _score(args: argparse.Namespace) -> None:
     from keras_ctxrep import recipes
 
+    if [args.data, args.analogies, args.word_pairs].count(None) != 2:
+        raise Usage("score: give one of --data, --analogies and --word-pairs")
+    if args.data is None:
+        _score_words(args)
+        return
     if args.lm:
         _score_sentences(args)
         return
@@ -269,6 +286,20 @@ def _score(args: argparse.Namespace) -> None:
         predictions=args.predictions,
         options=options_of(options.Scoring, args),
     )
+    if args.json:
+        print_line(json.dumps(figures, ensure_ascii=False))
+    else:
+        _print_figures(figures)
+
+
+def _score_words(args: argparse.Namespace) -> None:
+    from keras_ctxrep.recipes.word_vectors import WordVectors
+
+    for name in ("carry_state", "columns", "skip_bad", "positive", "predictions", "lm"):
+        if getattr(args, name):
+            raise Usage(f"score: leave out --{name.replace('_', '-')}: word vectors are scored by words alone")
+    words = WordVectors(args.folder)
+    figures = words.score_pairs(args.word_pairs) if args.analogies is None else words.score_analogies(args.analogies)
     if args.json:
         print_line(json.dumps(figures, ensure_ascii=False))
     else:
@@ -317,7 +348,10 @@ def _print_figures(figures: dict) -> None:
 
 def _score_flags(flags: Flags) -> None:
     flags.add("folder", f"{FOLDER}; of a task model also a SavedModel folder or a .tflite file", model=True)
-    flags.add("--data", "labelled examples, or text for a language model", required=True, metavar="FILE")
+    flags.add("--data", "labelled examples, or text for a language model", metavar="FILE")
+    flags.add("--analogies", "static word vectors: questions such as those of questions-words.txt", metavar="FILE")
+    help = "static word vectors: pairs of words and how similar they are, such as those of WordSim-353"
+    flags.add("--word-pairs", help, metavar="FILE")
     flags.add_options(options.Scoring)
     flags.add(
         "--predictions",
@@ -342,9 +376,11 @@ COMMANDS = {
     "pretrain": Command(
         _pretrain,
         _pretrain_flags,
-        "learn an ELMo biLM or a BERT encoder from text",
+        "learn an ELMo biLM, a BERT, a language model (lm) or static word vectors from text",
         "Learn from plain text: UTF-8, one sentence a line, an empty line between documents; .gz, .bz2 and .xz are\n"
-        "read as they are. The same command resumes an interrupted run.",
+        "read as they are. The same command resumes an interrupted run.\n\n"
+        "  ctxrep pretrain bert --corpus text.txt --minutes 60 --out bert\n"
+        "  ctxrep pretrain static --corpus text.txt --model skipgram --subwords --out vectors",
         True,
     ),
     "prepare": Command(
@@ -377,6 +413,6 @@ COMMANDS = {
         _score_flags,
         "evaluate on held-out data",
         "A task's metrics, with an interval and the worst examples; a biLM's\n"
-        "full-softmax perplexity, or a BERT's MLM and NSP accuracy.",
+        "full-softmax perplexity, or a BERT's MLM and NSP accuracy; of static word vectors analogies and similarities.",
     ),
 }

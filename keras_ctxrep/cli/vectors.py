@@ -33,6 +33,11 @@ def _embed_flags(flags: Flags) -> None:
 
 
 def _neighbours(args: argparse.Namespace) -> None:
+    if bool(args.words) == bool(args.word):
+        raise Usage("neighbours: give WORD ... of static vectors, or --word in the sentences of --input")
+    if args.words:
+        _static_neighbours(args)
+        return
     import shutil
 
     from keras_ctxrep.plots import words
@@ -43,9 +48,50 @@ def _neighbours(args: argparse.Namespace) -> None:
     print_line(json.dumps(neighbours, ensure_ascii=False) if args.json else words.concordance(neighbours, width))
 
 
+def _static_neighbours(args: argparse.Namespace) -> None:
+    for name in ("sentence", "layer"):
+        if getattr(args, name):
+            raise Usage(f"neighbours: leave out --{name}: static vectors have no context")
+    from keras_ctxrep.recipes.word_vectors import WordVectors
+
+    vectors = WordVectors(args.folder)
+    found = {word: vectors.neighbours(word, args.k) for word in args.words}
+    if args.json:
+        print_line(json.dumps(found, ensure_ascii=False))
+        return
+    for word, neighbours in found.items():
+        if len(found) > 1:
+            print_line(word)
+        _print_scored(neighbours)
+
+
+def _print_scored(words: list[tuple[str, float]]) -> None:
+    for word, score in words:
+        print_line(f"{score:.3f}  {word}")
+
+
+def _analogy(args: argparse.Namespace) -> None:
+    from keras_ctxrep.recipes.word_vectors import WordVectors
+
+    words = WordVectors(args.folder).analogy(args.a, args.b, args.c, args.k)
+    if args.json:
+        print_line(json.dumps(words, ensure_ascii=False))
+    else:
+        _print_scored(words)
+
+
+def _analogy_flags(flags: Flags) -> None:
+    flags.add("folder", "a model folder of static word vectors", model=True)
+    for name, help in (("a", "the word to start from, king"), ("b", "taken from it, man"), ("c", "added, woman")):
+        flags.add(name, help, metavar=name.upper())
+    flags.add("-k", "how many (default: 10)", type=positive, default=10, metavar="N")
+    flags.add("--json", "print one JSON array", action="store_true")
+
+
 def _neighbours_flags(flags: Flags) -> None:
     flags.add("folder", FOLDER, model=True)
-    flags.add("--word", "the word", required=True)
+    flags.add("words", "static vectors: words, compared with the whole vocabulary", nargs="*", metavar="WORD")
+    flags.add("--word", "the word in context")
     flags.add("--input", "a text file, or - for standard input", default="-", metavar="FILE")
     flags.add("--sentence", "a sentence with the word (default: the first one in the text)", metavar="TEXT")
     flags.add("-k", "how many (default: 10)", type=positive, default=10, metavar="N")
@@ -54,13 +100,12 @@ def _neighbours_flags(flags: Flags) -> None:
 
 
 def _fill(args: argparse.Namespace) -> None:
-    from keras_ctxrep import saving, zoo
-    from keras_ctxrep.recipes import fill
+    from keras_ctxrep.inference.model import load
 
-    model = saving.load(zoo.find(args.folder))
+    model = load(args.folder)
 
     def answer(texts: list[str]) -> Iterator[tuple[dict[str, Any], list[str]]]:
-        for text, masks in zip(texts, fill(model, texts, args.top), strict=True):
+        for text, masks in zip(texts, model.fill(texts, args.top), strict=True):
             shown = []
             for number, pieces in enumerate(masks, 1):
                 shown += [f"mask {number}"] if len(masks) > 1 else []
@@ -123,10 +168,21 @@ def _plot_senses(args: argparse.Namespace) -> None:
         print_line(f"  {sense}: {recall:.1%} of {senses['labels'].count(sense)}")
 
 
+def _plot_probabilities(args: argparse.Namespace) -> None:
+    from keras_ctxrep.plots.probabilities import coloured, probabilities
+
+    tokens = probabilities(args.folders[0], args.text, args.out)
+    if sys.stdout.isatty():
+        print(coloured(tokens))
+    mean = sum(token.bits for token in tokens) / len(tokens)
+    print(f"{len(tokens)} tokens, {mean:.2f} bits each, perplexity {2.0**mean:.1f}")
+
+
 _PLOTS: dict[str, tuple[Callable, set[str], set[str]]] = {  # its function, required and optional flags
     "mix": (_plot_mix, set(), set()),
     "attention": (_plot_attention, {"text"}, {"pair", "layer", "head"}),
     "senses": (_plot_senses, {"word", "data"}, {"layer"}),
+    "probabilities": (_plot_probabilities, {"text"}, set()),
 }
 
 
@@ -134,9 +190,13 @@ def _plot_flags(flags: Flags) -> None:
     flags.add("kind", "what to draw", choices=tuple(_PLOTS))
     flags.add("folders", "a model folder; mix: one or several", nargs="+", metavar="FOLDER")
     flags.add(
-        "--out", "the picture; attention: or an HTML page, FILE.html", required=True, metavar="FILE.png", writes=True
+        "--out",
+        "the picture; attention: or an HTML page, FILE.html; probabilities: FILE.html",
+        required=True,
+        metavar="FILE.png",
+        writes=True,
     )
-    flags.add("--text", "attention: the text")
+    flags.add("--text", "attention, probabilities: the text")
     flags.add("--pair", "attention: a second text", metavar="TEXT")
     flags.add("--word", "senses: the word")
     flags.add("--data", "senses: sentences labelled with the word's sense, .tsv or .jsonl", metavar="FILE")
@@ -163,11 +223,20 @@ COMMANDS = {
         "Tokens are words (ELMo, static vectors) or word pieces without markers (BERT; --words: words). All layers of\n"
         "many sentences are large: --layers mix or top, --layer-numbers and --dtype float16 write less.",
     ),
+    "analogy": Command(
+        _analogy,
+        _analogy_flags,
+        "what is to C as A is to B, by static word vectors",
+        "Prints the words nearest to A - B + C, such as king - man + woman. The three words themselves are left out.",
+    ),
     "neighbours": Command(
         _neighbours,
         _neighbours_flags,
-        "nearest neighbours of a word in context",
-        "One sentence a line in; the words with the nearest vectors out, in their sentences. Every word is compared.",
+        "nearest neighbours of a word, in context or of static vectors",
+        "One sentence a line in; the words with the nearest vectors out, in their sentences. Every word is\n"
+        "compared.\n\n"
+        "  ctxrep neighbours MODEL --word bank --input text.txt\n"
+        "  ctxrep neighbours VECTORS river soup",
     ),
     "fill": Command(
         _fill,
@@ -179,9 +248,10 @@ COMMANDS = {
     "plot": Command(
         _plot,
         _plot_flags,
-        "draw a scalar mix, attention, or the senses of a word",
+        "draw a scalar mix, attention, the senses of a word, or the probabilities of a text",
         "mix        the weight of each layer in the scalar mixes of models\n"
         "attention  what the word pieces of a text attend to in a BERT\n"
-        "senses     the vectors of a word in labelled sentences, in the colour of their sense",
+        "senses     the vectors of a word in labelled sentences, in the colour of their sense\n"
+        "probabilities  a page of what a language model expects of each token of a text; on a terminal in colours too",
     ),
 }

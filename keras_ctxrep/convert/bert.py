@@ -33,7 +33,6 @@ OPTIONS = {  # of config.json and bert_config.json -> field of `bert.Config`, ty
     "layer_norm_eps": ("epsilon", float, 0, 1e-12),
 }
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-NEXT_SENTENCE = ("next", "random")  # classes of next-sentence prediction
 
 
 class Architecture(NamedTuple):
@@ -50,7 +49,7 @@ _PROBLEMS = dict(single_label_classification="classify", regression="regress", m
 ARCHITECTURES = {  # Google's checkpoints have the first two and BertModel
     "BertForPreTraining": Architecture("pretrainer", ("pooler", "mlm", "nsp")),
     "BertForMaskedLM": Architecture("pretrainer", ("mlm",)),
-    "BertForNextSentencePrediction": Architecture("classify", ("pooler", "nsp"), NEXT_SENTENCE, pairs=True),
+    "BertForNextSentencePrediction": Architecture("classify", ("pooler", "nsp"), bert.NEXT_SENTENCE, pairs=True),
     "BertForSequenceClassification": Architecture("classify", ("pooler", "classifier"), problems=_PROBLEMS),
     "BertForTokenClassification": Architecture("tag", ("classifier",)),
     "BertForQuestionAnswering": Architecture("answer", ("span",), pairs=True),
@@ -101,6 +100,37 @@ def build(bundle: Bundle) -> keras.Model:
     if bundle.task in FAMILIES["bert"].pretraining:
         return FAMILIES["bert"].pretraining[bundle.task](config, 0)
     return tasks.get(bundle.task).head(bert.encoder(config), bundle)
+
+
+def architecture_to_write(bundle: Bundle, architecture: str | None = None) -> str:
+    """The model class of `transformers` that holds a model; a ValueError says why none does, or not `architecture`."""
+    if bundle.family != "bert":
+        raise ValueError(f"a model of the family {bundle.family!r}: this format holds a BERT")
+    positions, pooler = bundle.config.get("positions", "learned"), bundle.config.get("pooler", True)
+    if positions != "learned":
+        raise ValueError(f"positions={positions!r}: `transformers`' BERT has learned ones only")
+    absent = set() if next_sentence(bundle) else {"BertForNextSentencePrediction"}
+    kinds = {name: kind for name, kind in ARCHITECTURES.items() if name not in absent}
+    fitting = [name for name, kind in kinds.items() if bundle.task in (kind.task, *kind.problems.values())]
+    if architecture is None:
+        reasons = {
+            f"what the task {bundle.task!r} needs": not fitting,
+            "a task network": bundle.stack,
+            "a mix of all layers": bundle.head.get("mix"),
+            "a CRF": bundle.head.get("crf"),
+        }
+        if reason := next((reason for reason, applies in reasons.items() if applies), None):
+            raise ValueError(
+                f"this model reads {reason}, which `transformers`' does not; its encoder alone is "
+                'written with architecture="BertModel"'
+            )
+        return next(name for name in fitting if pooler or name != "BertForPreTraining")
+    if architecture not in ARCHITECTURES:
+        raise ValueError(f"architecture {architecture!r}: one of {', '.join(ARCHITECTURES)}")
+    if architecture not in (*fitting, "BertModel"):
+        classes = f" of {', '.join(bundle.labels[:6])}" if bundle.labels else ""
+        raise ValueError(f"architecture {architecture!r}: it does not hold the task {bundle.task!r}{classes}")
+    return architecture
 
 
 def multiplied_out(model: keras.Model, bundle: Bundle) -> tuple[keras.Model, Bundle]:
@@ -178,7 +208,7 @@ def looks_uncased(pieces: Sequence[str]) -> bool:
 
 def next_sentence(bundle: Bundle) -> bool:
     """Whether a classifier is a next-sentence prediction head."""
-    return (bundle.task, bundle.pairs, tuple(bundle.labels)) == ("classify", True, NEXT_SENTENCE)
+    return (bundle.task, bundle.pairs, tuple(bundle.labels)) == ("classify", True, bert.NEXT_SENTENCE)
 
 
 def warn_left_out(source: object, what: str) -> None:

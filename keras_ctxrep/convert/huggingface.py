@@ -4,6 +4,7 @@ https://github.com/huggingface/transformers, `models/bert/modeling_bert.py`;
 https://github.com/huggingface/safetensors for the format of the weights.
 """
 
+import importlib.util
 import json
 import re
 import struct
@@ -40,9 +41,20 @@ DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float6
 TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
 ADDED = "added_tokens.json"
 MODULES, MODULE_OPTIONS = "modules.json", "sentence_bert_config.json"  # of sentence-transformers
+README = "README.md"
+PIPELINES = {  # model class -> the Hub's name of what it does
+    "BertForPreTraining": "fill-mask",
+    "BertForMaskedLM": "fill-mask",
+    "BertForNextSentencePrediction": "text-classification",
+    "BertForSequenceClassification": "text-classification",
+    "BertForTokenClassification": "token-classification",
+    "BertForQuestionAnswering": "question-answering",
+}
+TRUNCATED = "config_sentence_transformers.json"
+# how a text is pooled -> the option of sentence-transformers
+POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens", "max": "pooling_mode_max_tokens"}
 POOLING_MODE = re.compile(r"pooling_mode_(\w+?)(?:_tokens?)?")  # an option of a Pooling module
 PROBLEMS = ARCHITECTURES["BertForSequenceClassification"].problems
-FAMILIES = ("bert",)  # that this format holds
 PAIRS = "ctxrep_pairs"  # our own key in config.json: whether a classifier reads pairs of texts
 # files that `write` does not write; those of another model in the folder would be read with this one
 _INDICES = (f"{WEIGHTS}.index.json", f"{PICKLED}.index.json")
@@ -109,8 +121,10 @@ def read(folder: str | Path, pairs: bool | None = None) -> tuple[keras.Model, Bu
 def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: str | None = None) -> None:
     """Writes config.json, model.safetensors, vocab.txt, tokenizer.json and tokenizer_config.json.
 
-    The tensors are exactly those of the model class in `transformers`. An encoder without a pooler must be loaded as
-    BertModel with add_pooling_layer=False, which cannot be stored in the files; a warning says so.
+    Of an encoder also the modules by which sentence-transformers pools a text as the bundle says, and with
+    `huggingface_hub` README.md, the model card with the Hub's data. The tensors are
+    exactly those of the model class in `transformers`. An encoder without a pooler must be loaded as BertModel with
+    add_pooling_layer=False, which cannot be stored in the files; a warning says so.
 
     Args:
         folder: the folder to write.
@@ -132,14 +146,11 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
     ...     read(folder)[0].name
     'bert_encoder'
     """
-    name = _architecture_to_write(bundle, architecture)
+    name = common.architecture_to_write(bundle, architecture)
     model, bundle = common.multiplied_out(model, bundle)
     config = bert.Config(**bundle.config)
     if name == "BertModel":
         config = replace(config, pooler=any(layer.name == "pooler" for layer in model.layers))
-    stale = [file for file in STALE if (Path(folder) / file).exists()]
-    if stale:
-        raise ValueError(f"{folder}: it has {', '.join(stale)} of another model; write to an empty folder")
     tensors = weight_map(config, name, len(bundle.labels) or 1)
     tokenizer = {
         "tokenizer_class": "BertTokenizer",
@@ -154,9 +165,17 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle, architecture: 
         TOKENIZER_OPTIONS: json.dumps(tokenizer | SPECIAL, indent=1) + "\n",
         OPTIONS: json.dumps(_config_json(bundle, config, name), indent=1, ensure_ascii=False) + "\n",
     }
+    if name == "BertModel" and bundle.pooling in POOLINGS:
+        files |= _modules(bundle, config)
+    if importlib.util.find_spec("huggingface_hub"):
+        files[README] = _readme(bundle, name, MODULES in files)
+    stale = [file for file in STALE if file not in files and (Path(folder) / file).exists()]
+    if stale:
+        raise ValueError(f"{folder}: it has {', '.join(stale)} of another model; write to an empty folder")
     with atomic_folder(folder) as new:
         _write_safetensors(new / WEIGHTS, tensors, arrays(model, tensors))
         for file, text in files.items():
+            (new / file).parent.mkdir(exist_ok=True)
             (new / file).write_bytes(text.encode())
     if name == "BertModel" and not config.pooler:
         warnings.warn(
@@ -277,36 +296,6 @@ def _labels(options: Options, classes: int) -> tuple[str, ...]:
             f"for '0' to '{classes - 1}'"
         )
     return labels
-
-
-def _architecture_to_write(bundle: Bundle, architecture: str | None) -> str:
-    if bundle.family not in FAMILIES:
-        raise ValueError(f"a model of the family {bundle.family!r}: this format holds a BERT")
-    positions, pooler = bundle.config.get("positions", "learned"), bundle.config.get("pooler", True)
-    if positions != "learned":
-        raise ValueError(f"positions={positions!r}: `transformers`' BERT has learned ones only")
-    absent = set() if common.next_sentence(bundle) else {"BertForNextSentencePrediction"}
-    kinds = {name: kind for name, kind in ARCHITECTURES.items() if name not in absent}
-    fitting = [name for name, kind in kinds.items() if bundle.task in (kind.task, *kind.problems.values())]
-    if architecture is None:
-        reasons = {
-            f"what the task {bundle.task!r} needs": not fitting,
-            "a task network": bundle.stack,
-            "a mix of all layers": bundle.head.get("mix"),
-            "a CRF": bundle.head.get("crf"),
-        }
-        if reason := next((reason for reason, applies in reasons.items() if applies), None):
-            raise ValueError(
-                f"this model reads {reason}, which `transformers`' does not; its encoder alone is "
-                'written with architecture="BertModel"'
-            )
-        return next(name for name in fitting if pooler or name != "BertForPreTraining")
-    if architecture not in ARCHITECTURES:
-        raise ValueError(f"architecture {architecture!r}: one of {', '.join(ARCHITECTURES)}")
-    if architecture not in (*fitting, "BertModel"):
-        classes = f" of {', '.join(bundle.labels[:6])}" if bundle.labels else ""
-        raise ValueError(f"architecture {architecture!r}: it does not hold the task {bundle.task!r}{classes}")
-    return architecture
 
 
 def _config_json(bundle: Bundle, config: bert.Config, name: str) -> dict[str, Any]:
@@ -555,6 +544,38 @@ def _pooling(folder: Path) -> dict[str, Any]:
             if modes != [fields["pooling"]]:
                 common.warn_left_out(folder, f"{path}, which pools by {', '.join(modes)}; the mean is used")
     return fields
+
+
+def _readme(bundle: Bundle, architecture: str, sentences: bool) -> str:
+    """The model card, and before it what the Hub sorts models by, see https://huggingface.co/docs/hub/model-cards."""
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        library_name="sentence-transformers" if sentences else "transformers",
+        pipeline_tag=PIPELINES.get(architecture, "sentence-similarity" if sentences else "feature-extraction"),
+        tags=["keras_ctxrep", "bert"],
+    )
+    card = bundle.card.strip() or f"# {architecture}\n\nWritten by `ctxrep convert --to huggingface`."
+    return f"---\n{data.to_yaml()}\n---\n\n{card}\n"
+
+
+def _modules(bundle: Bundle, config: bert.Config) -> dict[str, str]:
+    """The files by which sentence-transformers makes the same vector of a text: name -> content."""
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if bundle.normalize else [])]
+    paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], 1))]
+    pooling: dict[str, Any] = {"word_embedding_dimension": config.width}
+    pooling |= {option: kind == bundle.pooling for kind, option in POOLINGS.items()}
+    contents = {
+        MODULES: [
+            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for index, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+        ],
+        MODULE_OPTIONS: {"max_seq_length": bundle.max_length, "do_lower_case": False},
+        f"{paths[1]}/{OPTIONS}": pooling,
+    }
+    if bundle.dims is not None:
+        contents[TRUNCATED] = {"truncate_dim": bundle.dims}
+    return {name: json.dumps(content, indent=1) + "\n" for name, content in contents.items()}
 
 
 def _pieces(tokenizer: Options) -> list[str]:

@@ -5,23 +5,36 @@ https://github.com/keras-team/keras-hub, `models/bert/`.
 
 import re
 import warnings
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_ctxrep.atomic import atomic_folder
 from keras_ctxrep.checks import first_line
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.options import Options
-from keras_ctxrep.convert.weights import StoredTensor, Tensor, package
+from keras_ctxrep.convert.weights import StoredTensor, Tensor, arrays, package
 from keras_ctxrep.models import bert
+from keras_ctxrep.models.families import encoder_of
 from keras_ctxrep.text.bundle import Bundle
 
-__all__ = ["read", "weight_map"]
+__all__ = ["read", "weight_map", "write"]
 
+KINDS = {  # class of KerasHub -> that of `transformers`
+    "BertBackbone": "BertModel",
+    "BertTextEmbedder": "BertModel",
+    "BertMaskedLM": "BertForMaskedLM",
+    "BertTextClassifier": "BertForSequenceClassification",
+}
 TASK = "task.json"  # of a preset with a head
+FOREIGN = ("model.safetensors", "pytorch_model.bin", "modules.json")  # whose config.json would be replaced
+_CLASSIFIERS = ("BertForSequenceClassification", "BertForNextSentencePrediction")
+_MASKED = ("BertForMaskedLM", "BertForPreTraining")
 NAMES = {  # regular expressions in Google's names -> KerasHub's
     r"^bert/embeddings/word_embeddings$": "token_embedding/embeddings",
     r"^bert/embeddings/token_type_embeddings$": "segment_embedding/embeddings",
@@ -49,7 +62,7 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
 
     Args:
         source: a preset's folder; any other name that `from_preset` accepts, of which only the encoder is read; or a
-            `BertBackbone`, `BertMaskedLM` or `BertTextClassifier`.
+            `BertBackbone`, `BertTextEmbedder`, `BertMaskedLM` or `BertTextClassifier`.
         tokenizer: a `BertTokenizer`, if the model has none.
 
     Raises:
@@ -59,18 +72,16 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
     >>> read(keras.Sequential())
     Traceback (most recent call last):
     ...
-    ValueError: a Sequential: a BertBackbone, BertMaskedLM or BertTextClassifier is needed
+    ValueError: a Sequential: a BertBackbone, BertTextEmbedder, BertMaskedLM or BertTextClassifier is needed
     """
     hub = package("keras_hub", "hub").models
     where = f"the {type(source).__name__}"  # for messages
     if isinstance(source, str | Path):
         where = str(source)
         source, tokenizer = _preset(hub, where, tokenizer)
-    kinds = {hub.BertBackbone: "BertModel", hub.BertMaskedLM: "BertForMaskedLM"}
-    kinds[hub.BertTextClassifier] = "BertForSequenceClassification"
-    name = next((name for kind, name in kinds.items() if isinstance(source, kind)), None)
+    name = next((name for kind, name in KINDS.items() if isinstance(source, getattr(hub, kind, ()))), None)
     if name is None:
-        raise ValueError(f"a {type(source).__name__}: a BertBackbone, BertMaskedLM or BertTextClassifier is needed")
+        raise ValueError(f"a {type(source).__name__}: a {', '.join([*KINDS][:-1])} or {[*KINDS][-1]} is needed")
     task, parts = common.ARCHITECTURES[name][:2]
     config = _config(getattr(source, "backbone", source), "pooler" in parts)
     fields = _preparation(source, tokenizer, config, where)
@@ -80,12 +91,116 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
             raise ValueError(f"{where}: its logits pass through {activation}; activation=None is needed")
         labels = tuple(f"LABEL_{index}" for index in range(source.num_classes))  # it does not name them
         fields |= {"labels": labels, "head": {"dropout": source.dropout}}
+    if hasattr(source, "pooling_mode"):
+        fields |= {"pooling": source.pooling_mode, "normalize": source.normalize}
     stored = {weight.path: _stored_tensor(weight) for weight in source.weights}
     if "mlm" in parts:
         warnings.warn(f"{where}: its head computes the exact gelu, ours the approximation of its layers", stacklevel=2)
     ignored = common.unread_pooler(stored, "pooled_dense/", config, where)
     tensors = weight_map(config, name, len(fields.get("labels", ())))
     return common.load(where, stored, tensors, ignored, config, task, **fields)
+
+
+def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
+    """Writes a preset of KerasHub, which `from_preset` opens: of an encoder a `BertTextEmbedder` that pools as it does.
+
+    An encoder whose pooler makes the vector is a `BertBackbone`. A classifier
+    is a `BertTextClassifier`, a pretraining model a `BertMaskedLM`, without its next-sentence prediction. KerasHub has
+    no names of labels, always a pooler, zero where the model has none, and one form of gelu; warnings say what differs,
+    with the largest difference of the top layer on random pieces.
+
+    Args:
+        folder: the folder to write.
+        model: a BERT: an encoder, a classifier of texts, or a pretraining model.
+        bundle: of the model.
+
+    Raises:
+        ValueError: not a BERT, a task that KerasHub has no BERT for, or a folder with files of another format.
+        ImportError: `keras_hub` is not installed.
+    """
+    hub = package("keras_hub", "hub").models
+    name = common.architecture_to_write(bundle)
+    if name not in ("BertModel", *_CLASSIFIERS, *_MASKED):
+        raise ValueError(
+            f"KerasHub has no BERT for the task {bundle.task!r}; save the encoder, load(FOLDER).encoder.save(OUT), and "
+            "convert OUT"
+        )
+    model, bundle = common.multiplied_out(model, bundle)
+    pooler = any(layer.name == "pooler" for layer in model.layers)
+    config = replace(bert.Config(**bundle.config), pooler=pooler)
+    if config.activation == "relu":
+        raise ValueError("activation='relu': KerasHub's BERT computes gelu")
+    if foreign := [file for file in FOREIGN if (Path(folder) / file).exists()]:
+        raise ValueError(f"{folder}: it has {', '.join(foreign)} of another model; write to an empty folder")
+    backbone, tokenizer = _empty(hub, config, bundle)
+    theirs = _with_head(hub, name, backbone, tokenizer, bundle)
+    weights = {weight.path: weight for part in (backbone, theirs) for weight in part.weights}
+    has = {"pooler": pooler, "mlm": name in _MASKED, "classifier": name in _CLASSIFIERS}
+    parts = [part for part, there in has.items() if there]
+    for path, array in arrays(model, _tensors(config, parts, len(bundle.labels) or 1)):
+        weights[path].assign(array)
+    for path in ("pooled_dense/kernel", "pooled_dense/bias"):
+        if not pooler:
+            weights[path].assign(np.zeros(weights[path].shape))
+    with atomic_folder(folder) as new:
+        for part in (theirs,) if theirs is not backbone else (backbone, tokenizer):
+            part.save_to_preset(str(new))
+    lost = [f"the names of its classes: {', '.join(bundle.labels)}"] if bundle.labels else []
+    lost += [f"that only the first {bundle.dims} numbers of a vector count"] if bundle.dims else []
+    lost += ["next-sentence prediction"] if name == "BertForPreTraining" else []
+    lost += [] if pooler or name in _MASKED else ["the pooler, of which the model has none: pooled_output is 0"]
+    if lost:
+        common.warn_left_out(folder, "; ".join(lost))
+    if (difference := _difference(model, backbone, config)) > 1e-5:
+        why = "tanh form of gelu" if config.activation == "gelu" else "epsilon of layer norms"
+        warnings.warn(f"{folder}: KerasHub's top layer differs by up to {difference:.1e}, for its {why}", stacklevel=2)
+
+
+def _empty(hub: Any, config: bert.Config, bundle: Bundle) -> tuple[Any, Any]:
+    """KerasHub's encoder with random weights, and its tokenizer."""
+    backbone = hub.BertBackbone(
+        vocabulary_size=config.vocabulary_size,
+        num_layers=config.layers,
+        num_heads=config.heads,
+        hidden_dim=config.width,
+        intermediate_dim=config.intermediate,
+        dropout=config.dropout,
+        max_sequence_length=config.max_positions,
+        num_segments=config.segments,
+    )
+    tokenizer = hub.BertTokenizer(
+        list(bundle.vocab),
+        lowercase=bundle.lowercase,
+        strip_accents=bundle.lowercase if bundle.strip_accents is None else bundle.strip_accents,
+        split_on_cjk=bundle.split_cjk,
+    )
+    return backbone, tokenizer
+
+
+def _with_head(hub: Any, name: str, backbone: Any, tokenizer: Any, bundle: Bundle) -> Any:
+    """The model of KerasHub over an encoder, with its preprocessor; the encoder itself where there is none."""
+    prepare = {"tokenizer": tokenizer, "sequence_length": bundle.max_length}
+    if name in _CLASSIFIERS:
+        dropout = bundle.head.get("dropout", 0.1)
+        preprocessor = hub.BertTextClassifierPreprocessor(**prepare)
+        return hub.BertTextClassifier(backbone, len(bundle.labels) or 1, preprocessor, dropout=dropout)
+    if name in _MASKED:
+        return hub.BertMaskedLM(backbone, hub.BertMaskedLMPreprocessor(**prepare))
+    if bundle.pooling == "pooler":
+        return backbone
+    pooling = {"pooling_mode": bundle.pooling, "normalize": bundle.normalize}
+    return hub.BertTextEmbedder(backbone, hub.BertTextEmbedderPreprocessor(**prepare), **pooling)
+
+
+def _difference(model: keras.Model, backbone: Any, config: bert.Config) -> float:
+    """The largest difference of the top layers on random pieces."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, config.vocabulary_size, (2, min(64, config.max_positions))).astype(np.int32)
+    ours = {"token_ids": ids, "segment_ids": np.zeros_like(ids), "mask": np.ones_like(ids)}
+    top = keras.Model(backbone.input, backbone.output["sequence_output"])
+    theirs = top({"padding_mask" if name == "mask" else name: array for name, array in ours.items()})
+    encoder = encoder_of(model, "bert", vars(config))
+    return float(np.abs(keras.ops.convert_to_numpy(encoder(ours)["sequence"]) - np.asarray(theirs)).max())
 
 
 def weight_map(config: bert.Config, architecture: str = "BertModel", classes: int = 2) -> list[Tensor]:
@@ -99,7 +214,10 @@ def weight_map(config: bert.Config, architecture: str = "BertModel", classes: in
     >>> weight_map(bert.Config(layers=1))[5].name
     'transformer_layer_0/self_attention_layer/query/kernel'
     """
-    parts = common.ARCHITECTURES[architecture].parts
+    return _tensors(config, common.ARCHITECTURES[architecture].parts, classes)
+
+
+def _tensors(config: bert.Config, parts: Collection[str], classes: int) -> list[Tensor]:
     classifier = common.dense("logits", config.width, classes, "logits") if "classifier" in parts else []
     return [_as_in_kerashub(tensor, config) for tensor in google.weight_map(config, parts)] + classifier
 
@@ -157,8 +275,8 @@ def _preset(hub: Any, source: str, tokenizer: Any) -> tuple[Any, Any]:
     kind = hub.BertBackbone
     if (Path(source) / TASK).is_file():
         name = Options(Path(source) / TASK).get("class_name", str)
-        if name not in ("BertMaskedLM", "BertTextClassifier"):
-            raise ValueError(f"{source}: a {name}; a BertBackbone, BertMaskedLM or BertTextClassifier is needed")
+        if name not in KINDS:
+            raise ValueError(f"{source}: a {name}; a {', '.join([*KINDS][:-1])} or {[*KINDS][-1]} is needed")
         kind = getattr(hub, name)
     try:
         tokenizer = hub.BertTokenizer.from_preset(source) if tokenizer is None else tokenizer

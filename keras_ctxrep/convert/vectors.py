@@ -1,4 +1,4 @@
-"""Published word vectors: word2vec (text and binary), GloVe (text) and fastText (.vec and .bin), plain or compressed.
+"""Files of word vectors: word2vec (text and binary), GloVe (text) and fastText (.vec and .bin), read and written.
 
 https://code.google.com/archive/p/word2vec, word2vec.c; https://nlp.stanford.edu/projects/glove;
 https://github.com/facebookresearch/fastText, fasttext.cc and dictionary.cc.
@@ -14,16 +14,18 @@ from typing import IO, Any
 import keras
 import numpy as np
 
+from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.convert.weights import check_finite
 from keras_ctxrep.models import static
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import OPENERS, lines, naming_damage, open_binary
 
-__all__ = ["read"]
+__all__ = ["WRITTEN", "read", "write"]
 
 UNKNOWN = ("<UNK>", "<unk>")  # names of the vector of unknown words in files
 MAGIC, VERSIONS = 793712314, (11, 12)  # of fastText; the oldest files have neither magic number nor version
-SUPERVISED = 3  # fastText's model type of classifiers
+SKIPGRAM, SUPERVISED, NEGATIVE_SAMPLING = 2, 3, 2  # fastText's model types, the latter one of classifiers, and loss
+WRITTEN = ("word2vec", "word2vec-binary", "fasttext")  # formats that `write` writes
 _BLOCK = 1 << 20  # bytes read at a time
 _LONGEST = 10_000  # maximum bytes of a word
 _WIDEST = 100_000  # maximum width of a vector
@@ -81,6 +83,75 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
         model = static.encoder(config)
     model.get_layer("word_embedding").set_weights([rows])
     return model, Bundle("static", "embed", asdict(config), max_length=128, vocab=vocab)
+
+
+def write(path: str | Path, model: keras.Model, bundle: Bundle, target_format: str) -> None:
+    """Writes the word vectors of a model to a file that gensim, fastText and `read` read.
+
+    "word2vec" and "word2vec-binary", https://code.google.com/archive/p/word2vec: the words of the vocabulary, whose
+    vectors have those of n-grams in them. "fasttext", https://github.com/facebookresearch/fastText: a .bin
+    file, words and n-grams; the counts of its words are 1 and its output matrix is zero, since a model folder has
+    neither: it gives vectors and neighbours, and is no model to train further. The vector of <UNK> is left out if it is
+    what `read` makes without it. Words of a model that looks them up in lower case are written so.
+
+    Args:
+        path: the file; of "fasttext" FILE.bin.
+        model, bundle: of the static family, over words.
+        target_format: one of `WRITTEN`.
+
+    Raises:
+        ValueError: another family or format, word pieces, or a word with white space in it.
+
+    >>> import tempfile
+    >>> model = static.encoder(static.Config(words=2, width=2))
+    >>> model.set_weights([np.array([[0.0, 0.0], [0.5, 1.0], [0.5, 1.0]])])
+    >>> bundle = Bundle("static", "embed", asdict(static.Config(words=2, width=2)), 9, vocab=("<UNK>", "the"))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(Path(folder) / "the.txt", model, bundle, "word2vec")
+    ...     (Path(folder) / "the.txt").read_text()
+    '1 2\\nthe 0.5 1.0\\n'
+    """
+    if target_format not in WRITTEN:
+        raise ValueError(f"target_format={target_format!r}: one of {', '.join(WRITTEN)}")
+    if bundle.family != "static" or bundle.config.get("pieces"):
+        kind = "word pieces" if bundle.family == "static" else f"the family {bundle.family!r}"
+        raise ValueError(f"a model of {kind}; {target_format} files have static vectors of words")
+    words = bundle.vocab[1:]
+    if wrong := next((word for word in words if not word or any(c.isspace() or c == "\0" for c in word)), None):
+        raise ValueError(f"the word {wrong!r} has white space, which ends a word in {target_format} files")
+    if target_format == "fasttext":
+        _write_fasttext(path, model, bundle)
+        return
+    features: Any = bundle.features
+    rows = static.vectors_of(model, features.ids(words)).astype("<f4")
+    unknown = static.vectors_of(model, np.array([1]))
+    if not bundle.config["buckets"] and not np.allclose(unknown, rows.mean(0, dtype=np.float64), atol=1e-6):
+        words, rows = ("<UNK>", *words), np.concatenate([unknown, rows])
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        file.write(f"{len(words)} {rows.shape[1]}\n".encode())
+        for word, row in zip(words, rows, strict=True):
+            if target_format == "word2vec":
+                file.write(f"{word} {' '.join(map(str, row.tolist()))}\n".encode())
+            else:
+                file.write(word.encode() + b" " + row.tobytes() + b"\n")
+
+
+def _write_fasttext(path: str | Path, model: keras.Model, bundle: Bundle) -> None:
+    layer: Any = model.get_layer("word_embedding")
+    table = keras.ops.convert_to_numpy(layer.embeddings)[2:].astype("<f4")  # without the rows of no word and <UNK>
+    words, (_, width) = bundle.vocab[1:], table.shape
+    shortest, longest, buckets = bundle.features.ngrams or (0, 0, 0)  # pyright: ignore
+    arguments = (width, 5, 5, 1, 5, 1, NEGATIVE_SAMPLING, SKIPGRAM, buckets, shortest, longest, 100, 1e-4)
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        file.write(struct.pack("<2i12id", MAGIC, VERSIONS[-1], *arguments))
+        file.write(struct.pack("<3iqq", len(words), len(words), 0, len(words), -1))
+        for word in words:
+            file.write(word.encode() + struct.pack("<xqb", 1, 0))
+        file.write(struct.pack("<?qq", False, len(words) + buckets, width))
+        file.write(table.data)
+        file.write(struct.pack("<?qq", False, len(words), width))
+        for _ in range(len(words)):
+            file.write(bytes(4 * width))
 
 
 class _Vectors:

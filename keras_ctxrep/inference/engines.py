@@ -49,7 +49,8 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
             from keras_ctxrep import saving
             from keras_ctxrep.inference import keras_engine
 
-            name, predictor = "Keras", keras_engine.predictor_of(saving.restore(files, bundle), bundle)
+            model, bundle = saving.ModelFolder(saving.restore(files, bundle), bundle).answering()
+            name, predictor = "Keras", keras_engine.predictor_of(model, bundle)
         answer(predictor, "warm up")
     return Engine(name, files, predictor)
 

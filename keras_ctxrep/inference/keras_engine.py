@@ -8,13 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_ctxrep import tasks
+from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor, Run, Runner
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.models import heads
 from keras_ctxrep.saving import load
 from keras_ctxrep.text.bundle import Bundle
 
-__all__ = ["predictor", "predictor_of", "runner", "scorer"]
+__all__ = ["generator", "predictor", "predictor_of", "runner", "scorer"]
 
 CHEAP = 1 << 17  # multiplications a token below which a step costs more to start than to compute
 TOKENS = 4096  # of a batch of such a model
@@ -26,7 +27,7 @@ def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
     Raises:
         ValueError: no model folder, or a pretraining model, which has no answers.
     """
-    model, bundle = load(folder)
+    model, bundle = load(folder).answering()
     return predictor_of(model, bundle, batch_size)
 
 
@@ -68,6 +69,16 @@ def runner(model: keras.Model, outputs: Sequence[str] = ()) -> Run:
         return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced({name: batch[name] for name in signature}))
 
     return run
+
+
+def generator(model: keras.Model, bundle: Bundle) -> Generator:
+    """A `Generator` that runs a language model in one direction with Keras.
+
+    Raises:
+        ValueError: another model.
+    """
+    state = model.input.get("state")  # of another model None, which the generator refuses
+    return Generator(bundle, runner(model), 0 if state is None else state.shape[-1])
 
 
 def scorer(model: keras.Model) -> Callable[[dict, dict, dict], dict[str, np.ndarray]]:

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from keras_ctxrep.inference.engines import Engine, open_engine
+from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor, Run, Text
 from keras_ctxrep.inference.silence import start_tensorflow
+from keras_ctxrep.options import Generation, unknown_option
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Features, Marks, check_texts
@@ -23,6 +25,7 @@ from keras_ctxrep.text.tokens import words as split_into_words
 if TYPE_CHECKING:
     import keras
 
+    from keras_ctxrep.inference.filling import Filler, Filling
     from keras_ctxrep.saving import ModelFolder
 
 __all__ = ["KerasEngine", "Model", "WordVectors", "folder_of", "load"]
@@ -131,6 +134,22 @@ class Model:
             )
         return [{"vector": vector} for vector in self._saved_encoder(texts)]
 
+    def fill(self, texts: Sequence[str], top: int = 5) -> "list[list[list[Filling]]]":
+        """The most probable pieces for each [MASK] of some texts, by a BERT that has its masked language model.
+
+        Each mask is by itself, as in pretraining (Devlin et al. 2018, section 3.1).
+
+        Args:
+            texts: each with one [MASK] or more.
+            top: pieces for a mask.
+
+        Returns: for each text, for each of its masks in their order, (piece, probability), the most probable first.
+
+        Raises:
+            ValueError: the model has no masked language model, or a text has no mask or is longer than the model reads.
+        """
+        return self._filler(texts, top)
+
     def words(self, texts: Sequence[Text]) -> list[WordVectors]:
         """The contextual vectors of the words of each text, from all layers of the encoder.
 
@@ -161,6 +180,27 @@ class Model:
             read = [words[number] for number in numbers]
             results.append(WordVectors(tuple(word for word, _ in read), tuple(span for _, span in read), layers))
         return results
+
+    # --------------------------------------------------------------------------------------------------------- text
+
+    def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
+        """Continues texts by a language model in one direction.
+
+        Args:
+            prompts: the texts; "" is the beginning of one.
+            options: fields of `options.Generation`, such as `length`, `temperature`, `top_p` and `seed`, to which the
+                number of the text is added; or `options=Generation(...)`.
+
+        Returns: what is generated, without the prompts.
+
+        Raises:
+            ValueError: another model.
+        """
+        return self._generator(prompts, _generation(options))
+
+    def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
+        """As `generate`, of one text, a string for each token as soon as it is drawn."""
+        return self._generator.stream(prompt, _generation(options))
 
     # ------------------------------------------------------------------------------------------- for a Keras script
 
@@ -246,9 +286,11 @@ class Model:
     def _predictor(self) -> Predictor:
         if isinstance(self.engine, Engine):
             return self.engine.predictor
+        from keras_ctxrep import saving
         from keras_ctxrep.inference import keras_engine
 
-        return keras_engine.predictor_of(self.keras_model, self.bundle)
+        model, bundle = saving.ModelFolder(self.keras_model, self.bundle).answering()
+        return keras_engine.predictor_of(model, bundle)
 
     @cached_property
     def _run(self) -> Run:
@@ -256,6 +298,18 @@ class Model:
         from keras_ctxrep.inference import keras_engine
 
         return keras_engine.runner(self.keras_model)
+
+    @cached_property
+    def _filler(self) -> "Filler":
+        from keras_ctxrep.inference.filling import Filler
+
+        return Filler(self.keras_model, self.bundle)
+
+    @cached_property
+    def _generator(self) -> Generator:
+        from keras_ctxrep.inference import keras_engine
+
+        return keras_engine.generator(self.keras_model, self.bundle)
 
     @cached_property
     def _saved_encoder(self) -> Callable[[Sequence[str]], np.ndarray]:
@@ -331,6 +385,15 @@ def folder_of(encoder: "str | Path | Model", as_it_is: bool = False) -> Iterator
     from keras_ctxrep.options import WORDS
 
     yield encoder if encoder == WORDS else zoo.find(encoder)
+
+
+def _generation(options: dict[str, Any]) -> Generation:
+    """The options of `generate`, given as keywords or as one object."""
+    if "options" in options:
+        return replace(options.pop("options"), **options)
+    if unknown := [name for name in options if name not in Generation.__dataclass_fields__]:
+        raise unknown_option("generate", unknown[0], Generation.__dataclass_fields__)
+    return Generation(**options)
 
 
 def _spans(text: Text) -> list[tuple[str, tuple[int, int]]]:

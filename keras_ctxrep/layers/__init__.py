@@ -1,5 +1,6 @@
 """The layers: Keras only, on any backend. Importing this package registers all of them for loading."""
 
+from keras_ctxrep.layers.causal import CausalTransformerBlock, GatedConvolution, NgramContext
 from keras_ctxrep.layers.char_cnn import CharCNN
 from keras_ctxrep.layers.crf import CRF
 from keras_ctxrep.layers.dropout import Dropout
@@ -7,8 +8,9 @@ from keras_ctxrep.layers.embedding import Embedding, FactorizedEmbedding, Revers
 from keras_ctxrep.layers.lstm import ProjectedLSTM
 from keras_ctxrep.layers.mix import ScalarMix
 from keras_ctxrep.layers.sentence import MaskedPooling, SentenceMarkers, ZeroPadding
-from keras_ctxrep.layers.softmax import VocabularySoftmax
+from keras_ctxrep.layers.softmax import TiedSoftmax, VocabularySoftmax
 from keras_ctxrep.layers.span import MarkIndicator, SpanMean, SpanPooling
+from keras_ctxrep.layers.streams import CarriedState
 from keras_ctxrep.layers.transformer import (
     Bias,
     PositionEmbedding,
@@ -16,16 +18,21 @@ from keras_ctxrep.layers.transformer import (
     TakePositions,
     TransformerBlock,
 )
+from keras_ctxrep.layers.window import SubwordEmbedding, WindowMean
 
 __all__ = [
     "CRF",
     "Bias",
+    "CarriedState",
+    "CausalTransformerBlock",
     "CharCNN",
     "Dropout",
     "Embedding",
     "FactorizedEmbedding",
+    "GatedConvolution",
     "MarkIndicator",
     "MaskedPooling",
+    "NgramContext",
     "PositionEmbedding",
     "ProjectedLSTM",
     "ReversibleEmbedding",
@@ -34,8 +41,11 @@ __all__ = [
     "SinusoidalPositions",
     "SpanMean",
     "SpanPooling",
+    "SubwordEmbedding",
     "TakePositions",
+    "TiedSoftmax",
     "TransformerBlock",
     "VocabularySoftmax",
+    "WindowMean",
     "ZeroPadding",
 ]

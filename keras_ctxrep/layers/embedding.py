@@ -107,5 +107,10 @@ class FactorizedEmbedding(ReversibleEmbedding):
     def compute_output_spec(self, inputs, reverse=False) -> keras.KerasTensor:
         return keras.KerasTensor(self.compute_output_shape(inputs.shape, reverse), dtype=self.compute_dtype)
 
+    @property
+    def variable_serialization_spec(self) -> dict:
+        """The weights that a file has, by the layer's form of quantization; None: not quantized."""
+        return super().variable_serialization_spec | {None: ["embeddings", "projection"]}
+
     def get_config(self) -> dict:
         return super().get_config() | {"units": self.units}

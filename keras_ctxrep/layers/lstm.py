@@ -5,14 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_ctxrep.layers.dropout import replica
-from keras_ctxrep.layers.layer import Layer
+from keras_ctxrep.layers.streams import StreamLayer
 
 __all__ = ["ProjectedLSTM"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
-class ProjectedLSTM(Layer):
+class ProjectedLSTM(StreamLayer):
     """LSTM whose state is projected to fewer dimensions, with both cell and projection clipped.
 
     Sak et al. 2014, https://arxiv.org/abs/1402.1128, section 3.1, without peepholes; clips, gate order (input, new
@@ -80,15 +79,7 @@ class ProjectedLSTM(Layer):
         # of gates and states: weights may be in half precision
         self.state_dtype = "float64" if self.variable_dtype == "float64" else "float32"
         if self.streams:
-            self.state = self.add_weight(
-                name="state",
-                shape=(self.streams, self.width + self.units),
-                initializer="zeros",
-                dtype=self.state_dtype,
-                trainable=False,
-                autocast=False,
-                aggregation="sum",
-            )
+            self.add_state(self.width + self.units, self.state_dtype)
 
     def call(self, x, mask, state=None, training=None) -> Any:
         mask = ops.cast(ops.transpose(mask)[:, :, None], self.state_dtype)  # (T, B, 1)
@@ -100,41 +91,15 @@ class ProjectedLSTM(Layer):
             run = self._run_on_tensorflow
         begin = state
         if self.streams and state is None:
-            begin = ops.stop_gradient(self._continued(ops.shape(x)[0]))
+            begin = ops.stop_gradient(self.continued(ops.shape(x)[0]))
         if begin is not None:
             begin = ops.split(ops.cast(begin, self.state_dtype), [self.width], axis=-1)
         out, *end = run(x, mask, begin)
         out = ops.cast(out, self.compute_dtype)
         end = ops.concatenate(end, axis=-1)
         if self.streams and state is None:
-            self._keep(ops.stop_gradient(end), ops.shape(x)[0])
+            self.keep(ops.stop_gradient(end), ops.shape(x)[0])
         return out if state is None else (out, ops.cast(end, self.compute_dtype))
-
-    def _continued(self, rows):
-        """The states of the streams in this replica's rows."""
-        replicas, number = replica()
-        if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
-            if replicas == 1:
-                message = f"{self.name} keeps {self.streams} streams; the batch has more rows"
-                fits = tf.debugging.assert_less_equal(rows, self.streams, message)
-            else:
-                message = f"{self.name} keeps {self.streams} streams; on {replicas} replicas each batch has all of them"
-                fits = tf.debugging.assert_equal(replicas * rows, self.streams, message)
-            with tf.control_dependencies([fits] if fits is not None else []):
-                rows = tf.identity(rows)
-        return self.state[number * rows : (number + 1) * rows]
-
-    def _keep(self, end, rows):
-        """Stores this replica's rows; the assignment sums over the replicas, so rows of the others are zero."""
-        replicas, number = replica()
-        if replicas == 1:
-            self.state.assign(ops.concatenate([end, self.state[rows:]], axis=0))
-            return
-        import tensorflow as tf
-
-        self.state.assign(tf.pad(end, [[number * rows, self.streams - (number + 1) * rows], [0, 0]]))
 
     def _input_gates(self, x):
         z = ops.matmul(ops.transpose(x, (1, 0, 2)), self.kernel)  # time-major (T, B, 4 units)

@@ -9,7 +9,7 @@ from keras import ops
 from keras_ctxrep.layers.embedding import take_rows
 from keras_ctxrep.layers.layer import Layer
 
-__all__ = ["VocabularySoftmax"]
+__all__ = ["TiedSoftmax", "VocabularySoftmax"]
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -103,6 +103,48 @@ class VocabularySoftmax(Layer):
     def compute_output_spec(self, x, targets=None) -> Any:
         wide = self.vocabulary_size if targets is None or not self.samples else 1 + self.samples
         return keras.KerasTensor((*x.shape[:2], wide), self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class TiedSoftmax(VocabularySoftmax):
+    """A `VocabularySoftmax` whose kernel is the table of the words' vectors too.
+
+    Press & Wolf 2017, https://arxiv.org/abs/1608.05859; Inan et al. 2017, https://arxiv.org/abs/1611.01462.
+
+    Args:
+        vocabulary_size, samples, seed: as of `VocabularySoftmax`.
+        width: D.
+
+    Call:
+        x: float32 (B, T, D); with `embed` int32 (B, T), ids of words.
+        targets: as of `VocabularySoftmax`.
+        embed: give the vectors of words instead of logits.
+
+    Returns: logits as of `VocabularySoftmax`; with `embed` float32 (B, T, D).
+
+    >>> layer = TiedSoftmax(1000, 4)
+    >>> layer(layer(ops.ones((2, 3), "int32"), embed=True)).shape
+    TensorShape([2, 3, 1000])
+    """
+
+    fields = (*VocabularySoftmax.fields, "width")
+
+    def __init__(self, vocabulary_size, width, samples=None, seed=None, **kwargs):
+        super().__init__(vocabulary_size, samples, seed, **kwargs)
+        self.width = width
+
+    def build(self, input_shape) -> None:
+        super().build((None, None, self.width))
+
+    def call(self, x, targets=None, embed=False) -> Any:
+        if embed:
+            return ops.cast(take_rows(self.kernel, x), self.compute_dtype)
+        return super().call(x, targets)
+
+    def compute_output_spec(self, x, targets=None, embed=False) -> Any:
+        if embed:
+            return keras.KerasTensor((*x.shape, self.width), self.compute_dtype)
+        return super().compute_output_spec(x, targets)
 
 
 def _draws(vocabulary_size: int, samples: int) -> int:

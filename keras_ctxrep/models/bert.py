@@ -27,6 +27,8 @@ from keras_ctxrep.models.model import Model, check_config
 
 __all__ = ["SIZES", "Config", "enable_lora", "encoder", "encoder_config", "pretrainer", "token_vectors"]
 
+NEXT_SENTENCE = ("next", "random")  # the classes of its prediction: the second segment follows the first or does not
+
 
 @dataclass(frozen=True)
 class Config:

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_ctxrep.models import bert, elmo, static
+from keras_ctxrep.models import bert, elmo, lm, static
 from keras_ctxrep.models.tuning import TUNING, Tuning
 
 __all__ = ["FAMILIES", "Family", "depths", "encoder_of"]
@@ -42,6 +42,10 @@ class Family:
     enable_lora: Callable[[keras.Model, int], None] | None = None
 
 
+def _no_encoder(config: Any) -> keras.Model:
+    raise ValueError("a language model in one direction is no encoder: it has no vectors of texts, but generates them")
+
+
 FAMILIES = {
     "elmo": Family(
         elmo.Config,
@@ -61,6 +65,7 @@ FAMILIES = {
         enable_lora=bert.enable_lora,
     ),
     "static": Family(static.Config, {}, static.encoder, {}, TUNING["static"]),
+    "lm": Family(lm.Config, lm.SIZES, _no_encoder, {"causal_language_model": lm.language_model}, Tuning()),
 }
 
 

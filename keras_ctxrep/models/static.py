@@ -1,17 +1,19 @@
 """Static vectors: one per word or word piece, independent of context; the baseline for contextual encoders."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_ctxrep import checks
 from keras_ctxrep.checks import Fraction, Range, RowCount, Size
-from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, ZeroPadding
+from keras_ctxrep.layers import Dropout, Embedding, MaskedPooling, SubwordEmbedding, WindowMean, ZeroPadding
 from keras_ctxrep.models.model import Model, check_config
 
-__all__ = ["Config", "encoder"]
+__all__ = ["TRAINERS", "Config", "Trainer", "cbow", "encoder", "skipgram", "vectors_of"]
 
 
 @dataclass(frozen=True)
@@ -89,3 +91,147 @@ def encoder(config: Config) -> keras.Model:
     x = ZeroPadding(carry_mask=True, name="word_vectors")(x, mask=inputs["mask"])
     pooled = MaskedPooling("mean", name="word_mean")(x, mask=inputs["mask"])
     return Model(inputs, {"layers": [x], "sequence": x, "pooled": pooled}, name="static_encoder")
+
+
+def vectors_of(model: keras.Model, ids: np.ndarray) -> np.ndarray:
+    """The vectors of words without running the model: rows of its table, or with n-grams their means.
+
+    Args:
+        model: an encoder, or a task model over one.
+        ids: of `StaticFeatures.ids`, int32 (N,) or (N, G).
+
+    Returns: float32 (N, D).
+
+    >>> vectors_of(encoder(Config(words=3, width=8)), np.array([2, 3])).shape
+    (2, 8)
+    """
+    table = ops.convert_to_numpy(model.get_layer("word_embedding").embeddings)
+    if ids.ndim == 1:
+        return table[ids]
+    vectors = np.zeros((len(ids), table.shape[1]), np.float32)
+    for begin in range(0, len(ids), 4096):
+        part = ids[begin : begin + 4096]
+        real = (part > 0)[..., None]
+        vectors[begin : begin + 4096] = (table[part] * real).sum(1) / np.maximum(real.sum(1), 1)
+    return vectors
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class Trainer(Model):
+    """A model whose step may be several updates, one after another, each on a part of the batch's rows.
+
+    An update of a table of words is a few milliseconds; one call of the model for many of them saves half of the time.
+
+    Attributes:
+        updates: parts of a batch; with more than 1 on one replica alone.
+
+    >>> skipgram(Config(words=3, width=8)).updates
+    1
+    """
+
+    updates = 1
+
+    def train_step(self, data) -> dict[str, Any]:
+        if self.updates == 1:
+            return super().train_step(data)
+        import tensorflow as tf
+
+        if self.distribute_strategy.num_replicas_in_sync > 1:
+            raise ValueError(f"updates={self.updates}: on one replica; of several ones each step is one update")
+        size = tf.shape(keras.tree.flatten(data)[0])[0] // self.updates
+        step = super().train_step
+
+        def update(index):
+            step(keras.tree.map_structure(lambda array: array[index * size : (index + 1) * size], data))
+            return index + 1
+
+        tf.while_loop(lambda index: index < self.updates, update, [tf.constant(0)], parallel_iterations=1)
+        return self.get_metrics_result()
+
+
+def skipgram(
+    config: Config, window: int = 5, centres: int = 32, noise: int = 32, subwords: Sequence[Sequence[int]] | None = None
+) -> Trainer:
+    """Skip-gram with negative sampling, over blocks of words: each centre predicts the words in its window.
+
+    Mikolov et al. 2013, https://arxiv.org/abs/1310.4546; with n-grams Bojanowski et al. 2017,
+    https://arxiv.org/abs/1607.04606. The logits of a block are one product of matrices, those of pairs that are not in
+    a window among them; `losses.NegativeSampling` weighs them. Both tables begin as in word2vec.c: the words' in
+    [-0.5, 0.5] / D, the outputs' at zero. The words' table has the rows of that of `encoder`, and its layer's name.
+
+    Args:
+        config: sizes.
+        window: W, words on each side at most.
+        centres: P, of a block.
+        noise: S, noise words of a block.
+        subwords: with n-grams the rows of each word, itself and its n-grams; row 0 of words is for no word.
+
+    Call: {"word_ids": int32 (B, P + 2 W), the centres and W words on both sides; "noise_ids": int32 (B, S), "windows":
+        int32 (B, P, 2)}, as `text.word_blocks.blocks` makes them; the targets are {"logits": the windows}.
+
+    Returns: {"logits": float32 (B, P, P + 2 W + S)}.
+
+    Raises:
+        ValueError: n-grams without `subwords`, or word pieces.
+
+    >>> model = skipgram(Config(words=9, width=8), window=2, centres=4, noise=3)
+    >>> model.output["logits"].shape
+    (None, 4, 11)
+    """
+    inputs, block, words, outputs = _tables(config, window, centres, noise, subwords)
+    vectors = words(block["word_ids"][:, window : window + centres])  # (B, P, D)
+    others = outputs(ops.concatenate([block["word_ids"], block["noise_ids"]], 1))  # (B, P + 2 W + S, D)
+    logits = ops.einsum("bpd,bkd->bpk", vectors, others)
+    return Trainer(inputs, {"logits": logits}, name="skipgram")
+
+
+def cbow(
+    config: Config, window: int = 5, centres: int = 32, noise: int = 32, subwords: Sequence[Sequence[int]] | None = None
+) -> Trainer:
+    """CBOW with negative sampling, over blocks of words: the mean of the words in a window predicts its centre.
+
+    Mikolov et al. 2013, https://arxiv.org/abs/1301.3781, section 3.1, and https://arxiv.org/abs/1310.4546. With n-grams
+    it is the mean of the words' means; fastText takes that of all their rows.
+
+    Args:
+        config, window, centres, noise, subwords: as of `skipgram`.
+
+    Call: as of `skipgram`.
+
+    Returns: {"logits": float32 (B, P, 1 + S)}.
+
+    Raises:
+        ValueError: as of `skipgram`.
+
+    >>> model = cbow(Config(words=9, width=8), window=2, centres=4, noise=3)
+    >>> model.output["logits"].shape
+    (None, 4, 4)
+    """
+    inputs, block, words, outputs = _tables(config, window, centres, noise, subwords)
+    means = WindowMean(name="window_mean")(words(block["word_ids"]), block["windows"])  # (B, P, D)
+    centre = outputs(block["word_ids"][:, window : window + centres])
+    of_centres = ops.sum(means * centre, -1, keepdims=True)
+    of_noise = ops.einsum("bpd,bkd->bpk", means, outputs(block["noise_ids"]))
+    return Trainer(inputs, {"logits": ops.concatenate([of_centres, of_noise], -1)}, name="cbow")
+
+
+TRAINERS = {"skipgram": skipgram, "cbow": cbow}
+
+
+def _tables(config: Config, window: int, centres: int, noise: int, subwords: Sequence[Sequence[int]] | None):
+    """The inputs of a block, the same with their lengths, and the layers of both tables."""
+    check_config(config, Config)
+    if config.pieces or bool(config.buckets) != (subwords is not None):
+        wrong = "pieces=True: for words" if config.pieces else f"buckets={config.buckets}, subwords={subwords}"
+        raise ValueError(f"{wrong}; give the rows of words with n-grams, and of no others")
+    shapes = {"word_ids": (centres + 2 * window,), "noise_ids": (noise,), "windows": (centres, 2)}
+    inputs = {name: keras.Input(shape, dtype="int32", name=name) for name, shape in shapes.items()}
+    sized = {name: ops.reshape(inputs[name], (-1, *shape)) for name, shape in shapes.items()}  # of a batch of any shape
+    rows, start = config.words + 1, keras.initializers.RandomUniform(-0.5 / config.width, 0.5 / config.width)
+    settings: dict[str, Any] = {"embeddings_initializer": start, "name": "word_embedding"}
+    if subwords is None:
+        words = Embedding(rows, config.width, **settings)
+    else:
+        words = SubwordEmbedding(rows + config.buckets, config.width, subwords, **settings)
+    outputs = Embedding(rows, config.width, embeddings_initializer="zeros", name="output_embedding")
+    return inputs, sized, words, outputs

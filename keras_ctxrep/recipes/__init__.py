@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.embedding import embed
     from keras_ctxrep.recipes.encoder_distilling import distill_encoder
     from keras_ctxrep.recipes.exporting import export
-    from keras_ctxrep.recipes.filling import fill
     from keras_ctxrep.recipes.finetuning import finetune
+    from keras_ctxrep.recipes.generating import generate
     from keras_ctxrep.recipes.indexing import ask, index, open_index
     from keras_ctxrep.recipes.predicting import predict
     from keras_ctxrep.recipes.preparing import prepare
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from keras_ctxrep.recipes.quantizing import tflite
     from keras_ctxrep.recipes.scoring import score, score_sentences
     from keras_ctxrep.recipes.static_distilling import distill_static
+    from keras_ctxrep.recipes.static_pretraining import pretrain_static
     from keras_ctxrep.recipes.sweeping import sweep
 
 __all__ = [
@@ -33,13 +34,14 @@ __all__ = [
     "distill_static",
     "embed",
     "export",
-    "fill",
     "finetune",
+    "generate",
     "index",
     "open_index",
     "predict",
     "prepare",
     "pretrain",
+    "pretrain_static",
     "score",
     "score_sentences",
     "sweep",
@@ -55,13 +57,14 @@ _MODULES = {  # imported when a function is first used: predictions with a .tfli
     "distill_static": "static_distilling",
     "embed": "embedding",
     "export": "exporting",
-    "fill": "filling",
     "finetune": "finetuning",
+    "generate": "generating",
     "index": "indexing",
     "open_index": "indexing",
     "predict": "predicting",
     "prepare": "preparing",
     "pretrain": "pretraining",
+    "pretrain_static": "static_pretraining",
     "score": "scoring",
     "score_sentences": "scoring",
     "sweep": "sweeping",
@@ -95,7 +98,7 @@ def again(run: str | Path, out: str | Path, report: Callable[[dict], None] | Non
     from keras_ctxrep.training.runs import options_from_run
 
     command, arguments, options = options_from_run(run)
-    known = ("pretrain", "finetune", "distill", "distill_encoder", "distill_static")
+    known = ("pretrain", "pretrain_static", "finetune", "distill", "distill_encoder", "distill_static")
     if command not in known:
         raise ValueError(f"{run}: its command is {command!r}; one of {', '.join(known)}")
     for name, value in arguments.items():

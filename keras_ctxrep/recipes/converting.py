@@ -5,7 +5,7 @@ from pathlib import Path
 
 from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import atomic_folder, check_folder
-from keras_ctxrep.convert import bert
+from keras_ctxrep.convert import bert, vectors
 from keras_ctxrep.text.bundle import CARD
 from keras_ctxrep.training import checkpoints, runs
 
@@ -23,9 +23,10 @@ def convert(
 
     Args:
         source: published weights, as `read` of the format's module takes them; with `target_format` a model.
-        out: the folder to write.
+        out: the folder to write; of word vectors the file.
         source_format: that of `source`: "allennlp", "google", "huggingface", "kerashub" or "vectors".
-        target_format: the format to write, "allennlp" or "huggingface"; either this or `source_format` is given.
+        target_format: the format to write, "allennlp", "huggingface", "kerashub" or one of `convert.vectors.WRITTEN`;
+            either this or `source_format`.
         pairs: of "huggingface": the classifier reads pairs of texts, which its files do not record.
 
     Returns: a summary of the model.
@@ -39,6 +40,10 @@ def convert(
     """
     if (source_format is None) == (target_format is None):
         raise ValueError(f"source_format={source_format}, target_format={target_format}: either of them is needed")
+    if target_format in vectors.WRITTEN:
+        model, bundle = saving.load(zoo.find(source))
+        vectors.write(out, model, bundle, str(target_format))
+        return f"{len(bundle.vocab) - 1:,} words of {bundle.config['width']} dimensions"
     check_folder(out)
     converter = importlib.import_module(f"keras_ctxrep.convert.{source_format or target_format}")
     if source_format:

@@ -17,6 +17,7 @@ from keras_ctxrep.text.corpus import documents, hold_out, lines, sample, without
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, Vocabulary, segment_pairs
 from keras_ctxrep.text.tokens import WordPiece, read_vocab, split_words, vocab_text
+from keras_ctxrep.text.units import TokenFeatures
 from keras_ctxrep.version import __version__
 from keras_ctxrep.zoo.folders import cache_folder
 
@@ -26,10 +27,10 @@ CASING = ("lowercase", "strip_accents", "split_cjk")  # of `WordPiece`
 Read = Callable[[Sequence[str | Path]], Iterator[list[str]]]  # files -> the documents to train on
 
 
-def check_corpus(family: str, corpus: Sequence[str | Path]) -> None:
+def check_corpus(family: str, corpus: Sequence[str | Path], families: tuple[str, ...] = ("elmo", "bert")) -> None:
     """Raises an error for another family, or for one file instead of a list of files."""
-    if family not in ("bert", "elmo"):
-        raise ValueError(f"family={family!r}: elmo or bert")
+    if family not in families:
+        raise ValueError(f"family={family!r}: {' or '.join(families)}")
     if isinstance(corpus, str | Path):
         raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
 
@@ -89,6 +90,36 @@ def word_vocabulary(options: Text, initial: Any, corpus: Sequence[str | Path], r
 
     words = given_words(options, initial)
     return Vocabulary(learned(count, corpus, read, options) if words is None else words)
+
+
+def token_features(
+    units: str, options: Text, initial: Any, corpus: Sequence[str | Path], read: Read
+) -> tuple[TokenFeatures, dict[str, Any]]:
+    """The tokens of a language model in one direction, with fields of its bundle: of the initial model, or learned.
+
+    Args:
+        units: one of `keras_ctxrep.text.units.UNITS`.
+        options, corpus, read: as of `learned`.
+        initial: the bundle of the model to start from, if any.
+    """
+    if initial is not None:
+        if options.vocab is not None or options.cased:
+            raise ValueError("the model to start from keeps its vocabulary and casing: leave out vocab and cased")
+        return initial.features, {name: getattr(initial, name) for name in ("vocab", *CASING)}
+    fields: dict[str, Any] = {}
+    if units == "pieces":
+        wordpiece = wordpiece_of(None, options, corpus, read)
+        vocab, fields = wordpiece.vocab, casing(wordpiece)
+    elif units == "words":
+        vocab = word_vocabulary(options, None, corpus, read).vocab
+    else:
+
+        def count_characters(sentences: list[str]) -> list[str]:
+            return Vocabulary.count(map(list, sentences), options.min_count, options.vocab_size).vocab
+
+        given = given_words(options, None)
+        vocab = Vocabulary(learned(count_characters, corpus, read, options) if given is None else given).vocab
+    return TokenFeatures(units, vocab, options.max_length, **fields), {"vocab": tuple(vocab)} | fields
 
 
 def given_words(options: Text, initial: Any) -> list[str] | None:

@@ -1,4 +1,5 @@
-"""Pretraining, from text files to a model folder: ELMo's biLM, BERT's masked words and next sentences."""
+"""Pretraining, from text files to a model folder: ELMo's biLM, BERT's masked words and next sentences, and language
+models in one direction."""
 
 import itertools
 import warnings
@@ -12,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_ctxrep import saving, zoo
-from keras_ctxrep.models import elmo
+from keras_ctxrep.models import elmo, lm
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.optimizers import LAMB, Adagrad, AdamW, OptimizerSpec
@@ -31,6 +32,7 @@ from keras_ctxrep.training.strategy import choose, is_chief, scope
 __all__ = ["pretrain"]
 
 BUFFER = 1_000_000  # sentences that are shuffled in memory: 100 MB of English text
+UNROLL = 35  # tokens per step of a language model in one direction, Zaremba et al. 2014
 ENCODED = 20_000  # of which so many are turned into pieces at once
 
 
@@ -43,17 +45,17 @@ def pretrain(
     *,
     options: Pretraining,
 ) -> list[dict]:
-    """Pretrains a biLM or a BERT encoder from text files and writes a model folder.
+    """Pretrains a biLM, a BERT encoder or a language model in one direction from text files and writes a model folder.
 
     A biLM learns from whole sentences, each by itself, or with `unroll` from running text, as published: then each
     batch starts from the final state of the previous one. A BERT learns from pairs of segments, with new masks in every
     epoch, or from what `prepare` masked once; as published first with `max_length=128`, then, `init` the folder of that
-    run, with 512 for a tenth of the steps. The corpus may be of any size: it is read again in every epoch.
+    run, with 512 for a tenth of the steps. A language model in one direction learns from running text. The corpus may be of any size: it is read again in every epoch.
 
     Args:
-        family: "elmo" or "bert".
+        family: "elmo", "bert" or "lm".
         corpus: text files, one sentence or document a line, an empty line between documents; or a folder that
-            `prepare` wrote.
+            `prepare` wrote, but for "lm".
         out: the model folder; an interrupted run resumes from the checkpoint in it.
         report: called with each evaluation.
         options: or its fields as keywords; `steps` or `minutes` is needed. `init` gives size, heads and, for BERT, the
@@ -61,7 +63,7 @@ def pretrain(
             its peak.
 
     Returns: the evaluations, which OUT/run.json has too, with loss and accuracy of both of BERT's tasks, or the
-        perplexity of both directions.
+        perplexity, of a biLM in both directions.
 
     Raises:
         TypeError: no such option.
@@ -99,13 +101,13 @@ def pretrain(
 
 def _check(family: str, corpus: Sequence[str | Path], out: str | Path, options: Pretraining) -> None:
     """Raises an error for arguments that contradict each other."""
-    corpora.check_corpus(family, corpus)
+    corpora.check_corpus(family, corpus, tuple(_PLANS))
     if options.init is not None and Path(options.init).resolve() == Path(out).resolve():
         raise ValueError(f"{out}: the folder of the model to start from; choose another one to write to")
     if options.optimizer == "adagrad" and options.decay != "linear":
         raise ValueError(f"decay={options.decay!r}: Adagrad's learning rate stays as it is; leave decay out")
     names, message = _FOREIGN[family]
-    if any(getattr(options, name) not in (getattr(Pretraining, name), "lamb") for name in names):  # LAMB is for both
+    if any(getattr(options, name) not in (getattr(Pretraining, name), "lamb") for name in names):  # LAMB is for all
         raise ValueError(message)
 
 
@@ -167,7 +169,7 @@ def _copy_common_layers(source: keras.Model, initial: Any, model: keras.Model, b
     common = {layer.name for layer in source.layers}
     if initial.vocab != bundle.vocab:
         common.discard("softmax")  # over other words
-    fresh = [layer.name for layer in model.layers if layer.weights and layer.name not in common]
+    fresh = [layer.name for layer in model.layers if layer.trainable_weights and layer.name not in common]
     copy_weights(source, model, skip=fresh)
     if fresh:
         warnings.warn(f"{init} has no {', '.join(fresh)} that fits: trained from random weights", stacklevel=3)
@@ -236,6 +238,46 @@ def _sentence_text(
         size = f"the vocabulary has {len(vocabulary)} words"
         raise ValueError(f"samples={samples}: {size}; sample fewer, or none for the full softmax")
     return vocabulary, documents, held
+
+
+def _causal_modelling(corpus: Sequence[str | Path], options: Pretraining, initial: Any, config: Any) -> _Plan:
+    if folder := next((path for path in corpus if Path(path).is_dir()), None):
+        raise ValueError(f"{folder}: a folder; a language model in one direction reads text files")
+    if options.units is not None:
+        if initial is not None and options.units != config.units:
+            raise ValueError(f"units={options.units!r}: the model to start from reads {config.units}; leave it out")
+        config = replace(config, units=options.units)
+    held, read = corpora.held_out(corpus, options.valid, options.seed)
+    features, entries = corpora.token_features(config.units, options, initial, corpus, read)
+    size, samples = len(features.vocab), options.samples
+    if samples and config.units != "words":
+        raise ValueError(
+            f"samples={samples}: of words; leave it out, since {config.units} are few enough for the softmax"
+        )
+    if samples and samples > size:
+        raise ValueError(f"samples={samples}: the vocabulary has {size} words; sample fewer, or none")
+    if samples and (initial is not None or options.vocab is not None):
+        first = map(split_words, itertools.chain.from_iterable(read(corpus)))
+        features.vocabulary.check_order(itertools.islice(first, 10_000))
+    bundle = Bundle("lm", "causal_language_model", asdict(config), options.max_length, **entries)
+    batch_size, unroll = options.batch_size, options.unroll or UNROLL
+    documents = partial(shuffled, corpus, read, options.seed, buffer=BUFFER)
+    data = partial(pipeline.running_tokens, features, documents, batch_size, unroll)
+    rows = max(1, min(batch_size, pipeline.LOGITS // (unroll * size)))
+
+    def rows_of(number: int) -> list[np.ndarray]:
+        inputs, targets, _ = next(data(start=number).as_numpy_iterator())
+        return [ids[mask > 0] for ids, mask in zip(targets["logits"], inputs["mask"], strict=True)]
+
+    return _Plan(
+        bundle,
+        lambda start: data(sampled=bool(samples), start=start),
+        pipeline.running_tokens(features, lambda _: held, rows, unroll, epochs=1),
+        rows_of,
+        lambda text: [*map(np.array, features.ids(text))],
+        partial(lm.language_model, config, size, samples, batch_size),
+        partial(lm.language_model, config, size, streams=rows),
+    )
 
 
 def _masked_modelling(corpus: Sequence[str | Path], options: Pretraining, initial: Any, config: Any) -> _Plan:
@@ -313,12 +355,20 @@ def check_devices(batch_size: int, precision: str, strategy) -> None:
         raise ValueError(f"precision={precision!r}: no dtype policy of Keras, such as mixed_bfloat16") from None
 
 
-_PLANS = {"elmo": _language_modelling, "bert": _masked_modelling}
-# family -> options of the other family, and the error where one of them is given
+_PLANS = {"elmo": _language_modelling, "bert": _masked_modelling, "lm": _causal_modelling}
+# family -> options of the other families, and the error where one of them is given
 _FOREIGN = {
-    "bert": (("read_words", "unroll", "samples", "optimizer"), "read_words, unroll, samples and adagrad are for ELMo"),
+    "bert": (
+        ("read_words", "unroll", "samples", "optimizer", "units"),
+        "read_words, unroll, samples and adagrad are for ELMo, units for lm",
+    ),
     "elmo": (
-        ("whole_words", "cased", "next_sentence"),
-        "whole_words, cased and next_sentence are for BERT: a biLM masks nothing and reads characters as they are",
+        ("whole_words", "cased", "next_sentence", "units"),
+        "whole_words, cased and next_sentence are for BERT: a biLM masks nothing and reads characters as they are, or "
+        "words with read_words in place of units",
+    ),
+    "lm": (
+        ("whole_words", "next_sentence", "read_words"),
+        "whole_words and next_sentence are for BERT, read_words is for ELMo; units says what an lm reads",
     ),
 }

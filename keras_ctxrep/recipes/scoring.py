@@ -14,7 +14,7 @@ from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.models import elmo
+from keras_ctxrep.models import elmo, lm
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.options import Scoring, keywords
 from keras_ctxrep.recipes.corpora import masked_once, watched
@@ -33,6 +33,8 @@ from keras_ctxrep.text.pretraining import (
     single_segments,
     stream_batch,
 )
+from keras_ctxrep.text.tokens import split_words
+from keras_ctxrep.text.units import token_batch
 from keras_ctxrep.training import fit, pipeline
 
 __all__ = ["score", "score_sentences"]
@@ -51,7 +53,9 @@ def score(
     """The metrics of a model on held-out data.
 
     A task model or an encoder: those of `tasks.Task.evaluate`, on labelled examples. A biLM: full-softmax perplexity
-    forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A BERT pretrainer:
+    forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A language model in
+    one direction: perplexity over tokens and ends of lines, which the state is carried through from the first to the
+    last, the same per word, and bits per character. A BERT pretrainer:
     MLM and NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
 
     Args:
@@ -81,7 +85,7 @@ def score(
         return _score_task(engine, data, predictions, options)
     model, bundle = saving.load(zoo.find(folder))
     if carry_state and bundle.task not in _CARRYING:
-        raise ValueError(f"{folder}: its task is {bundle.task!r}; only a biLM carries a state")
+        raise ValueError(f"{folder}: its task is {bundle.task!r}; carry_state is of a biLM")
     if bundle.task in tasks.SERVED:
         predictor = keras_engine.predictor_of(model, bundle, batch_size)
         return _score_task(predictor, data, predictions, options)
@@ -247,6 +251,52 @@ def _sentence_scores(model, bundle, sentences, batch_size) -> Iterator[dict]:
         yield from (scores[number] for number in sorted(scores))
 
 
+SEGMENT = 256  # tokens that a language model in one direction reads at a time; no figure depends on it
+
+
+def _score_causal_model(model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
+    """Perplexity of running text, read in one stream from its first line to its last.
+
+    Per word: of the words of BERT's split and the ends of lines, whatever the tokens are; bits per character: of the lines
+    and their ends. Both are of what the model predicts, which of an unknown word is that it is one.
+    """
+    features, counts = bundle.features, np.zeros(3, np.int64)  # lines, words with ends, characters with ends
+    stream = lm.language_model(lm.Config(**bundle.config), len(features.vocab), streams=1)
+    copy_weights(model, stream)
+    run = keras_engine.scorer(stream)
+
+    def counted() -> Iterator[list[str]]:
+        for document in watched(documents([data]), "scoring"):
+            for line in document:
+                counts[:] += (1, len(split_words(line)) + 1, len(line) + 1)
+            yield document
+
+    nats, tokens, unknown = 0.0, 0, 0
+    steps = max(1, min(SEGMENT, pipeline.LOGITS // len(features.vocab)))
+    for batch in pipeline.token_segments(features, counted(), 1, steps):
+        inputs, targets, weights = token_batch(batch)
+        nats += float(run(inputs, targets, {"logits": weights["logits"] > 0})["logits"].sum())
+        tokens += len(batch[0].following)
+        unknown += batch[0].following.count(features.unknown)
+    if not tokens:
+        raise ValueError(f"{data}: no {features.units} in it")
+    lines, words, characters = counts.tolist()
+    return {
+        "lines": lines,
+        "tokens": tokens,
+        "unknown": unknown / tokens,
+        "perplexity": float(np.exp(nats / tokens)),
+        "words": words,
+        "perplexity_per_word": float(np.exp(nats / words)),
+        "characters": characters,
+        "bits_per_character": float(nats / np.log(2) / characters),
+    }
+
+
 # pretraining task -> its scoring function on text; and the one that carries the state
-_PRETRAINING = {"language_model": _score_language_model, "pretrainer": _score_pretrainer}
+_PRETRAINING = {
+    "language_model": _score_language_model,
+    "pretrainer": _score_pretrainer,
+    "causal_language_model": _score_causal_model,
+}
 _CARRYING = {"language_model": _score_carrying}

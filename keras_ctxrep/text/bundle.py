@@ -23,6 +23,7 @@ from keras_ctxrep.text.features import (
     WordPieceFeatures,
 )
 from keras_ctxrep.text.tokens import WordPiece, vocab_text
+from keras_ctxrep.text.units import UNITS, TokenFeatures
 
 __all__ = ["Bundle", "from_files", "load", "save", "write_tflite"]
 
@@ -52,6 +53,7 @@ _CHECKED = {  # values of a config that text preparation reads, and the settings
         "max_n": Annotated[int, Range(0, 100)],
         "lowercase": bool,
         "pieces": bool,
+        "units": Annotated[str, Range(choices=UNITS)],
     },
     "settings": {"stride": RowCount, "max_answer": RowCount, "null_threshold": float | None, "windows": str},
 }
@@ -63,16 +65,16 @@ class Bundle:
     """What a model is and how its text is prepared; read by Keras, TF Serving and the edge runtime alike.
 
     Attributes:
-        family: "elmo", "bert" or "static".
+        family: "elmo", "bert", "static" or "lm".
         task: the name of one of `keras_ctxrep.tasks`, or of a family's pretraining: "language_model" (ELMo),
-            "pretrainer" (BERT).
+            "pretrainer" (BERT), "causal_language_model" (of one direction).
         config: the fields of the family's Config.
         stack: keyword arguments of `models.stack.by_name`, for a task network over the encoder.
         extra_embeddings: fields of `models.static.Config`, of static vectors that the task network reads too.
         max_length: maximum number of tokens per text (words for ELMo, pieces with markers for BERT).
         labels: class names in the order of the logits.
-        vocab: BERT's pieces, the words or pieces of static vectors, or the words that an ELMo language model predicts
-            or reads; stored in vocab.txt.
+        vocab: BERT's pieces, the words or pieces of static vectors, the words that an ELMo language model predicts or
+            reads, or the tokens of another language model; stored in vocab.txt.
         lowercase: whether word pieces are lower-cased and lose their accents.
         strip_accents: whether accents are removed, if that differs from `lowercase`; else None.
         split_cjk: whether each Chinese character is a word of its own, as published.
@@ -179,6 +181,11 @@ def _static_words(bundle: Bundle) -> StaticFeatures:
     return StaticFeatures(bundle.vocab, bundle.max_length, config["lowercase"], ngrams)
 
 
+def _lm(bundle: Bundle) -> TokenFeatures:
+    casing = {"lowercase": bundle.lowercase, "strip_accents": bundle.strip_accents, "split_cjk": bundle.split_cjk}
+    return TokenFeatures(bundle.config["units"], bundle.vocab, bundle.max_length, **casing)
+
+
 class TextSide(NamedTuple):
     """How a family reads text: a function from a bundle to its features, and whether it needs a vocabulary."""
 
@@ -186,7 +193,12 @@ class TextSide(NamedTuple):
     vocabulary: bool
 
 
-FAMILIES = {"elmo": TextSide(_elmo, False), "bert": TextSide(_bert, True), "static": TextSide(_static, True)}
+FAMILIES = {
+    "elmo": TextSide(_elmo, False),
+    "bert": TextSide(_bert, True),
+    "static": TextSide(_static, True),
+    "lm": TextSide(_lm, True),
+}
 
 
 def save(bundle: Bundle, folder: str | Path) -> None:

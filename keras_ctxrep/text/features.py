@@ -313,16 +313,18 @@ class StaticFeatures(_WordRows):
         rows = []
         for word in words:
             if (row := self._rows.get(word)) is None:  # read once: another thread may empty the cache
-                row = self._rows[word] = self._subwords(word, *self.ngrams)
+                row = self._rows[word] = self.rows(word)
             rows.append(row)
         ids = np.zeros((len(rows), max(map(len, rows), default=1)), np.int32)
         for index, row in enumerate(rows):
             ids[index, : len(row)] = row
         return ids
 
-    def _subwords(self, word: str, shortest: int, longest: int, buckets: int) -> list[int]:
+    def rows(self, word: str) -> list[int]:
+        """The rows of a word as it is looked up: with n-grams its own, if it is in the vocabulary, and theirs."""
         rows = [self._lines[word]] if word in self._lines else []
-        if word != "</s>":  # fastText's end-of-line token has no n-grams
+        if self.ngrams is not None and word != "</s>":  # fastText's end-of-line token has no n-grams
+            shortest, longest, buckets = self.ngrams
             rows += [len(self._lines) + 1 + value % buckets for value in _ngram_hashes(word, shortest, longest)]
         return rows or [1]
 

@@ -119,16 +119,19 @@ def language_model_batch(
 
 
 class BpttSegment(NamedTuple):
-    """A BPTT segment of one stream: the words and the words to predict, in both directions; lists of equal length."""
+    """A BPTT segment of one stream: the words and the words to predict, in both directions; lists of equal length.
 
-    words: list[str]
-    following: list[str]
-    reverse: list[str]
-    preceding: list[str]
+    The words are strings, or of a model of one direction ids.
+    """
+
+    words: list
+    following: list
+    reverse: list
+    preceding: list
 
 
 def bptt_segments(
-    documents: Iterable[Iterable[Sequence[str]]], streams: int, steps: int
+    documents: Iterable[Iterable[Sequence]], streams: int, steps: int, markers: tuple = Characters.MARKERS
 ) -> Iterator[list[BpttSegment]]:
     """Batches of BPTT segments: row k of each batch continues row k of the previous one.
 
@@ -137,9 +140,10 @@ def bptt_segments(
     stream takes whole documents, so that the sentences of a document stay together.
 
     Args:
-        documents: documents of sentences, split into words; read lazily.
+        documents: documents of sentences, split into words, or as ids; read lazily.
         streams: rows per batch.
         steps: words per row; at the end of the text rows may be shorter or empty.
+        markers: what begins and what ends a sentence.
     """
     source = iter(documents)
     rest: list[Iterator] = [iter(()) for _ in range(streams)]  # the rest of each stream's document
@@ -155,7 +159,7 @@ def bptt_segments(
                         break
                     rest[row] = iter(document)
                     continue
-                marked = [MARKERS[0], *sentence, MARKERS[1]]
+                marked = [markers[0], *sentence, markers[1]]
                 back = marked[::-1]
                 waiting[row].extend(zip(marked, marked[1:], back, back[1:], strict=False))
             taken, waiting[row] = waiting[row][:steps], waiting[row][steps:]

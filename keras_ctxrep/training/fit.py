@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from keras_ctxrep.atomic import lock_folder
-from keras_ctxrep.layers import CRF, TransformerBlock
+from keras_ctxrep.layers import CRF, TransformerBlock, VocabularySoftmax
 from keras_ctxrep.metrics import Accuracy, Perplexity
 from keras_ctxrep.models.model import Model, copy_weights, reset_streams
 from keras_ctxrep.optimizers import Adagrad, AdamW, LossScale, OptimizerSpec
@@ -29,8 +29,8 @@ def compile(
 ) -> keras.Model:
     """Compiles and returns a model of this package.
 
-    Without an optimizer and a loss it is compiled for `evaluate` alone, and then with metrics: perplexity for a biLM,
-    else accuracy. Training has no metrics, since one over a vocabulary costs as much as the loss.
+    Without an optimizer and a loss it is compiled for `evaluate` alone, and then with metrics: perplexity for a
+    language model, else accuracy. Training has no metrics, since one over a vocabulary costs as much as the loss.
 
     Args:
         model, optimizer: of this package, and to train with.
@@ -38,10 +38,11 @@ def compile(
             or that of its CRF. A mapping has the loss of each output by name.
     """
     directions = {"forward_logits", "backward_logits"}
+    predicts_words = any(isinstance(layer, VocabularySoftmax) for layer in model.layers)
     names = [name for name in model.output if name.endswith("logits")] if not isinstance(loss, Mapping) else [*loss]
     if loss is not None and not names:
         names = ["vector"]
-    metrics = {name: [Perplexity() if name in directions else Accuracy()] for name in names}
+    metrics = {name: [Perplexity() if predicts_words else Accuracy()] for name in names}
     crf = next((layer for layer in model.layers if isinstance(layer, CRF)), None)
     default = crf.loss if crf is not None else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     with model.distribute_strategy.scope():
@@ -146,9 +147,9 @@ def _check(model: keras.Model, options: Fit, validates_itself: bool) -> None:
     if parts > 1 and not isinstance(model, Model):
         raise ValueError(f"microbatches={parts}: build the model as keras_ctxrep.models.model.Model(inputs, outputs)")
     if parts > 1 and streams:
-        raise ValueError(f"microbatches={parts}: a biLM that carries its state on is trained on whole batches")
+        raise ValueError(f"microbatches={parts}: a model that carries its state on is trained on whole batches")
     if streams and validates_itself:
-        raise ValueError("a biLM with streams would lose its state by validating: give an eval_model")
+        raise ValueError("a language model with streams would lose its state by validating: give an eval_model")
 
 
 def _set_memory_options(model: keras.Model, options: Fit) -> None:

@@ -24,6 +24,7 @@ from keras_ctxrep.text.pretraining import (
     stream_batch,
 )
 from keras_ctxrep.text.tokens import split_words
+from keras_ctxrep.text.units import TokenFeatures, token_batch
 from keras_ctxrep.training.strategy import several_workers
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "distributed",
     "examples_of_batch",
     "running_text",
+    "running_tokens",
     "segments",
     "sentences",
     "whole_sentences",
@@ -270,21 +272,76 @@ def running_text(
     [1, 3, 4]
     """
 
-    def text() -> Iterator[list[str]]:
-        for number in itertools.count() if epochs is None else range(epochs):
-            words = False
-            for document in documents(number):
-                words = words or any(map(_split, document))
-                yield document
-            if not words:
-                raise ValueError("no text to train or evaluate on")
-
     def batches() -> Iterator[list[BpttSegment]]:
-        return bptt_segments_of_text(text(), streams, steps)
+        return bptt_segments_of_text(_passes(documents, epochs), streams, steps)
 
-    collate = partial(_language_model, features, vocabulary, sampled)
+    return _segments(batches, partial(_language_model, features, vocabulary, sampled), start, epochs)
+
+
+def _passes(documents: Callable[[int], Iterable[list[str]]], epochs: int | None) -> Iterator[list[str]]:
+    """The documents of some passes over a text, or endless ones."""
+    for number in itertools.count() if epochs is None else range(epochs):
+        words = False
+        for document in documents(number):
+            words = words or any(map(_split, document))
+            yield document
+        if not words:
+            raise ValueError("no text to train or evaluate on")
+
+
+def _segments(batches, collate: Callable[..., Any], start: int, epochs: int | None) -> tf.data.Dataset:
     count = tf.data.INFINITE_CARDINALITY if epochs is None else sum(1 for _ in batches()) - start
     return collated(batches, collate, start=start, cardinality=count)
+
+
+def running_tokens(
+    features: TokenFeatures,
+    documents: Callable[[int], Iterable[list[str]]],
+    streams: int,
+    steps: int,
+    sampled: bool = False,
+    start: int = 0,
+    epochs: int | None = None,
+) -> tf.data.Dataset:
+    """Batches of running text in the order of the documents, to train `lm.language_model(..., streams=streams)` on.
+
+    Args:
+        features: text to ids.
+        documents, streams, sampled, start, epochs: as of `running_text`.
+        steps: tokens per row.
+
+    >>> features = TokenFeatures("words", ["<S>", "</S>", "<UNK>", "a", "b"])
+    >>> data = running_tokens(features, lambda epoch: [["a b b", "a"]], streams=1, steps=4)
+    >>> for inputs, targets, weights in data.take(2).as_numpy_iterator():
+    ...     print(inputs["token_ids"][0].tolist(), targets["logits"][0].tolist())
+    [1, 3, 4, 4] [3, 4, 4, 1]
+    [1, 3, 1, 3] [3, 1, 3, 4]
+    """
+
+    def batches() -> Iterator[list[BpttSegment]]:
+        return token_segments(features, _passes(documents, epochs), streams, steps)
+
+    def collate(batch, rng, part=WHOLE):
+        return token_batch(batch, part, sampled)
+
+    return _segments(batches, collate, start, epochs)
+
+
+def token_segments(
+    features: TokenFeatures, documents: Iterable[list[str]], streams: int, steps: int
+) -> Iterator[list[BpttSegment]]:
+    """The BPTT segments of ids of raw text, of which a stream takes up to 100 lines at a time; empty lines are left out.
+
+    >>> features = TokenFeatures("characters", ["<S>", "</S>", "<UNK>", "a", "b"])
+    >>> [segment.words for segment in next(token_segments(features, [["ab"], ["b"]], streams=2, steps=2))]
+    [[1, 3], [1, 4]]
+    """
+    ids = (filter(None, features.ids([*map(_line, document)])) for document in pieces(documents))
+    return bptt_segments(ids, streams, steps, (features.end, features.end))
+
+
+def _line(sentence: str | Sequence[str]) -> str:
+    return sentence if isinstance(sentence, str) else " ".join(sentence)
 
 
 def bptt_segments_of_text(documents: Iterable[list[str]], streams: int, steps: int) -> Iterator[list[BpttSegment]]:

@@ -265,7 +265,7 @@ def test_written_files(tmp_path, tiny, folder):
     bundle = replace(bundle, lowercase=False, strip_accents=True, split_cjk=False, max_length=9)
     model = common.build(bundle)
     huggingface.write(tmp_path / "back", model, bundle)
-    names = {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"}
+    names = {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "README.md"}
     assert {path.name for path in (tmp_path / "back").iterdir()} == names
     data = (tmp_path / "back" / "model.safetensors").read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
@@ -886,6 +886,27 @@ def test_a_factorized_table_is_written_multiplied_out(tmp_path, folder, rng):
         batch |= {"mlm_positions": np.array([[1], [1]], "int32")}
     for ours, theirs in zip(keras.tree.flatten(model(batch)), keras.tree.flatten(other(batch)), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "normalize", "dims"), [("mean", True, None), ("max", False, None), ("cls", True, 4)]
+)
+def test_an_encoder_is_written_with_its_pooling(pooling, normalize, dims, tmp_path, rng):
+    """As sentence-transformers reads it, and we do."""
+    bundle = tiny_models.bundle("embed", pooling=pooling, normalize=normalize, dims=dims)
+    model = common.build(bundle)
+    for weight in model.weights:
+        weight.assign(weight + rng.normal(scale=0.1, size=weight.shape))
+    huggingface.write(tmp_path / "out", model, bundle)
+    _, other = huggingface.read(tmp_path / "out")
+    assert (other.pooling, other.normalize, other.max_length) == (pooling, normalize, bundle.max_length)
+    assert (tmp_path / "out" / "README.md").read_text("utf-8").startswith("---\nlibrary_name: sentence-transformers\n")
+    with pytest.raises(ValueError, match=r"it has modules\.json, sentence_bert_config\.json of another model"):
+        huggingface.write(tmp_path / "out", heads.tag(model, 2), replace(bundle, task="tag", labels=("O", "B-A")))
+    peer = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    texts = ["the cat fell", "she", "rain , rain. the cab"]
+    vectors = peer.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(texts)
+    np.testing.assert_allclose(vectors, model(bundle.features(texts))["vector"], atol=1e-5)
 
 
 def test_a_crf_and_a_task_network_are_not_written(tmp_path, folder):

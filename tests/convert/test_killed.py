@@ -61,14 +61,15 @@ def test_a_killed_conversion_leaves_the_folder_as_it_was(tmp_path, tiny, directi
         saving.save(source, *pieces(12, tiny))
         huggingface.write(out, *pieces(8, tiny))
     (out / "notes.txt").write_text("mine")
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    before = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     command = [sys.executable, "-c", KILLED, file, "convert", str(source), option, form, "--out", str(out)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "export", ROOT / "tflite")))}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     command[3] = "no file"
     subprocess.run(command, env=environment, capture_output=True, check=True)
-    after = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert after.keys() == before.keys() and after["notes.txt"] == b"mine" and after[file] != before[file]
+    after = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert after.keys() == before.keys() and after[Path("notes.txt")] == b"mine"
+    assert after[Path(file)] != before[Path(file)]
     assert os.listdir(out.parent) == ["model"]

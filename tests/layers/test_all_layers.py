@@ -24,9 +24,11 @@ from keras_ctxrep.layers import (
     SinusoidalPositions,
     SpanMean,
     SpanPooling,
+    SubwordEmbedding,
     TakePositions,
     TransformerBlock,
     VocabularySoftmax,
+    WindowMean,
     ZeroPadding,
 )
 
@@ -105,6 +107,13 @@ CASES = {
         False,
         (B, T, D),
     ),
+    "SubwordEmbedding": (
+        lambda **kw: SubwordEmbedding(20, D, [[word % 20, 3] for word in range(262)], **kw),
+        lambda rng: characters(rng)[:, :, 0],
+        False,
+        (B, T, D),
+    ),
+    "WindowMean": (WindowMean, sequence, "windows", (B, 3, D)),
     "Dropout": (lambda **kw: Dropout(0.5, **kw), sequence, False, (B, T, D)),
     "Bias": (Bias, sequence, False, (B, T, D)),
     "PositionEmbedding": (lambda **kw: PositionEmbedding(T + 2, **kw), sequence, False, (B, T, D)),
@@ -118,9 +127,15 @@ CASES = {
     "VocabularySoftmax with samples": (lambda **kw: VocabularySoftmax(11, 3, **kw), sequence, False, (B, T, 11)),
 }
 POSITIONS = np.array([[0, 4], [1, 1], [3, 2]], np.int32)
+WINDOWS = np.array([[[1, 1], [0, 1], [1, 0]], [[0, 1], [1, 0], [0, 0]], [[1, 1], [1, 0], [0, 1]]], np.int32)
 MARKS = np.array([[[0, 2], [1, 5]], [[1, 2], [0, 0]], [[0, 1], [0, 1]]], np.int32)
 # what a layer takes beside its first input -> its values, and the shape of the symbol that stands for them
-SECOND = {"positions": (POSITIONS, (None,)), "marks": (MARKS, (2, 2)), True: (MASK, (None,))}
+SECOND = {
+    "positions": (POSITIONS, (None,)),
+    "marks": (MARKS, (2, 2)),
+    "windows": (WINDOWS, (3, 2)),
+    True: (MASK, (None,)),
+}
 WHOLE_NUMBERS = ("SentenceMarkers", "CRF", "MarkIndicator")  # come out of these
 every_layer = pytest.mark.parametrize("case", CASES)
 
@@ -128,7 +143,7 @@ every_layer = pytest.mark.parametrize("case", CASES)
 def call(case, layer, x, mask=MASK, **kwargs):
     """The layer's output, the first one if there are several."""
     takes = CASES[case][2]
-    if takes in ("positions", "marks"):
+    if isinstance(takes, str):
         return layer(x, ops.convert_to_tensor(SECOND[takes][0]))
     out = layer(x, mask=ops.convert_to_tensor(mask), **kwargs) if takes else layer(x, **kwargs)
     return out[0] if isinstance(out, tuple) else out
@@ -160,7 +175,7 @@ def test_shape(case, rng):
         unknown = (None, *shape[1:])
     second = keras.KerasTensor((None, *SECOND.get(takes, SECOND[True])[1]), "int32")
     first = symbols if isinstance(x, list) else symbols[0]
-    if takes in ("positions", "marks"):
+    if isinstance(takes, str):
         out = make()(first, second)
     else:
         out = make()(first, **({"mask": second} if takes else {}))
@@ -203,7 +218,7 @@ def test_saved_and_loaded(case, rng, tmp_path):
     if takes:
         values, second_shape = SECOND[takes]
         second = keras.Input(second_shape, dtype="int32")
-        out = layer(first, second) if takes in ("positions", "marks") else layer(first, mask=second)
+        out = layer(first, second) if isinstance(takes, str) else layer(first, mask=second)
         symbols, arrays = [*symbols, second], [*arrays, values]
     else:
         out = layer(first)

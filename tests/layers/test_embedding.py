@@ -32,3 +32,15 @@ def test_a_factorized_table_is_the_product(rng):
     np.testing.assert_allclose(layer(x, reverse=True), x @ table.T, atol=1e-4)
     assert layer(keras.KerasTensor((None, 3, 64)), reverse=True).shape == (None, 3, 2000)
     assert table.std() == pytest.approx(0.5 * 0.88, rel=0.05)  # a truncated normal has 0.88 of its deviation
+
+
+def test_both_factors_are_in_a_file(tmp_path):
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), FactorizedEmbedding(9, 2, 4)])
+    for name in ("whole.keras", "m.weights.h5"):
+        (model.save if name.endswith(".keras") else model.save_weights)(tmp_path / name)
+    other = keras.models.load_model(tmp_path / "whole.keras")
+    for first, second in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(first, second)
+    other.layers[0].projection.assign(np.zeros((2, 4)))
+    other.load_weights(tmp_path / "m.weights.h5")
+    np.testing.assert_array_equal(other.layers[0].projection, model.layers[0].projection)

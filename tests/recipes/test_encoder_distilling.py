@@ -216,9 +216,14 @@ def test_teachers_that_are_refused(teacher, corpus, tmp_path):
 def test_the_command(teacher, corpus, tmp_path, capsys):
     out = tmp_path / "s"
     arguments = ["distill", str(teacher), "--corpus", str(corpus), "--out", str(out), "--steps", "4"]
-    assert main.main([*arguments, "--batch-size", "8", "--vocab-size", "18", "--layers", "0,3"]) == 0
+    assert (
+        main.main([*arguments, "--batch-size", "8", "--vocab-size", "18", "--layers", "0,3", "--embedding-width", "3"])
+        == 0
+    )
     assert "4 steps" in capsys.readouterr().out
-    assert len(saving.load(out).bundle.vocab) == 18
+    model, bundle = saving.load(out)
+    table = model.get_layer("token_embedding")
+    assert len(bundle.vocab) == 18 and [weight.shape for weight in table.get_weights()] == [(18, 3), (3, 8)]
     with pytest.raises(SystemExit):
         main.main([*arguments, "--data", str(corpus)])
     assert "leave out --data with --corpus" in capsys.readouterr().err

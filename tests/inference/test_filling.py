@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from keras_ctxrep import recipes, saving
+import keras_ctxrep as ctx
+from keras_ctxrep import saving
 from keras_ctxrep.cli import main
 from tests import tiny
 
@@ -28,7 +29,7 @@ def test_the_probabilities_are_the_models(folder):
     model, bundle = saving.load(folder)
     vocab = list(bundle.vocab)
     texts = [TEXT, "[MASK]", "[MASK]rain she"]
-    answers = recipes.fill(folder, texts, top=len(vocab))
+    answers = ctx.load(folder).fill(texts, top=len(vocab))
     ids = [[2, *map(vocab.index, ("the", "[MASK]", "fell", "[MASK]")), 3], [2, 4, 3], [2, 4]]
     ids[2] += [*bundle.features.wordpiece.ids_batch(["rain she"])[0], 3]
     for tokens, masks in zip(ids, answers, strict=True):
@@ -46,12 +47,12 @@ def test_the_probabilities_are_the_models(folder):
 
 def test_what_is_refused(folder, tmp_path):
     with pytest.raises(ValueError, match=r"'the rain': no \[MASK\] in it"):
-        recipes.fill(folder, ["the rain"])
+        ctx.load(folder).fill(["the rain"])
     with pytest.raises(ValueError, match=r"pieces; the model reads"):
-        recipes.fill(folder, ["[MASK] " * 60])
+        ctx.load(folder).fill(["[MASK] " * 60])
     tiny.save(tmp_path / "encoder", tiny.bundle("embed"))
-    with pytest.raises(ValueError, match="a bert for the task 'embed': it has no masked language model"):
-        recipes.fill(tmp_path / "encoder", [TEXT])
+    with pytest.raises(ValueError, match="a bert for the task 'embed' has no masked language model"):
+        ctx.load(tmp_path / "encoder").fill([TEXT])
 
 
 def test_the_command(folder, tmp_path, capsys):
@@ -62,5 +63,18 @@ def test_the_command(folder, tmp_path, capsys):
     assert main.main(["fill", str(folder), "--input", str(tmp_path / "in.txt"), "--json"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["text"] == TEXT and [len(first["masks"]), len(second["masks"])] == [2, 1]
-    (best,) = recipes.fill(folder, ["[MASK]"], top=1)[0]
+    (best,) = ctx.load(folder).fill(["[MASK]"], top=1)[0]
     assert second["masks"][0][0] == {"piece": best[0].piece, "probability": pytest.approx(best[0].probability)}
+
+
+def test_the_next_sentence_head_answers_pairs(folder, tmp_path, capsys):
+    model, bundle = saving.load(folder)
+    batch = bundle.features(["the rain"], ["she fell"]) | {"mlm_positions": np.array([[0]])}
+    (logits,) = np.asarray(model(batch)["nsp_logits"], np.float64)
+    (answer,) = ctx.load(folder).predict(["the rain"], ["she fell"])
+    assert answer["label"] == ("next", "random")[logits.argmax()]
+    expected = np.exp(logits) / np.exp(logits).sum()
+    assert list(answer["probabilities"].values()) == pytest.approx(expected, rel=1e-4)
+    (tmp_path / "pairs.txt").write_text("the rain\tshe fell\n", encoding="utf-8")
+    assert main.main(["predict", str(folder), "--input", str(tmp_path / "pairs.txt")]) == 0
+    assert answer["label"] in capsys.readouterr().out

@@ -1,0 +1,190 @@
+"""Layers that read a text in one direction, a part at a time: what they need of the tokens before is an input."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_ctxrep.layers.layer import Layer
+from keras_ctxrep.layers.transformer import TransformerBlock
+
+__all__ = ["CausalTransformerBlock", "GatedConvolution", "NgramContext"]
+
+
+def joined(past, x, mask):
+    """The vectors of a text with those before it, and the ones that the next part of it needs.
+
+    Args:
+        past: (B, P, D), of the P tokens before.
+        x: (B, T, D).
+        mask: int32 (B, T), the real tokens first.
+
+    Returns: (B, P + T, D), and (B, P, D), of the last P tokens up to the last real one.
+
+    >>> past, x = ops.zeros((1, 2, 1)), ops.reshape(ops.arange(1.0, 4.0), (1, 3, 1))
+    >>> [ops.convert_to_numpy(part)[0, :, 0].tolist() for part in joined(past, x, ops.array([[1, 1, 0]]))]
+    [[0.0, 0.0, 1.0, 2.0, 3.0], [1.0, 2.0]]
+    """
+    whole = ops.concatenate([ops.cast(past, x.dtype), x], axis=1)
+    length, width = past.shape[1], past.shape[2]
+    real = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)  # (B, 1)
+    first = ops.arange(ops.shape(whole)[0], dtype="int32")[:, None] * ops.shape(whole)[1] + real
+    rows = ops.reshape(first + np.arange(length, dtype="int32"), (-1,))
+    last = ops.take(ops.reshape(whole, (-1, width)), rows, axis=0)
+    return whole, ops.reshape(last, (-1, length, width))
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class NgramContext(Layer):
+    """The ids of the last words at each position: the current word and those before it.
+
+    Bengio et al. 2003, https://www.jmlr.org/papers/v3/bengio03a.html, section 2, of which an n-gram model reads n - 1.
+
+    Args:
+        words: words of each context, n - 1.
+
+    Call:
+        ids: int32 (B, T).
+        mask: int32 (B, T), the real tokens first.
+        past: float32 (B, words - 1), the ids before; zeros at the beginning of a text.
+
+    Returns: int32 (B, T, words), the oldest word first, and the new `past`.
+
+    >>> ids, past = NgramContext(3)(ops.array([[5, 6]]), mask=ops.array([[1, 1]]), past=ops.zeros((1, 2)))
+    >>> ops.convert_to_numpy(ids).tolist(), ops.convert_to_numpy(past).tolist()
+    ([[[0, 0, 5], [0, 5, 6]]], [[5.0, 6.0]])
+    """
+
+    fields = ("words",)
+
+    def __init__(self, words, **kwargs):
+        super().__init__(**kwargs | {"dtype": "float32"})  # half precision has not all ids
+        self.words = words
+
+    def call(self, ids, mask, past) -> Any:
+        if self.words == 1:
+            return ids[:, :, None], past
+        whole, end = joined(ops.cast(past, "int32")[:, :, None], ops.cast(ids, "int32")[:, :, None], mask)
+        length = ops.shape(ids)[1]
+        context = ops.concatenate([whole[:, i : i + length] for i in range(self.words)], axis=2)
+        return context, ops.cast(end[:, :, 0], "float32")
+
+    def compute_output_spec(self, ids, mask, past) -> Any:
+        return keras.KerasTensor((*ids.shape, self.words), "int32"), keras.KerasTensor(past.shape, "float32")
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class GatedConvolution(Layer):
+    """A causal convolution with a gated linear unit and a residual sum.
+
+    Dauphin et al. 2017, https://arxiv.org/abs/1612.08083, eq. 1: h = (X * W + b) sigmoid(X * V + c), where the kernel at
+    a position reads it and the `kernel_size` - 1 positions before. The paper adds the residual over up to five layers, here
+    it is over each; its weight normalization is left out.
+
+    Args:
+        kernel_size: positions that a filter reads.
+
+    Call:
+        x: float32 (B, T, D).
+        mask: int32 (B, T), the real tokens first.
+        past: float32 (B, kernel_size - 1, D), the inputs before; zeros at the beginning of a text.
+
+    Returns: float32 (B, T, D), unspecified at masked positions, and the new `past`.
+
+    >>> x, past = GatedConvolution(3)(ops.ones((1, 5, 4)), mask=ops.ones((1, 5)), past=ops.zeros((1, 2, 4)))
+    >>> x.shape, past.shape
+    (TensorShape([1, 5, 4]), TensorShape([1, 2, 4]))
+    """
+
+    fields = ("kernel_size",)
+
+    def __init__(self, kernel_size, **kwargs):
+        super().__init__(**kwargs)
+        self.kernel_size = kernel_size
+
+    def build(self, input_shape) -> None:
+        width = input_shape[-1]
+        start = keras.initializers.HeNormal()
+        self.kernel = self.add_weight(name="kernel", shape=(self.kernel_size, width, 2 * width), initializer=start)
+        self.bias = self.add_weight(name="bias", shape=(2 * width,), initializer="zeros")
+
+    def call(self, x, mask, past) -> Any:
+        whole, end = joined(past, x, mask)
+        linear, gate = ops.split(ops.conv(whole, self.kernel, padding="valid") + self.bias, 2, axis=-1)
+        return x + linear * ops.sigmoid(gate), end
+
+    def compute_output_spec(self, x, mask, past) -> Any:
+        return keras.KerasTensor(x.shape, self.compute_dtype), keras.KerasTensor(past.shape, self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class CausalTransformerBlock(TransformerBlock):
+    """The pre-norm Transformer block of language models, over a cache of the keys and values of the tokens before.
+
+    Radford et al. 2019 (GPT-2), section 2.3: x + attention(norm(x)), then x + feed_forward(norm(x)). A token attends to
+    itself and to the `context` tokens before it, with the rotary positions of Su et al. 2021, https://arxiv.org/abs/2104.09864,
+    in place of learned ones: only distances count, so that a text may be of any length. The cache has unrotated keys;
+    the halves of a head's vector are the two coordinates that are rotated, instead of its even and odd numbers.
+
+    Args:
+        heads, intermediate, dropout, attention_dropout, activation, epsilon, initializer_range: as of `TransformerBlock`.
+
+    Call:
+        x: float32 (B, T, D).
+        mask: int32 (B, T), the real tokens first.
+        past: float32 (B, context, 2 D), keys and values, the latest last.
+        count: int32 (B, 1), how many of these there are.
+
+    Returns: float32 (B, T, D), unspecified at masked positions, and the new `past`.
+
+    >>> block, mask = CausalTransformerBlock(heads=2, intermediate=8), ops.ones((1, 3), "int32")
+    >>> x, past = block(ops.ones((1, 3, 4)), mask=mask, past=ops.zeros((1, 5, 8)), count=ops.zeros((1, 1), "int32"))
+    >>> x.shape, past.shape
+    (TensorShape([1, 3, 4]), TensorShape([1, 5, 8]))
+    """
+
+    def call(self, x, mask, past, count, training=None) -> Any:
+        attended, end = self._attend(self.attention_norm(x), mask, past, count, training)
+        x = x + self.drop_output(self.attention_output(attended), training=training)
+        fed = self.feed_forward_output(self.feed_forward(self.feed_forward_norm(x)))
+        return x + self.drop_output(fed, training=training), end
+
+    def _attend(self, x, mask, past, count, training):
+        width, context = x.shape[-1], past.shape[1]
+        query, pairs = ops.split(self.qkv(x), [width], axis=-1)
+        pairs, end = joined(past, pairs, mask)  # (B, context + T, 2 D)
+        key, value = ops.split(pairs, 2, axis=-1)
+        length, whole = ops.shape(x)[1], ops.shape(pairs)[1]
+        at, positions = ops.arange(length, dtype="int32") + context, ops.arange(whole, dtype="int32")
+        query, key = self._rotated(self._by_head(query), at), self._rotated(self._by_head(key), positions)
+        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) * ((width // self.heads) ** -0.5)
+        distance = at[:, None] - positions[None]  # (T, context + T)
+        near = ops.logical_and(distance >= 0, distance <= context)
+        filled = positions[None] >= context - count  # (B, context + T)
+        allowed = ops.logical_and(near[None], filled[:, None])  # (B, T, context + T)
+        scores = ops.where(allowed[:, None], ops.cast(scores, "float32"), -1e9)
+        weights = self.drop_weights(ops.cast(ops.softmax(scores), x.dtype), training=training)
+        mixed = ops.transpose(ops.matmul(weights, self._by_head(value)), (0, 2, 1, 3))  # (B, T, H, D/H)
+        return ops.reshape(mixed, (-1, length, width)), end
+
+    def _by_head(self, x):
+        parts = ops.reshape(x, (-1, ops.shape(x)[1], self.heads, x.shape[-1] // self.heads))
+        return ops.transpose(parts, (0, 2, 1, 3))  # (B, H, T, D/H)
+
+    def _rotated(self, x, positions):
+        """Rotary positions: (a, b) -> (a cos - b sin, b cos + a sin) of the angles t / 10000^(2i / size)."""
+        half = x.shape[-1] // 2
+        frequencies = 10000.0 ** (-np.arange(half, dtype="float32") / half)
+        angles = ops.cast(positions, "float32")[:, None] * frequencies  # (T, half)
+        cos, sin = ops.cast(ops.cos(angles), x.dtype), ops.cast(ops.sin(angles), x.dtype)
+        a, b = ops.split(x, 2, axis=-1)
+        return ops.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+    def build(self, input_shape) -> None:
+        super().build(input_shape)
+        if (input_shape[-1] // self.heads) % 2:
+            raise ValueError(f"heads={self.heads}: heads of odd width {input_shape[-1] // self.heads} have no halves")
+
+    def compute_output_spec(self, x, mask, past, count, training=None) -> Any:
+        return keras.KerasTensor(x.shape, self.compute_dtype), keras.KerasTensor(past.shape, self.compute_dtype)

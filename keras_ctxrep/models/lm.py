@@ -1,0 +1,249 @@
+"""Language models in one direction: n-grams, recurrent networks, gated convolutions and the causal Transformer.
+
+All have one contract, and a state by which a text can be read a part at a time: token by token, as it is generated, or
+segment by segment, as in training.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import keras
+from keras import layers as klayers
+from keras import ops
+
+from keras_ctxrep import checks
+from keras_ctxrep.checks import Depth, Fraction, Range, Size
+from keras_ctxrep.layers import (
+    CarriedState,
+    CausalTransformerBlock,
+    Dropout,
+    Embedding,
+    GatedConvolution,
+    NgramContext,
+    ProjectedLSTM,
+    TiedSoftmax,
+    VocabularySoftmax,
+)
+from keras_ctxrep.models.model import Model, check_config
+from keras_ctxrep.text.units import UNITS
+
+__all__ = ["KINDS", "SIZES", "Config", "language_model", "state_size"]
+
+KINDS = ("ngram", "rnn", "gru", "lstm", "convolution", "transformer")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes of a language model; what is of one kind only is marked so.
+
+    Raises:
+        ValueError: a value is of the wrong type or out of range.
+    """
+
+    kind: Annotated[str, Range(choices=KINDS)] = "lstm"
+    units: Annotated[str, Range(choices=UNITS)] = "words"  # what a token is
+    layers: Depth = 2
+    width: Size = 200  # of the vectors of tokens and of what a layer gives
+    tied: bool = True  # the softmax has the vectors of tokens as its kernel, Press & Wolf 2017
+    dropout: Fraction = 0.1  # of the vectors of tokens and of what each layer gives, while training
+    cells: Size | None = None  # lstm: width of the cells, which are projected to `width`; None: as wide
+    order: Annotated[int, Range(2, 64)] = 5  # ngram: n, of which n - 1 words are read
+    direct: bool = False  # ngram, not tied: connections from the vectors of words to the softmax
+    kernel_size: Annotated[int, Range(2, 64)] = 4  # convolution: positions that a filter reads
+    heads: Size = 4  # transformer
+    intermediate: Size = 800  # transformer: width of the feed-forward layer; ngram: of the hidden layer
+    context: Annotated[int, Range(1, 1 << 16)] = 128  # transformer: tokens before each that it attends to
+
+    def __post_init__(self):
+        checks.check(self)
+        if self.cells is not None and (self.kind != "lstm" or self.cells < self.width):
+            raise ValueError(f"cells={self.cells}: of kind='lstm', and no narrower than the width, {self.width}")
+        if self.direct and (self.kind != "ngram" or self.tied):
+            raise ValueError(f"direct=True: of kind='ngram' with tied=False, not of kind={self.kind!r}")
+
+
+_LSTM, _NGRAM = Config(), Config("ngram", layers=1, tied=False, direct=True)
+_CONVOLUTION, _TRANSFORMER = Config("convolution"), Config("transformer")
+
+# Sizes by name, with what was published under them
+SIZES = {
+    "lm_lstm_2x200": _LSTM,  # Zaremba et al. 2014, https://arxiv.org/abs/1409.2329: small
+    "lm_lstm_2x650": replace(_LSTM, width=650, dropout=0.5),  # medium
+    "lm_lstm_2x1500": replace(_LSTM, width=1500, dropout=0.65),  # large
+    "lm_lstm_2x2048_512": replace(_LSTM, width=512, cells=2048),  # Jozefowicz et al. 2016, LSTM-2048-512 has one layer
+    "lm_gru_2x200": replace(_LSTM, kind="gru"),
+    "lm_gru_2x650": replace(_LSTM, kind="gru", width=650, dropout=0.5),
+    "lm_rnn_1x200": replace(_LSTM, kind="rnn", layers=1),
+    "lm_ngram_5_60_50": replace(_NGRAM, width=60, intermediate=50),  # Bengio et al. 2003, table 1
+    "lm_ngram_6_100_60": replace(_NGRAM, order=6, width=100, intermediate=60),  # table 2
+    "lm_convolution_4x128": replace(_CONVOLUTION, layers=4, width=128),
+    "lm_convolution_8x256": replace(_CONVOLUTION, layers=8, width=256),
+    "lm_transformer_2_128_2": replace(_TRANSFORMER, width=128, heads=2, intermediate=512),
+    "lm_transformer_4_128_4": replace(_TRANSFORMER, layers=4, width=128, intermediate=512),
+    "lm_transformer_6_384_6": replace(_TRANSFORMER, layers=6, width=384, heads=6, intermediate=1536, context=256),
+    "lm_transformer_12_768_12": replace(
+        _TRANSFORMER, layers=12, width=768, heads=12, intermediate=3072, context=1024
+    ),  # the sizes of GPT-2, small
+}
+
+
+def state_size(config: Config) -> int:
+    """S, the numbers of a row's state: of an LSTM 2 x 2 x 200, of a Transformer its cache of keys and values, and their count.
+
+    >>> state_size(SIZES["lm_lstm_2x200"]), state_size(SIZES["lm_ngram_5_60_50"])
+    (800, 3)
+    """
+    return sum(_state_sizes(config))
+
+
+def _state_sizes(config: Config) -> list[int]:
+    """The numbers of each part of a row's state: one part a layer, and of a Transformer the count of what is cached."""
+    if config.kind == "ngram":
+        return [config.order - 2]
+    size = {
+        "rnn": config.width,
+        "gru": config.width,
+        "lstm": config.width + (config.cells or config.width),
+        "convolution": (config.kernel_size - 1) * config.width,
+        "transformer": config.context * 2 * config.width,
+    }[config.kind]
+    return [size] * config.layers + [1] * (config.kind == "transformer")
+
+
+def language_model(
+    config: Config, vocabulary_size: int, samples: int | None = None, streams: int | None = None
+) -> keras.Model:
+    """A language model: the probability of each token, given those before it.
+
+    Without `streams` the state is an input and an output, zeros at the beginning of a text: texts may be read whole or
+    in parts of any length, with the same logits. With `streams` the model keeps the state itself, for training on
+    running text. The layers have the same names in all cases.
+
+    Bengio et al. 2003 (ngram); Mikolov et al. 2010 (rnn); Zaremba et al. 2014 (lstm, whose dropout all recurrent models
+    have); Dauphin et al. 2017 (convolution); Radford et al. 2019 (transformer).
+
+    Args:
+        config: sizes and dropout.
+        vocabulary_size: number of tokens.
+        samples: tokens the softmax draws per step; the true ones are then an input too, "targets", and the label of
+            every position is 0. None: the full softmax.
+        streams: rows of each batch, over all replicas.
+
+    Call: {"token_ids": int32 (B, T), "mask": int32 (B, T), the real tokens first, "state": float32 (B, S)}; with
+        `streams` no "state".
+
+    Returns: {"logits": float32 (B, T, V), of the token after each; "state": float32 (B, S), after the last real token}.
+        With `samples`, 1 + `samples` instead of V.
+
+    >>> model = language_model(SIZES["lm_gru_2x200"], 100)
+    >>> inputs = {"token_ids": ops.ones((1, 3), "int32"), "mask": ops.ones((1, 3), "int32")}
+    >>> model(inputs | {"state": ops.zeros((1, 400))})["logits"].shape
+    TensorShape([1, 3, 100])
+    """
+    check_config(config, Config, SIZES)
+    ids, mask = (keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "mask"))
+    inputs = {"token_ids": ids, "mask": mask}
+    carried = None
+    if streams:
+        carried = CarriedState(state_size(config), streams, dtype="float32", name="carried_state")
+        state = carried(ids)
+    else:
+        state = inputs["state"] = keras.Input((state_size(config),), name="state")
+    if config.tied:
+        softmax = TiedSoftmax(vocabulary_size, config.width, samples, name="softmax")
+    else:
+        softmax = VocabularySoftmax(vocabulary_size, samples, name="softmax")
+        embedding = Embedding(vocabulary_size, config.width, name="embedding")
+
+    def embed(ids):
+        return softmax(ids, embed=True) if config.tied else embedding(ids)
+
+    top, end = _BODIES[config.kind](config, embed, ids, mask, _parts(config, state))
+    arguments = {}
+    if samples:
+        arguments["targets"] = inputs["targets"] = keras.Input((None,), dtype="int32", name="targets")
+    logits = klayers.Activation("linear", dtype="float32", name="logits")(softmax(top, **arguments))
+    flat = [
+        ops.cast(ops.reshape(part, (-1, size)), "float32") for part, size in zip(end, _state_sizes(config), strict=True)
+    ]
+    state = flat[0] if len(flat) == 1 else ops.concatenate(flat, axis=1)
+    if carried is not None:
+        return Model(inputs, {"logits": carried(logits, state=state)}, name="language_model")
+    return Model(inputs, {"logits": logits, "state": state}, name="language_model")
+
+
+def _parts(config: Config, state) -> list:
+    """The parts of a flat state, float32 (B, S)."""
+    parts, begin = [], 0
+    for size in _state_sizes(config):
+        parts.append(state[:, begin : begin + size])
+        begin += size
+    return parts
+
+
+def _dropped(config: Config, x, name: str):
+    return Dropout(config.dropout, name=f"{name}_dropout")(x) if config.dropout else x
+
+
+def _ngram(config: Config, embed, ids, mask, state) -> tuple[Any, list]:
+    """tanh(d + H x) of the vectors x of the last words, Bengio et al. 2003, eq. 1, with x itself if `direct`."""
+    words = config.order - 1
+    context, end = NgramContext(words, name="context")(ids, mask=mask, past=state[0])
+    x = klayers.Reshape((-1, words * config.width), name="concatenated")(embed(context))
+    x = _dropped(config, x, "embedding")
+    hidden = klayers.Dense(config.intermediate, "tanh", name="layer_0")(x)
+    hidden = _dropped(config, hidden, "layer_0")
+    if config.direct:
+        return klayers.Concatenate(name="direct")([x, hidden]), [end]
+    return klayers.Dense(config.width, name="output_projection")(hidden) if config.tied else hidden, [end]
+
+
+def _recurrent(config: Config, embed, ids, mask, state) -> tuple[Any, list]:
+    x, ends = _dropped(config, embed(ids), "embedding"), []
+    for index, part in enumerate(state):
+        name = f"layer_{index}"
+        if config.kind == "lstm":
+            projection = None if config.cells in (None, config.width) else config.width
+            layer = ProjectedLSTM(config.cells or config.width, projection, name=name)
+            x, end = layer(x, mask=mask, state=part)
+        else:
+            kind = klayers.GRU if config.kind == "gru" else klayers.SimpleRNN
+            layer = kind(config.width, return_sequences=True, return_state=True, name=name)
+            x, end = layer(x, mask=ops.cast(mask, "bool"), initial_state=part)
+        x = _dropped(config, x, name)
+        ends.append(end)
+    return x, ends
+
+
+def _convolutional(config: Config, embed, ids, mask, state) -> tuple[Any, list]:
+    x, ends = _dropped(config, embed(ids), "embedding"), []
+    for index, part in enumerate(state):
+        past = ops.reshape(part, (-1, config.kernel_size - 1, config.width))
+        x, end = GatedConvolution(config.kernel_size, name=f"layer_{index}")(x, mask=mask, past=past)
+        x = _dropped(config, x, f"layer_{index}")
+        ends.append(end)
+    return x, ends
+
+
+def _transformer(config: Config, embed, ids, mask, state) -> tuple[Any, list]:
+    x, ends = _dropped(config, embed(ids), "embedding"), []
+    count = ops.cast(state[-1], "int32")
+    for index, part in enumerate(state[:-1]):
+        block = CausalTransformerBlock(
+            config.heads, config.intermediate, config.dropout, config.dropout, epsilon=1e-5, name=f"layer_{index}"
+        )
+        past = ops.reshape(part, (-1, config.context, 2 * config.width))
+        x, end = block(x, mask=mask, past=past, count=count)
+        ends.append(end)
+    seen = ops.minimum(count + ops.sum(mask, axis=1, keepdims=True), config.context)
+    return klayers.LayerNormalization(epsilon=1e-5, name="final_norm")(x), [*ends, seen]
+
+
+_BODIES = {
+    "ngram": _ngram,
+    "rnn": _recurrent,
+    "gru": _recurrent,
+    "lstm": _recurrent,
+    "convolution": _convolutional,
+    "transformer": _transformer,
+}

@@ -1,0 +1,180 @@
+"""Pretraining of static word vectors, from text files to a model folder: skip-gram and CBOW, words and n-grams."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_ctxrep import losses, saving
+from keras_ctxrep.atomic import lock_folder
+from keras_ctxrep.models import static
+from keras_ctxrep.optimizers import SGD, OptimizerSpec, RowwiseAdagrad
+from keras_ctxrep.options import StaticPretraining, keywords
+from keras_ctxrep.recipes import corpora
+from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.corpus import documents
+from keras_ctxrep.text.word_blocks import CENTRES, NOISE, Blocks, EncodedCorpus, WordCounts, blocks, encode_corpus, kept
+from keras_ctxrep.training import fit, pipeline
+from keras_ctxrep.training.runs import RunRecord, check_replaceable
+from keras_ctxrep.training.strategy import choose, is_chief, scope, several_workers
+
+__all__ = ["pretrain_static"]
+
+FIRST = 2  # row of the first word, after those of no word and of <UNK>
+UPDATES = 32  # in one step of one device
+LENGTH = 128  # words that the encoder reads of a text
+STEPS = 100  # in a short run too: the learning rate falls between steps
+LARGEST = 2048  # words of an update by SGD, above which the sums for frequent words diverge
+
+
+@keywords(StaticPretraining)
+def pretrain_static(
+    corpus: Sequence[str | Path],
+    out: str | Path,
+    report: Callable[[dict], None] | None = None,
+    *,
+    options: StaticPretraining,
+) -> list[dict]:
+    """Learns static word vectors from text files and writes a model folder of the static family.
+
+    word2vec's skip-gram and CBOW with negative sampling (Mikolov et al. 2013, https://arxiv.org/abs/1301.3781 and
+    https://arxiv.org/abs/1310.4546), with `subwords` fastText's n-grams (Bojanowski et al. 2017,
+    https://arxiv.org/abs/1607.04606). Two tables are learned, of which the words' is kept. It differs from both: 32
+    neighbouring words share their noise words, and all words of a batch are updated at once
+    (`models.static.skipgram`), so that a step is a few products of matrices.
+
+    The corpus is read once, into a file of numbers in `out` that is removed in the end, 4 bytes a word; memory use
+    grows with the number of distinct words alone. The vector of <UNK> is the mean of all, with n-grams zero.
+
+    Args:
+        corpus: text files, one sentence or document a line: a window does not go beyond it.
+        out: the model folder; an interrupted run resumes from the checkpoint in it.
+        report: called with each evaluation, {"step", "minutes", "loss"}: the mean loss of a centre.
+        options: or its fields as keywords.
+
+    Returns: the evaluations.
+
+    Raises:
+        TypeError: no such option.
+        ValueError: too few words, a batch size that does not fit, an argument out of range, or `out` has the finished
+            model of another run and `overwrite` is not set.
+    """
+    if isinstance(corpus, str | Path):
+        raise TypeError(f"corpus={str(corpus)!r}: give a list of files")
+    strategy = choose(options.strategy)
+    adagrad, batch_size = _batch_size(options, strategy.num_replicas_in_sync)
+    run = RunRecord.of("pretrain_static", options, corpus=[Path(path) for path in corpus])
+    check_replaceable(out, run.identity, options.overwrite)
+    Path(out).mkdir(parents=True, exist_ok=True)
+    ids = _encoded(corpus, Path(out) / f"words-{run.identity}", options, strategy)
+    counts = ids.counts(options.min_count, options.vocab_size)
+    if not counts.words:
+        raise ValueError(f"no word occurs {options.min_count} times (min_count): lower it, or give more text")
+    bundle = _bundle(counts, options)
+    keras.utils.set_random_seed(options.seed)
+    with scope("float32", strategy):
+        model = _trainer(bundle, options)
+    total = options.epochs * float(counts.counts @ kept(counts.counts, options.sample))  # centres, expected
+    if strategy.num_replicas_in_sync == 1:
+        model.updates = int(np.clip(total / STEPS / batch_size, 1, UPDATES))
+    in_step = batch_size * model.updates
+    history = _fit(model, ids, counts, options, adagrad, batch_size, report, out, run.identity, total / in_step)
+    if is_chief(strategy):
+        run.save(out, history)
+        saving.save(out, _encoder(model, bundle), bundle)
+        shutil.rmtree(ids.path.parent, ignore_errors=True)
+    return history
+
+
+def _batch_size(options: StaticPretraining, replicas: int) -> tuple[bool, int]:
+    """Whether the optimizer is Adagrad, and the words of an update."""
+    adagrad = replicas > 1 if options.adagrad is None else options.adagrad
+    size = options.batch_size or (LARGEST * replicas if adagrad else 1024)
+    if size % (CENTRES * replicas):
+        of = f" on {replicas} devices" if replicas > 1 else ""
+        raise ValueError(f"batch_size={size}: a multiple of {CENTRES * replicas} is needed{of}")
+    if not adagrad and size > LARGEST:
+        raise ValueError(f"batch_size={size}: SGD diverges above {LARGEST} words; choose adagrad")
+    return adagrad, size
+
+
+def _encoded(corpus: Sequence[str | Path], folder: Path, options: StaticPretraining, strategy) -> EncodedCorpus:
+    """The corpus as numbers, of an interrupted run those that are there."""
+    if several_workers(strategy):
+        raise ValueError("static word vectors are trained by one machine; leave out TF_CONFIG")
+    with lock_folder(folder.parent):
+        for old in set(folder.parent.glob("words-*")) - {folder}:  # of a run with other options
+            shutil.rmtree(old)
+        if folder.is_dir():
+            return EncodedCorpus(folder)
+        return encode_corpus(corpora.watched(documents(corpus)), folder, lowercase=not options.cased)
+
+
+def _bundle(counts: WordCounts, options: StaticPretraining) -> Bundle:
+    ngrams: dict[str, Any] = {}
+    if options.subwords:
+        ngrams = {name: getattr(options, name) for name in ("buckets", "min_n", "max_n")}
+    vocab = ("<UNK>", *counts.words)
+    config = static.Config(words=len(vocab), width=options.dims, lowercase=not options.cased, **ngrams)
+    return Bundle("static", "embed", asdict(config), LENGTH, vocab=vocab)
+
+
+def _trainer(bundle: Bundle, options: StaticPretraining) -> static.Trainer:
+    subwords = None
+    if options.subwords:
+        features: Any = bundle.features
+        subwords = [[], [], *(features.rows(word) for word in bundle.vocab[1:])]
+    config = static.Config(**bundle.config)
+    return static.TRAINERS[options.model](config, options.window, CENTRES, NOISE, subwords)
+
+
+def _fit(
+    model: static.Trainer,
+    ids: EncodedCorpus,
+    counts: WordCounts,
+    options: StaticPretraining,
+    adagrad: bool,
+    batch_size: int,
+    report,
+    out,
+    identity,
+    steps: float,
+) -> list[dict]:
+    rows = batch_size * model.updates // CENTRES
+    make = partial(blocks, ids, counts, FIRST, options.window, options.sample, rows, options.seed)
+
+    def collate(batch: Blocks, rng: Any) -> tuple[dict, dict]:
+        return batch.inputs, {"logits": batch.windows}
+
+    kind = RowwiseAdagrad if adagrad else SGD
+
+    def scaled(learning_rate: float, **others: Any) -> keras.optimizers.Optimizer:
+        return kind(learning_rate, gradient_scale=float(batch_size))  # the sum over the words, as word2vec.c makes it
+
+    rate = options.learning_rate or options.RATES["adagrad" if adagrad else options.model]
+    settings = {"steps": max(1, round(steps)), "learning_rate": rate, "warmup": 0.0, "decay": "linear"}
+    return fit.fit(
+        model,
+        lambda start: pipeline.collated(make, collate, start=start),
+        loss={"logits": losses.NegativeSampling(options.negatives, NOISE)},
+        optimizer=OptimizerSpec(scaled),
+        report=report,
+        options=options.fit(folder=out, identity=identity, **settings),
+    )
+
+
+def _encoder(model: keras.Model, bundle: Bundle) -> keras.Model:
+    """The encoder with the words' table, and the row of <UNK>."""
+    layer: Any = model.get_layer("word_embedding")
+    table = keras.ops.convert_to_numpy(layer.embeddings).copy()
+    words = table[FIRST : 1 + len(bundle.vocab)]
+    table[0] = 0
+    table[1] = 0 if bundle.config["buckets"] else words.mean(0, dtype=np.float64)
+    encoder = saving.build(bundle)
+    encoder.get_layer("word_embedding").set_weights([table])
+    return encoder

@@ -1,0 +1,179 @@
+"""What static vectors of words know: neighbours, analogies, and correlations with people's judgements of similarity."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from keras_ctxrep import saving, zoo
+from keras_ctxrep.models import static
+from keras_ctxrep.text.corpus import lines
+from keras_ctxrep.text.features import StaticFeatures
+from keras_ctxrep.text.retrieval import unit
+from keras_ctxrep.text.scores import pearson, spearman
+from keras_ctxrep.text.search import nearest
+
+__all__ = ["WordVectors"]
+
+
+class WordVectors:
+    """The words of a model of static vectors, compared by the cosines of their vectors.
+
+    With n-grams every word has a vector; else those of the vocabulary alone.
+
+    Args:
+        folder: a model folder of the static family, over words, or the name of a published one.
+
+    Attributes:
+        words: of the vocabulary.
+
+    Raises:
+        ValueError: a model of another family, or of word pieces.
+    """
+
+    def __init__(self, folder: str | Path):
+        self._model, bundle = saving.load(zoo.find(folder))
+        features = bundle.features
+        if not isinstance(features, StaticFeatures):
+            raise ValueError(
+                f"{folder}: a model of the family {bundle.family!r} without word vectors; a static is needed"
+            )
+        self._folder, self._features = folder, features
+        self.words = bundle.vocab[1:]
+        self._numbers = {word: number for number, word in enumerate(self.words)}
+        self._units = self.vectors(self.words)
+
+    def vectors(self, words: Sequence[str]) -> np.ndarray:
+        """The vectors of words in length 1, float32 (N, D); zero of a word that has none."""
+        ids = self._features.ids(words)
+        known = (ids if ids.ndim == 1 else ids[:, 0]) > 1  # 1 is <UNK>
+        return unit(static.vectors_of(self._model, ids) * known[:, None])
+
+    def number(self, word: str) -> int | None:
+        """The number of a word in `words`, as it is looked up; None if it is not there."""
+        return self._numbers.get(self._features.normalized([word])[0])
+
+    def neighbours(self, word: str, k: int = 10) -> list[tuple[str, float]]:
+        """The words of the vocabulary whose vectors are nearest to that of a word, which is left out.
+
+        Raises:
+            ValueError: the word has no vector.
+        """
+        return self._nearest(self._known([word]), [word], k)
+
+    def analogy(self, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
+        """The words nearest to a - b + c, of which these three are left out: king - man + woman.
+
+        3CosAdd of Levy and Goldberg 2014, https://aclanthology.org/W14-1618, eq. 1, of vectors of length 1.
+
+        Raises:
+            ValueError: a word has no vector.
+        """
+        vectors = self._known([a, b, c])
+        return self._nearest(unit(vectors[:1] - vectors[1:2] + vectors[2:]), [a, b, c], k)
+
+    def score_analogies(self, path: str | Path) -> dict:
+        """The fraction of analogies whose fourth word is nearest to b - a + c, as of `analogy`.
+
+        Mikolov et al. 2013, https://arxiv.org/abs/1301.3781, section 4.1, whose file is questions-words.txt: lines
+        ": name of a section" and "a b c d". As there, questions with a word that is not in the vocabulary do not count.
+
+        Args:
+            path: the file.
+
+        Returns: {"questions", "unknown": how many were answered and left out, "accuracy", "semantic", "syntactic": of
+            the sections whose names begin with "gram" and of the others, where there are both, "table": rows of text,
+            one for each section}.
+
+        Raises:
+            ValueError: a line of the file has not four words, or no question has known words.
+        """
+        questions, sections, unknown = [], [], 0
+        for section, words in _questions(path):
+            numbers = [self.number(word) for word in words]
+            if None in numbers:
+                unknown += 1
+            else:
+                questions.append(numbers)
+                sections.append(section)
+        if not questions:
+            raise ValueError(f"{path}: {self._folder} knows the words of none of its {unknown} questions")
+        array = np.array(questions)  # (Q, 4)
+        a, b, c = (self._units[array[:, column]] for column in range(3))
+        best, _ = nearest(unit(b - a + c), self._units, 4)
+        allowed = (best[:, :, None] != array[:, None, :3]).all(-1)  # (Q, 4), of which one at least is true
+        right = best[np.arange(len(best)), allowed.argmax(1)] == array[:, 3]
+        names = np.array(sections)
+        syntactic = np.array([name.startswith("gram") for name in sections])
+        figures = {"questions": len(questions), "unknown": unknown, "accuracy": float(right.mean())}
+        if syntactic.any() and not syntactic.all():
+            figures |= {"semantic": float(right[~syntactic].mean()), "syntactic": float(right[syntactic].mean())}
+        rows = [
+            [name, str((names == name).sum()), f"{right[names == name].mean():.4f}"] for name in dict.fromkeys(sections)
+        ]
+        return figures | {"table": [["section", "questions", "accuracy"], *rows]}
+
+    def score_pairs(self, path: str | Path) -> dict:
+        """Correlations of the cosines of pairs of words with people's judgements, as in WordSim-353.
+
+        Finkelstein et al. 2001, https://doi.org/10.1145/371920.372094. Pairs with a word that has no vector do not
+        count.
+
+        Args:
+            path: lines of two words and a number, between tabs, spaces or commas; a first line may name the columns.
+
+        Returns: {"pairs", "unknown": how many were compared and left out, "spearman", "pearson"}.
+
+        Raises:
+            ValueError: a line of the file is malformed, or fewer than two pairs are known.
+        """
+        pairs = [*_pairs(path)]
+        sides = [self.vectors([pair[side] for pair in pairs]) for side in range(2)]
+        known = np.all([side.any(1) for side in sides], 0)
+        if known.sum() < 2:
+            raise ValueError(f"{path}: {self._folder} knows {known.sum()} of its {len(pairs)} pairs; two are needed")
+        cosines, judged = (sides[0] * sides[1]).sum(1)[known], np.array([score for *_, score in pairs])[known]
+        counts = {"pairs": int(known.sum()), "unknown": int((~known).sum())}
+        return counts | {"spearman": spearman(judged, cosines), "pearson": pearson(judged, cosines)}
+
+    def _known(self, words: Sequence[str]) -> np.ndarray:
+        vectors = self.vectors(words)
+        for word, vector in zip(words, vectors, strict=True):
+            if not vector.any():
+                raise ValueError(
+                    f"{self._folder}: no vector for {word!r}; its vocabulary has {len(self.words):,} words"
+                )
+        return vectors
+
+    def _nearest(self, query: np.ndarray, without: Sequence[str], k: int) -> list[tuple[str, float]]:
+        left_out = {self.number(word) for word in without}
+        (rows,), (scores,) = nearest(query, self._units, k + len(left_out))
+        ranked = zip(rows.tolist(), scores.tolist(), strict=True)
+        return [(self.words[row], score) for row, score in ranked if row not in left_out][:k]
+
+
+def _questions(path: str | Path) -> Iterator[tuple[str, list[str]]]:
+    section = ""
+    for number, line in lines(path):
+        words = line.split()
+        if line.startswith(":"):
+            section = line[1:].strip()
+        elif len(words) == 4:
+            yield section, words
+        elif words:
+            raise ValueError(f"{path}:{number}: {len(words)} words; a question has four, and a section begins with ':'")
+
+
+def _pairs(path: str | Path) -> Iterator[tuple[str, str, float]]:
+    for number, line in lines(path):
+        fields = re.split(r"[\t, ]+", line.strip())
+        if fields == [""]:
+            continue
+        try:
+            first, second, score, *_ = fields
+            yield first, second, float(score)
+        except ValueError:
+            if number > 1:
+                message = f"{path}:{number}: {line.strip()[:60]!r}; two words and a number are needed"
+                raise ValueError(message) from None
