@@ -24,21 +24,24 @@ SHARED = {"window": 5, "sample": 1e-3, "min_count": 5}
 
 def ours(corpus: Path, model: str, passes: int, folder: Path, **options) -> dict:
     from keras_ctxrep import recipes
-    from keras_ctxrep.recipes.word_vectors import WordVectors
+    from keras_ctxrep.recipes.word_vectors import WordTable
 
     begin = time.process_time()
     settings = {"model": model, "epochs": passes, "checkpoint_minutes": 60.0, "evaluations": 1}
     recipes.pretrain_static([corpus], folder, **SHARED, **settings, **options)
     seconds = time.process_time() - begin
-    vectors = WordVectors(folder)
-    return {"seconds": seconds, "vectors": {word: vectors.vectors([word])[0].tolist() for word in vectors.words}}
+    vectors = WordTable(folder)
+    return {
+        "seconds": seconds,
+        "vectors": dict(zip(vectors.words, vectors.vectors(vectors.words).tolist(), strict=True)),
+    }
 
 
 def peer(name: str):
     """A function that trains with a peer."""
 
     def gensim(corpus: Path, model: str, passes: int, folder: Path) -> dict:
-        from gensim.models import Word2Vec
+        from gensim.models import Word2Vec  # pyright: ignore[reportMissingImports]
 
         sentences = [line.split() for line in split(corpus, folder).open(encoding="utf-8")]
         begin = time.process_time()
@@ -50,7 +53,7 @@ def peer(name: str):
         return {"seconds": seconds, "vectors": {word: made.wv[word].tolist() for word in made.wv.index_to_key}}
 
     def fasttext(corpus: Path, model: str, passes: int, folder: Path, subwords: bool = False) -> dict:
-        import fasttext
+        import fasttext  # pyright: ignore[reportMissingImports]
 
         file = str(split(corpus, folder))
         begin = time.process_time()

@@ -293,12 +293,12 @@ def _score(args: argparse.Namespace) -> None:
 
 
 def _score_words(args: argparse.Namespace) -> None:
-    from keras_ctxrep.recipes.word_vectors import WordVectors
+    from keras_ctxrep.recipes.word_vectors import WordTable
 
     for name in ("carry_state", "columns", "skip_bad", "positive", "predictions", "lm"):
         if getattr(args, name):
             raise Usage(f"score: leave out --{name.replace('_', '-')}: word vectors are scored by words alone")
-    words = WordVectors(args.folder)
+    words = WordTable(args.folder)
     figures = words.score_pairs(args.word_pairs) if args.analogies is None else words.score_analogies(args.analogies)
     if args.json:
         print_line(json.dumps(figures, ensure_ascii=False))

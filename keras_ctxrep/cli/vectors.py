@@ -52,9 +52,9 @@ def _static_neighbours(args: argparse.Namespace) -> None:
     for name in ("sentence", "layer"):
         if getattr(args, name):
             raise Usage(f"neighbours: leave out --{name}: static vectors have no context")
-    from keras_ctxrep.recipes.word_vectors import WordVectors
+    from keras_ctxrep.recipes.word_vectors import WordTable
 
-    vectors = WordVectors(args.folder)
+    vectors = WordTable(args.folder)
     found = {word: vectors.neighbours(word, args.k) for word in args.words}
     if args.json:
         print_line(json.dumps(found, ensure_ascii=False))
@@ -71,9 +71,9 @@ def _print_scored(words: list[tuple[str, float]]) -> None:
 
 
 def _analogy(args: argparse.Namespace) -> None:
-    from keras_ctxrep.recipes.word_vectors import WordVectors
+    from keras_ctxrep.recipes.word_vectors import WordTable
 
-    words = WordVectors(args.folder).analogy(args.a, args.b, args.c, args.k)
+    words = WordTable(args.folder).analogy(args.a, args.b, args.c, args.k)
     if args.json:
         print_line(json.dumps(words, ensure_ascii=False))
     else:

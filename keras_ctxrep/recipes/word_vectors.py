@@ -14,10 +14,10 @@ from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.text.scores import pearson, spearman
 from keras_ctxrep.text.search import nearest
 
-__all__ = ["WordVectors"]
+__all__ = ["WordTable"]
 
 
-class WordVectors:
+class WordTable:
     """The words of a model of static vectors, compared by the cosines of their vectors.
 
     With n-grams every word has a vector; else those of the vocabulary alone.
@@ -129,7 +129,7 @@ class WordVectors:
             ValueError: a line of the file is malformed, or fewer than two pairs are known.
         """
         pairs = [*_pairs(path)]
-        sides = [self.vectors([pair[side] for pair in pairs]) for side in range(2)]
+        sides = [self.vectors([pair[0] for pair in pairs]), self.vectors([pair[1] for pair in pairs])]
         known = np.all([side.any(1) for side in sides], 0)
         if known.sum() < 2:
             raise ValueError(f"{path}: {self._folder} knows {known.sum()} of its {len(pairs)} pairs; two are needed")

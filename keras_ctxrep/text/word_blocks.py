@@ -1,5 +1,6 @@
 """Training data of static word vectors: the words of a corpus as numbers in a file, and blocks of them with windows."""
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -97,21 +98,24 @@ def encode_corpus(documents: Iterable[list[str]], folder: str | Path, lowercase:
         ids = cache[text] = [numbers.setdefault(word, len(numbers) + 1) for word in words]
         return ids
 
-    counts = np.zeros(1024, np.int64)
+    def written(ids: list[int], counts: np.ndarray) -> np.ndarray:
+        """Writes some ids, and returns the counts of all numbers so far."""
+        file.write(np.array(ids, "<i4").tobytes())
+        more = np.bincount(ids, minlength=len(counts))
+        more[: len(counts)] += counts
+        return more
+
+    counts, ids = np.zeros(1, np.int64), []
     with atomic_folder(folder) as temporary:
         with (temporary / _IDS).open("wb") as file:
-            for document in documents:
-                ids: list[int] = []
-                for sentence in document:
-                    for text in sentence.split(" "):
-                        ids += cache[text] if text in cache else encoded(text)
-                    ids.append(0)
-                array = np.array(ids, "<i4")
-                file.write(array.tobytes())
-                if len(numbers) >= len(counts):
-                    counts = np.pad(counts, (0, 2 * len(numbers)))
-                counts += np.bincount(array, minlength=len(counts))
-        listed = {"words": [*numbers], "counts": counts[1 : len(numbers) + 1].tolist()}
+            for sentence in itertools.chain.from_iterable(documents):
+                for text in sentence.split(" "):
+                    ids += cache[text] if text in cache else encoded(text)
+                ids.append(0)
+                if len(ids) >= CHUNK:
+                    counts, ids = written(ids, counts), []
+            counts = written(ids, counts)
+        listed = {"words": [*numbers], "counts": counts[1:].tolist()}
         (temporary / _WORDS).write_text(json.dumps(listed, ensure_ascii=False), encoding="utf-8")
     return EncodedCorpus(folder)
 

@@ -136,7 +136,7 @@ def _cut(
 
 
 def collated(
-    batches: Callable[[], Iterable[list]],
+    batches: Callable[[], Iterable[Any]],
     collate: Callable[..., Any],
     seed: int = 0,
     start: int = 0,

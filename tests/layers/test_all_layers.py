@@ -171,14 +171,11 @@ def test_shape(case, rng):
     assert call(case, layer, x).shape == shape
     symbols = [keras.KerasTensor((None, None, *array.shape[2:]), array.dtype.name) for array in as_list(x)]
     unknown = (None, None, *shape[2:]) if len(shape) == 3 or shape == (B, T) else (None, *shape[1:])
-    if case in ("SpanMean", "SpanPooling"):  # it has as many vectors as there are spans, whatever the tokens
+    if case in ("SpanMean", "SpanPooling", "WindowMean"):  # a vector for each span or centre, whatever the tokens
         unknown = (None, *shape[1:])
     second = keras.KerasTensor((None, *SECOND.get(takes, SECOND[True])[1]), "int32")
     first = symbols if isinstance(x, list) else symbols[0]
-    if isinstance(takes, str):
-        out = make()(first, second)
-    else:
-        out = make()(first, **({"mask": second} if takes else {}))
+    out = make()(first, second) if isinstance(takes, str) else make()(first, **({"mask": second} if takes else {}))
     assert (out[0] if isinstance(out, tuple) else out).shape == unknown
 
 

@@ -8,7 +8,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from keras_ctxrep import recipes
 from keras_ctxrep.cli.main import main
-from keras_ctxrep.recipes.word_vectors import WordVectors
+from keras_ctxrep.recipes.word_vectors import WordTable
 
 WORDS = [f"w{number}" for number in range(30)]
 
@@ -42,7 +42,7 @@ def same(found, expected):
 
 
 def test_neighbours_and_analogies(table, folder, capsys):
-    vectors = WordVectors(folder)
+    vectors = WordTable(folder)
     same(vectors.neighbours("W3", 5), nearest(table, table["w3"], {"w3"})[:5])
     a, b, c = (unit(table[word]) for word in ("w1", "w2", "w4"))
     expected = nearest(table, a - b + c, {"w1", "w2", "w4"})
@@ -67,7 +67,7 @@ def test_analogies_of_a_file(table, folder, tmp_path, capsys):
             right[section] += number % 2
             text += f"{a.upper()} {b} {c} {(best if number % 2 else other)[0]}\n"
     (tmp_path / "questions.txt").write_text(text + "w1 w2 w3 elsewhere\n")
-    figures = WordVectors(folder).score_analogies(tmp_path / "questions.txt")
+    figures = WordTable(folder).score_analogies(tmp_path / "questions.txt")
     assert (figures["questions"], figures["unknown"]) == (14, 1)
     assert figures["accuracy"] == pytest.approx(sum(right.values()) / 14)
     assert (figures["semantic"], figures["syntactic"]) == (right[": capitals"] / 9, right[": gram1-adjective"] / 5)
@@ -86,7 +86,7 @@ def test_pairs_of_a_file(table, folder, tmp_path, capsys):
     )
     (tmp_path / "pairs.txt").write_text(f"Word 1,Word 2,Human (mean)\n{text}\nw1\tunseen\t3\n")
     cosines = [unit(table[first]) @ unit(table[second]) for first, second, _ in rows]
-    figures = WordVectors(folder).score_pairs(tmp_path / "pairs.txt")
+    figures = WordTable(folder).score_pairs(tmp_path / "pairs.txt")
     assert (figures["pairs"], figures["unknown"]) == (20, 1)
     judged = [score for *_, score in rows]
     assert figures["spearman"] == pytest.approx(spearmanr(judged, cosines).statistic, abs=1e-6)
@@ -96,7 +96,7 @@ def test_pairs_of_a_file(table, folder, tmp_path, capsys):
 
 
 def test_errors(folder, models, tmp_path, capsys):
-    vectors = WordVectors(folder)
+    vectors = WordTable(folder)
     with pytest.raises(ValueError, match="no vector for 'elsewhere'; its vocabulary has 30 words"):
         vectors.analogy("w1", "elsewhere", "w2")
     (tmp_path / "a.txt").write_text("w1 w2 7\nw1 w2\n")
@@ -105,7 +105,7 @@ def test_errors(folder, models, tmp_path, capsys):
     with pytest.raises(ValueError, match=r"a\.txt:1: 3 words; a question has four"):
         vectors.score_analogies(tmp_path / "a.txt")
     with pytest.raises(ValueError, match="a model of the family 'bert' without word vectors"):
-        WordVectors(models / "bert" / "pretrained")
+        WordTable(models / "bert" / "pretrained")
     for argv, message in (
         (["score", str(folder)], "give one of --data"),
         (["score", str(folder), "--word-pairs", str(tmp_path / "a.txt"), "--lm"], "leave out --lm"),
