@@ -313,7 +313,8 @@ class Pretraining(Text, Training):
     RATES = MappingProxyType({"adamw": 1e-3, "adagrad": 0.2, "lamb": 1e-3})  # optimizer -> its learning rate
 
     size: str | None = option(
-        None, "a size, elmo_2x1024_128_2048cnn_1xhighway, bert_12_768_12 or lm_lstm_2x200 (default: a small one, or as init)"
+        None,
+        "a size, elmo_2x1024_128_2048cnn_1xhighway, bert_12_768_12 or lm_lstm_2x200 (default: a small one, or as init)",
     )
     next_sentence: bool | None = option(
         None,

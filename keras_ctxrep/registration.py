@@ -10,7 +10,8 @@ NAMES = {  # module -> what it registers with Keras
     "keras_ctxrep.layers": (
         "CRF Bias CarriedState CausalTransformerBlock CharCNN Dropout Embedding GatedConvolution MarkIndicator "
         "MaskedPooling NgramContext PositionEmbedding ProjectedLSTM ReversibleEmbedding ScalarMix SentenceMarkers "
-        "SinusoidalPositions SpanMean SpanPooling TakePositions TiedSoftmax TransformerBlock VocabularySoftmax ZeroPadding"
+        "SinusoidalPositions SpanMean SpanPooling TakePositions TiedSoftmax TransformerBlock VocabularySoftmax "
+        "ZeroPadding"
     ),
     "keras_ctxrep.layers.transformer": "gelu_tanh",
     "keras_ctxrep.models.model": "Model",

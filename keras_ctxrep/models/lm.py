@@ -88,7 +88,7 @@ SIZES = {
 
 
 def state_size(config: Config) -> int:
-    """S, the numbers of a row's state: of an LSTM 2 x 2 x 200, of a Transformer its cache of keys and values, and their count.
+    """S, the numbers of a row's state: of a Transformer its cache of keys and values, and their count.
 
     >>> state_size(SIZES["lm_lstm_2x200"]), state_size(SIZES["lm_ngram_5_60_50"])
     (800, 3)
@@ -163,7 +163,9 @@ def language_model(
     if samples:
         arguments["targets"] = inputs["targets"] = keras.Input((None,), dtype="int32", name="targets")
     logits = klayers.Activation("linear", dtype="float32", name="logits")(softmax(top, **arguments))
-    flat = [ops.cast(ops.reshape(part, (-1, size)), "float32") for part, size in zip(end, _state_sizes(config), strict=True)]
+    flat = [
+        ops.cast(ops.reshape(part, (-1, size)), "float32") for part, size in zip(end, _state_sizes(config), strict=True)
+    ]
     state = flat[0] if len(flat) == 1 else ops.concatenate(flat, axis=1)
     if carried is not None:
         return Model(inputs, {"logits": carried(logits, state=state)}, name="language_model")

@@ -50,7 +50,8 @@ def pretrain(
     A biLM learns from whole sentences, each by itself, or with `unroll` from running text, as published: then each
     batch starts from the final state of the previous one. A BERT learns from pairs of segments, with new masks in every
     epoch, or from what `prepare` masked once; as published first with `max_length=128`, then, `init` the folder of that
-    run, with 512 for a tenth of the steps. A language model in one direction learns from running text. The corpus may be of any size: it is read again in every epoch.
+    run, with 512 for a tenth of the steps. A language model in one direction learns from running text. The corpus may
+    be of any size: it is read again in every epoch.
 
     Args:
         family: "elmo", "bert" or "lm".
@@ -251,7 +252,9 @@ def _causal_modelling(corpus: Sequence[str | Path], options: Pretraining, initia
     features, entries = corpora.token_features(config.units, options, initial, corpus, read)
     size, samples = len(features.vocab), options.samples
     if samples and config.units != "words":
-        raise ValueError(f"samples={samples}: of words; leave it out, since {config.units} are few enough for the softmax")
+        raise ValueError(
+            f"samples={samples}: of words; leave it out, since {config.units} are few enough for the softmax"
+        )
     if samples and samples > size:
         raise ValueError(f"samples={samples}: the vocabulary has {size} words; sample fewer, or none")
     if samples and (initial is not None or options.vocab is not None):

@@ -111,7 +111,7 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(corpus, tmp_path):
 
     with pytest.raises(Stop):
         pretrain(corpus, tmp_path / "parts", evaluations=3, checkpoint_minutes=0.0, report=stop)
-    assert not (tmp_path / "parts" / "bundle.json").exists()
+    assert not (tmp_path / "parts" / "bundle.json").exists() and (tmp_path / "parts" / "state.json").exists()
     pretrain(corpus, tmp_path / "parts", evaluations=3)
     whole, parts = (saving.load(tmp_path / name).model.get_weights() for name in ("whole", "parts"))
     for expected, actual in zip(whole, parts, strict=True):
@@ -148,7 +148,7 @@ def test_other_models_generate_nothing_and_this_one_has_no_vectors(folder, tmp_p
         ctx.load(encoder).generate(["a"])
     with pytest.raises(ValueError, match="a language model in one direction is no encoder"):
         ctx.load(folder).encode(["a"])
-    with pytest.raises(TypeError, match="generate.. has no option 'temprature'; the nearest one is 'temperature'"):
+    with pytest.raises(TypeError, match=r"generate\(\) has no option 'temprature'; the nearest one is 'temperature'"):
         ctx.load(folder).generate(["a"], temprature=1.0)
     with pytest.raises(ValueError, match="carry_state is of a biLM"):
         recipes.score(folder, "x.txt", carry_state=True)

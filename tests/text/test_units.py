@@ -67,9 +67,12 @@ def test_running_text():
     """Two streams of a document each; every token is predicted once, and lines follow each other."""
     batches = [token_batch(batch) for batch in bptt_segments([[[3, 4], [5]], [[6, 7, 3]]], 2, 3, (1, 1))]
     (inputs, targets, weights), (last, last_targets, last_weights) = batches
-    assert inputs["token_ids"].tolist() == [[1, 3, 4], [1, 6, 7]] and targets["logits"].tolist() == [[3, 4, 1], [6, 7, 3]]
+    assert inputs["token_ids"].tolist() == [[1, 3, 4], [1, 6, 7]] and targets["logits"].tolist() == [
+        [3, 4, 1],
+        [6, 7, 3],
+    ]
     assert last["token_ids"].tolist() == [[1, 5], [3, 0]] and last_targets["logits"].tolist() == [[5, 1], [1, 0]]
     np.testing.assert_allclose(weights["logits"], 1)
     np.testing.assert_allclose(last_weights["logits"], np.array([[4, 4], [4, 0]]) / 3)
-    sampled = token_batch(*[[*bptt_segments([[[3, 4]]], 1, 3, (1, 1))][0]], sampled=True)
+    sampled = token_batch(*[next(iter(bptt_segments([[[3, 4]]], 1, 3, (1, 1))))], sampled=True)
     assert sampled[0]["targets"].tolist() == [[3, 4, 1]] and sampled[1]["logits"].tolist() == [[0, 0, 0]]
