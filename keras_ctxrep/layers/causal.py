@@ -146,7 +146,7 @@ class CausalTransformerBlock(TransformerBlock):
     (TensorShape([1, 3, 4]), TensorShape([1, 5, 8]))
     """
 
-    def call(self, x, mask, past, count, training=None) -> Any:
+    def call(self, x, mask, past, count, training=None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         attended, end = self._attend(self.attention_norm(x), mask, past, count, training)
         x = x + self.drop_output(self.attention_output(attended), training=training)
         fed = self.feed_forward_output(self.feed_forward(self.feed_forward_norm(x)))

@@ -260,7 +260,7 @@ def _score_causal_model(model, bundle: Bundle, data: str | Path, batch_size: int
     Per word: of the words of BERT's split and the ends of lines, whatever the tokens are; bits per character: of the
     lines and their ends. Both are of what the model predicts, which of an unknown word is that it is one.
     """
-    features, counts = bundle.features, np.zeros(3, np.int64)  # lines, words with ends, characters with ends
+    features, counts = bundle.tokens, np.zeros(3, np.int64)  # lines, words with ends, characters with ends
     stream = lm.language_model(lm.Config(**bundle.config), len(features.vocab), streams=1)
     copy_weights(model, stream)
     run = keras_engine.scorer(stream)

@@ -56,7 +56,7 @@ def test_perplexity(folder, corpus, tmp_path):
     scores = recipes.score(folder, tmp_path / "text.txt")
     model, bundle = saving.load(folder)
     lines = [line for line in text.split("\n") if line]
-    tokens = np.array([*bundle.features.prompt("\n".join(lines)), bundle.features.end], np.int32)[None]
+    tokens = np.array([*bundle.tokens.prompt("\n".join(lines)), bundle.tokens.end], np.int32)[None]
     state = np.zeros((1, model.input["state"].shape[-1]), np.float32)
     outputs = model({"token_ids": tokens[:, :-1], "mask": np.ones_like(tokens[:, :-1]), "state": state})
     logits = np.asarray(outputs["logits"], float)[0]
@@ -67,7 +67,7 @@ def test_perplexity(folder, corpus, tmp_path):
     assert scores["perplexity"] == pytest.approx(np.exp(nats / len(logits)), rel=1e-4)
     assert scores["perplexity_per_word"] == pytest.approx(np.exp(nats / words), rel=1e-4)
     assert scores["bits_per_character"] == pytest.approx(nats / np.log(2) / (21 + 10 + 16 + 3), rel=1e-4)
-    assert scores["unknown"] == pytest.approx((tokens[0, 1:] == bundle.features.unknown).mean())
+    assert scores["unknown"] == pytest.approx((tokens[0, 1:] == bundle.tokens.unknown).mean())
 
 
 def test_generation(folder):
@@ -75,7 +75,7 @@ def test_generation(folder):
     model = ctx.load(folder)
     prompts, options = ["the cat", "she\nthe dog sees"], {"temperature": 0.9, "top_k": 20, "top_p": 0.95}
     texts = model.generate(prompts, length=12, seed=5, **options)
-    features = model.features
+    features = model.bundle.tokens
     for number, prompt in enumerate(prompts):
         tokens = features.prompt(prompt)
         begin = len(tokens)
