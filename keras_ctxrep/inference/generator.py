@@ -80,7 +80,7 @@ class Generator:
             if step + 1 < options.length:
                 inputs = {"token_ids": np.array(ids, np.int32)[:, None], "mask": real, "state": state}
                 outputs = self.run(inputs)
-                logits, state = np.array(outputs["logits"])[:, 0], outputs["state"]
+                logits, state = np.array(outputs["logits"])[:, 0], np.asarray(outputs["state"])
 
     def _read(self, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
         """The logits after each prompt, float32 (B, V), and the state."""
@@ -90,7 +90,7 @@ class Generator:
         for begin in range(0, inputs["mask"].shape[1], self.together):
             part = {name: array[:, begin : begin + self.together] for name, array in inputs.items()}
             outputs = self.run(part | {"state": state})
-            state, last = outputs["state"], lengths - 1 - begin
+            state, last = np.asarray(outputs["state"]), lengths - 1 - begin
             here = np.flatnonzero((last >= 0) & (last < part["mask"].shape[1]))
             logits[here] = np.asarray(outputs["logits"])[here, last[here]]
         return logits, state
