@@ -66,11 +66,14 @@ class Generation(tf.Module):
             for name, value in options.items():
                 tf.debugging.assert_equal(tf.size(value), rows, f"text and {name} must have the same number of rows")
             tf.debugging.assert_non_negative(options["temperature"], "temperature must be at least 0")
+            extra = tf.maximum(1 - rows, 0)  # a row, where there is none, since TensorFlow's convolution needs one
+            text = tf.concat([text, tf.fill([extra], "")], 0)
+            options = {name: tf.concat([value, tf.ones([extra], value.dtype)], 0) for name, value in options.items()}
             prompts = self.ids(text)
             sizes = tf.cast(prompts.row_lengths(), tf.int32)
-            padded = prompts.to_tensor(shape=[None, None])
+            padded = prompts.to_tensor()
             mask = tf.sequence_mask(sizes, tf.shape(padded)[1], tf.int32)
-            first = step({"token_ids": padded, "mask": mask, "state": tf.zeros([rows, size])})
+            first = step({"token_ids": padded, "mask": mask, "state": tf.zeros([rows + extra, size])})
             last = sizes - 1
             logits = tf.gather(first["logits"], last, batch_dims=1)
             ids = _loop(step, logits, first["state"], options, never, self.tokens.end)
@@ -82,7 +85,7 @@ class Generation(tf.Module):
             if self.tokens.units != "characters":  # the space is in the prompt already
                 spaced = tf.strings.regex_full_match(text, r"(?s).*[\s\p{Z}]")
                 continued = tf.where(spaced, tf.strings.regex_replace(continued, "^ ", ""), continued)
-            return {"text": continued}
+            return {"text": continued[:rows]}
 
         self.functions: dict[str, Callable] = {SIGNATURE: text, "step": step}
         self._size = size
@@ -127,7 +130,7 @@ class _Ids(tf.Module):
 def _loop(step: Callable, logits, state, options: dict, never: np.ndarray, end: int) -> tf.Tensor:
     """The ids that continue each row, int32 (B, N), -1 after its end."""
     banned = tf.constant(np.where(never, -np.inf, 0.0), tf.float64)
-    longest = tf.maximum(tf.reduce_max(tf.concat([options["length"], [0]], 0)), 0)
+    longest = tf.reduce_max(options["length"])
     filters = {name: options[name] for name in ("seed", "temperature", "top_k", "top_p", "min_p")}
 
     def body(number, logits, state, lines, ids):
