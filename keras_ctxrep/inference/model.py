@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_ctxrep.inference.engines import Engine, open_engine
+from keras_ctxrep.inference.engines import Engine, open_engine, open_generator
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor, Run, Text
 from keras_ctxrep.inference.silence import start_tensorflow
@@ -284,6 +284,8 @@ class Model:
 
     @cached_property
     def _predictor(self) -> Predictor:
+        if self.bundle.generates:
+            raise ValueError("a language model in one direction has no answers and no vectors: call generate(prompts)")
         if isinstance(self.engine, Engine):
             return self.engine.predictor
         from keras_ctxrep import saving
@@ -307,6 +309,9 @@ class Model:
 
     @cached_property
     def _generator(self) -> Generator:
+        if isinstance(self.engine, Engine):
+            self.bundle.tokens  # raises if it is another model
+            return self.engine.predictor
         from keras_ctxrep.inference import keras_engine
 
         return keras_engine.generator(self.keras_model, self.bundle)
@@ -328,7 +333,7 @@ class Model:
         """The model itself, or of a pretraining model its encoder."""
         from keras_ctxrep import tasks
 
-        return self if self.bundle.task in tasks.SERVED else self.encoder
+        return self if self.bundle.task in tasks.SERVED or self.bundle.generates else self.encoder
 
 
 def load(name: str | Path, threads: int = 1) -> Model:
@@ -355,7 +360,7 @@ def load(name: str | Path, threads: int = 1) -> Model:
         from keras_ctxrep import saving
 
         return _in_keras(path, saving.load(path))
-    engine = open_engine(path, threads)
+    engine = open_generator(path, threads) if bundles.located(path)[1].generates else open_engine(path, threads)
     return Model(engine, engine.predictor.bundle)
 
 
