@@ -310,7 +310,7 @@ class Model:
     @cached_property
     def _generator(self) -> Generator:
         if isinstance(self.engine, Engine):
-            self.bundle.tokens  # raises if it is another model
+            _ = self.bundle.tokens  # raises if it is another model
             return self.engine.predictor
         from keras_ctxrep.inference import keras_engine
 

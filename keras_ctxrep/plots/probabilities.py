@@ -48,21 +48,21 @@ def probabilities(folder: str | Path, text: str, out: str | Path | None = None) 
     if out is not None and Path(out).suffix != ".html":
         raise ValueError(f"{out}: the name must end in .html")
     model, bundle = saving.load(zoo.find(folder))
-    if bundle.task != "causal_language_model":
+    if not bundle.generates:
         raise ValueError(
             f"{folder}: a {bundle.family} for the task {bundle.task!r} gives no probabilities of the next token; "
             "name a model of `ctxrep pretrain lm`"
         )
     if not text.strip():
         raise ValueError("the text is empty")
-    features = bundle.features
-    ids = features.prompt(text)  # type: ignore[attr-defined]
+    features = bundle.tokens
+    ids = features.prompt(text)
     inputs = {"token_ids": np.array([ids[:-1]], np.int32), "mask": np.ones((1, len(ids) - 1), np.int32)}
     state = np.zeros((1, model.input["state"].shape[1]), np.float32)
     logits = keras_engine.runner(model)(inputs | {"state": state})["logits"][0].astype(np.float64)
     logits -= logits.max(-1, keepdims=True)
     chosen = logits[np.arange(len(ids) - 1), ids[1:]] - np.log(np.exp(logits).sum(-1))
-    strings = features.strings(ids[1:])  # type: ignore[attr-defined]
+    strings = features.strings(ids[1:])
     tokens = [Token(string, float(bits)) for string, bits in zip(strings, -chosen / np.log(2), strict=True)]
     if out is not None:
         with atomic_write(out) as path:

@@ -171,9 +171,13 @@ def _step(
     given = {"lengths": lengths, "data": data, "calibrate": options.calibrate, "keep_float": options.keep_float}
     given |= {"mediapipe": options.mediapipe, "explain": options.explain}
     if chosen := [name for name, value in given.items() if value]:
-        raise ValueError(f"{chosen[0]}: of models with answers; a language model in one direction has a step of a token")
+        raise ValueError(
+            f"{chosen[0]}: of models with answers; a language model in one direction has a step of a token"
+        )
     if options.quantize not in ("none", "float16", "dynamic"):
-        raise ValueError(f"quantize={options.quantize!r}: of a language model in one direction none, float16 or dynamic")
+        raise ValueError(
+            f"quantize={options.quantize!r}: of a language model in one direction none, float16 or dynamic"
+        )
     _check(folder, bundle, out, options, [bundle.max_length])
     model, bundle = float_model(folder, [1])
     return Conversion(weights.quantized(model, options.quantize), bundle, options, ())
@@ -282,7 +286,9 @@ def _convert(folder: str, out: str, lengths: list[int]) -> None:
     signatures = {}
     for length in lengths:
         spec = {
-            name: tf.TensorSpec((1, *(length if size is None else size for size in tensor.shape[1:])), tensor.dtype, name)
+            name: tf.TensorSpec(
+                (1, *(length if size is None else size for size in tensor.shape[1:])), tensor.dtype, name
+            )
             for name, tensor in model.input.items()
         }
         signatures["step" if bundle.generates else f"length_{length}"] = module.outputs.get_concrete_function(spec)
