@@ -23,7 +23,7 @@ def rows_of(count: int, seed: int):
     """float32 (count, WIDTH) of length 1, around centers."""
     import numpy as np
 
-    from keras_ctxrep.text.search import unit
+    from keras_ctxrep.text.retrieval import unit
 
     centers = np.random.default_rng(0).normal(size=(CENTERS, WIDTH)).astype(np.float32)
     rng = np.random.default_rng(seed)

@@ -170,7 +170,8 @@ class TextDistillation(keras.losses.Loss):
     """How far a student's vectors of texts are from those of a teacher, and their similarities from the teacher's.
 
     1 - cosine of each text, and the mean squared difference of the cosines between the texts of the batch, as in Tung &
-    Mori 2019, https://arxiv.org/abs/1907.09682, with a weight.
+    Mori 2019, https://arxiv.org/abs/1907.09682, with a weight. On several replicas the texts of all of them are
+    compared, as `VectorLoss` does; with `microbatches` those of a part.
 
     Args:
         weight: of the similarities. A difference of a tenth between cosines is much for a search, and its square a
@@ -192,8 +193,10 @@ class TextDistillation(keras.losses.Loss):
 
     def call(self, y_true, y_pred) -> Any:
         teacher, student = ops.normalize(y_true), ops.normalize(y_pred)
-        distances = 1 - ops.sum(teacher * student, axis=-1)
-        return distances + self.weight * ops.mean(ops.square(_cosines(teacher) - _cosines(student)), axis=-1)
+        distances = 1 - ops.sum(teacher * student, axis=-1)  # (B,)
+        (teacher, _), (student, rows) = _of_all_replicas(teacher), _of_all_replicas(student)
+        differences = ops.mean(ops.square(_cosines(teacher) - _cosines(student)))
+        return distances + self.weight * _counted_once(differences, rows, ops.shape(student)[0])
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"weight": self.weight}

@@ -70,8 +70,8 @@ class ModelFolder(NamedTuple):
         return ModelFolder(classifier, replace(self.bundle, labels=bert.NEXT_SENTENCE, **fields))
 
     def served(self) -> "ModelFolder":
-        """What can be served of it: a task model or an encoder itself, of a pretraining model the encoder."""
-        return self if self.bundle.task in tasks.SERVED else self.encoder()
+        """What can be served of it: a model that answers or generates itself, of others the encoder."""
+        return self if self.bundle.task in tasks.SERVED or self.bundle.generates else self.encoder()
 
 
 def build(bundle: Bundle) -> keras.Model:

@@ -13,7 +13,7 @@ import pytest
 
 import keras_ctxrep as ctx
 from keras_ctxrep import saving
-from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference import keras_engine, model
 from keras_ctxrep.models import bert
 from keras_ctxrep.options import Finetuning
 from keras_ctxrep.training import runs
@@ -87,8 +87,28 @@ def test_a_pretraining_model_has_vectors_and_no_answers():
         encoder.predict(TEXTS)
 
 
-def test_the_vectors_of_no_texts_have_their_width(encoder):
+def test_the_vectors_of_no_texts_have_their_width(encoder, monkeypatch):
+    monkeypatch.setattr(type(encoder), "encodings", None)  # the model does not run
     assert encoder.encode([]).shape == (0, 384) and encoder.encode([]).dtype == np.float32
+
+
+def test_many_texts_are_encoded_in_parts(encoder, monkeypatch):
+    texts = [f"{'a ' * (n % 5)}bank" for n in range(7)]
+    whole = encoder.encode(texts)
+    monkeypatch.setattr(model, "TOGETHER", 3)
+    np.testing.assert_allclose(encoder.encode(texts), whole, atol=1e-6)
+    with pytest.raises(ValueError, match=r"text 5, ' ': no words in this text"):
+        encoder.encode([*texts[:5], " ", *texts[5:]])
+
+
+def test_answers_take_only_the_outputs_that_they_are_made_of(encoder, classifier):
+    outputs = [
+        keras_engine.predictor_of(each.keras_model, each.bundle).runner.run(each.features(TEXTS))
+        for each in (encoder, classifier)
+    ]
+    assert [[*each] for each in outputs] == [["vector"], ["logits"]]
+    static = ctx.load("static_128/books_wiki_en")._predictor.runner
+    assert encoder._predictor.runner.tokens == 0 < static.tokens
 
 
 def test_words_of_strings_and_of_split_sentences(encoder):

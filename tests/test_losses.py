@@ -1,13 +1,14 @@
-"""Label smoothing and class weights, against NumPy, in a batch as in its parts, and in fine-tuning."""
+"""Label smoothing, class weights and distillation, against NumPy, in a batch as in its parts, and in fine-tuning."""
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy.special import log_softmax
 
 from keras_ctxrep import recipes, tasks
 from keras_ctxrep.cli import main
-from keras_ctxrep.losses import CrossEntropy
+from keras_ctxrep.losses import CrossEntropy, TextDistillation
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.tasks.classify import Example
 
@@ -42,6 +43,30 @@ def test_parts_of_a_batch_are_its_whole(rng):
         trained.append(model.get_weights())
     for whole, in_parts in zip(*trained, strict=True):
         np.testing.assert_allclose(whole, in_parts, atol=1e-6)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_distillation_of_texts_compares_those_of_all_replicas(replicas):
+    """One step at rate 1 over 7 texts, of which a replica has 4 and the other 3, against NumPy's differences."""
+    rng = np.random.default_rng(0)
+    x, teacher, kernel = (rng.normal(size=size).astype(np.float32) for size in ((7, 4), (7, 3), (4, 3)))
+
+    def value(kernel):
+        first, second = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (teacher, x @ kernel))
+        return np.mean(1 - (first * second).sum(1)) + 3 * np.mean((first @ first.T - second @ second.T) ** 2)
+
+    steps = 1e-5 * np.eye(12).reshape(12, 4, 3)
+    expected = [(value(kernel + step) - value(kernel - step)) / 2e-5 for step in steps]
+    strategy = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
+    with strategy.scope():
+        inputs = keras.Input((4,))
+        model = Model(inputs, {"texts": keras.layers.Dense(3, use_bias=False, name="texts")(inputs)})
+        model.set_weights([kernel])
+        model.compile(keras.optimizers.SGD(1.0), loss={"texts": TextDistillation(3.0)}, jit_compile=False)
+    data = tf.data.Dataset.from_tensors((x, {"texts": teacher}))
+    loss = model.fit(data, verbose=0, shuffle=False).history["loss"][0]
+    assert loss == pytest.approx(value(kernel), rel=1e-5)
+    np.testing.assert_allclose(np.ravel(kernel - model.get_weights()[0]), expected, atol=1e-5)
 
 
 def test_balanced_weights_are_those_of_scikit_learn():

@@ -60,6 +60,19 @@ def write(version: Path, base: Path, bundle: Bundle, loaded: Any, source: str | 
     """
     base = Path(os.path.abspath(base))  # with a name, which "." has not
     requests = [*warmup_requests(loaded.signatures, bundle, base.name)]
+    answers = write_requests(version, requests, loaded)
+    weights = sum(weight.shape.num_elements() for weight in loaded.weights)
+    readme = Readme(base.name, version, bundle, loaded.signatures, weights, run_of(source))
+    (version / README).write_text(readme.text(requests[0], answers[0]), encoding="utf-8")
+    write_config(base.parent, base.name)
+
+
+def write_requests(version: Path, requests: Sequence[Any], loaded: Any) -> list[dict[str, np.ndarray]]:
+    """Writes the warm-up requests, which are run first, and the parameters of batching; returns the answers.
+
+    Raises:
+        RuntimeError: a request fails.
+    """
     answers = [replay(loaded.signatures, request) for request in requests]
     with tf.io.TFRecordWriter(str(version / "assets.extra" / WARMUP)) as writer:
         for request in requests:
@@ -67,10 +80,7 @@ def write(version: Path, base: Path, bundle: Bundle, loaded: Any, source: str | 
             record.predict_log.request.CopyFrom(request)
             writer.write(record.SerializeToString())
     (version / BATCHING).write_text(batching_parameters(), encoding="utf-8")
-    weights = sum(weight.shape.num_elements() for weight in loaded.weights)
-    readme = Readme(base.name, version, bundle, loaded.signatures, weights, run_of(source))
-    (version / README).write_text(readme.text(requests[0], answers[0]), encoding="utf-8")
-    write_config(base.parent, base.name)
+    return answers
 
 
 def warmup_requests(signatures: Mapping[str, Any], bundle: Bundle, model: str) -> Iterator[Any]:

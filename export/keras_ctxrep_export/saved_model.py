@@ -2,10 +2,13 @@
 
 import contextlib
 import errno
+import inspect
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,13 +17,16 @@ import tensorflow_text  # noqa: F401  registers the operators that a SavedModel 
 
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import temporary_folder
+from keras_ctxrep.inference.generator import Generator
+from keras_ctxrep.inference.messages import predict_request
 from keras_ctxrep.inference.predictor import Predictor, TextRunner
 from keras_ctxrep.text import bundle as bundles
-from keras_ctxrep.text.bundle import Bundle, latest, versions
+from keras_ctxrep.text.bundle import SIGNATURE, Bundle, latest, versions
 from keras_ctxrep_export import kit, manifest
+from keras_ctxrep_export.generation import Generation
 from keras_ctxrep_export.signatures import Signatures
 
-__all__ = ["check", "encoder", "export", "latest", "load"]
+__all__ = ["check", "encoder", "export", "generator", "latest", "load"]
 
 EXTRA = "assets.extra"  # the folder TF Serving reserves for other files
 
@@ -62,6 +68,8 @@ def export(
       (B, T).
     * ids: the model's own dict of int32 and float32 tensors, without text.
 
+    Of a language model in one direction they are those of `generation.Generation`.
+
     A version is written whole or not at all and never replaces another: of two exports at once each gets its number.
     Characters are Unicode's code points. Texts may be empty, of any length, which is cut as in training, and of any
     bytes; a batch may be empty. The bundle, a manifest, see `manifest.write`, and warm-up requests lie in assets.extra;
@@ -69,7 +77,7 @@ def export(
     Python imports `tensorflow_text` first.
 
     Args:
-        model: a task model or an encoder, with its weights.
+        model: a task model, an encoder or a language model in one direction, with its weights.
         bundle: of the model.
         folder: BASE/NAME; TF Serving is given `--model_base_path=BASE/NAME --model_name=NAME`.
         windows: "mean" or "max": of the probabilities, or a regression's numbers, of overlapping windows of a text
@@ -86,13 +94,15 @@ def export(
     """
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep}: at least 1, the new version")
-    if bundle.task not in tasks.SERVED:
+    if bundle.generates and (windows or tflite):
+        raise ValueError("windows and tflite are of models with answers, and this one generates text")
+    if bundle.task not in tasks.SERVED and not bundle.generates:
         raise ValueError(f"a {bundle.task} has nothing to serve: fine-tune it, or export its encoder")
     if tflite is not None:
         bundle = _with_figures(bundle, tflite)
     if windows is not None:
         bundle = tasks.get(bundle.task).windowed(bundle, windows)
-    signatures = Signatures(model, bundle)
+    signatures = Generation(model, bundle) if bundle.generates else Signatures(model, bundle)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with temporary_folder(folder / "version") as work:  # not a number, so that no poller picks it up
@@ -102,7 +112,10 @@ def export(
         for name, data in bundle.files_as_bytes().items():
             (new / EXTRA / name).write_bytes(data)
         loaded = tf.saved_model.load(str(new))  # what does not load, or fails, is not published
-        kit.write(new, folder, bundle, loaded, source)
+        if isinstance(signatures, Generation):
+            _write_kit(new, folder, signatures, loaded)
+        else:
+            kit.write(new, folder, bundle, loaded, source)
         manifest.write(new, loaded)
         version = _publish(new, folder)
         exported = [name for name in versions(folder) if (folder / name / bundles.SAVED_MODEL).is_file()]
@@ -110,6 +123,42 @@ def export(
             with contextlib.suppress(FileNotFoundError):  # another export has removed it
                 os.replace(folder / old, work / old)  # gone at once; a poller never sees a part of it
     return version
+
+
+def _write_kit(new: Path, folder: Path, signatures: Generation, loaded: Any) -> None:
+    """What a server needs of a model that generates text: warm-up requests, configurations, and a README."""
+    name = Path(os.path.abspath(folder)).name
+    rows = {SIGNATURE: kit.BATCH_SIZES, "step": kit.BATCH_SIZES[:1]}
+    forms = [form for size in kit.BATCH_SIZES for form in signatures.requests(size) if size in rows[form[0]]]
+    kit.write_requests(new, [predict_request(inputs, name, of) for of, inputs in forms], loaded)
+    example = json.dumps({key: value.tolist()[0] for key, value in forms[0][1].items()})
+    url = f"http://localhost:8501/v1/models/{name}:predict"
+    readme = f"# {name}\n\n{inspect.getdoc(Generation)}\n\n"
+    readme += f"    curl {url} -d '{{\"instances\": [{example}]}}'\n"
+    (new / kit.README).write_text(readme, encoding="utf-8")
+    kit.write_config(Path(os.path.abspath(folder)).parent, name)
+
+
+def generator(path: str | Path) -> Generator:
+    """What generates text by the signature `step` of a SavedModel; the signature serving_default gives the same text.
+
+    Args:
+        path: as of `load`.
+
+    Raises:
+        ValueError: there is no SavedModel of a language model in one direction.
+    """
+    path = latest(path)
+    bundle, loaded = bundles.load(path), tf.saved_model.load(str(path))
+    if not bundle.generates:
+        raise ValueError(f"{path}: a model for the task {bundle.task!r} generates no text")
+    state = loaded.signatures["step"].structured_input_signature[1]["state"]
+
+    def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = loaded.signatures["step"](**{name: tf.constant(array) for name, array in batch.items()})
+        return {name: value.numpy() for name, value in outputs.items()}
+
+    return Generator(bundle, run, int(state.shape[-1]))
 
 
 def _with_figures(bundle: Bundle, tflite: str | Path) -> Bundle:

@@ -217,6 +217,10 @@ class PieceOps(tf.Module):
         pieces = self._cut(self._split(text), self.max_length)[0].merge_dims(1, 2)  # each word has at least one
         return self._rows(pieces[:, : self.max_length - 2])
 
+    def ids(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """The pieces of each text, (B, ragged), all of them and no others."""
+        return self._cut(self._split(text))[0].merge_dims(1, 2)
+
     def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         """The mask of an input's tokens that are of the text, int32 (B, T): without [CLS] and [SEP]."""
         return tf.pad(inputs["mask"][:, 2:], [[0, 0], [1, 1]])
@@ -255,7 +259,7 @@ class PieceOps(tf.Module):
 
     def text_windows(self, text: tf.Tensor, stride: int) -> TextWindows:
         """`features.text_windows` for a batch."""
-        pieces = self._cut(self._split(text))[0].merge_dims(1, 2)
+        pieces = self.ids(text)
         example, begin, size = _windows(pieces.row_lengths(), self.max_length - 2, stride)
         begin += tf.gather(pieces.row_starts(), example)
         return TextWindows(self._rows(tf.gather(pieces.values, tf.ragged.range(begin, begin + size))), example)

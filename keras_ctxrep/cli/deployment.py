@@ -340,8 +340,8 @@ COMMANDS = {
         _generate,
         _generate_flags,
         "continue a text by a language model",
-        "Prints the prompt and what a model of `ctxrep pretrain lm` samples after it, token by token. The same seed gives\n"
-        "the same text, in every engine.\n\n"
+        "Prints the prompt and what a model of `ctxrep pretrain lm` samples after it, token by token. The same seed\n"
+        "gives the same text, in every engine.\n\n"
         '  ctxrep generate lm --prompt "The river" --temperature 0.8 --top-p 0.9 --length 50',
         tensorflow=lambda args: not args.model.endswith(".tflite"),
     ),

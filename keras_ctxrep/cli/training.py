@@ -100,7 +100,7 @@ def _print_best(args: argparse.Namespace, history: list[dict]) -> None:
     from keras_ctxrep import tasks
 
     metric = next(name for name in history[0] if name.startswith("val_")).removeprefix("val_")
-    choose = min if tasks.smaller_is_better(metric) else max
+    choose = min if any(metric in task.smaller for task in tasks.TASKS.values()) else max
     best = choose(entry[f"val_{metric}"] for entry in history)
     print_line(f"{args.out}: {metric.replace('_', ' ')} on {_dev_name(args)}: {best:.4f}")
 

@@ -168,10 +168,21 @@ def _plot_senses(args: argparse.Namespace) -> None:
         print_line(f"  {sense}: {recall:.1%} of {senses['labels'].count(sense)}")
 
 
+def _plot_probabilities(args: argparse.Namespace) -> None:
+    from keras_ctxrep.plots.probabilities import coloured, probabilities
+
+    tokens = probabilities(args.folders[0], args.text, args.out)
+    if sys.stdout.isatty():
+        print(coloured(tokens))
+    mean = sum(token.bits for token in tokens) / len(tokens)
+    print(f"{len(tokens)} tokens, {mean:.2f} bits each, perplexity {2.0**mean:.1f}")
+
+
 _PLOTS: dict[str, tuple[Callable, set[str], set[str]]] = {  # its function, required and optional flags
     "mix": (_plot_mix, set(), set()),
     "attention": (_plot_attention, {"text"}, {"pair", "layer", "head"}),
     "senses": (_plot_senses, {"word", "data"}, {"layer"}),
+    "probabilities": (_plot_probabilities, {"text"}, set()),
 }
 
 
@@ -179,9 +190,13 @@ def _plot_flags(flags: Flags) -> None:
     flags.add("kind", "what to draw", choices=tuple(_PLOTS))
     flags.add("folders", "a model folder; mix: one or several", nargs="+", metavar="FOLDER")
     flags.add(
-        "--out", "the picture; attention: or an HTML page, FILE.html", required=True, metavar="FILE.png", writes=True
+        "--out",
+        "the picture; attention: or an HTML page, FILE.html; probabilities: FILE.html",
+        required=True,
+        metavar="FILE.png",
+        writes=True,
     )
-    flags.add("--text", "attention: the text")
+    flags.add("--text", "attention, probabilities: the text")
     flags.add("--pair", "attention: a second text", metavar="TEXT")
     flags.add("--word", "senses: the word")
     flags.add("--data", "senses: sentences labelled with the word's sense, .tsv or .jsonl", metavar="FILE")
@@ -233,9 +248,10 @@ COMMANDS = {
     "plot": Command(
         _plot,
         _plot_flags,
-        "draw a scalar mix, attention, or the senses of a word",
+        "draw a scalar mix, attention, the senses of a word, or the probabilities of a text",
         "mix        the weight of each layer in the scalar mixes of models\n"
         "attention  what the word pieces of a text attend to in a BERT\n"
-        "senses     the vectors of a word in labelled sentences, in the colour of their sense",
+        "senses     the vectors of a word in labelled sentences, in the colour of their sense\n"
+        "probabilities  a page of what a language model expects of each token of a text; on a terminal in colours too",
     ),
 }

@@ -104,11 +104,11 @@ def bundle_of(folder: str | Path, version: int | None = None) -> Bundle:
     Raises:
         ValueError: there is no bundle, or it is damaged.
     """
-    names = [path.parts[-3] for path in Path(folder).glob(f"*/assets.extra/{bundles.NAME}")]
-    versions = [name for name in names if name.isdecimal()]
-    if not versions or (Path(folder) / bundles.NAME).is_file():
-        return bundles.load(folder)
-    return bundles.load(Path(folder) / (max(versions, key=int) if version is None else str(version)))
+    folder = Path(folder)
+    numbers = bundles.versions(folder) if folder.is_dir() and not (folder / bundles.NAME).is_file() else []
+    if numbers := [name for name in numbers if (folder / name / "assets.extra" / bundles.NAME).is_file()]:
+        folder = folder / (numbers[-1] if version is None else str(version))
+    return bundles.load(folder)
 
 
 # dimensions of an output for one text, and whether it is text; others are not read

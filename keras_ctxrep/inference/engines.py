@@ -1,14 +1,14 @@
 """How any artifact is opened: a model folder, a SavedModel or a .tflite file."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_ctxrep import zoo
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
 from keras_ctxrep.text import bundle as bundles
 
-__all__ = ["Engine", "open_engine"]
+__all__ = ["Engine", "open_engine", "open_generator"]
 
 
 class Engine(NamedTuple):
@@ -17,12 +17,12 @@ class Engine(NamedTuple):
     Attributes:
         name: "Keras", "SavedModel NAME" or the name of the .tflite file.
         path: the files that it needs.
-        predictor: of its answers.
+        predictor: of its answers, or the generator of its text.
     """
 
     name: str
     path: Path
-    predictor: Predictor
+    predictor: Any
 
 
 def open_engine(path: str | Path, threads: int = 1) -> Engine:
@@ -36,6 +36,8 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
         ValueError: the path is none of these.
     """
     files, bundle = bundles.located(zoo.find(path))
+    if bundle.generates:
+        raise ValueError(f"{path}: a language model in one direction; `ctxrep generate` and `ctxrep score` take it")
     with quiet_stderr():
         if files.is_file():
             from keras_ctxrep_tflite import runtime
@@ -44,16 +46,40 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
         if not (files / bundles.NAME).is_file():
             from keras_ctxrep_export import saved_model
 
-            name, runner = f"SavedModel {Path(path).name}", saved_model.text_runner(files)
+            name, predictor = f"SavedModel {Path(path).name}", Predictor(bundle, saved_model.text_runner(files))
         else:
             from keras_ctxrep import saving
             from keras_ctxrep.inference import keras_engine
 
             model, bundle = saving.ModelFolder(saving.restore(files, bundle), bundle).answering()
-            name, runner = "Keras", keras_engine.runner(model)
-        predictor = Predictor(bundle, runner)
+            name, predictor = "Keras", keras_engine.predictor_of(model, bundle)
         answer(predictor, "warm up")
     return Engine(name, files, predictor)
+
+
+def open_generator(path: str | Path, threads: int = 1) -> Engine:
+    """The engine of a language model in one direction, a .tflite file, a SavedModel or a model folder.
+
+    Args:
+        path, threads: as of `open_engine`.
+
+    Raises:
+        ValueError: the path is none of these, or of another model.
+    """
+    files, bundle = bundles.located(zoo.find(path))
+    with quiet_stderr():
+        if files.is_file():
+            from keras_ctxrep_tflite import runtime
+
+            return Engine(files.name, files, runtime.generator(files, bundle, threads))
+        if not (files / bundles.NAME).is_file():
+            from keras_ctxrep_export import saved_model
+
+            return Engine(f"SavedModel {Path(path).name}", files, saved_model.generator(files))
+        from keras_ctxrep import saving
+        from keras_ctxrep.inference import keras_engine
+
+        return Engine("Keras", files, keras_engine.generator(saving.restore(files, bundle), bundle))
 
 
 def answer(predictor: Predictor, text: str) -> None:

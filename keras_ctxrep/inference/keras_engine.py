@@ -1,20 +1,24 @@
 """A Keras model as an engine: the function that a `Predictor` runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_ctxrep import tasks
 from keras_ctxrep.inference.generator import Generator
-from keras_ctxrep.inference.predictor import Predictor, Run
+from keras_ctxrep.inference.predictor import Predictor, Run, Runner
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.models import heads
 from keras_ctxrep.saving import load
 from keras_ctxrep.text.bundle import Bundle
 
-__all__ = ["generator", "predictor", "runner", "scorer"]
+__all__ = ["generator", "predictor", "predictor_of", "runner", "scorer"]
+
+CHEAP = 1 << 17  # multiplications a token below which a step costs more to start than to compute
+TOKENS = 4096  # of a batch of such a model
 
 
 def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
@@ -24,17 +28,42 @@ def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
         ValueError: no model folder, or a pretraining model, which has no answers.
     """
     model, bundle = load(folder).answering()
-    return Predictor(bundle, runner(model), batch_size)
+    return predictor_of(model, bundle, batch_size)
 
 
-def runner(model: keras.Model) -> Run:
-    """The model as a function from a dict of arrays to a dict of arrays, traced once for all sizes."""
+def predictor_of(model: keras.Model, bundle: Bundle, batch_size: int = 32) -> Predictor:
+    """A `Predictor` that runs a model, of whose outputs it computes those that the task's answers are made of.
+
+    Of a model that computes little, a table of static vectors say, more than `batch_size` short inputs are run at once.
+
+    Raises:
+        ValueError: a pretraining model, which has no answers.
+    """
+    read = (*tasks.get(bundle.task).model_outputs, "tags") if bundle.task in tasks.SERVED else ()
+    run = runner(model, [name for name in read if name in model.output])
+    return Predictor(bundle, Runner(run, TOKENS if _multiplications(model) < CHEAP else 0), batch_size)
+
+
+def _multiplications(model: keras.Model) -> int:
+    """About how often a model multiplies for each token: the size of its weights but for tables of vectors."""
+    layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.Embedding)]
+    return sum(int(np.prod(weight.shape)) for layer in layers for weight in layer.weights)
+
+
+def runner(model: keras.Model, outputs: Sequence[str] = ()) -> Run:
+    """The model as a function from a dict of arrays to a dict of arrays, traced once for all sizes.
+
+    Args:
+        model: with a dict of outputs.
+        outputs: names of those that are computed; none: all.
+    """
     signature = {name: tf.TensorSpec(tensor.shape, tensor.dtype) for name, tensor in model.input.items()}
 
     @tf.function(input_signature=[signature])
     def traced(inputs):
         with on_this_machine():
-            return heads.flat(model(inputs, training=False))
+            results = model(inputs, training=False)
+            return heads.flat({name: results[name] for name in outputs or results})
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced({name: batch[name] for name in signature}))

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_ctxrep.inference.engines import Engine, open_engine
+from keras_ctxrep.inference.engines import Engine, open_engine, open_generator
 from keras_ctxrep.inference.generator import Generator
-from keras_ctxrep.inference.predictor import Predictor, Text
+from keras_ctxrep.inference.predictor import Predictor, Run, Text
 from keras_ctxrep.inference.silence import start_tensorflow
 from keras_ctxrep.options import Generation, unknown_option
 from keras_ctxrep.text import bundle as bundles
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from keras_ctxrep.saving import ModelFolder
 
 __all__ = ["KerasEngine", "Model", "WordVectors", "folder_of", "load"]
+
+TOGETHER = 1024  # texts that are encoded together
 
 
 class WordVectors(NamedTuple):
@@ -105,7 +107,11 @@ class Model:
             ValueError: a text without words, or an engine that has no vectors.
         """
         texts = check_texts(texts)
-        return _vectors_of(texts, self.encodings(texts)) if len(texts) else self.encode(["a"])[:0]
+        vectors = [
+            _vectors_of(texts, self.encodings(texts[begin : begin + TOGETHER]), begin)
+            for begin in range(0, len(texts), TOGETHER)
+        ]
+        return np.concatenate(vectors) if vectors else np.zeros((0, self._width), np.float32)
 
     def encodings(self, texts: Sequence[str]) -> list[dict]:
         """As `encode`, one dict per text: {"vector"}, "truncated" where a text is cut; {"error"} where it has no words.
@@ -167,7 +173,7 @@ class Model:
             encoder.bundle,
             map(str, texts),
             lambda _: [word for word, _ in next(sentences)],
-            run=encoder._predictor.runner.run,
+            run=encoder._run,
         )
         results = []
         for words, (_, numbers, layers) in zip(spans, embedded, strict=True):
@@ -278,13 +284,22 @@ class Model:
 
     @cached_property
     def _predictor(self) -> Predictor:
+        if self.bundle.generates:
+            raise ValueError("a language model in one direction has no answers and no vectors: call generate(prompts)")
         if isinstance(self.engine, Engine):
             return self.engine.predictor
         from keras_ctxrep import saving
         from keras_ctxrep.inference import keras_engine
 
         model, bundle = saving.ModelFolder(self.keras_model, self.bundle).answering()
-        return Predictor(bundle, keras_engine.runner(model))
+        return keras_engine.predictor_of(model, bundle)
+
+    @cached_property
+    def _run(self) -> Run:
+        """The model with all its outputs."""
+        from keras_ctxrep.inference import keras_engine
+
+        return keras_engine.runner(self.keras_model)
 
     @cached_property
     def _filler(self) -> "Filler":
@@ -294,6 +309,9 @@ class Model:
 
     @cached_property
     def _generator(self) -> Generator:
+        if isinstance(self.engine, Engine):
+            _ = self.bundle.tokens  # raises if it is another model
+            return self.engine.predictor
         from keras_ctxrep.inference import keras_engine
 
         return keras_engine.generator(self.keras_model, self.bundle)
@@ -304,11 +322,18 @@ class Model:
 
         return saved_model.encoder(str(self.engine.path))
 
+    @cached_property
+    def _width(self) -> int:
+        """Numbers of a vector of a text."""
+        if isinstance(self.engine, KerasEngine):
+            return self.encoder.keras_model.output["vector"].shape[-1]
+        return self.bundle.dims or self.encode(["a"]).shape[-1]
+
     def _served(self) -> "Model":
         """The model itself, or of a pretraining model its encoder."""
         from keras_ctxrep import tasks
 
-        return self if self.bundle.task in tasks.SERVED else self.encoder
+        return self if self.bundle.task in tasks.SERVED or self.bundle.generates else self.encoder
 
 
 def load(name: str | Path, threads: int = 1) -> Model:
@@ -335,7 +360,7 @@ def load(name: str | Path, threads: int = 1) -> Model:
         from keras_ctxrep import saving
 
         return _in_keras(path, saving.load(path))
-    engine = open_engine(path, threads)
+    engine = open_generator(path, threads) if bundles.located(path)[1].generates else open_engine(path, threads)
     return Model(engine, engine.predictor.bundle)
 
 
@@ -383,9 +408,9 @@ def _spans(text: Text) -> list[tuple[str, tuple[int, int]]]:
     return list(zip(text, joined(text)[1], strict=True))
 
 
-def _vectors_of(texts: Sequence[str], answers: Sequence[dict]) -> np.ndarray:
-    """The vectors in answers of the task "embed", float32 (B, D)."""
-    for number, (text, answer) in enumerate(zip(texts, answers, strict=True)):
+def _vectors_of(texts: Sequence[str], answers: Sequence[dict], first: int) -> np.ndarray:
+    """The vectors in answers of the task "embed" to some texts, from number `first` on, float32 (B, D)."""
+    for number, answer in enumerate(answers, first):
         if "error" in answer:
-            raise ValueError(f"text {number}, {text[:60]!r}: {answer['error']}")
+            raise ValueError(f"text {number}, {texts[number][:60]!r}: {answer['error']}")
     return np.array([answer["vector"] for answer in answers], np.float32)

@@ -29,10 +29,11 @@ class Runner:
 
     Args:
         run: input dict -> output dict, both of arrays with a batch axis, or the outputs as lists over the batch.
+        tokens: of a batch, padding included, whose inputs may then be more than the `Predictor`'s `batch_size`.
     """
 
-    def __init__(self, run: Run):
-        self.run = run
+    def __init__(self, run: Run, tokens: int = 0):
+        self.run, self.tokens = run, tokens
 
     def readable(self, query: Query) -> Query:
         """An example's query in a form that the model reads."""
@@ -109,7 +110,7 @@ class Predictor:
     Args:
         bundle: of the model.
         runner: of the model; a plain function is the `run` of a `Runner`.
-        batch_size: inputs of the model that are run at once.
+        batch_size: inputs of the model that are run at once; more of them where `Runner.tokens` allows it.
 
     Call:
         texts: strings; for a task over words also sentences already split into words.
@@ -233,9 +234,10 @@ class Predictor:
         signatures = [self.runner.signature(queries[number]) for number, _ in inputs]
         results: list[dict] = [{} for _ in inputs]
         # inputs are bucketed by length, to keep padding small
-        order = sorted(range(len(inputs)), key=lambda i: (signatures[i], len(inputs[i][1])))
+        lengths = [len(row) for _, row in inputs]
+        order = sorted(range(len(inputs)), key=lambda i: (signatures[i], lengths[i]))
         for _, group in groupby(order, signatures.__getitem__):
-            while part := list(islice(group, self.batch_size)):
+            for part in self._batches([*group], lengths):
                 batch_queries, batch_rows = [queries[inputs[i][0]] for i in part], [inputs[i][1] for i in part]
                 batch = self.runner.batch(self.task, self.bundle, batch_queries, batch_rows)
                 columns = self.runner.run(batch)  # all layers of all texts would be large, and no answer reads them
@@ -246,6 +248,18 @@ class Predictor:
         for (number, _), result in zip(inputs, results, strict=True):
             outputs.setdefault(number, []).append(result)
         return rows, outputs
+
+    def _batches(self, order: Sequence[int], lengths: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Inputs of ascending length in parts that are run together."""
+        begin = 0
+        for end in range(1, len(order) + 1):
+            size = end + 1 - begin  # with the next input
+            limit = self.batch_size
+            if end < len(order) and self.runner.tokens:
+                limit = max(limit, self.runner.tokens // lengths[order[end]])
+            if end == len(order) or size > limit:
+                yield order[begin:end]
+                begin = end
 
     def probabilities(self, texts: Sequence[str], pairs: Sequence[str | None] | None = None) -> np.ndarray:
         """float64 (B, C): a classifier's probabilities, in the order of its labels.
@@ -304,7 +318,7 @@ def _encodable(query: Query) -> Query:
     """The query without lone surrogates, which cannot be encoded."""
 
     def without(text: str) -> str:
-        return text.encode("utf-8", "replace").decode("utf-8")
+        return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
     text = without(query.text) if isinstance(query.text, str) else tuple(map(without, query.text))
     return Query(text, None if query.pair is None else without(query.pair), query.marks)

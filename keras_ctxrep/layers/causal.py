@@ -78,9 +78,9 @@ class NgramContext(Layer):
 class GatedConvolution(Layer):
     """A causal convolution with a gated linear unit and a residual sum.
 
-    Dauphin et al. 2017, https://arxiv.org/abs/1612.08083, eq. 1: h = (X * W + b) sigmoid(X * V + c), where the kernel at
-    a position reads it and the `kernel_size` - 1 positions before. The paper adds the residual over up to five layers, here
-    it is over each; its weight normalization is left out.
+    Dauphin et al. 2017, https://arxiv.org/abs/1612.08083, eq. 1: h = (X * W + b) sigmoid(X * V + c), where the kernel
+    at a position reads it and the `kernel_size` - 1 positions before. The paper adds the residual over up to five
+    layers, here it is over each; its weight normalization is left out.
 
     Args:
         kernel_size: positions that a filter reads.
@@ -123,12 +123,14 @@ class CausalTransformerBlock(TransformerBlock):
     """The pre-norm Transformer block of language models, over a cache of the keys and values of the tokens before.
 
     Radford et al. 2019 (GPT-2), section 2.3: x + attention(norm(x)), then x + feed_forward(norm(x)). A token attends to
-    itself and to the `context` tokens before it, with the rotary positions of Su et al. 2021, https://arxiv.org/abs/2104.09864,
-    in place of learned ones: only distances count, so that a text may be of any length. The cache has unrotated keys;
-    the halves of a head's vector are the two coordinates that are rotated, instead of its even and odd numbers.
+    itself and to the `context` tokens before it, with the rotary positions of Su et al. 2021,
+    https://arxiv.org/abs/2104.09864, in place of learned ones: only distances count, so that a text may be of
+    any length. The cache has unrotated keys; the halves of a head's vector are the two coordinates that are rotated,
+    instead of its even and odd numbers.
 
     Args:
-        heads, intermediate, dropout, attention_dropout, activation, epsilon, initializer_range: as of `TransformerBlock`.
+        heads, intermediate, dropout, attention_dropout, activation, epsilon, initializer_range: as of
+            `TransformerBlock`.
 
     Call:
         x: float32 (B, T, D).
@@ -144,7 +146,7 @@ class CausalTransformerBlock(TransformerBlock):
     (TensorShape([1, 3, 4]), TensorShape([1, 5, 8]))
     """
 
-    def call(self, x, mask, past, count, training=None) -> Any:
+    def call(self, x, mask, past, count, training=None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         attended, end = self._attend(self.attention_norm(x), mask, past, count, training)
         x = x + self.drop_output(self.attention_output(attended), training=training)
         fed = self.feed_forward_output(self.feed_forward(self.feed_forward_norm(x)))

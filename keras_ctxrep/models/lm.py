@@ -5,6 +5,7 @@ segment by segment, as in training.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import keras
@@ -88,7 +89,7 @@ SIZES = {
 
 
 def state_size(config: Config) -> int:
-    """S, the numbers of a row's state: of an LSTM 2 x 2 x 200, of a Transformer its cache of keys and values, and their count.
+    """S, the numbers of a row's state: of a Transformer its cache of keys and values, and their count.
 
     >>> state_size(SIZES["lm_lstm_2x200"]), state_size(SIZES["lm_ngram_5_60_50"])
     (800, 3)
@@ -151,13 +152,10 @@ def language_model(
         state = inputs["state"] = keras.Input((state_size(config),), name="state")
     if config.tied:
         softmax = TiedSoftmax(vocabulary_size, config.width, samples, name="softmax")
+        embed = partial(softmax, embed=True)
     else:
         softmax = VocabularySoftmax(vocabulary_size, samples, name="softmax")
-        embedding = Embedding(vocabulary_size, config.width, name="embedding")
-
-    def embed(ids):
-        return softmax(ids, embed=True) if config.tied else embedding(ids)
-
+        embed = Embedding(vocabulary_size, config.width, name="embedding")
     top, end = _BODIES[config.kind](config, embed, ids, mask, _parts(config, state))
     arguments = {}
     if samples:

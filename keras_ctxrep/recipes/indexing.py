@@ -21,7 +21,8 @@ from keras_ctxrep.text import files, index_files
 from keras_ctxrep.text.corpus import lines
 from keras_ctxrep.text.features import check_texts
 from keras_ctxrep.text.index_files import Row, batches_of
-from keras_ctxrep.text.search import GRAPH_ROWS, Encoder, Hit, Index, build_graph, graph_library, identity, unit
+from keras_ctxrep.text.retrieval import unit
+from keras_ctxrep.text.search import GRAPH_ROWS, Encoder, Hit, Index, build_graph, graph_library, identity
 from keras_ctxrep.version import install_hint
 
 __all__ = ["PassageAnswer", "ask", "delete", "index", "open_index", "passages"]
@@ -280,7 +281,7 @@ def _encoded(
         kept = [(row, answer["vector"]) for row, answer in zip(batch, answers, strict=True) if "error" not in answer]
         done += len(kept)
         if kept:
-            yield unit(np.array([vector for _, vector in kept], np.float32)), [row for row, _ in kept]
+            yield unit(np.array([vector for _, vector in kept], np.float32), "vector"), [row for row, _ in kept]
         progress(done)
 
 

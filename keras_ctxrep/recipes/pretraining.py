@@ -50,7 +50,8 @@ def pretrain(
     A biLM learns from whole sentences, each by itself, or with `unroll` from running text, as published: then each
     batch starts from the final state of the previous one. A BERT learns from pairs of segments, with new masks in every
     epoch, or from what `prepare` masked once; as published first with `max_length=128`, then, `init` the folder of that
-    run, with 512 for a tenth of the steps. A language model in one direction learns from running text. The corpus may be of any size: it is read again in every epoch.
+    run, with 512 for a tenth of the steps. A language model in one direction learns from running text. The corpus may
+    be of any size: it is read again in every epoch.
 
     Args:
         family: "elmo", "bert" or "lm".

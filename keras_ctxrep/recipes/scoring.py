@@ -53,10 +53,10 @@ def score(
     """The metrics of a model on held-out data.
 
     A task model or an encoder: those of `tasks.Task.evaluate`, on labelled examples. A biLM: full-softmax perplexity
-    forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A language model in
-    one direction: perplexity over tokens and ends of lines, which the state is carried through from the first to the
-    last, the same per word, and bits per character. A BERT pretrainer:
-    MLM and NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
+    forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A language model
+    in one direction: perplexity over tokens and ends of lines, through which the state is carried from the first to the
+    last, the same per word, and bits per character. A BERT pretrainer: MLM and NSP accuracy, on text, 15% of whose
+    pieces are masked one by one however it was trained.
 
     Args:
         folder: the model: a model folder, or of a task model also a SavedModel or a .tflite file.
@@ -87,7 +87,7 @@ def score(
     if carry_state and bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; carry_state is of a biLM")
     if bundle.task in tasks.SERVED:
-        predictor = Predictor(bundle, keras_engine.runner(model), batch_size)
+        predictor = keras_engine.predictor_of(model, bundle, batch_size)
         return _score_task(predictor, data, predictions, options)
     if predictions or options != Scoring():
         raise ValueError(
@@ -257,10 +257,10 @@ SEGMENT = 256  # tokens that a language model in one direction reads at a time; 
 def _score_causal_model(model, bundle: Bundle, data: str | Path, batch_size: int) -> dict:
     """Perplexity of running text, read in one stream from its first line to its last.
 
-    Per word: of the words of BERT's split and the ends of lines, whatever the tokens are; bits per character: of the lines
-    and their ends. Both are of what the model predicts, which of an unknown word is that it is one.
+    Per word: of the words of BERT's split and the ends of lines, whatever the tokens are; bits per character: of the
+    lines and their ends. Both are of what the model predicts, which of an unknown word is that it is one.
     """
-    features, counts = bundle.features, np.zeros(3, np.int64)  # lines, words with ends, characters with ends
+    features, counts = bundle.tokens, np.zeros(3, np.int64)  # lines, words with ends, characters with ends
     stream = lm.language_model(lm.Config(**bundle.config), len(features.vocab), streams=1)
     copy_weights(model, stream)
     run = keras_engine.scorer(stream)

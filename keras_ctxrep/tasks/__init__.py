@@ -25,7 +25,6 @@ __all__ = [
     "bundle_fields",
     "get",
     "of_model",
-    "smaller_is_better",
 ]
 
 # the tasks of `ctxrep train`
@@ -70,15 +69,6 @@ def of_model(bundle: Bundle) -> Task:
     ('Subject', 'text')
     """
     return get(bundle.task).of_model(bundle)
-
-
-def smaller_is_better(metric: str) -> bool:
-    """Whether a smaller value of a metric, of any task, is better.
-
-    >>> smaller_is_better("accuracy"), smaller_is_better("mean_squared_error")
-    (False, True)
-    """
-    return any(metric in task.smaller for task in TASKS.values())
 
 
 def bundle_fields(name: str, pair: bool = False, **settings: Any) -> dict[str, Any]:

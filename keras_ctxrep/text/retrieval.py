@@ -1,6 +1,7 @@
 """Retrieval by vectors: the documents of each query in order of their cosine, and metrics of such rankings."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -9,15 +10,32 @@ __all__ = ["average_precision", "ndcg", "ranked", "recall", "reciprocal_rank", "
 TOGETHER = 1 << 24  # similarities that are computed at once: 64 MB
 
 
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Vectors of length 1, float32 (N, D); those of length 0 stay 0.
+def unit(vectors: Any, kind: str | None = None) -> np.ndarray:
+    """Vectors scaled to length 1, float32 (N, D); those of length 0 stay 0.
 
-    >>> unit(np.array([[3.0, 4.0], [0.0, 0.0]])).round(2).tolist()
+    Args:
+        vectors: a table of numbers.
+        kind: what a vector is called in errors, if the table and each length is to be checked.
+
+    Raises:
+        ValueError: with `kind`, they are no table of numbers, or one has the length 0 or is not finite; the message
+            says which.
+
+    >>> unit([[3, 4], [0, 0]]).round(2).tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    >>> unit([[3, 4], [0, 0]], "vector")
+    Traceback (most recent call last):
+    ValueError: vector 1: only zeros, which have no direction
     """
-    vectors = np.asarray(vectors, np.float64)
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return (vectors / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
+    array = np.asarray(vectors)
+    if kind and (array.ndim != 2 or array.dtype.kind not in "fiu" or not array.shape[1]):
+        raise ValueError(f"{kind}s: {array.dtype} of shape {array.shape}; a table of numbers (N, D) is needed")
+    array = array.astype(np.float64)
+    lengths = np.linalg.norm(array, axis=-1, keepdims=True)
+    if kind and len(wrong := np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))):
+        reason = "a number that is not finite" if lengths[wrong[0], 0] else "only zeros, which have no direction"
+        raise ValueError(f"{kind} {wrong[0]}: {reason}")
+    return (array / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
 
 
 def ranked(queries: np.ndarray, documents: np.ndarray, count: int) -> np.ndarray:

@@ -3,8 +3,8 @@
 A token is the argmax of its log-probability plus Gumbel noise (Gumbel 1954; Maddison et al. 2014,
 https://arxiv.org/abs/1411.0030), which is a draw from the softmax. The noise is a function of the seed, the number of
 the step and the id of the token alone: a counter-based generator, Threefry-2x32 with 20 rounds (Salmon et al. 2011,
-https://doi.org/10.1145/2063384.2063405), of 32-bit additions, rotations and exclusive ors, which is the same in NumPy, in
-a graph and in JavaScript. So the same seed gives the same text in every engine, on every machine and in any batch.
+https://doi.org/10.1145/2063384.2063405), of 32-bit additions, rotations and exclusive ors, which is the same in NumPy,
+in a graph and in JavaScript. So the same seed gives the same text in every engine, on every machine and in any batch.
 
 All numbers are float64. Engines differ in their logits by about 1e-6 in float32; a token differs where the two largest
 sums lie closer than that, about once in a million tokens, or where a filter's bound does. Equal sums: the lower id.
@@ -55,7 +55,9 @@ def gumbel(seed: int, step: int, ids: np.ndarray) -> np.ndarray:
     >>> gumbel(0, 0, np.arange(2)).round(6).tolist()
     [0.137906, -0.145133]
     """
-    bits, _ = threefry((seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF), np.asarray(ids).astype(np.uint32), np.uint32(step))
+    bits, _ = threefry(
+        (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF), np.asarray(ids).astype(np.uint32), np.asarray(step)
+    )
     return -np.log(-np.log((bits + 0.5) / 2.0**32))
 
 

@@ -14,9 +14,10 @@ from keras_ctxrep.text import index_files
 from keras_ctxrep.text.bundle import VOCAB
 from keras_ctxrep.text.features import check_texts
 from keras_ctxrep.text.index_files import STORAGES, Row, batches_of, encoded
+from keras_ctxrep.text.retrieval import unit
 from keras_ctxrep.version import install_hint
 
-__all__ = ["Encoder", "Hit", "Index", "nearest", "unit"]
+__all__ = ["Encoder", "Hit", "Index", "nearest"]
 
 GRAPH_ROWS = 50_000  # rows from which a graph is worth the minute that it takes to build
 BLOCK = 8192  # rows whose scores are in memory at a time
@@ -53,29 +54,6 @@ class Hit(NamedTuple):
     text: str
     source: str
     fields: Mapping[str, Any]
-
-
-def unit(vectors: Any, kind: str = "vector") -> np.ndarray:
-    """Vectors scaled to length 1, float32 (N, D).
-
-    Raises:
-        ValueError: they are no table of numbers, or one has the length 0 or is not finite; the message says which.
-
-    >>> unit([[3, 4]]).tolist()
-    [[0.6000000238418579, 0.800000011920929]]
-    >>> unit([[3, 4], [0, 0]])
-    Traceback (most recent call last):
-    ValueError: vector 1: only zeros, which have no direction
-    """
-    array = np.asarray(vectors)
-    if array.ndim != 2 or array.dtype.kind not in "fiu" or not array.shape[1]:
-        raise ValueError(f"{kind}s: {array.dtype} of shape {array.shape}; a table of numbers (N, D) is needed")
-    array = array.astype(np.float64)
-    lengths = np.linalg.norm(array, axis=1)
-    if len(wrong := np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))):
-        reason = "only zeros, which have no direction" if lengths[wrong[0]] == 0 else "a number that is not finite"
-        raise ValueError(f"{kind} {wrong[0]}: {reason}")
-    return (array / lengths[:, None]).astype(np.float32)
 
 
 def nearest(
@@ -385,7 +363,7 @@ class Index:
         fields: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Adds rows at the end; arguments and errors are those of the class. All of the index is in memory then."""
-        vectors = unit(vectors)
+        vectors = unit(vectors, "vector")
         rows = _rows(len(vectors), texts, ids, fields)
         if len(self) and vectors.shape[1] != self.width:
             raise ValueError(f"vectors of width {vectors.shape[1]}: those of this index have {self.width}")
@@ -467,7 +445,7 @@ class Index:
         numbers = [number for number in range(min(PROBES, len(self))) if self._rows[number].text]
         if not numbers:
             return
-        vectors = unit(encoder.encode([self._rows[number].text for number in numbers]))
+        vectors = unit(encoder.encode([self._rows[number].text for number in numbers]), "vector")
         if vectors.shape[1] != self.width:
             raise ValueError(f"{refusal} (its vectors have {vectors.shape[1]} numbers and were {self.width} wide)")
         cosine = float((vectors * np.asarray(self._vectors[numbers], np.float32)).sum(1).min())

@@ -18,13 +18,13 @@ class TokenFeatures:
     """Texts as ids of tokens, and ids as text.
 
     A text is one or several lines. Before the first one and after each stands one mark, the end of a line: what is
-    predicted after a line's last token is what is read before the next line's first one. Words are those of BERT's split
-    without lower-casing, as ELMo reads them, and are joined by spaces; characters are those of Unicode.
+    predicted after a line's last token is what is read before the next line's first one. Words are those of BERT's
+    split without lower-casing, as ELMo reads them, and are joined by spaces; characters are those of Unicode.
 
     Args:
         units: one of `UNITS`.
-        vocab: of words and characters <S>, </S>, <UNK>, then the others; </S> is the end of a line, and <S> is not read.
-            Of pieces a BERT's vocabulary, of which [SEP] is the end of a line.
+        vocab: of words and characters <S>, </S>, <UNK>, then the others; </S> is the end of a line, and <S> is not
+            read. Of pieces a BERT's vocabulary, of which [SEP] is the end of a line.
         max_length: tokens of a row.
         casing: `lowercase`, `strip_accents` and `split_cjk` of `WordPiece`.
 
@@ -139,15 +139,15 @@ def padded(rows: Sequence[Sequence[int]], length: int | None = None) -> dict[str
 
 
 def token_batch(batch: Sequence[BpttSegment], part: slice = WHOLE, sampled: bool = False) -> tuple[dict, dict, dict]:
-    """(inputs, targets, weights) of `lm.language_model` with `streams`, from segments of ids that `bptt_segments` yields.
+    """(inputs, targets, weights) of `lm.language_model` with `streams`, from segments of ids of `bptt_segments`.
 
     Args:
         batch: a segment for each stream.
         part: the rows to return, padded and weighted as in the whole batch.
         sampled: for a model with `samples`, whose targets are inputs and whose labels are all 0.
 
-    Returns: inputs {"token_ids", "mask"}, targets {"logits"}, int32 (B, T), and weights {"logits"}, float32 (B, T), scaled so
-        that the mean over all positions is that over real ones, on any replicas.
+    Returns: inputs {"token_ids", "mask"}, targets {"logits"}, int32 (B, T), and weights {"logits"}, float32 (B, T),
+        scaled so that the mean over all positions is that over real ones, on any replicas.
     """
     sizes = [len(segment.words) for segment in batch]
     length, batch = max(sizes), batch[part]

@@ -330,7 +330,7 @@ def running_tokens(
 def token_segments(
     features: TokenFeatures, documents: Iterable[list[str]], streams: int, steps: int
 ) -> Iterator[list[BpttSegment]]:
-    """The BPTT segments of ids of raw text, of which a stream takes up to 100 lines at a time; empty lines are left out.
+    """The BPTT segments of ids of raw text, of which a stream takes up to 100 lines at a time; no empty ones.
 
     >>> features = TokenFeatures("characters", ["<S>", "</S>", "<UNK>", "a", "b"])
     >>> [segment.words for segment in next(token_segments(features, [["ab"], ["b"]], streams=2, steps=2))]

@@ -46,6 +46,7 @@ class Entry:
     vocabulary_size: int = 0  #: number of word pieces; 0: characters
     sha256: dict[str, str] = field(default_factory=dict)  #: file name -> SHA-256, of those in an archive too
     positions: int = 512  #: maximum input length of a BERT
+    embedding_width: int | None = None  #: of a BERT's table of pieces, if it is projected
     note: str = ""
     figures: dict[str, float] = field(default_factory=dict)  #: what it is worth, of those that come with the package
 
@@ -69,7 +70,8 @@ class Entry:
         """The fields of our config that follow from the name and the vocabulary."""
         sizes = [int(number) for number in re.findall(r"\d+", self.name.partition("/")[0])]
         config = dict(zip(_SIZES.get(self.family, _SIZES["bert"]), sizes, strict=True))
-        return config | ({"vocabulary_size": self.vocabulary_size} if self.vocabulary_size else {})
+        config |= {"vocabulary_size": self.vocabulary_size} if self.vocabulary_size else {}
+        return config | ({"embedding_width": self.embedding_width} if self.embedding_width else {})
 
     @property
     def parameters(self) -> int:
@@ -166,7 +168,9 @@ def _elmo_parameters(entry: Entry) -> int:
 def _bert_parameters(entry: Entry) -> int:
     width, layers = entry.config["width"], entry.config["layers"]
     block = 4 * (width + 1) * width + 2 * 4 * width * width + 5 * width + 4 * width  # attention, dense, norms
-    return (entry.vocabulary_size + entry.positions + 2 + 2) * width + layers * block + (width + 1) * width
+    narrow = entry.embedding_width
+    table = (entry.vocabulary_size + width) * narrow if narrow else entry.vocabulary_size * width
+    return table + (entry.positions + 2 + 2) * width + layers * block + (width + 1) * width
 
 
 # family -> the fields of the config that a size's name states, elmo_LAYERSxCELLS_PROJECTION_FILTERScnn_HIGHWAYSxhighway

@@ -48,6 +48,11 @@ def test_answers_come_in_the_order_of_the_texts(predictor, rng):
     assert all(rows <= 4 for rows, _ in predictor.shapes)
     lengths = [length for _, length in predictor.shapes]
     assert lengths == sorted(lengths)  # rows are bucketed by length
+    predictor.shapes.clear()
+    predictor.runner.tokens = 60
+    assert predictor(texts) == [vector(text) for text in texts]
+    assert all(rows <= max(4, 60 // length) for rows, length in predictor.shapes)
+    assert max(rows for rows, _ in predictor.shapes) > 4  # short ones run more together
 
 
 def test_texts_without_words(predictor):

@@ -59,7 +59,7 @@ def test_parts_of_a_text_give_what_the_whole_gives(name, rng, sizes):
         parts.append(logits)
         begin += size
     np.testing.assert_allclose(np.concatenate(parts, 1)[MASK > 0], whole[MASK > 0], atol=1e-5)
-    np.testing.assert_allclose(state, end, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(state), end, atol=1e-5)
     assert whole.std() > 0.1 and end.shape == (B, lm.state_size(CONFIGS[name]))
 
 

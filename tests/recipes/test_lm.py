@@ -56,7 +56,7 @@ def test_perplexity(folder, corpus, tmp_path):
     scores = recipes.score(folder, tmp_path / "text.txt")
     model, bundle = saving.load(folder)
     lines = [line for line in text.split("\n") if line]
-    tokens = np.array([*bundle.features.prompt("\n".join(lines)), bundle.features.end], np.int32)[None]
+    tokens = np.array([*bundle.tokens.prompt("\n".join(lines)), bundle.tokens.end], np.int32)[None]
     state = np.zeros((1, model.input["state"].shape[-1]), np.float32)
     outputs = model({"token_ids": tokens[:, :-1], "mask": np.ones_like(tokens[:, :-1]), "state": state})
     logits = np.asarray(outputs["logits"], float)[0]
@@ -67,7 +67,7 @@ def test_perplexity(folder, corpus, tmp_path):
     assert scores["perplexity"] == pytest.approx(np.exp(nats / len(logits)), rel=1e-4)
     assert scores["perplexity_per_word"] == pytest.approx(np.exp(nats / words), rel=1e-4)
     assert scores["bits_per_character"] == pytest.approx(nats / np.log(2) / (21 + 10 + 16 + 3), rel=1e-4)
-    assert scores["unknown"] == pytest.approx((tokens[0, 1:] == bundle.features.unknown).mean())
+    assert scores["unknown"] == pytest.approx((tokens[0, 1:] == bundle.tokens.unknown).mean())
 
 
 def test_generation(folder):
@@ -75,7 +75,7 @@ def test_generation(folder):
     model = ctx.load(folder)
     prompts, options = ["the cat", "she\nthe dog sees"], {"temperature": 0.9, "top_k": 20, "top_p": 0.95}
     texts = model.generate(prompts, length=12, seed=5, **options)
-    features = model.features
+    features = model.bundle.tokens
     for number, prompt in enumerate(prompts):
         tokens = features.prompt(prompt)
         begin = len(tokens)
@@ -111,7 +111,7 @@ def test_an_interrupted_run_ends_as_an_undisturbed_one(corpus, tmp_path):
 
     with pytest.raises(Stop):
         pretrain(corpus, tmp_path / "parts", evaluations=3, checkpoint_minutes=0.0, report=stop)
-    assert not (tmp_path / "parts" / "bundle.json").exists()
+    assert not (tmp_path / "parts" / "bundle.json").exists() and (tmp_path / "parts" / "state.json").exists()
     pretrain(corpus, tmp_path / "parts", evaluations=3)
     whole, parts = (saving.load(tmp_path / name).model.get_weights() for name in ("whole", "parts"))
     for expected, actual in zip(whole, parts, strict=True):
@@ -148,7 +148,7 @@ def test_other_models_generate_nothing_and_this_one_has_no_vectors(folder, tmp_p
         ctx.load(encoder).generate(["a"])
     with pytest.raises(ValueError, match="a language model in one direction is no encoder"):
         ctx.load(folder).encode(["a"])
-    with pytest.raises(TypeError, match="generate.. has no option 'temprature'; the nearest one is 'temperature'"):
+    with pytest.raises(TypeError, match=r"generate\(\) has no option 'temprature'; the nearest one is 'temperature'"):
         ctx.load(folder).generate(["a"], temprature=1.0)
     with pytest.raises(ValueError, match="carry_state is of a biLM"):
         recipes.score(folder, "x.txt", carry_state=True)

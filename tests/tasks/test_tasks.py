@@ -11,7 +11,9 @@ from keras_ctxrep.text.features import Reads
 
 def test_tasks():
     pretraining = {name for family in FAMILIES.values() for name in family.pretraining}
-    assert pretraining == {"language_model", "pretrainer"} and not pretraining & set(tasks.SERVED)
+    assert pretraining == {"language_model", "pretrainer", "causal_language_model"} and not pretraining & set(
+        tasks.SERVED
+    )
     assert set(tasks.SERVED) - set(tasks.TASKS) == {"embed"}
     assert all(name == task.name for name, task in tasks.SERVED.items())
 

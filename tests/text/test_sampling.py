@@ -24,7 +24,7 @@ GOLDEN = [
     ],
 )
 def test_threefry(key, counter, expected):
-    assert tuple(f"{int(bits):08x}" for bits in threefry(key, *map(np.uint32, counter))) == expected
+    assert tuple(f"{int(bits):08x}" for bits in threefry(key, *map(np.asarray, counter))) == expected
 
 
 def test_golden_noise():

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from keras_ctxrep.text import index_files, search
-from keras_ctxrep.text.search import Index, nearest, unit
+from keras_ctxrep.text.retrieval import unit
+from keras_ctxrep.text.search import Index, nearest
 
 
 def clustered(rows, width=48, clusters=40, seed=0):

@@ -137,6 +137,33 @@ def test_word_pieces(lowercase, text, expected):
     assert pieces.ids_batch([text, text]) == [ids, ids]
 
 
+@pytest.mark.parametrize("rules", [(True, None, True), (False, False, True), (True, False, False), (False, True, True)])
+@pytest.mark.parametrize("cached", [0, 20, 100_000])
+def test_ids_of_chunks_are_those_of_the_text(monkeypatch, rng, rules, cached):
+    """`ids_batch` encodes the chunks between spaces, `encode_batch` the text; marks and signs stand anywhere."""
+    monkeypatch.setattr(WordPiece, "CACHED", cached)
+    letters = [
+        *"aeuno  .'\t\n\x00",
+        "\u0301",
+        "\u0308",
+        "\u00a0",
+        "\u200b",
+        "\u3000",
+        "é",
+        "İ",
+        "Σ",
+        "日",
+        "각",
+        "\ufffd",
+    ]
+    vocab = dict.fromkeys([*VOCAB, *"aeuno.'日é", "##a", "##e", "##n", "##o", "##\u0301"])
+    pieces = WordPiece([*vocab], *rules)
+    texts = ["".join(rng.choice(letters, size)) for size in rng.integers(0, 60, 500)]
+    for part in (texts[:200], texts[100:], texts):
+        assert pieces.ids_batch(part) == [[piece.id for piece in row] for row in pieces.encode_batch(part)]
+    assert bool(pieces._ids) == bool(cached) and all(len(chunk) <= 32 for chunk in pieces._ids)
+
+
 def test_accents_are_stripped_by_choice():
     assert [VOCAB[piece.id] for piece in WordPiece(VOCAB, True, strip_accents=False).encode("José")] == ["[UNK]"]
     assert [VOCAB[piece.id] for piece in WordPiece(VOCAB, False, strip_accents=True).encode("José")] == ["[UNK]"]

@@ -58,7 +58,7 @@ def test_rows_are_cut_and_padded():
 
 def test_the_bundle_makes_them():
     bundle = Bundle("lm", "causal_language_model", {"units": "words"}, 8, vocab=(*MARKERS, "a"))
-    assert bundle.features.ids(["a b"]) == [[3, 2]]
+    assert bundle.tokens.ids(["a b"]) == [[3, 2]]
     with pytest.raises(ValueError, match="units='letters': one of words, pieces, characters"):
         TokenFeatures("letters", MARKERS)
 
@@ -74,5 +74,5 @@ def test_running_text():
     assert last["token_ids"].tolist() == [[1, 5], [3, 0]] and last_targets["logits"].tolist() == [[5, 1], [1, 0]]
     np.testing.assert_allclose(weights["logits"], 1)
     np.testing.assert_allclose(last_weights["logits"], np.array([[4, 4], [4, 0]]) / 3)
-    sampled = token_batch(*[[*bptt_segments([[[3, 4]]], 1, 3, (1, 1))][0]], sampled=True)
+    sampled = token_batch(next(bptt_segments([[[3, 4]]], 1, 3, (1, 1))), sampled=True)
     assert sampled[0]["targets"].tolist() == [[3, 4, 1]] and sampled[1]["logits"].tolist() == [[0, 0, 0]]

@@ -53,6 +53,41 @@ def test_golden_strings(golden_strings):
     assert counts["cases"] > 12_000 and counts["vectors"] > 50 and counts["searches"] > 10
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_a_page_reacts_while_texts_are_encoded(tmp_path):
+    """100 texts, each of which keeps the processor busy for 4 ms, are interrupted about every 20 ms."""
+    for name, data in tiny.bundle("embed").files_as_bytes().items():
+        (tmp_path / name).write_bytes(data)
+    script = tmp_path / "encode.mjs"
+    script.write_text(
+        f"""
+        import {{ readFileSync }} from "node:fs";
+        import {{ Predictor }} from {json.dumps((page.WEB / "ctxrep.js").as_uri())};
+        import {{ Unicode }} from {json.dumps((page.WEB / "text.js").as_uri())};
+        const read = (path) => readFileSync(path, "utf-8");
+        const unicode = new Unicode(JSON.parse(read({json.dumps(str(page.WEB / "unicode.json"))})));
+        const vocab = read({json.dumps(str(tmp_path / "vocab.txt"))}).trimEnd().split("\\n");
+        const bundle = JSON.parse(read({json.dumps(str(tmp_path / "bundle.json"))}));
+        const model = new Predictor(bundle, vocab, unicode, () => {{
+          const end = performance.now() + 4;
+          while (performance.now() < end);
+          return {{ vector: {{ data: [1, 2], shape: [2] }} }};
+        }});
+        let [reactions, done] = [0, false];
+        const react = () => done || (reactions++, setImmediate(react));
+        setImmediate(react);
+        const vectors = await model.encode(Array(100).fill("the cat"));
+        done = true;
+        console.log(JSON.stringify({{ reactions, vectors: vectors.map((vector) => [...vector]) }}));
+        """
+    )
+    process = subprocess.run(["node", str(script)], capture_output=True, text=True, encoding="utf-8")
+    assert process.returncode == 0, process.stderr
+    result = json.loads(process.stdout)
+    assert result["vectors"] == [[1, 2]] * 100
+    assert result["reactions"] >= 10
+
+
 @pytest.fixture(scope="module")
 def files(tiny_model, tflite_in_process, tmp_path_factory):
     """{name: .tflite file}: a tagger, an answerer and an encoder over BERT, a tagger and an encoder over ELMo."""

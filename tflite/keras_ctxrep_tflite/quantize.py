@@ -38,6 +38,9 @@ def convert(
 ) -> Path:
     """Writes a .tflite file of a model folder, for one text at a time, with built-in operators only.
 
+    A language model in one direction gets one signature, "step": {"token_ids", "mask"}, int32 (1, 1), and "state", float32
+    (1, S), to {"logits", "state"}, which `runtime.generator` runs token by token.
+
     The file has one signature per length, "length_16", "length_32", ..., which share the weights: {"char_ids"} or
     {"token_ids", "segment_ids"} and "mask", int32 (1, length), to the model's outputs. Longer texts are cut. The bundle
     and the vocabulary lie in a zip archive at the file's end, which LiteRT ignores and `runtime` reads, so that
@@ -48,7 +51,8 @@ def convert(
     single layers as they are, keeps a scale for each row of an embedding and stores weights once for all signatures.
 
     Args:
-        folder: a task model or an encoder; of a pretraining model the encoder is taken.
+        folder: a task model, an encoder or a language model in one direction; of other pretraining models the encoder
+            is taken.
         out: FILE.tflite.
         quantize: "none" (float32), "float16", "dynamic" (8-bit weights, activations quantized on the fly) or "int8"
             (as "dynamic", and dense layers with the fixed ranges of their activations on the texts of `calibrate`).
@@ -119,6 +123,8 @@ def build(
         ValueError: as of `convert`, or an option that needs data without it.
         acceptance.Rejected: the drop is larger than allowed.
     """
+    if bundle.generates:
+        return _step(folder, bundle, out, options, lengths, data)
     automatic = list(options.keep_float or ()) == ["auto"]
     if data is None and (automatic or options.explain):
         raise ValueError(f"{'keep_float auto' if automatic else 'explain'}: needs data to measure the layers with")
@@ -156,6 +162,25 @@ def build(
         conversion = Conversion(content, bundle, options, float_layers)
         line.set_description_str(f"measuring Keras and the file on {len(examples):,} examples")
         return _accepted(folder, out, conversion, examples, str(data)) if examples else conversion
+
+
+def _step(
+    folder: str | Path, bundle: Bundle, out: str | Path, options: Tflite, lengths: Sequence[int] | None, data
+) -> Conversion:
+    """The conversion of a language model in one direction: a signature "step" that reads one token."""
+    given = {"lengths": lengths, "data": data, "calibrate": options.calibrate, "keep_float": options.keep_float}
+    given |= {"mediapipe": options.mediapipe, "explain": options.explain}
+    if chosen := [name for name, value in given.items() if value]:
+        raise ValueError(
+            f"{chosen[0]}: of models with answers; a language model in one direction has a step of a token"
+        )
+    if options.quantize not in ("none", "float16", "dynamic"):
+        raise ValueError(
+            f"quantize={options.quantize!r}: of a language model in one direction none, float16 or dynamic"
+        )
+    _check(folder, bundle, out, options, [bundle.max_length])
+    model, bundle = float_model(folder, [1])
+    return Conversion(weights.quantized(model, options.quantize), bundle, options, ())
 
 
 def _accepted(folder: str | Path, out: str | Path, conversion: Conversion, examples: Sequence, data: str) -> Conversion:
@@ -216,7 +241,8 @@ def float_model(folder: str | Path, lengths: Sequence[int]) -> tuple[bytes, Bund
         if process.returncode:
             tail = "\n".join(process.stderr.strip().splitlines()[-12:])
             raise RuntimeError(f"{folder}: the TFLite converter failed (exit {process.returncode}):\n{tail}")
-        return path.read_bytes(), replace(bundles.load(scratch), max_length=lengths[-1])
+        bundle = bundles.load(scratch)
+        return path.read_bytes(), bundle if bundle.generates else replace(bundle, max_length=lengths[-1])
 
 
 def _signature_lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:
@@ -260,10 +286,12 @@ def _convert(folder: str, out: str, lengths: list[int]) -> None:
     signatures = {}
     for length in lengths:
         spec = {
-            name: tf.TensorSpec((1, *(length if size is None else size for size in tensor.shape[1:])), tf.int32, name)
+            name: tf.TensorSpec(
+                (1, *(length if size is None else size for size in tensor.shape[1:])), tensor.dtype, name
+            )
             for name, tensor in model.input.items()
         }
-        signatures[f"length_{length}"] = module.outputs.get_concrete_function(spec)
+        signatures["step" if bundle.generates else f"length_{length}"] = module.outputs.get_concrete_function(spec)
     data = _converted(module, signatures)
     Path(out).write_bytes(weights.named(data, {weight.path: np.asarray(weight) for weight in model.weights}))
 

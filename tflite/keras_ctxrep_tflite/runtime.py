@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
+from keras_ctxrep.options import Generation
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.version import install_hint
 from keras_ctxrep_tflite import mediapipe
 
-__all__ = ["load"]
+__all__ = ["generator", "load"]
 
 COPY, CONVERT = "copy the file again, or convert the model again", "convert the model again"
 
@@ -63,6 +65,28 @@ def opened(path: str | Path, bundle: Bundle, threads: int = 1) -> Predictor:
     return predictor
 
 
+def generator(path: str | Path, bundle: Bundle, threads: int = 1) -> Generator:
+    """What generates text by the signature "step" of a file, of a language model in one direction.
+
+    Args:
+        path, threads: as of `load`.
+        bundle: of the file.
+
+    Raises:
+        ValueError: the file is damaged or of another model, or `threads` is below 1.
+    """
+    if threads < 1:
+        raise ValueError(f"threads={threads}: at least 1")
+    with quiet_stderr():
+        with _naming(path, "not a TFLite file that LiteRT can run", CONVERT):
+            model = _Model(path, threads)
+        with _naming(path, "its bundle is not of its model", COPY):
+            size = model.open_step(len(bundle.tokens.vocab))
+            made = Generator(bundle, model, size, together=1)
+            made(["a"], Generation(length=1))
+    return made
+
+
 class _Model:
     """A file that LiteRT has opened: the function that a `Predictor` runs. It is closed when nothing refers to it."""
 
@@ -85,6 +109,19 @@ class _Model:
         for length in _lengths(self.compiled, bundle):
             self.signatures[length] = _Signature(self.compiled, f"length_{length}")
             self.signatures[length].check(task, bundle, sample)
+
+    def open_step(self, vocabulary: int) -> int:
+        """Opens the signature "step"; gives the numbers of its state, or a ValueError if its tensors do not fit."""
+        step = self.signatures[1] = _Signature(self.compiled, "step")
+        inputs = {name: (tensor["dtype"], tensor["shape"]) for name, tensor in step.inputs.items()}
+        size = (inputs.get("state") or ("", [1, 0]))[1][-1]
+        ids, state = ("int32", [1, 1]), ("float32", [1, size])
+        if inputs != {"token_ids": ids, "mask": ids, "state": state}:
+            raise ValueError(f"step reads {inputs}")
+        outputs = {name: tensor["shape"] for name, tensor in step.outputs.items()}
+        if outputs != {"logits": [1, 1, vocabulary], "state": [1, size]}:
+            raise ValueError(f"step gives {outputs}, for a vocabulary of {vocabulary} tokens")
+        return size
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
         count = len(batch["mask"])

@@ -15,6 +15,7 @@ import { featuresOf, rowsOf, Unicode, wellFormed } from "./text.js";
 export { Index, sentencesOf } from "./search.js";
 
 const N_BEST = 20; // answers kept for each window, and returned
+export const BUSY = 16; // ms of encoding before the page reacts and draws
 const THRESHOLD = 0.5; // smallest probability of a predicted label of multilabel
 const TAG = /^(?:O|[BI]|[BIESLU]-[^\n]+)$/u;
 
@@ -316,7 +317,8 @@ export class Predictor {
   }
 
   /**
-   * One vector per text, pooled and scaled as the bundle says; those of Python's `Model.encode`.
+   * One vector per text, pooled and scaled as the bundle says; those of Python's `Model.encode`. The page can react and
+   * draw between the texts.
    *
    * @param {string[]} texts
    * @returns {Promise<Float32Array[]>} rejected where a text has no words
@@ -326,7 +328,12 @@ export class Predictor {
     const wrong = texts.findIndex((text) => typeof text !== "string");
     if (wrong >= 0) throw new TypeError(`text ${wrong} is not a string`);
     const vectors = [];
+    let begin = performance.now();
     for (const [number, text] of texts.entries()) {
+      if (performance.now() - begin > BUSY) {
+        await pause();
+        begin = performance.now();
+      }
       const { vector, error } = /** @type {any} */ (await this.embed(text));
       if (error) throw new Error(`text ${number}, ${JSON.stringify(text.slice(0, 60))}: ${error}`);
       vectors.push(Float32Array.from(vector));
@@ -350,6 +357,18 @@ export class Predictor {
     const given = /** @type {any[]} */ (documents);
     return new Index(typeof given[0] === "string" ? await this.encode(given) : given).search(vector, top);
   }
+}
+
+/** Lets the browser react and draw; unlike a timer it waits no longer than that needs. @returns {Promise<void>} */
+export function pause() {
+  return new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
 }
 
 /**

@@ -1,12 +1,12 @@
 /** The page of an encoder: the sentences of a text or a file, ranked by their cosines with a query as one types it. */
 
+import { BUSY, pause } from "./ctxrep.js";
 import { added, bars, element, fail, made, newest, say, show } from "./page.js";
 import { Index, sentencesOf } from "./search.js";
 
 const TOP = 10; // sentences in the list, and marked in the text
 const MOST = 20_000; // sentences that are ranked
 const LARGEST = 5_000_000; // bytes of a file
-const BUSY = 16; // ms of encoding before the page reacts and draws
 const BETWEEN = 250; // ms between two rankings while sentences are encoded
 const QUERY = "How do plants get their food?";
 const SAMPLE = [
@@ -17,18 +17,6 @@ const SAMPLE = [
 ].join("\n");
 
 const formatted = (/** @type {number} */ count) => count.toLocaleString("en");
-
-/** Lets the browser react and draw; unlike a timer it waits no longer than that needs. @returns {Promise<void>} */
-function pause() {
-  return new Promise((resolve) => {
-    const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => {
-      port1.close();
-      resolve();
-    };
-    port2.postMessage(null);
-  });
-}
 
 /** The vectors of a text's sentences. Those of sentences that stay when the text changes are not computed again. */
 class Sentences {
