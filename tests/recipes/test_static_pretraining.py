@@ -343,5 +343,5 @@ def test_exports_answer_raw_text_as_keras_does(folder, tmp_path):
 def test_it_is_an_encoder_of_any_task(folder, tmp_path):
     rows = ["the storm and rain", "salt of the soup"] * 10, ["weather", "kitchen"] * 10
     recipes.finetune(rows, rows, folder, tmp_path / "out", "classify", steps=60, learning_rate=0.02)
-    answers = ctx.load(tmp_path / "out").predict(["the storm", "the soup"])
+    answers = ctx.load(tmp_path / "out").predict(["the storm and rain", "salt of the soup"])
     assert [answer["label"] for answer in answers] == ["weather", "kitchen"]
