@@ -55,7 +55,9 @@ def gumbel(seed: int, step: int, ids: np.ndarray) -> np.ndarray:
     >>> gumbel(0, 0, np.arange(2)).round(6).tolist()
     [0.137906, -0.145133]
     """
-    bits, _ = threefry((seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF), np.asarray(ids).astype(np.uint32), np.asarray(step))
+    bits, _ = threefry(
+        (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF), np.asarray(ids).astype(np.uint32), np.asarray(step)
+    )
     return -np.log(-np.log((bits + 0.5) / 2.0**32))
 
 

@@ -36,8 +36,8 @@ def convert(
 ) -> Path:
     """Writes a .tflite file of a model folder, for one text at a time, with built-in operators only.
 
-    A language model in one direction gets one signature, "step": {"token_ids", "mask"}, int32 (1, 1), and "state", float32
-    (1, S), to {"logits", "state"}, which `runtime.generator` runs token by token.
+    A language model in one direction gets one signature, "step": {"token_ids", "mask"}, int32 (1, 1), and "state",
+    float32 (1, S), to {"logits", "state"}, which `runtime.generator` runs token by token.
 
     The file has one signature per length, "length_16", "length_32", ..., which share the weights: {"char_ids"} or
     {"token_ids", "segment_ids"} and "mask", int32 (1, length), to the model's outputs. Longer texts are cut. The bundle
@@ -169,9 +169,13 @@ def _step(
     given = {"lengths": lengths, "data": data, "calibrate": options.calibrate, "keep_float": options.keep_float}
     given |= {"mediapipe": options.mediapipe, "explain": options.explain}
     if chosen := [name for name, value in given.items() if value]:
-        raise ValueError(f"{chosen[0]}: of models with answers; a language model in one direction has a step of a token")
+        raise ValueError(
+            f"{chosen[0]}: of models with answers; a language model in one direction has a step of a token"
+        )
     if options.quantize not in ("none", "float16", "dynamic"):
-        raise ValueError(f"quantize={options.quantize!r}: of a language model in one direction none, float16 or dynamic")
+        raise ValueError(
+            f"quantize={options.quantize!r}: of a language model in one direction none, float16 or dynamic"
+        )
     _check(folder, bundle, out, options, [bundle.max_length])
     model, bundle = float_model(folder, [1])
     return Conversion(weights.quantized(model, options.quantize), bundle, options, ())
@@ -280,7 +284,9 @@ def _convert(folder: str, out: str, lengths: list[int]) -> None:
     signatures = {}
     for length in lengths:
         spec = {
-            name: tf.TensorSpec((1, *(length if size is None else size for size in tensor.shape[1:])), tensor.dtype, name)
+            name: tf.TensorSpec(
+                (1, *(length if size is None else size for size in tensor.shape[1:])), tensor.dtype, name
+            )
             for name, tensor in model.input.items()
         }
         signatures["step" if bundle.generates else f"length_{length}"] = module.outputs.get_concrete_function(spec)
