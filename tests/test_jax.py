@@ -9,16 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_ctxrep.models import bert, elmo, heads
+from keras_ctxrep.models import bert, elmo, heads, lm
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
-from keras_ctxrep.text.pretraining import Masking, Vocabulary, language_model_batch, pretrainer_batch
+from keras_ctxrep.text.pretraining import Masking, Vocabulary, bptt_segments, language_model_batch, pretrainer_batch
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+from keras_ctxrep.text.units import token_batch
 from tests import tiny
 
 ROOT = Path(__file__).parents[1]
 BILM = tiny.config("elmo", layers=2, max_characters=10, highways=2, cell_clip=0.3, projection_clip=0.1)
 BERT = tiny.config(vocabulary_size=30, layers=2, dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
+LM = lm.Config("transformer", width=8, heads=2, intermediate=12, context=4, dropout=0.0)
 MODELS = {
+    "lm": (lm.language_model, (LM, 9)),
     "bilm": (elmo.language_model, (BILM, 9)),
     "bert": (bert.pretrainer, (BERT,)),
     "tagger": (lambda config: heads.tag(bert.encoder(config), 3, crf=True, dropout=0.0), (BERT,)),
@@ -29,11 +32,12 @@ SCRIPT = """
 import sys
 import keras
 import numpy as np
-from keras_ctxrep.models import bert, elmo, heads
+from keras_ctxrep.models import bert, elmo, heads, lm
 
 assert keras.backend.backend() == "jax"
 folder = sys.argv[1]
 models = {
+    "lm": (lm.language_model, (lm.%r, 9)),
     "bilm": (elmo.language_model, (elmo.%r, 9)),
     "bert": (bert.pretrainer, (bert.%r,)),
     "tagger": (lambda config: heads.tag(bert.encoder(config), 3, crf=True, dropout=0.0), (bert.%r,)),
@@ -67,10 +71,14 @@ def batches():
     masking = Masking(pieces.wordpiece)
     pairs = [(Row([2, 7, 8, 9, 3, 10, 11, 3], first=5), True), (Row([2, 12, 3, 13, 3], first=3), False)]
     tagged = WordPieceFeatures(pieces.wordpiece, starts=True)([["a", "", "b", "c"], ["d", "e"]])
+    running = next(bptt_segments([[[3, 4, 5, 6]], [[7, 8, 3]]], 2, 5, (1, 1)))
+    inputs, targets, weights = token_batch(running)
+    inputs["state"] = np.zeros((2, lm.state_size(LM)), np.float32)
     return {
         "tagger": (tagged, {"logits": np.array([[0, 2, 1], [1, 2, -1]], np.int32)}, {}),
         "bilm": language_model_batch(characters, vocabulary, sentences),
         "bert": pretrainer_batch(pieces, [masking(pair, rng) for pair in pairs]),
+        "lm": (inputs, targets, weights),
     }
 
 
@@ -100,7 +108,7 @@ def test_jax_gives_what_tensorflow_gives(tmp_path, rng):
     environment = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # compiles in half the time
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT % (BILM, BERT, BERT), str(tmp_path)],
+        [sys.executable, "-c", SCRIPT % (LM, BILM, BERT, BERT), str(tmp_path)],
         env=environment,
         capture_output=True,
         text=True,

@@ -310,7 +310,8 @@ class Model:
     @cached_property
     def _generator(self) -> Generator:
         if isinstance(self.engine, Engine):
-            _ = self.bundle.tokens  # raises if it is another model
+            if not isinstance(self.engine.predictor, Generator):
+                raise ValueError(f"{self.engine.path}: a model for the task {self.bundle.task!r} generates no text")
             return self.engine.predictor
         from keras_ctxrep.inference import keras_engine
 

@@ -71,7 +71,7 @@ def test_a_bundle_of_another_model(folder, tmp_path):
     data, bundle = quantize.float_model(folder, [1])
     longer = Bundle(bundle.family, bundle.task, bundle.config, 16, vocab=(*VOCAB, "x"))
     bundles.write_tflite(tmp_path / "other.tflite", data, longer)
-    with pytest.raises(ValueError, match="other.tflite: its bundle is not of its model: step gives"):
+    with pytest.raises(ValueError, match=r"other\.tflite: its bundle is not of its model: step gives"):
         ctx.load(tmp_path / "other.tflite")
     with pytest.raises(ValueError, match="threads=0"):
         runtime.generator(tmp_path / "lm.tflite", bundle, 0)

@@ -38,8 +38,8 @@ def convert(
 ) -> Path:
     """Writes a .tflite file of a model folder, for one text at a time, with built-in operators only.
 
-    A language model in one direction gets one signature, "step": {"token_ids", "mask"}, int32 (1, 1), and "state", float32
-    (1, S), to {"logits", "state"}, which `runtime.generator` runs token by token.
+    A language model in one direction gets one signature, "step": {"token_ids", "mask"}, int32 (1, 1), and "state",
+    float32 (1, S), to {"logits", "state"}, which `runtime.generator` runs token by token.
 
     The file has one signature per length, "length_16", "length_32", ..., which share the weights: {"char_ids"} or
     {"token_ids", "segment_ids"} and "mask", int32 (1, length), to the model's outputs. Longer texts are cut. The bundle
