@@ -140,7 +140,7 @@ class _Noise(NamedTuple):
     """The distribution of noise words, and how many a block has."""
 
     cumulated: np.ndarray  #: float64 (V,), to 1
-    count: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def _blocks_of_chunk(
     windows[:count] = np.minimum(np.stack([before, after], 1), size[:, None])
     padded = np.pad(ids, (window, window + number * CENTRES - count))
     begins = CENTRES * rng.permutation(number)
-    draws = np.searchsorted(noise.cumulated, rng.random((number, noise.count)), side="right")
+    draws = np.searchsorted(noise.cumulated, rng.random((number, noise.size)), side="right")
     return Blocks(
         padded[begins[:, None] + np.arange(CENTRES + 2 * window)].astype(np.int32),
         (first + np.minimum(draws, len(noise.cumulated) - 1)).astype(np.int32),

@@ -12,7 +12,7 @@ import pytest
 from keras_ctxrep import tasks
 from keras_ctxrep.cli import main
 from keras_ctxrep.cli.flags import Flags, given
-from keras_ctxrep.options import Finetuning, Options, Pretraining, option
+from keras_ctxrep.options import Finetuning, Options, Pretraining, StaticPretraining, option
 
 TRAIN = ["train", "--data", "a", "--dev", "b", "--encoder", "words", "--out", "c"]
 
@@ -67,13 +67,13 @@ def test_a_value_out_of_bounds(wrong):
 
 
 def test_help_has_the_texts_and_defaults_of_the_fields(capsys):
-    for name, options in (("train", Finetuning), ("pretrain", Pretraining)):
+    for name, options in (("train", Finetuning), ("pretrain", Pretraining), ("pretrain", StaticPretraining)):
         with pytest.raises(SystemExit):
             main.main([name, "--help"])
         printed = " ".join(capsys.readouterr().out.split())
         for field in options.__dataclass_fields__.values():
             assert f"--{field.name.replace('_', '-')}" in printed
-    assert "(default: 8000)" in printed
+    assert "(default: 8000; static: all)" in printed and "(default: skipgram)" in printed
 
 
 @pytest.mark.parametrize(
