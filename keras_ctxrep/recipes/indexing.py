@@ -287,10 +287,9 @@ def _encoded(
 
 def _reader(reader: "str | Path | Model | Predictor") -> Predictor | Callable[..., list[dict]]:
     """What answers questions, (texts, pairs) -> answers."""
-    if isinstance(reader, str | Path):
-        reader = open_engine(reader).predictor
-    bundle = reader.bundle
-    answers = reader.predict if isinstance(reader, Model) else reader
+    opened = open_engine(reader).predictor if isinstance(reader, str | Path) else reader
+    bundle = opened.bundle
+    answers = opened.predict if isinstance(opened, Model) else opened
     if not {"answer", "null_score"} <= tasks.of_model(bundle).outputs.keys():
         raise ValueError(
             f"the reader is a model of the task {bundle.task!r}; one that answers questions is made by "
