@@ -37,7 +37,7 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
     """
     files, bundle = bundles.located(zoo.find(path))
     if bundle.generates:
-        raise ValueError(f"{path}: a language model in one direction; `ctxrep generate` and `ctxrep score` take it")
+        raise ValueError(f"{path}: a language model in one direction; `ctxrep generate` takes it, `score` its folder")
     with quiet_stderr():
         if files.is_file():
             from keras_ctxrep_tflite import runtime
