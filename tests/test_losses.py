@@ -11,6 +11,7 @@ from keras_ctxrep.cli import main
 from keras_ctxrep.losses import CrossEntropy, TextDistillation
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.tasks.classify import Example
+from tests import tiny
 
 ROWS = [Example("red fish", "a"), Example("blue fish", "b"), Example("red", "a"), Example("red bird", "a")]
 
@@ -57,7 +58,7 @@ def test_distillation_of_texts_compares_those_of_all_replicas(replicas):
 
     steps = 1e-5 * np.eye(12).reshape(12, 4, 3)
     expected = [(value(kernel + step) - value(kernel - step)) / 2e-5 for step in steps]
-    strategy = tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(replicas)])
+    strategy = tiny.mirrored(replicas)
     with strategy.scope():
         inputs = keras.Input((4,))
         model = Model(inputs, {"texts": keras.layers.Dense(3, use_bias=False, name="texts")(inputs)})

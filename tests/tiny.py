@@ -15,6 +15,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.models import bert, elmo, static
@@ -84,6 +85,15 @@ def model(*args: Any, **options: Any) -> tuple[keras.Model, Bundle]:
     for weight in built.weights:
         weight.assign(np.random.default_rng(0).normal(size=weight.shape))
     return built, of_model
+
+
+def mirrored(count: int = 2) -> Any:
+    """A strategy of some replicas on the CPU.
+
+    Not with the default reduction: its collective operations clash with those of any other strategy of the process.
+    """
+    reduction = tf.distribute.ReductionToOneDevice()
+    return tf.distribute.MirroredStrategy([f"CPU:{index}" for index in range(count)], cross_device_ops=reduction)
 
 
 def save(folder: Path, of_model: Bundle) -> Path:

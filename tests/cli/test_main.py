@@ -59,7 +59,7 @@ def test_help(name, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith(f"usage: ctxrep {name}") and "None" not in text
     if name == "pretrain":
-        assert "(default: 32)" in text and "(default: 8000)" in text
+        assert "(default: 32; static: 1024 words)" in text and "(default: 8000; static: all)" in text
     if name == "train":
         for part in (
             "multilabel any number of labels",
@@ -163,7 +163,7 @@ def test_what_is_missing_is_said_before_tensorflow_is_loaded(argv, tmp_path):
         ("pretrain bert --corpus {tmp}/latin1.txt --steps 1 --out {tmp}/o", "latin1.txt:2: not UTF-8"),
         ("pretrain bert --corpus {models}/corpus.txt --steps 1 --out {tmp}/o --size huge", "choose one of bert_2_64_2"),
         ("predict {tmp}/missing.tflite", "no such file"),
-        ("predict {models}/bert/pretrained", "a pretrainer answers nothing; fine-tune it"),
+        ("predict {models}/elmo/pretrained", "a language_model answers nothing; fine-tune it"),
         ("embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.txt", "must end in .npz or .hdf5"),
         (
             "embed {models}/bert/pretrained --input {models}/corpus.txt --out {tmp}/x.npz --carry-state",

@@ -113,7 +113,7 @@ def test_no_answer_is_told(files, capsys, monkeypatch):
         ("search {f}/m rain", 1, "no index.json in it; an index is made by `ctxrep index`"),
         ("search {f}/i \u0001", 1, "no words in this text"),
         ("search {f}/i rain --input {f}/rows.tsv", 2, "search: give either TEXT or --input"),
-        ("search {f}/i --input {f}/empty.txt", 1, "empty.txt: no text to look for in it"),
+        ("search {f}/i --input {f}/empty.txt", 1, "empty.txt: no text in it"),
         ("search {f}/i rain --encoder {f}/r", 1, "search it with that, or make it again"),
         ("search {f}/i rain --top 0", 2, "must be above 0"),
         ("ask {f}/i rain --reader {f}/m", 1, "the reader is a model of the task 'embed'"),

@@ -16,6 +16,7 @@ from keras_ctxrep.text.pretraining import (
     next_sentence_rows,
     pretrainer_batch,
 )
+from tests import tiny
 
 pytestmark = pytest.mark.trains
 
@@ -75,9 +76,7 @@ def losses_of_training(make, batch, strategy, start):
 def test_training_lowers_the_loss_and_two_devices_agree_with_one(case):
     make, *batch = case
     start = make().get_weights()
-    # Not the default reduction: its collective operations clash with those of any other strategy of the process.
-    reduction = tf.distribute.ReductionToOneDevice()
-    mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=reduction)
+    mirrored = tiny.mirrored()
     one_device, two_devices = (
         losses_of_training(make, batch, strategy, start) for strategy in (tf.distribute.get_strategy(), mirrored)
     )

@@ -135,7 +135,6 @@ def test_neighbours_command(models, tmp_path, capsys):
     [
         "plot senses a --word b --out c.png",
         "plot senses a --word b --data /dev/null --out c.png --head 1",
-        "neighbours a",
         "neighbours a --word b -k 0",
     ],
 )

@@ -149,7 +149,7 @@ def test_only_a_language_model_scores_sentences(folder, tmp_path):
     saving.save(tmp_path / "encoder", *saving.load_encoder(folder))
     with pytest.raises(ValueError, match="its task is 'embed'; sentences are scored by an ELMo language model"):
         list(recipes.score_sentences(tmp_path / "encoder", ["w1"]))
-    with pytest.raises(ValueError, match="only a biLM carries a state"):
+    with pytest.raises(ValueError, match="carry_state is of a biLM"):
         recipes.score(tmp_path / "encoder", "any.txt", carry_state=True)
 
 

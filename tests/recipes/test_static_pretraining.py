@@ -19,6 +19,7 @@ from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.word_blocks import CENTRES, Blocks, blocks, encode_corpus
 from keras_ctxrep_export import saved_model
 from keras_ctxrep_tflite import quantize, runtime
+from tests import tiny
 
 pytestmark = pytest.mark.trains
 
@@ -128,7 +129,7 @@ def test_two_updates_are_those_of_loops_over_pairs(kind, ngrams, rng):
 def test_two_replicas_give_the_numbers_of_one(rng):
     batch = some_blocks(rng, 8)
     results = []
-    for place in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
+    for place in (tf.distribute.get_strategy(), tiny.mirrored()):
         keras.utils.set_random_seed(0)
         with place.scope():
             model = static.skipgram(
@@ -169,7 +170,7 @@ def test_row_wise_adagrad_by_hand(rng):
 
 def test_updates_are_for_one_replica(rng):
     batch = some_blocks(rng, 8)
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with tiny.mirrored().scope():
         model = static.skipgram(static.Config(words=V, width=D), W, P, S)
         model.compile(SGD(0.1), {"logits": losses.NegativeSampling(NEGATIVES, S)}, jit_compile=False)
     model.updates = 2

@@ -169,8 +169,7 @@ def gradients(loss, microbatches=1, replicas=1, dropout=0.0):
     """Loss and gradients of one step over 8 pairs: the change of the weights at rate 1."""
     keras.utils.set_random_seed(1)
     rng = np.random.default_rng(0)
-    devices = [f"CPU:{index}" for index in range(replicas)]
-    strategy = tf.distribute.MirroredStrategy(devices) if replicas > 1 else tf.distribute.get_strategy()
+    strategy = tiny.mirrored(replicas) if replicas > 1 else tf.distribute.get_strategy()
     with strategy.scope():
         model, _ = tiny.model("embed", sizes={"dropout": dropout, "attention_dropout": dropout, "pooler": False})
         assert isinstance(model, Model)

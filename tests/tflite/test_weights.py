@@ -105,7 +105,7 @@ def test_fixed_ranges_from_texts(model, bundle, tmp_path):
     ranges = ranges_on(model, bundle, tmp_path / "texts.txt")
     assert set(ranges) <= set(weights.sizes(model)) and "layer_0/qkv/kernel" in ranges
     data = weights.quantized(model, "int8", None, ranges)
-    assert weights.operators(data)["QUANTIZE"] == 3 * len(ranges) == tiny.operators(data)["DEQUANTIZE"]
+    assert weights.operators(data)["QUANTIZE"] == 3 * len(ranges) == weights.operators(data)["DEQUANTIZE"]
     expected = logits(model, bundle)
     assert np.abs(logits(data, bundle) - expected).max() < 0.3 * expected.std()
     short = [logits(data, bundle, length, TEXTS[1:2]) for length in (8, 32)]

@@ -226,7 +226,9 @@ def test_what_is_wrong_on_several_replicas(optimizer, options, message, rng):
 
 def test_microbatches_that_cannot_be(rng):
     build, data, _ = REPLICAS["KINDS"]["streams"]()
-    with pytest.raises(ValueError, match="microbatches=2: a biLM that carries its state on"):
+    with pytest.raises(
+        ValueError, match="microbatches=2: a model that carries its state on is trained on whole batches"
+    ):
         fit.fit(build(), data, steps=1, microbatches=2)
     x = keras.Input((2,))
     with pytest.raises(ValueError, match=r"microbatches=2: build the model as keras_ctxrep.models.model.Model\("):

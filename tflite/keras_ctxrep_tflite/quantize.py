@@ -292,12 +292,17 @@ def _convert(folder: str, out: str, lengths: list[int]) -> None:
             for name, tensor in model.input.items()
         }
         signatures["step" if bundle.generates else f"length_{length}"] = module.outputs.get_concrete_function(spec)
-    data = _converted(module, signatures)
+    data = _converted(module, signatures, len(bundle.vocab) or 256)
     Path(out).write_bytes(weights.named(data, {weight.path: np.asarray(weight) for weight in model.weights}))
 
 
-def _converted(module: Any, signatures: Mapping[str, Any]) -> bytes:
+def _converted(module: Any, signatures: Mapping[str, Any], ids: int = 2) -> bytes:
     """The float32 model of some concrete functions over the variables of a `tf.Module`.
+
+    Args:
+        module: it has the variables.
+        signatures: name -> function.
+        ids: tokens or characters that the model knows, by which its answers are compared.
 
     Raises:
         RuntimeError: the file has variables, which it does not store the values of, or answers otherwise than the first
@@ -315,16 +320,24 @@ def _converted(module: Any, signatures: Mapping[str, Any]) -> bytes:
         raise RuntimeError(f"the converter stored variables without their values ({', '.join(lost)})")
     name, function = next(iter(signatures.items()))
     specs = function.structured_input_signature
-    positional, keywords = tf.nest.map_structure(lambda spec: tf.ones(spec.shape, spec.dtype), specs)
-    ones = {spec.name: np.ones(spec.shape, spec.dtype.as_numpy_dtype) for spec in tf.nest.flatten(specs)}
+    inputs = {spec.name: _probe(spec, ids) for spec in tf.nest.flatten(specs)}
+    positional, keywords = tf.nest.map_structure(lambda spec: tf.constant(inputs[spec.name]), specs)
     runner = Interpreter(model_content=data).get_signature_runner(name)
-    answers = runner(**{key: ones[key] for key in runner.get_input_details()})
+    answers = runner(**{key: inputs[key] for key in runner.get_input_details()})
     for key, expected in function(*positional, **keywords).items():
         expected, answer = np.asarray(expected), answers[key]
         difference = np.abs(answer - expected).max(initial=0)
         if not difference <= TOLERANCE * max(1, np.abs(expected).max(initial=0)):  # NaN is not
             raise RuntimeError(f"the converted {name} gives {key} that differ by {difference:.3g} from the model's")
     return data
+
+
+def _probe(spec: Any, ids: int) -> np.ndarray:
+    """Values of an input: of ids one after the other, else ones."""
+    shape, dtype = tuple(spec.shape), spec.dtype.as_numpy_dtype
+    if spec.name in ("token_ids", "word_ids", "char_ids"):
+        return (np.arange(np.prod(shape)) % ids).reshape(shape).astype(dtype)
+    return np.ones(shape, dtype)
 
 
 if __name__ == "__main__":
