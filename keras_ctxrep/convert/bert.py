@@ -13,6 +13,7 @@ from keras_ctxrep.convert.options import Options
 from keras_ctxrep.convert.weights import Tensor, check, fill
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.families import FAMILIES
+from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.text.bundle import VOCAB, Bundle
 from keras_ctxrep.text.tokens import WordPiece
 
@@ -139,11 +140,8 @@ def multiplied_out(model: keras.Model, bundle: Bundle) -> tuple[keras.Model, Bun
         return model, bundle
     plain = replace(bundle, config=bundle.config | {"embedding_width": None})
     own = build(plain)
-    for layer in own.layers:
-        if layer.name == "token_embedding":
-            layer.set_weights([bert.token_vectors(model)])
-        elif layer.weights:
-            layer.set_weights(model.get_layer(layer.name).get_weights())
+    copy_weights(model, own, skip=["token_embedding"])
+    own.get_layer("token_embedding").set_weights([bert.token_vectors(model)])
     return own, plain
 
 

@@ -31,6 +31,7 @@ KINDS = {  # class of KerasHub -> that of `transformers`
     "BertMaskedLM": "BertForMaskedLM",
     "BertTextClassifier": "BertForSequenceClassification",
 }
+NEEDED = f"a {', '.join([*KINDS][:-1])} or {[*KINDS][-1]} is needed"
 TASK = "task.json"  # of a preset with a head
 FOREIGN = ("model.safetensors", "pytorch_model.bin", "modules.json")  # whose config.json would be replaced
 _CLASSIFIERS = ("BertForSequenceClassification", "BertForNextSentencePrediction")
@@ -81,7 +82,7 @@ def read(source: Any, tokenizer: Any = None) -> tuple[keras.Model, Bundle]:
         source, tokenizer = _preset(hub, where, tokenizer)
     name = next((name for kind, name in KINDS.items() if isinstance(source, getattr(hub, kind, ()))), None)
     if name is None:
-        raise ValueError(f"a {type(source).__name__}: a {', '.join([*KINDS][:-1])} or {[*KINDS][-1]} is needed")
+        raise ValueError(f"a {type(source).__name__}: {NEEDED}")
     task, parts = common.ARCHITECTURES[name][:2]
     config = _config(getattr(source, "backbone", source), "pooler" in parts)
     fields = _preparation(source, tokenizer, config, where)
@@ -276,7 +277,7 @@ def _preset(hub: Any, source: str, tokenizer: Any) -> tuple[Any, Any]:
     if (Path(source) / TASK).is_file():
         name = Options(Path(source) / TASK).get("class_name", str)
         if name not in KINDS:
-            raise ValueError(f"{source}: a {name}; a {', '.join([*KINDS][:-1])} or {[*KINDS][-1]} is needed")
+            raise ValueError(f"{source}: a {name}; {NEEDED}")
         kind = getattr(hub, name)
     try:
         tokenizer = hub.BertTokenizer.from_preset(source) if tokenizer is None else tokenizer
