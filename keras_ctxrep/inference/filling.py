@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.decode import softmax
 from keras_ctxrep.text.features import Row, check_texts
 
 __all__ = ["MASK", "Filler", "Filling"]
@@ -80,7 +81,6 @@ def _row(text: str, features: Any) -> Row:
 
 def _best(logits: np.ndarray, vocab: list[str], top: int) -> list[Filling]:
     """The pieces with the largest logits, and their softmax."""
-    weights = np.exp(logits - logits.max(), dtype=np.float64)
-    probabilities = weights / weights.sum()
+    probabilities = softmax(logits)
     best = np.argsort(-probabilities, kind="stable")[:top]
     return [Filling(vocab[number], float(probabilities[number])) for number in best]
