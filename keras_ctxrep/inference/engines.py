@@ -51,8 +51,7 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
             from keras_ctxrep import saving
             from keras_ctxrep.inference import keras_engine
 
-            model, bundle = saving.ModelFolder(saving.restore(files, bundle), bundle).answering()
-            name, predictor = "Keras", keras_engine.predictor_of(model, bundle)
+            name, predictor = "Keras", keras_engine.predictor_of(saving.restore(files, bundle), bundle)
         answer(predictor, "warm up")
     return Engine(name, files, predictor)
 

@@ -12,7 +12,7 @@ from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor, Run, Runner
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.models import heads
-from keras_ctxrep.saving import load
+from keras_ctxrep.saving import ModelFolder, load
 from keras_ctxrep.text.bundle import Bundle
 
 __all__ = ["generator", "predictor", "predictor_of", "runner", "scorer"]
@@ -27,8 +27,7 @@ def predictor(folder: str | Path, batch_size: int = 32) -> Predictor:
     Raises:
         ValueError: no model folder, or a pretraining model, which has no answers.
     """
-    model, bundle = load(folder).answering()
-    return predictor_of(model, bundle, batch_size)
+    return predictor_of(*load(folder), batch_size)
 
 
 def predictor_of(model: keras.Model, bundle: Bundle, batch_size: int = 32) -> Predictor:
@@ -39,6 +38,7 @@ def predictor_of(model: keras.Model, bundle: Bundle, batch_size: int = 32) -> Pr
     Raises:
         ValueError: a pretraining model, which has no answers.
     """
+    model, bundle = ModelFolder(model, bundle).answering()
     read = (*tasks.get(bundle.task).model_outputs, "tags") if bundle.task in tasks.SERVED else ()
     run = runner(model, [name for name in read if name in model.output])
     return Predictor(bundle, Runner(run, TOKENS if _multiplications(model) < CHEAP else 0), batch_size)

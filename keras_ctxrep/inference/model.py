@@ -288,11 +288,9 @@ class Model:
             raise ValueError("a language model in one direction has no answers and no vectors: call generate(prompts)")
         if isinstance(self.engine, Engine):
             return self.engine.predictor
-        from keras_ctxrep import saving
         from keras_ctxrep.inference import keras_engine
 
-        model, bundle = saving.ModelFolder(self.keras_model, self.bundle).answering()
-        return keras_engine.predictor_of(model, bundle)
+        return keras_engine.predictor_of(self.keras_model, self.bundle)
 
     @cached_property
     def _run(self) -> Run:
