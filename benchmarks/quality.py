@@ -7,7 +7,8 @@
 (config.json, model.safetensors, tokenizer), by `recipes.finetune` and by PyTorch and transformers in an environment of
 their own. Rows, epochs, batch sizes, rates, warm-up, decay, clipping, dropout, lengths and windows are the same, both
 bucket rows by length, both take the weights at the end, and the figures are computed by the same code. "pretrained":
-the same tasks from the BERT that comes with the package, and from random weights of its size, in more epochs.
+the same tasks and the two of "spans" from the BERT that comes with the package, from random weights of its size, and
+single texts by a biLSTM over the static table that comes with it; a little longer, the weights at the end.
 "context": one biLSTM over learned word embeddings, over GloVe's, over a biLM, frozen (`--elmo`), and over a biLM's mix
 and one of the first two.
 "spans": semantic roles and coreference of pronouns, with the first three of these and with both BERTs, fine-tuned.
@@ -44,6 +45,7 @@ from keras_ctxrep.text.decode import best_answers
 from keras_ctxrep.text.features import Row, window_step
 
 ROOT = Path(__file__).parents[1]
+STATIC = str(zoo.find("static_128/books_wiki_en"))
 SHIPPED = str(zoo.find("bert_3_384_12/books_wiki_en"))
 ELMO = str(zoo.find("elmo_2x512_128_512cnn_1xhighway/books_wiki_en"))
 STRIDE, MAX_ANSWER, MAX_QUESTION = 128, 30, 64
@@ -84,12 +86,14 @@ BERT_SPANS = {
     "BERT": {"roles": (1, 2e-4), "pronouns": (3, 1e-4)},
     "shipped BERT": {"roles": (3, 3e-4), "pronouns": (6, 3e-4)},
 }
-# SST-2 and WNUT-17: until the small networks have learned the rows; the best epoch by 32 of these rows is kept
-EPOCHS = {"SST-2": 8, "MRPC": 4, "STS-B": 4, "WNUT-17": 8, "SQuAD": 3}
+# the shipped encoders beside random weights: peak rates by engine, biLSTMs over the static table in batches of 32
+EPOCHS = {"SST-2": 3, "MRPC": 2, "STS-B": 2, "WNUT-17": 6, "SQuAD": 2, "roles": 1, "pronouns": 3}
 PRETRAINED = {
-    name: replace(task, learning_rate=0.0, batch_size=16, epochs=EPOCHS[name]) for name, task in FINETUNED.items()
+    name: replace(task, learning_rate=0.0, batch_size=16, epochs=EPOCHS[name])
+    for name, task in (FINETUNED | SPANS).items()
 }
-RATES = {"random weights": 5e-4, "shipped BERT": 3e-4}  # of "pretrained"
+RATES = {"random weights": 5e-4, "shipped BERT": 3e-4, "static table": 3e-3}
+SINGLE_TEXTS = ("SST-2", "WNUT-17", "roles", "pronouns")  # what a static table is a model of
 QUANTIZED_ROWS = {"SST-2": 4000, "MRPC": 2000, "WNUT-17": 2000, "SQuAD": 2000}
 QUANTIZED = {name: replace(FINETUNED[name], rows=rows) for name, rows in QUANTIZED_ROWS.items()}
 STUDENTS = {
@@ -514,6 +518,9 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
             return ours(task, rows, files["few"], test, args.minilm, out, seed, keep=model, dropout=0.1)
         if part == "pretrained":
             task = replace(task, learning_rate=RATES[engine])
+            if engine == "static table":
+                stack: dict[str, Any] = {"stack": "lstm", "units": 128}
+                return ours(replace(task, batch_size=32), rows, files["few"], test, STATIC, out, seed, **stack)
             scratch = engine == "random weights"
             return ours(task, rows, files["few"], test, SHIPPED, out, seed, dropout=0.1, from_scratch=scratch)
         if engine in BERT_SPANS:
@@ -547,6 +554,8 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                 for engine in ENGINES[part]:
                     if (engine == "BERT" or part in ("quantized", "students")) and not args.minilm:
                         continue
+                    if engine == "static table" and name not in SINGLE_TEXTS:
+                        continue
                     about = {"part": part, "task": name, "engine": engine, "seed": seed, "settings": asdict(task)}
                     about["settings"]["figures"] = list(task.figures)  # as JSON has them
                     yield about, partial(run, engine, part, name, files, seed)
@@ -569,20 +578,24 @@ def table(part: str, result: list[dict]) -> Iterator[str]:
             }
             for engine in engines
         }
-        seeds = sorted(set.intersection(*(set(run) for run in runs.values())))
+        runs = {engine: run for engine, run in runs.items() if run}
+        seeds = sorted(set.intersection(*map(set, runs.values()))) if runs else []
         if not seeds:
             continue
         for figure in task.figures:
-            values = {engine: [runs[engine][seed]["figures"][figure] for seed in seeds] for engine in engines}
+            values = {engine: [run[seed]["figures"][figure] for seed in seeds] for engine, run in runs.items()}
             base = statistics.fmean(values[engines[0]])
             cells = []
             for engine in engines:
+                if engine not in values:
+                    cells.append("")
+                    continue
                 mean = statistics.fmean(values[engine])
                 spread = f" +- {100 * statistics.stdev(values[engine]):.1f}" if len(seeds) > 1 else ""
                 gain = f" ({100 * (mean - base):+.1f} / {(mean - base) / (1 - base):+.0%})"
                 compared = part != "finetuned" and engine != engines[0]
                 cells.append(f"{100 * mean:.1f}{spread}" + (gain if compared else ""))
-            if timed and figure == task.figures[0]:
+            if timed and len(runs) == len(engines) and figure == task.figures[0]:
                 cells += _times([[runs[engine][seed] for seed in seeds] for engine in engines], task)
             cells += [""] * (len(columns) - 3 - len(cells))
             yield f"| {name} | {figure} | {len(seeds)} | " + " | ".join(cells) + " |"
