@@ -241,9 +241,9 @@ class Predictor:
                 batch_queries, batch_rows = [queries[inputs[i][0]] for i in part], [inputs[i][1] for i in part]
                 batch = self.runner.batch(self.task, self.bundle, batch_queries, batch_rows)
                 columns = self.runner.run(batch)  # all layers of all texts would be large, and no answer reads them
-                columns = {name: column for name, column in columns.items() if not name.startswith(("layer", "seque"))}
-                for position, i in enumerate(part):
-                    results[i] = {name: column[position] for name, column in columns.items()}
+                names = [name for name in columns if not name.startswith(("layer", "seque"))]
+                for i, *values in zip(part, *(columns[name] for name in names), strict=True):
+                    results[i] = dict(zip(names, values, strict=True))
         outputs: dict[int, list] = {}
         for (number, _), result in zip(inputs, results, strict=True):
             outputs.setdefault(number, []).append(result)

@@ -8,7 +8,7 @@ The classes work in two steps, so that a pipeline can bucket by length in betwee
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -107,7 +107,7 @@ def check_texts(texts: Any) -> Sequence[Any]:
             ) from None
     if not isinstance(texts, Sequence):
         raise TypeError(f"{type(texts).__name__}, not texts in memory; give a list of texts")
-    for number, text in enumerate(texts):
+    for number, text in enumerate(texts if {*map(type, texts)} - {str} else ()):
         if not _is_text(text):
             remedies = {bytes: "decode it", dict: "give its text alone", tuple: "give its text alone"}
             remedy = remedies.get(type(text), "a row without a text is left out")
@@ -477,12 +477,13 @@ class WordPieceFeatures:
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
         mask = _mask(rows, length)
+        real = mask.astype(bool)
         token_ids = np.full(mask.shape, self.wordpiece.pad, np.int32)
-        segment_ids = np.zeros(mask.shape, np.int32)
-        for index, row in enumerate(rows):
-            token_ids[index, : len(row)] = row.tokens
-            segment_ids[index, row.first : len(row)] = 1
-            for begin, end in (row.marks or ()) if self.indicate else ():
+        token_ids[real] = [*chain.from_iterable(row.tokens for row in rows)]
+        firsts = np.array([row.first for row in rows], np.int32).reshape(-1, 1)
+        segment_ids = np.where(np.arange(mask.shape[1]) >= firsts, mask, 0)
+        for index, row in enumerate(rows if self.indicate else ()):
+            for begin, end in row.marks or ():
                 segment_ids[index, begin:end] = 1
         batch = {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask}
         if self.starts:

@@ -270,7 +270,7 @@ class WordPiece:
 def _strings(texts: Sequence[str]) -> list[str]:
     """The texts as a list; a TypeError if one is no string."""
     texts = list(texts)
-    for index, text in enumerate(texts):
+    for index, text in enumerate(texts if {*map(type, texts)} - {str} else ()):
         if not isinstance(text, str):
             raise TypeError(f"text {index} is {text!r}: give a string")
     return texts
