@@ -253,6 +253,44 @@ def _finetuning_flags(
         flags.add_options(task.Options, prefix=f"{name}: ", group="task")
 
 
+def _glue(args: argparse.Namespace) -> None:
+    from keras_ctxrep import recipes
+    from keras_ctxrep.recipes.benchmarking import MARKDOWN, results_table
+
+    cells = recipes.glue(
+        args.data,
+        args.encoder,
+        args.out,
+        args.sets,
+        args.table,
+        args.rows,
+        args.seeds or 1,
+        print_evaluation,
+        print_line,
+        options=options_of(options.Finetuning, args),
+    )
+    print(f"\n{table([line[:-1] for line in results_table(cells)])}\n")
+    print_line(f"{args.out}/{MARKDOWN}: this table, with the command of each row")
+
+
+def _glue_flags(flags: Flags) -> None:
+    flags.parser.description = (
+        "Fine-tune an encoder on each set of GLUE with each seed, and write one table of the figures.\n\n"
+        "The folder has a folder of each set in its original files: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE,\n"
+        "WNLI, AX; and Yahoo for `--sets Yahoo`. The same command goes on where it was interrupted."
+    )
+    flags.add("--data", "the folder with the sets, or `tfds`", required=True, metavar="FOLDER")
+    flags.add("--encoder", "as of `ctxrep train`", model=True, required=True, metavar="FOLDER")
+    flags.add("--out", "the folder to write: a model of each run, and the table", required=True, metavar="FOLDER")
+    flags.add("--sets", "these sets alone (default: all that there are)", nargs="+", metavar="NAME")
+    flags.add("--table", "sets of one's own: names, and under each train and dev, files in --data", metavar="FILE.yaml")
+    flags.add("--rows", "learn from N random rows of each set", type=positive, metavar="N")
+    flags.add("--seeds", "runs of each set, from --seed on (default: 1)", type=positive, metavar="N")
+    defaults = tuning.default_texts() | {"evaluations": "1, so that the weights at the end are scored"}
+    without = ("columns", "dev_columns", "skip_bad")
+    flags.add_options(options.Finetuning, without=without, defaults=defaults)
+
+
 def _distill_flags(flags: Flags) -> None:
     flags.add("teacher", "a model folder that was fine-tuned; with --corpus any BERT", model=True)
     flags.add("--corpus", "text files: the student learns the teacher's vectors", nargs="+", metavar="FILE")
@@ -394,6 +432,7 @@ COMMANDS = {
         True,
     ),
     "train": Command(_train, _train_flags, "fine-tune an encoder for a task", "", True),
+    "glue": Command(_glue, _glue_flags, "fine-tune on the sets of GLUE, with several seeds", "", True),
     "distill": Command(
         _distill,
         _distill_flags,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keras_ctxrep.recipes.benchmarking import glue
     from keras_ctxrep.recipes.comparing import compare
     from keras_ctxrep.recipes.converting import convert
     from keras_ctxrep.recipes.distilling import distill
@@ -36,6 +37,7 @@ __all__ = [
     "export",
     "finetune",
     "generate",
+    "glue",
     "index",
     "open_index",
     "predict",
@@ -59,6 +61,7 @@ _MODULES = {  # imported when a function is first used: predictions with a .tfli
     "export": "exporting",
     "finetune": "finetuning",
     "generate": "generating",
+    "glue": "benchmarking",
     "index": "indexing",
     "open_index": "indexing",
     "predict": "predicting",
