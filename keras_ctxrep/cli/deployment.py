@@ -309,7 +309,35 @@ def _demo_flags(flags: Flags) -> None:
     flags.add("--seed", "random seed (default: 0)", type=int, metavar="N")
 
 
+def _serve(args: argparse.Namespace) -> None:
+    from keras_ctxrep.recipes.serving import serve
+
+    def announce(url: str) -> None:
+        print_line(f"{url}\n{url.partition('/v1/')[0]}/ has a page to try it; Ctrl-C ends.")
+        print_error(
+            "For trying a model and tests of clients, one request at a time; in production use TensorFlow Serving."
+        )
+
+    serve(args.artifact, args.name, args.host, args.port, announce)
+
+
+def _serve_flags(flags: Flags) -> None:
+    flags.add("artifact", "a SavedModel, a model folder or a .tflite file", model=True)
+    flags.add("--name", "of the model on the server (default: that of the folder or file)", metavar="NAME")
+    flags.add("--port", "0: any that is free (default: 8501, as TF Serving)", type=int, default=8501, metavar="N")
+    flags.add("--host", "to listen on (default: 127.0.0.1, this machine alone)", default="127.0.0.1", metavar="ADDRESS")
+
+
 COMMANDS = {
+    "serve": Command(
+        _serve,
+        _serve_flags,
+        "serve a model on the desk, as TF Serving does",
+        "TF Serving's REST interface on this machine, v1/models/NAME:predict, :classify, :regress, /metadata and\n"
+        "status, and a page to try the model in a browser; `ctxrep client` and the lines of an export's README.md\n"
+        "work against it. It is no production server: that is TensorFlow Serving. Needs the extra [serve].",
+        tensorflow=lambda args: not args.artifact.endswith(".tflite"),
+    ),
     "export": Command(
         _export,
         _export_flags,

@@ -112,9 +112,9 @@ def bundle_of(folder: str | Path, version: int | None = None) -> Bundle:
 
 
 # dimensions of an output for one text, and whether it is text; others are not read
-_OUTPUTS = {name: (0, name in ("label", "answer")) for name in ("label", "score", "value", "answer", "start", "end")}
-_OUTPUTS |= {"null_score": (0, False), "words": (1, True), "labels": (1, True)}
-_OUTPUTS |= dict.fromkeys(("probabilities", "pooled", "vector", "starts", "ends", "scores"), (1, False))
+OUTPUTS = {name: (0, name in ("label", "answer")) for name in ("label", "score", "value", "answer", "start", "end")}
+OUTPUTS |= {"null_score": (0, False), "words": (1, True), "labels": (1, True)}
+OUTPUTS |= dict.fromkeys(("probabilities", "pooled", "vector", "starts", "ends", "scores"), (1, False))
 
 
 class _Served(TextRunner):
@@ -126,7 +126,7 @@ class _Served(TextRunner):
 
     def answer(self, task, bundle, query, rows, outputs):
         try:
-            wrong = [name for name in outputs[0].keys() & _OUTPUTS.keys() if _kind(outputs[0][name]) != _OUTPUTS[name]]
+            wrong = [name for name in outputs[0].keys() & OUTPUTS.keys() if _kind(outputs[0][name]) != OUTPUTS[name]]
             answer = {} if wrong else super().answer(task, bundle, query, rows, outputs)
             problem = (
                 f"other values of {', '.join(sorted(wrong))} are needed" if wrong else _problem(answer, bundle, query)

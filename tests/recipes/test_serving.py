@@ -1,0 +1,215 @@
+"""TF Serving's REST interface on the desk: the same answers as Keras through the client, its formats and its errors."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+
+from keras_ctxrep.cli import main
+from keras_ctxrep.inference import client, keras_engine
+from keras_ctxrep.inference.client import Target
+from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.inference.server import application
+from keras_ctxrep.recipes.serving import opened
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep_export import saved_model
+from keras_ctxrep_tflite import quantize
+from tests import tiny
+
+uvicorn = pytest.importorskip("uvicorn", reason="Uvicorn is missing: pip install '.[serve]'")
+pytestmark = pytest.mark.trains
+
+TASKS = ("multilabel", "regress", "tag", "answer", "coreference", "embed")
+TEXTS = ["The rain fell. She left.", "中 she the cats"]
+MARKS = [[(0, 3), (4, 8), (16, 19)], [(2, 5), (6, 9), (0, 1)]]
+
+
+@contextmanager
+def running(path, name=None):
+    """The address of a server in a thread."""
+    with opened(path, name) as served:
+        config = uvicorn.Config(application(served), port=0, log_level="warning", lifespan="off")
+        server, socket = uvicorn.Server(config), config.bind_socket()
+        thread = threading.Thread(target=server.run, args=([socket],))
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def rounded(answer):
+    answer = {name: value for name, value in answer.items() if name != "n_best"}
+    return json.loads(json.dumps(answer), parse_float=lambda number: pytest.approx(float(number), abs=1e-5))
+
+
+@pytest.fixture(scope="module")
+def made(tiny_model, tmp_path_factory):
+    """A function from a task to its Predictor on Keras, a version folder, a model folder and a .tflite file."""
+    base, known = tmp_path_factory.mktemp("served"), {}
+
+    def make(task):
+        if task not in known:
+            pair = task in ("answer", "regress")
+            model, bundle = tiny_model(task, pair=pair)
+            folder = tiny.save(base / "folders" / task, bundle)
+            from keras_ctxrep import saving
+
+            model, bundle = saving.load(folder)
+            version = saved_model.export(model, bundle, base / task)
+            file = quantize.convert(folder, base / f"{task}.tflite", "none")
+            known[task] = Predictor(bundle, keras_engine.runner(model)), version, folder, file
+        return known[task]
+
+    return make
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_client_gets_the_answers_of_keras(task, made):
+    predictor, version, _, file = made(task)
+    bundle = predictor.bundle
+    marks = MARKS if bundle.reads.marks else None
+    query = (TEXTS, TEXTS if bundle.pairs else None, marks)
+    expected = [rounded(answer) for answer in predictor(*query)]
+    with running(version.parent) as url:
+        answers = client.load(url, Target(task, timeout=60), bundles.load(version))(*query)
+    assert [{n: v for n, v in answer.items() if n != "n_best"} for answer in answers] == expected
+    names = predictor.task.inputs(bundle)
+    rows = [
+        dict(zip(names, (text, text) if bundle.pairs else (text, spans), strict=False))
+        for text, spans in zip(TEXTS, MARKS, strict=True)
+    ]
+    with running(file) as url:
+        answers = send(url, f"/v1/models/{task}:predict", {"instances": rows})[1]["predictions"]
+    for answer, row in zip(expected, answers, strict=True):
+        row = row if isinstance(row, dict) else {"vector" if task == "embed" else "value": row}
+        if "words" in answer:
+            of_words = zip(*(row[name] for name in ("words", "starts", "ends", "labels")), strict=True)
+            words = [(word["word"], word["start"], word["end"], word["label"]) for word in answer["words"]]
+            assert [word for word in of_words if word[0]] == words
+        else:
+            known = {name: value for name, value in row.items() if name in answer and name != "labels"}
+            known |= (
+                {"probabilities": dict(zip(bundle.labels, row["probabilities"], strict=True))}
+                if "probabilities" in row
+                else {}
+            )
+            assert known and known == {name: answer[name] for name in known}
+
+
+@pytest.fixture(scope="module")
+def url(made):
+    with running(made("classify")[1].parent) as address:
+        yield address
+
+
+def send(url, path, body=None):
+    request = urllib.request.Request(
+        url + path, body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_rows_and_columns(url):
+    rows = [{"text": text} for text in TEXTS]
+    status, answer = send(url, "/v1/models/classify:predict", {"instances": rows})
+    assert status == 200 and answer["predictions"][0].keys() >= {"label", "score", "probabilities"}
+    assert send(url, "/v1/models/classify/versions/1:predict", {"instances": TEXTS})[1] == answer
+    columns = send(url, "/v1/models/classify:predict", {"inputs": {"text": TEXTS}})[1]["outputs"]
+    assert columns["label"] == [row["label"] for row in answer["predictions"]]
+    assert send(url, "/v1/models/classify:predict", {"inputs": TEXTS})[1]["outputs"] == columns
+    coded = {"b64": "VGhlIHJhaW4gZmVsbC4gU2hlIGxlZnQu"}
+    assert (
+        send(url, "/v1/models/classify:predict", {"instances": [coded]})[1]["predictions"] == answer["predictions"][:1]
+    )
+    embedded = send(url, "/v1/models/classify:predict", {"signature_name": "embed", "instances": rows[:1]})
+    assert len(embedded[1]["predictions"][0]["vector"]) == 8
+
+
+def test_classify_and_regress_take_features(url, made):
+    label = send(url, "/v1/models/classify:predict", {"instances": TEXTS})[1]["predictions"][0]
+    status, answer = send(url, "/v1/models/classify:classify", {"examples": [{"text": text} for text in TEXTS]})
+    assert status == 200 and [pair[0] for pair in answer["results"][0]] == ["no", "yes"]
+    assert [pair[1] for pair in answer["results"][0]] == pytest.approx(label["probabilities"])
+    status, answer = send(url, "/v1/models/classify:regress", {"examples": [{"text": "a"}]})
+    assert status == 400 and 'no "regress"' in answer["error"]
+    with running(made("regress")[1].parent) as other:
+        status, answer = send(
+            other, "/v1/models/regress:regress", {"context": {"pair": "a"}, "examples": [{"text": "b"}]}
+        )
+    assert status == 200 and len(answer["results"]) == 1
+
+
+def test_status_metadata_and_page(url):
+    assert send(url, "/v1/models/classify")[1]["model_version_status"][0]["state"] == "AVAILABLE"
+    metadata = send(url, "/v1/models/classify/metadata")[1]
+    assert metadata["model_spec"] == {"name": "classify", "signature_name": "", "version": "1"}
+    inputs = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]
+    assert inputs["text"]["dtype"] == "DT_STRING" and inputs["text"]["tensor_shape"]["dim"][0]["size"] == "-1"
+    with urllib.request.urlopen(url) as response:
+        page = response.read().decode()
+    assert '"model": "classify"' in page and "TensorFlow Serving" in page and "$" + "name" not in page
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/v1/models/other:predict", {"instances": ["a"]}, 404, "Servable not found for request: Latest(other)"),
+        ("/v1/models/classify/versions/7", None, 404, "Specific(classify, 7)"),
+        ("/v1/models/classify:explain", {"instances": ["a"]}, 404, "Malformed request: POST"),
+        ("/v1/models/classify:predict", None, 404, "Malformed request: GET"),
+        ("/v1/models/classify:predict", b"{", 400, "JSON Parse error"),
+        ("/v1/models/classify:predict", [], 400, "a request is an object"),
+        ("/v1/models/classify:predict", {}, 400, 'give "instances" or "inputs"'),
+        ("/v1/models/classify:predict", {"instances": []}, 400, "at least one row"),
+        ("/v1/models/classify:predict", {"instances": ["a"], "signature_name": "x"}, 404, '"x" not found'),
+        (
+            "/v1/models/classify:predict",
+            {"instances": [{"txt": "a"}]},
+            400,
+            "has the inputs text, and the request has txt",
+        ),
+        ("/v1/models/classify:predict", {"instances": [{"text": 3}]}, 400, "text: 3 is no string"),
+        ("/v1/models/classify:predict", {"instances": [{"text": ["a"]}]}, 400, "of shape [1, 1]"),
+        ("/v1/models/classify:predict", {"instances": ["a", ["b"]]}, 400, "rows of different shapes"),
+        ("/v1/models/classify:predict", {"instances": [{"b64": "?"}]}, 400, "is not base64"),
+        ("/v1/models/classify:classify", {"examples": [{"text": 0.5}]}, 400, "strings or whole numbers"),
+        ("/v1/models/classify:classify", {"examples": [{"label": "x"}]}, 400, "tf.Example with the features text"),
+        ("/v1/models/classify:classify", {"examples": {}}, 400, '"examples" is a list'),
+    ],
+)
+def test_errors_have_the_form_of_tf_serving(url, path, body, status, message):
+    given, answer = send(url, path, body)
+    assert (given, answer.keys()) == (status, {"error"}) and message in answer["error"]
+
+
+def test_the_command_line_client_and_a_model_folder(made, capsys):
+    _, version, folder, file = made("classify")
+    printed = []
+    for path in (version, folder, file):
+        with running(path, "mine") as url:
+            assert main.main(["client", "--url", url, "--model", "mine", *TEXTS]) == 0
+        printed.append([json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()])
+    assert printed[0] == printed[1] == printed[2] and len(printed[0]) == 2
+
+
+def test_texts_without_words_of_a_file(made):
+    with running(made("classify")[3]) as url:
+        status, answer = send(url, "/v1/models/classify:predict", {"instances": ["a", ""]})
+    assert status == 400 and "row 1: no words in this text" in answer["error"]
+
+
+def test_what_is_no_model(tmp_path):
+    with pytest.raises(ValueError, match="no SavedModel in it"), opened(tmp_path):
+        pass
