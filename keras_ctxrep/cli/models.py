@@ -36,11 +36,15 @@ def _convert_flags(flags: Flags) -> None:
 def _zoo(args: argparse.Namespace) -> None:
     if (args.name is None) != (args.action == "list"):
         raise Usage(f"zoo {args.action}: {'leave out NAME' if args.name else 'NAME is missing'}")
-    if args.action == "get" and args.json:
-        raise Usage("zoo get: --json is for list and show")
+    if args.action in ("get", "push") and args.json:
+        raise Usage(f"zoo {args.action}: --json is for list and show")
     if args.action != "get" and (args.source is not None or args.mirror is not None):
         raise Usage(f"zoo {args.action}: --from and --mirror are for get")
-    {"list": _zoo_list, "show": _zoo_show, "get": _zoo_get}[args.action](args)
+    if args.action != "push" and (args.target is not None or args.dry_run or args.private):
+        raise Usage(f"zoo {args.action}: hf://OWNER/NAME as a second name, --dry-run and --private are for push")
+    if args.action == "push" and args.target is None:
+        raise Usage("zoo push: give the folder and hf://OWNER/NAME")
+    {"list": _zoo_list, "show": _zoo_show, "get": _zoo_get, "push": _zoo_push}[args.action](args)
 
 
 def _zoo_list(args: argparse.Namespace) -> None:
@@ -93,10 +97,22 @@ def _zoo_get(args: argparse.Namespace) -> None:
     print(zoo.get(args.name, args.source, args.mirror, args.cache, print_error))
 
 
+def _zoo_push(args: argparse.Namespace) -> None:
+    from keras_ctxrep.zoo import hub
+
+    start_tensorflow()
+    sizes = hub.push(args.name, args.target, args.dry_run, args.private, report=print_line)
+    state = "would be uploaded" if args.dry_run else "uploaded"
+    print_line(f"{len(sizes)} files, {sum(sizes.values()):,} bytes, {state}")
+
+
 def _zoo_flags(flags: Flags) -> None:
-    flags.add("action", "what to do", choices=("list", "show", "get"))
+    flags.add("action", "what to do", choices=("list", "show", "get", "push"))
     name = "SIZE/DATASET, or one of the two if no other model has it; get: hf://OWNER/NAME too, of the Hugging Face Hub"
-    flags.add("name", name, nargs="?", metavar="NAME")
+    flags.add("name", f"{name}; push: a model folder", nargs="?", metavar="NAME")
+    flags.add("target", "push: the repository to write", nargs="?", metavar="hf://OWNER/NAME")
+    flags.add("--dry-run", "push: list the files, and send nothing", action="store_true")
+    flags.add("--private", "push: a new repository is private", action="store_true")
     flags.add("--json", "list, show: print JSON", action="store_true")
     flags.add("--from", "get: a local copy of the files: folder, archive or weight file", dest="source", metavar="PATH")
     flags.add("--mirror", "get: address to download from in place of the publisher's", metavar="URL")
@@ -123,7 +139,8 @@ COMMANDS = {
         "published models by name",
         "list shows the published models, first those that come with the package; show gives the details of one,\n"
         "with its model card if it is here; get makes a model folder of it in the cache and prints its path. The\n"
-        "same command resumes an interrupted download.",
+        "same command resumes an interrupted download. push uploads a model folder to the Hugging Face Hub.\n\n"
+        "  ctxrep zoo push mine hf://OWNER/NAME --dry-run",
         tensorflow=lambda args: False,
     ),
 }

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face Hub as model folders, by names like hf://OWNER/NAME or hf://OWNER/NAME@REVISION.
+"""Models of the Hugging Face Hub as model folders, by names like hf://OWNER/NAME or hf://OWNER/NAME@REVISION; and back.
 
 The cache, the tokens, the address and the offline mode of `huggingface_hub` apply; it does not download, for it makes
 paths of what a server answers. Weights are read from safetensors only.
@@ -6,6 +6,8 @@ paths of what a server answers. Weights are read from safetensors only.
 
 import hashlib
 import re
+import shutil
+import tempfile
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
@@ -20,12 +22,13 @@ from urllib.request import Request
 
 from keras_ctxrep.atomic import atomic_write, sha256
 from keras_ctxrep.checks import printable, read_json
+from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.transport import open_url, read_all, reason_of
 from keras_ctxrep.version import install_hint
 from keras_ctxrep.zoo import folders
 from keras_ctxrep.zoo.download import fetch
 
-__all__ = ["get"]
+__all__ = ["get", "push"]
 
 PREFIX = "hf://"
 WEIGHTS = "*.safetensors"
@@ -40,6 +43,8 @@ FILES = (
     "*_Pooling/config.json",
     "*.safetensors.index.json",
     WEIGHTS,
+    bundles.NAME,  # a model folder as it is, of a family that has no form of `transformers`
+    bundles.WEIGHTS,
 )
 SECONDS, LARGEST, PAGES = 60, 16 << 20, 20  # of a listing: time and bytes of a page, number of pages
 _NAME = re.compile(r"hf://((?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*)(?:@(\w[\w./-]*))?")
@@ -49,7 +54,9 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 def get(
     name: str, cache: str | Path | None = None, endpoint: str | None = None, report: folders.Report = print
 ) -> Path:
-    """The model folder of a BERT on the Hub, with its heads: from the cache, or downloaded and converted.
+    """The model folder of a model on the Hub, with its heads: from the cache, or downloaded.
+
+    A BERT in the form of `transformers` is converted; what `push` wrote of another family is a model folder.
 
     Args:
         name: hf://OWNER/NAME, the latest version of its main branch, or hf://OWNER/NAME@REVISION, a branch, tag or
@@ -77,15 +84,84 @@ def get(
     with folders.lock(folder, name, report):
         if not folders.is_whole(folder):
             paths, verified = _download(repository, commit)
-            from keras_ctxrep.convert import huggingface  # heavy, and not needed before
+            from keras_ctxrep import saving  # heavy, and not needed before
+            from keras_ctxrep.convert import huggingface
 
+            read = saving.load if bundles.NAME in paths else huggingface.read
             with folders.warnings_reported(report):
-                model, bundle = huggingface.read(source)
+                model, bundle = read(source)
             hashes = {path: sha256(source / path) for path in paths}
             origin = {"name": f"{PREFIX}{repository.repository}@{commit}", "found": hashes, "verified": verified}
             folders.save(folder, model, replace(bundle, card=_card(origin) + bundle.card), origin)
     repository.remember(commit)
     return folder
+
+
+def push(
+    folder: str | Path,
+    name: str,
+    dry_run: bool = False,
+    private: bool = False,
+    endpoint: str | None = None,
+    report: folders.Report = print,
+) -> dict[str, int]:
+    """Uploads a model to the Hub, in one commit.
+
+    A BERT is uploaded in the form that `transformers` opens, as of `ctxrep convert --to huggingface`; a model of
+    another family, or with a head that `transformers` does not have, as its model folder, which `get` opens, with its
+    card. run.json and checkpoints, which name files of this machine, stay here.
+
+    Args:
+        folder: a model folder.
+        name: hf://OWNER/NAME, which is made if it is not there, or hf://OWNER/NAME@BRANCH.
+        dry_run: nothing is sent.
+        private: of a repository that is made.
+        endpoint: as of `get`.
+        report: called with a line about each file, and the address in the end.
+
+    Returns: the files that are, or would be, in the commit: path -> bytes.
+
+    Raises:
+        ValueError: not a name of this form, or not a model folder.
+        OSError: the Hub cannot be reached, or refuses.
+        ImportError: `huggingface_hub` is not installed.
+    """
+    repository = _Hub(name, endpoint)
+    with tempfile.TemporaryDirectory() as temporary:
+        files = Path(temporary)
+        _write_files(Path(folder), files, report)
+        sizes = {
+            path.relative_to(files).as_posix(): path.stat().st_size
+            for path in sorted(files.rglob("*"))
+            if path.is_file()
+        }
+        for path, size in sizes.items():
+            report(f"{size:>13,}  {path}")
+        if not dry_run:
+            repository.upload(files, private)
+            report(f"{repository.endpoint}/{repository.repository}")
+    return sizes
+
+
+def _write_files(folder: Path, out: Path, report: folders.Report) -> None:
+    """Writes the files of a model folder in the form that is uploaded."""
+    bundle = bundles.load(folder)
+    if bundle.family == "bert":
+        from keras_ctxrep import saving
+        from keras_ctxrep.convert import huggingface
+
+        try:
+            return huggingface.write(out, *saving.load(folder))
+        except ValueError as error:  # a head that `transformers` does not have
+            report(f"{error}; the model folder is uploaded as it is")
+    from huggingface_hub import ModelCardData
+
+    for file in (bundles.NAME, *bundle.files):
+        shutil.copyfile(folder / file, out / file)
+    data = ModelCardData(library_name="keras_ctxrep", tags=["keras", bundle.family, bundle.task])
+    card = bundle.card.strip() or f"# {folders.name_of(folder)}"
+    how = '`keras_ctxrep.load("hf://OWNER/NAME")` opens this model.'
+    (out / "README.md").write_text(f"---\n{data.to_yaml()}\n---\n\n{card}\n\n{how}\n", encoding="utf-8")
 
 
 def _download(repository: "_Hub", commit: str) -> tuple[list[str], bool]:
@@ -107,7 +183,7 @@ def _download(repository: "_Hub", commit: str) -> tuple[list[str], bool]:
 
 
 def _has_weights(paths: Collection[str]) -> bool:
-    return any(path in paths for path in ("model.safetensors", "model.safetensors.index.json"))
+    return any(path in paths for path in ("model.safetensors", "model.safetensors.index.json", bundles.WEIGHTS))
 
 
 def _wanted(folder: Path) -> list[str]:
@@ -224,6 +300,24 @@ class _Hub:
             raise self._refused(error) from None
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}; try again, or another endpoint") from None
+
+    def upload(self, files: Path, private: bool) -> None:
+        """Uploads a folder in one commit."""
+        from huggingface_hub import HfApi
+
+        api = HfApi(endpoint=self.endpoint)
+        try:
+            api.create_repo(self.repository, private=private or None, exist_ok=True)
+            api.upload_folder(
+                repo_id=self.repository,
+                folder_path=files,
+                revision=self.revision,
+                commit_message="Model of keras_ctxrep",
+            )
+        except Exception as error:  # of the libraries beneath, which have no class of errors in common
+            code = getattr(getattr(error, "response", None), "status_code", None)
+            remedy = "log in with a token that may write: `hf auth login`" if code in (401, 403) else "try again later"
+            raise OSError(f"{self.name}: {self.endpoint}: {printable(error)}; {remedy}") from None
 
     def _is_wanted(self, entry: Any) -> bool:
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):

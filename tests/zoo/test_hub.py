@@ -1,5 +1,6 @@
 """Models of the Hugging Face Hub, from a local server that speaks its protocol."""
 
+import base64
 import hashlib
 import json
 import threading
@@ -30,10 +31,13 @@ class Server:
     Attributes:
         repositories: "OWNER/NAME" -> file name -> contents.
         fetched: names of the files whose contents were sent.
+        created: (name, private, visibility) of the repositories that were made.
+        writable: whether tokens may write.
     """
 
     def __init__(self, repositories):
         self.repositories, self.fetched = repositories, []
+        self.created, self.large, self.writable = [], {}, True
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,6 +46,12 @@ class Server:
 
             def do_HEAD(self):
                 outer.answer(self, False)
+
+            def do_POST(self):
+                outer.write(self)
+
+            def do_PUT(self):
+                outer.write(self)
 
             def log_message(self, format, *args):
                 pass
@@ -54,7 +64,7 @@ class Server:
     def answer(self, request, body):
         parts = urlsplit(request.path).path.strip("/").split("/")
         is_api = parts[:2] == ["api", "models"]
-        owner, name, kind, revision, *rest = parts[2:] if is_api else parts
+        owner, name, kind, revision, *rest = [*(parts[2:] if is_api else parts), "revision", "main"]
         files = self.repositories.get(f"{owner}/{name}")
         if files is None:
             return send(request, 401, b"", {"X-Error-Code": "RepoNotFound"})
@@ -65,10 +75,61 @@ class Server:
             return send(request, 200, json.dumps(about).encode())
         if kind == "tree":
             return send(request, 200, json.dumps([listed(file, data) for file, data in files.items()]).encode())
-        data = files["/".join(rest)]
+        data = files["/".join(rest[:-2])]
         if body:
-            self.fetched.append(rest[-1])
+            self.fetched.append(rest[-3])
         send(request, 200, data, {"X-Repo-Commit": COMMIT, "ETag": f'"{abs(hash(data)):x}"'}, body)
+
+    def write(self, request):
+        """Creates repositories and takes commits, large files through Git LFS."""
+        if request.headers.get("Transfer-Encoding") == "chunked":
+            body = b""
+            while size := int(request.rfile.readline(), 16):
+                body += request.rfile.read(size)
+                request.rfile.readline()
+            request.rfile.readline()
+        else:
+            body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        path = urlsplit(request.path).path
+        if not self.writable:
+            return send(request, 403, b'{"error": "read only"}', {"Content-Type": "application/json"})
+        answer = {}
+        if path == "/api/repos/create":
+            asked = json.loads(body)
+            name = "/".join([asked.get("organization") or "some", asked["name"]])
+            self.created.append((name, asked.get("private"), asked.get("visibility")))
+            self.repositories.setdefault(name, {})
+            answer = {"url": f"{self.address}/{name}"}
+        elif "/preupload/" in path:
+            files = json.loads(body)["files"]
+            modes = ("lfs" if file["path"].endswith(".safetensors") else "regular" for file in files)
+            answer = {
+                "files": [
+                    {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
+                    for file, mode in zip(files, modes, strict=True)
+                ]
+            }
+        elif path.endswith("/info/lfs/objects/batch"):
+            answer = {
+                "transfer": "basic",
+                "objects": [
+                    wanted | {"actions": {"upload": {"href": f"{self.address}/lfs/{wanted['oid']}", "header": {}}}}
+                    for wanted in json.loads(body)["objects"]
+                ],
+            }
+        elif path.startswith("/lfs/"):
+            self.large[path.rpartition("/")[2]] = body
+        elif "/commit/" in path:
+            repository = "/".join(path.split("/")[3:5])
+            for line in body.splitlines():
+                entry = json.loads(line)
+                value = entry["value"]
+                if entry["key"] == "file":
+                    self.repositories[repository][value["path"]] = base64.b64decode(value["content"])
+                if entry["key"] == "lfsFile":
+                    self.repositories[repository][value["path"]] = self.large[value["oid"]]
+            answer = {"success": True, "commitOid": COMMIT, "commitUrl": f"{self.address}/{repository}/commit/{COMMIT}"}
+        send(request, 200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
 
 def listed(path, data):
@@ -237,3 +298,61 @@ def test_commands(server, capsys):
     assert capsys.readouterr().out.strip().endswith(COMMIT)
     assert main(["zoo", "get", "hf://some/bert", "--from", "folder"]) == 1
     assert "ctxrep convert folder --from huggingface" in capsys.readouterr().err
+
+
+@pytest.fixture
+def uploads(server, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    return server
+
+
+@pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")  # huggingface_hub's, of its HTTP library
+def test_a_bert_is_pushed_in_the_form_of_transformers(uploads, published, capsys):
+    folder = str(published / "model")
+    assert main(["zoo", "push", folder, "hf://some/new", "--dry-run"]) == 0
+    assert "model.safetensors" in capsys.readouterr().out and not uploads.created
+    sizes = hub.push(folder, "hf://some/new", private=True, endpoint=uploads.address, report=lambda line: None)
+    stored = uploads.repositories["some/new"]
+    assert {name: len(data) for name, data in stored.items()} == sizes
+    assert {"config.json", "model.safetensors", "vocab.txt", "README.md"} <= stored.keys() and "run.json" not in stored
+    assert uploads.created[0][0] == "some/new" and (uploads.created[0][1] or uploads.created[0][2] == "private")
+    again, bundle = saving.load(hub.get("hf://some/new", endpoint=uploads.address))
+    texts = bundle.features(["x y", "y"])
+    expected = saving.load(folder)[0](texts)["logits"]
+    np.testing.assert_allclose(again(texts)["logits"], expected, atol=1e-6)
+
+
+def test_other_families_are_pushed_as_model_folders(uploads, tmp_path):
+    folder = tiny.save(tmp_path / "static", tiny.bundle("embed", "static"))
+    hub.push(folder, "hf://some/table", endpoint=uploads.address, report=lambda line: None)
+    stored = uploads.repositories["some/table"]
+    assert stored.keys() == {"bundle.json", "model.weights.h5", "vocab.txt", "README.md"}
+    assert b"library_name: keras_ctxrep" in stored["README.md"]
+    model, bundle = saving.load(hub.get("hf://some/table", endpoint=uploads.address))
+    assert bundle.family == "static" and bundle.vocab == bundle_of(folder).vocab
+    for a, b in zip(model.get_weights(), saving.load(folder)[0].get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_token_that_may_not_write(uploads, published):
+    uploads.writable = False
+    with pytest.raises(OSError, match=r"hf://some/new: .*log in with a token that may write"):
+        hub.push(published / "model", "hf://some/new", endpoint=uploads.address, report=lambda line: None)
+
+
+def test_a_hub_that_is_not_there(uploads, published):
+    with pytest.raises(OSError, match=r"hf://some/new: http://127\.0\.0\.1:9: .*refused; try again later"):
+        hub.push(published / "model", "hf://some/new", endpoint="http://127.0.0.1:9", report=lambda line: None)
+
+
+def test_what_cannot_be_pushed(uploads, published, tmp_path, capsys):
+    with pytest.raises(ValueError, match="give hf://OWNER/NAME"):
+        hub.push(published / "model", "some/new")
+    with pytest.raises(ValueError, match=r"no bundle\.json in it"):
+        hub.push(tmp_path, "hf://some/new")
+    for words in (["push", str(published / "model")], ["list", "--dry-run"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(["zoo", *words])
+    assert not uploads.created
