@@ -182,7 +182,8 @@ def _predict_flags(flags: Flags) -> None:
     flags.add(
         "--data",
         "rows instead of lines: the files that `train` and `score` read, .tsv or .csv with a header, .jsonl, .parquet, "
-        "CoNLL or SQuAD's JSON; labels are not needed. The row's own fields are written beside the prediction",
+        "CoNLL or SQuAD's JSON, or tfds:NAME:SPLIT; labels are not needed. The row's own fields are written beside the "
+        "prediction",
         metavar="FILE",
     )
     flags.add_options(options.Prediction)

@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from keras_ctxrep import options
@@ -20,14 +20,25 @@ def _embed(args: argparse.Namespace) -> None:
 
     chosen = options_of(options.Embedding, args)
     with tqdm(desc="embedding", unit=" sentences", file=sys.stderr, disable=None) as bar:
-        sentences = read_sentences(args.input)
+        sentences = _sentences(args.input)
         count = recipes.embed(args.folder, sentences, args.out, lambda n: bar.update(n - bar.n), options=chosen)
     print_line(f"{args.out}: {count} sentences")
 
 
+def _sentences(source: str) -> Iterable[str]:
+    """The lines of a file or of standard input, or the texts of a data set."""
+    from keras_ctxrep import tasks
+    from keras_ctxrep.recipes.reading import TFDS, read_unlabelled
+
+    if not source.startswith(TFDS):
+        return read_sentences(source)
+    return (example.text for _, example in read_unlabelled(tasks.get("classify"), source))
+
+
 def _embed_flags(flags: Flags) -> None:
     flags.add("folder", FOLDER, model=True)
-    flags.add("--input", "a text file, or - for standard input", required=True, metavar="FILE")
+    texts = "a text file, - for standard input, or tfds:NAME:SPLIT: the first text of each row"
+    flags.add("--input", texts, required=True, metavar="FILE")
     flags.add("--out", "FILE.npz or FILE.hdf5", required=True, metavar="FILE", writes=True)
     flags.add_options(options.Embedding)
 

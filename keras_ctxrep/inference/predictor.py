@@ -290,10 +290,14 @@ class Predictor:
             yield text, answer
 
     def answered_rows(
-        self, path: str | Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+        self, examples: Iterator[tuple[Mapping[str, Any], Any]], skipped: list[str] | None = None
     ) -> Iterator[tuple[tuple[Mapping[str, Any], Any], dict]]:
-        """Each row of a file with its example, and its answer; arguments and errors are those of `read_unlabelled`."""
-        examples = self.task.reading.read_unlabelled(path, columns, skipped)
+        """Each row with its example, as of `Reading.read_unlabelled`, and its answer.
+
+        Args:
+            examples: rows and their examples.
+            skipped: a message for each that the model does not read is appended here, instead of raised.
+        """
         while part := list(islice(examples, TOGETHER)):
             queries = []
             for row, example in part:

@@ -21,7 +21,7 @@ from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.options import Distillation, Options, keywords
 from keras_ctxrep.recipes.assembly import Survey
 from keras_ctxrep.recipes.finetuning import Run
-from keras_ctxrep.recipes.reading import Data
+from keras_ctxrep.recipes.reading import Data, read_unlabelled
 from keras_ctxrep.recipes.targets import ENCODED, encoded_examples
 from keras_ctxrep.tasks.task import Distillable
 from keras_ctxrep.text.bundle import Bundle
@@ -120,7 +120,7 @@ class Distilling(Run):
         predictor = Predictor(self.teacher, keras_engine.runner(self.model), self.options.batch_size)
         self.taught = [*_taught(predictor, super().examples(self.teacher))]
         if (path := self.options.unlabelled) is not None:
-            rows = self.task.reading.read_unlabelled(path, self.options.columns, self.skipped)
+            rows = read_unlabelled(self.task, path, self.options.columns, self.skipped)
             self.taught += _taught(predictor, (example for _, example in rows), answers=True)
             if self.teacher.pairs != (self.task.query(self.taught[-1][0]).pair is not None):
                 raise ValueError(f"{path}: this teacher reads {'pairs of texts' if self.teacher.pairs else 'one text'}")

@@ -14,6 +14,7 @@ from typing import IO, Any, NamedTuple
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.options import Prediction
+from keras_ctxrep.recipes.reading import read_unlabelled
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.tasks.task import LabelsWords
 from keras_ctxrep.text import files
@@ -46,7 +47,7 @@ def predict(
     Args:
         artifact: a model folder, a SavedModel or a .tflite file, which is run without TensorFlow.
         source: text, a line each as `Predictor.lines` reads it, plain or compressed; with `rows` a file in one of the
-            formats of `Reading.read`, whose rows need no label.
+            formats of `Reading.read`, whose rows need no label, or "tfds:NAME:SPLIT".
         out: the file to write, which is there whole or not at all, or a stream.
         options: columns and format; without a format tables are written to a .tsv or .csv file, JSON lines elsewhere.
         rows: whether `source` has rows. Their own fields are written beside the prediction.
@@ -65,7 +66,8 @@ def predict(
     predictor = open_engine(artifact, threads).predictor
     skipped: list[str] | None = [] if options.skip_bad else None
     if rows:
-        answers = predictor.answered_rows(str(source), options.columns, skipped)
+        examples = read_unlabelled(predictor.task, str(source), options.columns, skipped)
+        answers = predictor.answered_rows(examples, skipped)
         entries = _of_rows(answers, skipped, report)
     else:
         answers = predictor.answered_lines(available_lines(source))

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep.tasks import Task
+from keras_ctxrep.text.files import FileRows
 from keras_ctxrep.version import install_hint
 
-__all__ = ["read", "split"]
+__all__ = ["read", "read_unlabelled", "split"]
 
 Data = str | Path | Iterable[Any]
+TFDS = "tfds:"  # before the name of a data set of TensorFlow Datasets
 
 
 def read(
@@ -45,10 +47,10 @@ def read(
     >>> list(read(tasks.get("classify"), (["a fine day", "rain"], ["good", "bad"])))[1]
     Example(text='rain', label='bad', pair=None, source='the data: row 2')
     """
-    if isinstance(data, str) and data.startswith("tfds:"):
-        name, _, named_split = data.removeprefix("tfds:").partition(":")
+    if isinstance(data, str) and data.startswith(TFDS):
         task.reading.check_columns(columns)
-        return _prepared(task, name, named_split or split, columns or {}, skipped)
+        data = _with_split(data, split)
+        return task.reading.from_rows(data, _prepared(data), columns, skipped)
     if isinstance(data, (str, Path)):
         return task.read(data, columns, skipped)
     rows = _rows_of(task, data, columns)
@@ -57,6 +59,25 @@ def read(
     task.reading.check_columns(columns)
     parsed: Any = ((f" row {number}", partial(dict, row)) for number, row in enumerate(rows, 1))
     return task.reading.from_rows("the data", parsed, columns, skipped)
+
+
+def read_unlabelled(
+    task: Task, data: str | Path, columns: Mapping[str, str] | None = None, skipped: list[str] | None = None
+) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    """The rows of a file or of a prepared data set, values by name, each with its example, which has no label.
+
+    Args:
+        task, columns, skipped: as of `read`; the columns of labels need not exist.
+        data: a file, or "tfds:NAME:SPLIT".
+
+    Raises:
+        ValueError, ImportError: as of `read`.
+    """
+    if isinstance(data, str) and data.startswith(TFDS):
+        task.reading.check_columns(columns)
+        data = _with_split(data, "test")
+        return task.reading.from_unlabelled_rows(data, _prepared(data), columns, skipped)
+    return task.reading.read_unlabelled(data, columns, skipped)
 
 
 def in_memory(
@@ -151,9 +172,14 @@ def _named(task: Task, values: Any, columns: Mapping[str, str] | None) -> Mappin
 # ------------------------------------------------------------------------------------------------ TensorFlow Datasets
 
 
-def _prepared(
-    task: Task, name: str, split: str, columns: Mapping[str, str], skipped: list[str] | None
-) -> Iterator[Any]:
+def _with_split(data: str, split: str) -> str:
+    """tfds:NAME:SPLIT, where a name has no split with this one."""
+    return data if ":" in data.removeprefix(TFDS) else f"{data}:{split}"
+
+
+def _prepared(data: str) -> FileRows:
+    """The rows of a prepared data set, tfds:NAME:SPLIT."""
+    name, _, split = data.removeprefix(TFDS).partition(":")
     try:
         import tensorflow_datasets as tfds
     except ImportError as error:
@@ -171,8 +197,7 @@ def _prepared(
     if (base := split.partition("[")[0]) not in builder.info.splits:
         raise ValueError(f"tfds:{name}: no split {base!r}; it has {', '.join(builder.info.splits)}")
     rows = enumerate(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)), 1)
-    parsed = ((number, partial(_plain, row, builder.info.features)) for number, row in rows)
-    yield from task.reading.from_rows(f"tfds:{name}:{split}", parsed, columns, skipped)
+    yield from ((number, partial(_plain, row, builder.info.features)) for number, row in rows)
 
 
 def _plain(value: Any, feature: Any) -> Any:

@@ -132,9 +132,19 @@ class Reading:
         Arguments and errors are those of `read`; the columns of labels need not exist.
         """
         self.check_columns(columns)
-        columns = {field: name for field, name in (columns or {}).items() if field not in self.labelled}
+        columns = self._of_inputs(columns)
+        return self.from_unlabelled_rows(str(path), self.rows(Path(path), columns), columns, skipped)
+
+    def from_unlabelled_rows(
+        self, source: str, rows: files.FileRows, columns: Columns | None = None, skipped: list[str] | None = None
+    ) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """Rows and their examples as of `read_unlabelled`; arguments are those of `from_rows`."""
+        columns = self._of_inputs(columns)
         hidden = {name.casefold() for field in self.labelled for name in self.columns[field]} - {*columns.values()}
-        return self._parsed(str(path), self.rows(Path(path), columns), columns, skipped, hidden)
+        return self._parsed(source, rows, columns, skipped, hidden)
+
+    def _of_inputs(self, columns: Columns | None) -> dict[str, str]:
+        return {field: name for field, name in (columns or {}).items() if field not in self.labelled}
 
     def from_rows(
         self, source: str, rows: files.FileRows, columns: Columns | None = None, skipped: list[str] | None = None

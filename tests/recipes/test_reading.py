@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_ctxrep
 from keras_ctxrep import recipes, saving, tasks
+from keras_ctxrep.cli.main import main
 from keras_ctxrep.recipes import reading
 from keras_ctxrep.tasks.answer import Question
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.tasks.tag import Tagged
+from tests import tiny
 
 
 def read(task, *args, **options):
@@ -108,6 +111,29 @@ def test_tags_numbers_and_questions_of_prepared_sets(tfds, prepare):
     assert [message.partition(": ")[0] for message in skipped] == ["tfds:squad/v2.0:train:3"]
     with pytest.raises(ValueError, match=r"^tfds:squad/v2\.0:train:3: question '1': answer 'Rome' is not at"):
         list(read("answer", "tfds:squad/v2.0"))
+
+
+@pytest.mark.trains
+def test_a_prepared_set_in_every_command(tfds, prepare, tmp_path, capsys):
+    """score, predict and embed read it as train does; without a split predict and embed read the test rows."""
+    info = tfds.builder("glue/sst2").info
+    rows = [{"sentence": "the cat", "label": 1, "idx": 0}, {"sentence": "rain fell", "label": 0, "idx": 1}]
+    unknown = [{"sentence": "she", "label": -1, "idx": 0}]
+    prepare("glue", info.features, "sst2", str(info.version), train=rows, test=unknown)
+    folder = str(tiny.save(tmp_path / "m", tiny.bundle("classify", labels=("negative", "positive"))))
+    capsys.readouterr()
+    assert main(["score", folder, "--data", "tfds:glue/sst2:train", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["examples"] == 2
+    assert main(["predict", folder, "--data", "tfds:glue/sst2"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["sentence"] == "she" and "prediction" in json.loads(line)
+    assert main(["embed", folder, "--input", "tfds:glue/sst2:train", "--out", str(tmp_path / "v.npz")]) == 0
+    assert "2 sentences" in capsys.readouterr().out
+    vectors = np.load(tmp_path / "v.npz")
+    model = keras_ctxrep.load(folder)
+    np.testing.assert_allclose(vectors["1"], model.encode(["rain fell"])[0], atol=1e-6)
+    assert main(["predict", folder, "--data", "tfds:glue/sst2:validation"]) == 1
+    assert "no split 'validation'; it has test, train" in capsys.readouterr().err
 
 
 def test_nothing_is_downloaded(prepare):
