@@ -133,7 +133,7 @@ def test_a_prepared_set_in_every_command(tfds, prepare, tmp_path, capsys):
     model = keras_ctxrep.load(folder)
     np.testing.assert_allclose(vectors["1"], model.encode(["rain fell"])[0], atol=1e-6)
     assert main(["predict", folder, "--data", "tfds:glue/sst2:validation"]) == 1
-    assert "no split 'validation'; it has test, train" in capsys.readouterr().err
+    assert "no split 'validation'; it has" in capsys.readouterr().err
 
 
 def test_nothing_is_downloaded(prepare):
