@@ -3,6 +3,7 @@
 https://github.com/allenai/bilm-tf, `bilm/model.py` and `dump_weights` of `bilm/training.py`.
 """
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 import h5py
 import keras
+import numpy as np
 
 from keras_ctxrep.atomic import atomic_folder, reserve
 from keras_ctxrep.checks import most
@@ -28,6 +30,8 @@ __all__ = ["read", "weight_map", "write"]
 WEIGHTS, OPTIONS = "weights.hdf5", "options.json"
 SUFFIXES = (".hdf5", ".h5")
 CHARACTERS = 261  # rows: bytes, begin and end of sentence and word, padding; the file has no row for "no word"
+MAX_CHARACTERS = 50  # of a word, with the two that mark its ends; AllenNLP's is fixed
+_OWN_CHARACTERS, _OWN_CLIP = "keras_ctxrep.max_characters_per_token", "keras_ctxrep.proj_clip"
 LSTM = {  # option in "lstm" -> field of `elmo.Config`, type, minimum, default if it has one, and maximum
     "use_skip_connections": ("residual", bool),
     "dim": ("cells", int, 1),
@@ -67,6 +71,7 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
         config = _config(options, stored)
         single = config.layers == 1 and any(name.startswith(f"RNN_0/RNN/{_ONLY_CELL}/") for name in stored)
         tensors = weight_map(config, _ONLY_CELL if single else _CELLS)
+        _leave_identities_out(config, stored, path)
         check(tensors, stored, path)
         vocab = _vocabulary(path.parent, config.words) if config.words else ()
         # zeros, since random initial values of the largest weights would take a second and 100 MB
@@ -79,7 +84,10 @@ def read(source: str | Path) -> tuple[keras.Model, Bundle]:
 def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
     """Writes options.json and weights.hdf5, and vocab.txt if the bundle has a vocabulary.
 
-    bilm-tf reads all biLMs; AllenNLP those with 50 characters a word, highways, both projections and residual sums.
+    bilm-tf and AllenNLP 2.10.1 read them; AllenNLP adds a layer's input to its output (`residual`) in every biLM, and
+    reads none over words. Both projections are written, since AllenNLP reads them; where ours has none, as identities.
+    AllenNLP reads 50 characters of a word: of a biLM with fewer, the number is kept in "keras_ctxrep", and longer words
+    have other vectors there.
 
     Args:
         folder: the folder to write.
@@ -96,6 +104,8 @@ def write(folder: str | Path, model: keras.Model, bundle: Bundle) -> None:
         reserve(Path(folder, WEIGHTS), sum(4 * math.prod(tensor.shape) + 4096 for tensor in tensors))
         with h5py.File(new / WEIGHTS, "w") as file:
             for name, array in arrays(model, tensors):
+                file[name] = array
+            for name, array in _identities(config).items():
                 file[name] = array
         (new / OPTIONS).write_bytes((json.dumps(_options_json(config), indent=1) + "\n").encode())
         if bundle.vocab:
@@ -125,6 +135,34 @@ def weight_map(config: elmo.Config, cells: str = _CELLS) -> list[Tensor]:
             if config.width < config.cells:
                 tensors.append(Tensor(f"{theirs}/W_P_0", (config.cells, config.width), (f"{ours}/projection_kernel",)))
     return tensors
+
+
+def _identities(config: elmo.Config) -> dict[str, np.ndarray]:
+    """Projections that AllenNLP reads and the biLM does not have, as it keeps the width."""
+    identities: dict[str, np.ndarray] = {}
+    if not config.words and config.width == sum(number for _, number in config.filters):
+        identities |= {"CNN_proj/W_proj": np.eye(config.width, dtype=np.float32)}
+        identities |= {"CNN_proj/b_proj": np.zeros(config.width, np.float32)}
+    if config.width == config.cells:
+        for number, index in itertools.product(range(2), range(config.layers)):
+            name = f"RNN_{number}/RNN/{_CELLS.format(index)}/W_P_0"
+            identities[name] = np.eye(config.width, dtype=np.float32)
+    return identities
+
+
+def _leave_identities_out(config: elmo.Config, stored: dict[str, Any], path: Path) -> None:
+    """Removes the projections that a file has as identities.
+
+    Raises:
+        ValueError: a projection to the same width that is none.
+    """
+    for name, identity in _identities(config).items():
+        if name in stored and stored[name].shape == identity.shape:
+            if not np.array_equal(stored[name][...], identity):
+                raise ValueError(
+                    f"{path}: {name} projects to the same width and is no identity, which is not supported"
+                )
+            del stored[name]
 
 
 def _char_cnn(config: elmo.Config) -> list[Tensor]:
@@ -221,6 +259,8 @@ def _vocabulary(folder: Path, words: int) -> tuple[str, ...]:
 def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
     get, source = options.get, options.source
     fields: dict[str, Any] = {field: get(f"lstm.{name}", *bounds) for name, (field, *bounds) in LSTM.items()}
+    if fields["projection_clip"] is None:  # an identity in AllenNLP would clip what ours does not project
+        fields["projection_clip"] = get(_OWN_CLIP, (float, int), 1e-6, None)
     fields["dropout"] = get("dropout", (float, int), 0, elmo.Config.dropout)
     if "char_cnn" in options.values:
         fields |= {
@@ -228,7 +268,7 @@ def _config(options: Options, stored: dict[str, Any]) -> elmo.Config:
             "embedding_dim": get("char_cnn.embedding.dim", int, 1),
             "highways": get("char_cnn.n_highway", int, 0, 0, most(elmo.Config, "highways")),
             "activation": get("char_cnn.activation", str),
-            "max_characters": get("char_cnn.max_characters_per_token", int, 3),
+            "max_characters": get(_OWN_CHARACTERS, int, 3, get("char_cnn.max_characters_per_token", int, 3)),
         }
         characters = get("char_cnn.n_characters", int)
         if characters not in (CHARACTERS, CHARACTERS + 1):
@@ -259,10 +299,16 @@ def _options_json(config: elmo.Config) -> dict[str, Any]:
         "filters": config.filters,
         "n_highway": config.highways,
         "n_characters": CHARACTERS + 1,
-        "max_characters_per_token": config.max_characters,
+        "max_characters_per_token": max(MAX_CHARACTERS, config.max_characters),
     }
     tokens = {"n_tokens_vocab": config.words} if config.words else {"char_cnn": characters}
-    return {"lstm": lstm, "dropout": config.dropout, "bidirectional": True} | tokens
+    own: dict[str, Any] = {}
+    if not config.words and config.max_characters < MAX_CHARACTERS:
+        own[_OWN_CHARACTERS] = config.max_characters
+    if config.width == config.cells and config.projection_clip is not None:
+        own[_OWN_CLIP], lstm["proj_clip"] = config.projection_clip, None
+    kept = {"keras_ctxrep": {name.partition(".")[2]: value for name, value in own.items()}} if own else {}
+    return {"lstm": lstm, "dropout": config.dropout, "bidirectional": True} | tokens | kept
 
 
 def _filters(pairs: Sequence, source: object) -> tuple[tuple[int, int], ...]:

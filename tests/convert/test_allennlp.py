@@ -16,6 +16,7 @@ from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import allennlp, weights
 from keras_ctxrep.models import elmo, heads
 from keras_ctxrep.models.model import copy_weights
+from keras_ctxrep.text.tokens import Characters
 from keras_ctxrep.training import strategy
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +56,11 @@ VARIANTS = {
     "tanh": {"activation": "tanh"},
     "unclipped": {"cell_clip": None, "proj_clip": None},
     "words": {"char_cnn": None},
+}
+CELL = "RNN/MultiRNNCell/Cell0/LSTMCell"
+IDENTITIES = {  # that are written for AllenNLP
+    "no_projection": [f"RNN_{i}/RNN/MultiRNNCell/Cell{k}/LSTMCell/W_P_0" for i in (0, 1) for k in (0, 1)],
+    "filters_as_wide_as_the_projection": ["CNN_proj/W_proj", "CNN_proj/b_proj"],
 }
 variants = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -294,9 +300,14 @@ def test_round_trip(tmp_path, rng, monkeypatch, variant, block):
     model, bundle = saving.load(tmp_path / "m")
     allennlp.write(tmp_path / "back", model, bundle)
     result = stored(tmp_path / "back" / "weights.hdf5")
-    assert result.keys() == {name.replace("RNN/LSTMCell", "RNN/MultiRNNCell/Cell0/LSTMCell") for name in tensors}
+    identities = {
+        name: result.pop(name) for name in result.keys() - {name.replace("RNN/LSTMCell", CELL) for name in tensors}
+    }
+    assert identities.keys() == set(IDENTITIES.get(variant, ()))
+    for name, array in identities.items():
+        assert array.dtype == np.float32 and np.array_equal(array, np.eye(len(array)) if "W_" in name else 0 * array)
     for name, array in tensors.items():
-        back = result[name.replace("RNN/LSTMCell", "RNN/MultiRNNCell/Cell0/LSTMCell")]
+        back = result[name.replace("RNN/LSTMCell", CELL)]
         assert back.dtype == np.float32 and back.shape == array.shape and back.tobytes() == array.tobytes()
     again, other = allennlp.read(tmp_path / "back")
     assert other.config == json.loads(json.dumps(bundle.config)) | {
@@ -306,7 +317,48 @@ def test_round_trip(tmp_path, rng, monkeypatch, variant, block):
         assert first.tobytes() == second.tobytes()
     written = json.loads((tmp_path / "back" / "options.json").read_text())
     if variant != "words":
-        assert written["char_cnn"]["n_characters"] == 262  # what both loaders ask for
+        # what both loaders ask for
+        assert written["char_cnn"]["n_characters"] == 262 and written["char_cnn"]["max_characters_per_token"] == 50
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("PEERS" not in os.environ, reason="PEERS: a Python with torch, h5py and allennlp==2.10.1 is needed")
+@pytest.mark.parametrize(
+    "variant", ["published", "no_projection", "filters_as_wide_as_the_projection", "unclipped", "tanh"]
+)
+def test_allennlp_opens_what_is_written(tmp_path, rng, variant):
+    """AllenNLP itself, in a process without this library, gives our layers to 1e-5."""
+    options, cells = options_of(VARIANTS[variant])
+    model, bundle = allennlp.read(write_files(tmp_path, options, tensors_of(options, cells, rng), WORDS))
+    allennlp.write(tmp_path / "back", model, bundle)
+    sentences = ["the cat sat on the mat", "a dog", "é 世 !"]
+    ours = bundle.features([sentence.split() for sentence in sentences])
+    ids = np.zeros((*ours["mask"].shape, 50), np.int32)  # without the ends of sentences, which AllenNLP adds
+    theirs = Characters(50)
+    for row, sentence in enumerate(sentences):
+        ids[row, : len(sentence.split())] = theirs(sentence.split())
+    np.save(tmp_path / "ids.npy", ids)
+    script = str(ROOT / "tests" / "reference" / "allennlp_vectors.py")
+    command = [
+        os.environ["PEERS"],
+        script,
+        str(tmp_path / "back"),
+        str(tmp_path / "ids.npy"),
+        str(tmp_path / "out.npy"),
+    ]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": ""})
+    layers = np.load(tmp_path / "out.npy")
+    expected = np.stack([np.asarray(layer) for layer in model(ours)["layers"]])
+    length = layers.shape[2]
+    np.testing.assert_allclose(layers, expected[:, :, :length], atol=1e-5)
+
+
+def test_a_projection_that_is_no_identity(tmp_path, rng):
+    options, cells = options_of(VARIANTS["no_projection"])
+    tensors = tensors_of(options, cells, rng)
+    name = f"RNN_1/RNN/{CELL.removeprefix('RNN/').replace('Cell0', 'Cell1')}/W_P_0"
+    with pytest.raises(ValueError, match=rf"{name} projects to the same width and is no identity"):
+        allennlp.read(write_files(tmp_path, options, tensors | {name: np.ones((7, 7), np.float32)}))
 
 
 def test_the_vector_of_padding_is_zero(tmp_path, rng):
