@@ -50,6 +50,7 @@ def serve(
     with opened(path, name) as served:
         config = uvicorn.Config(application(served), host, port, log_level="warning", lifespan="off")
         socket = config.bind_socket()
+        socket.listen()  # so that who reads the address can connect to it
         if announce is not None:
             announce(f"http://{host}:{socket.getsockname()[1]}/v1/models/{served.name}")
         uvicorn.Server(config).run([socket])
