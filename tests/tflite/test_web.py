@@ -54,6 +54,16 @@ def test_golden_strings(golden_strings):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_texts_and_fillings(golden_generation):
+    """One seed draws what it draws in Python, texts go on as there, and masks have the same words."""
+    command = ["node", str(Path(__file__).with_name("web_generation.mjs")), str(golden_generation)]
+    process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    assert process.returncode == 0, process.stdout + process.stderr
+    counts = json.loads(process.stdout.splitlines()[-1])
+    assert counts["draws"] == 1200 and counts["texts"] > 400 and counts["masks"] > 400
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_a_page_reacts_while_texts_are_encoded(tmp_path):
     """100 texts, each of which keeps the processor busy for 4 ms, are interrupted about every 20 ms."""
     for name, data in tiny.bundle("embed").files_as_bytes().items():
