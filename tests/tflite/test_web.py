@@ -53,6 +53,7 @@ def test_golden_strings(golden_strings):
     assert counts["cases"] > 12_000 and counts["vectors"] > 50 and counts["searches"] > 10
 
 
+@pytest.mark.trains
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_texts_and_fillings(golden_generation):
     """One seed draws what it draws in Python, texts go on as there, and masks have the same words."""

@@ -9,7 +9,7 @@ const NUMBERS = [
   ["top_k", "Top k", "", { min: 1, step: 1, placeholder: "all" }],
   ["top_p", "Top p", "0.95", { min: 0.001, max: 1, step: "any", placeholder: "1" }],
   ["min_p", "Min p", "", { min: 0, max: 1, step: "any", placeholder: "0" }],
-  ["seed", "Seed", "0", { step: 1 }],
+  ["seed", "Seed", "0", { min: 0, step: 1 }],
 ];
 
 /** @param {Record<string, any>} values of the number fields @returns {Record<string, number|bigint>} those filled in */
