@@ -11,14 +11,17 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import keras_ctxrep as ctx
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.pretraining import MARKERS
 from keras_ctxrep_tflite import page, quantize, runtime
 from tests import tiny
 from tests.reference import unicode_tables
@@ -154,6 +157,8 @@ def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
         ("tag", ("NOUN", "VERB"), "What is in the text?", "It marks words as one of: NOUN, VERB."),
         ("answer", (), "Ask a text", "It finds the answer to a question in the text."),
         ("embed", (), "Which sentences are like a query?", "by cosine similarity to a query."),
+        ("causal_language_model", (), "How does the text go on?", "It writes on from a prompt, token by token."),
+        ("pretrainer", (), "Which word is missing?", "the most probable words for each [MASK] of a text."),
     ],
 )
 def test_the_page_says_what_the_model_does(task, labels, title, facts):
@@ -358,6 +363,34 @@ await fetch("answers", { method: "POST", body: JSON.stringify({ states, labels }
 """
 
 
+WRITING = """
+<!doctype html>
+<body>
+<iframe src="index.html?QUERY"></iframe>
+<script type="module">
+const frame = document.querySelector("iframe");
+const wait = () => new Promise((resolve) => setTimeout(resolve, 50));
+const page = () => frame.contentDocument;
+while (page()?.documentElement?.dataset.ready === undefined) await wait();
+const [field, result] = ["FIELD", "result"].map((id) => page().getElementById(id));
+const states = [];
+const settled = async () => {
+  for (let last = null; last !== result.textContent; await wait()) last = result.textContent;
+  const list = [...result.querySelectorAll("li")].map((item) => [...item.children].map((node) => node.textContent));
+  states.push({ text: result.textContent, list, status: page().getElementById("status").textContent });
+};
+await settled();
+for (const letter of "MORE") {
+  field.value += letter;
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+}
+await settled();
+const time = page().getElementById("time").textContent;
+await fetch("answers", { method: "POST", body: JSON.stringify({ states, time }) });
+</script>
+"""
+
+
 def in_code_points(value, text):
     """An answer with its offsets in code points instead of UTF-16 units."""
     if isinstance(value, list):
@@ -476,6 +509,51 @@ def test_the_page_of_an_encoder_ranks_sentences(files, tmp_path):
     assert binary["status"] == "a.zip: not a text file." and binary["items"] == dropped["items"]
     assert nothing["items"] == nothing["marks"] == [] and nothing["status"] == "Type a query, and give a text."
     assert None not in shown["labels"] and len(shown["labels"]) == 6
+
+
+@needs_litertjs
+@needs_chromium
+def test_the_page_of_a_language_model_writes(tflite_in_process, rng, tmp_path):
+    bundle = Bundle("lm", "causal_language_model", {"units": "characters", "width": 16}, 16, vocab=(*MARKERS, *"abc d"))
+    saving.save(tmp_path / "lm", drawn(saving.build(bundle), rng), bundle)
+    assert main.main(["tflite", str(tmp_path / "lm"), "--web", str(tmp_path / "page"), "--litertjs", LITERTJS]) == 0
+    query = "prompt=a%20bad&length=30&seed=5&temperature=0.9&top_k=5&top_p="
+    script = WRITING.replace("QUERY", query).replace("FIELD", "prompt").replace("MORE", " cab")
+    (tmp_path / "page" / "writing.html").write_text(script)
+    shown = browse(tmp_path / "page", tmp_path / "profile", "writing.html")
+    generate = ctx.load(tmp_path / "page" / page.MODEL).generate
+    prompts = ["a bad", "a bad cab"]
+    texts = [generate([prompt], length=30, seed=5, temperature=0.9, top_k=5)[0] for prompt in prompts]
+    assert [state["text"] for state in shown["states"]] == [a + b for a, b in zip(prompts, texts, strict=True)]
+    assert re.fullmatch(r"30 tokens, \d+ ms", shown["time"]) and len(set(texts[0])) > 2
+
+
+@needs_litertjs
+@needs_chromium
+def test_the_page_of_a_masked_language_model_fills(tflite_in_process, rng, tmp_path):
+    bundle = replace(tiny.bundle("embed"), task="pretrainer")
+    saving.save(tmp_path / "bert", drawn(saving.build(bundle), rng), bundle)
+    folder = tmp_path / "page"
+    command = ["tflite", str(tmp_path / "bert"), "--fill", "--lengths", "8,16", "--web", str(folder)]
+    assert main.main([*command, "--litertjs", LITERTJS]) == 0
+    text, more = "the [MASK] fell", " [MASK][MASK] [MASK]. [MASK]"
+    script = WRITING.replace("QUERY", f"text={text}").replace("FIELD", "text").replace("MORE", more)
+    (folder / "writing.html").write_text(script)
+    shown = browse(folder, tmp_path / "profile", "writing.html")
+    expected = ctx.load(folder / page.MODEL).fill([text, text + more])
+    for state, masks in zip(shown["states"], expected, strict=True):
+        pieces = [[each.piece, f"{100 * each.probability:.1f} %"] for own in masks for each in own]
+        assert [piece for piece, _ in state["list"]] == [piece for piece, _ in pieces]
+        for (_, chance), (_, other) in zip(state["list"], pieces, strict=True):
+            assert float(chance[:-2]) == pytest.approx(float(other[:-2]), abs=0.11)
+        assert state["text"].count("Mask ") == (len(masks) if len(masks) > 1 else 0) and state["status"] == ""
+
+
+def drawn(model, rng):
+    """A model with random weights."""
+    for weight in model.weights:
+        weight.assign(rng.normal(0, 0.5, weight.shape))
+    return model
 
 
 def cosines(vectors, query):
