@@ -288,6 +288,8 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
 
         def run(self, inputs):
             outputs = model(inputs, training=False)
+            if "state" in outputs:  # LiteRT gives no buffer to an output that is that of a loop, as of one GRU layer
+                outputs["state"] = tf.maximum(outputs["state"], tf.float32.min)
             return heads.flat({name: outputs[name] for name in names})
 
     module = Signatures()
