@@ -27,7 +27,7 @@ from keras_ctxrep.options import Generation
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pretraining import MARKERS
 from keras_ctxrep.text.sampling import filtered, gumbel, sample
-from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece, split_words
+from keras_ctxrep.text.tokens import WordPiece, split_words
 from tests import golden
 
 TEXTS = 150

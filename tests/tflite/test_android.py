@@ -90,7 +90,8 @@ def test_java_in_the_readme_compiles(compiled, tmp_path):
     for name, given, block in zip(("open", "use", "search", "generate"), parameters, blocks, strict=True):
         methods += f"void {name}({given}) throws IOException {{{block}}}\n"
     packages = ("java.io.IOException", "java.nio.*", "java.nio.channels.*", "java.nio.file.StandardOpenOption")
-    imports = "".join(f"import {name};" for name in (*packages, "java.util.Iterator", "java.util.List", "org.keras_ctxrep.*"))
+    packages += ("java.util.Iterator", "java.util.List", "org.keras_ctxrep.*")
+    imports = "".join(f"import {name};" for name in packages)
     (tmp_path / "Readme.java").write_text(f"{imports} class Readme {{{methods}}}", encoding="utf-8")
     compile_java(compiled, tmp_path / "Readme.java")
 
