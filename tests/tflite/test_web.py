@@ -633,6 +633,75 @@ def test_wrong_vectors_in_javascript(node):
     ]
 
 
+STEP = """
+    import { readFileSync } from "node:fs";
+    import { Filler } from "WEB/filling.js";
+    import { Generator } from "WEB/generator.js";
+    import { Unicode } from "WEB/text.js";
+    const unicode = new Unicode(JSON.parse(readFileSync("WEB/unicode.json", "utf-8")));
+    const bundle = { task: "causal_language_model", config: { units: "characters" } };
+    let calls = 0;
+    const logits = { data: Float32Array.from([9, 0, 9, 5, 4]) };
+    const run = async ({ state }) => ({ logits, state: { data: [(state?.[0] ?? 0) + ++calls] } });
+    const model = new Generator(bundle, ["<S>", "</S>", "<UNK>", "a", "b"], unicode, run);
+    const failed = (promise) => promise.then(() => "no error", (error) => `${error.name}: ${error.message}`);
+"""
+
+
+def test_a_text_ends_where_it_is_aborted_in_javascript(node):
+    """Typing aborts it: no token is drawn from then on, nor a long prompt read to its end; the page reacts meanwhile."""
+    result = node(f"""{STEP}
+        const controller = new AbortController();
+        let text = "";
+        for await (const part of model.stream("ab", {{ length: 50, signal: controller.signal }})) {{
+          text += part;
+          if (text.length === 7) controller.abort();
+        }}
+        const read = calls;
+        calls = 0;
+        const busy = async (inputs) => {{
+          for (const end = performance.now() + 4; performance.now() < end; );
+          return run(inputs);
+        }};
+        const second = new AbortController();
+        setImmediate(() => setTimeout(() => second.abort(), 30));
+        const slow = new Generator(bundle, model.features.vocab, unicode, busy);
+        const none = await slow.generate("a".repeat(1000), {{ signal: second.signal }});
+        console.log(JSON.stringify({{ size: text.length, read, none, calls }}));
+    """)
+    assert (result["size"], result["read"], result["none"]) == (7, 3 + 6, "")
+    assert 0 < result["calls"] < 1000
+
+
+def test_wrong_options_in_javascript(node):
+    messages = node(f"""{STEP}
+        const options = [{{ length: 0 }}, {{ temperature: -1 }}, {{ top_k: 1.5 }}, {{ top_p: 0 }}, {{ min_p: "x" }}, {{ seed: 2.5 }}];
+        const filler = new Filler(
+          {{ max_length: 4, reads: {{}}, lowercase: true, split_cjk: true }},
+          ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], unicode, () => 0, 4,
+        );
+        console.log(JSON.stringify([
+          ...(await Promise.all(options.map((given) => failed(model.generate("", given))))),
+          await failed(model.generate("", {{ topK: 3 }})),
+          await failed(filler.fill("a")),
+          await failed(filler.fill("a a [MASK]")),
+          await model.generate("a", {{ length: 3, temperature: 0, top_k: null }}),
+        ]));
+    """)
+    assert messages == [
+        "RangeError: length=0: a whole number above 0 is needed",
+        "RangeError: temperature=-1: a number of at least 0 is needed",
+        "RangeError: top_k=1.5: a whole number above 0 is needed",
+        "RangeError: top_p=0: above 0 and at most 1 is needed",
+        "RangeError: min_p=x: a number from 0 to 1 is needed",
+        "RangeError: seed=2.5: a whole number is needed",
+        "TypeError: option topK: not one of length, lines, seed, temperature, top_k, top_p, min_p, signal",
+        "RangeError: no [MASK] in this text: write [MASK] where a word is to be found",
+        "RangeError: 5 pieces; the model reads 4: shorten the text",
+        "aaa",
+    ]
+
+
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_a_file_for_mediapipe_in_javascript(tiny_model, tflite_in_process, tmp_path):
     saving.save(tmp_path / "m", *tiny_model("classify"))
