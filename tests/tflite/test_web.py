@@ -649,7 +649,7 @@ STEP = """
 
 
 def test_a_text_ends_where_it_is_aborted_in_javascript(node):
-    """Typing aborts it: no token is drawn from then on, nor a long prompt read to its end; the page reacts meanwhile."""
+    """No token is drawn from then on, nor a long prompt read to its end; the page reacts meanwhile."""
     result = node(f"""{STEP}
         const controller = new AbortController();
         let text = "";
@@ -675,7 +675,8 @@ def test_a_text_ends_where_it_is_aborted_in_javascript(node):
 
 def test_wrong_options_in_javascript(node):
     messages = node(f"""{STEP}
-        const options = [{{ length: 0 }}, {{ temperature: -1 }}, {{ top_k: 1.5 }}, {{ top_p: 0 }}, {{ min_p: "x" }}, {{ seed: 2.5 }}];
+        const wrong = {{ length: 0, temperature: -1, top_k: 1.5, top_p: 0, min_p: "x", seed: 2.5 }};
+        const options = Object.entries(wrong).map(([name, value]) => ({{ [name]: value }}));
         const filler = new Filler(
           {{ max_length: 4, reads: {{}}, lowercase: true, split_cjk: true }},
           ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], unicode, () => 0, 4,
