@@ -723,6 +723,9 @@ class Tflite(Reading):
         least=0,
     )
     explain: bool = option(False, "with --data: what each layer costs when it alone is quantized, as table and picture")
+    fill: bool = option(
+        False, "of a pretrained BERT its masked language model, for `ctxrep fill`, in place of the encoder"
+    )
     mediapipe: bool = option(
         False, "for MediaPipe's TextClassifier and TextEmbedder too, of a BERT; of one length (default: the model's)"
     )

@@ -181,6 +181,14 @@ def golden_strings(made_once) -> Path:
 
 
 @pytest.fixture(scope="session")
+def golden_generation(made_once) -> Path:
+    """The folder of `golden_generation.write`: what sampling, language models and filling must give elsewhere."""
+    from tests import golden_generation
+
+    return made_once("golden_generation", golden_generation.write)
+
+
+@pytest.fixture(scope="session")
 def tiny_model() -> Callable:
     """A function from a task and fields of its bundle to a tiny BERT with random weights, and its bundle."""
     from tests import tiny

@@ -192,15 +192,15 @@ def write(folder: str | Path) -> None:
             (own / file).write_bytes(data)
         queries = _queries(bundle, texts[: None if name in COMPLETE else FEW])
         encoded = zip(queries, _encoded(bundle, queries), strict=True)
-        _write_lines(own / "cases.jsonl", (_case(bundle, query, rows) for query, rows in encoded))
+        write_lines(own / "cases.jsonl", (_case(bundle, query, rows) for query, rows in encoded))
         # and lone surrogates, and texts without an answer
         queries = queries[:60] + [queries[1]._replace(text=text) for text in UNPAIRED]
-        _write_lines(own / "answers.jsonl", _answers(bundle, queries))
+        write_lines(own / "answers.jsonl", _answers(bundle, queries))
         if bundle.task == "embed":
-            _write_lines(own / "search.jsonl", _searches())
+            write_lines(own / "search.jsonl", _searches())
 
 
-def _write_lines(path: Path, rows: Iterable[dict]) -> None:
+def write_lines(path: Path, rows: Iterable[dict]) -> None:
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="ascii")
 
 

@@ -130,7 +130,12 @@ def _fill(args: argparse.Namespace) -> None:
 
 
 def _fill_flags(flags: Flags) -> None:
-    flags.add("folder", "a BERT with its masked language model: a model folder or a name of the zoo", model=True)
+    flags.add(
+        "folder",
+        "a BERT with its masked language model: a model folder, a name of the zoo, or a .tflite file of `ctxrep tflite "
+        "--fill`",
+        model=True,
+    )
     flags.add("text", "a text with one [MASK] or more (default: the lines of --input)", nargs="?", metavar="TEXT")
     flags.add("--top", "pieces for each mask (default: 5)", type=positive, default=5, metavar="N")
     flags.add("--input", "a line each, or - for standard input (the default)", metavar="FILE")
@@ -255,6 +260,7 @@ COMMANDS = {
         "the words that a BERT expects in the place of [MASK]",
         'ctxrep fill bert "Deep learning [MASK] fun."\n\n'
         "Each mask by itself; a piece that begins with ## goes on with the word before it.",
+        tensorflow=lambda args: not args.folder.endswith(".tflite"),
     ),
     "plot": Command(
         _plot,

@@ -8,7 +8,7 @@ from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
 from keras_ctxrep.text import bundle as bundles
 
-__all__ = ["Engine", "open_engine", "open_generator"]
+__all__ = ["Engine", "open_engine", "open_filler", "open_generator"]
 
 
 class Engine(NamedTuple):
@@ -17,7 +17,7 @@ class Engine(NamedTuple):
     Attributes:
         name: "Keras", "SavedModel NAME" or the name of the .tflite file.
         path: the files that it needs.
-        predictor: of its answers, or the generator of its text.
+        predictor: of its answers, or the generator of its text, or what fills its masks.
     """
 
     name: str
@@ -40,6 +40,8 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
         raise ValueError(f"{path}: a language model in one direction; `ctxrep generate` takes it, `score` its folder")
     with quiet_stderr():
         if files.is_file():
+            if bundle.fills:
+                raise ValueError(f"{path}: a masked language model, which `ctxrep fill` takes")
             from keras_ctxrep_tflite import runtime
 
             return Engine(files.name, files, runtime.opened(files, bundle, threads))
@@ -79,6 +81,21 @@ def open_generator(path: str | Path, threads: int = 1) -> Engine:
         from keras_ctxrep.inference import keras_engine
 
         return Engine("Keras", files, keras_engine.generator(saving.restore(files, bundle), bundle))
+
+
+def open_filler(path: str | Path, threads: int = 1) -> Engine:
+    """The engine of a masked language model in a .tflite file.
+
+    Args:
+        path, threads: as of `open_engine`.
+
+    Raises:
+        ValueError: the path is none, or of another model.
+    """
+    from keras_ctxrep_tflite import runtime
+
+    files, bundle = bundles.located(path)
+    return Engine(files.name, files, runtime.filler(files, bundle, threads))
 
 
 def answer(predictor: Predictor, text: str) -> None:

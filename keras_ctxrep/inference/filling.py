@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 
-from keras_ctxrep.inference import keras_engine
+from keras_ctxrep.inference.predictor import Run
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.decode import softmax
 from keras_ctxrep.text.features import Row, check_texts
@@ -33,35 +32,32 @@ class Filler:
     """A masked language model that names pieces for masks; see `Model.fill`.
 
     Args:
-        model: a BERT with its masked language model.
         bundle: of the model.
-
-    Raises:
-        ValueError: it has none.
+        run: {"token_ids", "segment_ids", "mask", "mlm_positions"} -> {"mlm_logits"}, as of `models.bert.pretrainer`.
+        positions: masks of a text that are answered in one call; None: all.
     """
 
-    def __init__(self, model: keras.Model, bundle: Bundle):
-        outputs = model.output if isinstance(model.output, dict) else {}
-        if "mlm_logits" not in outputs:
-            raise ValueError(
-                f"a {bundle.family} for the task {bundle.task!r} has no masked language model; name a BERT that was "
-                "pretrained (`ctxrep pretrain bert`), or converted from a checkpoint that has one"
-            )
+    def __init__(self, bundle: Bundle, run: Run, positions: int | None = None):
+        self.bundle, self.run, self.positions = bundle, run, positions
         self._features: Any = bundle.features
-        self._run = keras_engine.runner(keras.Model(model.input, {"mlm_logits": outputs["mlm_logits"]}))
 
     def __call__(self, texts: Sequence[str], top: int = 5) -> list[list[list[Filling]]]:
-        rows = [_row(str(text), self._features) for text in check_texts(texts)]
-        wordpiece, answers = self._features.wordpiece, []
-        for begin in range(0, len(rows), BATCH):
-            part = rows[begin : begin + BATCH]
-            places = [[place for place, token in enumerate(row.tokens) if token == wordpiece.mask] for row in part]
-            positions = np.zeros((len(part), max(map(len, places))), np.int32)
-            for index, own in enumerate(places):
-                positions[index, : len(own)] = own
-            logits = self._run(self._features.collate(part) | {"mlm_positions": positions})["mlm_logits"]
-            for own, each in zip(places, logits, strict=True):
-                answers.append([_best(row, wordpiece.vocab, top) for row in each[: len(own)]])
+        wordpiece, calls = self._features.wordpiece, []
+        texts = check_texts(texts)
+        answers: list[list[list[Filling]]] = [[] for _ in texts]
+        for number, text in enumerate(texts):
+            row = _row(str(text), self._features)
+            places = [place for place, token in enumerate(row.tokens) if token == wordpiece.mask]
+            size = self.positions or len(places)
+            calls += [(number, row, places[begin : begin + size]) for begin in range(0, len(places), size)]
+        for begin in range(0, len(calls), BATCH):
+            part = calls[begin : begin + BATCH]
+            positions = np.zeros((len(part), max(len(places) for _, _, places in part)), np.int32)
+            for index, (_, _, places) in enumerate(part):
+                positions[index, : len(places)] = places
+            inputs = self._features.collate([row for _, row, _ in part]) | {"mlm_positions": positions}
+            for (number, _, places), logits in zip(part, self.run(inputs)["mlm_logits"], strict=True):
+                answers[number] += [_best(row, wordpiece.vocab, top) for row in logits[: len(places)]]
         return answers
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_ctxrep import tasks
+from keras_ctxrep.inference.filling import Filler
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor, Run, Runner
 from keras_ctxrep.layers.transformer import on_this_machine
@@ -15,7 +16,7 @@ from keras_ctxrep.models import heads
 from keras_ctxrep.saving import ModelFolder, load
 from keras_ctxrep.text.bundle import Bundle
 
-__all__ = ["generator", "predictor", "predictor_of", "runner", "scorer"]
+__all__ = ["filler", "generator", "predictor", "predictor_of", "runner", "scorer"]
 
 CHEAP = 1 << 17  # multiplications a token below which a step costs more to start than to compute
 TOKENS = 4096  # of a batch of such a model
@@ -69,6 +70,20 @@ def runner(model: keras.Model, outputs: Sequence[str] = ()) -> Run:
         return tf.nest.map_structure(lambda tensor: tensor.numpy(), traced({name: batch[name] for name in signature}))
 
     return run
+
+
+def filler(model: keras.Model, bundle: Bundle) -> Filler:
+    """A `Filler` that runs a masked language model with Keras.
+
+    Raises:
+        ValueError: another model.
+    """
+    if "mlm_logits" not in (model.output if isinstance(model.output, dict) else {}):
+        raise ValueError(
+            f"a {bundle.family} for the task {bundle.task!r} has no masked language model; name a BERT that was "
+            "pretrained (`ctxrep pretrain bert`), or converted from a checkpoint that has one"
+        )
+    return Filler(bundle, runner(model, ["mlm_logits"]))
 
 
 def generator(model: keras.Model, bundle: Bundle) -> Generator:

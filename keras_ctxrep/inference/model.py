@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_ctxrep.inference.engines import Engine, open_engine, open_generator
+from keras_ctxrep.inference.engines import Engine, open_engine, open_filler, open_generator
+from keras_ctxrep.inference.filling import Filler, Filling
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor, Run, Text
 from keras_ctxrep.inference.silence import start_tensorflow
@@ -25,7 +26,6 @@ from keras_ctxrep.text.tokens import words as split_into_words
 if TYPE_CHECKING:
     import keras
 
-    from keras_ctxrep.inference.filling import Filler, Filling
     from keras_ctxrep.saving import ModelFolder
 
 __all__ = ["KerasEngine", "Model", "WordVectors", "folder_of", "load"]
@@ -134,7 +134,7 @@ class Model:
             )
         return [{"vector": vector} for vector in self._saved_encoder(texts)]
 
-    def fill(self, texts: Sequence[str], top: int = 5) -> "list[list[list[Filling]]]":
+    def fill(self, texts: Sequence[str], top: int = 5) -> list[list[list[Filling]]]:
         """The most probable pieces for each [MASK] of some texts, by a BERT that has its masked language model.
 
         Each mask is by itself, as in pretraining (Devlin et al. 2018, section 3.1).
@@ -271,13 +271,14 @@ class Model:
         Args:
             out: FILE.tflite.
             quantize: "none", "float16", "dynamic" or "int8".
-            options: `lengths`, `calibrate`, `keep_float` and `mediapipe` of `keras_ctxrep_tflite.quantize.convert`.
+            options: `lengths`, `calibrate`, `keep_float`, `mediapipe` and `fill` of
+                `keras_ctxrep_tflite.quantize.convert`.
 
         Returns: `out`.
         """
         from keras_ctxrep_tflite.quantize import convert
 
-        with folder_of(self._served(), as_it_is=True) as folder:
+        with folder_of(self if options.get("fill") else self._served(), as_it_is=True) as folder:
             return convert(folder, out, quantize, **options)
 
     # --------------------------------------------------------------------------------------------------------- details
@@ -287,6 +288,8 @@ class Model:
         if self.bundle.generates:
             raise ValueError("a language model in one direction has no answers and no vectors: call generate(prompts)")
         if isinstance(self.engine, Engine):
+            if isinstance(self.engine.predictor, Filler):
+                raise ValueError(f"{self.engine.path}: a masked language model: call fill(texts)")
             return self.engine.predictor
         from keras_ctxrep.inference import keras_engine
 
@@ -300,10 +303,17 @@ class Model:
         return keras_engine.runner(self.keras_model)
 
     @cached_property
-    def _filler(self) -> "Filler":
-        from keras_ctxrep.inference.filling import Filler
+    def _filler(self) -> Filler:
+        if isinstance(self.engine, Engine):
+            if not isinstance(self.engine.predictor, Filler):
+                raise ValueError(
+                    f"{self.engine.path}: a model for the task {self.bundle.task!r} without a masked language model; "
+                    "`ctxrep tflite BERT --fill` keeps that of a pretrained BERT"
+                )
+            return self.engine.predictor
+        from keras_ctxrep.inference import keras_engine
 
-        return Filler(self.keras_model, self.bundle)
+        return keras_engine.filler(self.keras_model, self.bundle)
 
     @cached_property
     def _generator(self) -> Generator:
@@ -359,7 +369,10 @@ def load(name: str | Path, threads: int = 1) -> Model:
         from keras_ctxrep import saving
 
         return _in_keras(path, saving.load(path))
-    engine = open_generator(path, threads) if bundles.located(path)[1].generates else open_engine(path, threads)
+    files, bundle = bundles.located(path)
+    fills = files.is_file() and bundle.fills
+    opened = open_generator if bundle.generates else open_filler if fills else open_engine
+    engine = opened(path, threads)
     return Model(engine, engine.predictor.bundle)
 
 

@@ -125,6 +125,11 @@ class Bundle:
         return self.task == "causal_language_model"
 
     @property
+    def fills(self) -> bool:
+        """Whether it is a masked language model, which names words for [MASK]."""
+        return self.task == "pretrainer"
+
+    @property
     def tokens(self) -> TokenFeatures:
         """The tokens of a language model in one direction.
 

@@ -9,6 +9,8 @@ import pytest
 import keras_ctxrep as ctx
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
+from keras_ctxrep.text import bundle as bundles
+from keras_ctxrep_tflite import quantize
 from tests import tiny
 
 TEXT = "the [MASK] fell [MASK]"
@@ -53,6 +55,44 @@ def test_what_is_refused(folder, tmp_path):
     tiny.save(tmp_path / "encoder", tiny.bundle("embed"))
     with pytest.raises(ValueError, match="a bert for the task 'embed' has no masked language model"):
         ctx.load(tmp_path / "encoder").fill([TEXT])
+
+
+@pytest.mark.trains
+def test_a_tflite_file(folder, tmp_path, capsys, tflite_in_process):
+    """More masks than the file answers in one call, at each of two lengths, without the classifier of sentences."""
+    texts = [TEXT, "[MASK] " * 6 + "the cat", "[MASK]"]
+    file = ctx.load(folder).tflite(tmp_path / "fill.tflite", fill=True, lengths=(6, 16))
+    answers, expected = ctx.load(file).fill(texts, top=3), ctx.load(folder).fill(texts, top=3)
+    assert [len(masks) for masks in answers] == [2, 6, 1]
+    for masks, others in zip(answers, expected, strict=True):
+        for pieces, other in zip(masks, others, strict=True):
+            assert [each.piece for each in pieces] == [each.piece for each in other]
+            assert [each.probability for each in pieces] == pytest.approx(
+                [each.probability for each in other], rel=1e-4
+            )
+    assert main.main(["fill", str(file), TEXT, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["masks"][0][0]["piece"] == answers[0][0][0].piece
+    small = ctx.load(folder).tflite(tmp_path / "small.tflite", "dynamic", fill=True)
+    assert small.stat().st_size < file.stat().st_size and len(ctx.load(small).fill([TEXT])[0]) == 2
+    with pytest.raises(ValueError, match=r"a masked language model: call fill\(texts\)"):
+        ctx.load(file).predict(["the rain"])
+    assert main.main(["predict", str(file)]) == 1
+    assert "a masked language model, which `ctxrep fill` takes" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="calibrate: of models with answers; a masked language model has logits"):
+        ctx.load(folder).tflite(tmp_path / "no.tflite", fill=True, quantize="int8", calibrate=["x"])
+    encoder = ctx.load(folder).tflite(tmp_path / "encoder.tflite", lengths=(16,))
+    with pytest.raises(ValueError, match=r"encoder\.tflite: .* `ctxrep tflite BERT --fill` keeps that of"):
+        ctx.load(encoder).fill([TEXT])
+    data, bundle = quantize.float_model(folder, [16], fill=True)
+    bundles.write_tflite(tmp_path / "other.tflite", data, replace(bundle, vocab=(*bundle.vocab, "x")))
+    with pytest.raises(ValueError, match=r"other\.tflite: its bundle is not of its model: length_16 gives"):
+        ctx.load(tmp_path / "other.tflite")
+
+
+def test_only_a_masked_language_model_is_kept(tmp_path):
+    tiny.save(tmp_path / "encoder", tiny.bundle("embed"))
+    with pytest.raises(ValueError, match="fill is of a pretrained BERT with its masked language model"):
+        ctx.load(tmp_path / "encoder").tflite(tmp_path / "no.tflite", fill=True)
 
 
 def test_the_command(folder, tmp_path, capsys):

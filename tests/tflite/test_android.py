@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 
+import keras_ctxrep as ctx
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
+from keras_ctxrep.text.pretraining import MARKERS
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
 from keras_ctxrep_tflite import quantize, runtime
 from tests.reference import character_data
@@ -44,8 +46,9 @@ def compile_java(folder, *sources):
 def run(compiled):
     """Runs the Java program with arguments, and returns what it prints, or with `start` the process."""
 
-    def run(*arguments, start=False, fails=False) -> Any:
-        command = ["java", "-Xmx1g", "-Dstdout.encoding=UTF-8", "-cp", compiled, "org.keras_ctxrep.Golden", *arguments]
+    def run(*arguments, start=False, fails=False, program="Golden") -> Any:
+        program = f"org.keras_ctxrep.{program}"
+        command = ["java", "-Xmx1g", "-Dstdout.encoding=UTF-8", "-cp", compiled, program, *arguments]
         if start:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "encoding": "utf-8"}
             return subprocess.Popen([*map(str, command)], **pipes)
@@ -62,9 +65,17 @@ def test_golden_strings(run, golden_strings):
     assert printed.count(" 0 differences") == len(list(golden_strings.iterdir())) > 5
 
 
+@pytest.mark.trains
+def test_texts_of_language_models(run, golden_generation):
+    """One seed draws what it draws in Python, and texts go on as there."""
+    assert re.search(r"^[12]\d{3} values, 0 differences$", run(golden_generation, program="GoldenGeneration"), re.M)
+
+
 def test_litert_is_given_buffers_and_asked_for_some(run):
     """Of a stub: neither LiteRT's classes nor its network are here."""
-    assert run("litert").strip() == "[a] [2.0, -4.0, 18.0] [0.0, 0.0, 2.0] [double]"
+    answers, steps = run("litert").splitlines()
+    assert answers == "[a] [2.0, -4.0, 18.0] [0.0, 0.0, 2.0] [double]"
+    assert steps == "[5.0, 0.0] [7.0, 10.0]"
 
 
 def test_java_in_the_readme_compiles(compiled, tmp_path):
@@ -73,12 +84,14 @@ def test_java_in_the_readme_compiles(compiled, tmp_path):
         "java.nio.file.Path path",
         "Model model, String text, String context",
         "Model model, List<String> notes",
+        "Bundle bundle, Runner runner",
     )
     methods = ""
-    for name, given, block in zip(("open", "use", "search"), parameters, blocks, strict=True):
+    for name, given, block in zip(("open", "use", "search", "generate"), parameters, blocks, strict=True):
         methods += f"void {name}({given}) throws IOException {{{block}}}\n"
     packages = ("java.io.IOException", "java.nio.*", "java.nio.channels.*", "java.nio.file.StandardOpenOption")
-    imports = "".join(f"import {name};" for name in (*packages, "java.util.List", "org.keras_ctxrep.*"))
+    packages += ("java.util.Iterator", "java.util.List", "org.keras_ctxrep.*")
+    imports = "".join(f"import {name};" for name in packages)
     (tmp_path / "Readme.java").write_text(f"{imports} class Readme {{{methods}}}", encoding="utf-8")
     compile_java(compiled, tmp_path / "Readme.java")
 
@@ -205,7 +218,10 @@ def served(process, file, queries):
         if kind:
             return [*(runner.get_input_details() if kind == "inputs" else runner.get_output_details())]
         details = runner.get_input_details()
-        given = {name: np.array(values, np.int32) for name, values in question["inputs"].items()}
+        given = {
+            name: np.array(values or np.zeros(details[name]["shape"]), details[name]["dtype"])
+            for name, values in question["inputs"].items()
+        }
         results = runner(**{name: values.reshape(details[name]["shape"]) for name, values in given.items()})
         return {name: values.tolist() for name, values in results.items()}
 
@@ -263,6 +279,26 @@ def test_a_whole_file(run, tiny_model, tmp_path, task):
         assert process.wait(60) == 0
     for query, answer, reference in zip(queries, answers, expected, strict=True):
         assert_near(answer, reference, query)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tflite_in_process")
+def test_a_whole_language_model(run, tmp_path):
+    """Java reads prompts and draws; LiteRT runs the step here."""
+    bundle = Bundle("lm", "causal_language_model", {"units": "characters", "width": 16}, 16, vocab=(*MARKERS, *"abc d"))
+    model = saving.build(bundle)
+    for weight in model.weights:
+        weight.assign(np.random.default_rng(1).normal(0, 0.5, weight.shape))
+    saving.save(tmp_path / "lm", model, bundle)
+    file = quantize.convert(tmp_path / "lm", tmp_path / "lm.tflite")
+    queries = [{"prompt": "a bad cab", "seed": 3}, {"prompt": "", "seed": 2**59}, {"prompt": "a\n", "seed": 9}]
+    with run("write", file, start=True) as process:
+        texts = [*served(process, file, queries)]
+        process.stdin.close()
+        assert process.wait(60) == 0
+    for query, answer in zip(queries, texts, strict=True):
+        expected = ctx.load(file).generate([query["prompt"]], length=20, seed=query["seed"])
+        assert [answer["text"]] == expected and len(set(answer["text"])) > 2
 
 
 def assert_near(answer, reference, source):

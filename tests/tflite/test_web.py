@@ -11,14 +11,17 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import keras_ctxrep as ctx
 from keras_ctxrep import saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.pretraining import MARKERS
 from keras_ctxrep_tflite import page, quantize, runtime
 from tests import tiny
 from tests.reference import unicode_tables
@@ -51,6 +54,17 @@ def test_golden_strings(golden_strings):
     assert process.returncode == 0, process.stdout + process.stderr
     counts = json.loads(process.stdout.splitlines()[-1])
     assert counts["cases"] > 12_000 and counts["vectors"] > 50 and counts["searches"] > 10
+
+
+@pytest.mark.trains
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_texts_and_fillings(golden_generation):
+    """One seed draws what it draws in Python, texts go on as there, and masks have the same words."""
+    command = ["node", str(Path(__file__).with_name("web_generation.mjs")), str(golden_generation)]
+    process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    assert process.returncode == 0, process.stdout + process.stderr
+    counts = json.loads(process.stdout.splitlines()[-1])
+    assert counts["draws"] == 1200 and counts["texts"] > 400 and counts["masks"] > 400
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
@@ -143,6 +157,8 @@ def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
         ("tag", ("NOUN", "VERB"), "What is in the text?", "It marks words as one of: NOUN, VERB."),
         ("answer", (), "Ask a text", "It finds the answer to a question in the text."),
         ("embed", (), "Which sentences are like a query?", "by cosine similarity to a query."),
+        ("causal_language_model", (), "How does the text go on?", "It writes on from a prompt, token by token."),
+        ("pretrainer", (), "Which word is missing?", "the most probable words for each [MASK] of a text."),
     ],
 )
 def test_the_page_says_what_the_model_does(task, labels, title, facts):
@@ -347,6 +363,34 @@ await fetch("answers", { method: "POST", body: JSON.stringify({ states, labels }
 """
 
 
+WRITING = """
+<!doctype html>
+<body>
+<iframe src="index.html?QUERY"></iframe>
+<script type="module">
+const frame = document.querySelector("iframe");
+const wait = () => new Promise((resolve) => setTimeout(resolve, 50));
+const page = () => frame.contentDocument;
+while (page()?.documentElement?.dataset.ready === undefined) await wait();
+const [field, result] = ["FIELD", "result"].map((id) => page().getElementById(id));
+const states = [];
+const settled = async () => {
+  for (let last = null; last !== result.textContent; await wait()) last = result.textContent;
+  const list = [...result.querySelectorAll("li")].map((item) => [...item.children].map((node) => node.textContent));
+  states.push({ text: result.textContent, list, status: page().getElementById("status").textContent });
+};
+await settled();
+for (const letter of "MORE") {
+  field.value += letter;
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+}
+await settled();
+const time = page().getElementById("time").textContent;
+await fetch("answers", { method: "POST", body: JSON.stringify({ states, time }) });
+</script>
+"""
+
+
 def in_code_points(value, text):
     """An answer with its offsets in code points instead of UTF-16 units."""
     if isinstance(value, list):
@@ -467,6 +511,51 @@ def test_the_page_of_an_encoder_ranks_sentences(files, tmp_path):
     assert None not in shown["labels"] and len(shown["labels"]) == 6
 
 
+@needs_litertjs
+@needs_chromium
+def test_the_page_of_a_language_model_writes(tflite_in_process, rng, tmp_path):
+    bundle = Bundle("lm", "causal_language_model", {"units": "characters", "width": 16}, 16, vocab=(*MARKERS, *"abc d"))
+    saving.save(tmp_path / "lm", drawn(saving.build(bundle), rng), bundle)
+    assert main.main(["tflite", str(tmp_path / "lm"), "--web", str(tmp_path / "page"), "--litertjs", LITERTJS]) == 0
+    query = "prompt=a%20bad&length=30&seed=5&temperature=0.9&top_k=5&top_p="
+    script = WRITING.replace("QUERY", query).replace("FIELD", "prompt").replace("MORE", " cab")
+    (tmp_path / "page" / "writing.html").write_text(script)
+    shown = browse(tmp_path / "page", tmp_path / "profile", "writing.html")
+    generate = ctx.load(tmp_path / "page" / page.MODEL).generate
+    prompts = ["a bad", "a bad cab"]
+    texts = [generate([prompt], length=30, seed=5, temperature=0.9, top_k=5)[0] for prompt in prompts]
+    assert [state["text"] for state in shown["states"]] == [a + b for a, b in zip(prompts, texts, strict=True)]
+    assert re.fullmatch(r"30 tokens, \d+ ms", shown["time"]) and len(set(texts[0])) > 2
+
+
+@needs_litertjs
+@needs_chromium
+def test_the_page_of_a_masked_language_model_fills(tflite_in_process, rng, tmp_path):
+    bundle = replace(tiny.bundle("embed"), task="pretrainer")
+    saving.save(tmp_path / "bert", drawn(saving.build(bundle), rng), bundle)
+    folder = tmp_path / "page"
+    command = ["tflite", str(tmp_path / "bert"), "--fill", "--lengths", "8,16", "--web", str(folder)]
+    assert main.main([*command, "--litertjs", LITERTJS]) == 0
+    text, more = "the [MASK] fell", " [MASK][MASK] [MASK]. [MASK]"
+    script = WRITING.replace("QUERY", f"text={text}").replace("FIELD", "text").replace("MORE", more)
+    (folder / "writing.html").write_text(script)
+    shown = browse(folder, tmp_path / "profile", "writing.html")
+    expected = ctx.load(folder / page.MODEL).fill([text, text + more])
+    for state, masks in zip(shown["states"], expected, strict=True):
+        pieces = [[each.piece, f"{100 * each.probability:.1f} %"] for own in masks for each in own]
+        assert [piece for piece, _ in state["list"]] == [piece for piece, _ in pieces]
+        for (_, chance), (_, other) in zip(state["list"], pieces, strict=True):
+            assert float(chance[:-2]) == pytest.approx(float(other[:-2]), abs=0.11)
+        assert state["text"].count("Mask ") == (len(masks) if len(masks) > 1 else 0) and state["status"] == ""
+
+
+def drawn(model, rng):
+    """A model with random weights."""
+    for weight in model.weights:
+        weight.assign(rng.normal(0, 0.5, weight.shape))
+    return model
+
+
 def cosines(vectors, query):
     return vectors @ query / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(query))
 
@@ -541,6 +630,76 @@ def test_wrong_vectors_in_javascript(node):
         "text 1 is not a string",
         "top=1.5: a whole number of at least 1 is needed",
         "this model's task is tag, not embed",
+    ]
+
+
+STEP = """
+    import { readFileSync } from "node:fs";
+    import { Filler } from "WEB/filling.js";
+    import { Generator } from "WEB/generator.js";
+    import { Unicode } from "WEB/text.js";
+    const unicode = new Unicode(JSON.parse(readFileSync("WEB/unicode.json", "utf-8")));
+    const bundle = { task: "causal_language_model", config: { units: "characters" } };
+    let calls = 0;
+    const logits = { data: Float32Array.from([9, 0, 9, 5, 4]) };
+    const run = async ({ state }) => ({ logits, state: { data: [(state?.[0] ?? 0) + ++calls] } });
+    const model = new Generator(bundle, ["<S>", "</S>", "<UNK>", "a", "b"], unicode, run);
+    const failed = (promise) => promise.then(() => "no error", (error) => `${error.name}: ${error.message}`);
+"""
+
+
+def test_a_text_ends_where_it_is_aborted_in_javascript(node):
+    """No token is drawn from then on, nor a long prompt read to its end; the page reacts meanwhile."""
+    result = node(f"""{STEP}
+        const controller = new AbortController();
+        let text = "";
+        for await (const part of model.stream("ab", {{ length: 50, signal: controller.signal }})) {{
+          text += part;
+          if (text.length === 7) controller.abort();
+        }}
+        const read = calls;
+        calls = 0;
+        const busy = async (inputs) => {{
+          for (const end = performance.now() + 4; performance.now() < end; );
+          return run(inputs);
+        }};
+        const second = new AbortController();
+        setImmediate(() => setTimeout(() => second.abort(), 30));
+        const slow = new Generator(bundle, model.features.vocab, unicode, busy);
+        const none = await slow.generate("a".repeat(1000), {{ signal: second.signal }});
+        console.log(JSON.stringify({{ size: text.length, read, none, calls }}));
+    """)
+    assert (result["size"], result["read"], result["none"]) == (7, 3 + 6, "")
+    assert 0 < result["calls"] < 1000
+
+
+def test_wrong_options_in_javascript(node):
+    messages = node(f"""{STEP}
+        const wrong = {{ length: 0, temperature: -1, top_k: 1.5, top_p: 0, min_p: "x", seed: 2.5 }};
+        const options = Object.entries(wrong).map(([name, value]) => ({{ [name]: value }}));
+        const filler = new Filler(
+          {{ max_length: 4, reads: {{}}, lowercase: true, split_cjk: true }},
+          ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], unicode, () => 0, 4,
+        );
+        console.log(JSON.stringify([
+          ...(await Promise.all(options.map((given) => failed(model.generate("", given))))),
+          await failed(model.generate("", {{ topK: 3 }})),
+          await failed(filler.fill("a")),
+          await failed(filler.fill("a a [MASK]")),
+          await model.generate("a", {{ length: 3, temperature: 0, top_k: null }}),
+        ]));
+    """)
+    assert messages == [
+        "RangeError: length=0: a whole number above 0 is needed",
+        "RangeError: temperature=-1: a number of at least 0 is needed",
+        "RangeError: top_k=1.5: a whole number above 0 is needed",
+        "RangeError: top_p=0: above 0 and at most 1 is needed",
+        "RangeError: min_p=x: a number from 0 to 1 is needed",
+        "RangeError: seed=2.5: a whole number is needed",
+        "TypeError: option topK: not one of length, lines, seed, temperature, top_k, top_p, min_p, signal",
+        "RangeError: no [MASK] in this text: write [MASK] where a word is to be found",
+        "RangeError: 5 pieces; the model reads 4: shorten the text",
+        "aaa",
     ]
 
 

@@ -15,7 +15,8 @@ __all__ = ["check", "version", "write_page"]
 
 # in a wheel beside this file, in a checkout beside the package
 WEB = next(folder for folder in (Path(__file__).with_name("web"), Path(__file__).parents[1] / "web") if folder.is_dir())
-FILES = ("ctxrep.js", "text.js", "search.js", "page.js", "answers.js", "ranking.js", "unicode.json")
+LIBRARY = ("ctxrep.js", "text.js", "search.js", "generator.js", "sampling.js", "units.js", "filling.js", "unicode.json")
+FILES = (*LIBRARY, "page.js", "answers.js", "ranking.js", "writing.js", "masks.js")
 MODEL = "model.tflite"
 CDN = "https://cdn.jsdelivr.net/npm/@litertjs/"  # of the import map in index.html, before NAME@VERSION/
 # the files that the page may load: with relaxed SIMD or without it, and with threads
@@ -29,6 +30,8 @@ TITLES = {
     "tag": ("What is in the text?", "It marks words as one of"),
     "answer": ("Ask a text", "It finds the answer to a question in the text"),
     "embed": ("Which sentences are like a query?", "It ranks the sentences of a text by cosine similarity to a query"),
+    "causal_language_model": ("How does the text go on?", "It writes on from a prompt, token by token"),
+    "pretrainer": ("Which word is missing?", "It names the most probable words for each [MASK] of a text"),
 }
 SHOWN = 12  # labels named on the page
 

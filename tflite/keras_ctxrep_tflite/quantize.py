@@ -24,6 +24,7 @@ from keras_ctxrep_tflite import mediapipe as for_mediapipe
 __all__ = ["LENGTHS", "Conversion", "build", "convert"]
 
 TOLERANCE = 1e-3  # of a converted model's first outputs, relative to the largest of them or to 1
+POSITIONS = 4  # masks that a masked language model answers in one call
 LENGTHS = (16, 32, 64, 128, 256)  # those below the model's own, which is the last one
 
 
@@ -35,11 +36,14 @@ def convert(
     calibrate: Sequence[str | Path] | None = None,
     keep_float: Sequence[str] = (),
     mediapipe: bool = False,
+    fill: bool = False,
 ) -> Path:
     """Writes a .tflite file of a model folder, for one text at a time, with built-in operators only.
 
     A language model in one direction gets one signature, "step": {"token_ids", "mask"}, int32 (1, 1), and "state",
-    float32 (1, S), to {"logits", "state"}, which `runtime.generator` runs token by token.
+    float32 (1, S), to {"logits", "state"}, which `runtime.generator` runs token by token. With `fill` a pretrained BERT
+    keeps its masked language model in place of its vectors: "mlm_positions", int32 (1, 4), to "mlm_logits",
+    float32 (1, 4, V), which `runtime.filler` runs.
 
     The file has one signature per length, "length_16", "length_32", ..., which share the weights: {"char_ids"} or
     {"token_ids", "segment_ids"} and "mask", int32 (1, length), to the model's outputs. Longer texts are cut. The bundle
@@ -62,6 +66,7 @@ def convert(
         keep_float: weights that stay float32, or layers all of whose weights do, e.g. "layer_0/qkv", "pooler".
         mediapipe: of a BERT classifier or encoder: TextClassifier and TextEmbedder of MediaPipe run the file too, see
             `mediapipe.describe`; they read files of one length.
+        fill: of a BERT with its masked language model: that one in place of the encoder.
 
     Returns: `out`.
 
@@ -74,7 +79,7 @@ def convert(
     Warns:
         UserWarning: texts are cut that the model reads whole; or "int8" without texts, which is "dynamic".
     """
-    options = Tflite(quantize=quantize, calibrate=calibrate, keep_float=keep_float, mediapipe=mediapipe)
+    options = Tflite(quantize=quantize, calibrate=calibrate, keep_float=keep_float, mediapipe=mediapipe, fill=fill)
     return build(folder, bundles.load(folder), out, options, lengths).write(out)
 
 
@@ -123,8 +128,8 @@ def build(
         ValueError: as of `convert`, or an option that needs data without it.
         acceptance.Rejected: the drop is larger than allowed.
     """
-    if bundle.generates:
-        return _step(folder, bundle, out, options, lengths, data)
+    if bundle.generates or options.fill:
+        return _language_model(folder, bundle, out, options, lengths, data)
     automatic = list(options.keep_float or ()) == ["auto"]
     if data is None and (automatic or options.explain):
         raise ValueError(f"{'keep_float auto' if automatic else 'explain'}: needs data to measure the layers with")
@@ -164,22 +169,21 @@ def build(
         return _accepted(folder, out, conversion, examples, str(data)) if examples else conversion
 
 
-def _step(
+def _language_model(
     folder: str | Path, bundle: Bundle, out: str | Path, options: Tflite, lengths: Sequence[int] | None, data
 ) -> Conversion:
-    """The conversion of a language model in one direction: a signature "step" that reads one token."""
-    given = {"lengths": lengths, "data": data, "calibrate": options.calibrate, "keep_float": options.keep_float}
-    given |= {"mediapipe": options.mediapipe, "explain": options.explain}
+    """The conversion of what gives logits over its vocabulary: a "step" of a token, or a masked language model."""
+    kind = "language model in one direction" if bundle.generates else "masked language model"
+    if options.fill and not bundle.fills:
+        raise ValueError(f"{folder}: fill is of a pretrained BERT with its masked language model")
+    given = {"lengths": lengths if bundle.generates else None, "data": data, "calibrate": options.calibrate}
+    given |= {"keep_float": options.keep_float, "mediapipe": options.mediapipe, "explain": options.explain}
     if chosen := [name for name, value in given.items() if value]:
-        raise ValueError(
-            f"{chosen[0]}: of models with answers; a language model in one direction has a step of a token"
-        )
+        raise ValueError(f"{chosen[0]}: of models with answers; a {kind} has logits")
     if options.quantize not in ("none", "float16", "dynamic"):
-        raise ValueError(
-            f"quantize={options.quantize!r}: of a language model in one direction none, float16 or dynamic"
-        )
-    _check(folder, bundle, out, options, [bundle.max_length])
-    model, bundle = float_model(folder, [1])
+        raise ValueError(f"quantize={options.quantize!r}: of a {kind} none, float16 or dynamic")
+    lengths = _check(folder, bundle, out, options, [bundle.max_length] if bundle.generates else lengths)
+    model, bundle = float_model(folder, [1] if bundle.generates else lengths, options.fill)
     return Conversion(weights.quantized(model, options.quantize), bundle, options, ())
 
 
@@ -232,11 +236,12 @@ def _check(
     return signature_lengths
 
 
-def float_model(folder: str | Path, lengths: Sequence[int]) -> tuple[bytes, Bundle]:
+def float_model(folder: str | Path, lengths: Sequence[int], fill: bool = False) -> tuple[bytes, Bundle]:
     """The float32 model, with the weights' names in Keras and a signature for each length, and its bundle."""
     with temporary_folder(Path(tempfile.gettempdir(), "ctxrep-converter")) as scratch:
         path = scratch / "model.tflite"
-        command = [sys.executable, "-m", "keras_ctxrep_tflite.quantize", str(folder), str(path)]
+        model = "masked" if fill else "served"
+        command = [sys.executable, "-m", "keras_ctxrep_tflite.quantize", str(folder), str(path), model]
         process = subprocess.run([*command, *map(str, lengths)], capture_output=True, text=True)
         if process.returncode:
             tail = "\n".join(process.stderr.strip().splitlines()[-12:])
@@ -257,17 +262,20 @@ def _signature_lengths(lengths: Sequence[int] | None, longest: int) -> list[int]
     return sorted({min(length, longest) for length in lengths})
 
 
-def _convert(folder: str, out: str, lengths: list[int]) -> None:
+def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
     """The conversion, run in the subprocess: the only place that knows a converter.
 
     Another one, such as that of litert-torch, has to keep the signatures and the names in `weights`.
     """
+    import keras
     import tensorflow as tf
 
     from keras_ctxrep import saving
     from keras_ctxrep.models import heads
 
-    model, bundle = saving.load_served(folder)
+    model, bundle = saving.load_served(folder) if served else saving.load(folder)
+    if not served:  # without the classifier of next sentences
+        model = keras.Model(model.input, {"mlm_logits": model.output["mlm_logits"]})
     bundles.save(bundle, Path(out).parent)
     # where "pooled" is "vector" the converter makes them one output, and LiteRT does not find the other
     names = [name for name in model.output if name != "pooled" or "vector" not in model.output]
@@ -280,17 +288,18 @@ def _convert(folder: str, out: str, lengths: list[int]) -> None:
 
         def run(self, inputs):
             outputs = model(inputs, training=False)
+            if "state" in outputs:  # LiteRT gives no buffer to an output that is that of a loop, as of one GRU layer
+                outputs["state"] = tf.maximum(outputs["state"], tf.float32.min)
             return heads.flat({name: outputs[name] for name in names})
 
     module = Signatures()
     signatures = {}
     for length in lengths:
-        spec = {
-            name: tf.TensorSpec(
-                (1, *(length if size is None else size for size in tensor.shape[1:])), tensor.dtype, name
-            )
-            for name, tensor in model.input.items()
-        }
+        spec = {}
+        for name, tensor in model.input.items():
+            count = POSITIONS if name == "mlm_positions" else length
+            shape = (1, *(count if size is None else size for size in tensor.shape[1:]))
+            spec[name] = tf.TensorSpec(shape, tensor.dtype, name)
         signatures["step" if bundle.generates else f"length_{length}"] = module.outputs.get_concrete_function(spec)
     data = _converted(module, signatures, len(bundle.vocab) or 256)
     Path(out).write_bytes(weights.named(data, {weight.path: np.asarray(weight) for weight in model.weights}))
@@ -342,4 +351,4 @@ def _probe(spec: Any, ids: int) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    _convert(sys.argv[1], sys.argv[2], list(map(int, sys.argv[3:])))
+    _convert(sys.argv[1], sys.argv[2], sys.argv[3] == "served", list(map(int, sys.argv[4:])))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_ctxrep.inference.filling import Filler
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
@@ -20,7 +21,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.version import install_hint
 from keras_ctxrep_tflite import mediapipe
 
-__all__ = ["generator", "load"]
+__all__ = ["filler", "generator", "load"]
 
 COPY, CONVERT = "copy the file again, or convert the model again", "convert the model again"
 
@@ -87,6 +88,27 @@ def generator(path: str | Path, bundle: Bundle, threads: int = 1) -> Generator:
     return made
 
 
+def filler(path: str | Path, bundle: Bundle, threads: int = 1) -> Filler:
+    """What names words for the masks of texts by a file of a masked language model.
+
+    Args:
+        path, threads: as of `load`.
+        bundle: of the file.
+
+    Raises:
+        ValueError: the file is damaged or of another model, or `threads` is below 1.
+    """
+    if threads < 1:
+        raise ValueError(f"threads={threads}: at least 1")
+    with quiet_stderr():
+        with _naming(path, "not a TFLite file that LiteRT can run", CONVERT):
+            model = _Model(path, threads)
+        with _naming(path, "its bundle is not of its model", COPY):
+            made = Filler(bundle, model, model.open_masked(bundle))
+            made(["[MASK]"], 1)
+    return made
+
+
 class _Model:
     """A file that LiteRT has opened: the function that a `Predictor` runs. It is closed when nothing refers to it."""
 
@@ -122,6 +144,21 @@ class _Model:
         if outputs != {"logits": [1, 1, vocabulary], "state": [1, size]}:
             raise ValueError(f"step gives {outputs}, for a vocabulary of {vocabulary} tokens")
         return size
+
+    def open_masked(self, bundle: Bundle) -> int:
+        """Opens the signatures of a masked language model; gives how many masks they answer, or a ValueError."""
+        positions = 0
+        for length in _lengths(self.compiled, bundle):
+            signature = self.signatures[length] = _Signature(self.compiled, f"length_{length}")
+            inputs = {name: (tensor["dtype"], tensor["shape"]) for name, tensor in signature.inputs.items()}
+            positions = (inputs.get("mlm_positions") or ("", [1, 0]))[1][-1]
+            expected = {name: ("int32", [1, length]) for name in bundle.features.keys}
+            if not positions or inputs != expected | {"mlm_positions": ("int32", [1, positions])}:
+                raise ValueError(f"{signature.name} reads {inputs}")
+            outputs = {name: tensor["shape"] for name, tensor in signature.outputs.items()}
+            if outputs != {"mlm_logits": [1, positions, len(bundle.vocab)]}:
+                raise ValueError(f"{signature.name} gives {outputs}, for a vocabulary of {len(bundle.vocab)} pieces")
+        return positions
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
         count = len(batch["mask"])

@@ -30,7 +30,7 @@ const TAG = /^(?:O|[BI]|[BIESLU]-[^\n]+)$/u;
  */
 
 /** @param {ArrayLike<number>} logits @returns {number[]} probabilities */
-function softmax(logits) {
+export function softmax(logits) {
   const values = Array.from(logits);
   const highest = values.reduce((most, value) => Math.max(most, value), -Infinity);
   const exponentials = values.map((value) => Math.exp(value - highest));
@@ -419,12 +419,12 @@ async function check(bytes, expected) {
 
 /**
  * A model in a .tflite file that `ctxrep tflite` wrote; each text runs through the signature of the smallest length
- * that holds it.
+ * that holds it. A language model in one direction is a `Generator`, a masked one a `Filler`.
  *
  * @param {string|URL|Uint8Array} source the address of the file, or its bytes
  * @param {{litert?: any, wasm?: string|URL, threads?: number}} options the module "@litertjs/core"; the folder of its
  *   .wasm files (default: where the module was found); threads, for a page that is cross-origin isolated
- * @returns {Promise<Predictor>}
+ * @returns {Promise<any>} a `Predictor`, or one of the two
  */
 export async function load(source, { litert, wasm, threads = 1 } = {}) {
   const tables = fetched(new URL("unicode.json", import.meta.url));
@@ -446,24 +446,36 @@ export async function load(source, { litert, wasm, threads = 1 } = {}) {
   const options = parallel ? { cpuOptions: { numThreads: threads } } : {};
   const compiled = await core.loadAndCompile(model, { accelerator: "wasm", ...options });
   const unicode = new Unicode(JSON.parse(decoder.decode(await tables)));
-  return new Predictor(bundle, vocab, unicode, (inputs) => ran(core, compiled.signatures, inputs));
+  const { signatures } = compiled;
+  const lengths = Object.keys(signatures).map((name) => Number(name.replace("length_", "")));
+  const run = (/** @type {Record<string, any>} */ inputs) => {
+    const length = Math.min(...lengths.filter((length) => length >= inputs.mask.length));
+    return ran(core, signatures[`length_${length}`], inputs);
+  };
+  if (bundle.task === "causal_language_model") {
+    const { Generator } = await import("./generator.js");
+    return new Generator(bundle, vocab, unicode, (inputs) => ran(core, signatures.step, inputs));
+  }
+  if (bundle.task === "pretrainer") {
+    const { Filler } = await import("./filling.js");
+    const [signature] = /** @type {any[]} */ (Object.values(signatures));
+    const positions = [...signature.getInputDetails()].find(({ name }) => name === "mlm_positions").shape[1];
+    return new Filler(bundle, vocab, unicode, run, positions);
+  }
+  return new Predictor(bundle, vocab, unicode, run);
 }
 
 /**
  * @param {any} core the module "@litertjs/core"
- * @param {Record<string, any>} signatures
- * @param {Record<string, any[]>} inputs of one row, without padding
+ * @param {any} signature
+ * @param {Record<string, any>} inputs of one row, without padding; null are zeros
  * @returns {Promise<Record<string, Output>>}
  */
-async function ran(core, signatures, inputs) {
-  const lengths = Object.keys(signatures).map((name) => Number(name.replace("length_", "")));
-  const length = Math.min(...lengths.filter((length) => length >= inputs.mask.length));
-  const signature = signatures[`length_${length}`];
-  const details = [...signature.getInputDetails()];
-  const tensors = details.map(({ name, shape }) => {
+async function ran(core, signature, inputs) {
+  const tensors = [...signature.getInputDetails()].map(({ name, shape, dtype }) => {
     const size = [...shape].reduce((product, axis) => product * axis, 1);
-    const padded = new Int32Array(size);
-    padded.set(inputs[name].flat());
+    const padded = new (dtype === "float32" ? Float32Array : Int32Array)(size);
+    padded.set(Array.isArray(inputs[name]) ? inputs[name].flat() : (inputs[name] ?? []));
     return [name, new core.Tensor(padded, shape)];
   });
   /** @type {Record<string, any>} */

@@ -38,12 +38,13 @@ export function bars(rows) {
  * @param {string} label
  * @param {string} text
  * @param {any} field an input or a textarea
+ * @param {HTMLElement} into the form, or a part of it
  * @returns {any} the field
  */
-export function added(name, label, text, field) {
+export function added(name, label, text, field, into = element("form")) {
   const value = new URLSearchParams(location.search).get(name) ?? text;
   Object.assign(field, { id: name, name, value, dir: "auto" });
-  element("form").append(made("label", { htmlFor: name }, label), field);
+  into.append(made("label", { htmlFor: name }, label), field);
   return field;
 }
 

@@ -78,7 +78,7 @@ function letters(text) {
 }
 
 /** BERT's normalizer and its split at white space and punctuation. */
-class Splitter {
+export class Splitter {
   /**
    * @param {Unicode} unicode
    * @param {{lowercase: boolean, stripAccents: boolean, splitCjk: boolean}} rules
@@ -154,7 +154,7 @@ class Splitter {
 }
 
 /** @param {Letter[]} word @returns {string} */
-function written(word) {
+export function written(word) {
   return word.map((letter) => String.fromCodePoint(letter.code)).join("");
 }
 
@@ -175,7 +175,7 @@ export function windowBegins(size, room, stride) {
 const range = (size) => Array.from({ length: size }, (_, i) => i);
 
 /** BERT's inputs: word pieces between [CLS] and [SEP]. */
-class WordPieces {
+export class WordPieces {
   /** @param {any} bundle @param {string[]} vocab @param {Unicode} unicode */
   constructor(bundle, vocab, unicode) {
     this.maxLength = bundle.max_length;

@@ -38,6 +38,10 @@ public final class Golden {
             serve(Path.of(arguments[1]));
             return;
         }
+        if (arguments[0].equals("write")) {
+            write(Path.of(arguments[1]));
+            return;
+        }
         if (arguments[0].equals("litert")) {
             litert();
             return;
@@ -89,6 +93,9 @@ public final class Golden {
             Map<String, float[]> one = runner.run(name, inputs, Collections.singletonList("double"));
             System.out.println(runner.inputs(name) + " " + Arrays.toString(all.get("double")) + " "
                     + Arrays.toString(all.get("rounded")) + " " + one.keySet());
+            Map<String, float[]> first = runner.step(5, null);
+            Map<String, float[]> second = runner.step(7, first.get("state"));
+            System.out.println(Arrays.toString(first.get("logits")) + " " + Arrays.toString(second.get("logits")));
         }
     }
 
@@ -188,6 +195,20 @@ public final class Golden {
             for (String line = input.readLine(); line != null; line = input.readLine()) {
                 Query query = query((Map<?, ?>) Json.parse(line));
                 System.out.println(json(answer(bundle, query, predict(model, query))));
+            }
+        }
+    }
+
+    /** Continues the prompts in the lines of the input, each of which ends with those of its outputs. */
+    private static void write(Path path) throws IOException {
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        try (FileChannel channel = FileChannel.open(path)) {
+            Bundle bundle = Bundle.of(channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size()));
+            Generator generator = new Generator(bundle, new Asked(input));
+            for (String line = input.readLine(); line != null; line = input.readLine()) {
+                Map<?, ?> query = (Map<?, ?>) Json.parse(line);
+                String text = generator.generate((String) query.get("prompt"), new Sampler((Long) query.get("seed")), 20);
+                System.out.println(json(Map.of("text", text)));
             }
         }
     }
@@ -478,6 +499,20 @@ public final class Golden {
 
         Asked(BufferedReader input) {
             this.input = input;
+        }
+
+        @Override
+        public Map<String, float[]> step(int token, float[] state) {
+            Map<String, Object> given = new HashMap<>();
+            given.put("token_ids", Collections.singletonList(token));
+            given.put("mask", Collections.singletonList(1));
+            List<Object> numbers = new ArrayList<>();
+            for (int i = 0; state != null && i < state.length; i++) {
+                numbers.add(state[i]);
+            }
+            given.put("state", numbers); // none: zeros
+            Map<?, ?> outputs = (Map<?, ?>) ask(Map.of("signature", "step", "inputs", given));
+            return Map.of("logits", floats(outputs.get("logits")), "state", floats(outputs.get("state")));
         }
 
         private List<String> names(String kind, String signature) {

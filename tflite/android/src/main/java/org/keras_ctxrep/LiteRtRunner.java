@@ -45,13 +45,36 @@ public final class LiteRtRunner implements Runner {
     public Map<String, float[]> run(String signature, Map<String, int[]> inputs, List<String> outputs) {
         Map<String, Object> given = new HashMap<>();
         for (Map.Entry<String, int[]> input : inputs.entrySet()) {
-            int[] values = input.getValue();
-            IntBuffer buffer =
-                    ByteBuffer.allocateDirect(4 * values.length).order(ByteOrder.nativeOrder()).asIntBuffer();
-            buffer.put(values);
-            buffer.rewind();
-            given.put(input.getKey(), buffer);
+            given.put(input.getKey(), buffer(input.getValue()));
         }
+        return runBuffers(signature, given, outputs);
+    }
+
+    @Override
+    public Map<String, float[]> step(int token, float[] state) {
+        Map<String, Object> given = new HashMap<>();
+        given.put("token_ids", buffer(new int[] {token}));
+        given.put("mask", buffer(new int[] {1}));
+        int size = state == null
+                ? interpreter.getInputTensorFromSignature("state", "step").numElements()
+                : state.length;
+        FloatBuffer buffer = ByteBuffer.allocateDirect(4 * size).order(ByteOrder.nativeOrder()).asFloatBuffer();
+        if (state != null) {
+            buffer.put(state);
+            buffer.rewind();
+        }
+        given.put("state", buffer);
+        return runBuffers("step", given, Arrays.asList("logits", "state"));
+    }
+
+    private static IntBuffer buffer(int[] values) {
+        IntBuffer buffer = ByteBuffer.allocateDirect(4 * values.length).order(ByteOrder.nativeOrder()).asIntBuffer();
+        buffer.put(values);
+        buffer.rewind();
+        return buffer;
+    }
+
+    private Map<String, float[]> runBuffers(String signature, Map<String, Object> given, List<String> outputs) {
         Map<String, Object> buffers = new HashMap<>();
         for (String name : outputs) {
             Tensor tensor = interpreter.getOutputTensorFromSignature(name, signature);

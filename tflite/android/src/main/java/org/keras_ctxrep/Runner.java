@@ -6,10 +6,10 @@ import java.util.Map;
 /**
  * What runs the signatures of a .tflite file; {@link LiteRtRunner} does with LiteRT.
  *
- * <p>A {@link Model} calls it from one thread at a time.
+ * <p>A {@link Model} and a {@link Generator} call it from one thread at a time.
  */
 public interface Runner extends AutoCloseable {
-    /** The names of the signatures: "length_16", "length_32", ... */
+    /** The names of the signatures: "length_16", "length_32", ..., or of a language model in one direction "step". */
     List<String> signatures();
 
     /**
@@ -35,6 +35,17 @@ public interface Runner extends AutoCloseable {
      * @return their values, likewise; whole numbers as floats
      */
     Map<String, float[]> run(String signature, Map<String, int[]> inputs, List<String> outputs);
+
+    /**
+     * Runs the signature "step" of a language model in one direction.
+     *
+     * @param token the next token of the text
+     * @param state that of the step before; null: zeros, at the beginning of a text
+     * @return "logits" of the token after it, and "state"
+     */
+    default Map<String, float[]> step(int token, float[] state) {
+        throw new UnsupportedOperationException("this runner runs no language models");
+    }
 
     /** Frees the memory of the model. */
     @Override

@@ -17,6 +17,7 @@ final class WordPiece {
     final int unknown;
     final int begin;
     final int separator;
+    final int mask;
     private final Splitter splitter;
     private final String[] vocab;
     private final int[] hashes; // of each piece
@@ -55,7 +56,7 @@ final class WordPiece {
         unknown = special("[UNK]");
         begin = special("[CLS]");
         separator = special("[SEP]");
-        special("[MASK]");
+        mask = special("[MASK]");
     }
 
     /** The pieces of a text, without [CLS] and [SEP]. */

@@ -1,0 +1,72 @@
+/** Words for the [MASK]s of a text, as keras_ctxrep/inference/filling.py. */
+
+import { softmax } from "./ctxrep.js";
+import { wellFormed, WordPieces } from "./text.js";
+
+export const MASK = "[MASK]";
+
+/** @typedef {{piece: string, probability: number}} Filling a word, or "##" and the rest of one that begins before */
+
+/** A masked language model that names pieces for masks. */
+export class Filler {
+  /**
+   * @param {any} bundle the contents of bundle.json
+   * @param {string[]} vocab the lines of vocab.txt
+   * @param {import("./text.js").Unicode} unicode
+   * @param {(inputs: Record<string, number[]>) => Promise<Record<string, any>>} run of one row
+   * @param {number} positions masks that are answered in one call
+   */
+  constructor(bundle, vocab, unicode, run, positions) {
+    this.bundle = bundle;
+    this.vocab = vocab;
+    this.features = new WordPieces(bundle, vocab, unicode);
+    this.mask = this.features.special(MASK);
+    this.run = run;
+    this.positions = positions;
+  }
+
+  /** The name of its task. @returns {string} */
+  get task() {
+    return this.bundle.task;
+  }
+
+  /**
+   * The most probable pieces for each mask of a text.
+   *
+   * @param {string} text with one [MASK] or more
+   * @param {number} top pieces for a mask
+   * @returns {Promise<Filling[][]>} for each mask in their order, the most probable piece first
+   */
+  async fill(text, top = 5) {
+    const tokens = this.tokens(wellFormed(text));
+    const places = [...tokens.keys()].filter((place) => tokens[place] === this.mask);
+    const answers = [];
+    for (let begin = 0; begin < places.length; begin += this.positions) {
+      const part = places.slice(begin, begin + this.positions);
+      const segments = tokens.map(() => 0);
+      const inputs = { token_ids: tokens, segment_ids: segments, mask: tokens.map(() => 1), mlm_positions: part };
+      const { data } = (await this.run(inputs)).mlm_logits;
+      const size = this.vocab.length;
+      answers.push(...part.map((_, i) => this.best(data.slice(i * size, (i + 1) * size), top)));
+    }
+    return answers;
+  }
+
+  /** @param {string} text @returns {number[]} [CLS] text [SEP], with the piece [MASK] where the text has that word */
+  tokens(text) {
+    const parts = text.split(MASK);
+    if (parts.length === 1) throw new RangeError(`no ${MASK} in this text: write ${MASK} where a word is to be found`);
+    const { cls, sep, maxLength } = this.features;
+    const ids = parts.map((part) => this.features.pieces(part).map(({ id }) => id));
+    const tokens = [cls, ...ids.flatMap((part, i) => (i ? [this.mask, ...part] : part)), sep];
+    if (tokens.length > maxLength) throw new RangeError(`${tokens.length} pieces; the model reads ${maxLength}: shorten the text`);
+    return tokens;
+  }
+
+  /** @param {ArrayLike<number>} logits @param {number} top @returns {Filling[]} */
+  best(logits, top) {
+    const probabilities = softmax(logits);
+    const order = [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a] || a - b);
+    return order.slice(0, top).map((id) => ({ piece: this.vocab[id], probability: probabilities[id] }));
+  }
+}
