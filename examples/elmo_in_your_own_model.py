@@ -15,6 +15,11 @@ encoder, features = loaded.encoder.keras_model, loaded.features
 encoder.trainable = False
 print(sorted(encoder.input), [layer.shape[-1] for layer in encoder.output["layers"]])
 
+# %% [markdown]
+# ```text
+# ['char_ids', 'mask'] [256, 256, 256]
+# ```
+
 # %%
 outputs = encoder(encoder.input)
 mixed = ScalarMix(name="mix")(outputs["layers"], mask=encoder.input["mask"])
@@ -52,3 +57,10 @@ for words, row in zip(new, answers, strict=True):
     print([(word, ["-", "person", "town"][tag]) for word, tag in zip(words, row, strict=False) if tag])
 mix = tagger.get_layer("mix")
 print("layers that are mixed:", len(np.asarray(mix.learned()[0])))
+
+# %% [markdown]
+# ```text
+# [('Helena', 'person'), ('Glasgow', 'town')]
+# [('Toronto', 'town'), ('Robert', 'person')]
+# layers that are mixed: 3
+# ```

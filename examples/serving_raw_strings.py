@@ -13,6 +13,11 @@ version = topics.export("serving/topics")
 print(version)
 
 # %% [markdown]
+# ```text
+# serving/topics/1
+# ```
+
+# %% [markdown]
 # In production the container serves it:
 #
 # ```sh
@@ -30,6 +35,11 @@ server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEV
 url = server.stdout.readline().strip()
 print(url.partition("/v1/")[2])
 
+# %% [markdown]
+# ```text
+# models/topics
+# ```
+
 # %%
 import json
 from urllib.request import urlopen
@@ -40,9 +50,19 @@ with urlopen(f"{url}:predict", body) as response:
 print([answer["label"] for answer in answers])
 
 # %% [markdown]
+# ```text
+# ['weather', 'kitchen']
+# ```
+
+# %% [markdown]
 # `ctxrep client --url http://localhost:8501 --model topics "Snow and wind."` asks either of them. The same answers as in Keras:
 
 # %%
 expected = [answer["label"] for answer in topics.predict(["Snow and wind.", "Butter and bread."])]
 print([answer["label"] for answer in answers] == expected)
 server.terminate()
+
+# %% [markdown]
+# ```text
+# True
+# ```
