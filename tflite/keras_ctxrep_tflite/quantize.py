@@ -208,8 +208,6 @@ def _check(
     """The lengths of the signatures; checks and warns as `convert` says."""
     if not (Path(folder) / bundles.WEIGHTS).is_file():
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it; name the model folder that `ctxrep train` wrote")
-    if "subword_ids" in bundle.features.keys:
-        raise ValueError(f"{folder}: word vectors with character n-grams have no .tflite file: use Keras")
     if Path(out).suffix != ".tflite":
         raise ValueError(f"{out}: the name must end in .tflite")
     if Path(out).is_dir():
@@ -285,12 +283,11 @@ def _convert(folder: str, out: str, lengths: list[int]) -> None:
     module = Signatures()
     signatures = {}
     for length in lengths:
-        spec = {
-            name: tf.TensorSpec(
-                (1, *(length if size is None else size for size in tensor.shape[1:])), tensor.dtype, name
-            )
+        shapes = {  # the number of n-grams, of the last axis, is left open
+            name: (1, *(length if size is None else size for size in tensor.shape[1:2]), *tensor.shape[2:])
             for name, tensor in model.input.items()
         }
+        spec = {name: tf.TensorSpec(shapes[name], tensor.dtype, name) for name, tensor in model.input.items()}
         signatures["step" if bundle.generates else f"length_{length}"] = module.outputs.get_concrete_function(spec)
     data = _converted(module, signatures, len(bundle.vocab) or 256)
     Path(out).write_bytes(weights.named(data, {weight.path: np.asarray(weight) for weight in model.weights}))
@@ -335,8 +332,8 @@ def _converted(module: Any, signatures: Mapping[str, Any], ids: int = 2) -> byte
 
 def _probe(spec: Any, ids: int) -> np.ndarray:
     """Values of an input: of ids one after the other, else ones."""
-    shape, dtype = tuple(spec.shape), spec.dtype.as_numpy_dtype
-    if spec.name in ("token_ids", "word_ids", "char_ids"):
+    shape, dtype = [3 if size is None else size for size in spec.shape], spec.dtype.as_numpy_dtype
+    if spec.name in ("token_ids", "word_ids", "subword_ids", "char_ids"):
         return (np.arange(np.prod(shape)) % ids).reshape(shape).astype(dtype)
     return np.ones(shape, dtype)
 
