@@ -306,7 +306,8 @@ class StaticFeatures(_WordRows):
         """The words as they are looked up."""
         if self._normalizer is None:
             return words
-        return [self._normalizer.normalize_str(word.encode("utf-8", "ignore").decode()) for word in words]
+        lower = self._normalizer.normalize_str
+        return [word.lower() if word.isascii() else lower(word.encode("utf-8", "ignore").decode()) for word in words]
 
     def ids(self, words: Sequence[str]) -> np.ndarray:
         words = self.normalized(words)
