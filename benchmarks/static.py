@@ -5,8 +5,9 @@
 PEERS is the site-packages folder of an environment with gensim or fasttext-wheel; what is missing there is left out.
 All get the same words, in lower case, min_count 5, 100 dimensions, window 5, 5 noise words, n-grams in 200,000 buckets,
 and one thread. The peers begin with lists of words in memory, or with a file of them; ours with the text, which it
-splits. Trainers take turns, each in a process of its own. CPU time is that of a trainer from its first word to its vectors, without imports; ours
-has the tracing of the graph in it, and the writing of the model. Prints a Markdown table, with all rounds.
+splits. Trainers take turns, each in a process of its own. CPU time is that of a trainer from its first word to its
+vectors, without imports; ours has the tracing of the graph in it, and the writing of the model. Prints a Markdown
+table, with all rounds.
 """
 
 import argparse
