@@ -138,14 +138,12 @@ class WordOps(tf.Module):
         """The rows of words, (B, ragged, G), by their lines in the vocabulary, 0 for none; as `StaticFeatures.rows`."""
         shortest, longest, buckets = self.ngrams or (0, 0, 1)
         hashes = ngram_hashes(words.flat_values, shortest, longest, StaticFeatures.MAX_WORD)  # (words, ragged)
-        hashes = tf.ragged.boolean_mask(
-            hashes, hashes.with_values(tf.gather(words.flat_values != StaticFeatures.END, row_numbers(hashes)))
-        )
+        real = tf.gather(words.flat_values != StaticFeatures.END, row_numbers(hashes))
+        hashes = tf.ragged.boolean_mask(hashes, hashes.with_values(real))
         line = lines.flat_values[:, None]
         own = tf.ragged.boolean_mask(tf.maximum(line, 1), (line > 0) | (hashes.row_lengths() == 0)[:, None])
-        return words.with_flat_values(
-            padded(tf.concat([own, self.first_bucket + tf.cast(hashes % buckets, tf.int32)], 1))
-        )
+        rows: Any = tf.concat([own, self.first_bucket + tf.cast(hashes % buckets, tf.int32)], 1)
+        return words.with_flat_values(padded(rows))
 
     def _characters(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
         # "<S>" and "</S>" do not come out of the split, so every word is its bytes.

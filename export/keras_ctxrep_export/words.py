@@ -109,7 +109,7 @@ def ngram_hashes(words: tf.Tensor, shortest: int, longest: int, most: int) -> tf
     Returns: int64 (n, ragged), in fastText's order.
 
     >>> (ngram_hashes(tf.constant(["on", ""]), 4, 5, 100) % 100).to_list()
-    [[91], []]
+    [[0], []]
     """
     codes = tf.strings.unicode_decode(words, "UTF-8", errors="replace")[:, :most]
     bracket = tf.ones([codes.nrows(), 1], tf.int32)

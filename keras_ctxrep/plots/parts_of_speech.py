@@ -27,7 +27,7 @@ PENN |= {"CD": "number", "MD": "verb", "CC": "conjunction", "WR": "adverb"}
 class _Tagged(NamedTuple):
     word: str  # as it is looked up
     tag: str  # the most frequent one
-    count: int
+    times: int
 
 
 def parts_of_speech(
@@ -99,7 +99,7 @@ def _read(path: str | Path, vectors: WordTable, columns: Mapping[str, str]) -> l
     tagged = [
         _Tagged(vectors.words[number], tags.most_common(1)[0][0], tags.total()) for number, tags in counts.items()
     ]
-    return sorted(tagged, key=lambda entry: (-entry.count, entry.word))
+    return sorted(tagged, key=lambda entry: (-entry.times, entry.word))
 
 
 def _coarse(tags: list[str]) -> list[str]:

@@ -141,8 +141,8 @@ def principal_components(array: np.ndarray) -> tuple[np.ndarray, list[float]]:
 
 def nearest_labels(unit: np.ndarray, labels: Sequence[str]) -> list[str]:
     """The label of each vector's nearest neighbour among the others; the vectors have length 1."""
-    others = np.arange(len(unit))
-    return [labels[np.argmax(np.where(others == at, -2, unit @ unit[at]))] for at in others]
+    numbers = np.arange(len(unit))
+    return [labels[int(np.argmax(np.where(numbers == at, -2, unit @ unit[at])))] for at in range(len(unit))]
 
 
 def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tuple[list[str], np.ndarray]:
