@@ -38,17 +38,14 @@ def window_mask(windows, span: int) -> Any:
     return before + after
 
 
+@ops.custom_gradient
 def _scaled(total, scale):
     """A sum times a scale, with the gradient of the sum."""
 
-    @ops.custom_gradient
-    def scaled(total):
-        def gradient(*args, upstream=None):
-            return args[0] if upstream is None else upstream
+    def gradient(*args, upstream=None):
+        return args[0] if upstream is None else upstream, ops.zeros_like(scale)
 
-        return total * scale, gradient
-
-    return scaled(total)
+    return total * scale, gradient
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
