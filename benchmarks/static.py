@@ -3,10 +3,11 @@
     PYTHONPATH=PEERS python benchmarks/static.py --corpus train.txt --pairs EN-WS-353-ALL.txt [--passes 3] [--rounds 2]
 
 PEERS is the site-packages folder of an environment with gensim or fasttext-wheel; what is missing there is left out.
-All get the same words, in lower case, min_count 5, 100 dimensions, window 5, 5 noise words, and one thread. The peers
-begin with lists of words in memory, or with a file of them; ours with the text, which it splits. Trainers take turns,
-each in a process of its own. CPU time is that of a trainer from its first word to its vectors, without imports; ours
-has the tracing of the graph in it, and the writing of the model. Prints a Markdown table, with all rounds.
+All get the same words, in lower case, min_count 5, 100 dimensions, window 5, 5 noise words, n-grams in 200,000 buckets,
+and one thread. The peers begin with lists of words in memory, or with a file of them; ours with the text, which it
+splits. Trainers take turns, each in a process of its own. CPU time is that of a trainer from its first word to its
+vectors, without imports; ours has the tracing of the graph in it, and the writing of the model. Prints a Markdown
+table, with all rounds.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 
 MODELS = ("skipgram", "cbow")
+BUCKETS = 200_000  # of n-grams
 SHARED = {"window": 5, "sample": 1e-3, "min_count": 5}
 
 
@@ -57,7 +59,7 @@ def peer(name: str):
 
         file = str(split(corpus, folder))
         begin = time.process_time()
-        ngrams = {} if subwords else {"maxn": 0}
+        ngrams = {"bucket": BUCKETS} if subwords else {"maxn": 0}
         settings = {"dim": 100, "ws": 5, "t": SHARED["sample"], "minCount": 5, "epoch": passes, "lr": 0.05, "thread": 1}
         made = fasttext.train_unsupervised(file, model=model, verbose=0, **settings, **ngrams)
         seconds = time.process_time() - begin
@@ -84,7 +86,7 @@ TRAINERS = {
     "keras_ctxrep, row-wise Adagrad": lambda *args: ours(*args, adagrad=True),
     "gensim": peer("gensim"),
     "fastText without n-grams": peer("fasttext"),
-    "keras_ctxrep, n-grams": lambda *args: ours(*args, subwords=True, buckets=200_000),
+    "keras_ctxrep, n-grams": lambda *args: ours(*args, subwords=True, buckets=BUCKETS),
     "fastText": lambda *args: peer("fasttext")(*args, subwords=True),
 }
 

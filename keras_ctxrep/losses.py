@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_ctxrep.layers.dropout import replica
@@ -451,15 +452,17 @@ class NegativeSampling(keras.losses.Loss):
 
     def call(self, y_true, y_pred) -> Any:
         windows, split = ops.reshape(ops.cast(y_true, "int32"), (-1, y_pred.shape[1], 2)), y_pred.shape[-1] - self.noise
-        if split == 1:
-            true = ops.cast(ops.sum(windows, -1, keepdims=True) > 0, y_pred.dtype)
-        else:
-            true = ops.cast(window_mask(windows, split), y_pred.dtype)
-        of_noise = ops.sum(true, -1, keepdims=True) * (self.negatives / self.noise)  # (B, P, 1)
-        of_noise = ops.repeat(of_noise, self.noise, -1)
         # -log s(x) is log(1 + e^x) - x; whole arrays, since gradients of slices are padded with zeros
+        softplus, weight = ops.softplus(y_pred), self.negatives / self.noise
+        if split == 1:
+            true = ops.cast(ops.sum(windows, -1) > 0, y_pred.dtype)  # (B, P)
+            weights, first = np.array([1.0, *[weight] * self.noise]), np.eye(1, 1 + self.noise)
+            return true * ops.sum(softplus * weights.astype(np.float32) - y_pred * first.astype(np.float32), -1)
+        true = ops.cast(window_mask(windows, split), y_pred.dtype)
+        pairs = ops.sum(windows, -1, keepdims=True)
+        of_noise = ops.repeat(ops.cast(pairs, y_pred.dtype) * weight, self.noise, -1)
         true_of_all = ops.concatenate([true, ops.zeros_like(of_noise)], -1)
-        return ops.sum(ops.concatenate([true, of_noise], -1) * ops.softplus(y_pred) - true_of_all * y_pred, -1)
+        return ops.sum(ops.concatenate([true, of_noise], -1) * softplus - true_of_all * y_pred, -1)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"negatives": self.negatives, "noise": self.noise}

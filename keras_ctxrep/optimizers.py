@@ -33,7 +33,6 @@ class _ByRows(keras.optimizers.Optimizer):
 
     clip: float | None
     gradient_scale = 1.0
-    distinct_rows = True  # whether repeated rows of a gradient are summed before the update
 
     def __init__(self, *args, **kwargs):
         missing = [name for name in _HOOKS if not hasattr(keras.optimizers.Optimizer, name)]
@@ -58,8 +57,6 @@ class _ByRows(keras.optimizers.Optimizer):
     def _all_reduce_sum_gradients(self, grads_and_vars):
         self._hook_calls["_all_reduce_sum_gradients"] += 1
         reduced = super()._all_reduce_sum_gradients(grads_and_vars)
-        if not self.distinct_rows:
-            return reduced
         gradients = [_unique_rows(gradient) for gradient, _ in reduced]
         if self.clip is None:
             return [(gradient, variable) for gradient, (_, variable) in zip(gradients, reduced, strict=True)]
@@ -72,11 +69,12 @@ class _ByRows(keras.optimizers.Optimizer):
         rows = gradient.indices
         step = self._row_step(ops.cast(gradient.values, variable.dtype), variable, rows)
         rate = ops.cast(learning_rate, variable.dtype)
-        self.assign_sub(variable, tf.IndexedSlices(rate * step, rows, gradient.dense_shape))
+        self._set_rows(variable, rows, tf.gather(variable, rows) - rate * step)
 
-    def _set_rows(self, average, rows, new):
-        """Sets rows of an average to their new values, which it returns."""
-        self.assign_add(average, tf.IndexedSlices(new - tf.gather(average.value, rows), rows, average.shape))
+    def _set_rows(self, table, rows, new):
+        """Sets distinct rows of a table, where TensorFlow adds to rows a third as fast; returns their new values."""
+        variable = table.value if isinstance(table, keras.Variable) else table
+        variable.scatter_update(tf.IndexedSlices(new, rows, table.shape))
         return new
 
     def get_config(self):
@@ -275,8 +273,6 @@ class SGD(_ByRows, keras.optimizers.SGD):
     1024.0
     """
 
-    distinct_rows = False
-
     def __init__(self, learning_rate=0.01, gradient_scale=1.0, **kwargs):
         super().__init__(learning_rate, **kwargs)
         self.clip, self.gradient_scale = None, gradient_scale
@@ -414,9 +410,15 @@ def _where(condition, value):
 
 
 def _unique_rows(gradient):
-    """Sums the repeated rows of an embedding's gradient, since the square of a sum is not the sum of squares."""
+    """Sums the repeated rows of an embedding's gradient, since the square of a sum is not the sum of squares.
+
+    They are sorted first: TensorFlow sums rows that stand together seven times as fast as others.
+    """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
-    rows, index = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, index, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
+    order = tf.argsort(gradient.indices, stable=True)
+    rows = tf.gather(gradient.indices, order)
+    first = rows != tf.concat([[-1], rows[:-1]], 0)
+    segments = tf.cumsum(tf.cast(first, tf.int32)) - 1
+    values = tf.math.segment_sum(tf.gather(gradient.values, order), segments)
+    return tf.IndexedSlices(values, tf.boolean_mask(rows, first), gradient.dense_shape)

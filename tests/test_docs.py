@@ -157,6 +157,7 @@ def files(models, tmp_path_factory):
     (folder / "tickets_new.tsv").write_text("\n".join([header, *columns]) + "\n")
     (folder / "bank.tsv").write_text("text\tlabel\nthe river bank\tshore\na bank with money\tmoney\n")
     (folder / "vectors.txt").write_text("the 0.1 0.2\nrain 0.3 0.4\nviolin -0.1 0.5\n")
+    (folder / "tagged.txt").write_text("rain\tNN\nthe\tDT\nsoup\tNN\nis\tVBZ\nwas\tVBD\ngood\tJJ\n")
     (folder / "questions.txt").write_text(": weather\nrain storm bread butter\n")
     (folder / "wordsim.txt").write_text("rain\tstorm\t8.0\nrain\tbread\t1.0\nsoup\tpiano\t0.5\n")
     for name, family, source in (

@@ -36,8 +36,7 @@ class Preprocessor(keras.layers.Layer):
         `sample_weight` (inputs, y, sample_weight).
 
     Raises:
-        ValueError: word vectors with character n-grams, a question answering model, which reads a text in windows, or
-            an input with other keys.
+        ValueError: a question answering model, which reads a text in windows, or an input with other keys.
 
     >>> elmo = Bundle("elmo", "embed", {"max_characters": 6}, max_length=2)
     >>> data = tf.data.Dataset.from_tensor_slices((["Hi!", "a"], [1, 0])).batch(2).map(Preprocessor(elmo))

@@ -89,7 +89,7 @@ def export(
     Returns: the folder of the new version.
 
     Raises:
-        ValueError: a pretraining model, which has no answers to serve, word vectors with character n-grams, `windows`
+        ValueError: a pretraining model, which has no answers to serve, `windows`
             of a model that has none, `keep` below 1, or a `tflite` of another model or without figures.
     """
     if keep is not None and keep < 1:

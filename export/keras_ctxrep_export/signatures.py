@@ -28,9 +28,6 @@ class Signatures(tf.Module):
 
     Attributes:
         functions: name of a signature -> `tf.function`.
-
-    Raises:
-        ValueError: word vectors with character n-grams.
     """
 
     def __init__(self, model: keras.Model, bundle: Bundle):

@@ -8,9 +8,9 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures
+from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures, StaticFeatures
 from keras_ctxrep.text.tokens import Characters, WordPiece
-from keras_ctxrep_export.words import Words, lowered, padded, row_numbers, split, substrings
+from keras_ctxrep_export.words import Words, lowered, ngram_hashes, padded, row_numbers, split, substrings
 
 __all__ = ["PieceOps", "Sentences", "TextWindows", "Windows", "WordOps", "features", "in_parts"]
 
@@ -31,7 +31,6 @@ def features(bundle: Bundle) -> "WordOps | PieceOps":
         `tf.Module`, so that a SavedModel tracks the table of a model of word ids.
 
     Raises:
-        ValueError: word vectors with character n-grams.
         RuntimeError: tensorflow-text can not take a piece of the vocabulary (over 256 bytes, or beginning with NUL).
 
     >>> elmo = Bundle("elmo", "embed", {"max_characters": 6}, max_length=2)
@@ -62,16 +61,16 @@ class WordOps(tf.Module):
     def __init__(self, bundle: Bundle):
         super().__init__()
         prepared = bundle.features
-        if "subword_ids" in prepared.keys:
-            raise ValueError("word vectors with character n-grams have no graph of their text preparation: use Keras")
-        characters = prepared.characters if isinstance(prepared, CharacterAndWordFeatures) else prepared
+        both = isinstance(prepared, CharacterAndWordFeatures)
+        characters, words = (prepared.characters, prepared.words) if both else (prepared, prepared)
         self.max_length, self.width, self.table, self.lowercase = prepared.max_length, 0, None, False
         if isinstance(characters, CharacterFeatures):
             self.width = characters.characters.width
-        if "word_ids" in prepared.keys:
+        self.ngrams, self.first_bucket = getattr(words, "ngrams", None), len(bundle.vocab) + 1
+        if {"word_ids", "subword_ids"} & {*prepared.keys}:
             numbers = [*range(1, len(bundle.vocab) + 1)]
             lines = tf.lookup.KeyValueTensorInitializer([*bundle.vocab], numbers, tf.string, tf.int32)
-            self.table = tf.lookup.StaticHashTable(lines, 1 + bundle.vocab.index("<UNK>"))
+            self.table = tf.lookup.StaticHashTable(lines, 0 if self.ngrams else 1 + bundle.vocab.index("<UNK>"))
             self.lowercase = (bundle.extra_embeddings or bundle.config).get("lowercase", False)
 
     def __call__(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
@@ -130,9 +129,21 @@ class WordOps(tf.Module):
         """The model's input of words that fit."""
         ids = {"char_ids": self._characters(words)} if self.width else {}
         if self.table is not None:
-            ids["word_ids"] = self.table.lookup(seen)
+            lines = self.table.lookup(seen)
+            ids |= {"subword_ids": self._subwords(seen, lines)} if self.ngrams else {"word_ids": lines}
         ids["mask"] = words.with_values(tf.ones_like(words.values, tf.int32))
         return {key: padded(rows) for key, rows in ids.items()}
+
+    def _subwords(self, words: tf.RaggedTensor, lines: tf.RaggedTensor) -> tf.RaggedTensor:
+        """The rows of words, (B, ragged, G), by their lines in the vocabulary, 0 for none; as `StaticFeatures.rows`."""
+        shortest, longest, buckets = self.ngrams or (0, 0, 1)
+        hashes = ngram_hashes(words.flat_values, shortest, longest, StaticFeatures.MAX_WORD)  # (words, ragged)
+        real = tf.gather(words.flat_values != StaticFeatures.END, row_numbers(hashes))
+        hashes = tf.ragged.boolean_mask(hashes, hashes.with_values(real))
+        line = lines.flat_values[:, None]
+        own = tf.ragged.boolean_mask(tf.maximum(line, 1), (line > 0) | (hashes.row_lengths() == 0)[:, None])
+        rows: Any = tf.concat([own, self.first_bucket + tf.cast(hashes % buckets, tf.int32)], 1)
+        return words.with_flat_values(padded(rows))
 
     def _characters(self, words: tf.RaggedTensor) -> tf.RaggedTensor:
         # "<S>" and "</S>" do not come out of the split, so every word is its bytes.

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-__all__ = ["Words", "lowered", "padded", "row_numbers", "split", "substrings"]
+__all__ = ["Words", "lowered", "ngram_hashes", "padded", "row_numbers", "split", "substrings"]
 
 # The rule of each of these code points also holds up to the next one in the list. Surrogates are not characters, planes
 # 4 to 13 are empty, and a private-use plane is uniform but for its last two code points.
@@ -98,6 +98,42 @@ def lowered(words: tf.Tensor) -> tf.Tensor:
     return tf.strings.unicode_encode(codes.with_values(lower).merge_dims(1, 2), "UTF-8")
 
 
+def ngram_hashes(words: tf.Tensor, shortest: int, longest: int, most: int) -> tf.RaggedTensor:
+    """The hashes of words' character n-grams, of which `text.features.StaticFeatures` makes the rows of a table.
+
+    Args:
+        words: string (n,), UTF-8.
+        shortest, longest: characters of an n-gram.
+        most: characters of a word that are read.
+
+    Returns: int64 (n, ragged), in fastText's order.
+
+    >>> (ngram_hashes(tf.constant(["on", ""]), 4, 5, 100) % 100).to_list()
+    [[0], []]
+    """
+    codes = tf.strings.unicode_decode(words, "UTF-8", errors="replace")[:, :most]
+    bracket = tf.ones([codes.nrows(), 1], tf.int32)
+    letters: Any = tf.concat([ord("<") * bracket, codes, ord(">") * bracket], 1)
+    word, position = row_numbers(letters), tf.range(tf.size(letters.values, tf.int64))
+    first, last = tf.gather(letters.row_starts(), word), tf.gather(letters.row_limits(), word) - 1
+    encoded = tf.strings.unicode_encode(letters.values[:, None], "UTF-8")
+    size = tf.strings.length(encoded)
+    data = tf.cast(tf.io.decode_raw(encoded, tf.uint8, fixed_length=4), tf.int64)  # (letters, 4)
+    data = tf.where(data < 128, data, data + 0xFFFFFF00)  # fastText extends the sign
+    value, hashes, real = tf.fill(tf.shape(position), tf.constant(2166136261, tf.int64)), [], []
+    for length in range(longest):  # 32-bit FNV-1a of the n-gram from each letter on, a letter longer each time
+        letter = position + length
+        inside, letter = letter <= last, tf.minimum(letter, last)
+        for byte in range(4):
+            product = tf.bitwise.bitwise_xor(value, tf.gather(data[:, byte], letter)) * 16777619
+            value = tf.where(tf.gather(size, letter) > byte, tf.bitwise.bitwise_and(product, 0xFFFFFFFF), value)
+        if length + 1 >= shortest:
+            hashes.append(value)
+            real.append(inside & (position > first) & (position < last) if length == 0 else inside)
+    kept: Any = tf.ragged.boolean_mask(tf.stack(hashes, 1), tf.stack(real, 1))  # (letters, ragged)
+    return letters.with_values(kept).merge_dims(1, 2)
+
+
 def substrings(texts: tf.RaggedTensor, rows: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
     """Characters [start, end) of the texts with these numbers: code points (B, ragged) -> string (n,).
 
@@ -126,7 +162,8 @@ def padded(rows: tf.RaggedTensor, fill: int | str = 0) -> tf.Tensor:
     """Dense rows of at least one position."""
     inner = rows.flat_values.shape[1:]
     longest = tf.maximum(tf.reduce_max(rows.row_lengths()), 1)
-    dense = rows.to_tensor(fill, shape=tf.stack([rows.nrows(), longest, *inner]))
+    shape = [tf.stack([rows.nrows(), longest]), tf.shape(rows.flat_values, tf.int64)[1:]]
+    dense = rows.to_tensor(fill, shape=tf.concat(shape, 0))
     return tf.ensure_shape(dense, [None, None, *inner])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_ctxrep import options
 from keras_ctxrep.cli.command import FOLDER, Command, Usage, positive, print_line, read_sentences
-from keras_ctxrep.cli.flags import Flags, options_of
+from keras_ctxrep.cli.flags import Flags, options_of, pairs
 from keras_ctxrep.cli.search import answer_texts
 
 
@@ -144,7 +144,8 @@ def _fill_flags(flags: Flags) -> None:
 
 def _plot(args: argparse.Namespace) -> None:
     draw, needed, optional = _PLOTS[args.kind]
-    flags = {name for name in ("text", "pair", "word", "data", "layer", "head") if getattr(args, name) is not None}
+    names = ("text", "pair", "word", "data", "layer", "head", "columns", "count", "k")
+    flags = {name for name in names if getattr(args, name) is not None}
     wrong = [f"--{name} is missing" for name in sorted(needed - flags)]
     wrong += [f"leave out --{name}" for name in sorted(flags - needed - optional)]
     if len(args.folders) > 1 and needed:
@@ -184,6 +185,26 @@ def _plot_senses(args: argparse.Namespace) -> None:
         print_line(f"  {sense}: {recall:.1%} of {senses['labels'].count(sense)}")
 
 
+def _plot_history(args: argparse.Namespace) -> None:
+    from keras_ctxrep.plots.history import history
+
+    for run in history(args.folders, args.out):
+        tokens = "" if run["tokens"] is None else f" {run['tokens'][-1]:,.0f} tokens,"
+        last = f"{run['loss']} {run['losses'][-1]:.4f}"
+        print_line(f"{run['folder']}: {last} after {run['steps'][-1]:,.0f} steps,{tokens} {run['hours'][-1]:.2f} hours")
+
+
+def _plot_words(args: argparse.Namespace) -> None:
+    from keras_ctxrep.plots import parts_of_speech
+
+    columns = dict(pair for part in args.columns or () for pair in part)
+    count, k = args.count or parts_of_speech.WORDS, args.k or parts_of_speech.NEIGHBOURS
+    words = parts_of_speech.parts_of_speech(args.folders[0], args.data, args.out, columns, count, k)
+    accuracy = f"{words['accuracy']:.1%} (the most frequent one: {words['majority']:.1%})"
+    print(f"{len(words['words'])} words; nearest neighbour of the same part of speech: {accuracy}")
+    print_line(parts_of_speech.table(words["neighbours"]))
+
+
 def _plot_probabilities(args: argparse.Namespace) -> None:
     from keras_ctxrep.plots.probabilities import coloured, probabilities
 
@@ -199,12 +220,14 @@ _PLOTS: dict[str, tuple[Callable, set[str], set[str]]] = {  # its function, requ
     "attention": (_plot_attention, {"text"}, {"pair", "layer", "head"}),
     "senses": (_plot_senses, {"word", "data"}, {"layer"}),
     "probabilities": (_plot_probabilities, {"text"}, set()),
+    "words": (_plot_words, {"data"}, {"columns", "count", "k"}),
+    "history": (_plot_history, set(), set()),
 }
 
 
 def _plot_flags(flags: Flags) -> None:
     flags.add("kind", "what to draw", choices=tuple(_PLOTS))
-    flags.add("folders", "a model folder; mix: one or several", nargs="+", metavar="FOLDER")
+    flags.add("folders", "a model folder; mix, history: one or several", nargs="+", metavar="FOLDER")
     flags.add(
         "--out",
         "the picture; attention: or an HTML page, FILE.html; probabilities: FILE.html",
@@ -215,7 +238,12 @@ def _plot_flags(flags: Flags) -> None:
     flags.add("--text", "attention, probabilities: the text")
     flags.add("--pair", "attention: a second text", metavar="TEXT")
     flags.add("--word", "senses: the word")
-    flags.add("--data", "senses: sentences labelled with the word's sense, .tsv or .jsonl", metavar="FILE")
+    data = "senses: sentences labelled with the word's sense, .tsv or .jsonl; words: a word and its tag a line (CoNLL)"
+    flags.add("--data", data, metavar="FILE")
+    columns = "words: numbers of the columns (default: word=1 tag=2)"
+    flags.add("--columns", columns, type=pairs, nargs="+", metavar="NAME=N")
+    flags.add("--count", "words: how many, the most frequent ones (default: 300)", type=positive, metavar="N")
+    flags.add("-k", "words: neighbours of each word in the table (default: 5)", type=positive, metavar="N")
     layer = (
         "attention: number, from 1, or all (default: the last); senses: top, mix, mean (default: trained mix, else top)"
     )
@@ -265,10 +293,12 @@ COMMANDS = {
     "plot": Command(
         _plot,
         _plot_flags,
-        "draw a scalar mix, attention, the senses of a word, or the probabilities of a text",
+        "draw a scalar mix, attention, senses, probabilities, word vectors, or the loss of runs",
         "mix        the weight of each layer in the scalar mixes of models\n"
         "attention  what the word pieces of a text attend to in a BERT\n"
         "senses     the vectors of a word in labelled sentences, in the colour of their sense\n"
-        "probabilities  a page of what a language model expects of each token of a text; on a terminal in colours too",
+        "probabilities  a page of what a language model expects of each token of a text; on a terminal in colours too\n"
+        "words      static vectors in two dimensions by part of speech, and a table of nearest words\n"
+        "history    the loss of runs against tokens read and against hours",
     ),
 }

@@ -14,7 +14,9 @@ __all__ = ["SubwordEmbedding", "WindowMean"]
 
 
 def window_mask(windows, span: int) -> Any:
-    """Which words of a block are in the window of each of its centres, bool (B, P, P + 2 W).
+    """Which words of a block are in the window of each of its centres: 1 or 0, float32 (B, P, P + 2 W).
+
+    The rows are looked up, which takes a fifth of the time of comparisons.
 
     Args:
         windows: int32 (B, P, 2), words before and after each centre that are in its window, at most W.
@@ -24,14 +26,26 @@ def window_mask(windows, span: int) -> Any:
     [[[0, 0, 1, 0], [0, 1, 0, 0]]]
     """
     centres = windows.shape[1]
-    distance = ops.arange(span)[None] - (span - centres) // 2 - ops.arange(centres)[:, None]  # (P, P + 2 W)
-    inside = (distance >= -windows[..., :1]) & (distance <= windows[..., 1:])
-    return inside & (distance != 0)
+    widest = (span - centres) // 2
+    distance = np.arange(span) - widest - np.arange(centres)[:, None, None]  # (P, 1, P + 2 W)
+    size = np.arange(widest + 1)[:, None]
+    sides = (distance < 0) & (distance >= -size), (distance > 0) & (distance <= size)  # (P, W + 1, P + 2 W)
+    first = (widest + 1) * np.arange(centres, dtype=np.int32)
+    before, after = (
+        ops.take(np.reshape(side, (-1, span)).astype(np.float32), first + windows[..., number], 0)
+        for number, side in enumerate(sides)
+    )
+    return before + after
 
 
-def _summed_gradient(total, mean):
-    """The value of a mean, with the gradient of the sum."""
-    return total + ops.stop_gradient(mean - total)
+@ops.custom_gradient
+def _scaled(total, scale):
+    """A sum times a scale, with the gradient of the sum."""
+
+    def gradient(*args, upstream=None):
+        return args[0] if upstream is None else upstream, ops.zeros_like(scale)
+
+    return total * scale, gradient
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -54,9 +68,8 @@ class WindowMean(Layer):
 
     def call(self, x, windows) -> Any:
         mask = ops.cast(window_mask(windows, x.shape[1]), x.dtype)
-        total = ops.matmul(mask, x)
         size = ops.maximum(ops.sum(windows, -1, keepdims=True), 1)
-        return _summed_gradient(total, total / ops.cast(size, x.dtype))
+        return _scaled(ops.matmul(mask, x), 1 / ops.cast(size, x.dtype))
 
     def compute_output_spec(self, x, windows) -> Any:
         return keras.KerasTensor((*windows.shape[:2], x.shape[-1]), self.compute_dtype)
@@ -101,10 +114,10 @@ class SubwordEmbedding(Embedding):
         ends = tf.gather(self._ends, words)
         places = tf.ragged.range(begins, ends)  # (U, rows of the word)
         rows = tf.gather(self._rows, places.values)
-        owners, count = places.value_rowids(), tf.size(words)
-        total = tf.math.unsorted_segment_sum(take_rows(self.embeddings, rows), owners, count)  # (U, D)
+        total = tf.math.segment_sum(take_rows(self.embeddings, rows), places.value_rowids())  # (U, D)
+        total = tf.pad(total, [[0, tf.size(words) - tf.shape(total)[0]], [0, 0]])  # last words that have no rows
         sizes = tf.cast(tf.maximum(ends - begins, 1), total.dtype)[:, None]
-        vectors = tf.gather(_summed_gradient(total, total / sizes), index)
+        vectors = tf.gather(_scaled(total, 1 / sizes), index)
         shape = tf.concat([tf.shape(inputs), [self.output_dim]], 0)
         return tf.cast(tf.reshape(vectors, shape), self.compute_dtype)
 

@@ -181,7 +181,7 @@ def skipgram(
     inputs, block, words, outputs = _tables(config, window, centres, noise, subwords)
     vectors = words(block["word_ids"][:, window : window + centres])  # (B, P, D)
     others = outputs(ops.concatenate([block["word_ids"], block["noise_ids"]], 1))  # (B, P + 2 W + S, D)
-    logits = ops.einsum("bpd,bkd->bpk", vectors, others)
+    logits = ops.matmul(vectors, ops.transpose(others, (0, 2, 1)))
     return Trainer(inputs, {"logits": logits}, name="skipgram")
 
 
@@ -211,7 +211,7 @@ def cbow(
     means = WindowMean(name="window_mean")(words(block["word_ids"]), block["windows"])  # (B, P, D)
     centre = outputs(block["word_ids"][:, window : window + centres])
     of_centres = ops.sum(means * centre, -1, keepdims=True)
-    of_noise = ops.einsum("bpd,bkd->bpk", means, outputs(block["noise_ids"]))
+    of_noise = ops.matmul(means, ops.transpose(outputs(block["noise_ids"]), (0, 2, 1)))
     return Trainer(inputs, {"logits": ops.concatenate([of_centres, of_noise], -1)}, name="cbow")
 
 

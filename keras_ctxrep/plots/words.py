@@ -120,18 +120,29 @@ def senses(folder: str | Path, word: str, data: str | Path, out: str | Path, lay
     if len(names) < 2:
         raise ValueError(f"{data}: only the sense {names[0]!r}; at least two are needed")
     unit = _unit(array)
-    nearest = [labels[np.argmax(np.where(np.arange(len(unit)) == at, -2, unit @ unit[at]))] for at in range(len(unit))]
-    right = np.array([sense == label for sense, label in zip(nearest, labels, strict=True)])
+    right = np.array([sense == label for sense, label in zip(nearest_labels(unit, labels), labels, strict=True)])
     recall = {name: float(right[[label == name for label in labels]].mean()) for name in names}
+    majority = labels.count(names[0]) / len(labels)
+    coordinates, variance = principal_components(array)
+    result = {"coordinates": coordinates, "labels": labels, "variance": variance}
+    result |= {"accuracy": float(right.mean()), "recall": recall, "majority": majority}
+    _draw_senses(out, word, names, result)
+    return result
+
+
+def principal_components(array: np.ndarray) -> tuple[np.ndarray, list[float]]:
+    """Vectors, float64 (N, D), on their first two principal components, (N, 2), and the fractions of the variance."""
     centred = array - array.mean(0)
     _, deviations, axes = np.linalg.svd(centred, full_matrices=False)
     signs = np.sign([axis[np.argmax(np.abs(axis))] for axis in axes[:2]])  # so that a picture is not mirrored
     variance = deviations**2 / max(np.sum(deviations**2), 1e-300)
-    majority = labels.count(names[0]) / len(labels)
-    result = {"coordinates": centred @ axes[:2].T * signs, "labels": labels, "variance": variance[:2].tolist()}
-    result |= {"accuracy": float(right.mean()), "recall": recall, "majority": majority}
-    _draw_senses(out, word, names, result)
-    return result
+    return centred @ axes[:2].T * signs, variance[:2].tolist()
+
+
+def nearest_labels(unit: np.ndarray, labels: Sequence[str]) -> list[str]:
+    """The label of each vector's nearest neighbour among the others; the vectors have length 1."""
+    numbers = np.arange(len(unit))
+    return [labels[int(np.argmax(np.where(numbers == at, -2, unit @ unit[at])))] for at in range(len(unit))]
 
 
 def _sense_vectors(folder, word: str, data: str | Path, layer: str | None) -> tuple[list[str], np.ndarray]:

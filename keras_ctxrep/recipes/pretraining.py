@@ -95,7 +95,7 @@ def pretrain(
         copy_weights(model, plain)
         model = plain
     if is_chief(strategy):
-        run.save(out, history)
+        run.save(out, history, tokens_per_step=plan.tokens)
         saving.save(out, model, plan.bundle)
     return history
 
@@ -144,6 +144,7 @@ class _Plan(NamedTuple):
     ids: Callable[[list[str]], list[np.ndarray]]  # lines of text -> the ids of each
     model: Callable[[], keras.Model]
     eval_model: Callable[[], keras.Model] | None = None
+    tokens: int | None = None  # of a batch, padding included; None: sentences of any length
 
 
 def _start(family: str, options: Pretraining):
@@ -212,6 +213,7 @@ def _language_modelling(corpus: Sequence[str | Path], options: Pretraining, init
         lambda text: [vocabulary.ids(split_words(line)) for line in text],
         model,
         eval_model,
+        batch_size * unroll if unroll else None,
     )
 
 
@@ -278,6 +280,7 @@ def _causal_modelling(corpus: Sequence[str | Path], options: Pretraining, initia
         lambda text: [*map(np.array, features.ids(text))],
         partial(lm.language_model, config, size, samples, batch_size),
         partial(lm.language_model, config, size, streams=rows),
+        batch_size * unroll,
     )
 
 
@@ -309,7 +312,8 @@ def _masked_modelling(corpus: Sequence[str | Path], options: Pretraining, initia
         return [ids[mask > 0] for ids, mask in zip(rows, inputs["mask"], strict=True)]
 
     model = partial(saving.build, bundle)
-    return _Plan(bundle, data, validation, rows_of, lambda text: piece_ids([text], features)[0], model)
+    tokens = batch_size * options.max_length
+    return _Plan(bundle, data, validation, rows_of, lambda text: piece_ids([text], features)[0], model, tokens=tokens)
 
 
 # BERT's text: its tokenizer, pairs by epoch, masking (None: they are masked already), and held-out pairs

@@ -84,9 +84,10 @@ def pretrain_static(
     if strategy.num_replicas_in_sync == 1:
         model.updates = int(np.clip(total / STEPS / batch_size, 1, UPDATES))
     in_step = batch_size * model.updates
-    history = _fit(model, ids, counts, options, adagrad, batch_size, report, out, run.identity, total / in_step)
+    steps = max(1, round(total / in_step))
+    history = _fit(model, ids, counts, options, adagrad, batch_size, report, out, run.identity, steps)
     if is_chief(strategy):
-        run.save(out, history)
+        run.save(out, history, tokens_per_step=options.epochs * float(counts.counts.sum()) / steps)
         saving.save(out, _encoder(model, bundle), bundle)
         shutil.rmtree(ids.path.parent, ignore_errors=True)
     return history
@@ -144,7 +145,7 @@ def _fit(
     report,
     out,
     identity,
-    steps: float,
+    steps: int,
 ) -> list[dict]:
     rows = batch_size * model.updates // CENTRES
     noise = NOISE[options.model]
@@ -159,7 +160,7 @@ def _fit(
         return kind(learning_rate, gradient_scale=float(batch_size))  # the sum over the words, as word2vec.c makes it
 
     rate = options.learning_rate or options.RATES["adagrad" if adagrad else options.model]
-    settings = {"steps": max(1, round(steps)), "learning_rate": rate, "warmup": 0.0, "decay": "linear"}
+    settings = {"steps": steps, "learning_rate": rate, "warmup": 0.0, "decay": "linear"}
     return fit.fit(
         model,
         lambda start: pipeline.collated(make, collate, start=start),

@@ -255,7 +255,9 @@ class StaticFeatures(_WordRows):
 
     With character n-grams a word has several rows of the table: its own if it is in the vocabulary, and those of its
     n-grams, enumerated and hashed as in fastText (Bojanowski et al. 2017, https://arxiv.org/abs/1607.04606;
-    https://github.com/facebookresearch/fastText, dictionary.cc). A word with neither has the row of <UNK>.
+    https://github.com/facebookresearch/fastText, dictionary.cc). A word with neither has the row of <UNK>. Of longer
+    words than `MAX_WORD` characters the n-grams of the first ones are read, so that the memory that a text takes is
+    bounded; fastText reads all.
 
     Args:
         vocab: <UNK>, then the words.
@@ -277,6 +279,8 @@ class StaticFeatures(_WordRows):
     """
 
     MARKERS = ("<UNK>",)
+    MAX_WORD = 100  #: characters of a word whose n-grams are read
+    END = "</s>"  #: fastText's end-of-line token, which has no n-grams
 
     def __init__(
         self,
@@ -302,7 +306,8 @@ class StaticFeatures(_WordRows):
         """The words as they are looked up."""
         if self._normalizer is None:
             return words
-        return [self._normalizer.normalize_str(word.encode("utf-8", "ignore").decode()) for word in words]
+        lower = self._normalizer.normalize_str
+        return [word.lower() if word.isascii() else lower(word.encode("utf-8", "ignore").decode()) for word in words]
 
     def ids(self, words: Sequence[str]) -> np.ndarray:
         words = self.normalized(words)
@@ -323,9 +328,12 @@ class StaticFeatures(_WordRows):
     def rows(self, word: str) -> list[int]:
         """The rows of a word as it is looked up: with n-grams its own, if it is in the vocabulary, and theirs."""
         rows = [self._lines[word]] if word in self._lines else []
-        if self.ngrams is not None and word != "</s>":  # fastText's end-of-line token has no n-grams
+        if self.ngrams is not None and word != self.END:
             shortest, longest, buckets = self.ngrams
-            rows += [len(self._lines) + 1 + value % buckets for value in _ngram_hashes(word, shortest, longest)]
+            rows += [
+                len(self._lines) + 1 + value % buckets
+                for value in _ngram_hashes(word[: self.MAX_WORD], shortest, longest)
+            ]
         return rows or [1]
 
 

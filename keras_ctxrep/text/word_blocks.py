@@ -90,28 +90,31 @@ def encode_corpus(documents: Iterable[list[str]], folder: str | Path, lowercase:
     """
     normalized = StaticFeatures(StaticFeatures.MARKERS, lowercase=lowercase).normalized
     numbers: dict[str, int] = {}
-    cache: dict[str, list[int]] = {}  # what stands between two spaces -> numbers of its words
 
-    def encoded(text: str) -> list[int]:
-        if len(cache) >= _CACHED:
-            cache.clear()
-        words = normalized(split_words(text))
-        ids = cache[text] = [numbers.setdefault(word, len(numbers) + 1) for word in words]
-        return ids
+    class Cache(dict[str, tuple[int, ...]]):
+        """What stands between two spaces -> the numbers of its words."""
+
+        def __missing__(self, text: str) -> tuple[int, ...]:
+            if len(self) >= _CACHED:
+                self.clear()
+            words = normalized(split_words(text))
+            ids = self[text] = tuple(numbers.setdefault(word, len(numbers) + 1) for word in words)
+            return ids
 
     def written(ids: list[int], counts: np.ndarray) -> np.ndarray:
         """Writes some ids, and returns the counts of all numbers so far."""
-        file.write(np.array(ids, "<i4").tobytes())
-        more = np.bincount(ids, minlength=len(counts))
+        array = np.array(ids, "<i4")
+        file.write(array.tobytes())
+        more = np.bincount(array, minlength=len(counts))
         more[: len(counts)] += counts
         return more
 
+    encoded = Cache().__getitem__
     counts, ids = np.zeros(1, np.int64), []
     with atomic_folder(folder) as temporary:
         with (temporary / _IDS).open("wb") as file:
             for sentence in itertools.chain.from_iterable(documents):
-                for text in sentence.split(" "):
-                    ids += cache[text] if text in cache else encoded(text)
+                ids += itertools.chain.from_iterable(map(encoded, sentence.split(" ")))
                 ids.append(0)
                 if len(ids) >= CHUNK:
                     counts, ids = written(ids, counts), []

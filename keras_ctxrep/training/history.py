@@ -7,7 +7,7 @@ from pathlib import Path
 
 from keras_ctxrep.atomic import atomic_write
 
-__all__ = ["write"]
+__all__ = ["read", "write"]
 
 TABLE, PICTURE = "history.csv", "history.png"
 
@@ -28,6 +28,12 @@ def write(folder: str | Path, history: Sequence[dict]) -> None:
         rows.writerows(history)
     if find_spec("matplotlib") is not None:
         _draw(Path(folder) / PICTURE, history, [name for name in columns if name not in ("step", "minutes")])
+
+
+def read(folder: str | Path) -> list[dict[str, float]]:
+    """The evaluations that `write` wrote; a figure that one of them lacks is left out of it."""
+    with open(Path(folder) / TABLE, newline="", encoding="utf-8") as file:
+        return [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
 
 
 def _draw(path: Path, history: Sequence[dict], columns: list[str]) -> None:

@@ -52,7 +52,13 @@ class RunRecord:
         text = json.dumps([self.command, options, arguments], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def save(self, folder: str | Path, history: list[dict], dev: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        history: list[dict],
+        dev: Mapping[str, Any] | None = None,
+        tokens_per_step: float | None = None,
+    ) -> None:
         """Writes run.json, which `options_from_run` reads.
 
         Args:
@@ -60,6 +66,7 @@ class RunRecord:
             history: the evaluations of the run.
             dev: figures of the finished model on its development set: "examples", how many; the task's metrics, the
                 main one first; "interval", its 95% interval.
+            tokens_per_step: words or other tokens that a step reads, for pictures of the run; None: they vary.
         """
         record = {
             "command": self.command,
@@ -72,6 +79,7 @@ class RunRecord:
             "history": history,
         }
         record |= {} if dev is None else {"dev": dict(dev)}
+        record |= {} if tokens_per_step is None else {"tokens_per_step": tokens_per_step}
         with atomic_write(Path(folder) / NAME) as path:
             path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -123,6 +123,7 @@ def prepared(request):
 
 UNKNOWN = ("<UNK>", "one", "two", "the", ",", "été", "Été", "straße", "中", "i̇stanbul")
 TABLE = {"width": 8, "words": len(UNKNOWN), "buckets": 0, "min_n": 3, "max_n": 6, "lowercase": True}
+NGRAMS = {"buckets": 2_000_000, "lowercase": False}
 
 
 @pytest.mark.parametrize(
@@ -132,8 +133,10 @@ TABLE = {"width": 8, "words": len(UNKNOWN), "buckets": 0, "min_n": 3, "max_n": 6
         Bundle("static", "embed", TABLE | {"lowercase": False}, 8, vocab=UNKNOWN),
         Bundle("elmo", "embed", {"words": 6, "max_characters": 9}, 8, vocab=("<S>", "</S>", *UNKNOWN)),
         Bundle("elmo", "embed", {"max_characters": 9}, 8, vocab=UNKNOWN, extra_embeddings=TABLE),
+        Bundle("static", "embed", TABLE | NGRAMS, 8, vocab=UNKNOWN),
+        Bundle("elmo", "embed", {"max_characters": 9}, 8, vocab=UNKNOWN, extra_embeddings=TABLE | NGRAMS),
     ],
-    ids=["static lower-case", "static", "biLM over words", "characters and words"],
+    ids=["static lower-case", "static", "biLM over words", "characters and words", "n-grams", "characters and n-grams"],
 )
 def test_word_ids(bundle, tmp_path):
     texts = ["One, TWO THE été ÉTÉ Straße unseen", "", "İstanbul 中中 <UNK> ", *(text[:40] for text in AWKWARD)]
@@ -161,9 +164,24 @@ def test_memory_of_a_long_text_among_short_ones(family):
     assert number.shape == (1, len(texts))
 
 
-def test_models_without_a_text_graph():
-    with pytest.raises(ValueError, match="character n-grams have no graph"):
-        features(Bundle("static", "embed", TABLE | {"buckets": 5}, 8, vocab=UNKNOWN))
+@pytest.mark.parametrize("lengths", [(3, 6), (1, 1), (1, 3), (2, 4), (9, 9)], ids=str)
+def test_rows_of_ngrams(lengths):
+    """Of words in any script, of any length, known and unknown: those of the definition, in its order."""
+    draw = random.Random(0)
+    letters = "abcdefgh<>'éßñΣжш中文字한국กी\u0301\U0001f600\u200d\x7f\x80\u07ff\u0800\uffff\U00010000\U0010ffff"
+    odd = ["".join(draw.choices(letters, k=draw.randint(1, 12))) for _ in range(1000)]
+    odd += [*UNKNOWN, "</s>", "<", ">", "<>", "a", "中", *(char * n for char in "aé中😀" for n in (99, 100, 101, 3000))]
+    sizes = dict(zip(("min_n", "max_n", "buckets"), (*lengths, 2_000_003), strict=True))
+    reads = Reads(words=True)
+    bundle = Bundle("static", "tag", TABLE | NGRAMS | sizes, 8, ("O",), vocab=(*UNKNOWN, "</s>"), reads=reads)
+    rows = [odd[at : at + 7] for at in range(0, len(odd), 7)]
+    wanted = bundle.features(rows)
+    width = max(map(len, rows))
+    actual = features(bundle).given(tf.constant([[*row, *[""] * (width - len(row))] for row in rows])).inputs
+    for key, array in wanted.items():
+        np.testing.assert_array_equal(actual[key], array, key)
+    assert (wanted["subword_ids"][wanted["mask"] > 0] == 1).sum() > 1 or lengths != (9, 9)  # words without any row
+    assert features(bundle)(tf.constant([], tf.string))["subword_ids"].shape == (0, 1, 1)
 
 
 def assert_equal(prepared, texts: list[str], data: list[bytes] | None = None) -> None:

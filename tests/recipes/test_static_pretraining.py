@@ -13,12 +13,13 @@ import keras_ctxrep as ctx
 from keras_ctxrep import losses, recipes, saving
 from keras_ctxrep.cli.main import main
 from keras_ctxrep.convert import vectors
+from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.models import static
 from keras_ctxrep.optimizers import SGD, RowwiseAdagrad
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.word_blocks import CENTRES, Blocks, blocks, encode_corpus
 from keras_ctxrep_export import saved_model
-from keras_ctxrep_tflite import quantize, runtime
+from keras_ctxrep_tflite import page, quantize, runtime
 from tests import tiny
 
 pytestmark = pytest.mark.trains
@@ -330,9 +331,7 @@ def test_what_cannot_be_written(folder, tmp_path):
 @pytest.mark.usefixtures("tflite_in_process")
 def test_exports_answer_raw_text_as_keras_does(folder, tmp_path):
     model, bundle = saving.load(folder)
-    texts = ["The storm, a cloud.", "unseen soup"]
-    if bundle.config["buckets"]:
-        pytest.skip("word vectors with n-grams have no graph of their text preparation")
+    texts = ["The storm, a cloud.", "unseen soup", "Sturmwolken über Zürich 雨", "x" * 70 + " " + "y" * 200, "rain"]
     expected = np.asarray(model(bundle.features(texts))["vector"])
     version = saved_model.export(model, bundle, tmp_path / "served")
     quantize.convert(folder, tmp_path / "m.tflite", "none", (128,))
@@ -341,8 +340,39 @@ def test_exports_answer_raw_text_as_keras_does(folder, tmp_path):
         np.testing.assert_allclose(answers, expected, atol=1e-6)
 
 
+@pytest.mark.usefixtures("tflite_in_process")
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_tasks_over_ngrams_in_every_engine(task, tmp_path):
+    """Words in and out of the vocabulary, of more n-grams than those before, in every number format."""
+    model, bundle = tiny.model(task, "static", sizes={"buckets": 5000, "width": 40})
+    saving.save(tmp_path / "model", model, bundle)
+    expected = keras_engine.predictor(tmp_path / "model")
+    texts = ["the cats .", "an unseen Wort 雨", "z" * 30 + " the " + "é" * 120, "the"]
+    of_texts = [expected([text])[0] for text in texts]
+
+    def scores(answers):
+        if task == "tag":
+            return np.array([word["score"] for answer in answers for word in answer["words"]])
+        return np.array([answer["score"] for answer in answers])
+
+    assert len({*scores(of_texts).tolist()}) > 2
+    version = saved_model.export(model, bundle, tmp_path / "served")
+    np.testing.assert_allclose(scores(saved_model.load(version)(texts)), scores(of_texts), atol=1e-5)
+    sizes = {}
+    for form, tolerance in (("none", 1e-5), ("float16", 2e-3), ("dynamic", 3e-2)):
+        path = quantize.convert(tmp_path / "model", tmp_path / f"{form}.tflite", form, (8, 16))
+        answers = runtime.load(path)(texts)
+        np.testing.assert_allclose(scores(answers), scores(of_texts), atol=tolerance)
+        np.testing.assert_allclose(scores(runtime.load(path)(texts[::-1])[::-1]), scores(answers), atol=1e-6)
+        sizes[form] = path.stat().st_size
+    assert sizes["dynamic"] < 0.35 * sizes["none"] and sizes["float16"] < 0.6 * sizes["none"]
+    with pytest.raises(ValueError, match=r"n-grams.*Python"):
+        page.write_page(tmp_path / "none.tflite", tmp_path / "page")
+
+
 def test_it_is_an_encoder_of_any_task(folder, tmp_path):
     rows = ["the storm and rain", "salt of the soup"] * 10, ["weather", "kitchen"] * 10
-    recipes.finetune(rows, rows, folder, tmp_path / "out", "classify", steps=60, learning_rate=0.02)
-    answers = ctx.load(tmp_path / "out").predict(["the storm and rain", "salt of the soup"])
+    out = tmp_path / "out"
+    recipes.finetune(rows, rows, folder, out, "classify", steps=60, learning_rate=0.02)
+    answers = ctx.load(out).predict(["the storm and rain", "salt of the soup"])
     assert [answer["label"] for answer in answers] == ["weather", "kitchen"]

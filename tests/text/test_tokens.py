@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_ctxrep.text import tokens
-from keras_ctxrep.text.tokens import SPECIAL_PIECES, Characters, WordPiece, count_words, read_vocab, words
+from keras_ctxrep.text.tokens import SPECIAL_PIECES, Characters, WordPiece, count_words, read_vocab, split_words, words
 
 VOCAB = [*SPECIAL_PIECES, "un", "##able", "##a", "to", "jose", "José", "to", "日", "本", "!", "[", "]", "mask"]
 VOCAB = list(dict.fromkeys(VOCAB))
@@ -52,6 +52,13 @@ def test_spans_of_words_point_into_the_original_text(text):
     split = words(text)
     assert [text[word.start : word.end].translate(removed) for word in split] == [word.text for word in split]
     assert all(first.end <= second.start for first, second in itertools.pairwise(split))
+
+
+def test_words_of_ascii_are_the_same_by_either_way(rng):
+    draw = "".join(map(chr, rng.integers(0, 128, 30_000))) + "a_b don't x-1 [CLS] <S>" * 10
+    for begin in range(0, len(draw), 7):
+        text = draw[begin : begin + 7]
+        assert split_words(text) == [word.text for word in words(text)], text
 
 
 def test_spans_with_removed_characters():

@@ -42,7 +42,7 @@ def ranges(data: bytes, texts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, 
         tokens = int(inputs["mask"].sum())
         length = min((length for length in runners if length >= tokens), default=max(runners))
         details = runners[length].get_input_details()
-        fitted = {name: _fit(inputs[name], details[name]["shape"]) for name in details}
+        fitted = {name: _fit(inputs[name], details[name]["shape_signature"]) for name in details}
         for name, value in runners[length](**fitted).items():
             if name.endswith((" input", " output")):
                 real = value.reshape(-1, value.shape[-1])
@@ -110,6 +110,7 @@ def _queries(path: str | Path, task: Task, pairs: bool) -> Iterator[Any]:
 
 
 def _fit(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """The array cut or padded with zeros."""
+    """The array cut or padded with zeros; -1 is any size."""
+    shape = [have if size < 0 else size for size, have in zip(shape, array.shape, strict=True)]
     array = array[tuple(slice(size) for size in shape)]
     return np.pad(array, [(0, size - have) for size, have in zip(shape, array.shape, strict=True)])

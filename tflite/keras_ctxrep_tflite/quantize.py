@@ -212,8 +212,6 @@ def _check(
     """The lengths of the signatures; checks and warns as `convert` says."""
     if not (Path(folder) / bundles.WEIGHTS).is_file():
         raise ValueError(f"{folder}: no {bundles.WEIGHTS} in it; name the model folder that `ctxrep train` wrote")
-    if "subword_ids" in bundle.features.keys:
-        raise ValueError(f"{folder}: word vectors with character n-grams have no .tflite file: use Keras")
     if Path(out).suffix != ".tflite":
         raise ValueError(f"{out}: the name must end in .tflite")
     if Path(out).is_dir():
@@ -298,8 +296,9 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
         spec = {}
         for name, tensor in model.input.items():
             count = POSITIONS if name == "mlm_positions" else length
-            shape = (1, *(count if size is None else size for size in tensor.shape[1:]))
-            spec[name] = tf.TensorSpec(shape, tensor.dtype, name)
+            shape = [1, *tensor.shape[1:]]
+            shape[1:2] = [count if size is None else size for size in shape[1:2]]
+            spec[name] = tf.TensorSpec(shape, tensor.dtype, name)  # the number of n-grams, of the last axis, is open
         signatures["step" if bundle.generates else f"length_{length}"] = module.outputs.get_concrete_function(spec)
     data = _converted(module, signatures, len(bundle.vocab) or 256)
     Path(out).write_bytes(weights.named(data, {weight.path: np.asarray(weight) for weight in model.weights}))
@@ -344,8 +343,8 @@ def _converted(module: Any, signatures: Mapping[str, Any], ids: int = 2) -> byte
 
 def _probe(spec: Any, ids: int) -> np.ndarray:
     """Values of an input: of ids one after the other, else ones."""
-    shape, dtype = tuple(spec.shape), spec.dtype.as_numpy_dtype
-    if spec.name in ("token_ids", "word_ids", "char_ids"):
+    shape, dtype = [3 if size is None else size for size in spec.shape], spec.dtype.as_numpy_dtype
+    if spec.name in ("token_ids", "word_ids", "subword_ids", "char_ids"):
         return (np.arange(np.prod(shape)) % ids).reshape(shape).astype(dtype)
     return np.ones(shape, dtype)
 

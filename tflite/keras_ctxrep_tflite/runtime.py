@@ -23,6 +23,8 @@ from keras_ctxrep_tflite import mediapipe
 
 __all__ = ["filler", "generator", "load"]
 
+SUBWORDS = "subword_ids"  # the input of word vectors with n-grams
+ROWS = 32  # of a word, or a multiple of it: fewer sizes, since a change of size costs as much as several texts
 COPY, CONVERT = "copy the file again, or convert the model again", "convert the model again"
 
 
@@ -191,9 +193,23 @@ class _Signature:
         self.model, self.name, self.index = model, name, model.get_signature_index(name)
         self.inputs: dict[str, dict] = model.get_input_tensor_details(name)
         self.outputs: dict[str, dict] = model.get_output_tensor_details(name)
-        self.buffers = model.create_input_buffers(self.index), model.create_output_buffers(self.index)
+        self.buffers: tuple[list, list] = [], []
+        self._resize(ROWS)
+
+    def _resize(self, rows: int) -> None:
+        """Makes the buffers, with room for this number of n-grams of a word, of which the file leaves it open."""
+        if SUBWORDS in self.inputs:
+            shape = self.inputs[SUBWORDS]["shape"]
+            shape[2] = rows
+            self.model.resize_input_tensor_by_name(self.name, SUBWORDS, shape)
+        self.buffers = self.model.create_input_buffers(self.index), self.model.create_output_buffers(self.index)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if SUBWORDS in inputs:
+            rows = ROWS * max(1, -(-np.count_nonzero(inputs[SUBWORDS], 2).max(initial=0) // ROWS))
+            inputs = inputs | {SUBWORDS: _fit(inputs[SUBWORDS], rows, 2)}
+            if rows != self.inputs[SUBWORDS]["shape"][2]:
+                self._resize(rows)
         for (name, tensor), buffer in zip(self.inputs.items(), self.buffers[0], strict=True):
             buffer.write(_fit(inputs[name], tensor["shape"][1]))
         self.model.run_by_index(self.index, *self.buffers)
@@ -208,7 +224,7 @@ class _Signature:
             raise ValueError(f"{self.name} reads {', '.join(sorted(self.inputs))}, not {', '.join(sorted(sample))}")
         for name, tensor in self.inputs.items():
             length = sample[name].shape[1] if name == "marks" else int(self.name.partition("_")[2])
-            expected = [1, length, *sample[name].shape[2:]]
+            expected = [1, length, *(tensor["shape"] if name == SUBWORDS else sample[name].shape)[2:]]
             if tensor["shape"] != expected or tensor["dtype"] != "int32":
                 raise ValueError(f"{self.name}: {name} is {tensor['dtype']} {tensor['shape']}, not int32 {expected}")
         shapes = {name: tensor["shape"] for name, tensor in self.outputs.items()}
@@ -247,7 +263,7 @@ def _naming(path: str | Path, problem: str, remedy: str) -> Iterator[None]:
         raise ValueError(f"{path}: {problem}: {error.args[0]} is missing; {remedy}") from None
 
 
-def _fit(array: np.ndarray, length: int) -> np.ndarray:
-    """(1, T, ...) cut or padded with zeros to (1, length, ...); what is cut is padding."""
-    array = array[:, :length]
-    return np.pad(array, [(0, 0), (0, length - array.shape[1]), *[(0, 0)] * (array.ndim - 2)])
+def _fit(array: np.ndarray, size: int, axis: int = 1) -> np.ndarray:
+    """An array cut or padded with zeros to a size along an axis; what is cut is padding."""
+    array = array[(*[slice(None)] * axis, slice(size))]
+    return np.pad(array, [(0, size - have if at == axis else 0) for at, have in enumerate(array.shape)])
