@@ -95,7 +95,23 @@ def generated(app, page: str, source: list[str]) -> None:
             source[0] += f"| {' | '.join(cells)} |\n"
 
 
+def examples(app) -> None:
+    """Makes a page and a notebook of each example, docs/examples/NAME.md and .ipynb; the source is examples/NAME.py."""
+    import jupytext
+
+    folder = Path(app.srcdir) / "examples"
+    folder.mkdir(exist_ok=True)
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        notebook = jupytext.read(path)
+        jupytext.write(notebook, folder / f"{path.stem}.ipynb")
+        notebook.metadata.clear()
+        title, _, rest = jupytext.writes(notebook, "md").partition("\n")
+        link = f"{{download}}`As a notebook <{path.stem}.ipynb>`"
+        (folder / f"{path.stem}.md").write_text(f"{title}\n\n{link}\n{rest}", encoding="utf-8")
+
+
 def setup(app) -> None:
+    app.connect("builder-inited", examples)
     app.connect("autodoc-process-docstring", restructured)
     app.connect("autodoc-process-signature", constructor)
     app.connect("source-read", generated)

@@ -27,7 +27,9 @@ states = keras.layers.Bidirectional(keras.layers.LSTM(32, return_sequences=True)
 logits = keras.layers.Dense(3, name="tags")(states)
 tagger = keras.Model(encoder.input, logits)
 tagger.compile(
-    keras.optimizers.Adam(5e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True), weighted_metrics=["accuracy"]
+    keras.optimizers.Adam(5e-3),
+    keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    weighted_metrics=["accuracy"],
 )
 
 # %% [markdown]

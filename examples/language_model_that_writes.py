@@ -15,7 +15,17 @@ lines = [re.sub(r"\s+", " ", part).strip() for part in re.split(r"\n\s*\n", "\n\
 lines = [line for line in lines if len(line) > 60 and line.isascii()]
 Path("train.txt").write_text("\n".join(lines[:-100]))
 Path("heldout.txt").write_text("\n".join(lines[-100:]))
-recipes.pretrain("lm", ["train.txt"], "lm", size="lm_lstm_2x200", units="characters", steps=500, learning_rate=4e-3, valid="heldout.txt", seed=0)
+recipes.pretrain(
+    "lm",
+    ["train.txt"],
+    "lm",
+    size="lm_lstm_2x200",
+    units="characters",
+    steps=500,
+    learning_rate=4e-3,
+    valid="heldout.txt",
+    seed=0,
+)
 
 # %%
 figures = recipes.score("lm", "heldout.txt")

@@ -16,7 +16,13 @@ for part in ("train", "test"):
     Path(f"{part}.conll").write_bytes(text)
 
 tagger = ctx.finetune(
-    "train.conll", dev=0.1, encoder="bert_3_384_12/books_wiki_en", task="tag", epochs=2, learning_rate=3e-4, max_length=64
+    "train.conll",
+    dev=0.1,
+    encoder="bert_3_384_12/books_wiki_en",
+    task="tag",
+    epochs=2,
+    learning_rate=3e-4,
+    max_length=64,
 )
 tagger.save("tagger")
 print(tagger.bundle.labels[:3])
@@ -44,7 +50,9 @@ code = (
     "    print([entity['text'] for entity in answer['entities']])\n"
     "print('TensorFlow was imported:', 'tensorflow' in sys.modules)\n"
 )
-print(subprocess.run([sys.executable, "-c", code], input=lines, capture_output=True, text=True, check=True).stdout, end="")
+print(
+    subprocess.run([sys.executable, "-c", code], input=lines, capture_output=True, text=True, check=True).stdout, end=""
+)
 
 # %% [markdown]
 # How many words get the tag of the float32 model:

@@ -1,7 +1,7 @@
 """Runs an example, examples/NAME.py, cell by cell, and compares what it prints with what is written in it.
 
-    python tests/run_example.py examples/NAME.py           # exit status 1 and the difference if it printed something else
-    python tests/run_example.py examples/NAME.py --write   # write what it printed
+    python tests/run_example.py examples/NAME.py           # prints the difference, exit status 1 if there is one
+    python tests/run_example.py examples/NAME.py --write   # writes what it printed
 
 The printed output stands after its cell, in a Markdown cell that begins with ```text. The example runs in a temporary
 folder.
