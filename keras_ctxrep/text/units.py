@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep.text.features import (
+    CharacterFeatures,
     Marks,
     Row,
     Span,
+    WordFeatures,
     check_texts,
     marks_of,
     starts_of,
@@ -18,7 +20,7 @@ from keras_ctxrep.text.features import (
 from keras_ctxrep.text.pretraining import WHOLE, BpttSegment, Vocabulary
 from keras_ctxrep.text.tokens import Piece, WordPiece, split_words, words
 
-__all__ = ["UNITS", "TokenFeatures", "token_batch"]
+__all__ = ["UNITS", "SentenceTokens", "TokenFeatures", "token_batch"]
 
 UNITS = ("words", "pieces", "characters")
 
@@ -53,6 +55,7 @@ class TokenFeatures:
     """
 
     pairs = indicate = False
+    by_line = False  #: whether each line is read by itself, from the state of zeros
 
     def __init__(
         self, units: str, vocab: Sequence[str], max_length: int = 128, starts: bool = False, **casing: Any
@@ -139,7 +142,7 @@ class TokenFeatures:
         """The tokens of a text, marks and white space with the word -1, and where its words stand."""
         tokens, spans, begin = [], [], 0
         for line in text.split("\n"):
-            tokens.append(Piece(self.end, begin, begin, -1))
+            tokens.append(Piece(self.end, 0, 0, -1))
             first = len(spans)
             if self.units == "pieces":
                 read = self.wordpiece.encode(line)
@@ -200,6 +203,14 @@ class TokenFeatures:
         batch = padded([row.tokens for row in rows], length) | marks_of(rows)
         return batch | {"starts": starts_of(rows)} if self.starts else batch
 
+    def inputs(self, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+        """One batch of rows of ids, as of `prompt`."""
+        return padded(rows)
+
+    def following(self, ids: Sequence[int]) -> list[list[int]]:
+        """What is read after each of some predicted tokens: of each row the token itself."""
+        return [[token] for token in ids]
+
     def text(self, ids: Iterable[int], before: int | None = None) -> str:
         """The text of some ids, which continue a text whose last token is `before`; None: they begin it."""
         return "".join(self.strings(ids, before))
@@ -226,6 +237,55 @@ class TokenFeatures:
         if self.units == "pieces" and word.startswith("##"):
             return word[2:], word[2:]
         return word, f" {word}"
+
+
+class SentenceTokens:
+    """The words that the forward half of a biLM reads and predicts, in the form of `TokenFeatures`.
+
+    It reads words by their characters, those that it cannot predict too, and sentence by sentence, a line each: what
+    is before the last line of a text has no influence, and after a line's end the next one begins from <S>.
+
+    Args:
+        features: of the biLM.
+        vocab: the words that it predicts: <S>, </S>, <UNK>, then the others.
+
+    >>> from keras_ctxrep.text.features import CharacterFeatures
+    >>> tokens = SentenceTokens(CharacterFeatures(), ["<S>", "</S>", "<UNK>", "a", "day"])
+    >>> tokens.prompt("A day\\na day"), tokens.following([4, 1]), [*tokens.strings([4, 1], before=3)]
+    (['<S>', 'a', 'day'], [['day'], ['<S>']], [' day', '\\n'])
+    """
+
+    units, by_line = "words", True
+    end, unknown = 1, 2
+    never = (0, 2)
+
+    def __init__(self, features: CharacterFeatures | WordFeatures, vocab: Sequence[str]):
+        self.features, self.vocabulary = features, Vocabulary(vocab)
+        self.vocab = self.vocabulary.vocab
+
+    def ids(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of the words of each line that has some, without markers."""
+        return [ids for ids in (self.vocabulary.ids(split_words(line)).tolist() for line in lines) if ids]
+
+    def prompt(self, text: str) -> list[str]:
+        """The words of the last line of a text that is to be continued, after <S>."""
+        return [self.vocab[0], *split_words(text.rpartition("\n")[2])]
+
+    def inputs(self, rows: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
+        """One batch of rows of words."""
+        return self.features.collate([Row([*row]) for row in rows])
+
+    def following(self, ids: Sequence[int]) -> list[list[str]]:
+        """The word that is read after each of some predicted words: the word itself, or <S> after a line's end."""
+        return [[self.vocab[0 if token == self.end else token]] for token in ids]
+
+    def strings(self, ids: Iterable[int], before: int | str) -> Iterator[str]:
+        """What each token adds to the text, whose last token is `before`, an id, or a word as of `prompt`."""
+        begins = before in (self.end, self.vocab[0])
+        for token in ids:
+            word = "\n" if token == self.end else self.vocab[token]
+            yield word if begins or token == self.end else f" {word}"
+            begins = token == self.end
 
 
 def split(line: str, units: str) -> list[str]:
