@@ -379,7 +379,7 @@ class Preparation(Text):
 class Scoring(Reading):
     """Options of `recipes.score`: for task models, and of language models what they are compared with."""
 
-    compare_ngram: Sequence[str | Path] | None = option(
+    compare_ngram: Sequence | None = option(
         None,
         "a language model: the text that it was trained on, of which n-grams are counted and scored beside it",
         metavar="FILE",
