@@ -98,7 +98,7 @@ def keras_engine(name: str, threads: int) -> tuple[Callable[[int], None], Callab
         ids = running_ids(name, steps)
         inputs = {"token_ids": ids[..., :-1], "mask": np.ones_like(ids[..., :-1])}
         batches = tf.data.Dataset.from_tensor_slices((inputs, {"logits": ids[..., 1:]}))
-        model.fit(batches, verbose=0)
+        model.fit(batches, shuffle=False, verbose=0)
 
     return run, lambda: [product() for _ in range(10)] and None
 
@@ -264,7 +264,14 @@ def step(args: argparse.Namespace) -> None:
         ratios = [f"{a / b:.2f}" for a, b in zip(*medians.values(), strict=True)]
         for engine, (wall, cpu) in medians.items():
             floor = products(name) * min(products_of[engine]) / largest
-            cells = [name, engine, f"{wall:.4f}", f"{cpu:.4f}", f"{floor:.4f}", *(ratios if engine == "Keras" else "  ")]
+            cells = [
+                name,
+                engine,
+                f"{wall:.4f}",
+                f"{cpu:.4f}",
+                f"{floor:.4f}",
+                *(ratios if engine == "Keras" else "  "),
+            ]
             print("| " + " | ".join(cells) + " |", flush=True)
         for process in workers.values():
             process.close()
@@ -281,7 +288,9 @@ def width_of(kind: str, weights: int, vocabulary: int) -> Any:
         common = {"units": "characters", "width": width, "dropout": 0.0}
         if kind == "ngram":
             return lm.Config(kind, **common, layers=1, order=8, intermediate=2 * width)
-        return lm.Config(kind, **common, layers=4 if kind in ("convolution", "transformer") else 2, intermediate=4 * width)
+        return lm.Config(
+            kind, **common, layers=4 if kind in ("convolution", "transformer") else 2, intermediate=4 * width
+        )
 
     def count(width: int) -> int:
         w = width
@@ -328,7 +337,9 @@ def kinds(args: argparse.Namespace) -> None:
             model = saving.load(out).model
             entry = {"kind": kind, **settings, "seed": args.seed, "weights_made": model.count_params()}
             entry |= {"minutes": history[-1]["minutes"], "cpu_s": cpu, "load": os.getloadavg()[0]}
-            done.append(entry | {name: scores[name] for name in ("perplexity_per_word", "bits_per_character", "unknown")})
+            done.append(
+                entry | {name: scores[name] for name in ("perplexity_per_word", "bits_per_character", "unknown")}
+            )
             write_line(args.out, done[-1])
     print("\n| kind | weights | tokens/s | tokens/CPU s | perplexity per word | bits per character |\n|" + "---|" * 6)
     for entry in done:
@@ -392,7 +403,7 @@ def keras_wikitext(vocabulary: int, checkpoint: Path) -> tuple[Callable, Callabl
         spec = ({"token_ids": shape, "mask": shape}, {"logits": shape})
         optimizer.learning_rate.assign(rate)
         reset_streams(model)
-        model.fit(tf.data.Dataset.from_generator(batches, output_signature=spec).prefetch(4), verbose=0)
+        model.fit(tf.data.Dataset.from_generator(batches, output_signature=spec).prefetch(4), shuffle=False, verbose=0)
 
     def nats(ids: np.ndarray) -> tuple[float, int]:
         copy_weights(model, eval_model)
@@ -400,7 +411,9 @@ def keras_wikitext(vocabulary: int, checkpoint: Path) -> tuple[Callable, Callabl
         run, total, count = keras_engine.scorer(eval_model), 0.0, 0
         for inputs, targets in segments(ids, 10):
             ones = np.ones_like(inputs)
-            total += float(run({"token_ids": inputs, "mask": ones}, {"logits": targets}, {"logits": ones})["logits"].sum())
+            total += float(
+                run({"token_ids": inputs, "mask": ones}, {"logits": targets}, {"logits": ones})["logits"].sum()
+            )
             count += targets.size
         return total, count
 

@@ -1,7 +1,6 @@
 """Generation of text as a TensorFlow graph: prompts in, texts out, by the rules of `keras_ctxrep.text.sampling`."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 import numpy as np

@@ -420,7 +420,9 @@ class TokenOps(tf.Module):
         ids = self.ids(text)[:, 1:]
         example, begin, size = _windows(ids.row_lengths(), self.max_length - 1, stride)
         begin += tf.gather(ids.row_starts(), example)
-        return TextWindows(self._inputs(self._marked(tf.gather(ids.values, tf.ragged.range(begin, begin + size)))), example)
+        return TextWindows(
+            self._inputs(self._marked(tf.gather(ids.values, tf.ragged.range(begin, begin + size)))), example
+        )
 
     def _split(self, lines: tf.Tensor) -> tuple:
         """The tokens of lines, string (L,): ids, int32 (L, ragged); where each begins and ends in its line, flat; of

@@ -12,7 +12,6 @@ from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor, Run, Runner
 from keras_ctxrep.layers.transformer import on_this_machine
 from keras_ctxrep.models import elmo, heads
-from keras_ctxrep.models.families import over_layers_of
 from keras_ctxrep.saving import ModelFolder, load
 from keras_ctxrep.text.bundle import Bundle
 
@@ -80,7 +79,7 @@ def generator(model: keras.Model, bundle: Bundle) -> Generator:
     """
     words = len(bundle.tokens.vocab)  # an error of another model
     if not bundle.generates:  # a biLM, of which the forward half generates
-        model = over_layers_of(model, elmo.forward_language_model(elmo.Config(**bundle.config), words))
+        model = elmo.forward_language_model(elmo.Config(**bundle.config), words, model)
     return Generator(bundle, runner(model), model.input["state"].shape[-1])
 
 

@@ -264,7 +264,7 @@ def language_model(
     return Model(inputs, outputs, name="elmo_language_model")
 
 
-def forward_language_model(config: Config, vocabulary_size: int) -> keras.Model:
+def forward_language_model(config: Config, vocabulary_size: int, bilm: keras.Model | None = None) -> keras.Model:
     """The forward half of the biLM, as a language model in one direction: the probability of each word, given those
     before it in its sentence.
 
@@ -273,6 +273,7 @@ def forward_language_model(config: Config, vocabulary_size: int) -> keras.Model:
 
     Args:
         config, vocabulary_size: as of `language_model`.
+        bilm: the `language_model`, without `streams`, whose own layers it is made of; None: new ones of the same names.
 
     Call: {"char_ids": int32 (B, T, W), or of a model over words "word_ids": int32 (B, T); "mask": int32 (B, T), the
         real words first; "state": float32 (B, S)}.
@@ -285,13 +286,18 @@ def forward_language_model(config: Config, vocabulary_size: int) -> keras.Model:
     """
     inputs = _inputs(config)
     inputs["state"] = keras.Input((state_width(config) // 2,), name="state")
-    x, size, ends = _token_layer(config)(inputs[_ids(config)]), config.width + config.cells, []
+    existing = {} if bilm is None else {layer.name: layer for layer in bilm.layers}
+
+    def own(layer):
+        return existing.get(layer.name, layer)
+
+    x, size, ends = own(_token_layer(config))(inputs[_ids(config)]), config.width + config.cells, []
     for index in range(config.layers):
         state = inputs["state"][:, index * size : (index + 1) * size]
-        out, end = _lstm(config, "forward", index)(x, mask=inputs["mask"], state=state)
+        out, end = own(_lstm(config, "forward", index))(x, mask=inputs["mask"], state=state)
         x = _residual(config, "forward", index, x, out)
         ends.append(ops.cast(end, "float32"))
-    logits = VocabularySoftmax(vocabulary_size, name="softmax")(x)
+    logits = own(VocabularySoftmax(vocabulary_size, name="softmax"))(x)
     logits = klayers.Activation("linear", dtype="float32", name="logits")(logits)
     state = ends[0] if len(ends) == 1 else ops.concatenate(ends, axis=1)
     return Model(inputs, {"logits": logits, "state": state}, name="forward_language_model")

@@ -108,27 +108,14 @@ def encoder_of(model: keras.Model, family: str, config: dict) -> keras.Model:
     (['layers', 'sequence'], True)
     """
     kind = FAMILIES[family]
-    return over_layers_of(model, kind.encoder(kind.config(**kind.encoder_config(model, config))))
-
-
-def over_layers_of(model: keras.Model, fresh: keras.Model) -> keras.Model:
-    """The model `fresh`, of the layers of `model` that have the names of its own: no weight is copied.
-
-    Raises:
-        ValueError: `model` lacks a layer.
-
-    >>> inputs = keras.Input((2,))
-    >>> first, second = (keras.Model(inputs, keras.layers.Dense(1, name="head")(inputs)) for _ in range(2))
-    >>> over_layers_of(first, second).get_layer("head") is first.get_layer("head")
-    True
-    """
     layers = {layer.name: layer for layer in model.layers}
 
     def shared(layer):
         if not getattr(layer, "weights", None):  # an operation has none
             return layer
         if layer.name not in layers:
-            raise ValueError(f"the model has no layer {layer.name!r} of {fresh.name}")
+            raise ValueError(f"the model has no layer {layer.name!r} of its encoder")
         return layers[layer.name]
 
+    fresh = kind.encoder(kind.config(**kind.encoder_config(model, config)))
     return keras.models.clone_model(fresh, clone_function=shared)

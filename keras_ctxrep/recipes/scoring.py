@@ -58,8 +58,8 @@ def score(
     forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A language model
     in one direction: perplexity over tokens and ends of lines, through which the state is carried from the first to the
     last, the same per word, and bits per character. With `compare_ngram`, beside them the figures of interpolated
-    modified Kneser-Ney n-grams (Chen & Goodman 1999) of the same tokens, counted in that text line by line. A BERT pretrainer: MLM and NSP accuracy, on text, 15% of whose
-    pieces are masked one by one however it was trained.
+    modified Kneser-Ney n-grams (Chen & Goodman 1999) of the same tokens, counted in that text line by line. A BERT
+    pretrainer: MLM and NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
 
     Args:
         folder: the model: a model folder, or of a task model also a SavedModel or a .tflite file.
@@ -129,7 +129,10 @@ def _score_counts(bundle: Bundle, data: str | Path, figures: dict, options: Scor
     size, end = len(features.vocab), features.end
     counts = KneserNey(rows(options.compare_ngram or (), "counting"), options.order, size, end, end, modified=True)
     log_probability, tokens = counts.log_probability(rows([data], "scoring"))
-    nats, shown = -log_probability, {"ngram_order": options.order, "ngram_perplexity": float(np.exp(-log_probability / tokens))}
+    nats, shown = (
+        -log_probability,
+        {"ngram_order": options.order, "ngram_perplexity": float(np.exp(-log_probability / tokens))},
+    )
     if "characters" in figures:
         shown["ngram_perplexity_per_word"] = float(np.exp(nats / figures["words"]))
         shown["ngram_bits_per_character"] = float(nats / np.log(2) / figures["characters"])

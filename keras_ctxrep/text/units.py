@@ -57,9 +57,7 @@ class TokenFeatures:
     pairs = indicate = False
     by_line = False  #: whether each line is read by itself, from the state of zeros
 
-    def __init__(
-        self, units: str, vocab: Sequence[str], max_length: int = 128, starts: bool = False, **casing: Any
-    ):
+    def __init__(self, units: str, vocab: Sequence[str], max_length: int = 128, starts: bool = False, **casing: Any):
         if units not in UNITS:
             raise ValueError(f"units={units!r}: one of {', '.join(UNITS)}")
         self.units, self.max_length, self.starts = units, max_length, starts

@@ -126,9 +126,7 @@ def test_saved_and_loaded(family, sentences, tmp_path):
 @pytest.mark.parametrize("output", ["sequence", "pooled"])
 def test_gradients_reach_every_weight(family, sentences, output, rng):
     encoder, features = family
-    batch = (
-        features(["the cat"], ["a dog"]) if features.pairs else features(["the cat sat on the mat"])
-    )
+    batch = features(["the cat"], ["a dog"]) if features.pairs else features(["the cat sat on the mat"])
     factors = None
     with tf.GradientTape() as tape:
         out = encoder(batch, training=True)[output]
