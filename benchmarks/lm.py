@@ -68,7 +68,7 @@ def running_ids(name: str, steps: int) -> np.ndarray:
 # ------------------------------------------------------------------------------------------------------------- Keras
 
 
-def keras_engine(name: str, threads: int) -> tuple[Callable[[int], None], Callable[[], None]]:
+def keras_engine(name: str, threads: int) -> tuple[Callable, Callable]:
     """A function that trains for some steps, and one that computes the largest product."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
@@ -97,16 +97,17 @@ def keras_engine(name: str, threads: int) -> tuple[Callable[[int], None], Callab
     def run(steps: int) -> None:
         ids = running_ids(name, steps)
         inputs = {"token_ids": ids[..., :-1], "mask": np.ones_like(ids[..., :-1])}
-        batches = tf.data.Dataset.from_tensor_slices((inputs, {"logits": ids[..., 1:]}))
+        data: Any = inputs, {"logits": ids[..., 1:]}
+        batches = tf.data.Dataset.from_tensor_slices(data)
         model.fit(batches, shuffle=False, verbose=0)
 
-    return run, lambda: [product() for _ in range(10)] and None
+    return run, lambda: [product() for _ in range(10)]
 
 
 # ----------------------------------------------------------------------------------------------------------- PyTorch
 
 
-def torch_engine(name: str, threads: int) -> tuple[Callable[[int], None], Callable[[], None]]:
+def torch_engine(name: str, threads: int) -> tuple[Callable, Callable]:
     """As `keras_engine`, by PyTorch."""
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -136,7 +137,7 @@ def torch_engine(name: str, threads: int) -> tuple[Callable[[int], None], Callab
         for ids in torch.from_numpy(running_ids(name, steps).astype("int64")):
             step(ids)
 
-    return run, lambda: [a @ b for _ in range(10)] and None
+    return run, lambda: [a @ b for _ in range(10)]
 
 
 def torch_lstm(vocabulary: int, width: int, dropout: float) -> Any:

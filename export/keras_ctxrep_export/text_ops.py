@@ -377,11 +377,11 @@ class TokenOps(tf.Module):
         inputs = self._inputs(rows, starts)
         if marks is not None:
             shift = tf.gather(characters, row_numbers(ids))
-            edges = (
+            begins, limits = (
                 lines.with_values(self._marked(ids.with_values(edge + shift), 0)).merge_dims(1, 2)
                 for edge in (start, end)
             )
-            inputs["marks"] = _marked(*edges, marks, tf.reduce_sum(inputs["mask"], 1))
+            inputs["marks"] = _marked(begins, limits, marks, tf.reduce_sum(inputs["mask"], 1))
         whole = split(text) if self.pieces is None else self.pieces._split(text)
         return Sentences(inputs, padded(position.with_values(tf.cast(number, tf.int32)), -1), whole.dense())
 
@@ -406,13 +406,14 @@ class TokenOps(tf.Module):
         inputs = self._inputs(rows, tf.ragged.boolean_mask(ends, read))
         if marks is not None:
             position = tf.range(shape[1])
-            inside = (marks[..., :1] <= position) & (position < marks[..., 1:]) & (sizes > 0)[:, None]  # (B, M, W)
+            left, right = tf.split(marks, 2, -1)  # each (B, M, 1)
+            inside = (left <= position) & (position < right) & (sizes > 0)[:, None]  # (B, M, W)
             longest = tf.reduce_max(tf.pad(ends, [[0, 0], [0, 1]])) + 1
             firsts = (ends - sizes + 1)[:, None]
             begin = tf.reduce_min(tf.where(inside, firsts, longest), -1)
             end = tf.reduce_max(tf.where(inside, ends[:, None], -1), -1) + 1
             fits = (begin < end) & (end <= tf.reduce_sum(inputs["mask"], 1)[:, None])
-            inputs["marks"] = tf.where(fits[..., None], tf.stack([begin, end], -1), 0)
+            inputs["marks"] = tf.where(tf.expand_dims(fits, -1), tf.stack([begin, end], -1), 0)
         return Sentences(inputs, number, {})
 
     def text_windows(self, text: tf.Tensor, stride: int) -> TextWindows:

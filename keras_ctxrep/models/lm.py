@@ -212,7 +212,7 @@ def encoder_config(model: keras.Model, config: dict) -> dict:
     return config | {"vocabulary_size": table.vocabulary_size if config["tied"] else table.input_dim}
 
 
-def _table(config: Config, vocabulary_size: int, samples: int | None = None, only_embeds: bool = False):
+def _table(config: Config, vocabulary_size: int, samples: int | None = None, only_embeds: bool = False) -> Any:
     """The softmax, None of an encoder that has no use for it, and the function from ids to vectors."""
     if config.tied:
         softmax = TiedSoftmax(vocabulary_size, config.width, samples, only_embeds=only_embeds, name="softmax")
