@@ -273,7 +273,9 @@ def forward_language_model(config: Config, vocabulary_size: int, bilm: keras.Mod
 
     Args:
         config, vocabulary_size: as of `language_model`.
-        bilm: the `language_model`, without `streams`, whose own layers it is made of; None: new ones of the same names.
+        bilm: the `language_model`, without `streams`, whose forward half it is: its own token layer and softmax, and
+            copies of its LSTMs, which Keras does not let give their state in one of two models alone. None: random
+            weights.
 
     Call: {"char_ids": int32 (B, T, W), or of a model over words "word_ids": int32 (B, T); "mask": int32 (B, T), the
         real words first; "state": float32 (B, S)}.
@@ -294,7 +296,10 @@ def forward_language_model(config: Config, vocabulary_size: int, bilm: keras.Mod
     x, size, ends = own(_token_layer(config))(inputs[_ids(config)]), config.width + config.cells, []
     for index in range(config.layers):
         state = inputs["state"][:, index * size : (index + 1) * size]
-        out, end = own(_lstm(config, "forward", index))(x, mask=inputs["mask"], state=state)
+        layer = _lstm(config, "forward", index)
+        out, end = layer(x, mask=inputs["mask"], state=state)
+        if bilm is not None:
+            layer.set_weights(bilm.get_layer(layer.name).get_weights())
         x = _residual(config, "forward", index, x, out)
         ends.append(ops.cast(end, "float32"))
     logits = own(VocabularySoftmax(vocabulary_size, name="softmax"))(x)
