@@ -317,15 +317,19 @@ def kinds(args: argparse.Namespace) -> None:
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
         from keras_ctxrep import recipes, saving
         from keras_ctxrep.models import lm
+        from keras_ctxrep.options import Pretraining
+        from keras_ctxrep.recipes import corpora
 
         data, folder = Path(args.data), args.out.with_suffix("")
-        vocabulary = args.vocab_size if args.units == "pieces" else 200
+        learning = Pretraining(units=args.units, vocab_size=args.vocab_size, valid=data / "valid.txt", seed=args.seed)
+        _, read = corpora.held_out([data / "train.txt"], learning.valid, args.seed)
+        tokens, _ = corpora.token_features(args.units, learning, None, [data / "train.txt"], read)
         steps = max(1, args.tokens // (args.batch_size * args.unroll))
         for kind in args.kinds:
             settings = {name: getattr(args, name) for name in ("units", "weights", "tokens", "batch_size", "unroll")}
             if any(entry["kind"] == kind and settings.items() <= entry.items() for entry in done):
                 continue
-            lm.SIZES["benchmark"] = replace(width_of(kind, args.weights, vocabulary), units=args.units)
+            lm.SIZES["benchmark"] = replace(width_of(kind, args.weights, len(tokens.vocab)), units=args.units)
             out = folder / f"{kind}-{args.units}-{args.weights}-{args.tokens}"
             run: dict[str, Any] = {"size": "benchmark", "units": args.units, "vocab_size": args.vocab_size}
             cpu = time.process_time()

@@ -207,7 +207,13 @@ def encoder(config: Config) -> keras.Model:
 
 
 def encoder_config(model: keras.Model, config: dict) -> dict:
-    """The fields of the config of the encoder in a model, of which the table of tokens says how many there are."""
+    """The fields of the config of the encoder in a model, of which the table of tokens says how many there are.
+
+    >>> from dataclasses import asdict
+    >>> config = SIZES["lm_gru_2x200"]
+    >>> encoder_config(language_model(config, 100), asdict(config))["vocabulary_size"]
+    100
+    """
     table = model.get_layer("softmax" if config["tied"] else "embedding")
     return config | {"vocabulary_size": table.vocabulary_size if config["tied"] else table.input_dim}
 
