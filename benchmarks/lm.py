@@ -408,7 +408,9 @@ def keras_wikitext(vocabulary: int, checkpoint: Path) -> tuple[Callable, Callabl
         spec = ({"token_ids": shape, "mask": shape}, {"logits": shape})
         optimizer.learning_rate.assign(rate)
         reset_streams(model)
-        model.fit(tf.data.Dataset.from_generator(batches, output_signature=spec).prefetch(4), shuffle=False, verbose=0)
+        data = tf.data.Dataset.from_generator(batches, output_signature=spec).prefetch(4)
+        count = tf.data.experimental.assert_cardinality(sum(1 for _ in segments(ids, STREAMS)))
+        model.fit(data.apply(count), shuffle=False, verbose=0)
 
     def nats(ids: np.ndarray) -> tuple[float, int]:
         copy_weights(model, eval_model)
