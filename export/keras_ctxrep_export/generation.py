@@ -45,7 +45,7 @@ class Generation(tf.Module):
         super().__init__()
         self.tokens, size = bundle.tokens, int(model.input["state"].shape[-1])
         self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
-        self.ids = text_ops.TokenOps(bundle).ids
+        self.text = text_ops.TokenOps(bundle)
         begins, inside = zip(*map(self.tokens.forms, range(len(self.tokens.vocab))), strict=True)
         never = np.isin(np.arange(len(self.tokens.vocab)), self.tokens.never)
         specs = {name: tf.TensorSpec(tensor.shape, tensor.dtype, name) for name, tensor in model.input.items()}
@@ -66,7 +66,7 @@ class Generation(tf.Module):
             extra = tf.maximum(1 - rows, 0)  # a row, where there is none, since TensorFlow's convolution needs one
             text = tf.concat([text, tf.fill([extra], "")], 0)
             options = {name: tf.concat([value, tf.ones([extra], value.dtype)], 0) for name, value in options.items()}
-            prompts = self.ids(text)
+            prompts = self.text.ids(text)
             sizes = tf.cast(prompts.row_lengths(), tf.int32)
             padded = prompts.to_tensor()
             mask = tf.sequence_mask(sizes, tf.shape(padded)[1], tf.int32)

@@ -183,7 +183,8 @@ class CausalTransformerBlock(TransformerBlock):
             filled = positions[None] >= before - count  # (B, before + T)
             allowed = ops.logical_and(allowed, filled[:, None])  # (B, T, before + T)
         scores = ops.where(allowed[:, None], ops.cast(scores, "float32"), -1e9)
-        weights = self.drop_weights(ops.cast(ops.softmax(scores), x.dtype), training=training)
+        weights = ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores)  # of one, Keras warns
+        weights = self.drop_weights(ops.cast(weights, x.dtype), training=training)
         mixed = ops.transpose(ops.matmul(weights, self._by_head(value)), (0, 2, 1, 3))  # (B, T, H, D/H)
         return ops.reshape(mixed, (-1, length, width)), end
 
