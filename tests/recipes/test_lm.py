@@ -169,7 +169,7 @@ def test_other_models_generate_nothing(folder, tmp_path):
         encoder = tiny.save(tmp_path / family, tiny.bundle("embed", family))
         with pytest.raises(ValueError, match=message):
             ctx.load(encoder).generate(["a"])
-    with pytest.raises(ValueError, match=r"has no answers: generate\(prompts\)"):
+    with pytest.raises(ValueError, match=r"has no answers: call generate\(prompts\)"):
         ctx.load(folder).predict(["a"])
     with pytest.raises(TypeError, match=r"generate\(\) has no option 'temprature'; the nearest one is 'temperature'"):
         ctx.load(folder).generate(["a"], temprature=1.0)
