@@ -377,8 +377,15 @@ class Preparation(Text):
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring(Reading):
-    """Options of `recipes.score` for task models."""
+    """Options of `recipes.score`: for task models, and of language models what they are compared with."""
 
+    compare_ngram: Sequence | None = option(
+        None,
+        "a language model: the text that it was trained on, of which n-grams are counted and scored beside it",
+        metavar="FILE",
+        nargs="+",
+    )
+    order: int = option(5, "words of the longest of these n-grams", least=1, most=10, metavar="N")
     positive: str | None = option(
         None, "classify: the label of `f1` (default: as in training, or of two labels the second)", metavar="LABEL"
     )

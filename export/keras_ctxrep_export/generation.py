@@ -1,8 +1,6 @@
 """Generation of text as a TensorFlow graph: prompts in, texts out, by the rules of `keras_ctxrep.text.sampling`."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
 
 import keras
 import numpy as np
@@ -10,7 +8,6 @@ import tensorflow as tf
 
 from keras_ctxrep.text.bundle import SIGNATURE, Bundle
 from keras_ctxrep_export import text_ops
-from keras_ctxrep_export.words import split
 
 __all__ = ["Generation", "sampled"]
 
@@ -48,7 +45,7 @@ class Generation(tf.Module):
         super().__init__()
         self.tokens, size = bundle.tokens, int(model.input["state"].shape[-1])
         self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
-        self.ids = _Ids(bundle)
+        self.text = text_ops.TokenOps(bundle)
         begins, inside = zip(*map(self.tokens.forms, range(len(self.tokens.vocab))), strict=True)
         never = np.isin(np.arange(len(self.tokens.vocab)), self.tokens.never)
         specs = {name: tf.TensorSpec(tensor.shape, tensor.dtype, name) for name, tensor in model.input.items()}
@@ -69,7 +66,7 @@ class Generation(tf.Module):
             extra = tf.maximum(1 - rows, 0)  # a row, where there is none, since TensorFlow's convolution needs one
             text = tf.concat([text, tf.fill([extra], "")], 0)
             options = {name: tf.concat([value, tf.ones([extra], value.dtype)], 0) for name, value in options.items()}
-            prompts = self.ids(text)
+            prompts = self.text.ids(text)
             sizes = tf.cast(prompts.row_lengths(), tf.int32)
             padded = prompts.to_tensor()
             mask = tf.sequence_mask(sizes, tf.shape(padded)[1], tf.int32)
@@ -98,33 +95,6 @@ class Generation(tf.Module):
         yield SIGNATURE, {"text": prompts} | {name: value.astype(kinds[name]) for name, value in values.items()}
         ones = np.ones((size, 1), np.int32)
         yield "step", {"token_ids": ones, "mask": ones, "state": np.zeros((size, self._size), np.float32)}
-
-
-class _Ids(tf.Module):
-    """`TokenFeatures.prompt` in a graph: string (B,) -> int32 (B, ragged)."""
-
-    def __init__(self, bundle: Bundle):
-        super().__init__()
-        tokens = bundle.tokens
-        self.units, self.end = tokens.units, tokens.end
-        if self.units == "pieces":
-            self.pieces = text_ops.PieceOps(replace(bundle, family="bert", task="embed"))
-        else:
-            lines = tf.lookup.KeyValueTensorInitializer(tokens.vocab, range(len(tokens.vocab)), tf.string, tf.int32)
-            self.table = tf.lookup.StaticHashTable(lines, tokens.unknown)
-
-    def __call__(self, text: tf.Tensor) -> Any:
-        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace")
-        lines: Any = tf.strings.split(text, "\n")
-        if self.units == "pieces":
-            ids: Any = self.pieces.ids(lines.values)
-        else:
-            characters = self.units == "characters"
-            each: Any = tf.strings.unicode_split(lines.values, "UTF-8") if characters else None
-            strings: Any = each if characters else split(lines.values).strings()
-            ids = strings.with_values(self.table.lookup(strings.values))
-        marked: Any = tf.concat([tf.fill([ids.nrows(), 1], self.end), ids], 1)
-        return lines.with_values(marked).merge_dims(1, 2)
 
 
 def _loop(step: Callable, logits, state, options: dict, never: np.ndarray, end: int) -> tf.Tensor:

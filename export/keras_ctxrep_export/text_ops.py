@@ -1,6 +1,7 @@
 """The text preparation of `keras_ctxrep.text.features` as a TensorFlow graph, for models that take raw strings."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -12,10 +13,10 @@ from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatur
 from keras_ctxrep.text.tokens import Characters, WordPiece
 from keras_ctxrep_export.words import Words, lowered, ngram_hashes, padded, row_numbers, split, substrings
 
-__all__ = ["PieceOps", "Sentences", "TextWindows", "Windows", "WordOps", "features", "in_parts"]
+__all__ = ["PieceOps", "Sentences", "TextWindows", "TokenOps", "Windows", "WordOps", "features", "in_parts"]
 
 
-def features(bundle: Bundle) -> "WordOps | PieceOps":
+def features(bundle: Bundle) -> "WordOps | PieceOps | TokenOps":
     """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
 
     tensorflow-text's own BERT tokenizers differ: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten) and split at
@@ -340,6 +341,142 @@ class PieceOps(tf.Module):
         return {"token_ids": padded(rows, self.pieces.pad), "segment_ids": padded(segments), "mask": padded(mask)}
 
 
+class TokenOps(tf.Module):
+    """`features` of a language model in one direction, which reads words, word pieces or characters."""
+
+    def __init__(self, bundle: Bundle):
+        super().__init__()
+        prepared: Any = bundle.features
+        self.units, self.end, self.max_length = prepared.units, prepared.end, prepared.max_length
+        self.starts, self.pieces = prepared.starts, None
+        if self.units == "pieces":
+            self.pieces = PieceOps(replace(bundle, family="bert", task="embed"))
+        else:
+            vocab = prepared.vocab
+            lines = tf.lookup.KeyValueTensorInitializer(vocab, range(len(vocab)), tf.string, tf.int32)
+            self.table = tf.lookup.StaticHashTable(lines, prepared.unknown)
+
+    def __call__(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        return self.plain(text) if marks is None and not self.starts else self.tagging(text, marks).inputs
+
+    def ids(self, text: tf.Tensor) -> Any:
+        """`TokenFeatures.prompt` of each text, int32 (B, ragged)."""
+        lines = _lines(text)
+        return lines.with_values(self._marked(self._split(lines.values)[0])).merge_dims(1, 2)
+
+    def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The input of an encoder alone."""
+        return self._inputs(self.ids(text))
+
+    def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The mask of an input's tokens that are of the text, int32 (B, T): without the mark of its beginning."""
+        return tf.pad(inputs["mask"][:, 1:], [[0, 0], [1, 0]])
+
+    def tagging(self, text: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
+        """Sentences from texts, with all of their words."""
+        lines = _lines(text)
+        ids, start, end, last, words = self._split(lines.values)
+        # where a line stands in its text: in tokens, a mark before each line, and in characters, one after each
+        tokens = _before(lines.with_values(1 + tf.cast(ids.row_lengths(), tf.int32)))
+        characters = _before(lines.with_values(1 + tf.strings.length(lines.values, "UTF8_CHAR")))
+        of_word = row_numbers(words)
+        position = lines.with_values(words.with_values(tf.gather(tokens, of_word) + last)).merge_dims(1, 2)
+        read = position < self.max_length
+        number = tf.where(read.values, tf.ragged.range(position.row_lengths()).values, -1)
+        rows = lines.with_values(self._marked(ids)).merge_dims(1, 2)
+        starts = tf.ragged.boolean_mask(position, read)
+        inputs = self._inputs(rows, starts)
+        if marks is not None:
+            shift = tf.gather(characters, row_numbers(ids))
+            begins, limits = (
+                lines.with_values(self._marked(ids.with_values(edge + shift), 0)).merge_dims(1, 2)
+                for edge in (start, end)
+            )
+            inputs["marks"] = _marked(begins, limits, marks, tf.reduce_sum(inputs["mask"], 1))
+        whole = split(text) if self.pieces is None else self.pieces._split(text)
+        return Sentences(inputs, padded(position.with_values(tf.cast(number, tf.int32)), -1), whole.dense())
+
+    def given(self, words: tf.Tensor, marks: tf.Tensor | None = None) -> Sentences:
+        """Sentences that are split already, string (B, W), with spans of words as their marks; "" is no word."""
+        words = tf.strings.unicode_transcode(words, "UTF-8", "UTF-8", errors="replace")
+        ragged: Any = tf.RaggedTensor
+        shape = tf.shape(words)
+        ids = self._split(tf.reshape(words, [-1]))[0]
+        sizes = tf.reshape(tf.cast(ids.row_lengths(), tf.int32), shape)
+        spaces = tf.zeros_like(sizes)
+        if self.units == "characters":  # one before each word but the first
+            spaces = tf.cast((sizes > 0) & (tf.cumsum(tf.cast(sizes > 0, tf.int32), 1) > 1), tf.int32)
+            blanks = tf.fill([tf.reduce_sum(spaces)], self.table.lookup(tf.constant(" ")))
+            lengths = tf.cast(tf.reshape(spaces, [-1]), tf.int64)
+            ids = tf.concat([ragged.from_row_lengths(blanks, lengths, validate=False), ids], 1)
+        ends = tf.cumsum(sizes + spaces, 1)  # with the mark before them, the position of each word's last token
+        read = (sizes > 0) & (ends < self.max_length)
+        number = tf.where(read, tf.cumsum(tf.cast(read, tf.int32), 1) - 1, -1)
+        lengths = tf.cast(tf.reduce_sum(sizes + spaces, 1), tf.int64)
+        rows = self._marked(ragged.from_row_lengths(ids.values, lengths, validate=False))
+        inputs = self._inputs(rows, tf.ragged.boolean_mask(ends, read))
+        if marks is not None:
+            position = tf.range(shape[1])
+            left, right = tf.split(marks, 2, -1)  # each (B, M, 1)
+            inside = (left <= position) & (position < right) & (sizes > 0)[:, None]  # (B, M, W)
+            longest = tf.reduce_max(tf.pad(ends, [[0, 0], [0, 1]])) + 1
+            firsts = (ends - sizes + 1)[:, None]
+            begin = tf.reduce_min(tf.where(inside, firsts, longest), -1)
+            end = tf.reduce_max(tf.where(inside, ends[:, None], -1), -1) + 1
+            fits = (begin < end) & (end <= tf.reduce_sum(inputs["mask"], 1)[:, None])
+            inputs["marks"] = tf.where(tf.expand_dims(fits, -1), tf.stack([begin, end], -1), 0)
+        return Sentences(inputs, number, {})
+
+    def text_windows(self, text: tf.Tensor, stride: int) -> TextWindows:
+        """`features.text_windows` for a batch."""
+        ids = self.ids(text)[:, 1:]
+        example, begin, size = _windows(ids.row_lengths(), self.max_length - 1, stride)
+        begin += tf.gather(ids.row_starts(), example)
+        return TextWindows(
+            self._inputs(self._marked(tf.gather(ids.values, tf.ragged.range(begin, begin + size)))), example
+        )
+
+    def _split(self, lines: tf.Tensor) -> tuple:
+        """The tokens of lines, string (L,): ids, int32 (L, ragged); where each begins and ends in its line, flat; of
+        each word, flat, how many tokens of its line there are up to its last; and any ragged tensor of these words."""
+        if self.pieces is not None:
+            ids, start, end = self.pieces._cut(self.pieces._split(lines))
+            first = tf.gather(ids.values.row_starts(), tf.gather(ids.row_starts(), row_numbers(ids)))
+            last = tf.cast(ids.values.row_limits() - first, tf.int32)
+            return ids.merge_dims(1, 2), start, end, last, ids.with_values(last)
+        words = split(lines)
+        if self.units == "words":
+            strings, (start, end) = words.strings(), words.spans()
+            last = tf.cast(tf.ragged.range(1, 1 + strings.row_lengths()).values, tf.int32)
+            ids = strings.with_values(self.table.lookup(strings.values))
+            return ids, start.values, end.values, last, words.numbers
+        characters: Any = tf.strings.unicode_split(lines, "UTF-8")
+        start = tf.cast(tf.ragged.range(characters.row_lengths()).values, tf.int32)
+        ids = characters.with_values(self.table.lookup(characters.values))
+        return ids, start, start + 1, words.spans()[1].values, words.numbers
+
+    def _marked(self, rows: Any, mark: int | None = None) -> Any:
+        """Rows with a mark before each, int32 (L, ragged)."""
+        return tf.concat([tf.fill([rows.nrows(), 1], self.end if mark is None else mark), rows], 1)
+
+    def _inputs(self, rows: Any, starts: Any = None) -> dict[str, tf.Tensor]:
+        """The model's input of rows, which are cut."""
+        rows = rows[:, : self.max_length]
+        inputs = {"token_ids": padded(rows), "mask": padded(rows.with_values(tf.ones_like(rows.values)))}
+        return inputs if starts is None or not self.starts else inputs | {"starts": padded(starts)}
+
+
+def _lines(text: tf.Tensor) -> Any:
+    """The lines of each text, string (B, ragged)."""
+    return tf.strings.split(tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace"), "\n")
+
+
+def _before(sizes: tf.RaggedTensor) -> tf.Tensor:
+    """The sum of the values before each in its row, flat."""
+    sums = tf.cumsum(sizes.values, exclusive=True)
+    return sums - tf.gather(tf.pad(sums, [[0, 1]]), tf.gather(sizes.row_starts(), row_numbers(sizes)))
+
+
 def _windows(sizes: tf.Tensor, room: tf.Tensor | int, stride: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Of each overlapping window: which text it is of, its first token there, and its number of tokens; int64 (R,).
 
@@ -419,8 +556,9 @@ def _tokens_of(begins: tf.Tensor, marks: tf.Tensor, last: tf.Tensor) -> tf.Tenso
     return tf.where((begin < end) & (end <= last[:, None, None]), spans, 0)
 
 
-FAMILIES: dict[str, Callable[[Bundle], WordOps | PieceOps]] = {
+FAMILIES: dict[str, Callable[[Bundle], WordOps | PieceOps | TokenOps]] = {
     "elmo": WordOps,
     "bert": PieceOps,
     "static": lambda bundle: PieceOps(bundle) if bundle.config.get("pieces") else WordOps(bundle),
+    "lm": TokenOps,
 }

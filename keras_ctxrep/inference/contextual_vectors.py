@@ -19,6 +19,7 @@ from keras_ctxrep.options import Embedding
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures, Reads, Row, WordPieceFeatures
 from keras_ctxrep.text.tokens import Characters, read_vocab
+from keras_ctxrep.text.units import TokenFeatures
 
 __all__ = ["layer_count", "learned_mixes", "vectors", "vectors_and_pooled"]
 
@@ -75,7 +76,8 @@ def vectors_and_pooled(
         for index, (sentence, row) in enumerate(zip(batch, rows, strict=True)):
             positions = {number: at for number, at in enumerate(features.positions(row)) if at is not None}
             pieces = isinstance(features, WordPieceFeatures)
-            first, end = (1, len(row) - 1) if pieces else (0, len(row))  # without [CLS] and [SEP]
+            # without [CLS] and [SEP], and without the mark of the beginning that a language model reads
+            first, end = (int(pieces or isinstance(features, TokenFeatures)), len(row) - int(pieces))
             if split and pieces and options.pieces == "mean":
                 edges = [*positions.values(), end]
                 means = [layers[:, index, a:b].mean(1) for a, b in pairwise(edges)]
@@ -100,10 +102,10 @@ def _layers(model: keras.Model, bundle: Bundle, carry_state: bool, cache: str | 
     """A model's features, and a function from rows to its encoder's layers, (N, B, T, D), and pooled output or None."""
     bundle = replace(bundle, reads=Reads())  # of a tagger too every piece has a vector
     features, numbers, table = bundle.features, {}, None
-    recurrent = "cells" in bundle.config
-    if not recurrent and (carry_state or cache is not None):
+    bidirectional = "filters" in bundle.config
+    if not bidirectional and (carry_state or cache is not None):
         raise ValueError("only a biLM carries a state and reads characters: leave out carry_state and cache")
-    if recurrent:
+    if bidirectional or isinstance(features, TokenFeatures):
         features = replace(bundle, max_length=sys.maxsize).features  # it has no limit of positions
     if cache is not None:
         if not isinstance(features, CharacterFeatures):

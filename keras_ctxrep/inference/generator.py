@@ -9,7 +9,6 @@ from keras_ctxrep.options import Generation
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import check_texts
 from keras_ctxrep.text.sampling import sample
-from keras_ctxrep.text.units import padded
 
 __all__ = ["Generator"]
 
@@ -22,7 +21,8 @@ class Generator:
 
     Args:
         bundle: of a language model.
-        run: {"token_ids", "mask", "state"} -> {"logits", "state"}, as of `models.lm.language_model`.
+        run: {"token_ids", "mask", "state"} -> {"logits", "state"}, as of `models.lm.language_model`, or of a biLM as of
+            `models.elmo.forward_language_model`.
         state_size: S, numbers of a row's state.
         together: tokens of a prompt that are read in one call; 1 for an engine that reads one at a time.
 
@@ -72,19 +72,19 @@ class Generator:
         """The next token of each text, `options.length` times."""
         chosen = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p", "min_p")}
         logits, state = self._read([self.features.prompt(prompt) for prompt in prompts])
-        real = np.ones((len(prompts), 1), np.int32)
         for step in range(options.length):
-            logits[:, self.features.never] = -np.inf
+            logits[:, [*self.features.never]] = -np.inf
             ids = [sample(row, options.seed + number, step, **chosen) for number, row in enumerate(logits)]
             yield ids
             if step + 1 < options.length:
-                inputs = {"token_ids": np.array(ids, np.int32)[:, None], "mask": real, "state": state}
-                outputs = self.run(inputs)
+                if self.features.by_line:
+                    state = np.where(np.array(ids)[:, None] == self.features.end, 0, state)
+                outputs = self.run(self.features.inputs(self.features.following(ids)) | {"state": state})
                 logits, state = np.array(outputs["logits"])[:, 0], np.asarray(outputs["state"])
 
-    def _read(self, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, rows: Sequence[list]) -> tuple[np.ndarray, np.ndarray]:
         """The logits after each prompt, float32 (B, V), and the state."""
-        inputs, lengths = padded(rows), np.array([len(row) for row in rows])
+        inputs, lengths = self.features.inputs(rows), np.array([len(row) for row in rows])
         logits = np.zeros((len(rows), len(self.features.vocab)), np.float32)
         state = np.zeros((len(rows), self.state_size), np.float32)
         for begin in range(0, inputs["mask"].shape[1], self.together):

@@ -12,7 +12,7 @@ from keras_ctxrep.inference.filling import Filler
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor, Run, Runner
 from keras_ctxrep.layers.transformer import on_this_machine
-from keras_ctxrep.models import heads
+from keras_ctxrep.models import elmo, heads
 from keras_ctxrep.saving import ModelFolder, load
 from keras_ctxrep.text.bundle import Bundle
 
@@ -87,13 +87,15 @@ def filler(model: keras.Model, bundle: Bundle) -> Filler:
 
 
 def generator(model: keras.Model, bundle: Bundle) -> Generator:
-    """A `Generator` that runs a language model in one direction with Keras.
+    """A `Generator` that runs a language model in one direction with Keras, or the forward half of a biLM.
 
     Raises:
         ValueError: another model.
     """
-    state = model.input.get("state")  # of another model None, which the generator refuses
-    return Generator(bundle, runner(model), 0 if state is None else state.shape[-1])
+    words = len(bundle.tokens.vocab)  # an error of another model
+    if not bundle.generates:  # a biLM, of which the forward half generates
+        model = elmo.forward_language_model(elmo.Config(**bundle.config), words, model)
+    return Generator(bundle, runner(model), model.input["state"].shape[-1])
 
 
 def scorer(model: keras.Model) -> Callable[[dict, dict, dict], dict[str, np.ndarray]]:

@@ -286,7 +286,9 @@ class Model:
     @cached_property
     def _predictor(self) -> Predictor:
         if self.bundle.generates:
-            raise ValueError("a language model in one direction has no answers and no vectors: call generate(prompts)")
+            raise ValueError(
+                "a language model in one direction has no answers: call generate(prompts), or encode(texts)"
+            )
         if isinstance(self.engine, Engine):
             if isinstance(self.engine.predictor, Filler):
                 raise ValueError(f"{self.engine.path}: a masked language model: call fill(texts)")

@@ -47,9 +47,9 @@ class NgramContext(Layer):
     Call:
         ids: int32 (B, T).
         mask: int32 (B, T), the real tokens first.
-        past: float32 (B, words - 1), the ids before; zeros at the beginning of a text.
+        past: float32 (B, words - 1), the ids before; zeros at the beginning of a text. None: a whole text.
 
-    Returns: int32 (B, T, words), the oldest word first, and the new `past`.
+    Returns: int32 (B, T, words), the oldest word first, and with `past` the new one.
 
     >>> ids, past = NgramContext(3)(ops.array([[5, 6]]), mask=ops.array([[1, 1]]), past=ops.zeros((1, 2)))
     >>> ops.convert_to_numpy(ids).tolist(), ops.convert_to_numpy(past).tolist()
@@ -62,16 +62,22 @@ class NgramContext(Layer):
         super().__init__(**kwargs | {"dtype": "float32"})  # half precision has not all ids
         self.words = words
 
-    def call(self, ids, mask, past) -> Any:
-        if self.words == 1:
-            return ids[:, :, None], past
-        whole, end = joined(ops.cast(past, "int32")[:, :, None], ops.cast(ids, "int32")[:, :, None], mask)
-        length = ops.shape(ids)[1]
+    def call(self, ids, mask, past=None) -> Any:
+        ids = ops.cast(ids, "int32")[:, :, None]
+        end, length = past, ops.shape(ids)[1]
+        if past is None:
+            whole = ops.pad(ids, ((0, 0), (self.words - 1, 0), (0, 0)))
+        elif self.words == 1:
+            whole = ids
+        else:
+            whole, end = joined(ops.cast(past, "int32")[:, :, None], ids, mask)
+            end = ops.cast(end[:, :, 0], "float32")
         context = ops.concatenate([whole[:, i : i + length] for i in range(self.words)], axis=2)
-        return context, ops.cast(end[:, :, 0], "float32")
+        return context if past is None else (context, end)
 
-    def compute_output_spec(self, ids, mask, past) -> Any:
-        return keras.KerasTensor((*ids.shape, self.words), "int32"), keras.KerasTensor(past.shape, "float32")
+    def compute_output_spec(self, ids, mask, past=None) -> Any:
+        context = keras.KerasTensor((*ids.shape, self.words), "int32")
+        return context if past is None else (context, keras.KerasTensor(past.shape, "float32"))
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -88,9 +94,9 @@ class GatedConvolution(Layer):
     Call:
         x: float32 (B, T, D).
         mask: int32 (B, T), the real tokens first.
-        past: float32 (B, kernel_size - 1, D), the inputs before; zeros at the beginning of a text.
+        past: float32 (B, kernel_size - 1, D), the inputs before; zeros at the beginning of a text. None: a whole text.
 
-    Returns: float32 (B, T, D), unspecified at masked positions, and the new `past`.
+    Returns: float32 (B, T, D), unspecified at masked positions, and with `past` the new one.
 
     >>> x, past = GatedConvolution(3)(ops.ones((1, 5, 4)), mask=ops.ones((1, 5)), past=ops.zeros((1, 2, 4)))
     >>> x.shape, past.shape
@@ -109,13 +115,17 @@ class GatedConvolution(Layer):
         self.kernel = self.add_weight(name="kernel", shape=(self.kernel_size, width, 2 * width), initializer=start)
         self.bias = self.add_weight(name="bias", shape=(2 * width,), initializer="zeros")
 
-    def call(self, x, mask, past) -> Any:
-        whole, end = joined(past, x, mask)
+    def call(self, x, mask, past=None) -> Any:
+        if past is None:
+            whole, end = ops.pad(x, ((0, 0), (self.kernel_size - 1, 0), (0, 0))), None
+        else:
+            whole, end = joined(past, x, mask)
         linear, gate = ops.split(ops.conv(whole, self.kernel, padding="valid") + self.bias, 2, axis=-1)
-        return x + linear * ops.sigmoid(gate), end
+        x = x + linear * ops.sigmoid(gate)
+        return x if past is None else (x, end)
 
-    def compute_output_spec(self, x, mask, past) -> Any:
-        return keras.KerasTensor(x.shape, self.compute_dtype), keras.KerasTensor(past.shape, self.compute_dtype)
+    def compute_output_spec(self, x, mask, past=None) -> Any:
+        return _like(x, past, self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -135,10 +145,11 @@ class CausalTransformerBlock(TransformerBlock):
     Call:
         x: float32 (B, T, D).
         mask: int32 (B, T), the real tokens first.
-        past: float32 (B, context, 2 D), keys and values, the latest last.
+        past: float32 (B, context, 2 D), keys and values, the latest last. None: a whole text.
         count: int32 (B, 1), how many of these there are.
+        context: without `past`, the tokens before each that it attends to.
 
-    Returns: float32 (B, T, D), unspecified at masked positions, and the new `past`.
+    Returns: float32 (B, T, D), unspecified at masked positions, and with `past` the new one.
 
     >>> block, mask = CausalTransformerBlock(heads=2, intermediate=8), ops.ones((1, 3), "int32")
     >>> x, past = block(ops.ones((1, 3, 4)), mask=mask, past=ops.zeros((1, 5, 8)), count=ops.zeros((1, 1), "int32"))
@@ -146,27 +157,34 @@ class CausalTransformerBlock(TransformerBlock):
     (TensorShape([1, 3, 4]), TensorShape([1, 5, 8]))
     """
 
-    def call(self, x, mask, past, count, training=None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        attended, end = self._attend(self.attention_norm(x), mask, past, count, training)
+    def call(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, x, mask, past=None, count=None, context=None, training=None
+    ) -> Any:
+        attended, end = self._attend(self.attention_norm(x), mask, past, count, context, training)
         x = x + self.drop_output(self.attention_output(attended), training=training)
         fed = self.feed_forward_output(self.feed_forward(self.feed_forward_norm(x)))
-        return x + self.drop_output(fed, training=training), end
+        x = x + self.drop_output(fed, training=training)
+        return x if past is None else (x, end)
 
-    def _attend(self, x, mask, past, count, training):
-        width, context = x.shape[-1], past.shape[1]
+    def _attend(self, x, mask, past, count, context, training):
+        width, before, end = x.shape[-1], 0, None
         query, pairs = ops.split(self.qkv(x), [width], axis=-1)
-        pairs, end = joined(past, pairs, mask)  # (B, context + T, 2 D)
+        if past is not None:
+            context = before = past.shape[1]
+            pairs, end = joined(past, pairs, mask)  # (B, before + T, 2 D)
         key, value = ops.split(pairs, 2, axis=-1)
         length, whole = ops.shape(x)[1], ops.shape(pairs)[1]
-        at, positions = ops.arange(length, dtype="int32") + context, ops.arange(whole, dtype="int32")
+        at, positions = ops.arange(length, dtype="int32") + before, ops.arange(whole, dtype="int32")
         query, key = self._rotated(self._by_head(query), at), self._rotated(self._by_head(key), positions)
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) * ((width // self.heads) ** -0.5)
-        distance = at[:, None] - positions[None]  # (T, context + T)
-        near = ops.logical_and(distance >= 0, distance <= context)
-        filled = positions[None] >= context - count  # (B, context + T)
-        allowed = ops.logical_and(near[None], filled[:, None])  # (B, T, context + T)
+        distance = at[:, None] - positions[None]  # (T, before + T)
+        allowed = ops.logical_and(distance >= 0, distance <= context)[None]
+        if past is not None:
+            filled = positions[None] >= before - count  # (B, before + T)
+            allowed = ops.logical_and(allowed, filled[:, None])  # (B, T, before + T)
         scores = ops.where(allowed[:, None], ops.cast(scores, "float32"), -1e9)
-        weights = self.drop_weights(ops.cast(ops.softmax(scores), x.dtype), training=training)
+        weights = ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores)  # of one, Keras warns
+        weights = self.drop_weights(ops.cast(weights, x.dtype), training=training)
         mixed = ops.transpose(ops.matmul(weights, self._by_head(value)), (0, 2, 1, 3))  # (B, T, H, D/H)
         return ops.reshape(mixed, (-1, length, width)), end
 
@@ -188,5 +206,11 @@ class CausalTransformerBlock(TransformerBlock):
         if (input_shape[-1] // self.heads) % 2:
             raise ValueError(f"heads={self.heads}: heads of odd width {input_shape[-1] // self.heads} have no halves")
 
-    def compute_output_spec(self, x, mask, past, count, training=None) -> Any:
-        return keras.KerasTensor(x.shape, self.compute_dtype), keras.KerasTensor(past.shape, self.compute_dtype)
+    def compute_output_spec(self, x, mask, past=None, count=None, context=None, training=None) -> Any:
+        return _like(x, past, self.compute_dtype)
+
+
+def _like(x, past, dtype):
+    """The output of a layer over a text, or over a part of it and the `past`."""
+    out = keras.KerasTensor(x.shape, dtype)
+    return out if past is None else (out, keras.KerasTensor(past.shape, dtype))

@@ -90,12 +90,12 @@ class ZeroPadding(Layer):
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class MaskedPooling(Layer):
-    """Mean, maximum, or both concatenated, over the real tokens, or the first of them; zero if there are none.
+    """Mean, maximum, or both concatenated, over the real tokens, or the first or last; zero if there are none.
 
     There may be more axes before that of the tokens, e.g. for the n-grams of each word.
 
     Args:
-        how: "mean", "max", "mean_max" or "cls", the first token's vector.
+        how: "mean", "max", "mean_max", "cls", the first token's vector, or "last", that of the last real token.
         normalize: scale the result to length 1.
 
     Call:
@@ -105,19 +105,19 @@ class MaskedPooling(Layer):
     Returns: float32 (..., D), or (..., 2 D) for "mean_max".
 
     Raises:
-        ValueError: `how` is none of the four, or there is no mask.
+        ValueError: `how` is none of the five, or there is no mask.
 
     >>> x = ops.reshape(ops.arange(4.0), (1, 4, 1))
-    >>> [float(MaskedPooling(how)(x, mask=ops.array([[1, 1, 1, 0]]))[0, 0]) for how in ("mean", "max")]
-    [1.0, 2.0]
+    >>> [float(MaskedPooling(how)(x, mask=ops.array([[1, 1, 0, 0]]))[0, 0]) for how in ("mean", "max", "last")]
+    [0.5, 1.0, 1.0]
     """
 
     fields = ("how", "normalize")
 
     def __init__(self, how="mean", normalize=False, **kwargs):
         super().__init__(**kwargs)
-        if how not in ("mean", "max", "mean_max", "cls"):
-            raise ValueError(f"how={how!r}: choose 'mean', 'max', 'mean_max' or 'cls'")
+        if how not in ("mean", "max", "mean_max", "cls", "last"):
+            raise ValueError(f"how={how!r}: choose 'mean', 'max', 'mean_max', 'cls' or 'last'")
         self.how, self.normalize = how, normalize
 
     def call(self, sequence, mask=None) -> Any:
@@ -133,6 +133,9 @@ class MaskedPooling(Layer):
         count = ops.sum(weights, axis=-2)  # (B, 1)
         if self.how == "cls":
             return sequence[..., 0, :] * ops.minimum(count, 1)
+        if self.how == "last":  # where the mask ends
+            following = ops.concatenate([weights[..., 1:, :], ops.zeros_like(weights[..., :1, :])], axis=-2)
+            return ops.sum(sequence * (weights - following), axis=-2)
         pooled = []
         if "mean" in self.how:
             pooled.append(ops.sum(sequence * weights, axis=-2) / ops.maximum(count, 1))

@@ -43,6 +43,7 @@ class VocabularySoftmax(Layer):
     """
 
     fields = ("vocabulary_size", "samples", "seed")
+    only_embeds = False
 
     def __init__(self, vocabulary_size, samples=None, seed=None, **kwargs):
         super().__init__(**kwargs)
@@ -60,7 +61,8 @@ class VocabularySoftmax(Layer):
         shape = (self.vocabulary_size, width)
         # without autocast: a cast of the whole kernel would cost as much as the full softmax
         self.kernel = self.add_weight(name="softmax_kernel", shape=shape, initializer=spread, autocast=False)
-        self.bias = self.add_weight(name="softmax_bias", shape=shape[:1], initializer="zeros", autocast=False)
+        start = {"initializer": "zeros", "trainable": not self.only_embeds}
+        self.bias = self.add_weight(name="softmax_bias", shape=shape[:1], autocast=False, **start)
 
     def call(self, x, targets=None) -> Any:
         if targets is None or not self.samples:
@@ -114,6 +116,7 @@ class TiedSoftmax(VocabularySoftmax):
     Args:
         vocabulary_size, samples, seed: as of `VocabularySoftmax`.
         width: D.
+        only_embeds: it is called with `embed` alone, as in an encoder: its bias is then not trained.
 
     Call:
         x: float32 (B, T, D); with `embed` int32 (B, T), ids of words.
@@ -127,11 +130,11 @@ class TiedSoftmax(VocabularySoftmax):
     TensorShape([2, 3, 1000])
     """
 
-    fields = (*VocabularySoftmax.fields, "width")
+    fields = (*VocabularySoftmax.fields, "width", "only_embeds")
 
-    def __init__(self, vocabulary_size, width, samples=None, seed=None, **kwargs):
+    def __init__(self, vocabulary_size, width, samples=None, seed=None, only_embeds=False, **kwargs):
         super().__init__(vocabulary_size, samples, seed, **kwargs)
-        self.width = width
+        self.width, self.only_embeds = width, only_embeds
 
     def build(self, input_shape) -> None:
         super().build((None, None, self.width))

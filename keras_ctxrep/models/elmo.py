@@ -27,7 +27,7 @@ from keras_ctxrep.layers import (
 from keras_ctxrep.models.model import Model, check_config
 from keras_ctxrep.text.features import CharacterFeatures
 
-__all__ = ["SIZES", "Config", "encoder", "language_model", "state_width", "token_vectors"]
+__all__ = ["SIZES", "Config", "encoder", "forward_language_model", "language_model", "state_width", "token_vectors"]
 
 
 @dataclass(frozen=True)
@@ -264,6 +264,50 @@ def language_model(
     return Model(inputs, outputs, name="elmo_language_model")
 
 
+def forward_language_model(config: Config, vocabulary_size: int, bilm: keras.Model | None = None) -> keras.Model:
+    """The forward half of the biLM, as a language model in one direction: the probability of each word, given those
+    before it in its sentence.
+
+    Its layers have the names of `language_model`, and its logits are that model's "forward_logits", read in parts of
+    any length: with <S> as its first word, and the state of zeros, at the beginning of each sentence.
+
+    Args:
+        config, vocabulary_size: as of `language_model`.
+        bilm: the `language_model`, without `streams`, whose forward half it is: its own token layer and softmax, and
+            copies of its LSTMs, which Keras does not let give their state in one of two models alone. None: random
+            weights.
+
+    Call: {"char_ids": int32 (B, T, W), or of a model over words "word_ids": int32 (B, T); "mask": int32 (B, T), the
+        real words first; "state": float32 (B, S)}.
+
+    Returns: {"logits": float32 (B, T, V), of the word after each; "state": float32 (B, S), after the last real word}.
+
+    >>> model = forward_language_model(SIZES["elmo_2x128_64_256cnn_1xhighway"], 100)
+    >>> model.output["logits"].shape, model.output["state"].shape
+    ((None, None, 100), (None, 384))
+    """
+    inputs = _inputs(config)
+    inputs["state"] = keras.Input((state_width(config) // 2,), name="state")
+    existing = {} if bilm is None else {layer.name: layer for layer in bilm.layers}
+
+    def own(layer):
+        return existing.get(layer.name, layer)
+
+    x, size, ends = own(_token_layer(config))(inputs[_ids(config)]), config.width + config.cells, []
+    for index in range(config.layers):
+        state = inputs["state"][:, index * size : (index + 1) * size]
+        layer = _lstm(config, "forward", index)
+        out, end = layer(x, mask=inputs["mask"], state=state)
+        if bilm is not None:
+            layer.set_weights(bilm.get_layer(layer.name).get_weights())
+        x = _residual(config, "forward", index, x, out)
+        ends.append(ops.cast(end, "float32"))
+    logits = own(VocabularySoftmax(vocabulary_size, name="softmax"))(x)
+    logits = klayers.Activation("linear", dtype="float32", name="logits")(logits)
+    state = ends[0] if len(ends) == 1 else ops.concatenate(ends, axis=1)
+    return Model(inputs, {"logits": logits, "state": state}, name="forward_language_model")
+
+
 def _ids(config: Config) -> str:
     return "word_ids" if config.words else "char_ids"
 
@@ -306,7 +350,6 @@ def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=Non
 
     With `streams` the backward input is already reversed, and both directions read from left to right.
     """
-    projected = config.width < config.cells
     pairs, ends = [tuple(tokens)], []
     size = config.width + config.cells
     for index in range(config.layers):
@@ -315,20 +358,32 @@ def _stack(config: Config, dropout: float, tokens, mask, streams=None, state=Non
             name = f"{direction}_{index}"
             if dropout:
                 x = Dropout(dropout, name=f"{name}_dropout")(x)
-            layer = ProjectedLSTM(
-                config.cells,
-                config.width if projected else None,
-                config.cell_clip,
-                config.projection_clip if projected else None,
-                go_backwards=direction == "backward" and not streams,
-                streams=streams,
-                name=name,
-            )
+            layer = _lstm(config, direction, index, streams)
             if state is None:
                 out = layer(x, mask=mask)
             else:
                 out, end = layer(x, mask=mask, state=state[:, len(ends) * size : (len(ends) + 1) * size])
                 ends.append(end)
-            pair.append(klayers.Add(name=f"{name}_residual")([out, x]) if index and config.residual else out)
+            pair.append(_residual(config, direction, index, x, out))
         pairs.append(tuple(pair))
     return pairs, klayers.Concatenate(name="end_state")(ends) if ends else None
+
+
+def _lstm(config: Config, direction: str, index: int, streams: int | None = None) -> ProjectedLSTM:
+    projected = config.width < config.cells
+    return ProjectedLSTM(
+        config.cells,
+        config.width if projected else None,
+        config.cell_clip,
+        config.projection_clip if projected else None,
+        go_backwards=direction == "backward" and not streams,
+        streams=streams,
+        name=f"{direction}_{index}",
+    )
+
+
+def _residual(config: Config, direction: str, index: int, x, out):
+    """What a layer gives, with its input added from the second layer on."""
+    if not index or not config.residual:
+        return out
+    return klayers.Add(name=f"{direction}_{index}_residual")([out, x])

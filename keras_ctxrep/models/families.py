@@ -42,10 +42,6 @@ class Family:
     enable_lora: Callable[[keras.Model, int], None] | None = None
 
 
-def _no_encoder(config: Any) -> keras.Model:
-    raise ValueError("a language model in one direction is no encoder: it has no vectors of texts, but generates them")
-
-
 FAMILIES = {
     "elmo": Family(
         elmo.Config,
@@ -65,7 +61,14 @@ FAMILIES = {
         enable_lora=bert.enable_lora,
     ),
     "static": Family(static.Config, {}, static.encoder, {}, TUNING["static"]),
-    "lm": Family(lm.Config, lm.SIZES, _no_encoder, {"causal_language_model": lm.language_model}, Tuning()),
+    "lm": Family(
+        lm.Config,
+        lm.SIZES,
+        lm.encoder,
+        {"causal_language_model": lm.language_model},
+        TUNING["lm"],
+        encoder_config=lm.encoder_config,
+    ),
 }
 
 
@@ -78,7 +81,9 @@ def depths(encoder: keras.Model) -> dict[str, int]:
     """
     names = [layer.name for layer in encoder.layers if layer.weights and layer.name != "pooler"]
     numbered = {name: re.fullmatch(r"(?:layer|forward|backward)_(\d+)", name) for name in names}
-    return {name: 1 + int(match[1]) if match else 0 for name, match in numbered.items()}
+    by_name = {name: 1 + int(match[1]) if match else 0 for name, match in numbered.items()}
+    tops = {name: max(by_name.values()) for name in ("final_norm", "output_projection") if name in by_name}
+    return by_name | tops  # of a language model, over the last layer
 
 
 def encoder_of(model: keras.Model, family: str, config: dict) -> keras.Model:

@@ -84,7 +84,8 @@ def tag(
     """One label for each word.
 
     Devlin et al. 2018, section 5.3: a dense layer over the top layer at the first piece of each word, or at each word
-    for encoders over words. With `crf` the labels of a sentence are predicted jointly (Lample et al. 2016,
+    for encoders over words; over a language model in one direction at its last token, the first that has read the whole
+    word. With `crf` the labels of a sentence are predicted jointly (Lample et al. 2016,
     https://arxiv.org/abs/1603.01360): train with `model.get_layer("crf").loss` on "logits".
 
     Args:
@@ -95,8 +96,8 @@ def tag(
         dropout: before the dense layer.
         l2: on the weights of the mix.
 
-    Call: as `encoder`; over word pieces also {"starts": int32 (B, W)}, the position of each word's first piece, 0 where
-        there is none.
+    Call: as `encoder`; over tokens that are no words also {"starts": int32 (B, W)}, the position of each word's token
+        that is read, 0 where there is none.
 
     Returns: {"logits": float32 (B, W, C)}, zero where there is no word; with `crf` also {"tags": int32 (B, W)}.
 

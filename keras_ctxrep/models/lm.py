@@ -1,7 +1,7 @@
 """Language models in one direction: n-grams, recurrent networks, gated convolutions and the causal Transformer.
 
 All have one contract, and a state by which a text can be read a part at a time: token by token, as it is generated, or
-segment by segment, as in training.
+segment by segment, as in training. What they have learned is an encoder for other tasks, which reads whole texts.
 """
 
 from dataclasses import dataclass, replace
@@ -20,15 +20,17 @@ from keras_ctxrep.layers import (
     Dropout,
     Embedding,
     GatedConvolution,
+    MaskedPooling,
     NgramContext,
     ProjectedLSTM,
     TiedSoftmax,
     VocabularySoftmax,
+    ZeroPadding,
 )
 from keras_ctxrep.models.model import Model, check_config
 from keras_ctxrep.text.units import UNITS
 
-__all__ = ["KINDS", "SIZES", "Config", "language_model", "state_size"]
+__all__ = ["KINDS", "SIZES", "Config", "encoder", "language_model", "state_size"]
 
 KINDS = ("ngram", "rnn", "gru", "lstm", "convolution", "transformer")
 
@@ -54,6 +56,7 @@ class Config:
     heads: Size = 4  # transformer
     intermediate: Size = 800  # transformer: width of the feed-forward layer; ngram: of the hidden layer
     context: Annotated[int, Range(1, 1 << 16)] = 128  # transformer: tokens before each that it attends to
+    vocabulary_size: Size | None = None  # of an encoder: rows of the table of tokens; of a language model the bundle's
 
     def __post_init__(self):
         checks.check(self)
@@ -150,13 +153,8 @@ def language_model(
         state = carried(ids)
     else:
         state = inputs["state"] = keras.Input((state_size(config),), name="state")
-    if config.tied:
-        softmax = TiedSoftmax(vocabulary_size, config.width, samples, name="softmax")
-        embed = partial(softmax, embed=True)
-    else:
-        softmax = VocabularySoftmax(vocabulary_size, samples, name="softmax")
-        embed = Embedding(vocabulary_size, config.width, name="embedding")
-    top, end = _BODIES[config.kind](config, embed, ids, mask, _parts(config, state))
+    softmax, embed = _table(config, vocabulary_size, samples)
+    _, top, end = _BODIES[config.kind](config, embed, ids, mask, _parts(config, state))
     arguments = {}
     if samples:
         arguments["targets"] = inputs["targets"] = keras.Input((None,), dtype="int32", name="targets")
@@ -168,6 +166,65 @@ def language_model(
     if carried is not None:
         return Model(inputs, {"logits": carried(logits, state=state)}, name="language_model")
     return Model(inputs, {"logits": logits, "state": state}, name="language_model")
+
+
+def encoder(config: Config) -> keras.Model:
+    """What a language model has read at each token, in the form of an encoder: its hidden states over a whole text.
+
+    A token's vector knows the tokens before it and none after it: in a task over words, a word's vector is that of its
+    last token, the first one that has read the word. An n-gram network has one hidden layer, and where it is not as
+    wide as the vectors of tokens, zeros are added to the narrower ones. A Transformer's top layer is normalized.
+
+    Args:
+        config: of the language model, with `vocabulary_size`; weights of layers of the same names are the same.
+
+    Call: {"token_ids": int32 (B, T), "mask": int32 (B, T), the real tokens first}, as of `text.units.TokenFeatures`.
+
+    Returns: {"layers": N x float32 (B, T, D), layer 0 being the vectors of the tokens; "sequence": the top layer;
+        "pooled": float32 (B, D), the top layer at the last token, which has read the whole text (Radford et al. 2018,
+        section 3.2)}.
+
+    Raises:
+        ValueError: no `vocabulary_size`.
+
+    >>> model = encoder(replace(SIZES["lm_gru_2x200"], vocabulary_size=100))
+    >>> outputs = model({"token_ids": ops.ones((1, 3), "int32"), "mask": ops.ones((1, 3), "int32")})
+    >>> len(outputs["layers"]), outputs["pooled"].shape
+    (3, TensorShape([1, 200]))
+    """
+    check_config(config, Config, SIZES)
+    if config.vocabulary_size is None:
+        raise ValueError("vocabulary_size=None: of an encoder it is the number of tokens of its vocabulary")
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("token_ids", "mask")}
+    ids, mask = inputs.values()
+    _, embed = _table(config, config.vocabulary_size, only_embeds=True)
+    layers, _, _ = _BODIES[config.kind](config, embed, ids, mask)
+    width = max(x.shape[-1] for x in layers)
+    wide = [ops.pad(x, ((0, 0), (0, 0), (0, width - x.shape[-1]))) if x.shape[-1] < width else x for x in layers]
+    layers = [ZeroPadding(carry_mask=True, name=f"padded_{i}")(x, mask=mask) for i, x in enumerate(wide)]
+    pooled = MaskedPooling("last", name="last_token")(layers[-1], mask=mask)
+    return Model(inputs, {"layers": layers, "sequence": layers[-1], "pooled": pooled}, name="lm_encoder")
+
+
+def encoder_config(model: keras.Model, config: dict) -> dict:
+    """The fields of the config of the encoder in a model, of which the table of tokens says how many there are.
+
+    >>> from dataclasses import asdict
+    >>> config = SIZES["lm_gru_2x200"]
+    >>> encoder_config(language_model(config, 100), asdict(config))["vocabulary_size"]
+    100
+    """
+    table = model.get_layer("softmax" if config["tied"] else "embedding")
+    return config | {"vocabulary_size": table.vocabulary_size if config["tied"] else table.input_dim}
+
+
+def _table(config: Config, vocabulary_size: int, samples: int | None = None, only_embeds: bool = False) -> Any:
+    """The softmax, None of an encoder that has no use for it, and the function from ids to vectors."""
+    if config.tied:
+        softmax = TiedSoftmax(vocabulary_size, config.width, samples, only_embeds=only_embeds, name="softmax")
+        return softmax, partial(softmax, embed=True)
+    softmax = None if only_embeds else VocabularySoftmax(vocabulary_size, samples, name="softmax")
+    return softmax, Embedding(vocabulary_size, config.width, name="embedding")
 
 
 def _parts(config: Config, state) -> list:
@@ -183,58 +240,82 @@ def _dropped(config: Config, x, name: str):
     return Dropout(config.dropout, name=f"{name}_dropout")(x) if config.dropout else x
 
 
-def _ngram(config: Config, embed, ids, mask, state) -> tuple[Any, list]:
+# A body gives the layers, the vectors of tokens first; what the softmax reads; and the parts of the state after the
+# last token. Without a state it reads a whole text, and gives no state.
+
+
+def _ngram(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, list]:
     """tanh(d + H x) of the vectors x of the last words, Bengio et al. 2003, eq. 1, with x itself if `direct`."""
-    words = config.order - 1
-    context, end = NgramContext(words, name="context")(ids, mask=mask, past=state[0])
-    x = klayers.Reshape((-1, words * config.width), name="concatenated")(embed(context))
+    words, end = config.order - 1, []
+    if state is None:
+        context = NgramContext(words, name="context")(ids, mask=mask)
+    else:
+        context, *end = NgramContext(words, name="context")(ids, mask=mask, past=state[0])
+    vectors = embed(context)  # (B, T, words, D)
+    x = klayers.Reshape((-1, words * config.width), name="concatenated")(vectors)
     x = _dropped(config, x, "embedding")
     hidden = klayers.Dense(config.intermediate, "tanh", name="layer_0")(x)
     hidden = _dropped(config, hidden, "layer_0")
+    top = hidden
     if config.direct:
-        return klayers.Concatenate(name="direct")([x, hidden]), [end]
-    return klayers.Dense(config.width, name="output_projection")(hidden) if config.tied else hidden, [end]
+        top = klayers.Concatenate(name="direct")([x, hidden])
+    elif config.tied:
+        top = hidden = klayers.Dense(config.width, name="output_projection")(hidden)
+    return [vectors[:, :, -1], hidden], top, end
 
 
-def _recurrent(config: Config, embed, ids, mask, state) -> tuple[Any, list]:
-    x, ends = _dropped(config, embed(ids), "embedding"), []
-    for index, part in enumerate(state):
-        name = f"layer_{index}"
+def _recurrent(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, list]:
+    layers, ends = [_dropped(config, embed(ids), "embedding")], []
+    for index in range(config.layers):
+        name, x = f"layer_{index}", layers[-1]
         if config.kind == "lstm":
             projection = None if config.cells in (None, config.width) else config.width
             layer = ProjectedLSTM(config.cells or config.width, projection, name=name)
-            x, end = layer(x, mask=mask, state=part)
+            arguments = {"mask": mask} | ({} if state is None else {"state": state[index]})
         else:
             kind = klayers.GRU if config.kind == "gru" else klayers.SimpleRNN
-            layer = kind(config.width, return_sequences=True, return_state=True, name=name)
-            x, end = layer(x, mask=ops.cast(mask, "bool"), initial_state=part)
-        x = _dropped(config, x, name)
-        ends.append(end)
-    return x, ends
+            layer = kind(config.width, return_sequences=True, return_state=state is not None, name=name)
+            start = {} if state is None else {"initial_state": state[index]}
+            arguments = {"mask": ops.cast(mask, "bool")} | start
+        _add(config, layers, ends, layer(x, **arguments), name)
+    return layers, layers[-1], ends
 
 
-def _convolutional(config: Config, embed, ids, mask, state) -> tuple[Any, list]:
-    x, ends = _dropped(config, embed(ids), "embedding"), []
-    for index, part in enumerate(state):
-        past = ops.reshape(part, (-1, config.kernel_size - 1, config.width))
-        x, end = GatedConvolution(config.kernel_size, name=f"layer_{index}")(x, mask=mask, past=past)
-        x = _dropped(config, x, f"layer_{index}")
-        ends.append(end)
-    return x, ends
+def _convolutional(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, list]:
+    layers, ends = [_dropped(config, embed(ids), "embedding")], []
+    for index in range(config.layers):
+        layer, past = GatedConvolution(config.kernel_size, name=f"layer_{index}"), {}
+        if state is not None:
+            past["past"] = ops.reshape(state[index], (-1, config.kernel_size - 1, config.width))
+        _add(config, layers, ends, layer(layers[-1], mask=mask, **past), f"layer_{index}")
+    return layers, layers[-1], ends
 
 
-def _transformer(config: Config, embed, ids, mask, state) -> tuple[Any, list]:
-    x, ends = _dropped(config, embed(ids), "embedding"), []
-    count = ops.cast(state[-1], "int32")
-    for index, part in enumerate(state[:-1]):
+def _add(config: Config, layers: list, ends: list, outputs, name: str) -> None:
+    """Adds what a layer gives: its vectors, or these and the end of its state."""
+    x, *end = outputs if isinstance(outputs, list | tuple) else [outputs]
+    layers.append(_dropped(config, x, name))
+    ends.extend(end)
+
+
+def _transformer(config: Config, embed, ids, mask, state=None) -> tuple[list, Any, list]:
+    layers, ends, before = [_dropped(config, embed(ids), "embedding")], [], {"context": config.context}
+    for index in range(config.layers):
         block = CausalTransformerBlock(
             config.heads, config.intermediate, config.dropout, config.dropout, epsilon=1e-5, name=f"layer_{index}"
         )
-        past = ops.reshape(part, (-1, config.context, 2 * config.width))
-        x, end = block(x, mask=mask, past=past, count=count)
-        ends.append(end)
-    seen = ops.minimum(count + ops.sum(mask, axis=1, keepdims=True), config.context)
-    return klayers.LayerNormalization(epsilon=1e-5, name="final_norm")(x), [*ends, seen]
+        if state is not None:
+            past = ops.reshape(state[index], (-1, config.context, 2 * config.width))
+            before = {"past": past, "count": ops.cast(state[-1], "int32")}
+        outputs = block(layers[-1], mask=mask, **before)
+        x, *end = outputs if isinstance(outputs, list | tuple) else [outputs]
+        layers.append(x)
+        ends.extend(end)
+    if state is not None:
+        seen = ops.cast(state[-1], "int32") + ops.sum(mask, axis=1, keepdims=True)
+        ends.append(ops.minimum(seen, config.context))
+    layers[-1] = klayers.LayerNormalization(epsilon=1e-5, name="final_norm")(layers[-1])
+    return layers, layers[-1], ends
 
 
 _BODIES = {

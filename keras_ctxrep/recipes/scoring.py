@@ -3,7 +3,8 @@
 import itertools
 import json
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import documents
 from keras_ctxrep.text.features import WordPieceFeatures, check_sentences, unread
 from keras_ctxrep.text.files import TABLES, suffix
+from keras_ctxrep.text.ngrams import KneserNey
 from keras_ctxrep.text.pretraining import (
     Masking,
     Vocabulary,
@@ -55,8 +57,9 @@ def score(
     A task model or an encoder: those of `tasks.Task.evaluate`, on labelled examples. A biLM: full-softmax perplexity
     forward, backward and exp of the mean of both losses, over all words and sentence ends of a text. A language model
     in one direction: perplexity over tokens and ends of lines, through which the state is carried from the first to the
-    last, the same per word, and bits per character. A BERT pretrainer: MLM and NSP accuracy, on text, 15% of whose
-    pieces are masked one by one however it was trained.
+    last, the same per word, and bits per character. With `compare_ngram`, beside them the figures of interpolated
+    modified Kneser-Ney n-grams (Chen & Goodman 1999) of the same tokens, counted in that text line by line. A BERT
+    pretrainer: MLM and NSP accuracy, on text, 15% of whose pieces are masked one by one however it was trained.
 
     Args:
         folder: the model: a model folder, or of a task model also a SavedModel or a .tflite file.
@@ -66,7 +69,8 @@ def score(
             in bilm-tf; else every sentence is scored by itself.
         predictions: FILE.jsonl to write the predictions to, one object a line, in the order of the examples: the
             answer, with its "source", "text", "pair" if there is one, and "expected".
-        options: or its fields as keywords, for a task model. Columns that it was trained from need not be named;
+        options: or its fields as keywords; `compare_ngram` and `order` are for a language model, the others for a task
+            model. Columns that it was trained from need not be named;
             malformed examples are left out and counted under "skipped" with `skip_bad`.
 
     Returns: of a task model {"examples": how many, "metric": the name of the main metric, all metrics
@@ -80,16 +84,18 @@ def score(
     """
     engine = _exported(folder)
     if engine is not None:
+        _check_counts(folder, engine.bundle, options)
         if engine.bundle.task not in tasks.SERVED or carry_state:
             raise ValueError(f"{folder}: an export of the task {engine.bundle.task!r}: score the model folder it is of")
         return _score_task(engine, data, predictions, options)
     model, bundle = saving.load(zoo.find(folder))
+    _check_counts(folder, bundle, options)
     if carry_state and bundle.task not in _CARRYING:
         raise ValueError(f"{folder}: its task is {bundle.task!r}; carry_state is of a biLM")
     if bundle.task in tasks.SERVED:
         predictor = keras_engine.predictor_of(model, bundle, batch_size)
         return _score_task(predictor, data, predictions, options)
-    if predictions or options != Scoring():
+    if predictions or replace(options, compare_ngram=None, order=Scoring.order) != Scoring():
         raise ValueError(
             f"{folder}: its task is {bundle.task!r}; columns, skip_bad and predictions are for task models"
         )
@@ -98,7 +104,39 @@ def score(
     if suffix(Path(data)) in TABLES:
         raise ValueError(f"{data}: rows of a table, and a {bundle.task} is scored on running text, a sentence a line")
     score_text = _CARRYING[bundle.task] if carry_state else _PRETRAINING[bundle.task]
-    return score_text(model, bundle, data, batch_size)
+    figures = score_text(model, bundle, data, batch_size)
+    return figures if options.compare_ngram is None else figures | _score_counts(bundle, data, figures, options)
+
+
+def _check_counts(folder: str | Path, bundle: Bundle, options: Scoring) -> None:
+    """Raises a ValueError where n-grams are asked for beside a model that predicts no text from its left side."""
+    if bundle.task not in ("causal_language_model", "language_model"):
+        for name in ("compare_ngram", "order"):
+            if getattr(options, name) != getattr(Scoring, name):
+                raise ValueError(f"{folder}: its task is {bundle.task!r}; {name} is of a language model")
+    elif options.compare_ngram is None and options.order != Scoring.order:
+        raise ValueError(f"order={options.order}: of the n-grams of compare_ngram; give the text that they count")
+
+
+def _score_counts(bundle: Bundle, data: str | Path, figures: dict, options: Scoring) -> dict:
+    """The figures of n-grams over the tokens that a language model predicts, unknown ones and ends of lines too."""
+    features = bundle.tokens
+
+    def rows(paths: Sequence[str | Path], doing: str) -> Iterator[list[int]]:
+        for document in watched(documents(paths), doing):
+            yield from features.ids(document)
+
+    size, end = len(features.vocab), features.end
+    counts = KneserNey(rows(options.compare_ngram or (), "counting"), options.order, size, end, end, modified=True)
+    log_probability, tokens = counts.log_probability(rows([data], "scoring"))
+    nats, shown = (
+        -log_probability,
+        {"ngram_order": options.order, "ngram_perplexity": float(np.exp(-log_probability / tokens))},
+    )
+    if "characters" in figures:
+        shown["ngram_perplexity_per_word"] = float(np.exp(nats / figures["words"]))
+        shown["ngram_bits_per_character"] = float(nats / np.log(2) / figures["characters"])
+    return shown
 
 
 def _exported(path: str | Path) -> Predictor | None:

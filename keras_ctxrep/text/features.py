@@ -59,8 +59,8 @@ class Row:
         tokens: words (ELMo) or piece ids with [CLS] and [SEP] (BERT).
         truncated: whether tokens were cut off.
         first: length of the first segment (BERT), [CLS] and [SEP] included.
-        starts: index of each word's first token, for input that was already split and for features with starts; None
-            where the word was cut off or is empty.
+        starts: index of each word's first token, of a language model's last one, for input that was already split and
+            for features with starts; None where the word was cut off or is empty.
         offsets: (start, end) of each token in its text, or in its word if the input was already split, in characters;
             (0, 0) for [CLS] and [SEP]; only if requested.
         words: (start, end) of each word in its text, in characters; for BERT only with starts; of a window of a context
@@ -175,7 +175,7 @@ class _WordRows:
         word_ids = self.ids([word for row in rows for word in row.tokens])
         ids = np.zeros((*mask.shape, *word_ids.shape[1:]), np.int32)
         ids[mask.astype(bool)] = word_ids
-        return {self.keys[0]: ids, "mask": mask} | _marks(rows)
+        return {self.keys[0]: ids, "mask": mask} | marks_of(rows)
 
     def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
         """Each text in overlapping windows of `max_length` words, see `window_begins`."""
@@ -371,7 +371,7 @@ class CharacterAndWordFeatures(_WordRows):
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
         batch = self.characters.collate(rows, length) | self.words.collate(rows, length)
-        return {key: batch[key] for key in self.keys} | _marks(rows)
+        return {key: batch[key] for key in self.keys} | marks_of(rows)
 
 
 def line_numbers(vocab: Sequence[str], markers: Sequence[str]) -> dict[str, int]:
@@ -495,11 +495,8 @@ class WordPieceFeatures:
                 segment_ids[index, begin:end] = 1
         batch = {"token_ids": token_ids, "segment_ids": segment_ids, "mask": mask}
         if self.starts:
-            words = [[start for start in row.starts or [] if start is not None] for row in rows]
-            batch["starts"] = np.zeros((len(rows), max([1, *map(len, words)])), np.int32)
-            for index, starts in enumerate(words):
-                batch["starts"][index, : len(starts)] = starts
-        return batch if self.indicate else batch | _marks(rows)
+            batch["starts"] = starts_of(rows)
+        return batch if self.indicate else batch | marks_of(rows)
 
     def positions(self, row: Row) -> list[int | None]:
         """The position of each word's first piece in a row, None if it has none; without starts, of each piece."""
@@ -656,8 +653,25 @@ def _marked_pieces(text: _Pieces, raw: bool, spans: Sequence[Span], row: Row) ->
     return [(begin, end) if begin < end <= last else (0, 0) for begin, end in positions]
 
 
-def _marks(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """{"marks": int32 (B, M, 2)} where rows have marked spans."""
+def starts_of(rows: Sequence[Row]) -> np.ndarray:
+    """The `starts` of rows, without the words that have none, int32 (B, words), padded with 0.
+
+    >>> starts_of([Row([5, 6, 7], starts=[1, None, 2]), Row([5])]).tolist()
+    [[1, 2], [0, 0]]
+    """
+    words = [[start for start in row.starts or [] if start is not None] for row in rows]
+    array = np.zeros((len(rows), max([1, *map(len, words)])), np.int32)
+    for index, starts in enumerate(words):
+        array[index, : len(starts)] = starts
+    return array
+
+
+def marks_of(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """{"marks": int32 (B, M, 2)} where rows have marked spans.
+
+    >>> marks_of([Row([5, 6], marks=[(0, 1)])])["marks"].tolist()
+    [[[0, 1]]]
+    """
     if not rows or rows[0].marks is None:
         return {}
     return {"marks": np.array([row.marks for row in rows], np.int32).reshape(len(rows), -1, 2)}

@@ -5,11 +5,22 @@ from typing import Any
 
 import numpy as np
 
-from keras_ctxrep.text.features import Row, check_texts
+from keras_ctxrep.text.features import (
+    CharacterFeatures,
+    Marks,
+    Row,
+    Span,
+    WordFeatures,
+    check_texts,
+    marks_of,
+    starts_of,
+    tokens_in_span,
+    window_begins,
+)
 from keras_ctxrep.text.pretraining import WHOLE, BpttSegment, Vocabulary
-from keras_ctxrep.text.tokens import WordPiece, split_words
+from keras_ctxrep.text.tokens import Piece, WordPiece, split_words, words
 
-__all__ = ["UNITS", "TokenFeatures", "token_batch"]
+__all__ = ["UNITS", "SentenceTokens", "TokenFeatures", "token_batch"]
 
 UNITS = ("words", "pieces", "characters")
 
@@ -26,9 +37,12 @@ class TokenFeatures:
         vocab: of words and characters <S>, </S>, <UNK>, then the others; </S> is the end of a line, and <S> is not
             read. Of pieces a BERT's vocabulary, of which [SEP] is the end of a line.
         max_length: tokens of a row.
+        starts: add the position of each word's last token, for a tagger: only there has the model read the whole word,
+            since it reads in one direction. Words are those of BERT's split, or of input that is already split.
         casing: `lowercase`, `strip_accents` and `split_cjk` of `WordPiece`.
 
-    Returns: {"token_ids", "mask"}, each int32 (B, T): the mark and the text.
+    Returns: {"token_ids", "mask"}, each int32 (B, T): the mark and the text; with `starts` also "starts", int32
+        (B, words), padded with 0, without the words that were cut off or have no token.
 
     Raises:
         ValueError: a vocabulary without these entries, or with one twice.
@@ -40,13 +54,14 @@ class TokenFeatures:
     'a day\\na'
     """
 
-    keys = ("token_ids", "mask")
     pairs = indicate = False
+    by_line = False  #: whether each line is read by itself, from the state of zeros
 
-    def __init__(self, units: str, vocab: Sequence[str], max_length: int = 128, **casing: Any):
+    def __init__(self, units: str, vocab: Sequence[str], max_length: int = 128, starts: bool = False, **casing: Any):
         if units not in UNITS:
             raise ValueError(f"units={units!r}: one of {', '.join(UNITS)}")
-        self.units, self.max_length = units, max_length
+        self.units, self.max_length, self.starts = units, max_length, starts
+        self.keys = ("token_ids", "mask", *(("starts",) if starts else ()))
         if units == "pieces":
             self.wordpiece = WordPiece(vocab, **casing)
             self.vocab, self.end, self.unknown = self.wordpiece.vocab, self.wordpiece.sep, self.wordpiece.unk
@@ -56,7 +71,7 @@ class TokenFeatures:
             self.vocab, self.end, self.unknown = self.vocabulary.vocab, 1, 2
             self.never = [0, 2]  #: ids that are not generated
 
-    def __call__(self, texts: Sequence[str], length: int | None = None) -> dict[str, np.ndarray]:
+    def __call__(self, texts: Sequence[str | Sequence[str]], length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts), length)
 
     def ids(self, lines: Sequence[str]) -> list[list[int]]:
@@ -73,14 +88,126 @@ class TokenFeatures:
         """
         return [token for line in self.ids(text.split("\n")) for token in (self.end, *line)]
 
-    def encode(self, texts: Sequence[str], pairs: Any = None, offsets: bool = False, marks: Any = None) -> list[Row]:
-        """Rows of ids, cut at `max_length`."""
-        rows = map(self.prompt, check_texts(texts))
+    def encode(
+        self,
+        texts: Sequence[str | Sequence[str]],
+        pairs: Sequence[str | None] | None = None,
+        offsets: bool = False,
+        marks: Marks | None = None,
+    ) -> list[Row]:
+        """Rows of ids, cut at `max_length`, with their offsets if requested, and the positions of the marked spans.
+
+        Raises:
+            ValueError: a text has a pair.
+        """
+        texts = check_texts(texts)
+        if pairs is not None and any(pair is not None for pair in pairs):
+            raise ValueError("a language model in one direction reads one text, not a pair")
+        if offsets or self.starts or marks is not None or not all(isinstance(text, str) for text in texts):
+            spans = [None] * len(texts) if marks is None else marks
+            return [self._row(text, each) for text, each in zip(texts, spans, strict=True)]
+        rows = map(self.prompt, map(str, texts))
         return [Row(ids[: self.max_length], len(ids) > self.max_length) for ids in rows]
+
+    def _row(self, text: str | Sequence[str], marks: Sequence[Span] | None) -> Row:
+        """One row with all that may be known of it."""
+        raw = isinstance(text, str)
+        tokens, spans = self._read(text) if raw else (self._read_words(text), None)
+        count, kept = len(spans or ()) if raw else len(text), tokens[: self.max_length]
+        lasts: list[int | None] = [None] * count
+        firsts = list(lasts)
+        for position, token in enumerate(tokens):
+            if token.word >= 0:
+                lasts[token.word] = position
+                firsts[token.word] = position if firsts[token.word] is None else firsts[token.word]
+        starts = [last if last is not None and last < len(kept) else None for last in lasts]
+        positions = None
+        if marks is not None and raw:
+            positions = [tokens_in_span([(token.start, token.end) for token in tokens], span) for span in marks]
+        elif marks is not None:  # from the first token of the first word that has one to the last of the last
+            inside = [
+                [position for position in (*firsts[begin:end], *lasts[begin:end]) if position is not None]
+                for begin, end in marks
+            ]
+            positions = [(min(found), max(found) + 1) if found else (0, 0) for found in inside]
+        if positions is not None:
+            positions = [(begin, end) if begin < end <= len(kept) else (0, 0) for begin, end in positions]
+        known = starts if self.starts or not raw else None
+        ids, offsets = [token.id for token in kept], [(token.start, token.end) for token in kept]
+        return Row(ids, len(kept) < len(tokens), 0, known, offsets, spans, positions)
+
+    def _read(self, text: str) -> tuple[list[Piece], list[Span]]:
+        """The tokens of a text, marks and white space with the word -1, and where its words stand."""
+        tokens, spans, begin = [], [], 0
+        for line in text.split("\n"):
+            tokens.append(Piece(self.end, 0, 0, -1))
+            first = len(spans)
+            if self.units == "pieces":
+                read = self.wordpiece.encode(line)
+                inside: dict[int, list[Piece]] = {}
+                for piece in read:
+                    inside.setdefault(piece.word, []).append(piece)
+                spans += [(begin + each[0].start, begin + each[-1].end) for each in inside.values()]
+                numbers = [number for number, each in enumerate(inside.values(), first) for _ in each]
+            else:
+                split_line = words(line)
+                spans += [(begin + word.start, begin + word.end) for word in split_line]
+                if self.units == "words":
+                    ids = self.vocabulary.ids([word.text for word in split_line]).tolist()
+                    read = [Piece(id, word.start, word.end, 0) for id, word in zip(ids, split_line, strict=True)]
+                    numbers = [*range(first, len(spans))]
+                else:
+                    read = [Piece(id, at, at + 1, 0) for at, id in enumerate(self.vocabulary.ids(list(line)).tolist())]
+                    numbers = [-1] * len(line)
+                    for number, word in enumerate(split_line, first):
+                        numbers[word.start : word.end] = [number] * (word.end - word.start)
+            tokens += [
+                Piece(piece.id, begin + piece.start, begin + piece.end, number)
+                for piece, number in zip(read, numbers, strict=True)
+            ]
+            begin += len(line) + 1
+        return tokens, spans
+
+    def _read_words(self, given: Sequence[str]) -> list[Piece]:
+        """The tokens of a text that is split into words, which are joined by spaces."""
+        tokens, space = [Piece(self.end, 0, 0, -1)], self.units == "characters"
+        for number, (word, ids) in enumerate(zip(given, self.ids(given), strict=True)):
+            if space and ids and len(tokens) > 1:
+                (blank,) = self.vocabulary.ids([" "]).tolist()
+                tokens.append(Piece(blank, 0, 0, -1))
+            tokens += [Piece(id, 0, len(word), number) for id in ids]
+        return tokens
+
+    def positions(self, row: Row) -> list[int | None]:
+        """The position of each word's last token in a row, None if it has none; without starts, of each token."""
+        return row.starts or [*range(1, len(row))]
+
+    def text_windows(self, texts: Sequence[str | Sequence[str]], stride: int) -> list[list[Row]]:
+        """Each text in overlapping windows, the mark and up to `max_length` - 1 tokens, see `window_begins`.
+
+        >>> features = TokenFeatures("characters", ["<S>", "</S>", "<UNK>", "a", "b"], max_length=3)
+        >>> [row.tokens for row in features.text_windows(["aab"], stride=1)[0]]
+        [[1, 3, 3], [1, 3, 4]]
+        """
+        room, windows = self.max_length - 1, []
+        for text in check_texts(texts):
+            ids = self.prompt(text) if isinstance(text, str) else [token.id for token in self._read_words(text)]
+            begins = (1 + begin for begin in window_begins(len(ids) - 1, room, stride))
+            windows.append([Row([self.end, *ids[begin : begin + room]]) for begin in begins])
+        return windows
 
     def collate(self, rows: Sequence[Row], length: int | None = None) -> dict[str, np.ndarray]:
         """One batch, padded to the longest row, or to `length`."""
-        return padded([row.tokens for row in rows], length)
+        batch = padded([row.tokens for row in rows], length) | marks_of(rows)
+        return batch | {"starts": starts_of(rows)} if self.starts else batch
+
+    def inputs(self, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+        """One batch of rows of ids, as of `prompt`."""
+        return padded(rows)
+
+    def following(self, ids: Sequence[int]) -> list[list[int]]:
+        """What is read after each of some predicted tokens: of each row the token itself."""
+        return [[token] for token in ids]
 
     def text(self, ids: Iterable[int], before: int | None = None) -> str:
         """The text of some ids, which continue a text whose last token is `before`; None: they begin it."""
@@ -108,6 +235,55 @@ class TokenFeatures:
         if self.units == "pieces" and word.startswith("##"):
             return word[2:], word[2:]
         return word, f" {word}"
+
+
+class SentenceTokens:
+    """The words that the forward half of a biLM reads and predicts, in the form of `TokenFeatures`.
+
+    It reads words by their characters, those that it cannot predict too, and sentence by sentence, a line each: what
+    is before the last line of a text has no influence, and after a line's end the next one begins from <S>.
+
+    Args:
+        features: of the biLM.
+        vocab: the words that it predicts: <S>, </S>, <UNK>, then the others.
+
+    >>> from keras_ctxrep.text.features import CharacterFeatures
+    >>> tokens = SentenceTokens(CharacterFeatures(), ["<S>", "</S>", "<UNK>", "a", "day"])
+    >>> tokens.prompt("A day\\na day"), tokens.following([4, 1]), [*tokens.strings([4, 1], before=3)]
+    (['<S>', 'a', 'day'], [['day'], ['<S>']], [' day', '\\n'])
+    """
+
+    units, by_line = "words", True
+    end, unknown = 1, 2
+    never = (0, 2)
+
+    def __init__(self, features: CharacterFeatures | WordFeatures, vocab: Sequence[str]):
+        self.features, self.vocabulary = features, Vocabulary(vocab)
+        self.vocab = self.vocabulary.vocab
+
+    def ids(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of the words of each line that has some, without markers."""
+        return [ids for ids in (self.vocabulary.ids(split_words(line)).tolist() for line in lines) if ids]
+
+    def prompt(self, text: str) -> list[str]:
+        """The words of the last line of a text that is to be continued, after <S>."""
+        return [self.vocab[0], *split_words(text.rpartition("\n")[2])]
+
+    def inputs(self, rows: Sequence[Sequence[str]]) -> dict[str, np.ndarray]:
+        """One batch of rows of words."""
+        return self.features.collate([Row([*row]) for row in rows])
+
+    def following(self, ids: Sequence[int]) -> list[list[str]]:
+        """The word that is read after each of some predicted words: the word itself, or <S> after a line's end."""
+        return [[self.vocab[0 if token == self.end else token]] for token in ids]
+
+    def strings(self, ids: Iterable[int], before: int | str) -> Iterator[str]:
+        """What each token adds to the text, whose last token is `before`, an id, or a word as of `prompt`."""
+        begins = before in (self.end, self.vocab[0])
+        for token in ids:
+            word = "\n" if token == self.end else self.vocab[token]
+            yield word if begins or token == self.end else f" {word}"
+            begins = token == self.end
 
 
 def split(line: str, units: str) -> list[str]:

@@ -586,3 +586,70 @@ def test_marks_of_the_first_of_a_pair():
         name: array.tolist() for name, array in expected.items()
     }
     assert expected["marks"].tolist() == [[[1, 3], [0, 0]], [[1, 2], [0, 0]], [[0, 0], [0, 0]], [[1, 2], [0, 0]]]
+
+
+# ---------------------------------------------------------------------------- language models in one direction
+
+
+UNITS = {
+    "words": ("<S>", "</S>", "<UNK>", "word", "Don", "'", "the", "a", "b", "ab", "."),
+    "pieces": LETTERS,
+    "characters": ("<S>", "</S>", "<UNK>", *"abcdeorwDhst' .,é中"),
+}
+
+
+def causal(units: str, length: int, **reads) -> Bundle:
+    return Bundle("lm", "tag", {"units": units}, length, ("O",), vocab=UNITS[units], reads=Reads(**reads))
+
+
+def lines_of_text() -> list[str]:
+    """Texts of one line and of several, empty ones among them."""
+    pick = random.Random(5)
+    parts = [text.replace("\r", "") for text in (*AWKWARD[:-2], *TEXTS["random"][:150], *PROSE[:60])]
+    return ["\n".join(pick.choices(parts, k=pick.randrange(1, 4))) for _ in range(250)] + ["", "\n", "\na\n"]
+
+
+@pytest.mark.parametrize("length", [5, 200])
+@pytest.mark.parametrize("units", UNITS)
+def test_tokens_of_language_models(units, length):
+    """Rows, last tokens of words, spans of words, marked spans and windows, in NumPy and in the graph."""
+    texts = lines_of_text()
+    strings = tf.constant([text.encode() for text in texts])
+    plain = causal(units, length)
+    assert_equal((plain, features(plain)), texts)
+    for words_too in (False, True):
+        bundle, spans = causal(units, length, marks=2, words=words_too), marked_spans(texts)
+        rows = bundle.features.encode(texts, marks=spans)
+        actual = features(bundle)(strings, marks=tf.constant(spans, tf.int32))
+        assert_same_arrays(actual, bundle.features.collate(rows))
+    _, number, read = features(bundle).tagging(strings)
+    for row, own, text, *columns in zip(rows, number.numpy().tolist(), texts, *read.values(), strict=True):
+        stands = [start is not None for start in row.starts]
+        assert own[: len(stands)] == [sum(stands[:i]) if there else -1 for i, there in enumerate(stands)]
+        assert {*own[len(stands) :]} <= {-1}
+        expected = [(text[begin:end].encode(), begin, end) for begin, end in row.words]
+        assert [*zip(*(column.numpy()[: len(expected)] for column in columns), strict=True)] == expected
+    windows = features(plain).text_windows(strings, 2)
+    wanted = [row for text in plain.features.text_windows(texts, 2) for row in text]
+    assert_same_arrays(windows.inputs, plain.features.collate(wanted))
+
+
+def assert_same_arrays(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, array in expected.items():
+        assert np.array_equal(actual[name], array) and actual[name].dtype == tf.int32, name
+
+
+@pytest.mark.parametrize("length", [4, 200])
+@pytest.mark.parametrize("units", UNITS)
+def test_words_of_language_models_that_are_split_already(units, length):
+    bundle = causal(units, length, marks=1, words=True)
+    marks = [[(0, 2)], [(2, 3)], [(1, 8)], [(0, 0)]]
+    rows = bundle.features.encode(GIVEN, marks=marks)
+    longest = max(map(len, GIVEN))
+    strings = tf.constant([[*given, *[""] * (longest - len(given))] for given in GIVEN])
+    batch, number, _ = features(bundle).given(strings, marks=tf.constant(marks))
+    assert_same_arrays(batch, bundle.features.collate(rows))
+    for row, own in zip(rows, number.numpy().tolist(), strict=True):
+        stands = [start is not None for start in row.starts or []]
+        assert own[: len(stands)] == [sum(stands[:i]) if there else -1 for i, there in enumerate(stands)]

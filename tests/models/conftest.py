@@ -3,9 +3,10 @@
 import keras
 import pytest
 
-from keras_ctxrep.models import bert, elmo
+from keras_ctxrep.models import bert, elmo, lm
 from keras_ctxrep.text.features import CharacterFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+from keras_ctxrep.text.units import TokenFeatures
 from tests import tiny
 
 SENTENCES = ["the cat sat on the mat", "a dog", "cats and dogs sat", "the end"]
@@ -44,9 +45,13 @@ def sentences():
     return list(SENTENCES)
 
 
-@pytest.fixture(params=["elmo", "bert"])
+@pytest.fixture(params=["elmo", "bert", "lm"])
 def family(request, elmo_config, bert_config, characters, pieces, rng):
     """(an encoder, the features it reads), once for each family."""
+    if request.param == "lm":
+        tokens = TokenFeatures("words", ["<S>", "</S>", "<UNK>", *sorted({*" ".join(SENTENCES).split()})])
+        sizes = {"width": 8, "heads": 2, "intermediate": 16, "vocabulary_size": len(tokens.vocab)}
+        return lm.encoder(lm.Config("transformer", **sizes)), tokens
     if request.param == "elmo":
         return elmo.encoder(elmo_config), characters
     return bert.encoder(bert_config), pieces

@@ -12,6 +12,7 @@ from keras_ctxrep.models import bert, elmo, heads, stack, static
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import StaticFeatures, WordPieceFeatures
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+from keras_ctxrep.text.units import TokenFeatures
 from tests.crf import viterbi
 
 
@@ -34,6 +35,8 @@ def head_of(encoder, task, classes=0, **options):
 def tagged(family, pieces):
     """As `family`, with the features of a tagger."""
     encoder, features = family
+    if isinstance(features, TokenFeatures):
+        return encoder, TokenFeatures("words", features.vocab, starts=True)
     return encoder, WordPieceFeatures(pieces.wordpiece, 20, starts=True) if features is pieces else features
 
 

@@ -1,6 +1,6 @@
 """Language models in one direction: their numbers against NumPy, reading in parts, and what may not look ahead."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import keras
 import numpy as np
@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_ctxrep.models import lm
+from keras_ctxrep.models.families import depths, encoder_of
 from keras_ctxrep.models.model import copy_weights, reset_streams
 from keras_ctxrep.training import fit
 
@@ -295,3 +296,42 @@ def test_heads_need_halves():
 
 def test_every_size_is_a_config():
     assert all(name.startswith(f"lm_{config.kind}_") for name, config in lm.SIZES.items())
+
+
+@every_kind
+def test_the_encoder_has_the_hidden_states_that_the_softmax_reads(name, rng):
+    """What the model predicts, in NumPy from its encoder's vectors; the encoder is made of the model's own layers."""
+    model, config = build(name, rng), CONFIGS[name]
+    encoder = encoder_of(model, "lm", asdict(config))
+    tokens = ids(rng)
+    outputs = encoder({"token_ids": tokens, "mask": MASK})
+    layers, top = [ops.convert_to_numpy(x) for x in outputs["layers"]], ops.convert_to_numpy(outputs["sequence"])
+    softmax = model.get_layer("softmax")
+    table = ops.convert_to_numpy(softmax.kernel if config.tied else model.get_layer("embedding").embeddings)
+    real = MASK.astype(bool)
+    np.testing.assert_allclose(layers[0][real][:, : config.width], table[tokens[real]], atol=1e-6)
+    assert not any(layer[~real].any() for layer in layers) and len({layer.shape for layer in layers}) == 1
+    hidden = top[..., : softmax.kernel.shape[1] - config.direct * (config.order - 1) * config.width]
+    if config.direct:
+        past = np.pad(tokens, ((0, 0), (config.order - 2, 0)))
+        context = np.concatenate([table[past[:, i : i + T]] for i in range(config.order - 1)], -1)
+        hidden = np.concatenate([context, hidden], -1)
+    expected = hidden @ ops.convert_to_numpy(softmax.kernel).T + ops.convert_to_numpy(softmax.bias)
+    np.testing.assert_allclose(read(model, tokens)[0][real], expected[real], atol=2e-4)
+    lasts = top[np.arange(B), MASK.sum(1) - 1]
+    np.testing.assert_allclose(outputs["pooled"], lasts, atol=1e-6)
+
+
+def test_layers_of_an_encoder_by_depth(rng):
+    for name, top in (("transformer", "final_norm"), ("ngram tied", "output_projection"), ("lstm", "layer_1")):
+        by_depth = depths(encoder_of(build(name, rng), "lm", asdict(CONFIGS[name])))
+        assert by_depth[top] == max(by_depth.values()) and by_depth["softmax"] == 0
+    with pytest.raises(ValueError, match="vocabulary_size=None"):
+        lm.encoder(CONFIG)
+
+
+def test_the_bias_of_the_softmax_is_no_weight_of_a_trained_encoder():
+    encoder = lm.encoder(replace(CONFIG, vocabulary_size=V))
+    encoder.trainable = True
+    names = [weight.name for weight in encoder.trainable_weights]
+    assert "softmax_kernel" in names and "softmax_bias" not in names

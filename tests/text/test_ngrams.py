@@ -1,6 +1,7 @@
 """Kneser-Ney by hand, by brute force, and as a distribution."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -99,3 +100,55 @@ def test_a_context_that_is_too_short():
 def test_order_zero():
     with pytest.raises(ValueError, match="order=0"):
         KneserNey([], 0, 4, BEGIN, END)
+
+
+def brute_force(sentences, order, size, modified):
+    """P(word | context) by dictionaries of n-grams and the recursion of Chen & Goodman 1999, eq. 1 and section 3."""
+    occurrences = Counter()
+    for sentence in sentences:
+        row = [*[BEGIN] * max(1, order - 1), *sentence, END]
+        first = max(1, order - 1)
+        occurrences.update(tuple(row[i - order + 1 : i + 1]) for i in range(first, len(row)))
+    tables = {order: occurrences}
+    for n in range(order - 1, 0, -1):  # a shorter n-gram counts the distinct words before it
+        tables[n] = Counter(gram[1:] for gram in tables[n + 1])
+
+    def discount(n, count):
+        n1, n2, n3, n4 = ([*tables[n].values()].count(times) for times in (1, 2, 3, 4))
+        share = n1 / (n1 + 2 * n2) if n1 and n2 else 0.5
+        if not (modified and n1 and n2 and n3 and n4):
+            return share
+        three = {1: 1 - 2 * share * n2 / n1, 2: 2 - 3 * share * n3 / n2, 3: 3 - 4 * share * n4 / n3}
+        return three[min(count, 3)] if min(three.values()) >= 0 else share
+
+    def probability(context, word):
+        n = len(context) + 1
+        lower = probability(context[1:], word) if n > 1 else 1 / size
+        seen = {gram: count for gram, count in tables[n].items() if gram[:-1] == context}
+        if not seen:
+            return lower
+        total, count = sum(seen.values()), seen.get((*context, word), 0)
+        left = sum(discount(n, each) for each in seen.values()) / total
+        return (count - discount(n, count) if count else 0) / total + left * lower
+
+    return probability
+
+
+@pytest.mark.parametrize("modified", [False, True])
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_equals_brute_force(sentences, order, modified):
+    text = [*sentences, *sentences[::3], *sentences[::4], *sentences[::5]]  # n-grams of many counts
+    model, expected = KneserNey(text, order, 14, BEGIN, END, modified), brute_force(text, order, 14, modified)
+    contexts = [tuple(([BEGIN] * 4 + list(s))[-order + 1 :]) if order > 1 else () for s in [*text[::9], [13, 12, 13]]]
+    for context in contexts:
+        actual = [model.probability(context, word) for word in range(14)]
+        np.testing.assert_allclose(actual, [expected(context, word) for word in range(14)], rtol=1e-10)
+        assert sum(actual) == pytest.approx(1, abs=1e-12)
+
+
+def test_three_discounts_differ_from_one(sentences):
+    text = [*sentences, *sentences[::3], *sentences[::4], *sentences[::5]]
+    one, three = (KneserNey(text, 3, 14, BEGIN, END, modified).perplexity(sentences) for modified in (False, True))
+    assert one != pytest.approx(three, rel=1e-4)
+    total, count = KneserNey(text, 3, 14, BEGIN, END, True).log_probability(sentences)
+    assert three == pytest.approx(np.exp(-total / count)) and count == sum(len(s) + 1 for s in sentences)

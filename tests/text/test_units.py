@@ -1,5 +1,7 @@
 """Tokens of language models: texts to ids and back, and batches of running text."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -76,3 +78,44 @@ def test_running_text():
     np.testing.assert_allclose(last_weights["logits"], np.array([[4, 4], [4, 0]]) / 3)
     sampled = token_batch(next(bptt_segments([[[3, 4]]], 1, 3, (1, 1))), sampled=True)
     assert sampled[0]["targets"].tolist() == [[3, 4, 1]] and sampled[1]["logits"].tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("units", "starts", "kept"),
+    [
+        ("words", [1, 2, 3, 4, 6, 7], "The day ' s X ."),
+        ("pieces", [1, 2, 3, 4, 6, 7], "The day ' s X ."),
+        ("characters", [3, 7, 8, 9, 11, 12], "The day ' s X ."),
+    ],
+)
+def test_a_word_is_at_its_last_token(units, starts, kept):
+    """Where the marks of lines stand at 0 and before X; in offsets of the whole text."""
+    features, text = copy.copy(FEATURES[units]), "The day's\nX."
+    features.starts = True
+    (row,) = features.encode([text], offsets=True)
+    assert row.starts == starts and features.positions(row) == starts
+    assert [text[begin:end] for begin, end in row.words] == kept.split(" ")
+    ends = [row.offsets[start][1] for start in starts]
+    assert ends == [end for _, end in row.words]
+    assert row.tokens == features.prompt(text)
+    batch = features.collate([row, *features.encode([""])])
+    assert batch["starts"].tolist() == [starts, [0] * 6] and {*batch} == {"token_ids", "mask", "starts"}
+
+
+def test_pieces_of_a_word_that_came_split():
+    features = TokenFeatures("pieces", FEATURES["pieces"].vocab, max_length=6, starts=True)
+    given = ["Unable", "", "the", "unable", "day"]
+    (row,) = features.encode([given], marks=[[(0, 1), (1, 3), (1, 2), (3, 4)]])
+    assert row.tokens == [3, 6, 7, 5, 6, 7] and row.starts == [2, None, 3, 5, None] and row.truncated
+    assert row.marks == [(1, 3), (3, 4), (0, 0), (4, 6)]
+    assert features.collate([row])["starts"].tolist() == [[2, 3, 5]]
+    (raw,) = features.encode(["Unable the unable day"], marks=[[(0, 6), (2, 10), (18, 21)]])
+    assert raw.marks == [(1, 3), (2, 4), (0, 0)] and raw.starts == [2, 3, 5, None]
+
+
+def test_characters_of_words_that_came_split_are_those_of_the_line():
+    features = TokenFeatures("characters", FEATURES["characters"].vocab, starts=True)
+    given, line = (features.encode([text])[0] for text in (["The", "day"], "The day"))
+    assert given.tokens == line.tokens and given.starts == line.starts == [3, 7]
+    with pytest.raises(ValueError, match="reads one text, not a pair"):
+        features.encode(["a"], ["b"])
