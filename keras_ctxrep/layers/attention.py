@@ -9,7 +9,7 @@ from keras_ctxrep.layers.causal import CausalTransformerBlock
 from keras_ctxrep.layers.dropout import Dropout
 from keras_ctxrep.layers.layer import Layer
 
-__all__ = ["SCORES", "Attention", "AttentionalRNN", "MemoryAttention", "TransformerDecoderBlock"]
+__all__ = ["Attention", "AttentionalRNN", "MemoryAttention", "TransformerDecoderBlock"]
 
 SCORES = ("additive", "dot", "general")
 

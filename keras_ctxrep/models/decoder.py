@@ -31,6 +31,13 @@ class Decoder(NamedTuple):
             token.
         step: {"token_ids": int32 (B, 1), "memory", "memory_mask": int32 (B, S), "state"} -> {"logits": float32 (B, V),
             "attention": float32 (B, S), "state"}.
+
+    >>> from keras_ctxrep.models import static
+    >>> model, start, step = recurrent(static.encoder(static.Config(words=9, width=8)), 20, units=16)
+    >>> text = {"word_ids": ops.ones((1, 5), "int32"), "mask": ops.ones((1, 5), "int32")}
+    >>> begin = start(text) | {"token_ids": ops.zeros((1, 1), "int32"), "memory_mask": text["mask"]}
+    >>> sorted(step(begin))
+    ['attention', 'logits', 'state']
     """
 
     model: keras.Model
