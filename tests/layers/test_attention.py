@@ -1,5 +1,7 @@
 """Attention to an encoder: numbers, masks, gradients, precision, saving, and a text read whole or token by token."""
 
+from itertools import chain
+
 import keras
 import numpy as np
 import pytest
@@ -201,25 +203,30 @@ def test_a_text_token_by_token(case, rng):
     np.testing.assert_allclose(ops.convert_to_numpy(state), whole[2], atol=1e-5)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_one_step_of_the_equations(cell, rng):
+@pytest.mark.parametrize("cell, layers", [("lstm", 1), ("lstm", 2), ("gru", 1), ("gru", 3)])
+def test_as_the_equations_say(cell, layers, rng):
     """Luong et al. 2015, eq. 5 and section 3.3, around the cells of Keras."""
-    layer = AttentionalRNN(D, cell, score="dot")
-    inputs = inputs_of("AttentionalRNN", rng) | {"state": rng.normal(size=(B, layer.size_of_state)).astype(np.float32)}
+    layer = AttentionalRNN(D, cell, layers, score="dot")
+    inputs = inputs_of("AttentionalRNN", rng)
+    inputs["state"] = rng.normal(size=(B, layer.size_of_state)).astype(np.float32)
     (vectors, _, state) = arrays(layer(**inputs))
-    reference = {"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell}[cell](D)
-    parts = np.split(inputs["state"], layer.size_of_state // D, axis=1)
-    states, fed = parts[:-1], parts[-1]
-    reference.build((None, 3 + D))
-    reference.set_weights(layer.cells[0].get_weights())
+    references = [{"lstm": keras.layers.LSTMCell, "gru": keras.layers.GRUCell}[cell](D) for _ in range(layers)]
+    *parts, fed = np.split(inputs["state"], layer.size_of_state // D, axis=1)
+    each = len(parts) // layers
+    states = [parts[i * each : (i + 1) * each] for i in range(layers)]
+    for index, (reference, own) in enumerate(zip(references, layer.cells, strict=True)):
+        reference.build((None, D if index else 3 + D))
+        reference.set_weights(own.get_weights())
     for t in range(T):
-        h, states = reference(np.concatenate([inputs["x"][:, t], fed], 1), states)
-        h = ops.convert_to_numpy(h)
+        h = np.concatenate([inputs["x"][:, t], fed], 1)
+        for index, reference in enumerate(references):
+            h, new = reference(h, states[index])
+            h, states[index] = ops.convert_to_numpy(h), [*map(ops.convert_to_numpy, new)]
         weights = softmax(np.einsum("bd,bsd->bs", h, inputs["keys"]), MASK)
         mean = np.einsum("bs,bsd->bd", weights, inputs["values"])
         fed = np.tanh(np.concatenate([mean, h], 1) @ layer.combine.kernel.numpy())
         np.testing.assert_allclose(vectors[:, t], fed, atol=1e-5)
-    np.testing.assert_allclose(state, np.concatenate([*map(ops.convert_to_numpy, states), fed], 1), atol=1e-5)
+    np.testing.assert_allclose(state, np.concatenate([*chain(*states), fed], 1), atol=1e-5)
 
 
 def test_dropout_is_of_training_alone(rng):
