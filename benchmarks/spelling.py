@@ -140,8 +140,8 @@ def main() -> None:
     if not kept.exists():
         loss = {"logits": CrossEntropy(args.label_smoothing)}
         fit(model, data, evaluate, None, loss, report=lambda row: print(row, flush=True), **settings)
-        model.save_weights(kept)
-    model.load_weights(kept)
+        Model(model.input, model.output).save_weights(kept)  # without the optimizer's state
+    Model(model.input, model.output).load_weights(kept)
     for beams in (1, args.beams):
         begun = time.perf_counter()
         result = figures(beams)
