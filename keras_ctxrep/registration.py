@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 NAMES = {  # module -> what it registers with Keras
     "keras_ctxrep.layers": (
-        "Bias CRF CarriedState CausalTransformerBlock CharCNN Dropout Embedding FactorizedEmbedding "
-        "GatedConvolution MarkIndicator MaskedPooling NgramContext PositionEmbedding ProjectedLSTM "
-        "ReversibleEmbedding ScalarMix SentenceMarkers SinusoidalPositions SpanMean SpanPooling "
-        "SubwordEmbedding TakePositions TiedSoftmax TransformerBlock VocabularySoftmax WindowMean "
-        "ZeroPadding"
+        "Attention AttentionalRNN Bias CRF CarriedState CausalTransformerBlock CharCNN Dropout Embedding "
+        "FactorizedEmbedding GatedConvolution MarkIndicator MaskedPooling MemoryAttention NgramContext "
+        "PositionEmbedding ProjectedLSTM ReversibleEmbedding ScalarMix SentenceMarkers "
+        "SinusoidalPositions SpanMean SpanPooling SubwordEmbedding TakePositions TiedSoftmax "
+        "TransformerBlock TransformerDecoderBlock VocabularySoftmax WindowMean ZeroPadding"
     ),
     "keras_ctxrep.layers.transformer": "gelu_tanh",
     "keras_ctxrep.models.model": "Model",

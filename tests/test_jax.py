@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_ctxrep.models import bert, elmo, heads, lm
+from keras_ctxrep.models import bert, decoder, elmo, heads, lm
 from keras_ctxrep.text.features import CharacterFeatures, Row, WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masking, Vocabulary, bptt_segments, language_model_batch, pretrainer_batch
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
@@ -25,6 +25,8 @@ MODELS = {
     "bilm": (elmo.language_model, (BILM, 9)),
     "bert": (bert.pretrainer, (BERT,)),
     "tagger": (lambda config: heads.tag(bert.encoder(config), 3, crf=True, dropout=0.0), (BERT,)),
+    "recurrent": (lambda config: decoder.recurrent(bert.encoder(config), 9, units=8, dropout=0.0).model, (BERT,)),
+    "transformer": (lambda config: decoder.transformer(bert.encoder(config), 9, 8, dropout=0.0).model, (BERT,)),
 }
 
 # Runs in a process of its own: reads weights and batch, writes the outputs and the losses of two training steps.
@@ -32,7 +34,7 @@ SCRIPT = """
 import sys
 import keras
 import numpy as np
-from keras_ctxrep.models import bert, elmo, heads, lm
+from keras_ctxrep.models import bert, decoder, elmo, heads, lm
 
 assert keras.backend.backend() == "jax"
 folder = sys.argv[1]
@@ -41,6 +43,8 @@ models = {
     "bilm": (elmo.language_model, (elmo.%r, 9)),
     "bert": (bert.pretrainer, (bert.%r,)),
     "tagger": (lambda config: heads.tag(bert.encoder(config), 3, crf=True, dropout=0.0), (bert.%r,)),
+    "recurrent": (lambda config: decoder.recurrent(bert.encoder(config), 9, units=8, dropout=0.0).model, (bert.%r,)),
+    "transformer": (lambda config: decoder.transformer(bert.encoder(config), 9, 8, dropout=0.0).model, (bert.%r,)),
 }
 for name, (make, arguments) in models.items():
     stored = np.load(f"{folder}/{name}.npz")
@@ -74,7 +78,12 @@ def batches():
     running = next(bptt_segments([[[3, 4, 5, 6]], [[7, 8, 3]]], 2, 5, (1, 1)))
     inputs, targets, weights = token_batch(running)
     inputs["state"] = np.zeros((2, lm.state_size(LM)), np.float32)
+    target = {"target_ids": np.array([[1, 3, 4], [1, 5, 0]], np.int32), "target_mask": np.array([[1, 1, 1], [1, 1, 0]])}
+    text = {name: tagged[name] for name in ("token_ids", "segment_ids", "mask")} | target
+    translated = text, {"logits": np.array([[3, 4, 2], [5, 2, 0]], np.int32)}, {}
     return {
+        "recurrent": translated,
+        "transformer": translated,
         "tagger": (tagged, {"logits": np.array([[0, 2, 1], [1, 2, -1]], np.int32)}, {}),
         "bilm": language_model_batch(characters, vocabulary, sentences),
         "bert": pretrainer_batch(pieces, [masking(pair, rng) for pair in pairs]),
@@ -108,7 +117,7 @@ def test_jax_gives_what_tensorflow_gives(tmp_path, rng):
     environment = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # compiles in half the time
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT % (LM, BILM, BERT, BERT), str(tmp_path)],
+        [sys.executable, "-c", SCRIPT % (LM, BILM, BERT, BERT, BERT, BERT), str(tmp_path)],
         env=environment,
         capture_output=True,
         text=True,

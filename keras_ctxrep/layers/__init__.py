@@ -1,5 +1,6 @@
 """The layers: Keras only, on any backend. Importing this package registers all of them for loading."""
 
+from keras_ctxrep.layers.attention import Attention, AttentionalRNN, MemoryAttention, TransformerDecoderBlock
 from keras_ctxrep.layers.causal import CausalTransformerBlock, GatedConvolution, NgramContext
 from keras_ctxrep.layers.char_cnn import CharCNN
 from keras_ctxrep.layers.crf import CRF
@@ -22,6 +23,8 @@ from keras_ctxrep.layers.window import SubwordEmbedding, WindowMean
 
 __all__ = [
     "CRF",
+    "Attention",
+    "AttentionalRNN",
     "Bias",
     "CarriedState",
     "CausalTransformerBlock",
@@ -32,6 +35,7 @@ __all__ = [
     "GatedConvolution",
     "MarkIndicator",
     "MaskedPooling",
+    "MemoryAttention",
     "NgramContext",
     "PositionEmbedding",
     "ProjectedLSTM",
@@ -45,6 +49,7 @@ __all__ = [
     "TakePositions",
     "TiedSoftmax",
     "TransformerBlock",
+    "TransformerDecoderBlock",
     "VocabularySoftmax",
     "WindowMean",
     "ZeroPadding",

@@ -14,6 +14,8 @@ __all__ = [
     "bootstrap",
     "confusion",
     "counts",
+    "edit_distance",
+    "error_rate",
     "exact_match",
     "f1",
     "matthews",
@@ -213,6 +215,52 @@ def answer_f1(prediction: str, truths: Sequence[str]) -> float:
         return 2 * common / (len(predicted) + len(words)) if predicted and words else float(predicted == words)
 
     return max(f1_of(truth.split()) for truth in _answers(truths))
+
+
+def edit_distance(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> int:
+    """The least number of insertions, deletions and substitutions between two sequences, Levenshtein 1966.
+
+    >>> edit_distance("kitten", "sitting")
+    3
+    """
+    best = list(range(len(hypothesis) + 1))  # from the tokens of the reference so far to each beginning
+    for row, token in enumerate(reference, 1):
+        diagonal, best[0] = best[0], row
+        for column, other in enumerate(hypothesis, 1):
+            changed = diagonal + (token != other)
+            diagonal = best[column]
+            best[column] = min(changed, diagonal + 1, best[column - 1] + 1)
+    return best[-1]
+
+
+def error_rate(references: Sequence[Sequence[Sequence[Hashable]]], hypotheses: Sequence[Sequence[Hashable]]) -> float:
+    """Edit distances over the tokens of the references: the error rate of words, phonemes or characters.
+
+    Of several references of a hypothesis the nearest one counts, of equally near ones the first.
+
+    Args:
+        references: of each hypothesis one or more sequences of tokens.
+        hypotheses: sequences of tokens.
+
+    Raises:
+        ValueError: the lengths differ, there is nothing to compare, a hypothesis has no reference, or the references
+            have no token.
+
+    >>> error_rate([["K AE T".split(), "K AA T".split()]], ["K AA D".split()])
+    0.3333333333333333
+    """
+    _check(references, hypotheses)
+    edits = tokens = 0
+    for number, (several, hypothesis) in enumerate(zip(references, hypotheses, strict=True), 1):
+        if not several:
+            raise ValueError(f"hypothesis {number} has no reference to compare with")
+        distance, length = min(
+            ((edit_distance(one, hypothesis), len(one)) for one in several), key=lambda pair: pair[0]
+        )
+        edits, tokens = edits + distance, tokens + length
+    if not tokens:
+        raise ValueError("references without tokens, over which no rate can be computed")
+    return edits / tokens
 
 
 def _answers(truths: Sequence[str]) -> list[str]:

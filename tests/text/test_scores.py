@@ -156,3 +156,32 @@ def test_bootstrap(rng):
     assert (
         scores.bootstrap(np.mean, 10, seed=1) == scores.bootstrap(np.mean, 10, seed=1) != scores.bootstrap(np.mean, 10)
     )
+
+
+def restated_distance(a, b):
+    """The recursion itself."""
+    if not a or not b:
+        return len(a) + len(b)
+    return min(
+        restated_distance(a[1:], b) + 1,
+        restated_distance(a, b[1:]) + 1,
+        restated_distance(a[1:], b[1:]) + (a[0] != b[0]),
+    )
+
+
+def test_edit_distance(rng):
+    for _ in range(50):
+        a, b = (rng.integers(0, 3, rng.integers(0, 6)).tolist() for _ in range(2))
+        assert scores.edit_distance(a, b) == restated_distance(a, b)
+
+
+def test_error_rate_of_the_nearest_reference():
+    references = [[["a", "b", "c", "d"], ["a"]], [["x", "y"]]]
+    assert scores.error_rate(references, [["a", "c"], ["x", "y"]]) == pytest.approx(1 / 3)
+    for wrong, message in (
+        (([], []), "cannot compare"),
+        (([[]], [["a"]]), "hypothesis 1 has no reference"),
+        (([[[]]], [["a"]]), "without tokens"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            scores.error_rate(*wrong)

@@ -1,0 +1,219 @@
+"""Decoders with attention over any encoder: text to text, one token after another.
+
+A decoder reads the "sequence" of an encoder's outputs. It is three models over the same layers: one to train, with the
+true tokens before each, and two to generate with, of which the first runs once a text and the second once a token.
+"""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import layers as klayers
+from keras import ops
+
+from keras_ctxrep.layers import AttentionalRNN, Dropout, TiedSoftmax, TransformerDecoderBlock, ZeroPadding
+from keras_ctxrep.models.heads import encoder_outputs
+from keras_ctxrep.models.model import Model
+
+__all__ = ["Decoder", "recurrent", "transformer"]
+
+
+class Decoder(NamedTuple):
+    """The models of a decoder, which share all weights.
+
+    S is the length of a text, T that of its target, Z the numbers of a row's state, K what the decoder keeps of each
+    vector of the encoder.
+
+    Attributes:
+        model: to train: the inputs of the encoder and {"target_ids": int32 (B, T), "target_mask": int32 (B, T)}, the
+            tokens before each, the mark of the beginning first -> {"logits": float32 (B, T, V), of the token after
+            each, "attention": float32 (B, T, S)}, the weights of the encoder's vectors.
+        start: the inputs of the encoder -> {"memory": float32 (B, S, K), "state": float32 (B, Z)}, before the first
+            token.
+        step: {"token_ids": int32 (B, 1), "memory", "memory_mask": int32 (B, S), "state"} -> {"logits": float32 (B, V),
+            "attention": float32 (B, S), "state"}.
+
+    >>> from keras_ctxrep.models import static
+    >>> model, start, step = recurrent(static.encoder(static.Config(words=9, width=8)), 20, units=16)
+    >>> text = {"word_ids": ops.ones((1, 5), "int32"), "mask": ops.ones((1, 5), "int32")}
+    >>> begin = start(text) | {"token_ids": ops.zeros((1, 1), "int32"), "memory_mask": text["mask"]}
+    >>> sorted(step(begin))
+    ['attention', 'logits', 'state']
+    """
+
+    model: keras.Model
+    start: keras.Model
+    step: keras.Model
+
+
+def recurrent(
+    encoder: keras.Model,
+    vocabulary_size: int,
+    units: int = 256,
+    layers: int = 1,
+    cell: str = "lstm",
+    score: str = "additive",
+    dropout: float = 0.3,
+) -> Decoder:
+    """A recurrent decoder with attention and input feeding.
+
+    Luong et al. 2015, https://arxiv.org/abs/1508.04025, with any of the scores of `layers.Attention`; see
+    `layers.AttentionalRNN`. It begins with the states tanh(W m), where m is the mean of the encoder's vectors (Sennrich
+    et al. 2017, https://arxiv.org/abs/1703.04357, section 2), and the table of the tokens' vectors is the kernel of the
+    softmax too (Press & Wolf 2017, https://arxiv.org/abs/1608.05859).
+
+    The models share the encoder's layers: training trains `encoder` unless `encoder.trainable = False`.
+
+    Args:
+        encoder: a model with the encoders' outputs.
+        vocabulary_size: number of target tokens, V.
+        units: width of the tokens' vectors, the cells and the attentional vectors.
+        layers: number of cells.
+        cell: "lstm" or "gru".
+        score: "additive", "dot" or "general"; with "dot" the encoder's vectors are projected to `units`.
+        dropout: of the tokens' vectors, of what each cell gives and of the attentional vectors (0.2 in Luong et al.).
+
+    Returns: the models.
+
+    Raises:
+        ValueError: an unknown cell or score, or a size below 1.
+
+    >>> from keras_ctxrep.models import static
+    >>> decoder = recurrent(static.encoder(static.Config(words=9, width=8)), 20, units=16)
+    >>> sorted(decoder.model.input), decoder.model.output["logits"].shape
+    (['mask', 'target_ids', 'target_mask', 'word_ids'], (None, None, 20))
+    """
+    _check(vocabulary_size=vocabulary_size, units=units, layers=layers)
+    softmax = TiedSoftmax(vocabulary_size, units, name="target_softmax")
+    rnn = AttentionalRNN(units, cell, layers, score, dropout, name="decoder")
+    drop = Dropout(dropout, name="target_dropout")
+    vectors, mask = _memory(encoder)
+    width = vectors.shape[-1]
+    keys = [] if score == "general" else [klayers.Dense(units, use_bias=False, name="attention_keys")(vectors)]
+    memory = klayers.Concatenate(name="memory")([*keys, vectors]) if keys else vectors
+    real = ops.cast(mask, vectors.dtype)[:, :, None]
+    mean = ops.sum(vectors * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1)
+    state = klayers.Dense(rnn.size_of_state - units, "tanh", name="first_state")(mean)
+    state = ops.cast(ops.concatenate([state, ops.zeros_like(state[:, :units])], axis=1), "float32")
+
+    def decode(ids, ids_mask, memory, memory_mask, state):
+        kept = memory[:, :, :units] if keys else memory
+        x = drop(softmax(ids, embed=True))
+        x, weights, end = rnn(x, kept, memory[:, :, -width:], memory_mask, state)
+        return softmax(x), weights, end
+
+    return _models(encoder, decode, memory, mask, state)
+
+
+def transformer(
+    encoder: keras.Model,
+    vocabulary_size: int,
+    width: int = 256,
+    layers: int = 2,
+    heads: int = 4,
+    intermediate: int | None = None,
+    dropout: float = 0.1,
+    context: int = 64,
+) -> Decoder:
+    """A Transformer decoder with a cache of keys and values.
+
+    Vaswani et al. 2017, https://arxiv.org/abs/1706.03762, section 3.1, in the pre-norm form with rotary positions of
+    `layers.TransformerDecoderBlock`; over a pretrained encoder as in Rothe et al. 2020,
+    https://arxiv.org/abs/1907.12461, with a fresh decoder. The table of the tokens' vectors is the kernel of the
+    softmax too. Its state is the cache, of fixed size: a token attends to `context` tokens before it.
+
+    The models share the encoder's layers: training trains `encoder` unless `encoder.trainable = False`.
+
+    Args:
+        encoder: a model with the encoders' outputs, of any width.
+        vocabulary_size: number of target tokens, V.
+        width: of the tokens' vectors and of each layer.
+        layers: number of blocks.
+        heads: of self-attention and of the attention to the encoder.
+        intermediate: width of the feed-forward layers; None: 4 `width`.
+        dropout: of the tokens' vectors, the attention's weights, and the sub-layers' outputs.
+        context: tokens before each that it attends to.
+
+    Returns: the models.
+
+    Raises:
+        ValueError: `heads` does not divide the width into even parts, or a size is below 1.
+
+    >>> from keras_ctxrep.models import static
+    >>> decoder = transformer(static.encoder(static.Config(words=9, width=8)), 20, width=16, heads=2, context=10)
+    >>> decoder.start.output["memory"].shape, decoder.step.output["state"].shape
+    ((None, None, 64), (None, 641))
+    """
+    _check(vocabulary_size=vocabulary_size, width=width, layers=layers, heads=heads, context=context)
+    softmax = TiedSoftmax(vocabulary_size, width, name="target_softmax")
+    drop = Dropout(dropout, name="target_dropout")
+    norm = klayers.LayerNormalization(epsilon=1e-5, name="decoder_norm")
+    blocks = [
+        TransformerDecoderBlock(
+            heads, intermediate or 4 * width, dropout, dropout, epsilon=1e-5, name=f"decoder_layer_{index}"
+        )
+        for index in range(layers)
+    ]
+    vectors, mask = _memory(encoder)
+    pairs = [klayers.Dense(2 * width, name=f"decoder_memory_{index}")(vectors) for index in range(layers)]
+    memory = klayers.Concatenate(name="memory")(pairs) if layers > 1 else pairs[0]
+    size = context * 2 * width
+    state = ops.tile(ops.zeros_like(ops.cast(mask[:, :1], "float32")), (1, layers * size + 1))
+    state = ops.reshape(state, (-1, layers * size + 1))
+
+    def decode(ids, ids_mask, memory, memory_mask, state):
+        x, ends, each = drop(softmax(ids, embed=True)), [], []
+        count = ops.cast(state[:, -1:], "int32")
+        for index, block in enumerate(blocks):
+            past = ops.reshape(state[:, index * size : (index + 1) * size], (-1, context, 2 * width))
+            own = memory[:, :, index * 2 * width : (index + 1) * 2 * width]
+            x, end, weights = block(x, mask=ids_mask, past=past, count=count, memory=own, memory_mask=memory_mask)
+            ends.append(ops.cast(ops.reshape(end, (-1, size)), "float32"))
+            each.append(weights)
+        count = ops.minimum(count + ops.sum(ids_mask, axis=1, keepdims=True), context)
+        end = ops.concatenate([*ends, ops.cast(count, "float32")], axis=1)
+        return softmax(norm(x)), sum(each[1:], each[0]) / layers, end
+
+    return _models(encoder, decode, memory, mask, state)
+
+
+def _check(**sizes: Any) -> None:
+    for name, value in sizes.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}={value!r}: a whole number, at least 1")
+
+
+def _memory(encoder: keras.Model) -> tuple[Any, Any]:
+    """The encoder's vectors, float32 (B, S, D), zero where there is none, and their mask, int32 (B, S)."""
+    mask = encoder.input["mask"]
+    vectors = encoder_outputs(encoder)["sequence"]
+    return ZeroPadding(name="encoded")(vectors, mask=mask), mask
+
+
+def _models(encoder: keras.Model, decode, memory, mask, state) -> Decoder:
+    """The models of a decoder.
+
+    Args:
+        decode: tokens and their mask, memory, its mask and state -> logits, weights of the attention, state.
+        memory, mask, state: of `start`.
+    """
+
+    def float32(x, name):
+        return klayers.Activation("linear", dtype="float32", name=name)(x)
+
+    ids, ids_mask = (keras.Input((None,), dtype="int32", name=name) for name in ("target_ids", "target_mask"))
+    logits, weights, _ = decode(ids, ids_mask, memory, mask, state)
+    inputs = {**encoder.input, "target_ids": ids, "target_mask": ids_mask}
+    trained = {"logits": float32(logits, "logits"), "attention": float32(weights, "attention")}
+    model = Model(inputs, trained, name="encoder_decoder")
+    memory, state = float32(memory, "memory_out"), float32(state, "state_out")
+    start = Model(encoder.input, {"memory": memory, "state": state}, name="decoder_start")
+    inputs = {
+        "token_ids": keras.Input((1,), dtype="int32", name="token_ids"),
+        "memory": keras.Input(memory.shape[1:], name="memory"),
+        "memory_mask": keras.Input((None,), dtype="int32", name="memory_mask"),
+        "state": keras.Input(state.shape[1:], name="state"),
+    }
+    logits, weights, end = decode(inputs["token_ids"], ops.ones_like(inputs["token_ids"]), *list(inputs.values())[1:])
+    outputs = {"logits": float32(logits[:, 0], "step_logits"), "attention": float32(weights[:, 0], "step_attention")}
+    step = Model(inputs, {**outputs, "state": float32(end, "step_state")}, name="decoder_step")
+    return Decoder(model, start, step)
