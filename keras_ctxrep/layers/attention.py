@@ -297,7 +297,7 @@ class TransformerDecoderBlock(CausalTransformerBlock):
         self.memory_attention.build(input_shape, (None, None, 2 * input_shape[-1]))
 
     def call(self, x, mask, past, count, memory, memory_mask, training=None) -> Any:  # pyright: ignore
-        attended, end = self._attend(self.attention_norm(x), mask, past, count, training)
+        attended, end = self._attend(self.attention_norm(x), mask, past, count, None, training)
         x = x + self.drop_output(self.attention_output(attended), training=training)
         attended, weights = self.memory_attention(self.memory_norm(x), memory, mask=memory_mask, training=training)
         x = x + self.drop_output(attended, training=training)
