@@ -28,11 +28,21 @@ tagger.save("tagger")
 print(tagger.bundle.labels[:3])
 
 # %% [markdown]
+# ```text
+# ('O', 'B-corporation', 'B-creative-work')
+# ```
+
+# %% [markdown]
 # Two lengths over one copy of the weights, with 8 bits; the ranges of its activations are measured in every run.
 
 # %%
 file = tagger.tflite("tagger.tflite", quantize="dynamic", lengths=(32, 64))
 print("smaller than 12 MB:", file.stat().st_size < 12e6)
+
+# %% [markdown]
+# ```text
+# smaller than 12 MB: True
+# ```
 
 # %% [markdown]
 # On the phone or the board the file alone is needed: vocabulary, labels and lengths are in it. Here the Python runtime reads it,
@@ -55,6 +65,13 @@ print(
 )
 
 # %% [markdown]
+# ```text
+# ['Angela Merkel', 'Berlin']
+# ['iPhone']
+# TensorFlow was imported: False
+# ```
+
+# %% [markdown]
 # How many words get the tag of the float32 model:
 
 # %%
@@ -67,3 +84,8 @@ texts = [" ".join(example.words) for example in examples]
 answers = [ctx.load(name).predict(texts) for name in ("tagger", "tagger.tflite")]
 tags = [[word["label"] for answer in side for word in answer["words"]] for side in answers]
 print("the same tag for at least 98% of the words:", np.mean(np.equal(*tags)) >= 0.98)
+
+# %% [markdown]
+# ```text
+# the same tag for at least 98% of the words: True
+# ```
