@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Bank and bank
 #
-# A static table has one vector for *bank*. A contextual encoder has another one in every sentence: that of a river's bank, or that of
-# a bank with money. Here 36 sentences with the word, each labelled with its sense, come with the package.
+# A static table has one vector for *bank*. A contextual encoder has another one in every sentence: that of a river's
+# bank, or that of a bank with money. Here 36 sentences with the word, each labelled with its sense, come with the
+# package.
 
 # %%
 import csv
@@ -23,8 +24,8 @@ print(len(rows), "sentences:", {row["label"] for row in rows} == {"river", "mone
 # ```
 
 # %% [markdown]
-# The vector of the word in each sentence, from the top layer (N layers, words, width), and for comparison from layer 0, which
-# does not know the context but for the position:
+# The vector of the word in each sentence, from the top layer (N layers, words, width), and for comparison from layer 0,
+# which does not know the context but for the position:
 
 
 # %%

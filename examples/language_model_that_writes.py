@@ -1,7 +1,8 @@
 # %% [markdown]
 # # A language model that writes
 #
-# A model of the next character (an LSTM), trained for 500 steps on the reference of the Python language, then asked to go on.
+# A model of the next character (an LSTM), trained for 500 steps on the reference of the Python language, then asked to
+# go on.
 
 # %%
 import re
@@ -49,5 +50,5 @@ print("one seed, one text:", model.generate(["The "], length=80, temperature=0.7
 # ```
 
 # %% [markdown]
-# `ctxrep generate lm --prompt "The "` prints each character as soon as it is drawn. `ctxrep tflite lm --out lm.tflite` writes a step with its state,
-# with which the same seed gives the same text on a phone or a board.
+# `ctxrep generate lm --prompt "The "` prints each character as soon as it is drawn. `ctxrep tflite lm --out lm.tflite`
+# writes a step with its state, with which the same seed gives the same text on a phone or a board.

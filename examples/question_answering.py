@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Question answering over a text
 #
-# An answerer finds where in a text the answer stands, or that it has none (Devlin et al. 2018, section 4.3). SQuAD's questions are the usual
-# training data, `ctxrep train --task answer --data train-v2.0.json`. This page makes a small set of its own, so that it runs in two minutes and without a
-# network: short texts about people, and questions with the words of their answers.
+# An answerer finds where in a text the answer stands, or that it has none (Devlin et al. 2018, section 4.3). SQuAD's
+# questions are the usual training data, `ctxrep train --task answer --data train-v2.0.json`. This page makes a small
+# set of its own, so that it runs in two minutes and without a network: short texts about people, and questions with the
+# words of their answers.
 
 # %%
 import random
@@ -33,14 +34,19 @@ def example(draw):
 draw = random.Random(0)
 rows = [example(draw) for _ in range(800)]
 columns = {name: [row[name] for row in rows] for name in rows[0]}
-print(rows[0]["question"], "|", rows[0]["context"])
+print(rows[0]["question"], "|", rows[0]["answers"][0]["text"])
+
+# %% [markdown]
+# ```text
+# What is the work of Leo? | Greta lives in Berlin and works as a tailor. In Delhi lives Leo, who is a painter and has known Greta for years.
+# ```
 
 # %% [markdown]
 # Texts longer than the model reads are cut into windows that overlap; the shipped BERT is small enough for a CPU.
 
 # %%
 answerer = ctx.finetune(
-    columns, dev=0.1, encoder="bert_3_384_12/books_wiki_en", task="answer", epochs=4, max_length=64, learning_rate=3e-4
+    columns, dev=0.1, encoder="bert_3_384_12/books_wiki_en", task="answer", epochs=8, max_length=64, learning_rate=3e-4
 )
 
 # %%
@@ -53,7 +59,14 @@ for question, answer in zip(questions, answerer.predict(questions, [text, text])
     print(question, answer["answer"], "(at its place in the text)" if right else "")
 
 # %% [markdown]
-# Names, towns and work of the last text were in no training text. Over a folder of texts the search comes first, then the answerer:
+# ```text
+# Where does Peter live? Vienna (at its place in the text)
+# What is the work of Olga? a teacher (at its place in the text)
+# ```
+
+# %% [markdown]
+# Names, towns and work of the last text were in no training text. Over a folder of texts the search comes first, then
+# the answerer:
 #
 # ```sh
 # ctxrep index text.txt --encoder bert_3_384_12/books_wiki_en --passages 100 --out passages

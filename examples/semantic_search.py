@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Semantic search
 #
-# The shipped encoders make one vector of a text; texts of like meaning have like vectors. Search finds texts that share no word with
-# the query.
+# The shipped encoders make one vector of a text; texts of like meaning have like vectors. Search finds texts that share
+# no word with the query.
 
 # %%
 import keras_ctxrep as ctx
@@ -44,8 +44,9 @@ print(small.search(["medicine against an illness"], top=1)[0][0].text)
 # ```
 
 # %% [markdown]
-# An index is a folder: `index.save("texts")`, then `ctxrep search texts "classical music"`; a `.tflite` file of the encoder searches it without
-# TensorFlow, and `ctxrep tflite MODEL --web FOLDER` makes a page that searches in the browser.
+# An index is a folder: `index.save("texts")`, then `ctxrep search texts "classical music"`; a `.tflite` file of the
+# encoder searches it without TensorFlow, and `ctxrep tflite MODEL --web FOLDER` makes a page that searches in the
+# browser.
 
 # %%
 index.save("texts")

@@ -57,5 +57,5 @@ print(["good" if row[1] > row[0] else "bad" for row in np.asarray(logits)])
 # ```
 
 # %% [markdown]
-# `ctx.finetune((frame.text, frame.good), dev=0.1)` does the same with the schedule of the paper, keeps the best weights, and returns a model that can
-# be saved and exported.
+# `ctx.finetune((frame.text, frame.good), dev=0.1)` does the same with the schedule of the paper, keeps the best
+# weights, and returns a model that can be saved and exported.

@@ -55,7 +55,8 @@ print([answer["label"] for answer in answers])
 # ```
 
 # %% [markdown]
-# `ctxrep client --url http://localhost:8501 --model topics "Snow and wind."` asks either of them. The same answers as in Keras:
+# `ctxrep client --url http://localhost:8501 --model topics "Snow and wind."` asks either of them. The same answers as
+# in Keras:
 
 # %%
 expected = [answer["label"] for answer in topics.predict(["Snow and wind.", "Butter and bread."])]

@@ -1,7 +1,8 @@
 # %% [markdown]
 # # A tagger of names, to a phone
 #
-# Fine-tune, quantize, and tag without TensorFlow. The messages with marked names are those of WNUT-2017 that come with the package.
+# Fine-tune, quantize, and tag without TensorFlow. The messages with marked names are those of WNUT-2017 that come with
+# the package.
 
 # %%
 import lzma
@@ -45,8 +46,8 @@ print("smaller than 12 MB:", file.stat().st_size < 12e6)
 # ```
 
 # %% [markdown]
-# On the phone or the board the file alone is needed: vocabulary, labels and lengths are in it. Here the Python runtime reads it,
-# which imports neither TensorFlow nor Keras; Java, Swift and JavaScript have their own.
+# On the phone or the board the file alone is needed: vocabulary, labels and lengths are in it. Here the Python runtime
+# reads it, which imports neither TensorFlow nor Keras; Java, Swift and JavaScript have their own.
 
 # %%
 import subprocess

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # word2vec to a picture
 #
-# Skip-gram with negative sampling (Mikolov et al. 2013) on the reference of the Python language, which comes with Python: 100,000 words, enough for
-# half a minute and for some neighbours.
+# Skip-gram with negative sampling (Mikolov et al. 2013) on the reference of the Python language, which comes with
+# Python: 100,000 words, enough for half a minute and for some neighbours.
 
 # %%
 import re

@@ -8,7 +8,8 @@ import pytest
 from keras_ctxrep import recipes, saving
 from keras_ctxrep.cli import main
 from keras_ctxrep.recipes import benchmarking
-from keras_ctxrep.recipes.benchmarking import SETS, Cell, _Rows, results_table
+from keras_ctxrep.recipes.benchmarking import Cell, _Rows, results_table
+from keras_ctxrep.recipes.glue_sets import SETS
 from tests import tiny
 
 MNLI = "index\tsentence1\tsentence2\tgold_label\n"

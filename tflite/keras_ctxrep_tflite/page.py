@@ -15,7 +15,10 @@ __all__ = ["check", "version", "write_page"]
 
 # in a wheel beside this file, in a checkout beside the package
 WEB = next(folder for folder in (Path(__file__).with_name("web"), Path(__file__).parents[1] / "web") if folder.is_dir())
-LIBRARY = ("ctxrep.js", "text.js", "search.js", "generator.js", "sampling.js", "units.js", "filling.js", "unicode.json")
+LIBRARY = (
+    *("ctxrep.js", "text.js", "search.js", "generator.js", "sampling.js", "units.js", "filling.js", "pause.js"),
+    "unicode.json",
+)
 FILES = (*LIBRARY, "page.js", "answers.js", "ranking.js", "writing.js", "masks.js")
 MODEL = "model.tflite"
 CDN = "https://cdn.jsdelivr.net/npm/@litertjs/"  # of the import map in index.html, before NAME@VERSION/

@@ -52,11 +52,7 @@ def load(path: str | Path, threads: int = 1) -> Predictor:
 
 def opened(path: str | Path, bundle: Bundle, threads: int = 1) -> Predictor:
     """The predictor of a file, as of `load`, of which the bundle is read already."""
-    if threads < 1:
-        raise ValueError(f"threads={threads}: at least 1")
-    with quiet_stderr():  # LiteRT logs each step, and more of them in the first run
-        with _naming(path, "not a TFLite file that LiteRT can run", CONVERT):
-            model = _Model(path, threads)
+    with _opened(path, threads) as model:
         with _naming(path, "its bundle cannot be used", COPY):
             predictor = Predictor(bundle, model)
             marks = [[(0, 1)] * bundle.reads.marks] if bundle.reads.marks else None
@@ -78,15 +74,9 @@ def generator(path: str | Path, bundle: Bundle, threads: int = 1) -> Generator:
     Raises:
         ValueError: the file is damaged or of another model, or `threads` is below 1.
     """
-    if threads < 1:
-        raise ValueError(f"threads={threads}: at least 1")
-    with quiet_stderr():
-        with _naming(path, "not a TFLite file that LiteRT can run", CONVERT):
-            model = _Model(path, threads)
-        with _naming(path, "its bundle is not of its model", COPY):
-            size = model.open_step(len(bundle.tokens.vocab))
-            made = Generator(bundle, model, size, together=1)
-            made(["a"], Generation(length=1))
+    with _opened(path, threads) as model, _naming(path, "its bundle is not of its model", COPY):
+        made = Generator(bundle, model, model.open_step(len(bundle.tokens.vocab)), together=1)
+        made(["a"], Generation(length=1))
     return made
 
 
@@ -100,15 +90,21 @@ def filler(path: str | Path, bundle: Bundle, threads: int = 1) -> Filler:
     Raises:
         ValueError: the file is damaged or of another model, or `threads` is below 1.
     """
+    with _opened(path, threads) as model, _naming(path, "its bundle is not of its model", COPY):
+        made = Filler(bundle, model, model.open_masked(bundle))
+        made(["[MASK]"], 1)
+    return made
+
+
+@contextmanager
+def _opened(path: str | Path, threads: int) -> "Iterator[_Model]":
+    """A file that LiteRT has opened; what LiteRT logs of its first run in the block is not shown."""
     if threads < 1:
         raise ValueError(f"threads={threads}: at least 1")
     with quiet_stderr():
         with _naming(path, "not a TFLite file that LiteRT can run", CONVERT):
             model = _Model(path, threads)
-        with _naming(path, "its bundle is not of its model", COPY):
-            made = Filler(bundle, model, model.open_masked(bundle))
-            made(["[MASK]"], 1)
-    return made
+        yield model
 
 
 class _Model:

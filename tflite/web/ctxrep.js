@@ -9,13 +9,15 @@
  * is what they mark. LiteRT comes from the page's import map, under the name "@litertjs/core", or is given.
  */
 
+import { BUSY, pause } from "./pause.js";
+import { softmax } from "./sampling.js";
 import { checkTop, Index } from "./search.js";
 import { featuresOf, rowsOf, Unicode, wellFormed } from "./text.js";
 
+export { BUSY, pause } from "./pause.js";
 export { Index, sentencesOf } from "./search.js";
 
 const N_BEST = 20; // answers kept for each window, and returned
-export const BUSY = 16; // ms of encoding before the page reacts and draws
 const THRESHOLD = 0.5; // smallest probability of a predicted label of multilabel
 const TAG = /^(?:O|[BI]|[BIESLU]-[^\n]+)$/u;
 
@@ -28,15 +30,6 @@ const TAG = /^(?:O|[BI]|[BIESLU]-[^\n]+)$/u;
  * @typedef {{word: string, start: number, end: number, label: string|null, score: number}} Word
  * @typedef {{answer: string, start: number, end: number, score: number, probability: number}} Candidate
  */
-
-/** @param {ArrayLike<number>} logits @returns {number[]} probabilities */
-export function softmax(logits) {
-  const values = Array.from(logits);
-  const highest = values.reduce((most, value) => Math.max(most, value), -Infinity);
-  const exponentials = values.map((value) => Math.exp(value - highest));
-  const sum = exponentials.reduce((total, value) => total + value, 0);
-  return exponentials.map((value) => value / sum);
-}
 
 /** @param {ArrayLike<number>} values @returns {number} the index of the first of the highest values */
 function argmax(values) {
@@ -357,18 +350,6 @@ export class Predictor {
     const given = /** @type {any[]} */ (documents);
     return new Index(typeof given[0] === "string" ? await this.encode(given) : given).search(vector, top);
   }
-}
-
-/** Lets the browser react and draw; unlike a timer it waits no longer than that needs. @returns {Promise<void>} */
-export function pause() {
-  return new Promise((resolve) => {
-    const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => {
-      port1.close();
-      resolve();
-    };
-    port2.postMessage(null);
-  });
 }
 
 /**

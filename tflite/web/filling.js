@@ -1,6 +1,6 @@
 /** Words for the [MASK]s of a text, as keras_ctxrep/inference/filling.py. */
 
-import { softmax } from "./ctxrep.js";
+import { softmax } from "./sampling.js";
 import { wellFormed, WordPieces } from "./text.js";
 
 export const MASK = "[MASK]";

@@ -1,6 +1,6 @@
 /** Text from a language model, as keras_ctxrep/inference/generator.py: one call of the model for each token. */
 
-import { BUSY, pause } from "./ctxrep.js";
+import { BUSY, pause } from "./pause.js";
 import { sample } from "./sampling.js";
 import { TokenFeatures } from "./units.js";
 

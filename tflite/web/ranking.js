@@ -1,6 +1,6 @@
 /** The page of an encoder: the sentences of a text or a file, ranked by their cosines with a query as one types it. */
 
-import { BUSY, pause } from "./ctxrep.js";
+import { BUSY, pause } from "./pause.js";
 import { added, bars, element, fail, made, newest, say, show } from "./page.js";
 import { Index, sentencesOf } from "./search.js";
 

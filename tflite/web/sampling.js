@@ -6,6 +6,15 @@
 
 const ROTATIONS = [[13, 15, 26, 6], [17, 29, 16, 24]];
 
+/** @param {ArrayLike<number>} logits @returns {number[]} probabilities */
+export function softmax(logits) {
+  const values = Array.from(logits);
+  const highest = values.reduce((most, value) => Math.max(most, value), -Infinity);
+  const exponentials = values.map((value) => Math.exp(value - highest));
+  const sum = exponentials.reduce((total, value) => total + value, 0);
+  return exponentials.map((value) => value / sum);
+}
+
 /**
  * Threefry-2x32 with 20 rounds (Salmon et al. 2011, https://doi.org/10.1145/2063384.2063405).
  *
