@@ -17,28 +17,32 @@ WORK = ["a baker", "a nurse", "a pilot", "a painter", "a farmer", "a judge", "a 
 
 
 def example(draw):
-    """One question, a text with two people, and the answer."""
-    (first, second), towns, work = draw.sample(PEOPLE, 2), draw.sample(TOWNS, 2), draw.sample(WORK, 2)
-    context = (
-        f"{first} lives in {towns[0]} and works as {work[0]}. "
-        f"In {towns[1]} lives {second}, who is {work[1]} and has known {first} for years."
+    """One question, a text about a person, and the answer."""
+    name, town, work, year = draw.choice(PEOPLE), draw.choice(TOWNS), draw.choice(WORK), str(draw.randint(1940, 2005))
+    context = draw.choice(
+        [
+            f"{name} was born in {year}, lives in {town} and works as {work}.",
+            f"In {town} lives {name}, who is {work} and was born in {year}.",
+        ]
     )
-    asked = draw.choice([0, 1])
-    name = (first, second)[asked]
-    kind = draw.choice(["town", "work"])
-    question = f"Where does {name} live?" if kind == "town" else f"What is the work of {name}?"
-    answer = (towns if kind == "town" else work)[asked]
+    question, answer = draw.choice(
+        [
+            (f"Where does {name} live?", town),
+            (f"What is the work of {name}?", work),
+            (f"When was {name} born?", year),
+        ]
+    )
     return {"question": question, "context": context, "answers": [{"text": answer, "start": context.index(answer)}]}
 
 
 draw = random.Random(0)
-rows = [example(draw) for _ in range(800)]
+rows = [example(draw) for _ in range(480)]
 columns = {name: [row[name] for row in rows] for name in rows[0]}
 print(rows[0]["question"], "|", rows[0]["answers"][0]["text"])
 
 # %% [markdown]
 # ```text
-# What is the work of Leo? | Greta lives in Berlin and works as a tailor. In Delhi lives Leo, who is a painter and has known Greta for years.
+# What is the work of Greta? | a baker
 # ```
 
 # %% [markdown]
@@ -46,29 +50,28 @@ print(rows[0]["question"], "|", rows[0]["answers"][0]["text"])
 
 # %%
 answerer = ctx.finetune(
-    columns, dev=0.1, encoder="bert_3_384_12/books_wiki_en", task="answer", epochs=8, max_length=64, learning_rate=3e-4
+    columns, dev=0.1, encoder="bert_3_384_12/books_wiki_en", task="answer", epochs=5, max_length=64, learning_rate=3e-4
 )
 
 # %%
-text = (
-    "Olga lives in Madrid and works as a doctor. In Vienna lives Peter, who is a teacher and has known Olga for years."
-)
-questions = ["Where does Peter live?", "What is the work of Olga?"]
-for question, answer in zip(questions, answerer.predict(questions, [text, text]), strict=True):
+text = "Olga was born in 1968, lives in Madrid and works as a doctor."
+questions = ["Where does Olga live?", "What is the work of Olga?", "When was Olga born?"]
+for question, answer in zip(questions, answerer.predict(questions, 3 * [text]), strict=True):
     right = text[answer["start"] : answer["end"]] == answer["answer"]
     print(question, answer["answer"], "(at its place in the text)" if right else "")
 
 # %% [markdown]
 # ```text
-# Where does Peter live? Vienna (at its place in the text)
-# What is the work of Olga? a teacher (at its place in the text)
+# Where does Olga live? Madrid (at its place in the text)
+# What is the work of Olga? a doctor (at its place in the text)
+# When was Olga born? 1968 (at its place in the text)
 # ```
 
 # %% [markdown]
-# Names, towns and work of the last text were in no training text. Over a folder of texts the search comes first, then
-# the answerer:
+# Name, town and work of the last text were in no training text. Over a folder of texts the search comes first, then the
+# answerer:
 #
 # ```sh
 # ctxrep index text.txt --encoder bert_3_384_12/books_wiki_en --passages 100 --out passages
-# ctxrep ask passages "Where does Peter live?" --reader answerer
+# ctxrep ask passages "Where does Olga live?" --reader answerer
 # ```
