@@ -104,8 +104,8 @@ def examples(app) -> None:
     for path in sorted((ROOT / "examples").glob("*.py")):
         notebook = jupytext.read(path)
         jupytext.write(notebook, folder / f"{path.stem}.ipynb")
-        notebook.metadata.clear()
-        title, _, rest = jupytext.writes(notebook, "md").partition("\n")
+        page = re.sub(r"\A---\n.*?\n---\n\n", "", jupytext.writes(notebook, "md"), flags=re.DOTALL)  # jupytext's header
+        title, _, rest = page.partition("\n")
         link = f"{{download}}`As a notebook <{path.stem}.ipynb>`"
         (folder / f"{path.stem}.md").write_text(f"{title}\n\n{link}\n{rest}", encoding="utf-8")
 
