@@ -162,7 +162,7 @@ def padded(rows: tf.RaggedTensor, fill: int | str = 0) -> tf.Tensor:
     """Dense rows of at least one position."""
     inner = rows.flat_values.shape[1:]
     longest = tf.maximum(tf.reduce_max(rows.row_lengths()), 1)
-    shape = [tf.stack([rows.nrows(), longest]), tf.shape(rows.flat_values, tf.int64)[1:]]
+    shape = [tf.stack([rows.nrows(), longest]), tf.shape(rows.flat_values, rows.row_splits.dtype)[1:]]
     dense = rows.to_tensor(fill, shape=tf.concat(shape, 0))
     return tf.ensure_shape(dense, [None, None, *inner])
 
