@@ -166,12 +166,6 @@ def test_words_without_pieces(tflite_in_process, tmp_path):
     assert labels == [word["label"] for word in actual[1]["words"]] and len(set(labels)) > 1
 
 
-def test_vectors_with_ngrams_are_not_converted(tmp_path):
-    tiny.save(tmp_path / "m", tiny.bundle("classify", "static", sizes={"buckets": 10}))
-    with pytest.raises(ValueError, match=r"character n-grams have no \.tflite"):
-        quantize.convert(tmp_path / "m", tmp_path / "m.tflite", lengths=[16])
-
-
 def test_lengths_that_are_no_numbers(capsys):
     with pytest.raises(SystemExit):
         main.main(["tflite", "m", "--out", "m.tflite", "--lengths", "16,abc"])
