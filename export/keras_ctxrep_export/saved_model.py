@@ -200,15 +200,17 @@ def load(path: str | Path, batch_size: int = 32) -> Predictor:
     return Predictor(bundles.load(path), text_runner(path), batch_size)
 
 
+def tensor(column: np.ndarray) -> tf.Tensor:
+    """An input of a signature; arrays of objects have strings, as text or as bytes."""
+    if column.dtype != object:
+        return tf.constant(column)
+    encoded = [text.encode("utf-8", "replace") if isinstance(text, str) else text for text in column.flat]
+    return tf.reshape(tf.constant(encoded, tf.string), column.shape)
+
+
 def text_runner(path: str | Path) -> TextRunner:
     """What runs the string signatures of a version folder."""
     loaded = tf.saved_model.load(str(path))
-
-    def tensor(column: np.ndarray) -> tf.Tensor:
-        if column.dtype == object:
-            encoded = [text.encode("utf-8", "replace") for text in column.flat]
-            return tf.reshape(tf.constant(encoded, tf.string), column.shape)
-        return tf.constant(column)
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         # a function lives only as long as the object it was loaded with

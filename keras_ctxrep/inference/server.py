@@ -205,8 +205,6 @@ def _array(name: str, values: Any, info: dict) -> np.ndarray:
     kind, rank = info["dtype"], len(info["shape"])
 
     def value(part: Any) -> Any:
-        if isinstance(part, list):
-            return [value(item) for item in part]
         if kind != "string":
             if isinstance(part, bool) != (kind == "bool") or not isinstance(part, int | float):
                 raise _Refused(400, f"{name}: {part!r:.60} is no {kind}")

@@ -81,12 +81,7 @@ def _of_saved_model(path: Path, name: str | None, title: str = "") -> Served:
     loaded: Any = tf.saved_model.load(str(folder))
 
     def run(signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        tensors = {
-            key: tf.reshape(tf.constant(value.ravel().tolist(), tf.string), value.shape)
-            if value.dtype == object
-            else tf.constant(value)
-            for key, value in inputs.items()
-        }
+        tensors = {key: saved_model.tensor(value) for key, value in inputs.items()}
         return {key: value.numpy() for key, value in loaded.signatures[signature](**tensors).items()}
 
     version = int(folder.name) if folder.name.isdecimal() else 1
