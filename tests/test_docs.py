@@ -39,6 +39,7 @@ REASONS = {
     ("docs/how-to/mediapipe.md", "from mediapipe"): "MediaPipe and TensorFlow need different versions of a package",
     ("docs/how-to/scaling.md", "export TF_CONFIG"): "needs four machines; tests/test_strategy.py has two processes",
     ("docs/how-to/scaling.md", "ctxrep prepare"): "needs a Flink cluster",
+    ("docs/how-to/serving.md", "ctxrep serve"): "serves until it is interrupted; tests/recipes/test_serving.py asks it",
     ("docs/how-to/serving.md", "docker run"): "needs a server",
     ("docs/how-to/serving.md", "curl"): "needs a server",
     ("docs/how-to/serving.md", "python -c"): "runs in tests/export/test_kit.py",
