@@ -17,6 +17,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from keras_ctxrep.checks import Range, check
 
 __all__ = [
+    "CHARACTERS",
+    "LEARNED",
     "QUANTIZATIONS",
     "WORDS",
     "Distillation",
@@ -40,6 +42,8 @@ __all__ = [
 
 QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tflite files
 WORDS = "words"  # in place of the folder of an encoder or of extra embeddings: learned from the training data
+CHARACTERS = "characters"  # in place of the folder of an encoder: embeddings of characters, learned with the task
+LEARNED = (WORDS, CHARACTERS)
 PLACES = ("auto", "one", "mirrored", "multiworker")  # where to train
 DECAYS = ("linear", "cosine", "inverse_sqrt", "none")  # of the learning rate
 GROUPS = ("data", "model", "schedule", "output", "machine", "task")  # of the command's help, in this order
