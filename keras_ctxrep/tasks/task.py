@@ -216,6 +216,7 @@ class Task(InGraph):
         head_dropout: before the head's dense layer; None: as the family has it.
         activation: of the logits: "softmax", "sigmoid" or "linear".
         model_outputs: the outputs of the model that `decode` reads.
+        model_parts: the names of `parts`; the first one reads texts.
     """
 
     name: str
@@ -233,6 +234,7 @@ class Task(InGraph):
     head_dropout: float | None = None
     activation = "softmax"
     model_outputs: ClassVar[tuple[str, ...]] = ("logits",)
+    model_parts: ClassVar[tuple[str, ...]] = ("ids",)
 
     def of_model(self, bundle: Bundle) -> Self:
         """This task as a model has it, which reads the columns that the model was trained from before others."""

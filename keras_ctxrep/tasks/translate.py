@@ -86,7 +86,8 @@ class Translate(Task, Searches):
     metrics: ClassVar[tuple[str, ...]] = tuple(generation_scores.METRICS)
     smaller: ClassVar[tuple[str, ...]] = ("word_error_rate", "character_error_rate")
     agrees = "the same text"
-    model_outputs: ClassVar[tuple[str, ...]] = ("logits", "attention")
+    model_outputs: ClassVar[tuple[str, ...]] = ("memory", "state")
+    model_parts: ClassVar[tuple[str, ...]] = ("ids", "step")
     Options: type[options.Options] = Options
     outputs: ClassVar[Mapping[str, str]] = {
         "text": "the best text",

@@ -1,11 +1,13 @@
 """Model folders to .tflite files, with their bundle inside."""
 
+import itertools
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,9 @@ def convert(
     float32 (1, S), to {"logits", "state"}, which `runtime.generator` runs token by token. With `fill` a pretrained BERT
     keeps its masked language model in place of its vectors: "mlm_positions", int32 (1, 4), to "mlm_logits",
     float32 (1, 4, V), which `runtime.filler` runs.
+
+    A decoder's step has one signature per length too, "step_16", ...: {"token_ids", "memory", "memory_mask", "state"}
+    to {"logits", "attention", "state"}; "memory" and the first "state" are the outputs of "length_16", ....
 
     The file has one signature per length, "length_16", "length_32", ..., which share the weights: {"char_ids"} or
     {"token_ids", "segment_ids"} and "mask", int32 (1, length), to the model's outputs. Longer texts are cut. The bundle
@@ -275,31 +280,33 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
     if not served:  # without the classifier of next sentences
         model = keras.Model(model.input, {"mlm_logits": model.output["mlm_logits"]})
     bundles.save(bundle, Path(out).parent)
-    # where "pooled" is "vector" the converter makes them one output, and LiteRT does not find the other
-    names = [name for name in model.output if name != "pooled" or "vector" not in model.output]
+    parts = tasks.get(bundle.task).parts(model) if bundle.task in tasks.SERVED else {"ids": model}
 
     class Signatures(tf.Module):
         def __init__(self):
             super().__init__()
             self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
-            self.outputs = tf.function(self.run)
+            self.functions = {name: tf.function(partial(self.run, part)) for name, part in parts.items()}
 
-        def run(self, inputs):
-            outputs = model(inputs, training=False)
+        def run(self, part, inputs):
+            outputs = part(inputs, training=False)
             if "state" in outputs:  # LiteRT gives no buffer to an output that is that of a loop, as of one GRU layer
                 outputs["state"] = tf.maximum(outputs["state"], tf.float32.min)
+            # where "pooled" is "vector" the converter makes them one output, and LiteRT does not find the other
+            names = [name for name in outputs if name != "pooled" or "vector" not in outputs]
             return heads.flat({name: outputs[name] for name in names})
 
     module = Signatures()
     signatures = {}
-    for length in lengths:
+    for (name, part), length in itertools.product(parts.items(), lengths):
         spec = {}
-        for name, tensor in model.input.items():
-            count = POSITIONS if name == "mlm_positions" else length
+        for key, tensor in part.input.items():
+            count = POSITIONS if key == "mlm_positions" else length
             shape = [1, *tensor.shape[1:]]
             shape[1:2] = [count if size is None else size for size in shape[1:2]]
-            spec[name] = tf.TensorSpec(shape, tensor.dtype, name)  # the number of n-grams, of the last axis, is open
-        signatures["step" if bundle.generates else f"length_{length}"] = module.outputs.get_concrete_function(spec)
+            spec[key] = tf.TensorSpec(shape, tensor.dtype, key)  # the number of n-grams, of the last axis, is open
+        signature = {"ids": "step" if bundle.generates else f"length_{length}"}.get(name, f"{name}_{length}")
+        signatures[signature] = module.functions[name].get_concrete_function(spec)
     data = _converted(module, signatures, len(bundle.vocab) or 256)
     Path(out).write_bytes(weights.named(data, {weight.path: np.asarray(weight) for weight in model.weights}))
 
