@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if path.parent.name != "examples"  # made of examples/*.py by `make docs`; tests/test_examples.py runs those
 }
 SOURCES = {
     ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path.read_text(encoding="utf-8")
