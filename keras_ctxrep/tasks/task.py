@@ -395,8 +395,18 @@ class Task(InGraph):
         return {"ids": model}
 
     def run(self, bundle: Bundle, parts: Mapping[str, Callable]) -> Callable:
-        """What a `Predictor` runs, from functions that run the `parts` in an engine: arrays by name in and out."""
+        """What a `Predictor` runs, from functions that run the `parts` in an engine: arrays by name in and out.
+
+        Of a .tflite file what it has `composed` is among them.
+        """
         return parts["ids"]
+
+    def composed(self, bundle: Bundle, parts: Mapping[str, Callable]) -> dict[str, Callable]:
+        """Functions of the inputs of one text that the `parts` are run in, as TensorFlow graphs of fixed shapes.
+
+        A .tflite file has them beside the parts, so that a device runs a whole answer in one call.
+        """
+        return {}
 
     def check(self, bundle: Bundle) -> None:
         """Raises a ValueError if this model has no answers to give."""

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -120,10 +120,11 @@ class Translate(Task, Searches):
         return {new: getattr(options, old) for old, new in names.items()}
 
     def with_search(self, bundle: Bundle, beams: int | None = None, alpha: float | None = None) -> Bundle:
-        given = {"beams": beams, "alpha": alpha}
-        return replace(
-            bundle, settings=bundle.settings | {name: value for name, value in given.items() if value is not None}
-        )
+        given = {name: value for name, value in (("beams", beams), ("alpha", alpha)) if value is not None}
+        checked = Options(**given)  # errors as of training
+        own = {name: getattr(checked, name) for name in given}
+        # a loop in a .tflite file has the options of its conversion
+        return replace(bundle, settings=bundle.settings | own | ({"in_graph": False} if own else {}))
 
     # -------------------------------------------------------------------------------------------------- training
 
@@ -168,7 +169,29 @@ class Translate(Task, Searches):
         start, step = decoder.parts(model)
         return {"ids": start, "step": step}
 
+    def composed(self, bundle, parts) -> dict[str, Callable]:
+        import tensorflow as tf
+
+        from keras_ctxrep.models import beam_search
+
+        options = [tf.constant([bundle.settings[name]]) for name in ("target_length", "beams", "alpha")]
+
+        def searched(beams, inputs):
+            begun = parts["ids"](inputs)
+            begin = (begun["memory"], inputs["mask"], begun["state"], TargetTokens.BEGIN, TargetTokens.END)
+            most, _, alpha = options
+            found = beam_search.search(
+                parts["step"], *begin, most, beams, alpha, TargetTokens.NEVER, dtype="float32", attends=True
+            )
+            return found._replace(finished=tf.cast(found.finished, tf.int32))._asdict()
+
+        loops = {"greedy": partial(searched, tf.constant([1]))}
+        return loops | ({"beam": partial(searched, options[1])} if bundle.settings["beams"] > 1 else {})
+
     def run(self, bundle, parts) -> Callable[[dict[str, np.ndarray]], Mapping[str, Any]]:
+        loop = parts.get("beam" if bundle.settings["beams"] > 1 else "greedy")
+        if loop is not None and bundle.settings.get("in_graph", True):
+            return lambda inputs: {"hypotheses": [_hypotheses(*row) for row in _rows(loop(inputs))]}
         names = {"beams": "beams", "alpha": "alpha", "target_length": "max_length"}
         options = {new: bundle.settings[old] for old, new in names.items()}
 
@@ -289,6 +312,19 @@ class Translate(Task, Searches):
 
     def agreement(self, reference, answer) -> list[tuple[bool, float]]:
         return [(reference["text"] == answer["text"], abs(reference["score"] - answer["score"]))]
+
+
+def _rows(outputs: Mapping[str, Sequence]) -> Iterator[tuple]:
+    return zip(*(outputs[name] for name in ("tokens", "scores", "finished", "attention")), strict=True)
+
+
+def _hypotheses(tokens: np.ndarray, scores: np.ndarray, finished: np.ndarray, attention: np.ndarray) -> list:
+    """The hypotheses of a text from the outputs of `models.beam_search`, without the rows of none."""
+    found = []
+    for ids, score, ended, weights in zip(tokens, scores, finished, attention, strict=True):
+        size = int((ids >= 0).sum())
+        found.append(beam.Hypothesis(tuple(ids[:size].tolist()), float(score), bool(ended), tuple(weights[:size])))
+    return [hypothesis for hypothesis in found if hypothesis.score > LOWEST]
 
 
 @cache

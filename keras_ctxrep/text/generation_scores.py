@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_ctxrep.text.scores import edit_distance
 
-__all__ = ["METRICS", "Statistics", "bleu", "chrf", "character_error_rate", "exact_match", "rouge", "word_error_rate"]
+__all__ = ["METRICS", "Statistics", "bleu", "character_error_rate", "chrf", "exact_match", "rouge", "word_error_rate"]
 
 # The tokens of mteval-v13a, https://www.nist.gov/itl/iad/mig/metrics-machine-translation-2010-evaluation, in which
 # punctuation stands apart unless it is between digits.

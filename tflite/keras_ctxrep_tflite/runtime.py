@@ -3,7 +3,7 @@
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from keras_ctxrep import tasks
 from keras_ctxrep.inference.filling import Filler
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
 from keras_ctxrep.options import Generation
-from keras_ctxrep import tasks
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
@@ -131,7 +131,7 @@ class _Model:
     def open_signatures(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
         """Opens the signature of each length; a ValueError if its inputs, as of a sample, or outputs do not fit."""
         self.task = task
-        for length in _lengths(self.compiled, bundle, task.model_parts):
+        for length in _lengths(self.compiled, bundle, self.steps):
             self.signatures[length] = _Signature(self.compiled, f"length_{length}")
             self.signatures[length].check(task, bundle, sample)
             for name, signatures in self.steps.items():
@@ -141,21 +141,23 @@ class _Model:
         """What runs the parts of a task's model, by name."""
         if len(task.model_parts) == 1:
             return {"ids": self}
-        self.steps = {name: {} for name in task.model_parts[1:]}
+        names = {name.partition("_")[0] for name in self.compiled.get_signature_list()} - {"length"}
+        self.steps.update({name: {} for name in sorted(names)})
 
         def of_equal_length(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             return _equal_length(self(batch), batch["mask"].shape[1])
 
         return {"ids": of_equal_length} | {name: partial(self._steps, name) for name in self.steps}
 
-    def _steps(self, name: str, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs a part that reads what the first one has made of the texts."""
+    def _steps(self, name: str, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Runs another signature than "length_N": a step, or a loop of steps over a text."""
+        mask = "memory_mask" if "memory_mask" in batch else "mask"
         rows = [
-            self._run({key: array[i : i + 1] for key, array in batch.items()}, self.steps[name], "memory_mask")
-            for i in range(len(batch["token_ids"]))
+            self._run({key: array[i : i + 1] for key, array in batch.items()}, self.steps[name], mask)
+            for i in range(len(batch[mask]))
         ]
         outputs = {key: [row[key][0] for row in rows] for key in rows[0]}
-        return _equal_length(outputs, batch["memory_mask"].shape[1], ("attention",))
+        return outputs if mask == "mask" else _equal_length(outputs, batch[mask].shape[1], ("attention",))
 
     def open_step(self, vocabulary: int) -> int:
         """Opens the signature "step"; gives the numbers of its state, or a ValueError if its tensors do not fit."""
@@ -272,7 +274,7 @@ class _Signature:
             raise ValueError(f"{self.name} has {shapes['logits'][-1]} logits for {labels} labels")
 
 
-def _lengths(model: Any, bundle: Bundle, parts: Sequence[str] = ()) -> list[int]:
+def _lengths(model: Any, bundle: Bundle, parts: Collection[str] = ()) -> list[int]:
     """The lengths of a model's signatures; a ValueError if one has another name, or none is long enough.
 
     Args:
