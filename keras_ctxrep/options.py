@@ -405,6 +405,16 @@ class Prediction(Reading):
         "jsonl)",
         choices=("jsonl", "tsv", "csv"),
     )
+    beams: int | None = option(
+        None, "translate: hypotheses of the beam search, 1 for greedy (default: as in training)", "task", above=0
+    )
+    alpha: float | None = option(None, "translate: its length penalty (default: as in training)", "task", least=0)
+
+    @property
+    def search(self) -> dict[str, float]:
+        """The options of a search that are given."""
+        given = {"beams": self.beams, "alpha": self.alpha}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

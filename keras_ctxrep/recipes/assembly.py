@@ -114,14 +114,14 @@ def length(bundle: Bundle, options: Finetuning, task: Task) -> int:
 
 
 def fresh_embeddings(counts: Counter, units: str = WORDS) -> tuple[keras.Model, Bundle]:
-    """Untrained embeddings of the words or characters that occur at least twice; the rarer ones train the unknown one's.
+    """Untrained embeddings of the words or characters that occur at least twice; the others train that of <UNK>.
 
     Args:
         counts: word or character -> how often it occurs.
         units: "words" or "characters".
     """
     if units == CHARACTERS:
-        known = sorted(char for char, count in counts.items() if count > 1 and not char.splitlines() == [""])
+        known = sorted(char for char, count in counts.items() if count > 1 and char.splitlines() != [""])
         vocab = (*WordFeatures.MARKERS, *known)
         table = lm.Config(units=CHARACTERS, layers=0, width=128, dropout=0.0, vocabulary_size=len(vocab))
         return lm.encoder(table), Bundle("lm", "embed", asdict(table), 128, vocab=vocab)

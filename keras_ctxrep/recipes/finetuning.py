@@ -290,7 +290,7 @@ class Run:
     def pretrained(self, survey: Survey) -> tuple[keras.Model, Bundle]:
         """The encoder to start from, and its bundle."""
         if self.encoder in LEARNED:
-            return fresh_embeddings(survey.words, self.encoder)
+            return fresh_embeddings(survey.words, str(self.encoder))
         return saving.load_encoder(self.encoder)
 
     def length(self, bundle: Bundle) -> int:

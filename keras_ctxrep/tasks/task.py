@@ -326,6 +326,15 @@ class Task(InGraph):
         """
         raise ValueError(f"positive={label!r}: of a classifier alone, and the task is {self.name!r}")
 
+    def with_search(self, bundle: Bundle, **options: Any) -> Bundle:
+        """The bundle of the same model whose answers are searched for with other options.
+
+        Raises:
+            ValueError: the task has no such answers, or an option is out of range.
+        """
+        name, value = next(iter(options.items()))
+        raise ValueError(f"{name}={value}: of the task translate alone, and the task is {self.name!r}")
+
     def windowed(self, bundle: Bundle, how: str) -> Bundle:
         """The bundle of the same model that reads a long text in overlapping windows instead of cutting it.
 

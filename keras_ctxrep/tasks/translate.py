@@ -119,12 +119,13 @@ class Translate(Task, Searches):
         names = {"target_units": "units", "target_length": "target_length", "beams": "beams", "alpha": "alpha"}
         return {new: getattr(options, old) for old, new in names.items()}
 
-    def with_search(self, bundle: Bundle, beams: int | None = None, alpha: float | None = None) -> Bundle:
-        given = {name: value for name, value in (("beams", beams), ("alpha", alpha)) if value is not None}
-        checked = Options(**given)  # errors as of training
-        own = {name: getattr(checked, name) for name in given}
+    def with_search(self, bundle, **options) -> Bundle:
+        settings = bundle.settings
+        given: dict[str, Any] = {name: settings[name] for name in ("beams", "alpha")} | options
+        chosen = Options(**given)
         # a loop in a .tflite file has the options of its conversion
-        return replace(bundle, settings=bundle.settings | own | ({"in_graph": False} if own else {}))
+        own = {"beams": chosen.beams, "alpha": chosen.alpha, "in_graph": False}
+        return replace(bundle, settings=settings | own)
 
     # -------------------------------------------------------------------------------------------------- training
 
@@ -178,10 +179,11 @@ class Translate(Task, Searches):
 
         def searched(beams, inputs):
             begun = parts["ids"](inputs)
-            begin = (begun["memory"], inputs["mask"], begun["state"], TargetTokens.BEGIN, TargetTokens.END)
+            memory, mask, state = begun["memory"], inputs["mask"], begun["state"]
+            begin, end, never = TargetTokens.BEGIN, TargetTokens.END, TargetTokens.NEVER
             most, _, alpha = options
             found = beam_search.search(
-                parts["step"], *begin, most, beams, alpha, TargetTokens.NEVER, dtype="float32", attends=True
+                parts["step"], memory, mask, state, begin, end, most, beams, alpha, never, "float32", attends=True
             )
             return found._replace(finished=tf.cast(found.finished, tf.int32))._asdict()
 
@@ -223,7 +225,7 @@ class Translate(Task, Searches):
             answer["unfinished"] = True
         if best.attention:
             answer["alignment"] = [
-                {"token": tokens.strings[token].strip() or " "} | _looked_at(weights, row.offsets)
+                {"token": tokens.strings[token].strip() or " "} | _looked_at(weights, row.offsets or ())
                 for token, weights in zip(best.tokens, best.attention, strict=True)
             ]
         return answer
@@ -258,9 +260,10 @@ class Translate(Task, Searches):
             begun["state"],
             TargetTokens.BEGIN,
             TargetTokens.END,
-            alpha=tf.fill(tf.shape(text), tf.constant(bundle.settings["alpha"], tf.float64)),
-            never=TargetTokens.NEVER,
-            **options,
+            options["max_length"],
+            options["beams"],
+            tf.fill(tf.shape(text), tf.constant(bundle.settings["alpha"], tf.float64)),
+            TargetTokens.NEVER,
         )
         tokens = tokens_of(bundle)
         strings = tf.where(found.tokens < 0, "", tf.gather(tokens.strings, tf.maximum(found.tokens, 0)))

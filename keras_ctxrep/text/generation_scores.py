@@ -1,4 +1,4 @@
-"""Metrics of generated texts: exact match, error rates of words and characters, BLEU, chrF and ROUGE, over some texts."""
+"""Metrics of generated texts: exact match, error rates of words and characters, BLEU, chrF and ROUGE."""
 
 import re
 from collections import Counter

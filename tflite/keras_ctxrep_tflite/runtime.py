@@ -137,7 +137,7 @@ class _Model:
             for name, signatures in self.steps.items():
                 signatures[length] = _Signature(self.compiled, f"{name}_{length}")
 
-    def functions(self, task: Task) -> dict[str, Callable[[dict[str, np.ndarray]], Mapping[str, Any]]]:
+    def functions(self, task: Task) -> Mapping[str, Callable[[dict[str, np.ndarray]], Mapping[str, Any]]]:
         """What runs the parts of a task's model, by name."""
         if len(task.model_parts) == 1:
             return {"ids": self}
