@@ -157,6 +157,7 @@ def files(models, tmp_path_factory):
     for name in ("tickets.tsv", "tickets_dev.tsv"):
         (folder / name).write_text(f"{header}\tQueue\n{labelled * 10}")
     (folder / "tickets_new.tsv").write_text("\n".join([header, *columns]) + "\n")
+    (folder / "spelling.tsv").write_text("text\ttarget\n" + "cat\tK AE T\ntack\tT AE K\n" * 20)
     (folder / "bank.tsv").write_text("text\tlabel\nthe river bank\tshore\na bank with money\tmoney\n")
     (folder / "vectors.txt").write_text("the 0.1 0.2\nrain 0.3 0.4\nviolin -0.1 0.5\n")
     (folder / "tagged.txt").write_text("rain\tNN\nthe\tDT\nsoup\tNN\nis\tVBZ\nwas\tVBD\ngood\tJJ\n")

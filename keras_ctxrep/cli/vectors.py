@@ -205,6 +205,12 @@ def _plot_words(args: argparse.Namespace) -> None:
     print_line(parts_of_speech.table(words["neighbours"]))
 
 
+def _plot_alignment(args: argparse.Namespace) -> None:
+    from keras_ctxrep.plots.alignment import alignment
+
+    print_line(alignment(args.folders[0], args.text, args.out)["text"])
+
+
 def _plot_probabilities(args: argparse.Namespace) -> None:
     from keras_ctxrep.plots.probabilities import coloured, probabilities
 
@@ -218,6 +224,7 @@ def _plot_probabilities(args: argparse.Namespace) -> None:
 _PLOTS: dict[str, tuple[Callable, set[str], set[str]]] = {  # its function, required and optional flags
     "mix": (_plot_mix, set(), set()),
     "attention": (_plot_attention, {"text"}, {"pair", "layer", "head"}),
+    "alignment": (_plot_alignment, {"text"}, set()),
     "senses": (_plot_senses, {"word", "data"}, {"layer"}),
     "probabilities": (_plot_probabilities, {"text"}, set()),
     "words": (_plot_words, {"data"}, {"columns", "count", "k"}),
@@ -235,7 +242,7 @@ def _plot_flags(flags: Flags) -> None:
         metavar="FILE.png",
         writes=True,
     )
-    flags.add("--text", "attention, probabilities: the text")
+    flags.add("--text", "alignment, attention, probabilities: the text")
     flags.add("--pair", "attention: a second text", metavar="TEXT")
     flags.add("--word", "senses: the word")
     data = "senses: sentences labelled with the word's sense, .tsv or .jsonl; words: a word and its tag a line (CoNLL)"
@@ -293,8 +300,9 @@ COMMANDS = {
     "plot": Command(
         _plot,
         _plot_flags,
-        "draw a scalar mix, attention, senses, probabilities, word vectors, or the loss of runs",
+        "draw a scalar mix, alignments, attention, senses, probabilities, word vectors, or the loss of runs",
         "mix        the weight of each layer in the scalar mixes of models\n"
+        "alignment  where a text-to-text model looked while it wrote each token\n"
         "attention  what the word pieces of a text attend to in a BERT\n"
         "senses     the vectors of a word in labelled sentences, in the colour of their sense\n"
         "probabilities  a page of what a language model expects of each token of a text; on a terminal in colours too\n"

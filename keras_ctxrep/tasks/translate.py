@@ -218,16 +218,16 @@ class Translate(Task, Searches):
     def decode(self, bundle, query, rows, outputs) -> dict:
         tokens, (row,), (output,) = tokens_of(bundle), rows, outputs
         best, *_ = hypotheses = output["hypotheses"]
-        answer = {"text": tokens.text(best.tokens), "score": best.score}
+        text, strings, attention = self.written(bundle, output)
+        answer = {"text": text, "score": best.score}
         if len(hypotheses) > 1:
             answer["n_best"] = [{"text": tokens.text(each.tokens), "score": each.score} for each in hypotheses]
         if not best.finished:
             answer["unfinished"] = True
-        if best.attention:
-            answer["alignment"] = [
-                {"token": tokens.strings[token].strip() or " "} | _looked_at(weights, row.offsets or ())
-                for token, weights in zip(best.tokens, best.attention, strict=True)
-            ]
+        answer["alignment"] = [
+            {"token": token} | _looked_at(weights, row.offsets or ())
+            for token, weights in zip(strings, attention, strict=True)
+        ]
         return answer
 
     def search_options(self, bundle) -> dict[str, int]:
@@ -287,6 +287,12 @@ class Translate(Task, Searches):
         ]
         answer = dict(found[0]) | ({"n_best": found} if len(found) > 1 else {})
         return answer if output["finished"] else answer | {"unfinished": True}
+
+    def written(self, bundle: Bundle, output: Mapping[str, Any]) -> tuple[str, list[str], Sequence[np.ndarray]]:
+        """The best text of an output of `run`, its tokens as strings, and the attention of each, (S,)."""
+        tokens, (best, *_) = tokens_of(bundle), output["hypotheses"]
+        strings = [tokens.strings[token].strip() or " " for token in best.tokens]
+        return tokens.text(best.tokens), strings, best.attention
 
     def cells(self, answer) -> dict[str, Any]:
         return {"prediction": answer.get("text"), "score": answer.get("score")}
