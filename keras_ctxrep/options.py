@@ -449,6 +449,7 @@ class Finetuning(Reading, Training, Patience):
     from_scratch: bool = option(False, "start from random weights, as a baseline", "model")
     stack: str | None = option(None, "a task network over the encoder", "model", choices=("lstm", "gru", "cnn"))
     units: int | None = option(None, "width of the task network, in each direction (default: 256)", "model", above=0)
+    stack_layers: int | None = option(None, "layers of the task network (default: 1, of cnn 2)", "model", above=0)
     extra_embeddings: str | Path | None = option(
         None,
         "static vectors that the task network reads too, with an ELMo: a folder, frozen, or `words`: learned from the"

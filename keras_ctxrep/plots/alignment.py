@@ -27,8 +27,8 @@ def alignment(artifact: str | Path, text: str, out: str | Path) -> dict[str, Any
     Returns: {"text": the answer; "tokens": T strings; "read": S strings; "attention": float32 (T, S), rows of sum 1}.
 
     Raises:
-        ValueError: another task, an engine that gives no attention, a text that is cut, has nothing to read or gets no answer, or
-            another file suffix.
+        ValueError: another task, an engine that gives no attention, a text that is cut, has nothing to read or
+            gets no answer, or another file suffix.
     """
     check_drawable(out)
     predictor = open_engine(artifact).predictor

@@ -143,7 +143,7 @@ def _stack(options: Finetuning, bundle: Bundle, needed: bool) -> dict:
     needed = needed or (bundle.reads.indicate and not bundle.features.indicate)
     kind = options.stack or ("lstm" if needed else None)
     if kind is None:
-        for name in ("units", "output_mix", "top_only", "extra_embeddings"):
+        for name in ("units", "stack_layers", "output_mix", "top_only", "extra_embeddings"):
             if getattr(options, name):
                 raise ValueError(f"{name} is for a task network, and there is none: choose one, e.g. stack='lstm'")
         return {}
@@ -152,6 +152,7 @@ def _stack(options: Finetuning, bundle: Bundle, needed: bool) -> dict:
     dropout = tuning.dropout if options.dropout is None else options.dropout
     mix = "top" if options.top_only else "all"
     network = {"kind": kind, "units": options.units or 256, "dropout": dropout, "mix": mix, "l2": tuning.mix_l2}
+    network |= {} if options.stack_layers is None else {"layers": options.stack_layers}
     return network | ({"output_mix": True} if options.output_mix else {})
 
 
