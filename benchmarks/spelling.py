@@ -3,9 +3,9 @@
     python benchmarks/spelling.py --train train.tsv --dev dev.tsv --minutes 100 --out g2p
     python benchmarks/spelling.py --dev dev.tsv --out g2p --lengths          # a folder that is there
 
-The files have the columns text and target, one row a pronunciation. WER is the fraction of words whose answer is none of
-their pronunciations, PER edits to the nearest one over its phonemes. Words a second are of one process, after a first
-call; `g2p-en` (https://github.com/Kyubyong/g2p, a GRU in NumPy, of PyPI) is scored without stress where it is installed.
+The files have the columns text and target, one row a pronunciation. WER is the fraction of words whose answer is none
+of their pronunciations, PER edits to the nearest one over its phonemes. Words a second are of one process, after a
+first call; `g2p-en` (https://github.com/Kyubyong/g2p, a GRU in NumPy) is scored without stress where it is installed.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def rates(references: Sequence[list[str]], texts: Sequence[str]) -> tuple[float,
 def g2p_en() -> Callable[[Sequence[str]], list[str]] | None:
     """The network of g2p-en, without its dictionary; None where it is not installed."""
     try:
-        from g2p_en.g2p import G2p
+        from g2p_en.g2p import G2p  # pyright: ignore[reportMissingImports]
     except (ImportError, LookupError):
         return None
     network = object.__new__(G2p)  # its constructor downloads a dictionary
