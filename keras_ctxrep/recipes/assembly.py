@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 
 from keras_ctxrep import saving, zoo
-from keras_ctxrep.models import static
+from keras_ctxrep.models import stack, static
 from keras_ctxrep.models.families import FAMILIES, Family, depths
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.options import WORDS, Finetuning, Options
@@ -138,9 +138,11 @@ def _stack(options: Finetuning, bundle: Bundle) -> dict:
         return {}
     if options.mix is not None:
         raise ValueError(f"mix={options.mix}: a task network reads a mix, or the top layer with top_only")
-    dropout = tuning.dropout if options.dropout is None else options.dropout
+    defaults = {"units": 256, "dropout": tuning.dropout} | stack.DEFAULTS.get(kind, {})
+    units = options.units or defaults["units"]
+    dropout = defaults["dropout"] if options.dropout is None else options.dropout
     mix = "top" if options.top_only else "all"
-    network = {"kind": kind, "units": options.units or 256, "dropout": dropout, "mix": mix, "l2": tuning.mix_l2}
+    network = {"kind": kind, "units": units, "dropout": dropout, "mix": mix, "l2": tuning.mix_l2}
     return network | ({"output_mix": True} if options.output_mix else {})
 
 

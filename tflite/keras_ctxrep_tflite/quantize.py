@@ -18,6 +18,7 @@ from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.pairs import PAIR
 from keras_ctxrep_tflite import acceptance, calibration, compare, weights
 from keras_ctxrep_tflite import mediapipe as for_mediapipe
 
@@ -295,7 +296,8 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
     for length in lengths:
         spec = {}
         for name, tensor in model.input.items():
-            count = POSITIONS if name == "mlm_positions" else length
+            count = bundle.features.size(name, length) if bundle.apart else length
+            count = POSITIONS if name == "mlm_positions" else count
             shape = [1, *tensor.shape[1:]]
             shape[1:2] = [count if size is None else size for size in shape[1:2]]
             spec[name] = tf.TensorSpec(shape, tensor.dtype, name)  # the number of n-grams, of the last axis, is open
@@ -344,7 +346,7 @@ def _converted(module: Any, signatures: Mapping[str, Any], ids: int = 2) -> byte
 def _probe(spec: Any, ids: int) -> np.ndarray:
     """Values of an input: of ids one after the other, else ones."""
     shape, dtype = [3 if size is None else size for size in spec.shape], spec.dtype.as_numpy_dtype
-    if spec.name in ("token_ids", "word_ids", "subword_ids", "char_ids"):
+    if spec.name.removeprefix(PAIR) in ("token_ids", "word_ids", "subword_ids", "char_ids"):
         return (np.arange(np.prod(shape)) % ids).reshape(shape).astype(dtype)
     return np.ones(shape, dtype)
 
