@@ -435,8 +435,8 @@ class Finetuning(Reading, Training, Patience):
     from_scratch: bool = option(False, "start from random weights, as a baseline", "model")
     stack: str | None = option(
         None,
-        "a task network over the encoder; esim (classify, multilabel, regress) and bidaf (answer) are of pairs of texts "
-        "and of encoders that read one text",
+        "a task network over the encoder; for pairs of texts that the encoder reads one by one: esim (classify, "
+        "multilabel, regress) and bidaf (answer)",
         "model",
         choices=("lstm", "gru", "cnn", "esim", "bidaf"),
     )

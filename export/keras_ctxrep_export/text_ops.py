@@ -17,7 +17,7 @@ from keras_ctxrep_export.words import Words, lowered, ngram_hashes, padded, row_
 __all__ = ["PairOps", "PieceOps", "Sentences", "TextWindows", "TokenOps", "Windows", "WordOps", "features", "in_parts"]
 
 
-def features(bundle: Bundle) -> "WordOps | PieceOps | TokenOps | PairOps":
+def features(bundle: Bundle) -> Any:
     """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
 
     tensorflow-text's own BERT tokenizers differ: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten) and split at
@@ -28,7 +28,8 @@ def features(bundle: Bundle) -> "WordOps | PieceOps | TokenOps | PairOps":
     Args:
         bundle: its family, vocabulary and lengths are read.
 
-    Returns: a function from string (B,), and a second one where the bundle reads pairs, to the dict of
+    Returns: `WordOps`, `PieceOps`, `TokenOps` or, of texts that the encoder reads apart, `PairOps`: a function from
+        string (B,), and a second one where the bundle reads pairs, to the dict of
         `bundle.features(texts)` or `bundle.features(texts, pairs)`, each int32, padded to the longest row; a
         `tf.Module`, so that a SavedModel tracks the table of a model of word ids.
 
@@ -505,7 +506,7 @@ class PairOps(tf.Module):
         alone = replace(bundle, stack={})
         self.one: Any = FAMILIES[bundle.family](alone)
         self.first: Any = self.one
-        if prepared.max_question < bundle.max_length:
+        if prepared.max_question is not None and prepared.max_question < bundle.max_length:
             self.first = FAMILIES[bundle.family](replace(alone, max_length=prepared.max_question))
 
     def __call__(self, text: tf.Tensor, pair: tf.Tensor) -> dict[str, tf.Tensor]:

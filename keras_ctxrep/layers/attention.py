@@ -85,8 +85,9 @@ def _weights(scores, mask):
     [[1.0, 0.0], [0.0, 0.0]]
     """
     real = ops.cast(mask, "float32")
-    weights = ops.softmax(ops.cast(scores, "float32") - 1e9 * (1 - real)) * real
-    return ops.cast(weights, scores.dtype)
+    kept = ops.cast(scores, "float32") - 1e9 * (1 - real)
+    weights = ops.ones_like(kept) if kept.shape[-1] == 1 else ops.softmax(kept)  # of one, Keras warns
+    return ops.cast(weights * real, scores.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -94,9 +95,10 @@ class TwoWayAttention(Layer):
     """Attention flow of a context with a question, in both directions.
 
     Seo et al. 2017, https://arxiv.org/abs/1611.01603, section 2, "Attention Flow Layer". The similarity of a context's
-    vector h_t and a question's u_j is S_tj = w^T [h_t; u_j; h_t * u_j] (eq. 1). Each h_t attends to the question, by the
-    softmax of S over j, whose mean is U_t; the question to the context, by the softmax over t of the maximum of S over
-    j, whose mean H is the same for all t. The result is [h_t; U_t; h_t * U_t; h_t * H] (eq. 2).
+    vector h_t and a question's u_j is S_tj = w^T [h_t; u_j; h_t * u_j] (eq. 1). Each h_t attends to the question: U_t
+    is the mean of the u_j, weighted by the softmax of S_tj over j. The question attends to the context: H, the same for
+    all t, is the mean of the h_t, weighted by the softmax over t of the maximum of S_tj over j. The result is
+    [h_t; U_t; h_t * U_t; h_t * H] (eq. 2).
 
     Call:
         context: float32 (B, T, D).

@@ -1,4 +1,4 @@
-"""Task networks over any encoder, with an encoder's outputs, so that any head fits: recurrent, convolutional, of pairs."""
+"""Task networks over any encoder, recurrent, convolutional or of pairs, with an encoder's outputs for any head."""
 
 from collections.abc import Callable
 
@@ -194,7 +194,9 @@ def esim(encoder: keras.Model, units: int = 300, layers: int = 1, dropout: float
         x = klayers.Concatenate()([x, aligned, x - aligned, x * aligned])
         composed.append(compose(padded(project(drop(x)), mask=own), own))
     pool = MaskedPooling("mean_max", name="mean_and_max")
-    both = klayers.Concatenate(name="both_texts")([pool(x, mask=m) for x, m in zip(composed, (mask, pair_mask))])
+    both = klayers.Concatenate(name="both_texts")(
+        [pool(x, mask=own) for x, own in zip(composed, (mask, pair_mask), strict=True)]
+    )
     pooled = klayers.Dense(units, activation="tanh", name="inference")(Dropout(dropout, name="inference_dropout")(both))
     outputs = {"layers": [*text.output["layers"], composed[0]], "sequence": composed[0], "pooled": pooled}
     return Model(inputs, outputs, name="esim_stack")
@@ -325,9 +327,7 @@ def _both_ways(cell: str, units: int, name: str) -> Callable:
             ways[back] = ProjectedLSTM(units, go_backwards=back, name=f"{name}_{way}")
             continue
         # cuDNN does not accept a text without words, and graphs exported on a GPU machine would contain its operator
-        ways[back] = klayers.GRU(
-            units, return_sequences=True, go_backwards=back, use_cudnn=False, name=f"{name}_{way}"
-        )
+        ways[back] = klayers.GRU(units, return_sequences=True, go_backwards=back, use_cudnn=False, name=f"{name}_{way}")
     join = klayers.Concatenate(name=f"{name}_both_ways")
     padded = ZeroPadding(carry_mask=True, name=name)
 

@@ -316,7 +316,7 @@ class Run:
         """The model to train, from the encoder's weights."""
         pretrained, bundle = self.pretrained(survey)
         if survey.pairs and self.options.stack not in APART and not bundle.features.pairs:
-            remedy = f"choose stack={_apart(self.task)!r}, or a BERT, which reads pairs"
+            remedy = f"a BERT reads pairs, and stack={_apart(self.task)!r} compares two texts that are read apart"
             raise ValueError(f"{self.name}: pairs of texts, and {self.encoder} reads one text; {remedy}")
         bundle = replace(bundle, max_length=self.length(bundle), columns=dict(self.columns))
         return assemble(pretrained, bundle, self.task, self.options, self.task_options, survey)

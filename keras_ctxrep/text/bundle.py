@@ -118,8 +118,10 @@ class Bundle:
     @cached_property
     def features(self) -> Features:
         """The function from texts to the model's input dict."""
-        features = FAMILIES[self.family].features(self)
-        return PairFeatures(features, self.reads.windows) if self.apart else features
+        features: Any = FAMILIES[self.family].features(self)
+        if self.apart:
+            features = PairFeatures(features, self.reads.windows)
+        return features
 
     @property
     def generates(self) -> bool:

@@ -37,11 +37,13 @@ class PairFeatures:
     def __init__(self, features: Any, windows: bool = False):
         self.features, self.max_length = features, features.max_length
         self.keys = (*features.keys, *(PAIR + key for key in features.keys))
-        self.max_question = min(MAX_QUESTION, self.max_length) if windows else self.max_length
+        self.max_question = min(MAX_QUESTION, self.max_length) if windows else None
+        self._first = features  # of the first text
+        if windows:
+            self._first = copy(features)
+            self._first.max_length = self.max_question
 
-    def __call__(
-        self, texts: Sequence[str], pairs: Sequence[str], length: int | None = None
-    ) -> dict[str, np.ndarray]:
+    def __call__(self, texts: Sequence[str], pairs: Sequence[str], length: int | None = None) -> dict[str, np.ndarray]:
         return self.collate(self.encode(texts, pairs), length)
 
     def encode(
@@ -62,7 +64,7 @@ class PairFeatures:
         if pairs is None or len(pairs) != len(texts) or any(pair is None for pair in pairs):
             count = sum(pair is not None for pair in pairs or ())
             raise ValueError(f"{len(texts)} texts and {count} pairs; give one for each text")
-        rows = zip(self._first().encode(texts), self.features.encode(pairs), strict=True)
+        rows = zip(self._first.encode(texts), self.features.encode(pairs), strict=True)
         return [replace(row, truncated=row.truncated or pair.truncated, pair=pair) for row, pair in rows]
 
     def windows(self, questions: Sequence[str], contexts: Sequence[str], stride: int = 128) -> list[list[Row]]:
@@ -91,7 +93,7 @@ class PairFeatures:
         room, around = self.max_length - before - after, [(0, 0)] * (1 + before)
         windows = []
         for question, parts, (offsets, words) in zip(
-            self._first().encode(questions),
+            self._first.encode(questions),
             self.features.text_windows(contexts, stride),
             self.features.token_spans(contexts),
             strict=True,
@@ -113,10 +115,4 @@ class PairFeatures:
 
     def size(self, name: str, length: int) -> int:
         """The tokens of an input where the longest has `length`: of a question no more than it is cut to."""
-        return length if name.startswith(PAIR) else min(length, self.max_question)
-
-    def _first(self) -> Any:
-        """The features of the first text."""
-        first = copy(self.features)
-        first.max_length = self.max_question
-        return first
+        return length if self.max_question is None or name.startswith(PAIR) else min(length, self.max_question)

@@ -292,11 +292,12 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
             return heads.flat({name: outputs[name] for name in names})
 
     module = Signatures()
+    features: Any = bundle.features
     signatures = {}
     for length in lengths:
         spec = {}
         for name, tensor in model.input.items():
-            count = bundle.features.size(name, length) if bundle.apart else length
+            count = features.size(name, length) if bundle.apart else length
             count = POSITIONS if name == "mlm_positions" else count
             shape = [1, *tensor.shape[1:]]
             shape[1:2] = [count if size is None else size for size in shape[1:2]]
