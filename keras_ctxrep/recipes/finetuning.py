@@ -274,13 +274,13 @@ class Run:
 
     def check_pairs(self, pairs: bool) -> None:
         """Raises a ValueError if the task network does not fit the task, or whether the examples are pairs."""
-        chosen, fitting_kind = self.options.stack, _apart(self.task)
+        chosen, suitable = self.options.stack, _apart(self.task)
         if chosen not in APART:
             return
         if self.task.reads.pair is False:
             raise ValueError(f"stack={chosen!r}: of pairs of texts, and the task {self.task.name!r} reads one text")
-        if chosen != fitting_kind:
-            raise ValueError(f"stack={chosen!r}: not of the task {self.task.name!r}; choose stack={fitting_kind!r}")
+        if chosen != suitable:
+            raise ValueError(f"stack={chosen!r}: not of the task {self.task.name!r}; choose stack={suitable!r}")
         if not pairs:
             raise ValueError(f"stack={chosen!r}: of pairs of texts, and {self.name} has single texts; leave it out")
 

@@ -134,7 +134,7 @@ class Answer(Task, Distillable):
 
     def logits_of_student(self, row, logits, length) -> dict[str, np.ndarray]:
         if row.pair is not None:
-            raise ValueError(f"{row.source}: a student that reads question and context together is needed: a BERT")
+            raise ValueError("stack='bidaf': a student reads question and context together, as a BERT; leave it out")
         if any(len(values) != len(row) for values in logits.values()):
             raise ValueError(
                 f"{row.source}: the teacher's window has other pieces; a student needs the teacher's vocabulary, "
