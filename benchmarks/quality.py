@@ -519,7 +519,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
         if part == "students":
             return student(engine, name, files, seed)
         if part == "pairs":
-            encoder = {"learned embeddings": "words", "static table": STATIC}.get(engine, args.elmo)
+            encoder = {"learned embeddings": "words", "static table": STATIC, "biLM, mix": args.elmo}[engine]
             network = "bidaf" if task.kind == "answer" else "esim"
             return ours(task, rows, files["few"], test, encoder, out, seed, stack=network, units=100)
         if part == "quantized":

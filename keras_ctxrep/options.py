@@ -17,6 +17,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from keras_ctxrep.checks import Range, check
 
 __all__ = [
+    "CHARACTERS",
+    "LEARNED",
     "QUANTIZATIONS",
     "WORDS",
     "Distillation",
@@ -40,6 +42,8 @@ __all__ = [
 
 QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tflite files
 WORDS = "words"  # in place of the folder of an encoder or of extra embeddings: learned from the training data
+CHARACTERS = "characters"  # in place of the folder of an encoder: embeddings of characters, learned with the task
+LEARNED = (WORDS, CHARACTERS)
 PLACES = ("auto", "one", "mirrored", "multiworker")  # where to train
 DECAYS = ("linear", "cosine", "inverse_sqrt", "none")  # of the learning rate
 GROUPS = ("data", "model", "schedule", "output", "machine", "task")  # of the command's help, in this order
@@ -401,6 +405,16 @@ class Prediction(Reading):
         "jsonl)",
         choices=("jsonl", "tsv", "csv"),
     )
+    beams: int | None = option(
+        None, "translate: hypotheses of the beam search, 1 for greedy (default: as in training)", "task", above=0
+    )
+    alpha: float | None = option(None, "translate: its length penalty (default: as in training)", "task", least=0)
+
+    @property
+    def search(self) -> dict[str, float]:
+        """The options of a search that are given."""
+        given = {"beams": self.beams, "alpha": self.alpha}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

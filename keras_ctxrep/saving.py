@@ -132,7 +132,8 @@ def _outputs(bundle: Bundle) -> set[str]:
     if bundle.task in tasks.SERVED and "vector" in tasks.get(bundle.task).model_outputs:
         return {"layers", "sequence", "pooled", "vector", "attention", "mask", "state"}
     if bundle.task in tasks.SERVED:
-        return {*tasks.get(bundle.task).model_outputs, "tags"}
+        task = tasks.get(bundle.task)
+        return {*task.model_outputs, "tags"} | ({"logits", "attention"} if len(task.model_parts) > 1 else set())
     return {"forward_logits", "backward_logits", "mlm_logits", "nsp_logits", "logits", "state"}
 
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if path.parent.name != "examples"  # made of examples/*.py by `make docs`; tests/test_examples.py runs those
 }
 SOURCES = {
     ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path.read_text(encoding="utf-8")
@@ -39,6 +40,7 @@ REASONS = {
     ("docs/how-to/mediapipe.md", "from mediapipe"): "MediaPipe and TensorFlow need different versions of a package",
     ("docs/how-to/scaling.md", "export TF_CONFIG"): "needs four machines; tests/test_strategy.py has two processes",
     ("docs/how-to/scaling.md", "ctxrep prepare"): "needs a Flink cluster",
+    ("docs/how-to/serving.md", "ctxrep serve"): "serves until it is interrupted; tests/recipes/test_serving.py asks it",
     ("docs/how-to/serving.md", "docker run"): "needs a server",
     ("docs/how-to/serving.md", "curl"): "needs a server",
     ("docs/how-to/serving.md", "python -c"): "runs in tests/export/test_kit.py",

@@ -25,6 +25,7 @@ from keras_ctxrep import tasks
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference.messages import PredictionLog, array_of, predict_request
 from keras_ctxrep.tasks import Query
+from keras_ctxrep.tasks.task import Searches
 from keras_ctxrep.text.bundle import PRETRAINED, SIGNATURE, TFLITE_FIGURES, Bundle, pretrained_card
 from keras_ctxrep.training.shards import serialized
 
@@ -110,7 +111,9 @@ def _inputs(bundle: Bundle, size: int) -> Iterator[dict[str, np.ndarray]]:
     columns = [np.array(first, object), *([np.array(texts, object)] if bundle.pairs else [])]
     columns += [np.array([marks] * size, np.int32)] if marks else []
     strings = dict(zip(task.inputs(bundle), columns, strict=True))
-    yield {"text": np.array(texts, object)} | strings
+    options = task.search_options(bundle) if isinstance(task, Searches) else {}
+    chosen = {name: np.full(size, value, np.int32) for name, value in options.items()}
+    yield {"text": np.array(texts, object)} | strings | chosen
     padded = [row + [""] * (max(map(len, rows)) - len(row)) for row in rows]
     places = [[(word, word + 1) for word in range(len(marks))]] * size
     yield {"words": np.array(padded, object), "marks": np.array(places, np.int32)}

@@ -5,7 +5,7 @@ import errno
 import inspect
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -208,13 +208,31 @@ def tensor(column: np.ndarray) -> tf.Tensor:
     return tf.reshape(tf.constant(encoded, tf.string), column.shape)
 
 
-def text_runner(path: str | Path) -> TextRunner:
-    """What runs the string signatures of a version folder."""
+def text_runner(path: str | Path, search: Mapping[str, float] | None = None) -> TextRunner:
+    """What runs the string signatures of a version folder.
+
+    Args:
+        path: the folder.
+        search: options of the signature "search", which is run if there are some.
+
+    Raises:
+        ValueError: that signature has no such option.
+    """
     loaded = tf.saved_model.load(str(path))
+    options: dict[str, int] = {}
+    if search:
+        bundle = bundles.load(path)
+        task: Any = tasks.get(bundle.task)
+        options = task.search_options(bundle)
+        if others := [name for name in search if name not in options]:
+            raise ValueError(f"{others[0]}={search[others[0]]}: a SavedModel has that of its export")
+        options = options | {name: int(value) for name, value in search.items()}
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        size = len(next(iter(batch.values())))
+        batch = batch | {name: np.full(size, value, np.int32) for name, value in options.items()}
         # a function lives only as long as the object it was loaded with
-        serve = loaded.signatures["words" if "words" in batch else bundles.SIGNATURE]
+        serve = loaded.signatures["words" if "words" in batch else "search" if options else bundles.SIGNATURE]
         outputs = serve(**{name: tensor(column) for name, column in batch.items()})
         return {name: value.numpy() for name, value in outputs.items()}
 

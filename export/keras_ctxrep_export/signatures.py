@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_ctxrep import tasks
 from keras_ctxrep.layers import ScalarMix
 from keras_ctxrep.models import families, heads
-from keras_ctxrep.tasks.task import LabelsWords
+from keras_ctxrep.tasks.task import LabelsWords, Searches
 from keras_ctxrep.text.bundle import SIGNATURE, Bundle
 from keras_ctxrep.training.shards import serialized
 from keras_ctxrep_export import text_ops
@@ -35,10 +35,14 @@ class Signatures(tf.Module):
         self.task, self.bundle = tasks.get(bundle.task), bundle
         self.features: Any = text_ops.features(bundle)
         self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
-        ids = self._ids(model)
+        parts = {name: self._ids(part) for name, part in self.task.parts(model).items()}
+        ids = parts if len(parts) > 1 else parts["ids"]
         names = self.task.inputs(self.bundle)
         text = self._answers(ids, names, self.task.in_graph)
-        self.functions: dict[str, Callable] = {SIGNATURE: text, "ids": ids, "embed": self._embed(model)}
+        self.functions: dict[str, Callable] = {SIGNATURE: text, **parts, "embed": self._embed(model)}
+        if isinstance(self.task, Searches):
+            with_options = [*names, *self.task.search_options(bundle)]
+            self.functions["search"] = self._answers(ids, with_options, self.task.searched_in_graph)
         if isinstance(self.task, LabelsWords):
             names_of_words = ["words" if name == "text" else name for name in names]
             self.functions["words"] = self._answers(ids, names_of_words, self.task.words_in_graph)
@@ -47,7 +51,7 @@ class Signatures(tf.Module):
 
     def _ids(self, model: keras.Model) -> Callable:
         """The model's own dict of tensors in and out."""
-        spec = {name: tf.TensorSpec(tensor.shape, tf.int32, name) for name, tensor in model.input.items()}
+        spec = {name: tf.TensorSpec(tensor.shape, tensor.dtype, name) for name, tensor in model.input.items()}
 
         @tf.function(autograph=False, input_signature=[spec])
         def ids(inputs):
@@ -55,7 +59,7 @@ class Signatures(tf.Module):
 
         return ids
 
-    def _answers(self, ids: Callable, names: Sequence[str], answers: Callable) -> Callable:
+    def _answers(self, ids: Any, names: Sequence[str], answers: Callable) -> Callable:
         """Raw strings, or sentences that are split already, to answers."""
 
         @tf.function(autograph=False, input_signature=[self._spec(name) for name in names])
@@ -114,9 +118,11 @@ class Signatures(tf.Module):
         return [tf.cast(columns[name][1:], spec.dtype) for name, spec in specs.items()]
 
     def _spec(self, name: str) -> tf.TensorSpec:
-        """Of an input of strings, or of marked spans."""
+        """Of an input of strings, of marked spans, or of an option."""
         if name == "marks":
             return tf.TensorSpec([None, self.bundle.reads.marks, 2], tf.int32, name)
+        if isinstance(self.task, Searches) and name in self.task.search_options(self.bundle):
+            return tf.TensorSpec([None], tf.int32, name)
         return tf.TensorSpec([None, None] if name == "words" else [None], tf.string, name)
 
 

@@ -139,7 +139,7 @@ def _predict(args: argparse.Namespace) -> None:
         raise Usage("predict: --threads is for .tflite files; TensorFlow reads TF_NUM_INTRAOP_THREADS")
     from keras_ctxrep.recipes.predicting import predict
 
-    settings = options.Prediction(columns=given(args).get("columns"), skip_bad=bool(args.skip_bad), format=args.format)
+    settings = options_of(options.Prediction, args)
     lines = sys.stdin.buffer if args.input in (None, "-") else args.input
     predict(
         args.artifact,

@@ -15,7 +15,7 @@ from keras_ctxrep.cli import deployment, models, search, training, vectors
 from keras_ctxrep.cli.command import Usage, print_error
 from keras_ctxrep.cli.flags import Flags
 from keras_ctxrep.inference.silence import start_tensorflow
-from keras_ctxrep.options import WORDS
+from keras_ctxrep.options import LEARNED
 from keras_ctxrep.version import __version__, install_hint
 
 DESCRIPTION = """\
@@ -181,7 +181,7 @@ def _find_published(args: argparse.Namespace) -> None:
     """Replaces the names of published models by their folders in the cache."""
     for argument in args.models:
         name = getattr(args, argument)
-        if name not in (None, WORDS) and not name.endswith(".tflite") and not os.path.exists(name):
+        if name not in (None, *LEARNED) and not name.endswith(".tflite") and not os.path.exists(name):
             from keras_ctxrep import zoo
 
             if name.startswith("hf://"):  # which may have to be converted

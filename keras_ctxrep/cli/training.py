@@ -204,7 +204,8 @@ def _train_flags(flags: Flags) -> None:
     _example_flags(flags)
     flags.add(
         "--encoder",
-        "a model folder of any task, a name of `ctxrep zoo list`, or `words`: embeddings learned from the data alone",
+        "a model folder of any task, a name of `ctxrep zoo list`, or embeddings that are learned from the data alone: "
+        "`words` or `characters`",
         model=True,
         required=True,
         metavar="FOLDER",

@@ -1,9 +1,10 @@
 """How any artifact is opened: a model folder, a SavedModel or a .tflite file."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_ctxrep import zoo
+from keras_ctxrep import tasks, zoo
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
 from keras_ctxrep.text import bundle as bundles
@@ -25,17 +26,20 @@ class Engine(NamedTuple):
     predictor: Any
 
 
-def open_engine(path: str | Path, threads: int = 1) -> Engine:
+def open_engine(path: str | Path, threads: int = 1, search: Mapping[str, float] | None = None) -> Engine:
     """The engine of an artifact, a .tflite file, a SavedModel or a model folder, after a first prediction.
 
     Args:
         path: the artifact, or the name of a published model, see `zoo.find`.
         threads: of LiteRT, for a .tflite file.
+        search: options of a search for answers, as of `Task.with_search`, in place of those of the training.
 
     Raises:
-        ValueError: the path is none of these.
+        ValueError: the path is none of these, or a search does not fit it.
     """
     files, bundle = bundles.located(zoo.find(path))
+    if search and bundle.task in tasks.SERVED:
+        bundle = tasks.get(bundle.task).with_search(bundle, **search)
     if bundle.generates:
         raise ValueError(f"{path}: a language model in one direction; `ctxrep generate` takes it, `score` its folder")
     with quiet_stderr():
@@ -48,7 +52,7 @@ def open_engine(path: str | Path, threads: int = 1) -> Engine:
         if not (files / bundles.NAME).is_file():
             from keras_ctxrep_export import saved_model
 
-            name, predictor = f"SavedModel {Path(path).name}", Predictor(bundle, saved_model.text_runner(files))
+            name, predictor = f"SavedModel {Path(path).name}", Predictor(bundle, saved_model.text_runner(files, search))
         else:
             from keras_ctxrep import saving
             from keras_ctxrep.inference import keras_engine

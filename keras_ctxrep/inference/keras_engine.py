@@ -16,7 +16,7 @@ from keras_ctxrep.models import elmo, heads
 from keras_ctxrep.saving import ModelFolder, load
 from keras_ctxrep.text.bundle import Bundle
 
-__all__ = ["filler", "generator", "predictor", "predictor_of", "runner", "scorer"]
+__all__ = ["answering", "filler", "generator", "predictor", "predictor_of", "runner", "scorer"]
 
 CHEAP = 1 << 17  # multiplications a token below which a step costs more to start than to compute
 TOKENS = 4096  # of a batch of such a model
@@ -40,9 +40,17 @@ def predictor_of(model: keras.Model, bundle: Bundle, batch_size: int = 32) -> Pr
         ValueError: a pretraining model, which has no answers.
     """
     model, bundle = ModelFolder(model, bundle).answering()
-    read = (*tasks.get(bundle.task).model_outputs, "tags") if bundle.task in tasks.SERVED else ()
-    run = runner(model, [name for name in read if name in model.output])
+    run = answering(model, bundle) if bundle.task in tasks.SERVED else runner(model)
     return Predictor(bundle, Runner(run, TOKENS if _multiplications(model) < CHEAP else 0), batch_size)
+
+
+def answering(model: keras.Model, bundle: Bundle) -> Run:
+    """What a `Predictor` runs of a task's model."""
+    task = tasks.get(bundle.task)
+    parts = task.parts(model)
+    if len(parts) > 1:
+        return task.run(bundle, {name: runner(part) for name, part in parts.items()})
+    return task.run(bundle, {"ids": runner(model, [n for n in (*task.model_outputs, "tags") if n in model.output])})
 
 
 def _multiplications(model: keras.Model) -> int:

@@ -401,9 +401,9 @@ def folder_of(encoder: "str | Path | Model", as_it_is: bool = False) -> Iterator
             yield encoder.save(Path(folder) / "model")
         return
     from keras_ctxrep import zoo
-    from keras_ctxrep.options import WORDS
+    from keras_ctxrep.options import LEARNED
 
-    yield encoder if encoder == WORDS else zoo.find(encoder)
+    yield encoder if encoder in LEARNED else zoo.find(encoder)
 
 
 def _generation(options: dict[str, Any]) -> Generation:

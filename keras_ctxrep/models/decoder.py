@@ -11,10 +11,10 @@ from keras import layers as klayers
 from keras import ops
 
 from keras_ctxrep.layers import AttentionalRNN, Dropout, TiedSoftmax, TransformerDecoderBlock, ZeroPadding
-from keras_ctxrep.models.heads import encoder_outputs
+from keras_ctxrep.models.heads import encoder_outputs, mixed
 from keras_ctxrep.models.model import Model
 
-__all__ = ["Decoder", "recurrent", "transformer"]
+__all__ = ["Decoder", "by_name", "parts", "recurrent", "transformer"]
 
 
 class Decoder(NamedTuple):
@@ -176,6 +176,42 @@ def transformer(
     return _models(encoder, decode, memory, mask, state)
 
 
+def by_name(
+    encoder: keras.Model,
+    vocabulary_size: int,
+    kind: str,
+    mix: bool = False,
+    l2: float = 0.0,
+    units: int = 256,
+    **kwargs,
+) -> keras.Model:
+    """The training model of the decoder with a given name.
+
+    Args:
+        encoder: a model with the encoders' outputs.
+        vocabulary_size: number of target tokens.
+        kind: "recurrent" or "transformer".
+        mix: it reads a trained scalar mix of all layers instead of the top one.
+        l2: on the weights of the mix.
+        units: width of the decoder.
+        kwargs: the decoder's other arguments.
+
+    Raises:
+        ValueError: no such decoder.
+
+    >>> from keras_ctxrep.models import static
+    >>> by_name(static.encoder(static.Config(words=9, width=8)), 20, "recurrent", units=16).name
+    'encoder_decoder'
+    """
+    if mix:
+        encoder = mixed(encoder, l2)
+    if kind == "recurrent":
+        return recurrent(encoder, vocabulary_size, units, **kwargs).model
+    if kind == "transformer":
+        return transformer(encoder, vocabulary_size, units, **kwargs).model
+    raise ValueError(f"decoder {kind!r}: choose 'recurrent' or 'transformer'")
+
+
 def _check(**sizes: Any) -> None:
     for name, value in sizes.items():
         if not isinstance(value, int) or value < 1:
@@ -190,7 +226,7 @@ def _memory(encoder: keras.Model) -> tuple[Any, Any]:
 
 
 def _models(encoder: keras.Model, decode, memory, mask, state) -> Decoder:
-    """The models of a decoder.
+    """The models of a decoder, of which one model inside the first is all that runs token by token.
 
     Args:
         decode: tokens and their mask, memory, its mask and state -> logits, weights of the attention, state.
@@ -200,20 +236,44 @@ def _models(encoder: keras.Model, decode, memory, mask, state) -> Decoder:
     def float32(x, name):
         return klayers.Activation("linear", dtype="float32", name=name)(x)
 
+    memory, state = float32(memory, "decoder_memory"), float32(state, "decoder_state")
     ids, ids_mask = (keras.Input((None,), dtype="int32", name=name) for name in ("target_ids", "target_mask"))
-    logits, weights, _ = decode(ids, ids_mask, memory, mask, state)
-    inputs = {**encoder.input, "target_ids": ids, "target_mask": ids_mask}
-    trained = {"logits": float32(logits, "logits"), "attention": float32(weights, "attention")}
-    model = Model(inputs, trained, name="encoder_decoder")
-    memory, state = float32(memory, "memory_out"), float32(state, "state_out")
-    start = Model(encoder.input, {"memory": memory, "state": state}, name="decoder_start")
+    inputs = {
+        "target_ids": ids,
+        "target_mask": ids_mask,
+        "memory": keras.Input(memory.shape[1:], name="memory"),
+        "memory_mask": keras.Input((None,), dtype="int32", name="memory_mask"),
+        "state": keras.Input(state.shape[1:], name="state"),
+    }
+    names = ("logits", "attention", "state")
+    decoded = {name: float32(x, f"decoded_{name}") for name, x in zip(names, decode(*inputs.values()), strict=True)}
+    tokens = Model(inputs, decoded, name="target_decoder")
+    targets = {name: keras.Input((None,), dtype="int32", name=name) for name in ("target_ids", "target_mask")}
+    outputs = tokens(targets | {"memory": memory, "memory_mask": mask, "state": state})
+    outputs = {name: outputs[name] for name in ("logits", "attention")}
+    model = Model({**encoder.input, **targets}, outputs, name="encoder_decoder")
+    return Decoder(model, *parts(model))
+
+
+def parts(model: keras.Model) -> tuple[keras.Model, keras.Model]:
+    """`start` and `step` of a decoder's training model, of the same layers.
+
+    >>> from keras_ctxrep.models import static
+    >>> start, step = parts(recurrent(static.encoder(static.Config(words=9, width=8)), 20, units=16).model)
+    >>> sorted(start.output), sorted(step.input)
+    (['memory', 'state'], ['memory', 'memory_mask', 'state', 'token_ids'])
+    """
+    memory, state = (model.get_layer(f"decoder_{name}").output for name in ("memory", "state"))
+    read = {name: tensor for name, tensor in model.input.items() if not name.startswith("target_")}
+    start = Model(read, {"memory": memory, "state": state}, name="decoder_start")
     inputs = {
         "token_ids": keras.Input((1,), dtype="int32", name="token_ids"),
         "memory": keras.Input(memory.shape[1:], name="memory"),
         "memory_mask": keras.Input((None,), dtype="int32", name="memory_mask"),
         "state": keras.Input(state.shape[1:], name="state"),
     }
-    logits, weights, end = decode(inputs["token_ids"], ops.ones_like(inputs["token_ids"]), *list(inputs.values())[1:])
-    outputs = {"logits": float32(logits[:, 0], "step_logits"), "attention": float32(weights[:, 0], "step_attention")}
-    step = Model(inputs, {**outputs, "state": float32(end, "step_state")}, name="decoder_step")
-    return Decoder(model, start, step)
+    others = {name: tensor for name, tensor in inputs.items() if name != "token_ids"}
+    ids = {"target_ids": inputs["token_ids"], "target_mask": ops.ones_like(inputs["token_ids"])}
+    outputs = model.get_layer("target_decoder")(ids | others)
+    single = {name: outputs[name][:, 0] for name in ("logits", "attention")}
+    return start, Model(inputs, single | {"state": outputs["state"]}, name="decoder_step")

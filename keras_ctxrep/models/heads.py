@@ -9,7 +9,7 @@ from keras import ops
 from keras_ctxrep.layers import CRF, Dropout, MaskedPooling, ScalarMix, SpanPooling, TakePositions, ZeroPadding
 from keras_ctxrep.models.model import Model
 
-__all__ = ["answer", "classify", "coreference", "embed", "flat", "mixes", "regress", "tag"]
+__all__ = ["answer", "classify", "coreference", "embed", "flat", "mixed", "mixes", "regress", "tag"]
 
 
 def classify(
@@ -278,6 +278,21 @@ def embed(encoder: keras.Model, pooling: str = "mean", normalize: bool = False, 
         vector = vector[:, :dims]
         vector = ops.normalize(vector) if normalize else vector
     return Model(encoder.input, outputs | {"vector": vector}, name=encoder.name)
+
+
+def mixed(encoder: keras.Model, l2: float = 0.0) -> keras.Model:
+    """The encoder with a trained scalar mix of its layers as "sequence".
+
+    Args:
+        encoder: a model with the encoders' outputs.
+        l2: on the weights of the mix.
+
+    >>> from keras_ctxrep.models import bert
+    >>> sorted(mixed(bert.encoder(bert.SIZES["bert_2_64_2"])).output)
+    ['layers', 'pooled', 'sequence']
+    """
+    outputs = encoder_outputs(encoder)
+    return Model(encoder.input, outputs | {"sequence": _tokens(encoder, True, l2)}, name=encoder.name)
 
 
 def flat(outputs: dict) -> dict:

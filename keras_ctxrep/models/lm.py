@@ -13,7 +13,7 @@ from keras import layers as klayers
 from keras import ops
 
 from keras_ctxrep import checks
-from keras_ctxrep.checks import Depth, Fraction, Range, Size
+from keras_ctxrep.checks import Fraction, Range, Size
 from keras_ctxrep.layers import (
     CarriedState,
     CausalTransformerBlock,
@@ -45,7 +45,7 @@ class Config:
 
     kind: Annotated[str, Range(choices=KINDS)] = "lstm"
     units: Annotated[str, Range(choices=UNITS)] = "words"  # what a token is
-    layers: Depth = 2
+    layers: Annotated[int, Range(0, 256)] = 2  # 0: of an encoder alone, the vectors of the tokens
     width: Size = 200  # of the vectors of tokens and of what a layer gives
     tied: bool = True  # the softmax has the vectors of tokens as its kernel, Press & Wolf 2017
     dropout: Fraction = 0.1  # of the vectors of tokens and of what each layer gives, while training
@@ -64,6 +64,8 @@ class Config:
             raise ValueError(f"cells={self.cells}: of kind='lstm', and no narrower than the width, {self.width}")
         if self.direct and (self.kind != "ngram" or self.tied):
             raise ValueError(f"direct=True: of kind='ngram' with tied=False, not of kind={self.kind!r}")
+        if self.layers == 0 and self.kind in ("ngram", "transformer"):
+            raise ValueError(f"layers=0: of kind={self.kind!r} at least 1")
 
 
 _LSTM, _NGRAM = Config(), Config("ngram", layers=1, tied=False, direct=True)

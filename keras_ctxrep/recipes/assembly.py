@@ -9,13 +9,13 @@ from pathlib import Path
 import keras
 
 from keras_ctxrep import saving, zoo
-from keras_ctxrep.models import stack, static
+from keras_ctxrep.models import heads, lm, stack, static
 from keras_ctxrep.models.families import FAMILIES, Family, depths
 from keras_ctxrep.models.model import copy_weights
-from keras_ctxrep.options import WORDS, Finetuning, Options
+from keras_ctxrep.options import CHARACTERS, WORDS, Finetuning, Options
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text.bundle import Bundle
-from keras_ctxrep.text.features import StaticFeatures
+from keras_ctxrep.text.features import StaticFeatures, WordFeatures
 
 _EXTRA_EMBEDDINGS = "word_embedding"
 
@@ -77,7 +77,8 @@ def assemble(
     if options.lora is not None and family.enable_lora is not None:
         family.enable_lora(model, options.lora)
     bundle = replace(bundle, reads=replace(task.reads, pair=survey.pairs or bool(task.reads.pair)))
-    bundle = replace(bundle, stack=_stack(options, bundle))
+    context_free = len(heads.encoder_outputs(model)["layers"]) == 1
+    bundle = replace(bundle, stack=_stack(options, bundle, task.needs_context and context_free))
     weights = None
     if options.extra_embeddings is not None:
         weights, extra = _extra_embeddings(options.extra_embeddings, survey.words, bundle)
@@ -112,8 +113,18 @@ def length(bundle: Bundle, options: Finetuning, task: Task) -> int:
     return max_length or bundle.max_length
 
 
-def fresh_embeddings(counts: Counter) -> tuple[keras.Model, Bundle]:
-    """Untrained embeddings of the words that occur at least twice; the rarer ones train the unknown word's vector."""
+def fresh_embeddings(counts: Counter, units: str = WORDS) -> tuple[keras.Model, Bundle]:
+    """Untrained embeddings of the words or characters that occur at least twice; the others train that of <UNK>.
+
+    Args:
+        counts: word or character -> how often it occurs.
+        units: "words" or "characters".
+    """
+    if units == CHARACTERS:
+        known = sorted(char for char, count in counts.items() if count > 1 and char.splitlines() != [""])
+        vocab = (*WordFeatures.MARKERS, *known)
+        table = lm.Config(units=CHARACTERS, layers=0, width=128, dropout=0.0, vocabulary_size=len(vocab))
+        return lm.encoder(table), Bundle("lm", "embed", asdict(table), 128, vocab=vocab)
     features, words = StaticFeatures(StaticFeatures.MARKERS, lowercase=True), list(counts)
     normalized_counts: Counter = Counter()
     for word, normalized in zip(words, features.normalized(words), strict=True):
@@ -125,12 +136,12 @@ def fresh_embeddings(counts: Counter) -> tuple[keras.Model, Bundle]:
     return static.encoder(config), Bundle("static", "embed", asdict(config), 128, vocab=vocab)
 
 
-def _stack(options: Finetuning, bundle: Bundle) -> dict:
-    """Keyword arguments of the task network, {} if there is none."""
+def _stack(options: Finetuning, bundle: Bundle, needed: bool) -> dict:
+    """Keyword arguments of the task network, {} if there is none; `needed`: there must be one."""
     tuning = FAMILIES[bundle.family].tuning
     # an encoder without an input for marked tokens needs a task network that has one
-    needs_indicator = bundle.reads.indicate and not bundle.features.indicate
-    kind = options.stack or ("lstm" if needs_indicator else None)
+    needed = needed or (bundle.reads.indicate and not bundle.features.indicate)
+    kind = options.stack or ("lstm" if needed else None)
     if kind is None:
         for name in ("units", "output_mix", "top_only", "extra_embeddings"):
             if getattr(options, name):

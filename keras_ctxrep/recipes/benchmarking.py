@@ -21,7 +21,7 @@ from typing import Any
 from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference import keras_engine
-from keras_ctxrep.options import WORDS, Finetuning, keywords
+from keras_ctxrep.options import LEARNED, Finetuning, keywords
 from keras_ctxrep.recipes.finetuning import Run
 from keras_ctxrep.recipes.glue_sets import GLUE, SETS, TFDS, Layout, Set
 from keras_ctxrep.recipes.reading import read
@@ -291,7 +291,7 @@ def _readable(part: _Rows, encoder: str | Path, say: Callable[[str], object]) ->
     """The rows if the encoder reads them; else it is said why not."""
     if not part.pairs:
         return part
-    if encoder == WORDS or not bundles.load(zoo.find(encoder)).features.pairs:
+    if encoder in LEARNED or not bundles.load(zoo.find(encoder)).features.pairs:
         say(f"{part.name} is left out: pairs of texts, and {encoder} reads one text; a BERT reads pairs")
         return None
     return part

@@ -20,7 +20,7 @@ from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.tuning import LORA_RATE
 from keras_ctxrep.optimizers import AdamW, OptimizerSpec
-from keras_ctxrep.options import WORDS, Finetuning, Fit, Options, keywords, unknown_option
+from keras_ctxrep.options import CHARACTERS, LEARNED, WORDS, Finetuning, Fit, Options, keywords, unknown_option
 from keras_ctxrep.recipes import cards
 from keras_ctxrep.recipes.assembly import Assembled, Survey, assemble, fresh_embeddings, is_frozen, length
 from keras_ctxrep.recipes.plan import Plan
@@ -78,8 +78,8 @@ def finetune(
             labels are those of `data`; others in `dev` count as errors, and are warned of. `dev` may also be a
             fraction, e.g. 0.1: as much of `data`, which is then held in memory, is drawn at random by the seed, and not
             trained on.
-        encoder: a model folder of any task, or a name, see `zoo.find`; or "words", for word embeddings learned from
-            `data` alone.
+        encoder: a model folder of any task, or a name, see `zoo.find`; or "words" or "characters", for embeddings of
+            these that are learned from `data` alone.
         out: the model folder to write; its run.json records data, options and versions.
         task: name of one of `tasks.TASKS`.
         report: called with each evaluation.
@@ -136,7 +136,7 @@ class Run:
             raise ValueError(f"task {task!r}: one of {', '.join(tasks.TASKS)}")
         self.task, self.options, self.out = tasks.get(task), options, out
         # a size of a student is no folder
-        self.encoder = encoder if encoder in (WORDS, getattr(options, "size", None)) else zoo.find(encoder)
+        self.encoder = encoder if encoder in (*LEARNED, getattr(options, "size", None)) else zoo.find(encoder)
         self.task_options = checked_task_options(self.task, task_options, self.command)
         self.check_out(out)
         metric, metrics = options.metric, self.task.metrics
@@ -158,7 +158,7 @@ class Run:
     def check_out(self, out: str | Path) -> None:
         """Raises a ValueError if `out` is a folder that the run reads."""
         for name, folder in self.folders().items():
-            if folder not in (None, WORDS) and Path(out).resolve() == Path(folder).resolve():
+            if folder not in (None, *LEARNED) and Path(out).resolve() == Path(folder).resolve():
                 raise ValueError(f"{out}: the folder of the {name}; choose another one to write to")
 
     def record(self) -> RunRecord:
@@ -170,14 +170,14 @@ class Run:
 
     def models(self) -> dict[str, Any]:
         """What the run learns from beside data, as arguments of its command."""
-        return {"task": self.task.name, "encoder": self.encoder if self.encoder == WORDS else Path(self.encoder)}
+        return {"task": self.task.name, "encoder": self.encoder if self.encoder in LEARNED else Path(self.encoder)}
 
     def check(self) -> None:
         """Raises a ValueError for options that do not fit the encoder."""
         options = self.options
         if options.lora is None and options.layer_decay == 1 and options.unfreeze is None:
             return
-        family = FAMILIES["static" if self.encoder == WORDS else bundles.load(self.encoder).family]
+        family = FAMILIES[_family(self.encoder)]
         if options.lora is None and is_frozen(options, family):
             name = "layer_decay" if options.layer_decay < 1 else "unfreeze"
             raise ValueError(f"{name}={getattr(options, name)}: the encoder is frozen; train it with freeze=False")
@@ -228,7 +228,7 @@ class Run:
         data, sources_of = self.batches(bundle, rows)
         settings = replace(settings, folder=self.out, identity=record.identity)
         history = fit.fit(model, data, evaluate, None, loss, optimizer, report, sources_of, metric, options=settings)
-        run = keras_engine.runner(model)
+        run = keras_engine.answering(model, bundle)
         bundle = task.tuned(bundle, dev_set, _asking(bundle, run, options.batch_size))
         if is_chief(strategy):
             answers = _asking(bundle, run, options.batch_size)(dev_set)
@@ -252,7 +252,7 @@ class Run:
     def survey(self) -> Survey:
         """Reads every example once before training, so that malformed ones are reported at once."""
         learns_words = WORDS in (self.encoder, self.options.extra_embeddings)
-        survey, before = Survey(), ()
+        survey, before = Survey(), None
         reader = Reader(self.task, self.options.columns, self.skipped)
         with tqdm(desc="reading", unit=" examples", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
             for example in reader(self.data):
@@ -261,13 +261,15 @@ class Run:
                 survey.count += 1
                 survey.used.update(self.task.labels_of(example) or ())
                 survey.traits.update(self.task.traits(example))
-                if learns_words:  # of a text that many questions are about once
-                    texts = [text for query in self.task.queries(example) for text in (query.text, query.pair) if text]
-                    survey.words.update(word for text in texts if text not in before for word in _words(text))
-                    before = texts
+                if learns_words or self.encoder == CHARACTERS:
+                    units = _words if learns_words else _characters
+                    for query in self.task.queries(example):  # a context of many questions counts once
+                        survey.words.update(units(query.text))
+                        survey.words.update(units(query.pair) if query.pair and query.pair != before else ())
+                        before = query.pair
                 bar.update()
         self.check_pairs(survey.pairs)
-        survey.labels = self.task.labels(set(survey.used), self.name)
+        survey.labels = self.task.labels(survey.used, self.name, self.task_options)
         if doubt := self.task.doubt(survey.count, survey.used):
             warnings.warn(f"{self.name}: {doubt}", stacklevel=5)
         return survey
@@ -301,7 +303,9 @@ class Run:
 
     def pretrained(self, survey: Survey) -> tuple[keras.Model, Bundle]:
         """The encoder to start from, and its bundle."""
-        return fresh_embeddings(survey.words) if self.encoder == WORDS else saving.load_encoder(self.encoder)
+        if self.encoder in LEARNED:
+            return fresh_embeddings(survey.words, str(self.encoder))
+        return saving.load_encoder(self.encoder)
 
     def length(self, bundle: Bundle) -> int:
         """Tokens per text of the model over an encoder."""
@@ -384,6 +388,11 @@ class Run:
         return starts
 
 
+def _family(encoder: str | Path) -> str:
+    """The family of an encoder: of a folder, or of embeddings that are learned."""
+    return {WORDS: "static", CHARACTERS: "lm"}.get(str(encoder)) or bundles.load(encoder).family
+
+
 def _apart(task: Task) -> str:
     """The task network of a task for pairs whose texts are read apart."""
     return "bidaf" if task.reads.windows else "esim"
@@ -391,6 +400,10 @@ def _apart(task: Task) -> str:
 
 def _words(text: str | Sequence[str]) -> Sequence[str]:
     return [word.text for word in words(text)] if isinstance(text, str) else text
+
+
+def _characters(text: str | Sequence[str]) -> str:
+    return text if isinstance(text, str) else " ".join(text)
 
 
 def _shown(data: Data | float) -> str:
@@ -410,7 +423,7 @@ def _evaluation(bundle: Bundle, examples: list, batch_size: int) -> Callable[[ke
 
     def evaluate(model: keras.Model) -> dict[str, float]:
         if id(model) not in models:
-            models[id(model)] = _asking(bundle, keras_engine.runner(model), batch_size)
+            models[id(model)] = _asking(bundle, keras_engine.answering(model, bundle), batch_size)
         answers = models[id(model)](examples)
         return tasks.of_model(bundle).evaluate(examples, answers, bundle.labels, interval=False).scores
 

@@ -43,7 +43,7 @@ class Plan:
     def _labels(self) -> str:
         """The first ten labels and how often they are used; "" if there are none."""
         labels = self.survey.labels
-        shown = ", ".join(f"{label} {self.survey.used[label]:,}" for label in labels[:10])
+        shown = ", ".join(f"{label} {self.survey.used[label]:,}".removesuffix(" 0") for label in labels[:10])
         return f"{len(labels)}: {shown}{', ...' if len(labels) > 10 else ''}" if labels else ""
 
     def _length(self) -> str:

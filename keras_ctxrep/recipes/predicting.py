@@ -63,7 +63,7 @@ def predict(
         for path in (artifact, source):
             if isinstance(path, str | Path) and os.path.realpath(path) == os.path.realpath(out):
                 raise ValueError(f"{out}: it is read, and would be replaced; give --out another name")
-    predictor = open_engine(artifact, threads).predictor
+    predictor = open_engine(artifact, threads, options.search).predictor
     skipped: list[str] | None = [] if options.skip_bad else None
     if rows:
         examples = read_unlabelled(predictor.task, str(source), options.columns, skipped)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_ctxrep import tasks
 from keras_ctxrep.recipes.reading import Data, read
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.task import pair_problem, unseen_labels, warn_of_unseen
+from keras_ctxrep.tasks.task import pair_problem, warn_of_unseen
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
@@ -55,7 +55,7 @@ class Reader:
                 kind = own if kind is None else kind
                 message = None if own == kind else f"{own}, and the first example is {kind}: all must be alike"
             if message is None:
-                unseen.update(unseen_labels(self.task.labels_of(example), self.labels))
+                unseen.update(self.task.unseen(example, self.labels))
                 yield example
                 continue
             source = example.source or repr(str(self.task.query(example).text))[:60]
@@ -113,7 +113,7 @@ def encoded_examples(bundle: Bundle, examples: Iterable) -> Iterator[tuple[list[
     """The rows of each example and their targets; none of an example in which there is nothing to read."""
     source, task = iter(examples), tasks.get(bundle.task)
     while part := list(itertools.islice(source, ENCODED)):
-        queries = [task.queries(example) for example in part]
+        queries = [task.training_queries(example) for example in part]
         encodings = iter(task.encode(bundle, [*itertools.chain.from_iterable(queries)]))
         for example, asked in zip(part, queries, strict=True):
             rows = [row for _ in asked for row in next(encodings)]
@@ -140,7 +140,8 @@ def batches(
 
     def collate(part: list, rng):
         inputs = features.collate([row for rows, _ in part for row in rows])
-        return inputs, *task.batch(bundle, [target for _, targets in part for target in targets], inputs)
+        targets = [target for _, targets in part for target in targets]
+        return inputs | task.target_inputs(targets), *task.batch(bundle, targets, inputs)
 
     return pipeline.dataset(
         lambda epoch: _units(bundle, examples(epoch)), collate, batch_size, _length, seed, repeat=True, start=start

@@ -14,6 +14,7 @@ from keras_ctxrep.tasks.semantic_roles import SemanticRoles
 from keras_ctxrep.tasks.similar import Similar
 from keras_ctxrep.tasks.tag import Tag
 from keras_ctxrep.tasks.task import EvaluationReport, Query, Task
+from keras_ctxrep.tasks.translate import Translate
 from keras_ctxrep.text.bundle import Bundle
 
 __all__ = [
@@ -39,6 +40,7 @@ TASKS: Mapping[str, Task] = {
         SemanticRoles(),
         Coreference(),
         Similar(),
+        Translate(),
     )
 }
 SERVED: Mapping[str, Task] = TASKS | {"embed": Embed()}  # those with answers

@@ -1,7 +1,7 @@
 """Classification: one label for a text or a pair of texts."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -246,7 +246,7 @@ class Classify(TextTask):
     def labels_of(self, example) -> Sequence | None:
         return None if example.label is None else (example.label,)
 
-    def labels(self, used, source) -> tuple[str, ...]:
+    def labels(self, used, source, options) -> tuple[str, ...]:
         return enough_labels(used, source, "classifier")
 
     def targets(self, bundle, example, rows) -> list:
@@ -327,7 +327,7 @@ def cross_entropy(label_smoothing: float, class_weights: Sequence[float] | None 
     return CrossEntropy(label_smoothing, class_weights)
 
 
-def enough_labels(used: set, source: str, model: str) -> tuple[str, ...]:
+def enough_labels(used: Collection[str], source: str, model: str) -> tuple[str, ...]:
     """Sorted labels, "O" first.
 
     Raises:

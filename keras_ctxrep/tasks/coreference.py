@@ -93,7 +93,7 @@ class Coreference(Classify):
     settings = Task.settings
     with_positive = Task.with_positive
 
-    def labels(self, used, source) -> tuple[str, ...]:
+    def labels(self, used, source, options) -> tuple[str, ...]:
         if not used:
             raise ValueError(f"{source}: no labels")
         return LABELS

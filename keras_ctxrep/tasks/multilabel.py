@@ -50,7 +50,7 @@ class Multilabel(TextTask):
     def labels_of(self, example) -> Sequence | None:
         return example.label
 
-    def labels(self, used, source) -> tuple[str, ...]:
+    def labels(self, used, source, options) -> tuple[str, ...]:
         if not used:
             raise ValueError(f"{source}: no labels")
         return tuple(sorted(used, key=lambda label: (label != "O", label)))

@@ -117,9 +117,9 @@ class Tag(Task, Distillable, LabelsWords):
     def labels_of(self, example) -> Sequence | None:
         return example.tags
 
-    def labels(self, used, source) -> tuple[str, ...]:
+    def labels(self, used, source, options) -> tuple[str, ...]:
         if is_spans(used):
-            kinds = {label[1:] for label in used - {"O"}}  # "-PER", or "" of bare B and I
+            kinds = {label[1:] for label in used if label != "O"}  # "-PER", or "" of bare B and I
             used = {"O"} | {f"{edge}{kind}" for kind in kinds for edge in "BI"}
         return enough_labels(used, source, "tagger")
 

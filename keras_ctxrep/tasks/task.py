@@ -27,9 +27,9 @@ __all__ = [
     "LabelsWords",
     "Metrics",
     "Query",
+    "Searches",
     "Task",
     "pair_problem",
-    "unseen_labels",
     "warn_of_unseen",
 ]
 
@@ -112,13 +112,14 @@ class InGraph:
         names = ("text", "pair")[: 1 + bundle.pairs]
         return (*names, "marks") if bundle.reads.marks else names
 
-    def in_graph(self, bundle: Bundle, features: Any, ids: Callable, inputs: dict) -> dict:
+    def in_graph(self, bundle: Bundle, features: Any, ids: Any, inputs: dict) -> dict:
         """The raw-string signature.
 
         Args:
             bundle: of the model.
             features: the text preparation, of `keras_ctxrep_export.text_ops`.
-            ids: the model, from its dict of tensors to its dict of outputs.
+            ids: the model, from its dict of tensors to its dict of outputs; of a task with several `Task.parts` these
+                by name.
             inputs: tensors by the names of `inputs`.
 
         Returns: the model's outputs and the answers, by name.
@@ -131,6 +132,18 @@ class InGraph:
 
     def served(self, bundle: Bundle, query: Query, output: Outputs) -> dict:
         """The answer to a query, as `Task.decode` gives it, from the outputs of the raw-string signature."""
+        raise NotImplementedError
+
+
+class Searches:
+    """A task whose answers are searched for, with options that a request may choose."""
+
+    def search_options(self, bundle: Bundle) -> dict[str, int]:
+        """Inputs of the signature "search", int32 (B,), beside those of the raw-string one, and their defaults."""
+        raise NotImplementedError
+
+    def searched_in_graph(self, bundle: Bundle, features: Any, ids: Any, inputs: dict) -> dict:
+        """As `InGraph.in_graph`, with the options among the inputs."""
         raise NotImplementedError
 
 
@@ -198,10 +211,12 @@ class Task(InGraph):
         agrees: when two engines agree, in a few words.
         Options: a frozen dataclass of its own training options, made with `options.option`.
         together: whether the rows of an example stay together in a batch, so that the loss can compare them.
+        needs_context: over vectors that know nothing of their context there is a task network, chosen or not.
         max_length: tokens per text to train with, if the encoder reads as many; None: as the encoder was trained.
         head_dropout: before the head's dense layer; None: as the family has it.
         activation: of the logits: "softmax", "sigmoid" or "linear".
         model_outputs: the outputs of the model that `decode` reads.
+        model_parts: the names of `parts`; the first one reads texts.
     """
 
     name: str
@@ -214,10 +229,12 @@ class Task(InGraph):
     agrees = "the same label"
     Options: type[options.Options] = options.Options
     together = False
+    needs_context = False
     max_length: int | None = None
     head_dropout: float | None = None
     activation = "softmax"
     model_outputs: ClassVar[tuple[str, ...]] = ("logits",)
+    model_parts: ClassVar[tuple[str, ...]] = ("ids",)
 
     def of_model(self, bundle: Bundle) -> Self:
         """This task as a model has it, which reads the columns that the model was trained from before others."""
@@ -251,17 +268,22 @@ class Task(InGraph):
         """The labels an example uses, or None if it has not been labelled."""
         return None if getattr(example, self.gold) is None else ()
 
-    def labels(self, used: set, source: str) -> tuple[str, ...]:
+    def labels(self, used: Mapping[str, int], source: str, options: Any) -> tuple[str, ...]:
         """All labels in the order of the logits.
 
         Args:
-            used: the labels of the training data.
+            used: label of the training data -> how often it is used.
             source: its name, for messages.
+            options: of the class `Options`.
 
         Raises:
             ValueError: they are too few to train on.
         """
         return ()
+
+    def unseen(self, example: Any, known: Collection[str]) -> list[str]:
+        """The labels of an example that a model does not know; models of some tasks have none."""
+        return [label for label in self.labels_of(example) or () if label not in known] if known else []
 
     def doubt(self, count: int, used: Mapping[str, int]) -> str | None:
         """What makes it unlikely that the training data were read as they are meant.
@@ -298,6 +320,15 @@ class Task(InGraph):
         """
         raise ValueError(f"positive={label!r}: of a classifier alone, and the task is {self.name!r}")
 
+    def with_search(self, bundle: Bundle, **options: Any) -> Bundle:
+        """The bundle of the same model whose answers are searched for with other options.
+
+        Raises:
+            ValueError: the task has no such answers, or an option is out of range.
+        """
+        name, value = next(iter(options.items()))
+        raise ValueError(f"{name}={value}: of the task translate alone, and the task is {self.name!r}")
+
     def windowed(self, bundle: Bundle, how: str) -> Bundle:
         """The bundle of the same model that reads a long text in overlapping windows instead of cutting it.
 
@@ -319,6 +350,10 @@ class Task(InGraph):
     def batch(self, bundle: Bundle, targets: list, inputs: Mapping[str, np.ndarray]) -> tuple[dict, ...]:
         """The targets of a batch by output name, and their weights if there are any."""
         return ({"logits": np.array(targets, np.float32)},)
+
+    def target_inputs(self, targets: list) -> dict[str, np.ndarray]:
+        """What a model is given of a batch's targets while it is trained, beside its inputs, by name."""
+        return {}
 
     def fields(self, options: options.Finetuning, task_options: Any, bundle: Bundle) -> dict[str, Any]:
         """Fields of a trained model's bundle that differ from the encoder's, beside labels, settings and what is read.
@@ -358,6 +393,24 @@ class Task(InGraph):
 
     # --------------------------------------------------------------------------------------------------- answers
 
+    def parts(self, model: Any) -> dict[str, Any]:
+        """The models that answer, of a trained one, by name: of most tasks one, "ids"."""
+        return {"ids": model}
+
+    def run(self, bundle: Bundle, parts: Mapping[str, Callable]) -> Callable:
+        """What a `Predictor` runs, from functions that run the `parts` in an engine: arrays by name in and out.
+
+        Of a .tflite file what it has `composed` is among them.
+        """
+        return parts["ids"]
+
+    def composed(self, bundle: Bundle, parts: Mapping[str, Callable]) -> dict[str, Callable]:
+        """Functions of the inputs of one text that the `parts` are run in, as TensorFlow graphs of fixed shapes.
+
+        A .tflite file has them beside the parts, so that a device runs a whole answer in one call.
+        """
+        return {}
+
     def check(self, bundle: Bundle) -> None:
         """Raises a ValueError if this model has no answers to give."""
 
@@ -368,6 +421,10 @@ class Task(InGraph):
     def queries(self, example: Any) -> tuple[Query, ...]:
         """All that a model is asked about an example, of most tasks one query."""
         return (self.query(example),)
+
+    def training_queries(self, example: Any) -> tuple[Query, ...]:
+        """The queries whose rows a model learns an example from, one for each of its targets."""
+        return self.queries(example)
 
     def joined(self, answers: Sequence[dict]) -> dict:
         """The answer to an example, from those to its queries."""
@@ -468,15 +525,6 @@ def pair_problem(pair: bool, pairs: bool, model: str | Path = "this model") -> s
     """
     kinds = ("one text", "a pair of texts")
     return None if pair == pairs else f"{kinds[pair]}; {model} reads {kinds[pairs]}"
-
-
-def unseen_labels(used: Iterable[str] | None, known: Collection[str]) -> list[str]:
-    """The labels of an example that a model does not know; models of some tasks have none.
-
-    >>> unseen_labels(["O", "B-ORG"], {"O", "B-PER"})
-    ['B-ORG']
-    """
-    return [label for label in used or () if label not in known] if known else []
 
 
 def warn_of_unseen(unseen: Counter[str], source: str) -> None:

@@ -20,8 +20,9 @@ import numpy as np
 
 __all__ = ["Hypothesis", "Step", "generate", "length_penalty", "search"]
 
-# int32 (N,) of the last tokens, the rows of their hypotheses, int (N,), and the state of these -> logits (N, V), state
-Step = Callable[[np.ndarray, np.ndarray, Any], tuple[np.ndarray, Any]]
+# int32 (N,) of the last tokens, the rows of their hypotheses, int (N,), and the state of these -> logits (N, V), state,
+# and if the decoder attends to a text the attention's weights (N, S)
+Step = Callable[[np.ndarray, np.ndarray, Any], tuple]
 
 
 class Hypothesis(NamedTuple):
@@ -31,11 +32,13 @@ class Hypothesis(NamedTuple):
         tokens: without the mark of the end.
         score: the sum of the log-probabilities, the end's included, over the length penalty.
         finished: whether it ended by itself, before `max_length`.
+        attention: of each token the weights of the text's tokens, (S,), when it was generated; () of a step without.
     """
 
     tokens: tuple[int, ...]
     score: float
     finished: bool
+    attention: tuple[np.ndarray, ...] = ()
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -47,12 +50,20 @@ def length_penalty(length: int, alpha: float) -> float:
     return ((5 + length) / 6) ** alpha
 
 
+class _Live(NamedTuple):
+    """A hypothesis that has not ended: the sum of its log-probabilities, its tokens and their attention."""
+
+    total: float = 0.0
+    tokens: tuple[int, ...] = ()
+    attention: tuple[np.ndarray, ...] = ()
+
+
 @dataclass
 class _Text:
     """The search of one text."""
 
     finished: list[Hypothesis] = field(default_factory=list)
-    live: list[tuple[float, tuple[int, ...]]] = field(default_factory=lambda: [(0.0, ())])
+    live: list[_Live] = field(default_factory=lambda: [_Live()])
 
 
 def search(
@@ -94,12 +105,14 @@ def search(
     for length in range(1, max_length + 1):
         if not len(rows):
             break
-        logits, state = step(tokens, rows, state)
-        sums = _log_softmax(logits, never)
+        logits, state, *attention = step(tokens, rows, state)
+        logs = _log_softmax(logits, never)
         parents, nexts, kept = [], [], []
         for row in dict.fromkeys(rows.tolist()):
             first = int(np.searchsorted(rows, row))
-            for parent, token in _advance(texts[row], sums[rows == row], end, length, max_length, beams, alpha):
+            own = slice(first, first + len(texts[row].live))
+            weights = attention[0][own] if attention else None
+            for parent, token in _advance(texts[row], logs[own], weights, end, length, max_length, beams, alpha):
                 parents.append(first + parent)
                 nexts.append(token)
                 kept.append(row)
@@ -131,20 +144,28 @@ def generate(
     begun = start(inputs)
     memory, mask = np.asarray(begun["memory"]), np.asarray(inputs["mask"])
 
-    def run(tokens: np.ndarray, rows: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def run(tokens: np.ndarray, rows: np.ndarray, state: np.ndarray) -> tuple:
         outputs = step(
             {"token_ids": tokens[:, None], "memory": memory[rows], "memory_mask": mask[rows], "state": state}
         )
-        return np.asarray(outputs["logits"]), np.asarray(outputs["state"])
+        attention = [np.asarray(outputs["attention"])] if "attention" in outputs else []
+        return np.asarray(outputs["logits"]), np.asarray(outputs["state"]), *attention
 
     return search(run, np.asarray(begun["state"]), **options)
 
 
 def _advance(
-    text: _Text, logs: np.ndarray, end: int, length: int, max_length: int, beams: int, alpha: float
+    text: _Text,
+    logs: np.ndarray,
+    attention: np.ndarray | None,
+    end: int,
+    length: int,
+    max_length: int,
+    beams: int,
+    alpha: float,
 ) -> list[tuple[int, int]]:
     """Continues the live hypotheses by one token; gives the parent and the token of each that lives on."""
-    sums = np.array([total for total, _ in text.live])[:, None] + logs  # (live, V)
+    sums = np.array([hypothesis.total for hypothesis in text.live])[:, None] + logs  # (live, V)
     flat = sums.ravel()
     count = min(2 * beams if beams > 1 else 1, flat.size)  # each live hypothesis ends in one way
     likely = np.flatnonzero(flat >= np.partition(flat, -count)[-count])
@@ -154,19 +175,21 @@ def _advance(
         if flat[index] == -np.inf or len(live) == beams:
             break
         parent, token = divmod(index, logs.shape[1])
+        _, tokens, looked = text.live[parent]
         if token == end:
             if rank < beams:
                 score = float(flat[index]) / length_penalty(length, alpha)
-                text.finished.append(Hypothesis(text.live[parent][1], score, True))
+                text.finished.append(Hypothesis(tokens, score, True, looked))
             continue
-        live.append((float(flat[index]), (*text.live[parent][1], token)))
+        looked = looked if attention is None else (*looked, attention[parent])
+        live.append(_Live(float(flat[index]), (*tokens, token), looked))
         chosen.append((parent, token))
     text.finished = _best(_Text(text.finished, []), beams)
     if length == max_length:
         penalty = length_penalty(length, alpha)
-        text.finished += [Hypothesis(tokens, total / penalty, False) for total, tokens in live]
+        text.finished += [Hypothesis(tokens, total / penalty, False, looked) for total, tokens, looked in live]
         return []
-    best = max((total for total, _ in live), default=-np.inf) / length_penalty(max_length, alpha)
+    best = max((hypothesis.total for hypothesis in live), default=-np.inf) / length_penalty(max_length, alpha)
     if len(text.finished) == beams and best <= text.finished[-1].score:
         return []
     text.live = live

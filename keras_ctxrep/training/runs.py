@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from keras_ctxrep import saving
 from keras_ctxrep.atomic import atomic_write, sha256
-from keras_ctxrep.options import WORDS, Options
+from keras_ctxrep.options import LEARNED, Options
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.pretraining import PREPARED
 from keras_ctxrep.training import checkpoints
@@ -149,7 +149,7 @@ def _as_paths(options: Options) -> dict[str, Any]:
     """The options by name; those that are files or folders as `Path`."""
     values = {entry.name: (getattr(options, entry.name), str(entry.type)) for entry in fields(options)}
     return {
-        name: Path(value) if isinstance(value, str) and value != WORDS and "Path" in kind else value
+        name: Path(value) if isinstance(value, str) and value not in LEARNED and "Path" in kind else value
         for name, (value, kind) in values.items()
     }
 

@@ -35,7 +35,7 @@ def ranges(data: bytes, texts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, 
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=weights.watched(data))
-    names = interpreter.get_signature_list()
+    names = [name for name in interpreter.get_signature_list() if name.startswith("length_")]
     runners = {int(name.removeprefix("length_")): interpreter.get_signature_runner(name) for name in names}
     seen: dict[str, np.ndarray] = {}  # name and end -> smallest, largest value, their number, sum and sum of squares
     for inputs in texts:

@@ -18,7 +18,7 @@ from keras_ctxrep import tasks
 from keras_ctxrep.inference.engines import Engine, answer, open_engine
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.tasks import Task
-from keras_ctxrep.tasks.task import unseen_labels, warn_of_unseen
+from keras_ctxrep.tasks.task import warn_of_unseen
 from keras_ctxrep.text import scores
 from keras_ctxrep.text.bundle import Bundle
 
@@ -107,7 +107,7 @@ def check_task(path: str | Path, bundle: Bundle) -> None:
 
 def check_labels(task: Task, bundle: Bundle, examples: Sequence[Any]) -> None:
     """Warns of labels that a model does not know; each counts as an error."""
-    used = (unseen_labels(task.labels_of(example), bundle.label_numbers) for example in examples)
+    used = (task.unseen(example, bundle.label_numbers) for example in examples)
     warn_of_unseen(Counter(itertools.chain.from_iterable(used)), "the data")
 
 

@@ -1,11 +1,13 @@
 """Model folders to .tflite files, with their bundle inside."""
 
+import itertools
 import subprocess
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,10 @@ def convert(
     float32 (1, S), to {"logits", "state"}, which `runtime.generator` runs token by token. With `fill` a pretrained BERT
     keeps its masked language model in place of its vectors: "mlm_positions", int32 (1, 4), to "mlm_logits",
     float32 (1, 4, V), which `runtime.filler` runs.
+
+    A decoder's step has one signature per length too, "step_16", ...: {"token_ids", "memory", "memory_mask", "state"}
+    to {"logits", "attention", "state"}; "memory" and the first "state" are the outputs of "length_16", .... "greedy_16"
+    and "beam_16", ... are the whole search, from a text's ids to "tokens", "scores", "finished" and "attention".
 
     The file has one signature per length, "length_16", "length_32", ..., which share the weights: {"char_ids"} or
     {"token_ids", "segment_ids"} and "mask", int32 (1, length), to the model's outputs. Longer texts are cut. The bundle
@@ -276,33 +282,34 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
     if not served:  # without the classifier of next sentences
         model = keras.Model(model.input, {"mlm_logits": model.output["mlm_logits"]})
     bundles.save(bundle, Path(out).parent)
-    # where "pooled" is "vector" the converter makes them one output, and LiteRT does not find the other
-    names = [name for name in model.output if name != "pooled" or "vector" not in model.output]
+    task = tasks.get(bundle.task) if bundle.task in tasks.SERVED else None
+    parts = {"ids": model} if task is None else task.parts(model)
 
-    class Signatures(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.weights = [weight.value for weight in model.weights]  # tracked, hence saved
-            self.outputs = tf.function(self.run)
+    def run(part, inputs):
+        outputs = part(inputs, training=False)
+        if "state" in outputs:  # LiteRT gives no buffer to an output that is that of a loop, as of one GRU layer
+            outputs["state"] = tf.maximum(outputs["state"], tf.float32.min)
+        # where "pooled" is "vector" the converter makes them one output, and LiteRT does not find the other
+        names = [name for name in outputs if name != "pooled" or "vector" not in outputs]
+        return heads.flat({name: outputs[name] for name in names})
 
-        def run(self, inputs):
-            outputs = model(inputs, training=False)
-            if "state" in outputs:  # LiteRT gives no buffer to an output that is that of a loop, as of one GRU layer
-                outputs["state"] = tf.maximum(outputs["state"], tf.float32.min)
-            return heads.flat({name: outputs[name] for name in names})
-
-    module = Signatures()
     features: Any = bundle.features
+    functions: dict[str, Any] = {name: partial(run, part) for name, part in parts.items()}
+    functions |= {} if task is None else task.composed(bundle, functions)
+    functions = {name: tf.function(function) for name, function in functions.items()}
+    module: Any = tf.Module()
+    module.weights = [weight.value for weight in model.weights]  # tracked, hence saved
     signatures = {}
-    for length in lengths:
+    for name, length in itertools.product(functions, lengths):
         spec = {}
-        for name, tensor in model.input.items():
-            count = features.size(name, length) if bundle.apart else length
-            count = POSITIONS if name == "mlm_positions" else count
+        for key, tensor in parts.get(name, parts["ids"]).input.items():
+            count = features.size(key, length) if bundle.apart else length
+            count = POSITIONS if key == "mlm_positions" else count
             shape = [1, *tensor.shape[1:]]
             shape[1:2] = [count if size is None else size for size in shape[1:2]]
-            spec[name] = tf.TensorSpec(shape, tensor.dtype, name)  # the number of n-grams, of the last axis, is open
-        signatures["step" if bundle.generates else f"length_{length}"] = module.outputs.get_concrete_function(spec)
+            spec[key] = tf.TensorSpec(shape, tensor.dtype, key)  # the number of n-grams, of the last axis, is open
+        signature = {"ids": "step" if bundle.generates else f"length_{length}"}.get(name, f"{name}_{length}")
+        signatures[signature] = functions[name].get_concrete_function(spec)
     data = _converted(module, signatures, len(bundle.vocab) or 256)
     Path(out).write_bytes(weights.named(data, {weight.path: np.asarray(weight) for weight in model.weights}))
 

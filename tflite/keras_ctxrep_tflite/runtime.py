@@ -3,13 +3,16 @@
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from keras_ctxrep import tasks
 from keras_ctxrep.inference.filling import Filler
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor
@@ -25,7 +28,6 @@ from keras_ctxrep_tflite import mediapipe
 __all__ = ["filler", "generator", "load"]
 
 SUBWORDS = ("subword_ids", f"{PAIR}subword_ids")  # the inputs of word vectors with n-grams
-MASKS = ("mask", f"{PAIR}mask")
 ROWS = 32  # of a word, or a multiple of it: fewer sizes, since a change of size costs as much as several texts
 COPY, CONVERT = "copy the file again, or convert the model again", "convert the model again"
 
@@ -56,7 +58,8 @@ def opened(path: str | Path, bundle: Bundle, threads: int = 1) -> Predictor:
     """The predictor of a file, as of `load`, of which the bundle is read already."""
     with _opened(path, threads) as model:
         with _naming(path, "its bundle cannot be used", COPY):
-            predictor = Predictor(bundle, model)
+            task = tasks.get(bundle.task)
+            predictor = Predictor(bundle, task.run(bundle, model.functions(task)))
             marks = [[(0, 1)] * bundle.reads.marks] if bundle.reads.marks else None
             texts, pairs = ["a"], ["a"] if bundle.pairs else None
             rows = bundle.features.encode(texts, pairs, bundle.reads.words, marks)
@@ -122,15 +125,40 @@ class _Model:
         options = Options(cpu_options=CpuOptions(num_threads=threads, xnnpack_weight_cache_path=cache))
         self.path, self.taking_turns = path, threading.Lock()
         self.signatures: dict[int, _Signature] = {}  # by their lengths
+        self.steps: dict[str, dict[int, _Signature]] = {}  # those of other parts of the model, by name
         self.compiled = CompiledModel.from_file(str(path), options=options)
-        weakref.finalize(self, _close, self.compiled, self.signatures)
+        weakref.finalize(self, _close, self.compiled, self.signatures, self.steps)
 
     def open_signatures(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
         """Opens the signature of each length; a ValueError if its inputs, as of a sample, or outputs do not fit."""
         self.task = task
-        for length in _lengths(self.compiled, bundle):
+        for length in _lengths(self.compiled, bundle, self.steps):
             self.signatures[length] = _Signature(self.compiled, f"length_{length}")
             self.signatures[length].check(task, bundle, sample)
+            for name, signatures in self.steps.items():
+                signatures[length] = _Signature(self.compiled, f"{name}_{length}")
+
+    def functions(self, task: Task) -> Mapping[str, Callable[[dict[str, np.ndarray]], Mapping[str, Any]]]:
+        """What runs the parts of a task's model, by name."""
+        if len(task.model_parts) == 1:
+            return {"ids": self}
+        names = {name.partition("_")[0] for name in self.compiled.get_signature_list()} - {"length"}
+        self.steps.update({name: {} for name in sorted(names)})
+
+        def of_equal_length(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return _equal_length(self(batch), batch["mask"].shape[1])
+
+        return {"ids": of_equal_length} | {name: partial(self._steps, name) for name in self.steps}
+
+    def _steps(self, name: str, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Runs another signature than "length_N": a step, or a loop of steps over a text."""
+        mask = "memory_mask" if "memory_mask" in batch else "mask"
+        rows = [
+            self._run({key: array[i : i + 1] for key, array in batch.items()}, self.steps[name], mask)
+            for i in range(len(batch[mask]))
+        ]
+        outputs = {key: [row[key][0] for row in rows] for key in rows[0]}
+        return outputs if mask == "mask" else _equal_length(outputs, batch[mask].shape[1], ("attention",))
 
     def open_step(self, vocabulary: int) -> int:
         """Opens the signature "step"; gives the numbers of its state, or a ValueError if its tensors do not fit."""
@@ -165,9 +193,12 @@ class _Model:
         answers = [self._run({name: array[i : i + 1] for name, array in batch.items()}) for i in range(count)]
         return {name: [answer[name][0] for answer in answers] for name in answers[0]}  # each of its signature's length
 
-    def _run(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        tokens = max(int(inputs[name].sum()) for name in MASKS if name in inputs)
-        signature = self.signatures[min(length for length in self.signatures if length >= tokens)]
+    def _run(
+        self, inputs: dict[str, np.ndarray], signatures: "dict[int, _Signature] | None" = None, mask: str = "mask"
+    ) -> dict[str, np.ndarray]:
+        signatures = signatures or self.signatures
+        tokens = max(int(inputs[name].sum()) for name in (mask, PAIR + mask) if name in inputs)
+        signature = signatures[min(length for length in signatures if length >= tokens)]
         with self.taking_turns, _naming(self.path, "LiteRT cannot run this text", CONVERT):
             outputs = signature(inputs)
         if mediapipe.PROBABILITIES in outputs:
@@ -175,10 +206,18 @@ class _Model:
         return outputs
 
 
-def _close(model: Any, signatures: dict[int, "_Signature"]) -> None:
+def _equal_length(outputs: dict[str, list], length: int, names: Sequence[str] = ("memory",)) -> dict[str, np.ndarray]:
+    """Outputs as arrays; those of these names, which have the length of their signature, cut or padded to a length."""
+    return {
+        name: np.stack([_fit(row, length, 0) if name in names else row for row in rows])
+        for name, rows in outputs.items()
+    }
+
+
+def _close(model: Any, signatures: dict[int, "_Signature"], steps: dict[str, dict[int, "_Signature"]]) -> None:
     """Frees a model, of which LiteRT logs each step too."""
     with quiet_stderr():
-        for signature in signatures.values():
+        for signature in chain(signatures.values(), *(each.values() for each in steps.values())):
             signature.buffers = [], []
         model.close()
         model.environment.close()
@@ -240,11 +279,17 @@ class _Signature:
             raise ValueError(f"{self.name} has {shapes['logits'][-1]} logits for {labels} labels")
 
 
-def _lengths(model: Any, bundle: Bundle) -> list[int]:
-    """The lengths of a model's signatures; a ValueError if one has another name, or none is long enough."""
+def _lengths(model: Any, bundle: Bundle, parts: Collection[str] = ()) -> list[int]:
+    """The lengths of a model's signatures; a ValueError if one has another name, or none is long enough.
+
+    Args:
+        parts: names of others, which are there for each length too.
+    """
     lengths = []
     for name in model.get_signature_list():
         prefix, _, length = name.partition("_")
+        if prefix in parts and length.isdecimal():
+            continue
         if prefix != "length" or not length.isdecimal():
             raise ValueError(f"it has a signature {name!r}, where length_16 for example is expected")
         lengths.append(int(length))
