@@ -12,6 +12,8 @@ single texts by a biLSTM over the static table that comes with it; a little long
 "context": one biLSTM over learned word embeddings, over GloVe's, over a biLM, frozen (`--elmo`), and over a biLM's mix
 and one of the first two.
 "spans": semantic roles and coreference of pronouns, with the first three of these and with both BERTs, fine-tuned.
+"pairs": ESIM and BiDAF of 100 units in each direction, which compare two texts that the encoder reads one by one, over
+learned word embeddings, the static table that comes with the package, and a frozen biLM.
 "quantized": `--minilm` fine-tuned on fewer rows, and .tflite files of it; "int8" is calibrated on training rows.
 "students": bert_2_128_2, which begins with projected token vectors of the BERT that comes with the package, fine-tuned;
 `--minilm` fine-tuned; that small size distilled from it, with texts whose labels are the teacher's, further rows of
@@ -94,6 +96,10 @@ PRETRAINED = {
 }
 RATES = {"random weights": 5e-4, "shipped BERT": 3e-4, "static table": 3e-3}
 SINGLE_TEXTS = ("SST-2", "WNUT-17", "roles", "pronouns")  # what a static table is a model of
+PAIRS = {
+    "MRPC": Task("classify", ("accuracy", "f1"), 4076, 64, 32, 1e-3, 4),
+    "SQuAD": Task("answer", ("f1", "exact_match"), 2000, 256, 16, 1e-3, 2),
+}
 QUANTIZED_ROWS = {"SST-2": 4000, "MRPC": 2000, "WNUT-17": 2000, "SQuAD": 2000}
 QUANTIZED = {name: replace(FINETUNED[name], rows=rows) for name, rows in QUANTIZED_ROWS.items()}
 STUDENTS = {
@@ -103,7 +109,7 @@ STUDENTS = {
 STUDENT, UNLABELLED, PLAIN_EPOCHS = "bert_2_128_2", 32000, 4  # rows at most; epochs times those of the distilled
 SETTINGS = {
     "finetuned": FINETUNED, "pretrained": PRETRAINED, "context": CONTEXT, "spans": SPANS, "students": STUDENTS,
-    "quantized": QUANTIZED,
+    "quantized": QUANTIZED, "pairs": PAIRS,
 }  # fmt: skip
 ENGINES = {
     "finetuned": ("keras_ctxrep", "transformers"),
@@ -114,6 +120,7 @@ ENGINES = {
     "spans": ("learned embeddings", "GloVe", "biLM, mix", "biLM, mix, and learned", "shipped BERT", "BERT"),
     "students": ("plain", "teacher", "distilled", "distilled, int8"),
     "quantized": ("Keras", "none", "dynamic", "int8"),
+    "pairs": ("learned embeddings", "static table", "biLM, mix"),
 }  # fmt: skip
 
 
@@ -511,6 +518,10 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
         task, rows, test, out = SETTINGS[part][name], files["rows"], files["test"], folder / "out"
         if part == "students":
             return student(engine, name, files, seed)
+        if part == "pairs":
+            encoder = {"learned embeddings": "words", "static table": STATIC, "biLM, mix": args.elmo}[engine]
+            network = "bidaf" if task.kind == "answer" else "esim"
+            return ours(task, rows, files["few"], test, encoder, out, seed, stack=network, units=100)
         if part == "quantized":
             model = folder / "models" / f"MiniLM-{name}-{seed}"
             if engine != "Keras":
@@ -554,7 +565,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                 for engine in ENGINES[part]:
                     if (engine == "BERT" or part in ("quantized", "students")) and not args.minilm:
                         continue
-                    if engine == "static table" and name not in SINGLE_TEXTS:
+                    if (part, engine) == ("pretrained", "static table") and name not in SINGLE_TEXTS:
                         continue
                     about = {"part": part, "task": name, "engine": engine, "seed": seed, "settings": asdict(task)}
                     about["settings"]["figures"] = list(task.figures)  # as JSON has them

@@ -447,9 +447,22 @@ class Finetuning(Reading, Training, Patience):
         None, "BERT: low-rank updates to a frozen encoder, of this rank, e.g. 8", "model", above=0, metavar="RANK"
     )
     from_scratch: bool = option(False, "start from random weights, as a baseline", "model")
-    stack: str | None = option(None, "a task network over the encoder", "model", choices=("lstm", "gru", "cnn"))
-    units: int | None = option(None, "width of the task network, in each direction (default: 256)", "model", above=0)
-    stack_layers: int | None = option(None, "layers of the task network (default: 1, of cnn 2)", "model", above=0)
+    stack: str | None = option(
+        None,
+        "a task network over the encoder; for pairs of texts that the encoder reads one by one: esim (classify, "
+        "multilabel, regress) and bidaf (answer)",
+        "model",
+        choices=("lstm", "gru", "cnn", "esim", "bidaf"),
+    )
+    units: int | None = option(
+        None,
+        "width of the task network, in each direction (default: 256, as published 300 of esim and 100 of bidaf)",
+        "model",
+        above=0,
+    )
+    stack_layers: int | None = option(
+        None, "lstm, gru, cnn: layers of the task network (default: 1, of cnn 2)", "model", above=0
+    )
     extra_embeddings: str | Path | None = option(
         None,
         "static vectors that the task network reads too, with an ELMo: a folder, frozen, or `words`: learned from the"

@@ -12,7 +12,7 @@ NAMES = {  # module -> what it registers with Keras
         "FactorizedEmbedding GatedConvolution MarkIndicator MaskedPooling MemoryAttention NgramContext "
         "PositionEmbedding ProjectedLSTM ReversibleEmbedding ScalarMix SentenceMarkers "
         "SinusoidalPositions SpanMean SpanPooling SubwordEmbedding TakePositions TiedSoftmax "
-        "TransformerBlock TransformerDecoderBlock VocabularySoftmax WindowMean ZeroPadding"
+        "TransformerBlock TransformerDecoderBlock TwoWayAttention VocabularySoftmax WindowMean ZeroPadding"
     ),
     "keras_ctxrep.layers.transformer": "gelu_tanh",
     "keras_ctxrep.models.model": "Model",

@@ -10,13 +10,14 @@ import tensorflow_text as tf_text
 
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterAndWordFeatures, CharacterFeatures, StaticFeatures
+from keras_ctxrep.text.pairs import PAIR
 from keras_ctxrep.text.tokens import Characters, WordPiece
 from keras_ctxrep_export.words import Words, lowered, ngram_hashes, padded, row_numbers, split, substrings
 
-__all__ = ["PieceOps", "Sentences", "TextWindows", "TokenOps", "Windows", "WordOps", "features", "in_parts"]
+__all__ = ["PairOps", "PieceOps", "Sentences", "TextWindows", "TokenOps", "Windows", "WordOps", "features", "in_parts"]
 
 
-def features(bundle: Bundle) -> "WordOps | PieceOps | TokenOps":
+def features(bundle: Bundle) -> Any:
     """The function `bundle.features` in stock ops of TensorFlow and tensorflow-text, for a batch of texts.
 
     tensorflow-text's own BERT tokenizers differ: they fold case by NFKC ("½", "ﬁ" and "…" are rewritten) and split at
@@ -27,7 +28,8 @@ def features(bundle: Bundle) -> "WordOps | PieceOps | TokenOps":
     Args:
         bundle: its family, vocabulary and lengths are read.
 
-    Returns: a function from string (B,), and a second one where the bundle reads pairs, to the dict of
+    Returns: `WordOps`, `PieceOps`, `TokenOps` or, of texts that the encoder reads apart, `PairOps`: a function from
+        string (B,), and a second one where the bundle reads pairs, to the dict of
         `bundle.features(texts)` or `bundle.features(texts, pairs)`, each int32, padded to the longest row; a
         `tf.Module`, so that a SavedModel tracks the table of a model of word ids.
 
@@ -39,7 +41,7 @@ def features(bundle: Bundle) -> "WordOps | PieceOps | TokenOps":
     >>> batch["char_ids"].numpy()[0].tolist(), batch["mask"].numpy().tolist()
     ([[259, 73, 106, 260, 261, 261], [259, 34, 260, 261, 261, 261]], [[1, 1], [0, 0]])
     """
-    return FAMILIES[bundle.family](bundle)
+    return PairOps(bundle) if bundle.apart else FAMILIES[bundle.family](bundle)
 
 
 class Sentences(NamedTuple):
@@ -120,7 +122,13 @@ class WordOps(tf.Module):
         example, begin, size = _windows(rows[0].row_lengths(), self.max_length, stride)
         begin += tf.gather(rows[0].row_starts(), example)
         inside = tf.ragged.range(begin, begin + size)
-        return TextWindows(self._inputs(*(tf.gather(strings.values, inside) for strings in rows)), example)
+        return TextWindows(self._inputs(*(tf.gather(strings.values, inside) for strings in rows)), example, begin, size)
+
+    def token_spans(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.RaggedTensor]:
+        """Where the word of each token of all texts begins and ends, and the code points of the texts."""
+        words = split(text)
+        start, end = words.spans()
+        return start.values, end.values, words.original
 
     def _strings(self, text: tf.Tensor, words: Words) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
         """The words of each text, and as they are looked up in the vocabulary, string (B, ragged)."""
@@ -162,6 +170,8 @@ class TextWindows(NamedTuple):
 
     inputs: dict[str, tf.Tensor]  #: of the model, a row for each window (R)
     example: tf.Tensor  #: int64 (R,), which text it is of; ascending
+    begin: tf.Tensor  #: int64 (R,), the number of its first token among those of all texts
+    size: tf.Tensor  #: int64 (R,), its tokens
 
     def run(self, model: Callable[[dict], dict]) -> dict[str, tf.Tensor]:
         """The model's outputs of all rows."""
@@ -173,10 +183,10 @@ class Windows(NamedTuple):
 
     inputs: dict[str, tf.Tensor]  #: of the model, a row for each window (R)
     example: tf.Tensor  #: int64 (R,), which question it is of; ascending
-    first: tf.Tensor  #: int64 (R,), the position of the part's first piece in the row
-    size: tf.Tensor  #: int64 (R,), pieces of the part
-    piece: tf.Tensor  #: int64 (R,), the number of the part's first piece among those of all contexts
-    start: tf.Tensor  #: int32, of the word that each of these pieces is of, in characters of its context
+    first: tf.Tensor  #: int64 (R,), the position of the part's first token among the logits
+    size: tf.Tensor  #: int64 (R,), tokens of the part
+    piece: tf.Tensor  #: int64 (R,), the number of the part's first token among those of all contexts
+    start: tf.Tensor  #: int32, of the word that each of these tokens is of, in characters of its context
     end: tf.Tensor
     contexts: tf.RaggedTensor  #: code points, (B, ragged)
 
@@ -274,7 +284,13 @@ class PieceOps(tf.Module):
         pieces = self.ids(text)
         example, begin, size = _windows(pieces.row_lengths(), self.max_length - 2, stride)
         begin += tf.gather(pieces.row_starts(), example)
-        return TextWindows(self._rows(tf.gather(pieces.values, tf.ragged.range(begin, begin + size))), example)
+        rows = self._rows(tf.gather(pieces.values, tf.ragged.range(begin, begin + size)))
+        return TextWindows(rows, example, begin, size)
+
+    def token_spans(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.RaggedTensor]:
+        """Where the word of each token of all texts begins and ends, and the code points of the texts."""
+        words = self._split(text)
+        return *_spans_of_words(*self._cut(words)), words.original
 
     def _spans(self, cut: tuple, marks: tf.Tensor, lengths: tf.Tensor) -> tf.Tensor:
         """The positions of the pieces that spans of characters are, int32 (B, M, 2)."""
@@ -297,15 +313,14 @@ class PieceOps(tf.Module):
         question = self._cut(self._split(questions), self.max_question)[0].merge_dims(1, 2)[:, : self.max_question]
         room = self.max_length - 3 - question.row_lengths()
         words = self._split(contexts)
-        ids, start, end = self._cut(words)
+        ids, *spans = self._cut(words)
         context = ids.merge_dims(1, 2)
         example, begin, size = _windows(context.row_lengths(), room, stride)
         piece = tf.gather(context.row_starts(), example) + begin
         asked = tf.gather(question, example)
         part = tf.gather(context.values, tf.ragged.range(piece, piece + size))
-        first, word = asked.row_lengths() + 2, row_numbers(ids.values)
-        start = tf.gather(start, tf.gather(ids.values.row_starts(), word))
-        end = tf.gather(end, tf.gather(ids.values.row_limits(), word) - 1)
+        start, end = _spans_of_words(ids, *spans)
+        first = asked.row_lengths() + 2
         return Windows(self._rows(asked, part), example, first, size, piece, start, end, words.original)
 
     def _split(self, texts: tf.Tensor) -> Words:
@@ -376,17 +391,14 @@ class TokenOps(tf.Module):
         """Sentences from texts, with all of their words."""
         lines = _lines(text)
         ids, start, end, last, words = self._split(lines.values)
-        # where a line stands in its text: in tokens, a mark before each line, and in characters, one after each
-        tokens = _before(lines.with_values(1 + tf.cast(ids.row_lengths(), tf.int32)))
-        characters = _before(lines.with_values(1 + tf.strings.length(lines.values, "UTF8_CHAR")))
-        of_word = row_numbers(words)
-        position = lines.with_values(words.with_values(tf.gather(tokens, of_word) + last)).merge_dims(1, 2)
+        position = _last_tokens(lines, ids, last, words)
         read = position < self.max_length
         number = tf.where(read.values, tf.ragged.range(position.row_lengths()).values, -1)
         rows = lines.with_values(self._marked(ids)).merge_dims(1, 2)
         starts = tf.ragged.boolean_mask(position, read)
         inputs = self._inputs(rows, starts)
-        if marks is not None:
+        if marks is not None:  # a line stands behind those before it and one character after each
+            characters = _before(lines.with_values(1 + tf.strings.length(lines.values, "UTF8_CHAR")))
             shift = tf.gather(characters, row_numbers(ids))
             begins, limits = (
                 lines.with_values(self._marked(ids.with_values(edge + shift), 0)).merge_dims(1, 2)
@@ -432,9 +444,27 @@ class TokenOps(tf.Module):
         ids = self.ids(text)[:, 1:]
         example, begin, size = _windows(ids.row_lengths(), self.max_length - 1, stride)
         begin += tf.gather(ids.row_starts(), example)
-        return TextWindows(
-            self._inputs(self._marked(tf.gather(ids.values, tf.ragged.range(begin, begin + size)))), example
+        rows = self._marked(tf.gather(ids.values, tf.ragged.range(begin, begin + size)))
+        return TextWindows(self._inputs(rows), example, begin, size)
+
+    def token_spans(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.RaggedTensor]:
+        """Where the word of each token of all texts begins and ends, as `TokenFeatures.token_spans`, and code points.
+
+        A token is of the first word whose last token does not stand before it, after all words of the last one.
+        """
+        lines, words = _lines(text), split(text) if self.pieces is None else self.pieces._split(text)
+        ids, _, _, last, of_line = self._split(lines.values)
+        rows = lines.with_values(self._marked(ids)).merge_dims(1, 2)[:, 1:]
+        last = _last_tokens(lines, ids, last, of_line)
+        at = tf.gather(rows.row_starts(), row_numbers(last)) + tf.cast(last.values, tf.int64) - 1
+        ended = tf.scatter_nd(at[:, None], tf.ones_like(at), [tf.size(rows.values, tf.int64)])
+        row = row_numbers(rows)
+        word = tf.minimum(tf.cumsum(ended, exclusive=True), tf.gather(last.row_limits(), row) - 1)
+        known = tf.gather(last.row_lengths(), row) > 0
+        start, end = (
+            tf.where(known, tf.gather(tf.pad(edge.values, [[0, 1]]), tf.maximum(word, 0)), 0) for edge in words.spans()
         )
+        return start, end, words.original
 
     def _split(self, lines: tf.Tensor) -> tuple:
         """The tokens of lines, string (L,): ids, int32 (L, ragged); where each begins and ends in its line, flat; of
@@ -466,9 +496,63 @@ class TokenOps(tf.Module):
         return inputs if starts is None or not self.starts else inputs | {"starts": padded(starts)}
 
 
+class PairOps(tf.Module):
+    """`features` of a model whose encoder reads the texts of a pair apart."""
+
+    def __init__(self, bundle: Bundle):
+        super().__init__()
+        prepared: Any = bundle.features
+        self.before, _ = prepared.features.markers
+        alone = replace(bundle, stack={})
+        self.one: Any = FAMILIES[bundle.family](alone)
+        self.first: Any = self.one
+        if prepared.max_question is not None and prepared.max_question < bundle.max_length:
+            self.first = FAMILIES[bundle.family](replace(alone, max_length=prepared.max_question))
+
+    def __call__(self, text: tf.Tensor, pair: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._joined(self.first.plain(text), self.one.plain(pair))
+
+    def plain(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """The input of an encoder alone."""
+        return self.one.plain(text)
+
+    def inner(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The mask of an input's tokens that are of the text, int32 (B, T)."""
+        return self.one.inner(inputs)
+
+    def windows(self, questions: tf.Tensor, contexts: tf.Tensor, stride: int) -> Windows:
+        """`PairFeatures.windows` for a batch."""
+        parts = self.one.text_windows(contexts, stride)
+        asked = {name: tf.gather(ids, parts.example) for name, ids in self.first.plain(questions).items()}
+        first = tf.fill(tf.shape(parts.size), tf.constant(1 + self.before, tf.int64))
+        spans = self.one.token_spans(contexts)
+        return Windows(self._joined(asked, parts.inputs), parts.example, first, parts.size, parts.begin, *spans)
+
+    def _joined(self, text: dict[str, tf.Tensor], pair: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return text | {PAIR + name: ids for name, ids in pair.items()}
+
+
+def _spans_of_words(ids: tf.RaggedTensor, start: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where the word of each piece begins and ends, from pieces (B, ragged, ragged) and where each of them does."""
+    word = row_numbers(ids.values)
+    return (
+        tf.gather(start, tf.gather(ids.values.row_starts(), word)),
+        tf.gather(end, tf.gather(ids.values.row_limits(), word) - 1),
+    )
+
+
 def _lines(text: tf.Tensor) -> Any:
     """The lines of each text, string (B, ragged)."""
     return tf.strings.split(tf.strings.unicode_transcode(text, "UTF-8", "UTF-8", errors="replace"), "\n")
+
+
+def _last_tokens(lines: tf.RaggedTensor, ids: tf.RaggedTensor, last: tf.Tensor, words: tf.RaggedTensor) -> Any:
+    """The position of each word's last token in its text, of whose lines each has a mark before it, (B, ragged).
+
+    The lines are string (B, ragged); the others as of `TokenOps._split`.
+    """
+    tokens = _before(lines.with_values(1 + tf.cast(ids.row_lengths(), tf.int32)))
+    return lines.with_values(words.with_values(tf.gather(tokens, row_numbers(words)) + last)).merge_dims(1, 2)
 
 
 def _before(sizes: tf.RaggedTensor) -> tf.Tensor:

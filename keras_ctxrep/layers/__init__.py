@@ -1,6 +1,12 @@
 """The layers: Keras only, on any backend. Importing this package registers all of them for loading."""
 
-from keras_ctxrep.layers.attention import Attention, AttentionalRNN, MemoryAttention, TransformerDecoderBlock
+from keras_ctxrep.layers.attention import (
+    Attention,
+    AttentionalRNN,
+    MemoryAttention,
+    TransformerDecoderBlock,
+    TwoWayAttention,
+)
 from keras_ctxrep.layers.causal import CausalTransformerBlock, GatedConvolution, NgramContext
 from keras_ctxrep.layers.char_cnn import CharCNN
 from keras_ctxrep.layers.crf import CRF
@@ -50,6 +56,7 @@ __all__ = [
     "TiedSoftmax",
     "TransformerBlock",
     "TransformerDecoderBlock",
+    "TwoWayAttention",
     "VocabularySoftmax",
     "WindowMean",
     "ZeroPadding",

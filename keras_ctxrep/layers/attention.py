@@ -1,4 +1,4 @@
-"""Attention of a decoder to the vectors of an encoder: between single vectors, in a recurrent network, with heads."""
+"""Attention to the vectors of an encoder: of single vectors, of two texts, of a recurrent decoder, with heads."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from keras_ctxrep.layers.causal import CausalTransformerBlock
 from keras_ctxrep.layers.dropout import Dropout
 from keras_ctxrep.layers.layer import Layer
 
-__all__ = ["Attention", "AttentionalRNN", "MemoryAttention", "TransformerDecoderBlock"]
+__all__ = ["Attention", "AttentionalRNN", "MemoryAttention", "TransformerDecoderBlock", "TwoWayAttention"]
 
 SCORES = ("additive", "dot", "general")
 
@@ -85,8 +85,60 @@ def _weights(scores, mask):
     [[1.0, 0.0], [0.0, 0.0]]
     """
     real = ops.cast(mask, "float32")
-    weights = ops.softmax(ops.cast(scores, "float32") - 1e9 * (1 - real)) * real
-    return ops.cast(weights, scores.dtype)
+    kept = ops.cast(scores, "float32") - 1e9 * (1 - real)
+    weights = ops.ones_like(kept) if kept.shape[-1] == 1 else ops.softmax(kept)  # of one, Keras warns
+    return ops.cast(weights * real, scores.dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_ctxrep")
+class TwoWayAttention(Layer):
+    """Attention flow of a context with a question, in both directions.
+
+    Seo et al. 2017, https://arxiv.org/abs/1611.01603, section 2, "Attention Flow Layer". The similarity of a context's
+    vector h_t and a question's u_j is S_tj = w^T [h_t; u_j; h_t * u_j] (eq. 1). Each h_t attends to the question: U_t
+    is the mean of the u_j, weighted by the softmax of S_tj over j. The question attends to the context: H, the same for
+    all t, is the mean of the h_t, weighted by the softmax over t of the maximum of S_tj over j. The result is
+    [h_t; U_t; h_t * U_t; h_t * H] (eq. 2).
+
+    Call:
+        context: float32 (B, T, D).
+        question: float32 (B, J, D).
+        mask: int32 (B, T), the real vectors of the context.
+        question_mask: int32 (B, J), those of the question.
+
+    Returns: float32 (B, T, 4 D), unspecified at masked positions.
+
+    Raises:
+        ValueError: the vectors of context and question have different widths.
+
+    >>> both = ops.ones((1, 2, 3))
+    >>> ones = ops.ones((1, 2), "int32")
+    >>> TwoWayAttention()(both, both, mask=ones, question_mask=ones).shape
+    TensorShape([1, 2, 12])
+    """
+
+    def build(self, context_shape, question_shape) -> None:
+        width = context_shape[-1]
+        if question_shape[-1] != width:
+            raise ValueError(f"a context of width {width} and a question of width {question_shape[-1]}; both need one")
+        for name in ("context", "question", "product"):
+            weight = self.add_weight(name=f"{name}_kernel", shape=(width, 1), initializer="glorot_uniform")
+            setattr(self, f"{name}_kernel", weight)
+
+    def call(self, context, question, mask, question_mask) -> Any:
+        across = ops.transpose(question, (0, 2, 1))  # (B, D, J)
+        scores = ops.matmul(context * self.product_kernel[:, 0], across)  # (B, T, J)
+        scores += ops.matmul(context, self.context_kernel)
+        scores += ops.transpose(ops.matmul(question, self.question_kernel), (0, 2, 1))
+        asked = ops.matmul(_weights(scores, question_mask[:, None]), question)  # (B, T, D)
+        real = ops.cast(question_mask, "float32")[:, None]
+        best = ops.max(ops.cast(scores, "float32") - 1e9 * (1 - real), axis=-1)  # (B, T)
+        weights = ops.cast(_weights(best, mask), context.dtype)
+        attended = ops.matmul(weights[:, None], context)  # (B, 1, D)
+        return ops.concatenate([context, asked, context * asked, context * attended], axis=-1)
+
+    def compute_output_spec(self, context, question, mask, question_mask) -> Any:
+        return keras.KerasTensor((*context.shape[:2], 4 * context.shape[-1]), self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

@@ -1,16 +1,30 @@
-"""Task networks over any encoder: recurrent or convolutional, with an encoder's outputs, so that any head fits."""
+"""Task networks over any encoder, recurrent, convolutional or of pairs, with an encoder's outputs for any head."""
+
+from collections.abc import Callable
 
 import keras
 from keras import layers as klayers
 from keras import ops
 
-from keras_ctxrep.layers import Dropout, Embedding, MarkIndicator, MaskedPooling, ProjectedLSTM, ScalarMix, ZeroPadding
+from keras_ctxrep.layers import (
+    Attention,
+    Dropout,
+    Embedding,
+    MarkIndicator,
+    MaskedPooling,
+    ProjectedLSTM,
+    ScalarMix,
+    TwoWayAttention,
+    ZeroPadding,
+)
 from keras_ctxrep.models.heads import encoder_outputs
 from keras_ctxrep.models.model import Model
+from keras_ctxrep.text.pairs import APART, PAIR
 
-__all__ = ["by_name", "convolutional", "recurrent"]
+__all__ = ["bidaf", "by_name", "convolutional", "esim", "recurrent"]
 
 KINDS = ("lstm", "gru", "cnn")
+DEFAULTS = {"bidaf": {"units": 100, "dropout": 0.2}, "esim": {"units": 300}}  # of fine-tuning, where they differ
 INDICATOR = 100  # width of the embedding of marks
 
 
@@ -70,7 +84,7 @@ def recurrent(
     outputs = [vectors]
     for index in range(layers):
         x = Dropout(dropout, name=f"rnn_dropout_{index}")(outputs[-1]) if index else outputs[-1]
-        outputs.append(_both_ways(cell, x, units, mask, f"rnn_{index}"))
+        outputs.append(_both_ways(cell, units, f"rnn_{index}")(x, mask))
     if output_mix:
         again = _mixed(encoder, dropout, mix, l2, "mix_out")
         outputs[-1] = klayers.Concatenate(name="output_mix")([outputs[-1], again])
@@ -135,12 +149,116 @@ def convolutional(
     return _encoder(inputs, outputs, mask, "cnn_stack")
 
 
+def esim(encoder: keras.Model, units: int = 300, layers: int = 1, dropout: float = 0.5, **kwargs) -> keras.Model:
+    """Inference by alignment of two texts, each of which the encoder reads by itself.
+
+    ESIM without its tree-LSTM, Chen et al. 2017, https://arxiv.org/abs/1609.06038, section 3: `recurrent` over each
+    text, with the same weights (eq. 1 and 2); each token attends to those of the other text by the softmax of dot
+    products (eq. 11 to 13); its vector a, the attended vector b, a - b and a * b are concatenated (eq. 14 and 15), go
+    through a dense layer with a ReLU and another biLSTM (eq. 16 and 17); mean and maximum over the tokens of both texts
+    (eq. 18 to 20), and a dense layer with tanh. Dropout is on the vectors of the encoder, as in `recurrent`, and before
+    both dense layers.
+
+    The model shares the encoder's layers: training it trains `encoder` unless `encoder.trainable = False`.
+
+    Args:
+        encoder: a model with the encoders' outputs, of any family.
+        units: width of each direction, and of the dense layers (300 in the source).
+        layers: number of stacked biLSTMs over each text.
+        dropout: see above (0.5 in the source).
+        kwargs: `extra_embeddings`, `mix`, `output_mix` and `l2`, see `recurrent`.
+
+    Call: as `encoder`, and with "pair_" before the names the inputs of the second text, as of
+        `text.pairs.PairFeatures`.
+
+    Returns: {"layers": [those of `recurrent` over the first text; float32 (B, T, 2 units)], "sequence": the last of
+        them; "pooled": float32 (B, units), of both texts}.
+
+    Raises:
+        ValueError: an argument that `recurrent` refuses.
+
+    >>> from keras_ctxrep.models import static
+    >>> model = esim(static.encoder(static.Config(words=9, width=8)), units=16)
+    >>> sorted(model.input), model.output["pooled"].shape
+    (['mask', 'pair_mask', 'pair_word_ids', 'word_ids'], (None, 16))
+    """
+    inputs, text, pair = _both(recurrent(encoder, units, layers, dropout=dropout, **kwargs))
+    mask, pair_mask = inputs["mask"], inputs[f"{PAIR}mask"]
+    (a, b), align = (part.output["sequence"] for part in (text, pair)), Attention("dot", name="alignment")
+    project = klayers.Dense(units, activation="relu", name="alignment_projection")
+    drop, padded = Dropout(dropout, name="alignment_dropout"), ZeroPadding(carry_mask=True, name="alignment_padding")
+    composed = []
+    compose = _both_ways("lstm", units, "composition")
+    for x, other, own, mask_of_other in ((a, b, mask, pair_mask), (b, a, pair_mask, mask)):
+        aligned, _ = align(x, other, mask=mask_of_other)
+        x = klayers.Concatenate()([x, aligned, x - aligned, x * aligned])
+        composed.append(compose(padded(project(drop(x)), mask=own), own))
+    pool = MaskedPooling("mean_max", name="mean_and_max")
+    both = klayers.Concatenate(name="both_texts")(
+        [pool(x, mask=own) for x, own in zip(composed, (mask, pair_mask), strict=True)]
+    )
+    pooled = klayers.Dense(units, activation="tanh", name="inference")(Dropout(dropout, name="inference_dropout")(both))
+    outputs = {"layers": [*text.output["layers"], composed[0]], "sequence": composed[0], "pooled": pooled}
+    return Model(inputs, outputs, name="esim_stack")
+
+
+def bidaf(encoder: keras.Model, units: int = 100, layers: int = 2, dropout: float = 0.2, **kwargs) -> keras.Model:
+    """Attention flow between a question and its context, each of which the encoder reads by itself.
+
+    BiDAF, Seo et al. 2017, https://arxiv.org/abs/1611.01603, section 2, over an encoder in place of its word and
+    character embeddings and their highway layers: a biLSTM over each text, with the same weights; `TwoWayAttention`,
+    whose result G goes through biLSTMs to M, and through another one to M'. Both logits of an answer's head read [G; M;
+    M'], where in the source the first reads [G; M] and the second [G; M']. A trained vector before the tokens of the
+    context is that of no answer (Levy et al. 2017, https://arxiv.org/abs/1706.04115, section 4).
+
+    The model shares the encoder's layers: training it trains `encoder` unless `encoder.trainable = False`.
+
+    Args:
+        encoder: a model with the encoders' outputs, of any family.
+        units: width of each direction (100 in the source).
+        layers: number of biLSTMs from G to M (2 in the source).
+        dropout: on the vectors of the encoder, and on what each layer above reads (0.2 in the source).
+        kwargs: `extra_embeddings`, `mix`, `output_mix` and `l2`, see `recurrent`.
+
+    Call: as `encoder`, the question, and with "pair_" before the names the inputs of the context, as of
+        `text.pairs.PairFeatures`.
+
+    Returns: {"layers": ["sequence"], "sequence": float32 (B, 1 + S, 12 units), of no answer and of the S tokens of the
+        context, wider with `output_mix`; "mask": int32 (B, 1 + S); "pooled": its maximum}.
+
+    Raises:
+        ValueError: an argument that `recurrent` refuses.
+
+    >>> from keras_ctxrep.models import static
+    >>> model = bidaf(static.encoder(static.Config(words=9, width=8)), units=16)
+    >>> sorted(model.input), model.output["sequence"].shape
+    (['mask', 'pair_mask', 'pair_word_ids', 'word_ids'], (None, None, 192))
+    """
+    _check(layers, units, "all")
+    inputs, question, context = _both(recurrent(encoder, units, dropout=dropout, **kwargs))
+    question_mask, mask = inputs["mask"], inputs[f"{PAIR}mask"]
+    flow = TwoWayAttention(name="attention_flow")(
+        context.output["sequence"], question.output["sequence"], mask=mask, question_mask=question_mask
+    )
+    flow = ZeroPadding(carry_mask=True, name="attention_flow_padding")(flow, mask=mask)
+    x, drops = flow, iter(Dropout(dropout, name=f"modeling_dropout_{index}") for index in range(layers + 2))
+    for index in range(layers):
+        x = _both_ways("lstm", units, f"modeling_{index}")(next(drops)(x), mask)
+    end = _both_ways("lstm", units, "modeling_end")(next(drops)(x), mask)
+    tokens = next(drops)(klayers.Concatenate(name="flow_and_modeling")([flow, x, end]))
+    none = Embedding(1, tokens.shape[-1], name="no_answer")(0 * ops.cast(question_mask[:, :1], "int32"))  # (B, 1, D)
+    sequence = klayers.Concatenate(axis=1, name="answers")([none, tokens])
+    positions = ops.pad(ops.cast(mask, "int32"), ((0, 0), (1, 0)), constant_values=1)
+    made = _encoder(inputs, [sequence], positions, "bidaf_stack")
+    return Model(inputs, made.output | {"mask": positions}, name=made.name)
+
+
 def by_name(encoder: keras.Model, kind: str | None = None, **kwargs) -> keras.Model:
     """The task network with a given name, or the encoder itself for None.
 
     Args:
         encoder: a model with the encoders' outputs.
-        kind: "lstm", "gru" or "cnn".
+        kind: "lstm", "gru" or "cnn"; of pairs "esim" or "bidaf".
         kwargs: the network's other arguments.
 
     Raises:
@@ -152,8 +270,10 @@ def by_name(encoder: keras.Model, kind: str | None = None, **kwargs) -> keras.Mo
     """
     if kind is None:
         return encoder
-    if kind not in KINDS:
-        raise ValueError(f"task network {kind!r}: choose one of {', '.join(KINDS)}")
+    if kind not in (*KINDS, *APART):
+        raise ValueError(f"task network {kind!r}: choose one of {', '.join((*KINDS, *APART))}")
+    if kind in APART:
+        return (esim if kind == "esim" else bidaf)(encoder, **kwargs)
     return convolutional(encoder, **kwargs) if kind == "cnn" else recurrent(encoder, cell=kind, **kwargs)
 
 
@@ -199,19 +319,36 @@ def _vectors(
     return inputs, x, inputs["mask"]
 
 
-def _both_ways(cell: str, x, units: int, mask, name: str):
-    """A bidirectional layer, float32 (B, T, 2 units)."""
-    pair = []
+def _both_ways(cell: str, units: int, name: str) -> Callable:
+    """A bidirectional layer: a function from float32 (B, T, D) and its mask to float32 (B, T, 2 units)."""
+    ways = {}
     for way, back in (("forward", False), ("backward", True)):
         if cell == "lstm":
-            pair.append(ProjectedLSTM(units, go_backwards=back, name=f"{name}_{way}")(x, mask=mask))
+            ways[back] = ProjectedLSTM(units, go_backwards=back, name=f"{name}_{way}")
             continue
         # cuDNN does not accept a text without words, and graphs exported on a GPU machine would contain its operator
-        layer = klayers.GRU(units, return_sequences=True, go_backwards=back, use_cudnn=False, name=f"{name}_{way}")
-        y = layer(x, mask=ops.cast(mask, "bool"))
-        pair.append(ops.flip(y, axis=1) if back else y)  # the output is in the order of processing
-    both = klayers.Concatenate(name=f"{name}_both_ways")(pair)
-    return ZeroPadding(carry_mask=True, name=name)(both, mask=mask)
+        ways[back] = klayers.GRU(units, return_sequences=True, go_backwards=back, use_cudnn=False, name=f"{name}_{way}")
+    join = klayers.Concatenate(name=f"{name}_both_ways")
+    padded = ZeroPadding(carry_mask=True, name=name)
+
+    def apply(x, mask):
+        of_layer = mask if cell == "lstm" else ops.cast(mask, "bool")
+        forward, backward = (ways[back](x, mask=of_layer) for back in (False, True))
+        if cell == "gru":  # its output is in the order of processing
+            backward = ops.flip(backward, axis=1)
+        return padded(join([forward, backward]), mask=mask)
+
+    return apply
+
+
+def _both(model: keras.Model) -> tuple[dict, keras.Model, keras.Model]:
+    """The inputs of two texts, a model of the first one, and the same layers over the inputs of the second one."""
+    own = [*model.input.values()]
+    others = [keras.Input(tensor.shape[1:], dtype=tensor.dtype, name=PAIR + tensor.name) for tensor in own]
+    twin = keras.models.clone_model(
+        keras.Model(own, model.output), input_tensors=others, clone_function=lambda layer: layer
+    )
+    return model.input | {tensor.name: tensor for tensor in others}, model, twin
 
 
 def _encoder(inputs: dict, layers: list, mask, name: str) -> keras.Model:

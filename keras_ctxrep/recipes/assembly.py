@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 
 from keras_ctxrep import saving, zoo
-from keras_ctxrep.models import heads, lm, static
+from keras_ctxrep.models import heads, lm, stack, static
 from keras_ctxrep.models.families import FAMILIES, Family, depths
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.options import CHARACTERS, WORDS, Finetuning, Options
@@ -149,10 +149,15 @@ def _stack(options: Finetuning, bundle: Bundle, needed: bool) -> dict:
         return {}
     if options.mix is not None:
         raise ValueError(f"mix={options.mix}: a task network reads a mix, or the top layer with top_only")
-    dropout = tuning.dropout if options.dropout is None else options.dropout
+    defaults = {"units": 256, "dropout": tuning.dropout} | stack.DEFAULTS.get(kind, {})
+    units = options.units or defaults["units"]
+    dropout = defaults["dropout"] if options.dropout is None else options.dropout
     mix = "top" if options.top_only else "all"
-    network = {"kind": kind, "units": options.units or 256, "dropout": dropout, "mix": mix, "l2": tuning.mix_l2}
-    network |= {} if options.stack_layers is None else {"layers": options.stack_layers}
+    network = {"kind": kind, "units": units, "dropout": dropout, "mix": mix, "l2": tuning.mix_l2}
+    if options.stack_layers is not None:
+        if kind not in stack.KINDS:
+            raise ValueError(f"stack_layers={options.stack_layers}: of {', '.join(stack.KINDS)}, not of stack={kind!r}")
+        network["layers"] = options.stack_layers
     return network | ({"output_mix": True} if options.output_mix else {})
 
 

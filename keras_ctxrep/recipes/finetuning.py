@@ -41,6 +41,8 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import unknown_pieces, unread
 from keras_ctxrep.text.files import skipped_rows
+from keras_ctxrep.text.pairs import APART
+from keras_ctxrep.text.tokens import words
 from keras_ctxrep.training import fit
 from keras_ctxrep.training.progress import evaluation_bar
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
@@ -250,9 +252,7 @@ class Run:
     def survey(self) -> Survey:
         """Reads every example once before training, so that malformed ones are reported at once."""
         learns_words = WORDS in (self.encoder, self.options.extra_embeddings)
-        if learns_words and self.task.reads.windows:
-            raise ValueError(f"{self.name}: pairs of texts, and word embeddings read one text; a BERT reads pairs")
-        survey = Survey()
+        survey, before = Survey(), None
         reader = Reader(self.task, self.options.columns, self.skipped)
         with tqdm(desc="reading", unit=" examples", file=sys.stderr, leave=False, disable=None, delay=2) as bar:
             for example in reader(self.data):
@@ -261,16 +261,30 @@ class Run:
                 survey.count += 1
                 survey.used.update(self.task.labels_of(example) or ())
                 survey.traits.update(self.task.traits(example))
-                if learns_words:
-                    survey.words.update(self.task.tokens(example))
-                elif self.encoder == CHARACTERS:
-                    for text in (query.text for query in self.task.queries(example)):
-                        survey.words.update(text if isinstance(text, str) else " ".join(text))
+                if learns_words or self.encoder == CHARACTERS:
+                    units = _words if learns_words else _characters
+                    for query in self.task.queries(example):  # a context of many questions counts once
+                        survey.words.update(units(query.text))
+                        survey.words.update(units(query.pair) if query.pair and query.pair != before else ())
+                        before = query.pair
                 bar.update()
+        self.check_pairs(survey.pairs)
         survey.labels = self.task.labels(survey.used, self.name, self.task_options)
         if doubt := self.task.doubt(survey.count, survey.used):
             warnings.warn(f"{self.name}: {doubt}", stacklevel=5)
         return survey
+
+    def check_pairs(self, pairs: bool) -> None:
+        """Raises a ValueError if the task network does not fit the task, or whether the examples are pairs."""
+        chosen, suitable = self.options.stack, _apart(self.task)
+        if chosen not in APART:
+            return
+        if self.task.reads.pair is False:
+            raise ValueError(f"stack={chosen!r}: of pairs of texts, and the task {self.task.name!r} reads one text")
+        if chosen != suitable:
+            raise ValueError(f"stack={chosen!r}: not of the task {self.task.name!r}; choose stack={suitable!r}")
+        if not pairs:
+            raise ValueError(f"stack={chosen!r}: of pairs of texts, and {self.name} has single texts; leave it out")
 
     def _with_words(self, survey: Survey, bundle: Bundle) -> Survey:
         """The survey without the examples that have no words; they are counted only where they are few."""
@@ -305,8 +319,9 @@ class Run:
     def assemble(self, survey: Survey) -> Assembled:
         """The model to train, from the encoder's weights."""
         pretrained, bundle = self.pretrained(survey)
-        if (survey.pairs or self.task.reads.pair) and not bundle.features.pairs:
-            raise ValueError(f"{self.name}: pairs of texts, and {self.encoder} reads one text; a BERT reads pairs")
+        if survey.pairs and self.options.stack not in APART and not bundle.features.pairs:
+            remedy = f"a BERT reads pairs, and stack={_apart(self.task)!r} compares two texts that are read apart"
+            raise ValueError(f"{self.name}: pairs of texts, and {self.encoder} reads one text; {remedy}")
         bundle = replace(bundle, max_length=self.length(bundle), columns=dict(self.columns))
         return assemble(pretrained, bundle, self.task, self.options, self.task_options, survey)
 
@@ -376,6 +391,19 @@ class Run:
 def _family(encoder: str | Path) -> str:
     """The family of an encoder: of a folder, or of embeddings that are learned."""
     return {WORDS: "static", CHARACTERS: "lm"}.get(str(encoder)) or bundles.load(encoder).family
+
+
+def _apart(task: Task) -> str:
+    """The task network of a task for pairs whose texts are read apart."""
+    return "bidaf" if task.reads.windows else "esim"
+
+
+def _words(text: str | Sequence[str]) -> Sequence[str]:
+    return [word.text for word in words(text)] if isinstance(text, str) else text
+
+
+def _characters(text: str | Sequence[str]) -> str:
+    return text if isinstance(text, str) else " ".join(text)
 
 
 def _shown(data: Data | float) -> str:

@@ -18,7 +18,7 @@ from keras_ctxrep.text.files import checked_text
 
 __all__ = ["Answer", "Options", "Question", "answer_positions", "answers_in_graph", "null_threshold"]
 
-PADDING = -1e4  # the logit of a masked piece, as of `models.heads.answer`
+PADDING = -1e4  # the logit of a masked token, as of `models.heads.answer`
 UNANSWERABLE = "unanswerable"  # a trait of the training data: some questions have no answer
 
 
@@ -133,6 +133,8 @@ class Answer(Task, Distillable):
         ]
 
     def logits_of_student(self, row, logits, length) -> dict[str, np.ndarray]:
+        if row.pair is not None:
+            raise ValueError("stack='bidaf': a student reads question and context together, as a BERT; leave it out")
         if any(len(values) != len(row) for values in logits.values()):
             raise ValueError(
                 f"{row.source}: the teacher's window has other pieces; a student needs the teacher's vocabulary, "
@@ -221,14 +223,15 @@ def _answers(answers: Any, context: str) -> tuple[tuple[str, int], ...] | None:
 
 
 def answer_positions(row: Row, question: Question) -> tuple[int, int]:
-    """The first and the last piece of a window that hold the first answer, or [CLS], (0, 0), if it is not all there.
+    """The logits of the first and the last piece that hold the first answer, or (0, 0) if a window has not all of it.
 
     As https://github.com/google-research/bert, run_squad.py.
     """
     assert question.answers is not None and row.offsets is not None
     if question.answers:
         text, begin = question.answers[0]
-        inside = range(row.first, len(row) - 1)
+        assert row.context is not None
+        inside = row.context
         pieces = [i for i in inside if row.offsets[i][1] > begin and row.offsets[i][0] < begin + len(text)]
         if pieces:
             first, last = row.offsets[pieces[0]][0], row.offsets[pieces[-1]][1]

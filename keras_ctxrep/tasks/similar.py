@@ -134,11 +134,6 @@ class Similar(Task):
 
     # ------------------------------------------------------------------------------------------------- examples
 
-    def tokens(self, example) -> Sequence[str]:
-        from keras_ctxrep.text.tokens import words
-
-        return [word.text for text in example.texts for word in words(text)]
-
     def kind(self, example) -> str:
         return SCORED if example.score is not None else POSITIVE if example.negative is None else TRIPLET
 

@@ -105,9 +105,6 @@ class Tag(Task, Distillable, LabelsWords):
     reads = Reads(words=True)
     Options = Options
 
-    def tokens(self, example) -> Sequence[str]:
-        return example.words
-
     def doubt(self, count, used) -> str | None:
         if count == 1:
             return "one sentence in it; an empty line stands between sentences"

@@ -254,12 +254,6 @@ class Task(InGraph):
         """The examples of a file, one by one: `Reading.read`."""
         return self.reading.read(path, columns, skipped)
 
-    def tokens(self, example: Any) -> Sequence[str]:
-        """The words of an example, to learn embeddings from."""
-        from keras_ctxrep.text.tokens import words
-
-        return [word.text for word in words(example.text)]
-
     def problem(self, example: Any) -> str | None:
         """What is wrong with an example to learn from or to compare with, beyond its labels."""
         return None

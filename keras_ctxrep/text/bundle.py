@@ -22,6 +22,7 @@ from keras_ctxrep.text.features import (
     WordFeatures,
     WordPieceFeatures,
 )
+from keras_ctxrep.text.pairs import APART, PairFeatures
 from keras_ctxrep.text.tokens import WordPiece, vocab_text
 from keras_ctxrep.text.units import UNITS, SentenceTokens, TokenFeatures
 
@@ -117,7 +118,10 @@ class Bundle:
     @cached_property
     def features(self) -> Features:
         """The function from texts to the model's input dict."""
-        return FAMILIES[self.family].features(self)
+        features: Any = FAMILIES[self.family].features(self)
+        if self.apart:
+            features = PairFeatures(features, self.reads.windows)
+        return features
 
     @property
     def generates(self) -> bool:
@@ -160,6 +164,11 @@ class Bundle:
     def pairs(self) -> bool:
         """Whether it reads pairs of texts."""
         return bool(self.reads.pair)
+
+    @property
+    def apart(self) -> bool:
+        """Whether the encoder reads the texts of a pair apart, for a task network that compares them."""
+        return self.stack.get("kind") in APART
 
     @property
     def vector(self) -> str:

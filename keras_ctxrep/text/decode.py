@@ -40,11 +40,12 @@ def best_answers(
     """The best answer spans in a context, and the score of "no answer".
 
     Devlin et al. 2018, sections 4.2 and 4.3: a span's score is the sum of its start logit and its end logit; the score
-    of "no answer" is that sum at [CLS], the minimum over all windows. Ties go to the earlier window and position. An
-    answer begins and ends with whole words of BERT's basic split; the published code may cut a word between its pieces.
+    of "no answer" is that sum at position 0, of a BERT [CLS], the minimum over all windows. Ties go to the earlier
+    window and position. An answer begins and ends with whole words of BERT's basic split; the published code may cut a
+    word between its pieces.
 
     Args:
-        windows: the windows of one question, from `WordPieceFeatures.windows`.
+        windows: the windows of one question, from `windows` of the features.
         outputs: {"start_logits", "end_logits": float (T,)} for each window.
         context: the whole text.
         max_answer: maximum number of pieces in an answer.
@@ -55,10 +56,10 @@ def best_answers(
     scores: dict[tuple[int, int], float] = {}
     null = np.inf
     for row, output in zip(windows, outputs, strict=True):
-        assert row.words is not None
+        assert row.words is not None and row.context is not None
         start_logits, end_logits = (np.asarray(output[f"{edge}_logits"], np.float64) for edge in ("start", "end"))
         null = min(null, float(start_logits[0] + end_logits[0]))
-        inside = np.arange(row.first, len(row) - 1)
+        inside = np.arange(row.context.start, row.context.stop)
         # band[i, j] is the score of the answer from piece i to piece i + j. With the end logits e0, e1, e2 and
         # max_answer 2, `ends` is [[e0, e1], [e1, e2], [e2, -inf], [-inf, -inf]].
         ends = sliding_window_view(np.append(end_logits[inside], np.full(max_answer, -np.inf)), max_answer)

@@ -66,6 +66,9 @@ class Row:
         words: (start, end) of each word in its text, in characters; for BERT only with starts; of a window of a context
             those of the words that its tokens are of, (0, 0) for those of the question.
         marks: the first token of each marked span and the one after its last; (0, 0) where it was cut off.
+        context: of a window of a context, where its tokens stand among the logits; `offsets` and `words` are then of
+            the logits too.
+        pair: the row of the second text, where the encoder reads the texts of a pair apart.
         source: the file and line that it comes from, if known.
     """
 
@@ -76,12 +79,15 @@ class Row:
     offsets: list[tuple[int, int]] | None = None
     words: list[tuple[int, int]] | None = None
     marks: list[tuple[int, int]] | None = None
+    context: range | None = None
+    pair: "Row | None" = None
     source: str = field(default="", compare=False)
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return len(self.tokens) if self.pair is None else max(len(self.tokens), len(self.pair))
 
 
+MAX_QUESTION = 64  # tokens of a question, as in https://github.com/google-research/bert, run_squad.py
 Span = tuple[int, int]
 Marks = Sequence[Sequence[Span]]  # the marked spans of each text: in characters, or in words if it was already split
 
@@ -135,6 +141,7 @@ class _WordRows:
 
     keys: tuple[str, ...]
     max_length: int
+    markers = (0, 0)  # tokens of a row before those of the text, and after them
     pairs = False  # whether pairs of texts are read
     indicate = False  # whether the encoder's inputs say which tokens are marked
 
@@ -186,6 +193,11 @@ class _WordRows:
             begins = window_begins(len(tokens), self.max_length, stride)
             windows.append([Row(tokens[begin : begin + self.max_length]) for begin in begins])
         return windows
+
+    def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
+        """Where each token of a text stands, and the word that it is of, in characters."""
+        spans = [[(word.start, word.end) for word in words(text)] for text in texts]
+        return [(tokens, tokens) for tokens in spans]
 
     def ids(self, words: Sequence[str]) -> np.ndarray:
         """The ids of each word, int32 (words,) or (words, W)."""
@@ -430,12 +442,13 @@ class WordPieceFeatures:
     """
 
     pairs = True
+    markers = (1, 1)  # tokens of a row before those of the text, and after them
 
     def __init__(self, wordpiece: WordPiece, max_length: int = 128, starts: bool = False, indicate: bool = False):
         if max_length < 4:
             raise ValueError(f"max_length={max_length}: at least 4 are needed, for [CLS], two [SEP] and a piece")
         self.wordpiece, self.max_length, self.starts, self.indicate = wordpiece, max_length, starts, indicate
-        self.max_question = min(64, (max_length - 3) // 2)
+        self.max_question = min(MAX_QUESTION, (max_length - 3) // 2)
         self.keys = ("token_ids", "segment_ids", "mask", *(("starts",) if starts else ()))
 
     def __call__(
@@ -513,7 +526,7 @@ class WordPieceFeatures:
             questions, contexts: sequences of the same length.
             stride: pieces, at least 1.
 
-        Returns: for each question one or more rows; the context is at positions `row.first` to `len(row) - 2`.
+        Returns: for each question one or more rows.
 
         Raises:
             ValueError: `stride` is below 1.
@@ -536,7 +549,8 @@ class WordPieceFeatures:
                 spans = [(piece.start, piece.end) for piece in pieces]
                 row = Row([piece.id for piece in pieces], truncated, first=len(first) + 2, offsets=spans)
                 around = [(0, 0)] * row.first
-                rows.append(replace(row, words=[*around, *words[begin : begin + room], (0, 0)]))
+                inside = range(row.first, len(row) - 1)
+                rows.append(replace(row, words=[*around, *words[begin : begin + room], (0, 0)], context=inside))
             windows.append(rows)
         return windows
 
@@ -558,6 +572,11 @@ class WordPieceFeatures:
             parts = [ids[begin : begin + room] for begin in window_begins(len(ids), room, stride)]
             windows.append([Row([cls, *part, sep], first=len(part) + 2) for part in parts])
         return windows
+
+    def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
+        """Where each token of a text stands, and the word that it is of, in characters."""
+        tokenized = self.wordpiece.encode_batch(texts)
+        return [([(piece.start, piece.end) for piece in pieces], words_of_pieces(pieces)) for pieces in tokenized]
 
     def _pieces_of_text(self, pieces: list) -> _Pieces:
         """The pieces of a text; with `starts` also its words' first positions after [CLS], and their spans."""
@@ -714,7 +733,7 @@ def unread(pieces: Iterable[int], source: str) -> str | None:
 
 
 def _mask(rows: Sequence[Row], length: int | None) -> np.ndarray:
-    sizes = [len(row) for row in rows]
+    sizes = [len(row.tokens) for row in rows]
     longest = max(1, max(sizes, default=1)) if length is None else length
     if sizes and max(sizes) > longest:
         raise ValueError(f"a row of {max(sizes)} tokens does not fit into length={length}; encode with that max_length")

@@ -55,6 +55,7 @@ class TokenFeatures:
     """
 
     pairs = indicate = False
+    markers = (1, 0)  #: tokens of a row before those of the text, and after them
     by_line = False  #: whether each line is read by itself, from the state of zeros
 
     def __init__(self, units: str, vocab: Sequence[str], max_length: int = 128, starts: bool = False, **casing: Any):
@@ -167,6 +168,21 @@ class TokenFeatures:
             ]
             begin += len(line) + 1
         return tokens, spans
+
+    def token_spans(self, texts: Sequence[str]) -> list[tuple[list[Span], list[Span]]]:
+        """Where each token of a text stands, and the word that it is of, in characters.
+
+        A mark or white space counts to the word that follows, at the end of the text to the last one.
+        """
+        spans = []
+        for text in texts:
+            tokens, words = self._read(text)
+            of_words, following = [], words[-1] if words else (0, 0)
+            for token in reversed(tokens[1:]):
+                following = words[token.word] if token.word >= 0 else following
+                of_words.append(following)
+            spans.append(([(token.start, token.end) for token in tokens[1:]], of_words[::-1]))
+        return spans
 
     def _read_words(self, given: Sequence[str]) -> list[Piece]:
         """The tokens of a text that is split into words, which are joined by spaces."""

@@ -634,6 +634,39 @@ def test_tokens_of_language_models(units, length):
     assert_same_arrays(windows.inputs, plain.features.collate(wanted))
 
 
+# ---------------------------------------------------------------------------------------- pairs that are read apart
+
+APART = {
+    "elmo": {"config": {"max_characters": 9}},
+    "static": {"config": TABLE | NGRAMS | {"buckets": 50}, "vocab": UNKNOWN},
+    "static pieces": {"config": TABLE | {"pieces": True}, "vocab": LETTERS},
+    "bert": {"vocab": LETTERS},
+    **{f"lm {units}": {"config": {"units": units}, "vocab": UNITS[units]} for units in UNITS},
+}
+
+
+@pytest.mark.parametrize("max_length", [5, 70])
+@pytest.mark.parametrize("name", APART)
+def test_pairs_that_are_read_apart(name, max_length):
+    """Inputs of pairs, and of questions with windows: where their tokens are and the words they are of; NumPy's."""
+    texts = lines_of_text()[:80]
+    others, task = texts[::-1], tasks.bundle_fields("answer", stride=3)
+    fields = {"config": {}, "max_length": max_length, "stack": {"kind": "bidaf"}} | APART[name] | task
+    bundle = Bundle(name.split()[0], **fields)
+    plain = replace(bundle, reads=Reads(pair=True))
+    inputs = features(plain)(tf.constant(texts), tf.constant(others))
+    assert_same_arrays(inputs, plain.features.collate(plain.features.encode(texts, others)))
+    windows = features(bundle).windows(tf.constant(texts), tf.constant(others), 3)
+    rows = [(number, row) for number, own in enumerate(bundle.features.windows(texts, others, 3)) for row in own]
+    assert_same_arrays(windows.inputs, bundle.features.collate([row for _, row in rows]))
+    assert windows.example.numpy().tolist() == [number for number, _ in rows]
+    spans = np.stack([windows.start, windows.end], 1)
+    columns = (column.numpy().tolist() for column in (windows.first, windows.size, windows.piece))
+    for (_, row), first, size, piece in zip(rows, *columns, strict=True):
+        assert row.context == range(first, first + size)
+        assert [tuple(span) for span in spans[piece : piece + size].tolist()] == row.words[first:]
+
+
 def assert_same_arrays(actual, expected):
     assert actual.keys() == expected.keys()
     for name, array in expected.items():

@@ -165,7 +165,7 @@ def filled(layer, rng):
 # take or keep what was read before: tests/models/test_lm.py tests them in models
 WITH_PAST = {"CarriedState", "CausalTransformerBlock", "GatedConvolution", "NgramContext"}
 # read an encoder too: tests/layers/test_attention.py
-WITH_MEMORY = {"Attention", "AttentionalRNN", "MemoryAttention", "TransformerDecoderBlock"}
+WITH_MEMORY = {"Attention", "AttentionalRNN", "MemoryAttention", "TransformerDecoderBlock", "TwoWayAttention"}
 
 
 def test_every_layer_has_a_case():

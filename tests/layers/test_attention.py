@@ -8,7 +8,13 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_ctxrep.layers import Attention, AttentionalRNN, MemoryAttention, TransformerDecoderBlock
+from keras_ctxrep.layers import (
+    Attention,
+    AttentionalRNN,
+    MemoryAttention,
+    TransformerDecoderBlock,
+    TwoWayAttention,
+)
 
 B, T, S, D = 3, 4, 5, 6
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]], np.int32)
@@ -229,6 +235,81 @@ def test_as_the_equations_say(cell, layers, rng):
     np.testing.assert_allclose(state, np.concatenate([*chain(*states), fed], 1), atol=1e-5)
 
 
+# ------------------------------------------------------------------------------------------------------- both ways
+
+CONTEXT_MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]], np.int32)
+
+
+@pytest.fixture
+def flow(rng):
+    """A layer with drawn weights, and its arguments."""
+    layer = TwoWayAttention(name="layer")
+    arguments = {
+        name: rng.normal(size=(B, size, D)).astype("float32") for name, size in (("context", T), ("question", S))
+    }
+    arguments |= {"mask": CONTEXT_MASK, "question_mask": MASK}
+    layer(**arguments)
+    for weight in layer.weights:
+        weight.assign(rng.normal(size=weight.shape))
+    return layer, arguments
+
+
+def test_attention_flow_as_the_equations_say(flow):
+    """Seo et al. 2017, eq. 1 and 2, pair by pair; atol 1e-5."""
+    layer, arguments = flow
+    w = np.concatenate([np.asarray(weight)[:, 0] for weight in layer.weights]).astype(np.float64)
+    out = ops.convert_to_numpy(layer(**arguments))
+    for b in range(B):
+        h, u = arguments["context"][b, : CONTEXT_MASK[b].sum()], arguments["question"][b, : MASK[b].sum()]
+        scores = np.array([[w @ np.concatenate([x, y, x * y]) for y in u] for x in h])
+        attended = softmax(scores.max(1), 1) @ h
+        for t, x in enumerate(h):
+            asked = softmax(scores[t], 1) @ u
+            np.testing.assert_allclose(out[b, t], np.concatenate([x, asked, x * asked, x * attended]), atol=1e-5)
+
+
+def test_attention_flow_leaves_out_the_padding_of_both_texts(flow, rng):
+    layer, arguments = flow
+    before, changed = ops.convert_to_numpy(layer(**arguments)), dict(arguments)
+    for name, mask in (("context", "mask"), ("question", "question_mask")):
+        noise = 100 * rng.normal(size=arguments[name].shape)
+        real = np.where(arguments[mask][:, :, None], arguments[name], noise).astype("float32")
+        changed |= {name: np.pad(real, ((0, 0), (0, 2), (0, 0))), mask: np.pad(arguments[mask], ((0, 0), (0, 2)))}
+    after = ops.convert_to_numpy(layer(**changed))[:, :T]
+    real = CONTEXT_MASK.astype(bool)
+    np.testing.assert_allclose(after[real], before[real], atol=1e-5)
+    nothing = {"mask": 0 * arguments["mask"], "question_mask": 0 * arguments["question_mask"]}
+    out = ops.convert_to_numpy(layer(**arguments | nothing))
+    assert np.isfinite(out).all() and not out[..., D : 2 * D].any() and not out[..., 3 * D :].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_attention_flow_is_trained_and_saved(flow, dtype, rng, tmp_path):
+    full, arguments = flow
+    layer = TwoWayAttention(name="layer", dtype=dtype)
+    tensors = {name: tf.convert_to_tensor(array) for name, array in arguments.items()}
+    layer(**tensors)
+    layer.set_weights(full.get_weights())
+    watched = [tensors["context"], tensors["question"]]
+    with tf.GradientTape() as tape:
+        tape.watch(watched)
+        out = tf.cast(layer(**tensors), "float32")
+        loss = tf.reduce_sum(out * rng.normal(size=out.shape))
+    for gradient in tape.gradient(loss, [weight.value for weight in layer.trainable_variables] + watched):
+        assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0
+    expected = ops.convert_to_numpy(full(**arguments))
+    np.testing.assert_allclose(out, expected, atol=1e-6 if dtype == "float32" else 0.3)
+    symbols = {
+        name: keras.Input((None, *array.shape[2:]), dtype=array.dtype.name, name=name)
+        for name, array in arguments.items()
+    }
+    model = keras.Model(symbols, layer(**symbols))
+    assert model.output.shape == (None, None, 4 * D)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(tf.cast(loaded(arguments), "float32"), out)
+
+
 def test_dropout_is_of_training_alone(rng):
     layer, inputs = made("lstm", rng)
     dropped = AttentionalRNN(D, layers=2, dropout=0.5)
@@ -250,6 +331,7 @@ def test_dropout_is_of_training_alone(rng):
         (lambda: Attention("dot")(np.ones((1, 1, 2)), np.ones((1, 1, 3)), mask=np.ones((1, 1))), "choose 'general'"),
         (lambda: MemoryAttention(4)(np.ones((1, 1, 6)), np.ones((1, 1, 12)), mask=np.ones((1, 1))), "heads=4"),
         (lambda: MemoryAttention(2)(np.ones((1, 1, 4)), np.ones((1, 1, 4)), mask=np.ones((1, 1))), "have 8"),
+        (lambda: TwoWayAttention().build((1, 1, 4), (1, 1, 3)), "width 4 and a question of width 3"),
     ],
 )
 def test_errors(make, message):

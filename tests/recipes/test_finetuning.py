@@ -328,7 +328,7 @@ def test_the_examples_are_not_all_held_in_memory(vectors, tmp_path, monkeypatch)
         ({"extra_embeddings": "vectors"}, "extra_embeddings is for a task network, and there is none"),
         ({"units": 8}, "units is for a task network, and there is none"),
         ({"stack": "lstm", "mix": False}, "mix=False: a task network reads a mix, or the top layer with top_only"),
-        ({"stack": "rnn"}, "stack='rnn': must be lstm, gru or cnn"),
+        ({"stack": "rnn"}, "stack='rnn': must be lstm, gru, cnn, esim or bidaf"),
         (
             {"stack": "lstm", "extra_embeddings": "vectors"},
             "extra embeddings are static vectors, with an ELMo over characters",
@@ -437,15 +437,6 @@ def test_extra_embeddings_are_not_overwritten(data, models, vectors):
     options = {"stack": "lstm", "extra_embeddings": vectors, "steps": 1}
     with pytest.raises(ValueError, match="the folder of the extra embeddings"):
         recipes.finetune(learned, dev, models / "elmo" / "pretrained", vectors, **options)
-
-
-@pytest.mark.parametrize("options", [{}, {"encoder": "elmo", "stack": "lstm", "extra_embeddings": "words"}])
-def test_learned_embeddings_read_no_pairs(options, data, models, tmp_path):
-    learned, dev, _ = data("answer")
-    encoder = models / "elmo" / "pretrained" if options else "words"
-    options = {name: value for name, value in options.items() if name != "encoder"}
-    with pytest.raises(ValueError, match="word embeddings read one text; a BERT reads pairs"):
-        recipes.finetune(learned, dev, encoder, tmp_path / "out", task="answer", steps=1, **options)
 
 
 def test_texts_without_words_are_no_part_of_a_batch(tmp_path):

@@ -149,6 +149,10 @@ def test_models_of_words(run, tmp_path):
     ngrams = Bundle("static", config=table | {"buckets": 9, "min_n": 2, "max_n": 3}, vocab=("<UNK>",), **fields)
     write(tmp_path / "ngrams/model", ngrams, [])
     assert "n-grams are not supported" in run("compare", tmp_path / "ngrams", fails=True)
+    write(
+        tmp_path / "apart/model", Bundle("static", config=table, vocab=("<UNK>",), stack={"kind": "esim"}, **fields), []
+    )
+    assert "the task network esim, which reads" in run("compare", tmp_path / "apart", fails=True)
 
 
 @pytest.mark.slow

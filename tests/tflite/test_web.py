@@ -68,6 +68,17 @@ def test_texts_and_fillings(golden_generation):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_texts_that_are_read_apart_are_refused():
+    script = f"""
+        import {{ featuresOf }} from {json.dumps((page.WEB / "text.js").as_uri())};
+        featuresOf({{ family: "elmo", config: {{}}, stack: {{ kind: "bidaf" }} }}, [], null);
+    """
+    command = ["node", "--input-type=module", "--eval", script]
+    process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    assert process.returncode and "the task network bidaf, which reads the texts of a pair apart" in process.stderr
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_a_page_reacts_while_texts_are_encoded(tmp_path):
     """100 texts, each of which keeps the processor busy for 4 ms, are interrupted about every 20 ms."""
     for name, data in tiny.bundle("embed").files_as_bytes().items():

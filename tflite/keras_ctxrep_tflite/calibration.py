@@ -39,7 +39,7 @@ def ranges(data: bytes, texts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, 
     runners = {int(name.removeprefix("length_")): interpreter.get_signature_runner(name) for name in names}
     seen: dict[str, np.ndarray] = {}  # name and end -> smallest, largest value, their number, sum and sum of squares
     for inputs in texts:
-        tokens = int(inputs["mask"].sum())
+        tokens = max(int(values.sum()) for name, values in inputs.items() if name.endswith("mask"))
         length = min((length for length in runners if length >= tokens), default=max(runners))
         details = runners[length].get_input_details()
         fitted = {name: _fit(inputs[name], details[name]["shape_signature"]) for name in details}

@@ -90,8 +90,8 @@ def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | P
     """Checks a model, before it is converted or after, whose bundle is read from `source`, and both folders.
 
     Raises:
-        ValueError: there is no page for the model's task or for its word vectors with n-grams, `out` is a file, or
-            `litertjs` is none or of another version.
+        ValueError: there is no page for the model's task, for its word vectors with n-grams, or for a task network of
+            pairs, `out` is a file, or `litertjs` is none or of another version.
     """
     check_folder(out)
     if bundle.task in tasks.TASKS and bundle.task not in TITLES:
@@ -99,6 +99,9 @@ def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | P
     if "subword_ids" in bundle.features.keys:
         remedy = "use the .tflite file with the Python runtime, or train without --subwords"
         raise ValueError(f"{source}: word vectors with character n-grams are not supported in the browser: {remedy}")
+    if bundle.apart:
+        remedy = "use the .tflite file with the Python runtime"
+        raise ValueError(f"{source}: the task network {bundle.stack['kind']} is not supported in the browser: {remedy}")
     if bundle.task in tasks.SERVED:  # of a pretraining model the encoder is converted
         tasks.SERVED[bundle.task].check(bundle)
     if litertjs is None:

@@ -20,6 +20,7 @@ from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.pairs import PAIR
 from keras_ctxrep_tflite import acceptance, calibration, compare, weights
 from keras_ctxrep_tflite import mediapipe as for_mediapipe
 
@@ -292,6 +293,7 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
         names = [name for name in outputs if name != "pooled" or "vector" not in outputs]
         return heads.flat({name: outputs[name] for name in names})
 
+    features: Any = bundle.features
     functions: dict[str, Any] = {name: partial(run, part) for name, part in parts.items()}
     functions |= {} if task is None else task.composed(bundle, functions)
     functions = {name: tf.function(function) for name, function in functions.items()}
@@ -301,7 +303,8 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
     for name, length in itertools.product(functions, lengths):
         spec = {}
         for key, tensor in parts.get(name, parts["ids"]).input.items():
-            count = POSITIONS if key == "mlm_positions" else length
+            count = features.size(key, length) if bundle.apart else length
+            count = POSITIONS if key == "mlm_positions" else count
             shape = [1, *tensor.shape[1:]]
             shape[1:2] = [count if size is None else size for size in shape[1:2]]
             spec[key] = tf.TensorSpec(shape, tensor.dtype, key)  # the number of n-grams, of the last axis, is open
@@ -351,7 +354,7 @@ def _converted(module: Any, signatures: Mapping[str, Any], ids: int = 2) -> byte
 def _probe(spec: Any, ids: int) -> np.ndarray:
     """Values of an input: of ids one after the other, else ones."""
     shape, dtype = [3 if size is None else size for size in spec.shape], spec.dtype.as_numpy_dtype
-    if spec.name in ("token_ids", "word_ids", "subword_ids", "char_ids"):
+    if spec.name.removeprefix(PAIR) in ("token_ids", "word_ids", "subword_ids", "char_ids"):
         return (np.arange(np.prod(shape)) % ids).reshape(shape).astype(dtype)
     return np.ones(shape, dtype)
 

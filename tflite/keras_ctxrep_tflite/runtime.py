@@ -21,12 +21,13 @@ from keras_ctxrep.options import Generation
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
+from keras_ctxrep.text.pairs import PAIR
 from keras_ctxrep.version import install_hint
 from keras_ctxrep_tflite import mediapipe
 
 __all__ = ["filler", "generator", "load"]
 
-SUBWORDS = "subword_ids"  # the input of word vectors with n-grams
+SUBWORDS = ("subword_ids", f"{PAIR}subword_ids")  # the inputs of word vectors with n-grams
 ROWS = 32  # of a word, or a multiple of it: fewer sizes, since a change of size costs as much as several texts
 COPY, CONVERT = "copy the file again, or convert the model again", "convert the model again"
 
@@ -195,7 +196,8 @@ class _Model:
     def _run(
         self, inputs: dict[str, np.ndarray], signatures: "dict[int, _Signature] | None" = None, mask: str = "mask"
     ) -> dict[str, np.ndarray]:
-        tokens, signatures = int(inputs[mask].sum()), signatures or self.signatures
+        signatures = signatures or self.signatures
+        tokens = max(int(inputs[name].sum()) for name in (mask, PAIR + mask) if name in inputs)
         signature = signatures[min(length for length in signatures if length >= tokens)]
         with self.taking_turns, _naming(self.path, "LiteRT cannot run this text", CONVERT):
             outputs = signature(inputs)
@@ -229,22 +231,23 @@ class _Signature:
         self.inputs: dict[str, dict] = model.get_input_tensor_details(name)
         self.outputs: dict[str, dict] = model.get_output_tensor_details(name)
         self.buffers: tuple[list, list] = [], []
-        self._resize(ROWS)
+        self.subwords = [name for name in SUBWORDS if name in self.inputs]
+        self._resize(dict.fromkeys(self.subwords, ROWS))
 
-    def _resize(self, rows: int) -> None:
-        """Makes the buffers, with room for this number of n-grams of a word, of which the file leaves it open."""
-        if SUBWORDS in self.inputs:
-            shape = self.inputs[SUBWORDS]["shape"]
-            shape[2] = rows
-            self.model.resize_input_tensor_by_name(self.name, SUBWORDS, shape)
+    def _resize(self, rows: dict[str, int]) -> None:
+        """Makes the buffers, with room for these numbers of n-grams of a word, of which the file leaves them open."""
+        for name, count in rows.items():
+            shape = self.inputs[name]["shape"]
+            shape[2] = count
+            self.model.resize_input_tensor_by_name(self.name, name, shape)
         self.buffers = self.model.create_input_buffers(self.index), self.model.create_output_buffers(self.index)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        if SUBWORDS in inputs:
-            rows = ROWS * max(1, -(-np.count_nonzero(inputs[SUBWORDS], 2).max(initial=0) // ROWS))
-            inputs = inputs | {SUBWORDS: _fit(inputs[SUBWORDS], rows, 2)}
-            if rows != self.inputs[SUBWORDS]["shape"][2]:
-                self._resize(rows)
+        most = {name: int(np.count_nonzero(inputs[name], 2).max(initial=0)) for name in self.subwords}
+        rows = {name: ROWS * max(1, -(-count // ROWS)) for name, count in most.items()}
+        inputs = inputs | {name: _fit(inputs[name], count, 2) for name, count in rows.items()}
+        if any(count != self.inputs[name]["shape"][2] for name, count in rows.items()):
+            self._resize(rows)
         for (name, tensor), buffer in zip(self.inputs.items(), self.buffers[0], strict=True):
             buffer.write(_fit(inputs[name], tensor["shape"][1]))
         self.model.run_by_index(self.index, *self.buffers)
@@ -255,11 +258,13 @@ class _Signature:
 
     def check(self, task: Task, bundle: Bundle, sample: dict[str, np.ndarray]) -> None:
         """Raises a ValueError if a name, a shape or the number of labels is not that of the bundle."""
+        features: Any = bundle.features
         if set(self.inputs) != set(sample):
             raise ValueError(f"{self.name} reads {', '.join(sorted(self.inputs))}, not {', '.join(sorted(sample))}")
         for name, tensor in self.inputs.items():
             length = sample[name].shape[1] if name == "marks" else int(self.name.partition("_")[2])
-            expected = [1, length, *(tensor["shape"] if name == SUBWORDS else sample[name].shape)[2:]]
+            length = features.size(name, length) if bundle.apart else length
+            expected = [1, length, *(tensor["shape"] if name in SUBWORDS else sample[name].shape)[2:]]
             if tensor["shape"] != expected or tensor["dtype"] != "int32":
                 raise ValueError(f"{self.name}: {name} is {tensor['dtype']} {tensor['shape']}, not int32 {expected}")
         shapes = {name: tensor["shape"] for name, tensor in self.outputs.items()}

@@ -427,7 +427,10 @@ function staticIds(config, vocab, unicode) {
  * @returns {WordPieces|Words}
  */
 export function featuresOf(bundle, vocab, unicode) {
-  const { family, config, extra_embeddings: extra } = bundle;
+  const { family, config, extra_embeddings: extra, stack } = bundle;
+  if (["esim", "bidaf"].includes(stack?.kind)) {
+    throw new Error(`the task network ${stack.kind}, which reads the texts of a pair apart, is not supported in the browser`);
+  }
   if (family === "bert" || (family === "static" && config.pieces)) return new WordPieces(bundle, vocab, unicode);
   if (family === "static") return new Words(bundle, unicode, { word_ids: staticIds(config, vocab, unicode) });
   if (family !== "elmo") throw new Error(`family ${family}: not one of bert, elmo, static`);

@@ -37,6 +37,7 @@ public final class Bundle {
     final Map<String, Object> config;
     final Map<String, Object> extraEmbeddings;
     final Map<String, Object> settings;
+    final String network; // over the encoder, or empty
     private final String task;
     private final List<String> labels;
     private final String card;
@@ -76,6 +77,8 @@ public final class Bundle {
             config = object(fields.get("config"));
             extraEmbeddings = object(fields.get("extra_embeddings"));
             settings = object(fields.get("settings"));
+            Object kind = object(fields.get("stack")).get("kind");
+            network = kind == null ? "" : (String) kind;
             Map<String, Object> hashes = object(fields.get("files"));
             hash = (String) hashes.get(MODEL);
             vocab = hashes.containsKey("vocab.txt") ? lines(text(files, "vocab.txt")) : Collections.emptyList();

@@ -17,9 +17,15 @@ abstract class Features {
     /**
      * The text preparation of a model.
      *
-     * @throws IllegalArgumentException its family is not known, or it reads character n-grams
+     * @throws IllegalArgumentException its family is not known, or it reads character n-grams or the texts of a pair
+     *     apart
      */
     static Features of(Bundle bundle) {
+        if (bundle.network.equals("esim") || bundle.network.equals("bidaf")) {
+            throw new IllegalArgumentException(
+                    "the task network " + bundle.network
+                            + ", which reads the texts of a pair apart, is not supported here");
+        }
         switch (bundle.family) {
             case "bert":
                 return new WordPieceFeatures(bundle, bundle.indicate);
