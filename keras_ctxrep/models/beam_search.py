@@ -14,6 +14,9 @@ class Found(NamedTuple):
         scores: (B, K), -inf where there are fewer than K sequences.
         finished: bool (B, K), whether each ended by itself.
         attention: (B, K, T, S), the weights of the text's tokens when each token was generated; None if not asked for.
+
+    >>> Found(tokens=[[[4, -1]]], scores=[[-0.5]], finished=[[True]]).attention is None
+    True
     """
 
     tokens: Any
