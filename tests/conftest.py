@@ -54,6 +54,7 @@ def pytest_collection_finish() -> None:
     """What the imports have made stays: the garbage collector, called after every training, need not look at it."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 20)  # not at each of the few thousand objects of a traced function
 
 
 @pytest.fixture(scope="session", autouse=True)
