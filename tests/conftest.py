@@ -1,5 +1,6 @@
 """Settings that must be made before TensorFlow is imported, and the fixtures that every room shares."""
 
+import gc
 import os
 import random
 import runpy
@@ -47,6 +48,13 @@ from tests.hooks import (  # noqa: F401
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
+
+
+def pytest_collection_finish() -> None:
+    """What the imports have made stays: the garbage collector, called after every training, need not look at it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 20)  # not at each of the few thousand objects of a traced function
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -138,6 +138,7 @@ def test_one_string_is_no_list_of_texts(encoder):
         encoder.encode(["a", "  "])
 
 
+@pytest.mark.usefixtures("tflite_in_process")
 def test_all_engines_predict_and_encode_the_same(classifier, tmp_path):
     answers, vectors = classifier.predict(TEXTS), classifier.encode(TEXTS)
     assert {answer["label"] for answer in answers} <= {"yes", "no"}
@@ -158,6 +159,7 @@ def test_all_engines_predict_and_encode_the_same(classifier, tmp_path):
     np.testing.assert_allclose(edge.encode(TEXTS), vectors, atol=1e-5)
 
 
+@pytest.mark.usefixtures("tflite_in_process")
 def test_a_saved_model_has_the_present_weights(classifier, tmp_path):
     copy = ctx.load(classifier.save(tmp_path / "copy"))
     assert copy.predict(TEXTS) == classifier.predict(TEXTS)

@@ -135,7 +135,7 @@ def files(models, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     sources = {"corpus.txt": ("text.txt", "heldout.txt"), "test.tsv": ("train.tsv", "dev.tsv", "test.tsv")}
     for source, names in sources.items():
-        lines = (models / source).read_text(encoding="utf-8").splitlines(keepends=True)[:400]
+        lines = (models / source).read_text(encoding="utf-8").splitlines(keepends=True)[:60]
         for name in names:
             (folder / name).write_text("".join(lines), encoding="utf-8")
     (folder / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\n")
@@ -176,6 +176,7 @@ def files(models, tmp_path_factory):
 
 
 @pytest.mark.slow  # of one page alone: up to dozens of commands, half of which train
+@pytest.mark.usefixtures("tflite_in_process")
 @pytest.mark.filterwarnings("ignore:bert has no mlm_transform")  # as the page says
 @pytest.mark.filterwarnings("ignore:.*it has no trained scalar mix")  # `--layers mix` of a language model
 @pytest.mark.parametrize("page", [page for page in PAGES if code_blocks(page)])

@@ -1,6 +1,7 @@
 """Training in half precision: every kind of model, and what stays in float32."""
 
 import runpy
+from functools import cache
 from pathlib import Path
 
 import keras
@@ -18,7 +19,9 @@ KINDS = runpy.run_path(str(Path(__file__).parent / "training" / "replicas.py"))[
 halves = pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 
 
+@cache
 def trained(kind, precision, steps=12):
+    """A model after some steps, and the loss of each; the one in float32 is compared with both halves."""
     build, data, loss = KINDS[kind]()
     keras.utils.set_random_seed(0)
     with strategy.scope(precision):

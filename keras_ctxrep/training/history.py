@@ -7,13 +7,13 @@ from pathlib import Path
 
 from keras_ctxrep.atomic import atomic_write
 
-__all__ = ["read", "write"]
+__all__ = ["draw", "read", "write"]
 
 TABLE, PICTURE = "history.csv", "history.png"
 
 
 def write(folder: str | Path, history: Sequence[dict]) -> None:
-    """Writes the evaluations of `train.fit` as a table, a line each, and as curves over the steps.
+    """Writes the evaluations of `train.fit` as a table, a line each.
 
     Args:
         folder: of the run.
@@ -21,13 +21,11 @@ def write(folder: str | Path, history: Sequence[dict]) -> None:
     """
     if not history:
         return
-    columns = list(dict.fromkeys(name for entry in history for name in entry))
+    columns = _columns(history)
     with atomic_write(Path(folder) / TABLE) as path, open(path, "w", newline="", encoding="utf-8") as file:
         rows = csv.DictWriter(file, columns)
         rows.writeheader()
         rows.writerows(history)
-    if find_spec("matplotlib") is not None:
-        _draw(Path(folder) / PICTURE, history, [name for name in columns if name not in ("step", "minutes")])
 
 
 def read(folder: str | Path) -> list[dict[str, float]]:
@@ -36,15 +34,28 @@ def read(folder: str | Path) -> list[dict[str, float]]:
         return [{name: float(cell) for name, cell in row.items() if cell} for row in csv.DictReader(file)]
 
 
-def _draw(path: Path, history: Sequence[dict], columns: list[str]) -> None:
-    """Losses in one panel, each other figure in one of its own; a training figure and its "val_" share a panel."""
+def draw(folder: str | Path, history: Sequence[dict]) -> None:
+    """Draws the evaluations as curves over the steps, where Matplotlib is installed; it takes some tenths of a second.
+
+    Losses are in one panel, each other figure in one of its own; a training figure and its "val_" share a panel.
+
+    Args:
+        folder, history: as of `write`.
+    """
+    if not history or find_spec("matplotlib") is None:
+        return
     from matplotlib.figure import Figure
 
     panels: dict[str, list[str]] = {}
-    for name in columns:
+    for name in _columns(history):
+        if name in ("step", "minutes"):
+            continue
         title = name.removeprefix("val_").replace("_", " ")
         panels.setdefault("loss" if title.endswith("loss") else title, []).append(name)
-    figure = Figure(figsize=(6, 2.4 * len(panels)), layout="constrained")
+    height = 2.4 * len(panels)
+    figure = Figure(figsize=(6, height))
+    # in inches, since a layout that measures its labels takes as long as all of the drawing
+    figure.subplots_adjust(left=0.8 / 6, right=1 - 0.1 / 6, bottom=0.5 / height, top=1 - 0.3 / height, hspace=0.3)
     rows = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (title, names) in zip(rows, panels.items(), strict=True):
         for name in names:
@@ -58,5 +69,10 @@ def _draw(path: Path, history: Sequence[dict], columns: list[str]) -> None:
         if len(names) > 1:
             axes.legend(frameon=False, fontsize=8)
     rows[-1].set_xlabel("step")
-    with atomic_write(path) as temporary:
+    with atomic_write(Path(folder) / PICTURE) as temporary:
         figure.savefig(temporary, dpi=110)
+
+
+def _columns(history: Sequence[dict]) -> list[str]:
+    """The names in all evaluations, in the order in which they came."""
+    return list(dict.fromkeys(name for entry in history for name in entry))

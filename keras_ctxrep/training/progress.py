@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from keras_ctxrep.training.strategy import is_chief
 __all__ = ["Progress", "tensorboard"]
 
 HALF_MINUTE, QUICK = 30.0, 2.0
+DRAWN_EVERY = 10.0  # seconds at least between two pictures of the evaluations: each costs some tenths of a second
 
 
 def evaluation_bar(unit: str, total: int | None = None, hidden: bool | None = None) -> tqdm:
@@ -93,6 +95,10 @@ class Progress(keras.callbacks.Callback):
         self._batch_end: float | None = None  # when the last step ended, or training went on
         self._midway_logs: dict = {}  # of an evaluation within the epoch, for TensorBoard
         self._printed = 0.0  # when the last line about the progress was written
+        self._drawn, self._drawn_count = (
+            0.0,
+            0,
+        )  # when the evaluations were drawn, or training began; how many they were
 
     @property
     def fraction(self) -> float:
@@ -118,7 +124,7 @@ class Progress(keras.callbacks.Callback):
 
     def start(self) -> None:
         """Starts the clock and shows the bar."""
-        self._printed = time.monotonic()
+        self._printed = self._drawn = time.monotonic()
         self._since = self._printed - self.state.seconds
         steps, minutes = self.options.steps, self.options.minutes
         unit: dict[str, Any] = {"total": steps, "initial": self.state.step, "unit": " steps"}
@@ -216,9 +222,18 @@ class Progress(keras.callbacks.Callback):
             self.trained.stop_training = True
         if due and self.options.folder is not None and is_chief(self.trained.distribute_strategy):
             history.write(self.options.folder, state.history)
+        if due and (self.done or time.monotonic() - self._drawn >= DRAWN_EVERY):
+            self.draw()
         if due and self.report is not None:
             self._bar.clear()
             self.report(state.history[-1])
+
+    def draw(self) -> None:
+        """Draws the evaluations into the folder of the run, unless they are drawn already."""
+        count = len(self.state.history)
+        if count > self._drawn_count and self.options.folder is not None and is_chief(self.trained.distribute_strategy):
+            history.draw(self.options.folder, self.state.history)
+            self._drawn, self._drawn_count = time.monotonic(), count
 
     def interrupted(self) -> None:
         """Counts the step that had been taken, but not yet counted, at the interrupt."""
@@ -228,7 +243,10 @@ class Progress(keras.callbacks.Callback):
             self.state = replace(self.state, step=step + 1)
 
     def close(self) -> None:
+        """Ends the bar, and draws what an interrupt or an error has left undrawn."""
         self._bar.close()
+        with suppress(OSError):  # the disk may be full, which is then the error that is raised
+            self.draw()
 
 
 def tensorboard(folder: str | Path | None) -> list[keras.callbacks.Callback]:

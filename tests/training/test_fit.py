@@ -19,7 +19,7 @@ from keras_ctxrep.options import Fit
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import CharacterFeatures
 from keras_ctxrep.text.pretraining import Vocabulary, for_sampling, language_model_batch
-from keras_ctxrep.training import checkpoints, fit, history, strategy
+from keras_ctxrep.training import checkpoints, fit, history, progress, strategy
 from tests import tiny
 
 CONFIG = tiny.config("elmo", layers=2)
@@ -415,9 +415,11 @@ def test_a_full_disk_leaves_the_last_checkpoint(points, tmp_path):
 
 
 @pytest.mark.trains
-def test_a_run_leaves_a_table_and_curves(rng, tmp_path):
-    """Also with columns that only some evaluations have."""
+def test_a_run_leaves_a_table_and_curves(rng, points, tmp_path, monkeypatch):
+    """The curves are drawn at the end, and meanwhile if it takes long; also with columns that some evaluations lack."""
     pytest.importorskip("matplotlib")
+    drawn, draw = [], history.draw
+    monkeypatch.setattr(history, "draw", lambda folder, entries: drawn.append(len(entries)) or draw(folder, entries))
     keras.utils.set_random_seed(0)
     data = endless(rng)
     entries = fit.fit(saving.build(BUNDLE), data, data.take(1), steps=4, evaluations=2, folder=tmp_path)
@@ -425,9 +427,19 @@ def test_a_run_leaves_a_table_and_curves(rng, tmp_path):
         rows = list(csv.DictReader(file))
     assert [{name: float(value) for name, value in row.items()} for row in rows] == entries
     assert {"step", "loss", "val_loss", "tokens_per_second"} <= set(rows[0]) and float(rows[1]["tokens_per_second"]) > 1
-    assert (tmp_path / "history.png").read_bytes()[:4] == b"\x89PNG"
-    history.write(tmp_path, [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0, "val_f1": 0.5}])
+    assert (tmp_path / "history.png").read_bytes()[:4] == b"\x89PNG" and drawn == [2]
+    with pytest.raises(Killed):
+        fit.fit(killed_after(linear(), 3), points, steps=4, evaluations=2, folder=tmp_path / "killed")
+    assert drawn == [2, 1]
+    monkeypatch.setattr(progress, "DRAWN_EVERY", 0.0)
+    fit.fit(linear(), points, steps=4, evaluations=2, folder=tmp_path / "other")
+    assert drawn == [2, 1, 1, 2]
+    lacking = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0, "val_f1": 0.5}]
+    history.write(tmp_path, lacking)
     assert (tmp_path / "history.csv").read_text().splitlines() == ["step,loss,val_f1", "1,2.0,", "2,1.0,0.5"]
+    (tmp_path / "history.png").unlink()
+    history.draw(tmp_path, lacking)
+    assert tiny.is_png(tmp_path / "history.png")
 
 
 def test_a_function_from_the_number_of_batches(points, tmp_path):
