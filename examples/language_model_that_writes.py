@@ -23,6 +23,8 @@ recipes.pretrain(
     size="lm_lstm_2x200",
     units="characters",
     steps=500,
+    batch_size=8,
+    unroll=64,
     learning_rate=4e-3,
     valid="heldout.txt",
     seed=0,
