@@ -31,6 +31,7 @@ def trained(kind, precision, steps=12):
     return model, [entry["loss"] for entry in history]
 
 
+@pytest.mark.trains
 @halves
 @pytest.mark.parametrize("kind", ["language_model", "sampled_streams", "pretrainer", "tagger", "crf", "classifier"])
 def test_losses_in_half_precision(kind, precision):

@@ -205,6 +205,7 @@ def test_the_forward_half_of_a_bilm(words, tmp_path):
     assert "".join(model.stream(prompts[0], length=25, seed=3, **options)) == texts[0]
 
 
+@pytest.mark.usefixtures("tflite_in_process")
 @pytest.mark.parametrize(("folder", "task"), [("characters", "tag"), ("pieces", "classify")], indirect=["folder"])
 def test_as_the_encoder_of_a_task(task, folder, tmp_path):
     """Fine-tuned, the same answers from raw strings in Keras, a SavedModel and a .tflite file."""

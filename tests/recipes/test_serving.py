@@ -51,7 +51,7 @@ def rounded(answer):
 
 
 @pytest.fixture(scope="module")
-def made(tiny_model, tmp_path_factory):
+def made(tiny_model, tflite_in_process, tmp_path_factory):
     """A function from a task to its Predictor on Keras, a version folder, a model folder and a .tflite file."""
     base, known = tmp_path_factory.mktemp("served"), {}
 

@@ -125,6 +125,7 @@ def test_an_interrupted_sweep_goes_on(rows, tmp_path, monkeypatch):
             np.testing.assert_array_equal(first, second)
     assert recipes.score(tmp_path / "out", rows)["accuracy"] == max(ranked[0].scores) and kept
     fits.clear()
+    monkeypatch.setattr(training_fit, "fit", lambda *_, options, **__: fits.append(options.folder.name) or alone)
     recipes.sweep(grid, tmp_path / "out", seeds=2, **given | {"data": rows[:-2]})
     assert fits == names
 

@@ -112,6 +112,7 @@ def trained(request, models, tmp_path_factory):
     return folder
 
 
+@pytest.mark.usefixtures("tflite_in_process")
 @pytest.mark.filterwarnings("ignore:.*longer texts are cut")
 @pytest.mark.slow  # three engines: 20 seconds
 def test_every_engine(trained, tmp_path):

@@ -17,7 +17,7 @@ from keras_ctxrep.text.decode import softmax
 from keras_ctxrep_export.generation import OPTIONS
 from keras_ctxrep_tflite import quantize, runtime, weights
 
-pytestmark = pytest.mark.trains
+pytestmark = [pytest.mark.trains, pytest.mark.usefixtures("tflite_in_process")]
 
 VOCAB = ("<S>", "</S>", "<UNK>", *"abcdefgh ")
 
@@ -64,7 +64,6 @@ def test_the_same_texts_and_logits(folder, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("tflite_in_process")
 @pytest.mark.parametrize("kind", lm.KINDS)
 def test_forty_texts_of_each_kind_in_every_engine(kind, tmp_path):
     """Keras, the step of a SavedModel, the loop in its graph, and a .tflite file draw the same from the same seeds."""
@@ -88,7 +87,6 @@ def test_forty_texts_of_each_kind_in_every_engine(kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("tflite_in_process")
 def test_perplexity_of_the_number_formats(tmp_path, monkeypatch):
     """Of a trained model on text that it has not seen: Keras' own of the float32 file, within 1% of the others."""
     draw = random.Random(0)
@@ -125,8 +123,8 @@ def test_what_is_refused(folder, tmp_path):
 
 
 def test_a_bundle_of_another_model(folder, tmp_path):
-    quantize.convert(folder, tmp_path / "lm.tflite")
     data, bundle = quantize.float_model(folder, [1])
+    bundles.write_tflite(tmp_path / "lm.tflite", data, bundle)
     longer = Bundle(bundle.family, bundle.task, bundle.config, 16, vocab=(*VOCAB, "x"))
     bundles.write_tflite(tmp_path / "other.tflite", data, longer)
     with pytest.raises(ValueError, match=r"other\.tflite: its bundle is not of its model: step gives"):
