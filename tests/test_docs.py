@@ -133,9 +133,12 @@ def test_links_lead_to_files(page):
 def files(models, tmp_path_factory):
     """A folder with the files that the pages name."""
     folder = tmp_path_factory.mktemp("pages")
-    sources = {"corpus.txt": ("text.txt", "heldout.txt"), "test.tsv": ("train.tsv", "dev.tsv", "test.tsv")}
-    for source, names in sources.items():
-        lines = (models / source).read_text(encoding="utf-8").splitlines(keepends=True)[:60]
+    sources = {
+        "corpus.txt": (200, ("text.txt", "heldout.txt")),  # 8 examples of 256 pieces
+        "test.tsv": (60, ("train.tsv", "dev.tsv", "test.tsv")),
+    }
+    for source, (count, names) in sources.items():
+        lines = (models / source).read_text(encoding="utf-8").splitlines(keepends=True)[:count]
         for name in names:
             (folder / name).write_text("".join(lines), encoding="utf-8")
     (folder / "vocab.txt").write_text("<S>\n</S>\n<UNK>\nthe\n")
@@ -197,7 +200,7 @@ def test_page(page, files, tmp_path, monkeypatch, capsys):
 
 
 def command(line: str) -> list[str]:
-    """The arguments of a line of shell, with a training of two steps; what is piped to it comes from a file."""
+    """The arguments of a line of shell, with two steps of small batches; what is piped to it comes from a file."""
     piped, _, called = line.split(" #")[0].rpartition("|")
     name, *argv = shlex.split(called)
     assert name == "ctxrep", line
@@ -206,6 +209,7 @@ def command(line: str) -> list[str]:
         argv[at : at + 2] = ["--steps", "2"]
     if argv[0] in ("train", "pretrain", "distill"):
         argv.append("--overwrite")  # of the models with such names that `files` makes for other blocks
+        argv += [] if "--batch-size" in argv else ["--batch-size", "8"]
     if piped:
         echo, text = shlex.split(piped)
         assert echo == "echo"

@@ -249,8 +249,21 @@ def trained(models, tmp_path_factory):
     return of
 
 
+@pytest.fixture(scope="module")
+def converted(trained, tmp_path_factory):
+    """A function from a journey's name to its float32 .tflite file; each is converted once."""
+    root, done = tmp_path_factory.mktemp("converted"), {}
+
+    def of(name: str) -> Path:
+        if name not in done:
+            done[name] = quantize.convert(trained(name)[0], root / f"{name}.tflite", "none", (16, 32))
+        return done[name]
+
+    return of
+
+
 @pytest.mark.parametrize("name", TASKS)
-def test_every_head_in_every_engine(name, trained, tmp_path):
+def test_every_head_in_every_engine(name, trained, converted, tmp_path):
     """Train, score, SavedModel with raw strings, TFLite int8: the same answers, without TensorFlow at the end."""
     folder, examples, task = trained(name)
     scores = recipes.score(folder, examples, predictions=tmp_path / "answers.jsonl")
@@ -268,8 +281,7 @@ def test_every_head_in_every_engine(name, trained, tmp_path):
     expected = keras_engine.predictor(folder)(texts, pairs)
 
     served = saved_model.load(saved_model.export(*saving.load(folder), tmp_path / "served"))(texts, pairs)
-    quantize.convert(folder, tmp_path / "float32.tflite", "none", (16, 32))
-    edge = runtime.load(tmp_path / "float32.tflite")(texts, pairs)
+    edge = runtime.load(converted(name))(texts, pairs)
     for text, wanted, *others in zip(texts, expected, served, edge, strict=True):
         if name == "regress":
             np.testing.assert_allclose([other["value"] for other in others], wanted["value"], atol=1e-4, err_msg=text)
@@ -324,10 +336,9 @@ def test_answers_and_entities_are_exact_spans_of_the_original_text(trained):
 @pytest.mark.parametrize(
     "name", ["crf", *(pytest.param(name, marks=pytest.mark.slow) for name in ("answer", "multilabel"))]
 )
-def test_compare_every_task(name, trained, tmp_path):
+def test_compare_every_task(name, trained, converted):
     folder, examples, _ = trained(name)
-    quantize.convert(folder, tmp_path / "a.tflite", lengths=(32,))
-    engines = [open_engine(folder), open_engine(tmp_path / "a.tflite")]
+    engines = [open_engine(folder), open_engine(converted(name))]
     reference, edge = compare.compare(engines, examples[:10])
     assert reference["agreement"] == edge["agreement"] == 1 and edge["difference"] < 1e-3
     assert reference["quality"] == edge["quality"] > 0.9 and edge["milliseconds"] > 0
