@@ -1,5 +1,5 @@
 # make demo       installs what is needed into .venv and runs the main job
-# make test       the same set-up, then the tests, on up to four cores: 10 to 14 minutes on two
+# make test       the same set-up, then the tests, on up to four cores: 15 to 20 minutes on two
 # make test-quick those that neither train nor convert: about 2 minutes on two cores
 # make test-all   the slow ones too
 # make test-durations  all tests, and writes what each file takes to tests/durations.json, for the order of the files
