@@ -197,6 +197,14 @@ def golden_generation(made_once) -> Path:
 
 
 @pytest.fixture(scope="session")
+def golden_translation(made_once) -> Path:
+    """The folder of `golden_translation.write`: a file of the task translate, and what it must give elsewhere."""
+    from tests import golden_translation
+
+    return made_once("golden_translation", golden_translation.write)
+
+
+@pytest.fixture(scope="session")
 def tiny_model() -> Callable:
     """A function from a task and fields of its bundle to a tiny BERT with random weights, and its bundle."""
     from tests import tiny

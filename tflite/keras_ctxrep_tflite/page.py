@@ -16,8 +16,8 @@ __all__ = ["check", "version", "write_page"]
 # in a wheel beside this file, in a checkout beside the package
 WEB = next(folder for folder in (Path(__file__).with_name("web"), Path(__file__).parents[1] / "web") if folder.is_dir())
 LIBRARY = (
-    *("ctxrep.js", "text.js", "search.js", "generator.js", "sampling.js", "units.js", "filling.js", "pause.js"),
-    "unicode.json",
+    *("ctxrep.js", "text.js", "units.js", "features.js", "search.js", "translation.js", "generator.js", "sampling.js"),
+    *("filling.js", "pause.js", "unicode.json"),
 )
 FILES = (*LIBRARY, "page.js", "answers.js", "ranking.js", "writing.js", "masks.js")
 MODEL = "model.tflite"
@@ -90,8 +90,8 @@ def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | P
     """Checks a model, before it is converted or after, whose bundle is read from `source`, and both folders.
 
     Raises:
-        ValueError: there is no page for the model's task, for its word vectors with n-grams, or for a task network of
-            pairs, `out` is a file, or `litertjs` is none or of another version.
+        ValueError: there is no page for the model's task, for its word vectors with n-grams, for a task network of
+            pairs, or for a tagger over a language model, `out` is a file, or `litertjs` is none or of another version.
     """
     check_folder(out)
     if bundle.task in tasks.TASKS and bundle.task not in TITLES:
@@ -102,6 +102,9 @@ def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | P
     if bundle.apart:
         remedy = "use the .tflite file with the Python runtime"
         raise ValueError(f"{source}: the task network {bundle.stack['kind']} is not supported in the browser: {remedy}")
+    if bundle.family == "lm" and bundle.reads.words:
+        remedy = "use the .tflite file with the Python runtime"
+        raise ValueError(f"{source}: a tagger over a language model is not supported in the browser: {remedy}")
     if bundle.task in tasks.SERVED:  # of a pretraining model the encoder is converted
         tasks.SERVED[bundle.task].check(bundle)
     if litertjs is None:
