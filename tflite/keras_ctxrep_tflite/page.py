@@ -19,7 +19,7 @@ LIBRARY = (
     *("ctxrep.js", "text.js", "units.js", "features.js", "search.js", "translation.js", "generator.js", "sampling.js"),
     *("filling.js", "pause.js", "unicode.json"),
 )
-FILES = (*LIBRARY, "page.js", "answers.js", "ranking.js", "writing.js", "masks.js")
+FILES = (*LIBRARY, "page.js", "answers.js", "ranking.js", "writing.js", "masks.js", "translating.js")
 MODEL = "model.tflite"
 CDN = "https://cdn.jsdelivr.net/npm/@litertjs/"  # of the import map in index.html, before NAME@VERSION/
 # the files that the page may load: with relaxed SIMD or without it, and with threads
@@ -32,6 +32,7 @@ TITLES = {
     "regress": ("A number for the text", "It predicts a number"),
     "tag": ("What is in the text?", "It marks words as one of"),
     "answer": ("Ask a text", "It finds the answer to a question in the text"),
+    "translate": ("A text for a text", "It writes a text for what is typed, and shows where it looked"),
     "embed": ("Which sentences are like a query?", "It ranks the sentences of a text by cosine similarity to a query"),
     "causal_language_model": ("How does the text go on?", "It writes on from a prompt, token by token"),
     "pretrainer": ("Which word is missing?", "It names the most probable words for each [MASK] of a text"),
@@ -80,7 +81,8 @@ def _described(page: str, bundle: Bundle) -> str:
     """The page with a title and a line about the model."""
     title, does = TITLES[bundle.task]
     marks = bundle.task == "tag" and is_spans(bundle.labels)  # of B-PER and I-PER the page shows PER
-    labels = [label for label in dict.fromkeys(x[2:] if marks else x for x in bundle.labels) if label]
+    shown = () if bundle.task == "translate" else bundle.labels  # those of a decoder are its vocabulary
+    labels = [label for label in dict.fromkeys(x[2:] if marks else x for x in shown) if label]
     more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
     facts = f"{does}: {', '.join(labels[:SHOWN])}{more}." if labels else f"{does}."
     return page.replace("$title", html.escape(title)).replace("$facts", html.escape(facts))
