@@ -2,8 +2,8 @@
 
     python -m tests.golden_translation FOLDER
 
-makes FOLDER/model.tflite and FOLDER/golden/model/, which has bundle.json, vocab.txt, cases.jsonl and answers.jsonl in the
-form of `tests/golden.py`: the outputs are those of LiteRT. The model has random weights, and reads characters.
+makes FOLDER/model.tflite and FOLDER/golden/model/, which has bundle.json, vocab.txt, cases.jsonl and answers.jsonl in
+the form of `tests/golden.py`: the outputs are those of LiteRT. The model has random weights, and reads characters.
 """
 
 import random

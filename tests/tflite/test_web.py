@@ -180,7 +180,12 @@ def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
         ("tag", ("O", "B-PER", "I-PER", "B-LOC"), "What is in the text?", "It marks words as one of: PER, LOC."),
         ("tag", ("NOUN", "VERB"), "What is in the text?", "It marks words as one of: NOUN, VERB."),
         ("answer", (), "Ask a text", "It finds the answer to a question in the text."),
-        ("translate", ("<S>", "a"), "A text for a text", "It writes a text for what is typed, and shows where it looked."),
+        (
+            "translate",
+            ("<S>", "a"),
+            "A text for a text",
+            "It writes a text for what is typed, and shows where it looked.",
+        ),
         ("embed", (), "Which sentences are like a query?", "by cosine similarity to a query."),
         ("causal_language_model", (), "How does the text go on?", "It writes on from a prompt, token by token."),
         ("pretrainer", (), "Which word is missing?", "the most probable words for each [MASK] of a text."),
@@ -228,7 +233,9 @@ def test_wrong_arguments(argv, status, message, files, tiny_model, tmp_path, cap
     characters = {"config": {"units": "characters"}, "vocab": (*MARKERS, "a"), "max_length": 16}
     bundles.save(Bundle("lm", labels=("X", "Y"), **characters, **tasks.bundle_fields("tag")), tmp_path)
     tag = files["tag"]
-    argv = argv.format(tag=tag, folder=tag.with_suffix(""), tmp=tmp_path, roles=tmp_path / "roles", words=tmp_path).split()
+    argv = argv.format(
+        tag=tag, folder=tag.with_suffix(""), tmp=tmp_path, roles=tmp_path / "roles", words=tmp_path
+    ).split()
     try:
         result = main.main(["tflite", *argv])
     except SystemExit as end:
