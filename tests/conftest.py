@@ -70,8 +70,8 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-@pytest.fixture(scope="module")
-def tflite_in_process():
+@contextmanager
+def converter_in_process():
     """`quantize.convert` runs the converter here, not in a process that first imports TensorFlow for five seconds."""
     from keras_ctxrep_tflite import quantize
 
@@ -91,6 +91,13 @@ def tflite_in_process():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quantize.subprocess, "run", run)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tflite_in_process():
+    """The converter runs in this process."""
+    with converter_in_process():
         yield
 
 
@@ -194,6 +201,15 @@ def golden_generation(made_once) -> Path:
     from tests import golden_generation
 
     return made_once("golden_generation", golden_generation.write)
+
+
+@pytest.fixture(scope="session")
+def golden_translation(made_once) -> Path:
+    """The folder of `golden_translation.write`: a file of the task translate, and what it must give elsewhere."""
+    from tests import golden_translation
+
+    with converter_in_process():
+        return made_once("golden_translation", golden_translation.write)
 
 
 @pytest.fixture(scope="session")

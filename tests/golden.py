@@ -28,9 +28,9 @@ import random
 import sys
 import unicodedata
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,11 @@ import numpy as np
 from keras_ctxrep import tasks
 from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.tasks.task import Query
+from keras_ctxrep.text import target_tokens
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
+from keras_ctxrep.text.units import split
 
 STRINGS = 2000
 FEW = 300
@@ -155,10 +157,10 @@ def _bundles(texts: list[str]) -> dict[str, Bundle]:
         return tuple(WordPiece.train(texts, 4000, lowercase, accents, cjk, alphabet=1500, special=special).vocab)
 
     def bert(task: str, labels=(), pair=False, accents=None, cjk=True, lowercase=True, **settings) -> Bundle:
-        split = {"lowercase": lowercase, "strip_accents": accents, "split_cjk": cjk}
-        pieces = vocab(*split.values())
+        casing = {"lowercase": lowercase, "strip_accents": accents, "split_cjk": cjk}
+        pieces = vocab(*casing.values())
         fields = tasks.bundle_fields(task, pair, **settings)
-        return Bundle("bert", config={}, max_length=24, labels=labels, vocab=pieces, **split, **fields)
+        return Bundle("bert", config={}, max_length=24, labels=labels, vocab=pieces, **casing, **fields)
 
     def static(task: str, labels=()) -> Bundle:
         return replace(bert(task, labels), family="static", config={"pieces": True})
@@ -166,6 +168,15 @@ def _bundles(texts: list[str]) -> dict[str, Bundle]:
     def elmo(task: str, labels=()) -> Bundle:
         return Bundle("elmo", config={"max_characters": 12}, max_length=16, labels=labels, **tasks.bundle_fields(task))
 
+    def translate(encoder: Bundle, units: str, labels: Iterable[str], **settings) -> Bundle:
+        fields = tasks.bundle_fields("translate", units=units, target_length=6, **settings)
+        return replace(encoder, labels=(*target_tokens.MARKERS, *labels), **fields)
+
+    def tokens(units: str, **fields) -> Bundle:
+        known = sorted({token for text in texts[:FEW] for token in split(text, units) if token.isprintable()})
+        return Bundle("lm", config={"units": units}, vocab=(*target_tokens.MARKERS, *known[::2]), **fields)
+
+    characters = tokens("characters", task="embed", max_length=24)
     windows = {"stride": 5, "max_answer": 4}
     return {
         "bert_uncased": bert("classify", ("no", "yes", "maybe")),
@@ -179,6 +190,11 @@ def _bundles(texts: list[str]) -> dict[str, Bundle]:
         "static_pieces": static("tag", SPANS),
         "elmo": elmo("tag", PARTS),
         "elmo_regress": elmo("regress"),
+        "translate_characters": translate(characters, "words", ("AA", "B", "中", "\U0001f600")),
+        "translate_pieces": translate(bert("embed"), "subwords", ("▁a", "▁", "b", "▁▁c", "d▁"), beams=2),
+        "translate_words": translate(elmo("embed"), "characters", (*" \x1f\u200b\ufeff\u3000a", "é"), beams=1),
+        "lm_words": tokens("words", max_length=9, **tasks.bundle_fields("regress")),
+        "lm_windows": tokens("characters", max_length=9, **tasks.bundle_fields("regress", windows="mean", stride=5)),
     }
 
 
@@ -186,18 +202,24 @@ def write(folder: str | Path) -> None:
     """Writes the files of every bundle; the same ones each time."""
     texts = strings()
     for name, bundle in _bundles(texts).items():
-        own = Path(folder) / name
-        own.mkdir(parents=True, exist_ok=True)
-        for file, data in bundle.files_as_bytes().items():
-            (own / file).write_bytes(data)
-        queries = _queries(bundle, texts[: None if name in COMPLETE else FEW])
-        encoded = zip(queries, _encoded(bundle, queries), strict=True)
-        write_lines(own / "cases.jsonl", (_case(bundle, query, rows) for query, rows in encoded))
-        # and lone surrogates, and texts without an answer
-        queries = queries[:60] + [queries[1]._replace(text=text) for text in UNPAIRED]
-        write_lines(own / "answers.jsonl", _answers(bundle, queries))
+        write_model(Path(folder) / name, bundle, texts[: None if name in COMPLETE else FEW], partial(_outputs, bundle))
         if bundle.task == "embed":
-            write_lines(own / "search.jsonl", _searches())
+            write_lines(Path(folder) / name / "search.jsonl", _searches())
+
+
+def write_model(
+    folder: Path, bundle: Bundle, texts: list[str], outputs: Callable[[np.ndarray], dict[str, np.ndarray]]
+) -> None:
+    """Writes the files of a bundle, whose model gives these outputs for the ids of a row."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, data in bundle.files_as_bytes().items():
+        (folder / file).write_bytes(data)
+    queries = _queries(bundle, texts)
+    encoded = zip(queries, _encoded(bundle, queries), strict=True)
+    write_lines(folder / "cases.jsonl", (_case(bundle, query, rows) for query, rows in encoded))
+    # and lone surrogates, and texts without an answer
+    queries = queries[:60] + [queries[1]._replace(text=text) for text in UNPAIRED]
+    write_lines(folder / "answers.jsonl", _answers(bundle, queries, outputs))
 
 
 def write_lines(path: Path, rows: Iterable[dict]) -> None:
@@ -243,17 +265,19 @@ def _case(bundle: Bundle, query: Query, rows: Sequence[Row]) -> dict:
     return _input(query) | {"windows": windows}
 
 
-def _answers(bundle: Bundle, queries: Sequence[Query]) -> Iterator[dict]:
+def _answers(bundle: Bundle, queries: Sequence[Query], outputs_of: Callable) -> Iterator[dict]:
     def run(batch: dict) -> dict:
         ids = next(iter(batch.values()))
-        rows = [_outputs(bundle, own[mask > 0]) for own, mask in zip(ids, batch["mask"], strict=True)]
+        rows = [outputs_of(own[mask > 0]) for own, mask in zip(ids, batch["mask"], strict=True)]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def valid(query: Query) -> Query:
         split = not isinstance(query.text, str)
         return query if split else query._replace(text=query.text.encode("utf-8", "replace").decode())
 
-    answers = Predictor(bundle, run)([query.text for query in queries], [query.pair for query in queries])
+    # a decoder's file has the whole search in one signature
+    runner = tasks.of_model(bundle).run(bundle, {"ids": run, "beam": run, "greedy": run})
+    answers = Predictor(bundle, runner)([query.text for query in queries], [query.pair for query in queries])
     for query, answer, rows in zip(queries, answers, _encoded(bundle, [*map(valid, queries)]), strict=True):
         entry = {"task": bundle.task} | _input(query) | {"answer": answer}
         if "error" not in answer:
@@ -293,6 +317,13 @@ def _outputs(bundle: Bundle, ids: np.ndarray) -> dict[str, np.ndarray]:
         return {"start_logits": normal(length), "end_logits": normal(length)}
     if bundle.task == "embed":
         return {"vector": normal(8)}
+    if bundle.task == "translate":
+        beams, most = bundle.settings["beams"], bundle.settings["target_length"]
+        sizes, scores = rng.integers(0, most + 1, beams), np.sort(normal(beams))[::-1]
+        tokens = np.where(np.arange(most) < sizes[:, None], rng.integers(3, classes, (beams, most)), -1)
+        scores[rng.integers(1, beams + 1) :] = np.finfo(np.float32).min  # of no hypothesis
+        finished = rng.integers(0, 2, beams)
+        return {"tokens": tokens, "scores": scores, "finished": finished, "attention": normal(beams, most, length)}
     if bundle.task == "tag":
         outputs = {"logits": normal(length, classes)}
         if bundle.family == "elmo":  # as of a model with a CRF

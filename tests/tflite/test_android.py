@@ -66,6 +66,12 @@ def test_golden_strings(run, golden_strings):
 
 
 @pytest.mark.trains
+def test_texts_for_texts(run, golden_translation):
+    printed = run("compare", golden_translation / "golden")
+    assert re.fullmatch(r"model: [12]\d{3} values, 0 differences\n", printed)
+
+
+@pytest.mark.trains
 def test_texts_of_language_models(run, golden_generation):
     """One seed draws what it draws in Python, and texts go on as there."""
     assert re.search(r"^[12]\d{3} values, 0 differences$", run(golden_generation, program="GoldenGeneration"), re.M)
@@ -83,11 +89,12 @@ def test_java_in_the_readme_compiles(compiled, tmp_path):
     parameters = (
         "java.nio.file.Path path",
         "Model model, String text, String context",
+        "Model model",
         "Model model, List<String> notes",
         "Bundle bundle, Runner runner",
     )
     methods = ""
-    for name, given, block in zip(("open", "use", "search", "generate"), parameters, blocks, strict=True):
+    for name, given, block in zip(("open", "use", "translate", "search", "generate"), parameters, blocks, strict=True):
         methods += f"void {name}({given}) throws IOException {{{block}}}\n"
     packages = ("java.io.IOException", "java.nio.*", "java.nio.channels.*", "java.nio.file.StandardOpenOption")
     packages += ("java.util.Iterator", "java.util.List", "org.keras_ctxrep.*")

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 import keras_ctxrep as ctx
-from keras_ctxrep import saving
+from keras_ctxrep import saving, tasks
 from keras_ctxrep.cli import main
+from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.pretraining import MARKERS
 from keras_ctxrep_tflite import page, quantize, runtime
@@ -49,11 +50,23 @@ def test_unicode_tables_are_those_of_tokenizers(tmp_path):
 @pytest.mark.trains
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_golden_strings(golden_strings):
-    command = ["node", str(Path(__file__).with_name("web_golden.mjs")), str(golden_strings)]
+    counts = golden_counts(golden_strings)
+    assert counts["cases"] > 12_000 and counts["vectors"] > 50 and counts["searches"] > 10
+
+
+def golden_counts(folder):
+    """What was compared in Node, with no difference."""
+    command = ["node", str(Path(__file__).with_name("web_golden.mjs")), str(folder)]
     process = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert process.returncode == 0, process.stdout + process.stderr
-    counts = json.loads(process.stdout.splitlines()[-1])
-    assert counts["cases"] > 12_000 and counts["vectors"] > 50 and counts["searches"] > 10
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+@pytest.mark.trains
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
+def test_texts_for_texts(golden_translation):
+    counts = golden_counts(golden_translation / "golden")
+    assert counts["cases"] == 60 and counts["answers"] == 63
 
 
 @pytest.mark.trains
@@ -70,7 +83,7 @@ def test_texts_and_fillings(golden_generation):
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 def test_texts_that_are_read_apart_are_refused():
     script = f"""
-        import {{ featuresOf }} from {json.dumps((page.WEB / "text.js").as_uri())};
+        import {{ featuresOf }} from {json.dumps((page.WEB / "features.js").as_uri())};
         featuresOf({{ family: "elmo", config: {{}}, stack: {{ kind: "bidaf" }} }}, [], null);
     """
     command = ["node", "--input-type=module", "--eval", script]
@@ -167,6 +180,12 @@ def test_the_folder_loads_litert_from_a_cdn_or_from_itself(files, tmp_path):
         ("tag", ("O", "B-PER", "I-PER", "B-LOC"), "What is in the text?", "It marks words as one of: PER, LOC."),
         ("tag", ("NOUN", "VERB"), "What is in the text?", "It marks words as one of: NOUN, VERB."),
         ("answer", (), "Ask a text", "It finds the answer to a question in the text."),
+        (
+            "translate",
+            ("<S>", "a"),
+            "A text for a text",
+            "It writes a text for what is typed, and shows where it looked.",
+        ),
         ("embed", (), "Which sentences are like a query?", "by cosine similarity to a query."),
         ("causal_language_model", (), "How does the text go on?", "It writes on from a prompt, token by token."),
         ("pretrainer", (), "Which word is missing?", "the most probable words for each [MASK] of a text."),
@@ -204,14 +223,19 @@ def test_the_command(files, tmp_path, capsys):
         ("{tag} --out x.tflite --litertjs a", 2, "--litertjs is for --web"),
         ("{tag} --web {tmp}/page --lengths 8", 1, "converted already; leave out lengths"),
         ("{tmp}/missing --web {tmp}/page", 1, "no such folder"),
+        ("{words} --web {tmp}/page", 1, "a tagger over a language model is not supported"),
         ("{roles} --web {tmp}/page", 1, "no page answers semantic_roles"),
         ("{folder} --web {tag} --out {tmp}/page", 1, "a file; name a folder"),
     ],
 )
 def test_wrong_arguments(argv, status, message, files, tiny_model, tmp_path, capsys):
     saving.save(tmp_path / "roles", *tiny_model("semantic_roles"))
+    characters = {"config": {"units": "characters"}, "vocab": (*MARKERS, "a"), "max_length": 16}
+    bundles.save(Bundle("lm", labels=("X", "Y"), **characters, **tasks.bundle_fields("tag")), tmp_path)
     tag = files["tag"]
-    argv = argv.format(tag=tag, folder=tag.with_suffix(""), tmp=tmp_path, roles=tmp_path / "roles").split()
+    argv = argv.format(
+        tag=tag, folder=tag.with_suffix(""), tmp=tmp_path, roles=tmp_path / "roles", words=tmp_path
+    ).split()
     try:
         result = main.main(["tflite", *argv])
     except SystemExit as end:
@@ -388,7 +412,8 @@ const states = [];
 const settled = async () => {
   for (let last = null; last !== result.textContent; await wait()) last = result.textContent;
   const list = [...result.querySelectorAll("li")].map((item) => [...item.children].map((node) => node.textContent));
-  states.push({ text: result.textContent, list, status: page().getElementById("status").textContent });
+  const rows = [...result.querySelectorAll("tr")].map((row) => [...row.children].map((node) => node.textContent));
+  states.push({ text: result.textContent, list, rows, status: page().getElementById("status").textContent });
 };
 await settled();
 for (const letter of "MORE") {
@@ -558,6 +583,28 @@ def test_the_page_of_a_masked_language_model_fills(tflite_in_process, rng, tmp_p
         for (_, chance), (_, other) in zip(state["list"], pieces, strict=True):
             assert float(chance[:-2]) == pytest.approx(float(other[:-2]), abs=0.11)
         assert state["text"].count("Mask ") == (len(masks) if len(masks) > 1 else 0) and state["status"] == ""
+
+
+@needs_litertjs
+@needs_chromium
+def test_the_page_of_a_translator_writes_and_shows_where_it_looked(golden_translation, tmp_path):
+    folder = page.write_page(golden_translation / "model.tflite", tmp_path / "page", LITERTJS)
+    texts = ["ab\U0001f600", "ab\U0001f600 cd dd"]
+    script = WRITING.replace("QUERY", f"text={texts[0]}").replace("FIELD", "text").replace("MORE", texts[1][3:])
+    (folder / "writing.html").write_text(script, encoding="utf-8")
+    shown = browse(folder, tmp_path / "profile", "writing.html")
+    expected = runtime.load(folder / page.MODEL)(texts)
+    for state, text, answer in zip(shown["states"], texts, expected, strict=True):
+        best = [[each["text"] or "(nothing)", f"{each['score']:.2f}"] for each in answer["n_best"]]
+        assert state["list"] == best and state["text"].startswith(answer["text"])
+        assert ("no end" in state["status"]) == ("unfinished" in answer)
+        head, *rows = state["rows"]
+        assert head == ["", *text.replace(" ", "·")] and len(rows) == len(answer["alignment"]) > 0
+        for (token, *cells), aligned in zip(rows, answer["alignment"], strict=True):
+            weights = [int(cell.removesuffix(" %")) for cell in cells]
+            assert token == aligned["token"] and weights[aligned["start"]] == max(weights)
+            assert max(weights) == pytest.approx(100 * aligned["weight"], abs=0.6)
+    assert re.fullmatch(r"\d+ ms", shown["time"])
 
 
 def drawn(model, rng):
@@ -743,7 +790,8 @@ def test_long_texts_in_javascript(tmp_path, text):
     web = page.WEB.resolve()
     script = f"""
         import {{ readFileSync }} from "node:fs";
-        import {{ featuresOf, Unicode }} from "{web}/text.js";
+        import {{ featuresOf }} from "{web}/features.js";
+        import {{ Unicode }} from "{web}/text.js";
         const unicode = new Unicode(JSON.parse(readFileSync("{web}/unicode.json", "utf-8")));
         const fields = {{ max_length: 8, reads: {{}}, settings: {{}}, lowercase: true, split_cjk: true }};
         const vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"];

@@ -4,8 +4,9 @@
 
 import { readdirSync, readFileSync, existsSync } from "node:fs";
 import { join } from "node:path";
-import { featuresOf, rowsOf, Unicode } from "../../tflite/web/text.js";
 import { Index, Predictor } from "../../tflite/web/ctxrep.js";
+import { featuresOf, rowsOf } from "../../tflite/web/features.js";
+import { Unicode } from "../../tflite/web/text.js";
 
 const tables = new URL("../../tflite/web/unicode.json", import.meta.url);
 const unicode = new Unicode(JSON.parse(readFileSync(tables, "utf-8")));
@@ -93,7 +94,8 @@ function converted(answer, text) {
   const point = inCodePoints(text);
   const change = (entry) => ({ ...entry, start: point(entry.start), end: point(entry.end) });
   const result = { ...answer };
-  for (const name of ["words", "entities", "n_best"]) if (result[name]) result[name] = result[name].map(change);
+  for (const name of ["words", "entities", "alignment"]) if (result[name]) result[name] = result[name].map(change);
+  if ("start" in result) result.n_best = result.n_best.map(change);
   return "start" in result ? change(result) : result;
 }
 

@@ -16,10 +16,10 @@ __all__ = ["check", "version", "write_page"]
 # in a wheel beside this file, in a checkout beside the package
 WEB = next(folder for folder in (Path(__file__).with_name("web"), Path(__file__).parents[1] / "web") if folder.is_dir())
 LIBRARY = (
-    *("ctxrep.js", "text.js", "search.js", "generator.js", "sampling.js", "units.js", "filling.js", "pause.js"),
-    "unicode.json",
+    *("ctxrep.js", "text.js", "units.js", "features.js", "search.js", "translation.js", "generator.js", "sampling.js"),
+    *("filling.js", "pause.js", "unicode.json"),
 )
-FILES = (*LIBRARY, "page.js", "answers.js", "ranking.js", "writing.js", "masks.js")
+FILES = (*LIBRARY, "page.js", "answers.js", "ranking.js", "writing.js", "masks.js", "translating.js")
 MODEL = "model.tflite"
 CDN = "https://cdn.jsdelivr.net/npm/@litertjs/"  # of the import map in index.html, before NAME@VERSION/
 # the files that the page may load: with relaxed SIMD or without it, and with threads
@@ -32,6 +32,7 @@ TITLES = {
     "regress": ("A number for the text", "It predicts a number"),
     "tag": ("What is in the text?", "It marks words as one of"),
     "answer": ("Ask a text", "It finds the answer to a question in the text"),
+    "translate": ("A text for a text", "It writes a text for what is typed, and shows where it looked"),
     "embed": ("Which sentences are like a query?", "It ranks the sentences of a text by cosine similarity to a query"),
     "causal_language_model": ("How does the text go on?", "It writes on from a prompt, token by token"),
     "pretrainer": ("Which word is missing?", "It names the most probable words for each [MASK] of a text"),
@@ -80,7 +81,8 @@ def _described(page: str, bundle: Bundle) -> str:
     """The page with a title and a line about the model."""
     title, does = TITLES[bundle.task]
     marks = bundle.task == "tag" and is_spans(bundle.labels)  # of B-PER and I-PER the page shows PER
-    labels = [label for label in dict.fromkeys(x[2:] if marks else x for x in bundle.labels) if label]
+    shown = () if bundle.task == "translate" else bundle.labels  # those of a decoder are its vocabulary
+    labels = [label for label in dict.fromkeys(x[2:] if marks else x for x in shown) if label]
     more = f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else ""
     facts = f"{does}: {', '.join(labels[:SHOWN])}{more}." if labels else f"{does}."
     return page.replace("$title", html.escape(title)).replace("$facts", html.escape(facts))
@@ -90,8 +92,8 @@ def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | P
     """Checks a model, before it is converted or after, whose bundle is read from `source`, and both folders.
 
     Raises:
-        ValueError: there is no page for the model's task, for its word vectors with n-grams, or for a task network of
-            pairs, `out` is a file, or `litertjs` is none or of another version.
+        ValueError: there is no page for the model's task, for its word vectors with n-grams, for a task network of
+            pairs, or for a tagger over a language model, `out` is a file, or `litertjs` is none or of another version.
     """
     check_folder(out)
     if bundle.task in tasks.TASKS and bundle.task not in TITLES:
@@ -102,6 +104,9 @@ def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | P
     if bundle.apart:
         remedy = "use the .tflite file with the Python runtime"
         raise ValueError(f"{source}: the task network {bundle.stack['kind']} is not supported in the browser: {remedy}")
+    if bundle.family == "lm" and bundle.reads.words:
+        remedy = "use the .tflite file with the Python runtime"
+        raise ValueError(f"{source}: a tagger over a language model is not supported in the browser: {remedy}")
     if bundle.task in tasks.SERVED:  # of a pretraining model the encoder is converted
         tasks.SERVED[bundle.task].check(bundle)
     if litertjs is None:

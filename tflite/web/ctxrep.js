@@ -9,10 +9,12 @@
  * is what they mark. LiteRT comes from the page's import map, under the name "@litertjs/core", or is given.
  */
 
+import { featuresOf, rowsOf } from "./features.js";
 import { BUSY, pause } from "./pause.js";
 import { softmax } from "./sampling.js";
 import { checkTop, Index } from "./search.js";
-import { featuresOf, rowsOf, Unicode, wellFormed } from "./text.js";
+import { Unicode, wellFormed } from "./text.js";
+import { attention, translated } from "./translation.js";
 
 export { BUSY, pause } from "./pause.js";
 export { Index, sentencesOf } from "./search.js";
@@ -207,6 +209,7 @@ const TASKS = {
   tag: tagged,
   answer: answered,
   embed: embedded,
+  translate: translated,
 };
 
 /** Answers to texts from a model's outputs: text preparation and decoding, around any engine. */
@@ -248,13 +251,18 @@ export class Predictor {
    *   model reads
    */
   predict(text, pair = null) {
-    const result = this.last.then(() => this.answerTo(text, pair));
+    return this.inTurn(() => this.answerTo(text, pair, TASKS[this.task]));
+  }
+
+  /** @template T @param {() => Promise<T>} act @returns {Promise<T>} what it gives when all calls before it are done */
+  inTurn(act) {
+    const result = this.last.then(act);
     this.last = result.catch(() => undefined);
     return result;
   }
 
-  /** @param {string|string[]} text @param {string|null} pair */
-  async answerTo(text, pair) {
+  /** @param {string|string[]} text @param {string|null} pair @param {(ran: Ran) => any} decode */
+  async answerTo(text, pair, decode) {
     const { bundle, features } = this;
     const { reads } = bundle;
     if (!reads.pair !== (pair === null)) {
@@ -269,14 +277,19 @@ export class Predictor {
       if (row.tokens.length > this.nothing) outputs.push(withLogits(await this.run(features.inputs(row)), bundle.task));
     }
     if (!outputs.length) return { error: "no words in this text" };
-    const answer = TASKS[bundle.task]({ bundle, text, pair, rows, outputs });
+    const answer = decode({ bundle, text, pair, rows, outputs });
     return rows.some((row) => row.truncated) ? { ...answer, truncated: true } : answer;
   }
 
   /** @param {string} name @param {string|string[]} text @param {string|null} pair */
   only(name, text, pair = null) {
-    if (this.task !== name) throw new TypeError(`this model's task is ${this.task}, not ${name}`);
+    this.check(name);
     return this.predict(text, pair);
+  }
+
+  /** @param {string} name of the task that a method is for */
+  check(name) {
+    if (this.task !== name) throw new TypeError(`this model's task is ${this.task}, not ${name}`);
   }
 
   /**
@@ -302,6 +315,17 @@ export class Predictor {
    */
   answer(question, text) {
     return this.only("answer", question, text);
+  }
+
+  /**
+   * The text that the model writes for a text, as of `predict`, and where it looked.
+   *
+   * @param {string} text
+   * @returns {Promise<import("./translation.js").Translation & {attention: import("./translation.js").Attention}>}
+   */
+  translate(text) {
+    this.check("translate");
+    return this.inTurn(() => this.answerTo(text, null, (ran) => ({ ...translated(ran), attention: attention(ran) })));
   }
 
   /** @param {string} text @returns {Promise<{vector: number[]}>} */
@@ -398,6 +422,12 @@ async function check(bytes, expected) {
   if (hex !== expected) throw new Error("the model in this file is damaged: load it again, or convert again");
 }
 
+/** @param {any} bundle @returns {string} the signatures that answer: KIND_N reads up to N tokens */
+function signatureKind({ task, settings }) {
+  if (task !== "translate") return "length";
+  return settings.beams > 1 ? "beam" : "greedy";
+}
+
 /**
  * A model in a .tflite file that `ctxrep tflite` wrote; each text runs through the signature of the smallest length
  * that holds it. A language model in one direction is a `Generator`, a masked one a `Filler`.
@@ -428,10 +458,13 @@ export async function load(source, { litert, wasm, threads = 1 } = {}) {
   const compiled = await core.loadAndCompile(model, { accelerator: "wasm", ...options });
   const unicode = new Unicode(JSON.parse(decoder.decode(await tables)));
   const { signatures } = compiled;
-  const lengths = Object.keys(signatures).map((name) => Number(name.replace("length_", "")));
+  const kind = signatureKind(bundle);
+  const names = Object.keys(signatures).filter((name) => name.startsWith(`${kind}_`));
+  if (bundle.task === "translate" && !names.length) throw new Error("no search in this file: convert the model again");
+  const lengths = names.map((name) => Number(name.slice(kind.length + 1)));
   const run = (/** @type {Record<string, any>} */ inputs) => {
     const length = Math.min(...lengths.filter((length) => length >= inputs.mask.length));
-    return ran(core, signatures[`length_${length}`], inputs);
+    return ran(core, signatures[`${kind}_${length}`], inputs);
   };
   if (bundle.task === "causal_language_model") {
     const { Generator } = await import("./generator.js");

@@ -2,9 +2,9 @@
 
 import { BUSY, pause } from "./pause.js";
 import { sample } from "./sampling.js";
-import { TokenFeatures } from "./units.js";
+import { TokenFeatures, WHITE_SPACE } from "./units.js";
 
-const WHITE_SPACE = /[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]$/; // Python's isspace
+const ENDS_IN_SPACE = new RegExp(`[${WHITE_SPACE}]$`);
 
 /**
  * @typedef {{
@@ -105,7 +105,7 @@ export class Generator {
       for (const id of features.never) allowed[id] = -Infinity;
       const token = sample(allowed, seed, step, filters);
       const text = features.string(token, before);
-      const spaced = !step && features.units !== "characters" && WHITE_SPACE.test(prompt);
+      const spaced = !step && features.units !== "characters" && ENDS_IN_SPACE.test(prompt);
       yield spaced ? text.replace(/^ /, "") : text;
       if (token === features.end && ++ended === lines) return;
       before = token;

@@ -1,12 +1,20 @@
 /** The tokens of a language model, as keras_ctxrep/text/units.py: words, word pieces or characters, and text again. */
 
-import { Splitter, WordPieces, written } from "./text.js";
+import { letters, Splitter, windowBegins, WordPieces, written } from "./text.js";
+
+/** What Python takes for white space, between the brackets of a regular expression. */
+export const WHITE_SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 
 const MARKERS = ["<S>", "</S>", "<UNK>"];
 const ALONE = /[\ud800-\udfff]/gu; // a surrogate without its pair, which words and pieces are read without
 const PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 
-/** Texts as ids of tokens, and ids as text. One mark, the end of a line, stands before each line. */
+/**
+ * Texts as ids of tokens, and ids as text. One mark, the end of a line, stands before each line. It also makes the
+ * inputs of a model over a language model, or over embeddings of characters.
+ *
+ * @typedef {{id: number, begin: number, end: number}} Token and where it stands in its text; 0, 0 of a mark
+ */
 export class TokenFeatures {
   /**
    * @param {any} bundle the contents of bundle.json
@@ -15,13 +23,14 @@ export class TokenFeatures {
    */
   constructor(bundle, vocab, unicode) {
     this.units = bundle.config.units;
+    this.maxLength = bundle.max_length;
     if (this.units === "pieces") {
       const pieces = new WordPieces(bundle, vocab, unicode);
       const [pad, unknown, cls, sep, mask] = PIECES.map((piece) => pieces.special(piece));
       this.end = sep;
       this.never = [pad, unknown, cls, mask]; // ids that are not generated
       this.vocab = vocab;
-      this.line = (/** @type {string} */ line) => pieces.pieces(line.replace(ALONE, "")).map(({ id }) => id);
+      this.line = (/** @type {string} */ line) => pieces.pieces(line.replace(ALONE, ""));
       return;
     }
     if (this.units !== "words" && this.units !== "characters") {
@@ -37,14 +46,56 @@ export class TokenFeatures {
     const splitter = new Splitter(unicode, { lowercase: false, stripAccents: false, splitCjk: true });
     const words = this.units === "words";
     this.line = (/** @type {string} */ line) => {
-      const tokens = words ? splitter.words(line.replace(ALONE, "")).map(written) : [...line];
-      return tokens.map((token) => ids.get(token) ?? 2);
+      const tokens = words ? splitter.words(line.replace(ALONE, "")) : letters(line).map((letter) => [letter]);
+      return tokens.map((token) => {
+        return { id: ids.get(written(token)) ?? 2, begin: token[0].begin, end: token[token.length - 1].end };
+      });
     };
   }
 
-  /** @param {string} text to be continued @returns {number[]} a mark before each of its lines, and none at its end */
+  /** @param {string} text @returns {Token[]} a mark before each of its lines, and none at its end */
+  read(text) {
+    let place = 0;
+    return text.split("\n").flatMap((line) => {
+      const first = place;
+      place += line.length + 1;
+      const tokens = this.line(line).map(({ id, begin, end }) => ({ id, begin: first + begin, end: first + end }));
+      return [{ id: this.end, begin: 0, end: 0 }, ...tokens];
+    });
+  }
+
+  /** @param {string} text to be continued @returns {number[]} the ids of its tokens */
   prompt(text) {
-    return text.split("\n").flatMap((line) => [this.end, ...this.line(line)]);
+    return this.read(text).map(({ id }) => id);
+  }
+
+  /** @param {string|string[]} text @returns {import("./text.js").Row} */
+  encode(text) {
+    const all = this.read(/** @type {string} */ (text));
+    const used = all.slice(0, this.maxLength);
+    return {
+      tokens: used.map(({ id }) => id),
+      truncated: used.length < all.length,
+      first: 0,
+      starts: null,
+      offsets: used.map(({ begin, end }) => [begin, end]),
+      words: null,
+    };
+  }
+
+  /** @param {string} text @param {number} stride @returns {import("./text.js").Row[]} */
+  textWindows(text, stride) {
+    const [mark, ...ids] = this.prompt(text);
+    const room = this.maxLength - 1;
+    return windowBegins(ids.length, room, stride).map((begin) => {
+      const tokens = [mark, ...ids.slice(begin, begin + room)];
+      return { tokens, truncated: false, first: 0, starts: null, offsets: null, words: null };
+    });
+  }
+
+  /** @param {import("./text.js").Row} row @returns {Record<string, any[]>} */
+  inputs(row) {
+    return { token_ids: row.tokens, mask: row.tokens.map(() => 1) };
   }
 
   /** @param {number} token @param {number} before the token before it @returns {string} what it adds to the text */

@@ -318,6 +318,9 @@ public final class Golden {
                 prediction.best().forEach(candidate -> best.add(candidate(text, candidate)));
                 own.put("n_best", best);
                 break;
+            case "translate":
+                own.putAll(translation(text, prediction));
+                break;
             default:
                 own.put("probabilities", prediction.probabilities());
                 if (bundle.task().equals("multilabel")) {
@@ -330,6 +333,28 @@ public final class Golden {
                     own.put("name", prediction.name());
                 }
         }
+        return own;
+    }
+
+    private static Map<String, Object> translation(String text, Prediction prediction) {
+        Map<String, Object> own = new HashMap<>();
+        own.put("text", prediction.text());
+        own.put("score", prediction.texts().get(0).score);
+        if (prediction.texts().size() > 1) {
+            List<Object> texts = new ArrayList<>();
+            prediction.texts().forEach(each -> texts.add(Map.of("text", each.text, "score", each.score)));
+            own.put("n_best", texts);
+        }
+        if (!prediction.finished()) {
+            own.put("unfinished", true);
+        }
+        List<Object> alignment = new ArrayList<>();
+        for (Prediction.Aligned aligned : prediction.alignment()) {
+            Map<String, Object> fields = span(text, "token", aligned.token, aligned.start, aligned.end);
+            fields.put("weight", aligned.weight);
+            alignment.add(fields);
+        }
+        own.put("alignment", alignment);
         return own;
     }
 
@@ -464,7 +489,7 @@ public final class Golden {
 
         @Override
         public List<String> signatures() {
-            return Collections.singletonList("length_" + bundle.maxLength);
+            return Collections.singletonList(new Decoder(bundle).signatures() + bundle.maxLength);
         }
 
         @Override

@@ -14,6 +14,7 @@ final class Decoder {
 
     private final Bundle bundle;
     private final List<String> labels;
+    private final Translations translations; // of the task "translate", else null
 
     /**
      * @throws IllegalArgumentException the model has no answers
@@ -22,6 +23,7 @@ final class Decoder {
         this.bundle = bundle;
         labels = bundle.labels();
         outputs(); // raises for a task without answers
+        translations = bundle.task().equals("translate") ? new Translations(bundle) : null;
     }
 
     /** The outputs that are read, of those that the model has; files before 0.3 have no "vector". */
@@ -39,9 +41,16 @@ final class Decoder {
                 return Arrays.asList("start_logits", "end_logits");
             case "embed":
                 return Arrays.asList("vector", "pooled");
+            case "translate":
+                return Translations.OUTPUTS;
             default:
                 throw new IllegalArgumentException("a " + bundle.task() + " answers nothing");
         }
+    }
+
+    /** How the names of the signatures begin that answer; the number of tokens follows. */
+    String signatures() {
+        return translations == null ? "length_" : translations.signatures();
     }
 
     /** The rows of a query as its task reads it. */
@@ -70,6 +79,9 @@ final class Decoder {
             case "embed":
                 Map<String, float[]> output = outputs.get(0);
                 prediction.vector = output.containsKey("vector") ? output.get("vector") : output.get("pooled");
+                break;
+            case "translate":
+                translations.decode(rows.get(0), outputs.get(0), prediction);
                 break;
             default:
                 label(query, pooled(outputs), prediction);

@@ -17,8 +17,8 @@ abstract class Features {
     /**
      * The text preparation of a model.
      *
-     * @throws IllegalArgumentException its family is not known, or it reads character n-grams or the texts of a pair
-     *     apart
+     * @throws IllegalArgumentException its family is not known, or it reads character n-grams, the texts of a pair
+     *     apart, or words or marked spans by a language model
      */
     static Features of(Bundle bundle) {
         if (bundle.network.equals("esim") || bundle.network.equals("bidaf")) {
@@ -36,8 +36,14 @@ abstract class Features {
                     return new WordPieceFeatures(bundle, false);
                 }
                 return new WordFeatures(bundle);
+            case "lm":
+                if (bundle.readsWords || bundle.marks > 0) {
+                    throw new IllegalArgumentException(
+                            "the task " + bundle.task() + " over a language model is not supported here");
+                }
+                return new TokenFeatures(bundle);
             default:
-                throw new IllegalArgumentException("family " + bundle.family + ": bert, elmo and static are known");
+                throw new IllegalArgumentException("family " + bundle.family + ": bert, elmo, static and lm are known");
         }
     }
 

@@ -10,8 +10,8 @@ import java.util.NoSuchElementException;
  * <p>A generator may be used from several threads; the texts take turns token by token.
  */
 public final class Generator implements AutoCloseable {
-    // what Python takes for white space
-    private static final String SPACES = "\t\n\u000b\f\r\u001c\u001d\u001e\u001f \u0085\u00a0\u1680\u2000\u2001\u2002"
+    /** What Python takes for white space. */
+    static final String SPACES = "\t\n\u000b\f\r\u001c\u001d\u001e\u001f \u0085\u00a0\u1680\u2000\u2001\u2002"
             + "\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000";
 
     private final Runner runner;
@@ -25,6 +25,10 @@ public final class Generator implements AutoCloseable {
      * @throws IllegalArgumentException the model is not a language model in one direction, or its bundle is damaged
      */
     public Generator(Bundle bundle, Runner runner) {
+        if (!bundle.task().equals("causal_language_model")) {
+            throw new IllegalArgumentException(
+                    "this model's task is " + bundle.task() + ", not that of a language model in one direction");
+        }
         this.runner = runner;
         features = new TokenFeatures(bundle);
         if (!runner.signatures().contains("step")) {

@@ -28,19 +28,25 @@ public final class Model implements AutoCloseable {
      *
      * @param bundle of the file
      * @param runner of the same file; it is closed with the model
-     * @throws IllegalArgumentException the model has no answers to give, its bundle is damaged, or a signature's name
-     *     is not one of {@code ctxrep tflite}
+     * @throws IllegalArgumentException the model has no answers to give, its bundle is damaged, a signature's name is
+     *     not one of {@code ctxrep tflite}, or none is the search of a decoder
      */
     public Model(Bundle bundle, Runner runner) {
         this.bundle = bundle;
         this.runner = runner;
         features = Features.of(bundle);
         decoder = new Decoder(bundle);
+        String kind = decoder.signatures(); // "length_": those that answer read up to N tokens and are named length_N
         for (String name : runner.signatures()) {
-            if (!name.matches("length_[0-9]{1,9}")) {
+            if (name.matches(kind + "[0-9]{1,9}")) {
+                signatures.put(Integer.parseInt(name.substring(kind.length())), name);
+            } else if (kind.equals("length_")) {
                 throw new IllegalArgumentException("signature " + name + ": length_N is needed");
             }
-            signatures.put(Integer.parseInt(name.substring("length_".length())), name);
+        }
+        if (signatures.isEmpty()) {
+            throw new IllegalArgumentException(
+                    "signatures " + runner.signatures() + ": " + kind + "N is needed; convert the model again");
         }
     }
 

@@ -24,6 +24,9 @@ public final class Prediction {
     Double nullScore;
     List<Candidate> best;
     float[] vector;
+    List<Text> texts;
+    boolean finished;
+    List<Aligned> alignment;
 
     Prediction() {}
 
@@ -101,6 +104,27 @@ public final class Prediction {
         return there(vector, "vector");
     }
 
+    /** The text that was written for the text; of "translate". */
+    public String text() {
+        return there(texts, "text").get(0).text;
+    }
+
+    /** All texts of the beam search, the best first; of "translate". */
+    public List<Text> texts() {
+        return there(texts, "texts");
+    }
+
+    /** Whether the best text ended by itself, before the largest number of tokens; of "translate". */
+    public boolean finished() {
+        there(texts, "finished");
+        return finished;
+    }
+
+    /** The tokens of the best text, each with where in the text the model looked most; of "translate". */
+    public List<Aligned> alignment() {
+        return there(alignment, "alignment");
+    }
+
     private <T> T there(T value, String what) {
         if (value == null) {
             throw new IllegalStateException(error == null ? "this model gives no " + what : error);
@@ -168,6 +192,38 @@ public final class Prediction {
             this.end = end;
             this.score = score;
             this.probability = probability;
+        }
+    }
+
+    /** A text that was written for a text. */
+    public static final class Text {
+        /** The text. */
+        public final String text;
+        /** The log-probability of its tokens over the length penalty. */
+        public final double score;
+
+        Text(String text, double score) {
+            this.text = text;
+            this.score = score;
+        }
+    }
+
+    /** A token that was written, and where in the text the model looked most. */
+    public static final class Aligned {
+        /** The token, without spaces around it. */
+        public final String token;
+        /** Where the token of the text begins that has the largest weight. */
+        public final int start;
+        /** Where it ends. */
+        public final int end;
+        /** Its weight, of a sum of 1 over the text. */
+        public final double weight;
+
+        Aligned(String token, int start, int end, double weight) {
+            this.token = token;
+            this.start = start;
+            this.end = end;
+            this.weight = weight;
         }
     }
 }

@@ -9,7 +9,10 @@ import java.util.Map;
  * <p>A {@link Model} and a {@link Generator} call it from one thread at a time.
  */
 public interface Runner extends AutoCloseable {
-    /** The names of the signatures: "length_16", "length_32", ..., or of a language model in one direction "step". */
+    /**
+     * The names of the signatures: "length_16", "length_32", ..., of a decoder also "beam_16", ..., or of a language model
+     * in one direction "step".
+     */
     List<String> signatures();
 
     /**

@@ -8,9 +8,10 @@ import java.util.Map;
 
 /**
  * The tokens of a language model, as {@code keras_ctxrep.text.units}: words, word pieces or characters as ids, and ids as
- * text. One mark, the end of a line, stands before each line.
+ * text. One mark, the end of a line, stands before each line. Models over a language model, or over embeddings of
+ * characters, read them too.
  */
-final class TokenFeatures {
+final class TokenFeatures extends Features {
     private static final List<String> MARKERS = Arrays.asList("<S>", "</S>", "<UNK>");
 
     final int end;
@@ -22,14 +23,10 @@ final class TokenFeatures {
     private final Splitter splitter = new Splitter(false, false, true);
 
     /**
-     * @throws IllegalArgumentException the bundle is not of a language model in one direction, or its vocabulary has no
-     *     markers
+     * @throws IllegalArgumentException its units are not known, or its vocabulary has no markers
      */
     TokenFeatures(Bundle bundle) {
-        if (!bundle.task().equals("causal_language_model")) {
-            throw new IllegalArgumentException(
-                    "this model's task is " + bundle.task() + ", not that of a language model in one direction");
-        }
+        super(bundle.maxLength);
         units = String.valueOf(bundle.config.get("units"));
         vocab = new ArrayList<>(bundle.vocab);
         if (units.equals("pieces")) {
@@ -60,39 +57,88 @@ final class TokenFeatures {
 
     /** The ids of a text that is to be continued: a mark before each of its lines, and none at its end. */
     int[] prompt(String text) {
-        int[] tokens = new int[2 * text.length() + 1]; // a character is at most a token, and a line has a mark more
-        int size = 0;
-        for (String line : text.split("\n", -1)) {
-            tokens[size++] = end;
-            for (int id : line(line)) {
-                tokens = size == tokens.length ? Arrays.copyOf(tokens, 2 * size) : tokens;
-                tokens[size++] = id;
-            }
-            tokens = size == tokens.length ? Arrays.copyOf(tokens, 2 * size) : tokens;
-        }
-        return Arrays.copyOf(tokens, size);
+        WordPiece.Pieces tokens = read(text);
+        return Arrays.copyOf(tokens.ids, tokens.size);
     }
 
-    private int[] line(String line) {
-        if (pieces != null) {
-            WordPiece.Pieces all = pieces.encode(line);
-            return Arrays.copyOf(all.ids, all.size);
-        }
-        if (characters()) {
-            int[] tokens = new int[line.codePointCount(0, line.length())];
-            for (int i = 0, at = 0; i < tokens.length; i++) {
-                String letter = new String(Character.toChars(line.codePointAt(at)));
-                tokens[i] = id(letter);
-                at += letter.length();
+    /** The tokens of a text with their offsets, 0, 0 of a mark. */
+    private WordPiece.Pieces read(String text) {
+        WordPiece.Pieces tokens = new WordPiece.Pieces(text.length() + 2);
+        int begin = 0;
+        for (String line : text.split("\n", -1)) {
+            tokens.add(end, 0, 0, 0);
+            if (pieces != null) {
+                WordPiece.Pieces all = pieces.encode(line);
+                for (int i = 0; i < all.size; i++) {
+                    tokens.add(all.ids[i], begin + all.begins[i], begin + all.ends[i], 0);
+                }
+            } else if (characters()) {
+                for (int at = 0, next; at < line.length(); at = next) {
+                    next = at + Character.charCount(line.codePointAt(at));
+                    tokens.add(id(line.substring(at, next)), begin + at, begin + next, 0);
+                }
+            } else {
+                Splitter.Words words = splitter.split(line);
+                for (int i = 0; i < words.count; i++) {
+                    tokens.add(id(words.word(i)), begin + words.begin(i), begin + words.end(i), 0);
+                }
             }
-            return tokens;
-        }
-        Splitter.Words words = splitter.split(line);
-        int[] tokens = new int[words.count];
-        for (int i = 0; i < tokens.length; i++) {
-            tokens[i] = id(words.word(i));
+            begin += line.length() + 1;
         }
         return tokens;
+    }
+
+    @Override
+    Row encode(Query query) {
+        WordPiece.Pieces tokens = read(string(query));
+        Row row = new Row();
+        row.size = Math.min(tokens.size, maxLength);
+        row.first = row.size;
+        row.truncated = row.size < tokens.size;
+        row.ids = Arrays.copyOf(tokens.ids, row.size);
+        row.begins = Arrays.copyOf(tokens.begins, row.size);
+        row.ends = Arrays.copyOf(tokens.ends, row.size);
+        return row;
+    }
+
+    @Override
+    List<Row> textWindows(Query query, int stride) {
+        int[] tokens = prompt(string(query));
+        int room = maxLength - 1;
+        List<Row> rows = new ArrayList<>();
+        for (int begin : windowBegins(tokens.length - 1, room, stride)) {
+            Row row = new Row();
+            row.size = Math.min(maxLength, tokens.length - begin);
+            row.first = row.size;
+            row.ids = Arrays.copyOfRange(tokens, begin, begin + row.size);
+            row.ids[0] = end;
+            rows.add(row);
+        }
+        return rows;
+    }
+
+    private static String string(Query query) {
+        if (query.text == null) {
+            throw new IllegalArgumentException("this model reads a text as one string");
+        }
+        return query.text;
+    }
+
+    @Override
+    List<Row> windows(Query query, int stride) {
+        throw new IllegalArgumentException("a language model reads one text, not a question and its context");
+    }
+
+    @Override
+    int empty() {
+        return 1;
+    }
+
+    @Override
+    Map<String, int[]> inputs(Row row, int length) {
+        Map<String, int[]> inputs = inputs(row, length, false);
+        inputs.put("token_ids", Arrays.copyOf(row.ids, length));
+        return inputs;
     }
 
     private int id(String word) {
