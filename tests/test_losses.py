@@ -94,8 +94,8 @@ def test_balanced_weights_are_those_of_scikit_learn():
         ({"label_smoothing": 1.0}, r"label_smoothing=1\.0: must be at least 0 and below 1"),
         (
             {"task": "regress", "label_smoothing": 0.1},
-            "label_smoothing is an option of the tasks 'classify', 'tag', 'semantic_roles' and 'coreference', and the "
-            "task is 'regress'",
+            "label_smoothing is an option of the tasks 'classify', 'tag', 'semantic_roles', 'coreference' and "
+            "'translate', and the task is 'regress'",
         ),
         (
             {"task": "tag", "class_weights": "balanced"},
