@@ -1,5 +1,7 @@
 """The table of tasks, and what follows from a task's name."""
 
+from functools import partial
+
 import pytest
 
 from keras_ctxrep import tasks
@@ -25,12 +27,13 @@ def test_fields_of_a_bundle():
     assert answer["reads"] == Reads(pair=True, windows=True)
     assert answer["settings"] == {"stride": 7, "max_answer": 30, "null_threshold": None}
     assert tasks.bundle_fields("tag")["reads"] == Reads(words=True)
-    with pytest.raises(ValueError, match=f"task 'translate': one of {', '.join(tasks.SERVED)}$"):
-        tasks.bundle_fields("translate")
+    with pytest.raises(ValueError, match=f"task 'summarize': one of {', '.join(tasks.SERVED)}$"):
+        tasks.bundle_fields("summarize")
 
 
 def test_labels_of_tags():
-    labels = tasks.get("tag").labels
+    task = tasks.get("tag")
+    labels = partial(task.labels, options=task.Options())
     assert labels({"O", "B", "I"}, "a.conll") == labels({"O", "B"}, "a.conll") == ("O", "B", "I")
     assert labels({"O", "I-X", "B-Y"}, "a.conll") == ("O", "B-X", "B-Y", "I-X", "I-Y")
     assert labels({"O", "NN"}, "a.conll") == ("O", "NN")
