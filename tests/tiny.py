@@ -40,7 +40,9 @@ LABELS = {
     "tag": ("O", "B-PER", "I-PER"),
     "semantic_roles": ("O", "B-V", "B-ARG0", "I-ARG0"),
     "coreference": ("A", "B", "neither"),
+    "translate": ("<S>", "</S>", "<UNK>", "a", "b"),
 }
+HEADS = {"translate": {"kind": "recurrent", "units": 8}}
 _VOCABULARY_SIZE = {"bert": "vocabulary_size", "static": "words"}
 
 
@@ -68,11 +70,12 @@ def bundle(
         vocab: its word pieces or words (default: of `VOCABULARIES`).
         sizes: fields of its config that are not those of `CONFIGS`.
         settings: of the task, those that are not its defaults.
-        fields: other fields of the bundle; "max_length" is 16 and "labels" are of `LABELS` unless they are here.
+        fields: other fields of the bundle; "max_length" is 16 and "labels" and "head" are of `LABELS` and
+            `HEADS` unless they are here.
     """
     vocab = VOCABULARIES[family] if vocab is None else tuple(vocab)
     sizes = {_VOCABULARY_SIZE[family]: len(vocab)} | (sizes or {}) if family in _VOCABULARY_SIZE else sizes or {}
-    fields = {"max_length": 16, "labels": LABELS.get(task, ())} | fields
+    fields = {"max_length": 16, "labels": LABELS.get(task, ()), "head": HEADS.get(task, {})} | fields
     fields |= tasks.bundle_fields(task, pair, **settings or {})
     return Bundle(family, config=asdict(config(family, **sizes)), vocab=vocab, **fields)
 
