@@ -52,7 +52,7 @@ class Entry:
 
     @property
     def family(self) -> str:
-        """ "elmo", "bert", "static", or "ernie", which is a BERT with ReLU."""
+        """ "elmo", "bert", "static", "g2p", a decoder over characters, or "ernie", which is a BERT with ReLU."""
         return self.name.partition("_")[0]
 
     @property
@@ -68,14 +68,14 @@ class Entry:
     @property
     def config(self) -> dict[str, int]:
         """The fields of our config that follow from the name and the vocabulary."""
-        sizes = [int(number) for number in re.findall(r"\d+", self.name.partition("/")[0])]
+        sizes = [int(number) for number in re.findall(r"\d+", self.name.partition("/")[0].partition("_")[2])]
         config = dict(zip(_SIZES.get(self.family, _SIZES["bert"]), sizes, strict=True))
         config |= {"vocabulary_size": self.vocabulary_size} if self.vocabulary_size else {}
         return config | ({"embedding_width": self.embedding_width} if self.embedding_width else {})
 
     @property
     def parameters(self) -> int:
-        """Number of weights of the encoder, with the pooler of a BERT."""
+        """Number of weights of the encoder, with the pooler of a BERT; of a model with answers all of them."""
         return _PARAMETERS.get(self.family, _bert_parameters)(self)
 
     def as_dict(self) -> dict:
@@ -176,8 +176,9 @@ def _bert_parameters(entry: Entry) -> int:
 # family -> the fields of the config that a size's name states, elmo_LAYERSxCELLS_PROJECTION_FILTERScnn_HIGHWAYSxhighway
 # bert_LAYERS_WIDTH_HEADS and static_WIDTH; a family that is not here is built like BERT
 _SIZES = {"elmo": ("layers", "cells", "projection", "filters", "highways"), "bert": ("layers", "width", "heads")}
-_SIZES |= {"static": ("width",)}
+_SIZES |= {"static": ("width",), "g2p": ()}
 _PARAMETERS = {"elmo": _elmo_parameters, "static": lambda entry: entry.vocabulary_size * entry.config["width"]}
+_PARAMETERS |= {"g2p": lambda entry: 1_853_512}  # biLSTMs of 2 x 128 units and an LSTM of 256
 
 
 def _google(name: str, archive: str, lowercase: bool, vocabulary_size: int, citation=_BERT, note="") -> Entry:
@@ -247,6 +248,11 @@ ENTRIES: tuple[Entry, ...] = (
         *("shipped", (), _APACHE, _ELMO),
         note=_OURS,
         figures={"STS-B": 20.5, "SST-2": 69.1, "WNUT-17": 24.3, "MB": 3.4, "ms": 2.1},
+    ),
+    Entry(
+        "g2p_en/cmudict",
+        *("shipped", (), _APACHE, "https://arxiv.org/abs/1508.04025"),
+        note="spelling to phonemes, trained on CMUdict (BSD-2-Clause): 22.6% of unseen words wrong, 5.3% of phonemes",
     ),
     _google(f"bert_12_768_12/{_WIKI}_uncased", "2018_10_18/uncased_L-12_H-768_A-12", True, 30522),
     _google(f"bert_12_768_12/{_WIKI}_cased", "2018_10_18/cased_L-12_H-768_A-12", False, 28996),
