@@ -44,10 +44,10 @@ print("accuracy on sentences that were held out is at least 90%:", figures["accu
 # ```
 
 # %% [markdown]
-# Words that were in no training sentence:
+# Judgements that were in no training sentence:
 
 # %%
-new = pd.Series(["What a charming little film!", "I was bored to tears.", "An awful room and rude people."])
+new = pd.Series(["What a charming little film!", "The service was terrible.", "An awful room and rude people."])
 logits = network.predict(loaded.features(new), verbose=0)["logits"]
 print(["good" if row[1] > row[0] else "bad" for row in np.asarray(logits)])
 
