@@ -22,6 +22,7 @@ __all__ = ["Options", "Translate", "Translation"]
 
 DECODERS = ("recurrent", "transformer")
 SCORES = ("additive", "dot", "general")
+LARGEST = {"max_length": 4096, "beams": 256}  # that a server is asked for: they take memory
 LOWEST = -1e38  # a score below is that of no text
 TOLERANCE = 1e-3  # of the scores of two engines that give the same text
 
@@ -60,7 +61,7 @@ class Options(options.Options):
 
     target_units: str = option("subwords", "what the decoder writes, one after another", choices=target_tokens.UNITS)
     target_vocab_size: int = option(8000, "subwords or words that are learned from the targets, at most", above=3)
-    target_length: int = option(128, "units of a target; longer ones are cut", above=1)
+    target_length: int = option(128, "units of a target; longer ones are cut", above=1, most=LARGEST["max_length"])
     decoder: str = option("recurrent", "an LSTM with attention and input feeding, or a Transformer", choices=DECODERS)
     decoder_units: int = option(256, "width of the decoder", above=0)
     decoder_layers: int = option(1, "layers of the decoder", above=0)
@@ -69,7 +70,9 @@ class Options(options.Options):
     label_smoothing: float = option(
         0.1, "the part of the target's probability that is shared among all units", least=0, below=1, metavar="X"
     )
-    beams: int = option(4, "hypotheses of the beam search that the model answers with; 1: greedy", above=0)
+    beams: int = option(
+        4, "hypotheses of the beam search that the model answers with; 1: greedy", above=0, most=LARGEST["beams"]
+    )
     alpha: float = option(0.6, "length penalty of the beam search, 0 for none (Wu et al. 2016)", least=0)
 
 
@@ -248,6 +251,7 @@ class Translate(Task, Searches):
         options = {name: inputs[name] for name in self.search_options(bundle)}
         for name, value in options.items():
             tf.debugging.assert_positive(value, f"{name} must be at least 1")
+            tf.debugging.assert_less_equal(value, LARGEST[name], f"{name} must be at most {LARGEST[name]}")
         extra = tf.maximum(1 - tf.size(inputs["text"]), 0)  # a row, where there is none
         text = tf.concat([inputs["text"], tf.fill([extra], "")], 0)
         options = {name: tf.concat([value, tf.ones([extra], tf.int32)], 0) for name, value in options.items()}

@@ -23,6 +23,9 @@ class TargetTokens:
         units: "characters", "words" or "subwords".
         vocab: <S>, </S> and <UNK>, then the tokens, as of `learn`.
 
+    Attributes:
+        strings: what each token adds to a text, with the space before it; a text's first space is left out.
+
     Raises:
         ValueError: other units, or a vocabulary that does not begin with the markers.
 
@@ -41,6 +44,11 @@ class TargetTokens:
             raise ValueError(f"a target vocabulary begins with {', '.join(MARKERS)}, not {list(vocab[: len(MARKERS)])}")
         self.units, self.vocab = units, tuple(vocab)
         self._numbers = {token: number for number, token in enumerate(self.vocab)}
+        self.strings = [*self.vocab]
+        if units == "words":
+            self.strings = [f" {token}" for token in self.vocab]
+        elif units == "subwords":
+            self.strings = [token.replace(SPACE, " ") for token in self.vocab]
         self._subwords = _tokenizer(self._numbers) if units == "subwords" else None
 
     def ids(self, text: str) -> list[int]:
@@ -54,13 +62,6 @@ class TargetTokens:
         """The text of some ids."""
         text = "".join(self.strings[token] for token in ids)
         return text if self.units == "characters" else text.removeprefix(" ")
-
-    @property
-    def strings(self) -> list[str]:
-        """What each token adds to a text, with the space before it; the first one of a text is left out."""
-        if self.units == "words":
-            return [f" {token}" for token in self.vocab]
-        return [token.replace(SPACE, " ") for token in self.vocab] if self.units == "subwords" else [*self.vocab]
 
 
 def learn(units: str, counts: Mapping[str, int], size: int) -> tuple[str, ...]:
