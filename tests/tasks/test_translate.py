@@ -169,3 +169,18 @@ def test_target_tokens_of_a_model_are_its_labels():
     bundle = bundle_of(units="subwords")
     tokens = TargetTokens("subwords", bundle.labels)
     assert tokens.text(tokens.ids("AE  K")) == "AE K"
+
+
+@pytest.mark.trains
+def test_operators_of_the_oldest_server(graph_nodes):
+    from keras_ctxrep_export.signatures import Signatures
+    from tests.export.test_signatures import operators
+
+    known, bundle = operators(), bundle_of()
+    functions = Signatures(random_model(bundle), bundle).functions
+    assert {"serving_default", "search", "ids", "step", "embed"} == functions.keys()
+    for function in functions.values():
+        for node in graph_nodes(function.get_concrete_function()):
+            unknown = {attr for attr in node.attr if not attr.startswith("_")} - known[node.op]
+            assert not unknown, (node.op, unknown)
+            assert "PyFunc" not in node.op
