@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_ctxrep import optimizers
 from keras_ctxrep.models import elmo
 from keras_ctxrep.training import fit
+from tests import tiny
 
 HERE = Path(__file__).parent
 BILM_TF = HERE.parents[1] / "shared" / "data" / "elmo_train_oracle"
@@ -39,12 +40,12 @@ def recorded_by_bilm_tf():
         "clip": result["all_clip_norm_val"],
         "learning_rate": 0.2,
     }
-    return options, np.load(BILM_TF / "train_oracle.npz")
+    return options, tiny.arrays_of(BILM_TF / "train_oracle.npz")
 
 
 def recorded_with_pytorch():
     """Two steps by reference/bilm_two_steps.py; no residual, tanh."""
-    arrays = np.load(HERE / "reference" / "bilm_two_steps.npz")
+    arrays = tiny.arrays_of(HERE / "reference" / "bilm_two_steps.npz")
     return json.loads(str(arrays["options"])), arrays
 
 

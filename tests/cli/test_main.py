@@ -325,7 +325,7 @@ def test_embed(family, models, tmp_path, capsys):
         assert main.main(list(map(str, arguments))) == 0
         assert ("it has no trained scalar mix" in capsys.readouterr().err) == (layers == "mix")
     encoder, bundle = saving.load_encoder(folder)
-    arrays = {name: np.load(tmp_path / f"{name}.npz") for name in ("all", "top", "mix", "mean")}
+    arrays = {name: tiny.arrays_of(tmp_path / f"{name}.npz") for name in ("all", "top", "mix", "mean")}
     assert list(arrays["all"]) == ["0", "1", "2"]
     with h5py.File(tmp_path / "all.hdf5") as file:
         for index, sentence in enumerate(sentences):
@@ -347,7 +347,7 @@ def test_embed_of_words_gives_one_vector_each(models, tmp_path):
         assert (
             main.main(f"embed {models}/{family}/classifier --input {tmp_path}/in.txt --out {out} --words".split()) == 0
         )
-        assert [np.load(out)[name].shape[1] for name in ("0", "1")] == [4, 2]
+        assert [tiny.arrays_of(out)[name].shape[1] for name in ("0", "1")] == [4, 2]
 
 
 def test_pretrain_and_train_from_files(models, tmp_path, capsys):

@@ -18,6 +18,7 @@ from keras_ctxrep.models import elmo, heads
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.text.tokens import Characters
 from keras_ctxrep.training import strategy
+from tests import tiny
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT.parent / "shared" / "data" / "elmo_tiny"  # of bilm-tf's own tests
@@ -208,7 +209,7 @@ def sigmoid(z):
 def embedded(folder, sentences, tmp_path, **kwargs):
     """The arrays that `embed` writes, all layers of words split at spaces."""
     recipes.embed(folder, sentences, tmp_path / "out.npz", words=True, **kwargs)
-    arrays = np.load(tmp_path / "out.npz")
+    arrays = tiny.arrays_of(tmp_path / "out.npz")
     return [arrays[str(index)] for index in range(len(sentences))]
 
 

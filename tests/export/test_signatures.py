@@ -274,7 +274,7 @@ def test_embed_as_ctxrep_embed(name, tmp_path):
     saving.save(tmp_path, model, bundle)
     for layers, name in (("mean", "mean"), ("all", "layers")):
         recipes.embed(tmp_path, texts, tmp_path / "vectors.npz", layers=layers)
-        vectors = np.load(tmp_path / "vectors.npz")
+        vectors = tiny.arrays_of(tmp_path / "vectors.npz")
         for row in range(len(texts)):
             value, expected = outputs[name][row], vectors[str(row)]
             if layers == "all":  # without [CLS] and [SEP]
@@ -545,7 +545,7 @@ def replayed(python: str, folder: Path) -> dict[str, np.ndarray]:
     command = [python, "-c", REPLAY, str(folder / "moved"), str(folder / "answers.npz")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    return {"version": done.stdout.strip(), **np.load(folder / "answers.npz")}
+    return {"version": done.stdout.strip(), **tiny.arrays_of(folder / "answers.npz")}
 
 
 @pytest.mark.slow

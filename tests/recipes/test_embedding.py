@@ -28,7 +28,7 @@ def arrays(folder, tmp_path):
 
     def run(**options):
         assert recipes.embed(folder, SENTENCES, tmp_path / "a.npz", **options) == 3
-        written = np.load(tmp_path / "a.npz")
+        written = tiny.arrays_of(tmp_path / "a.npz")
         return [written[str(number)] for number in range(3)]
 
     return run
@@ -65,7 +65,7 @@ def test_one_vector_of_each_text_is_the_default(family, tmp_path):
     texts = ["the cat", "rain fell . a", "", "the " * 30]
     with pytest.warns(UserWarning, match="^1 sentences were longer than the model reads, and were cut"):
         recipes.embed(folder, texts, tmp_path / "a.npz", batch_size=2)
-    written, encoded = np.load(tmp_path / "a.npz"), api.load(folder).encode([texts[0], texts[1], texts[3]])
+    written, encoded = tiny.arrays_of(tmp_path / "a.npz"), api.load(folder).encode([texts[0], texts[1], texts[3]])
     for name, expected in zip(("0", "1", "3"), encoded, strict=True):
         assert written[name].dtype == np.float32
         np.testing.assert_allclose(written[name], expected, atol=1e-6)

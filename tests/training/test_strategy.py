@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras_ctxrep import optimizers, saving
 from keras_ctxrep.models.model import Model
 from keras_ctxrep.training import fit, strategy
+from tests import tiny
 
 pytestmark = pytest.mark.trains
 
@@ -62,7 +63,7 @@ def results(tmp_path_factory):
     ended([start(command("one"))])
     ended([start(command("mirrored"))])
     ended(workers(command("multiworker")))
-    return {name: dict(np.load(folder / f"{name}.npz")) for name in ("one", "mirrored", "multiworker")}
+    return {name: tiny.arrays_of(folder / f"{name}.npz") for name in ("one", "mirrored", "multiworker")}
 
 
 several = pytest.mark.parametrize("name", ["mirrored", "multiworker"])

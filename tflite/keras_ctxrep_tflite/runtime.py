@@ -58,8 +58,8 @@ def opened(path: str | Path, bundle: Bundle, threads: int = 1) -> Predictor:
     """The predictor of a file, as of `load`, of which the bundle is read already."""
     with _opened(path, threads) as model:
         with _naming(path, "its bundle cannot be used", COPY):
-            task = tasks.get(bundle.task)
-            predictor = Predictor(bundle, task.run(bundle, model.functions(task)))
+            task = tasks.SERVED.get(bundle.task)  # a `Predictor` refuses one without answers
+            predictor = Predictor(bundle, model if task is None else task.run(bundle, model.functions(task)))
             marks = [[(0, 1)] * bundle.reads.marks] if bundle.reads.marks else None
             texts, pairs = ["a"], ["a"] if bundle.pairs else None
             rows = bundle.features.encode(texts, pairs, bundle.reads.words, marks)
