@@ -108,7 +108,7 @@ def test_training_step_by_step(record):
     optimizer = Watched(sizes["learning_rate"], sizes["clip"], gradient_scale=float(sizes["steps"]))
     fit.compile(model, optimizer)
     model.run_eagerly = True
-    count = len([name for name in arrays.files if name.endswith("loss_fwd")])
+    count = len([name for name in arrays if name.endswith("loss_fwd")])
     assert count in (2, 4)
     for step in range(count):
         batch = {name: arrays[f"batch{step}|{name}"] for name in ("tokens_characters", "tokens_characters_reverse")}
