@@ -90,6 +90,14 @@ def model(*args: Any, **options: Any) -> tuple[keras.Model, Bundle]:
     return built, of_model
 
 
+def filled(model: keras.Model, rng: np.random.Generator, scale: float) -> keras.Model:
+    """Gives every weight of a model a value of its own, biases too."""
+    for weight in model.weights:
+        if weight.dtype == "float32":
+            weight.assign(weight + rng.normal(scale=scale, size=weight.shape))
+    return model
+
+
 def arrays_of(path: Any) -> dict[str, np.ndarray]:
     """The arrays of an .npz file, which is closed: one left open is reported where the collector finds it."""
     with np.load(path) as file:

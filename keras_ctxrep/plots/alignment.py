@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_ctxrep.inference.engines import open_engine
-from keras_ctxrep.plots.drawing import check_drawable, drawing
+from keras_ctxrep.plots.drawing import check_drawable, drawing, heat_map
 from keras_ctxrep.tasks.translate import Translate, Translation
 
 __all__ = ["alignment"]
@@ -52,11 +52,7 @@ def alignment(artifact: str | Path, text: str, out: str | Path) -> dict[str, Any
         figure.set_layout_engine("compressed")
         figure.set_size_inches(1.8 + 0.32 * len(read), 1.6 + 0.32 * len(tokens))
         axes = figure.subplots()
-        image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-        axes.set_xticks(range(len(read)), read, fontsize=9)
-        axes.set_yticks(range(len(tokens)), tokens, fontsize=9)
+        image = heat_map(axes, weights, tokens, read, fontsize=9)
         axes.xaxis.tick_top()
-        axes.tick_params(length=0)
-        axes.spines[:].set_color("#bbbbbb")
         figure.colorbar(image, ax=axes, shrink=0.9, aspect=20, label="weight")
     return {"text": answer, "tokens": tokens, "read": read, "attention": weights}

@@ -15,7 +15,7 @@ from keras_ctxrep import saving, zoo
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.models import bert
 from keras_ctxrep.models.model import copy_weights
-from keras_ctxrep.plots.drawing import check_drawable, drawing
+from keras_ctxrep.plots.drawing import check_drawable, drawing, heat_map
 
 __all__ = ["attention"]
 
@@ -94,11 +94,8 @@ def _maps(figure, pieces: list[str], weights: np.ndarray, layer: int | str | Non
     image = None
     for axes, (layer_number, head_number) in zip(grid, product(layer_numbers, head_numbers), strict=False):
         array = weights[layer_number - 1, head_number - 1]
-        image = axes.imshow(array, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-        axes.set_xticks(range(len(names)), names, rotation=90, fontsize=8)
-        axes.set_yticks(range(len(names)), names, fontsize=8)
-        axes.tick_params(length=0)
-        axes.spines[:].set_color("#bbbbbb")
+        image = heat_map(axes, array, names, names, fontsize=8)
+        axes.tick_params("x", labelrotation=90)
         if layer != "all" or layer_number == 1:
             axes.set_title(f"head {head_number}", fontsize=9 if layer == "all" else 10)
         if layer == "all" and head_number == head_numbers[0]:

@@ -2,7 +2,7 @@
 
 import importlib.util
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.version import install_hint
 
-__all__ = ["check_drawable", "drawing"]
+__all__ = ["check_drawable", "drawing", "heat_map"]
 
 # A palette for colour-blind readers: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
@@ -59,3 +59,13 @@ def drawing(out: str | Path, texts: Iterable[str]) -> Iterator[Any]:
         yield figure
         with atomic_write(out) as path:
             figure.savefig(path, dpi=150, bbox_inches="tight")
+
+
+def heat_map(axes: Any, weights: Any, rows: Sequence[str], columns: Sequence[str], fontsize: int) -> Any:
+    """Draws weights from 0 to 1, (R, C), with a label for each row and column if there are some; gives the image."""
+    image = axes.imshow(weights, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    axes.set_xticks(range(len(columns)), columns, fontsize=fontsize)
+    axes.set_yticks(range(len(rows)), rows, fontsize=fontsize)
+    axes.tick_params(length=0)
+    axes.spines[:].set_color("#bbbbbb")
+    return image

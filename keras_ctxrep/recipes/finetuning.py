@@ -42,7 +42,7 @@ from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import unknown_pieces, unread
 from keras_ctxrep.text.files import skipped_rows
 from keras_ctxrep.text.pairs import APART
-from keras_ctxrep.text.tokens import words
+from keras_ctxrep.text.tokens import split_words
 from keras_ctxrep.training import fit
 from keras_ctxrep.training.progress import evaluation_bar
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
@@ -399,7 +399,7 @@ def _apart(task: Task) -> str:
 
 
 def _words(text: str | Sequence[str]) -> Sequence[str]:
-    return [word.text for word in words(text)] if isinstance(text, str) else text
+    return split_words(text) if isinstance(text, str) else text
 
 
 def _characters(text: str | Sequence[str]) -> str:

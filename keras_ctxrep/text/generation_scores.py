@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from keras_ctxrep.text.scores import edit_distance
+from keras_ctxrep.text.scores import nearest
 
 __all__ = ["METRICS", "Statistics", "bleu", "character_error_rate", "chrf", "exact_match", "rouge", "word_error_rate"]
 
@@ -39,11 +39,10 @@ def word_error_rate(
         texts: generated ones.
         split: from a text to its tokens.
     """
-    rows = []
-    for several, text in zip(references, texts, strict=True):
-        own, options = split(text), [split(reference) for reference in several]
-        distances = [(edit_distance(option, own), len(option)) for option in options]
-        rows.append(min(distances, key=lambda pair: pair[0]))
+    rows = [
+        nearest([split(reference) for reference in several], split(text))
+        for several, text in zip(references, texts, strict=True)
+    ]
     return np.array(rows, np.float64)
 
 

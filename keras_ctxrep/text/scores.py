@@ -20,6 +20,7 @@ __all__ = [
     "f1",
     "matthews",
     "mean_squared_error",
+    "nearest",
     "normalize_answer",
     "pearson",
     "precision_recall_f1",
@@ -233,6 +234,16 @@ def edit_distance(reference: Sequence[Hashable], hypothesis: Sequence[Hashable])
     return best[-1]
 
 
+def nearest(references: Sequence[Sequence[Hashable]], hypothesis: Sequence[Hashable]) -> tuple[int, int]:
+    """The edit distance to the nearest of some references, of equally near ones the first, and its length.
+
+    >>> nearest(["sitting", "kit"], "kitten")
+    (3, 7)
+    """
+    distances = ((edit_distance(reference, hypothesis), len(reference)) for reference in references)
+    return min(distances, key=lambda pair: pair[0])
+
+
 def error_rate(references: Sequence[Sequence[Sequence[Hashable]]], hypotheses: Sequence[Sequence[Hashable]]) -> float:
     """Edit distances over the tokens of the references: the error rate of words, phonemes or characters.
 
@@ -254,9 +265,7 @@ def error_rate(references: Sequence[Sequence[Sequence[Hashable]]], hypotheses: S
     for number, (several, hypothesis) in enumerate(zip(references, hypotheses, strict=True), 1):
         if not several:
             raise ValueError(f"hypothesis {number} has no reference to compare with")
-        distance, length = min(
-            ((edit_distance(one, hypothesis), len(one)) for one in several), key=lambda pair: pair[0]
-        )
+        distance, length = nearest(several, hypothesis)
         edits, tokens = edits + distance, tokens + length
     if not tokens:
         raise ValueError("references without tokens, over which no rate can be computed")

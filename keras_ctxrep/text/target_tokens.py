@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from keras_ctxrep.text.features import WordFeatures
+
 __all__ = ["UNITS", "TargetTokens", "learn"]
 
 UNITS = ("characters", "words", "subwords")
-MARKERS = ("<S>", "</S>", "<UNK>")  # the first tokens of every vocabulary
+MARKERS = WordFeatures.MARKERS  # <S>, </S> and <UNK>, the first tokens of every vocabulary
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # before a subword that begins a word, as of SentencePiece
 LONGEST = 100  # characters of a word that are split into subwords
 

@@ -1,5 +1,7 @@
 """Task networks of pairs, ESIM and BiDAF: their numbers, padding, the order of the texts, what trains, saving."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from keras_ctxrep.models.families import encoder_of
 from keras_ctxrep.models.model import copy_weights
 from keras_ctxrep.text.features import CharacterAndWordFeatures, StaticFeatures
 from keras_ctxrep.text.pairs import APART, PairFeatures
+from tests import tiny
 
 VOCAB = ["<UNK>", "the", "cat", "sat", "on", "mat"]
 UNITS = 3
@@ -17,12 +20,7 @@ PAIRS = ["the mat", "cats sat on the mat", "", "a dog and a cat"]
 every_kind = pytest.mark.parametrize("kind", APART)
 
 
-def filled(model, rng):
-    """Gives every weight a value of its own, biases too."""
-    for weight in model.weights:
-        if weight.dtype == "float32":
-            weight.assign(weight + rng.normal(scale=0.4, size=weight.shape))
-    return model
+filled = partial(tiny.filled, scale=0.4)
 
 
 def task_model(kind, encoder, **kwargs):
