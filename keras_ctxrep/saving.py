@@ -133,7 +133,7 @@ def _outputs(bundle: Bundle) -> set[str]:
         return {"layers", "sequence", "pooled", "vector", "attention", "mask", "state"}
     if bundle.task in tasks.SERVED:
         task = tasks.get(bundle.task)
-        return {*task.model_outputs, "tags"} | ({"logits", "attention"} if len(task.model_parts) > 1 else set())
+        return {*task.model_outputs, *task.training_outputs, "tags"}
     return {"forward_logits", "backward_logits", "mlm_logits", "nsp_logits", "logits", "state"}
 
 

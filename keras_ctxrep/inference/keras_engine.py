@@ -47,10 +47,12 @@ def predictor_of(model: keras.Model, bundle: Bundle, batch_size: int = 32) -> Pr
 def answering(model: keras.Model, bundle: Bundle) -> Run:
     """What a `Predictor` runs of a task's model."""
     task = tasks.get(bundle.task)
-    parts = task.parts(model)
-    if len(parts) > 1:
-        return task.run(bundle, {name: runner(part) for name, part in parts.items()})
-    return task.run(bundle, {"ids": runner(model, [n for n in (*task.model_outputs, "tags") if n in model.output])})
+    read = {"ids": (*task.model_outputs, "tags")}  # of other parts all outputs
+    parts = {
+        name: runner(part, [output for output in read.get(name, ()) if output in part.output])
+        for name, part in task.parts(model).items()
+    }
+    return task.run(bundle, parts)
 
 
 def _multiplications(model: keras.Model) -> int:

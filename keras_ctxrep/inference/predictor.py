@@ -129,6 +129,7 @@ class Predictor:
         * answer: {"answer", "start", "end", "score", "null_score", "n_best"}; a question without an answer has "";
         * semantic_roles: {"words", as of tag, "arguments", as the "entities" of tag};
         * coreference: {"label", "name", "score", "probabilities"};
+        * translate: {"text", "score", "alignment"}, with several beams "n_best", and "unfinished" where it has no end;
         * embed: {"vector"};
 
         with "truncated": True where the text was longer than the model reads; {"error"} where nothing can be read.

@@ -216,6 +216,7 @@ class Task(InGraph):
         head_dropout: before the head's dense layer; None: as the family has it.
         activation: of the logits: "softmax", "sigmoid" or "linear".
         model_outputs: the outputs of the model that `decode` reads.
+        training_outputs: the outputs of the model beside these, while it is trained.
         model_parts: the names of `parts`; the first one reads texts.
     """
 
@@ -234,6 +235,7 @@ class Task(InGraph):
     head_dropout: float | None = None
     activation = "softmax"
     model_outputs: ClassVar[tuple[str, ...]] = ("logits",)
+    training_outputs: ClassVar[tuple[str, ...]] = ()
     model_parts: ClassVar[tuple[str, ...]] = ("ids",)
 
     def of_model(self, bundle: Bundle) -> Self:

@@ -90,6 +90,7 @@ class Translate(Task, Searches):
     smaller: ClassVar[tuple[str, ...]] = ("word_error_rate", "character_error_rate")
     agrees = "the same text"
     model_outputs: ClassVar[tuple[str, ...]] = ("memory", "state")
+    training_outputs: ClassVar[tuple[str, ...]] = ("logits", "attention")
     model_parts: ClassVar[tuple[str, ...]] = ("ids", "step")
     Options: type[options.Options] = Options
     outputs: ClassVar[Mapping[str, str]] = {
@@ -275,12 +276,9 @@ class Translate(Task, Searches):
         if tokens.units != "characters":
             texts = tf.strings.regex_replace(texts, "^ ", "")
         scores = tf.maximum(tf.cast(found.scores, tf.float32), tf.float32.min)  # JSON has no infinity
-        finished = tf.cast(found.finished[:, 0], tf.int32)
-        answers = {"text": texts[:, 0], "score": scores[:, 0], "finished": finished}
-        return {
-            name: x[: tf.size(inputs["text"])]
-            for name, x in (answers | {"n_best": texts, "n_best_scores": scores}).items()
-        }
+        answers = {"text": texts[:, 0], "score": scores[:, 0], "n_best": texts, "n_best_scores": scores}
+        answers["finished"] = tf.cast(found.finished[:, 0], tf.int32)
+        return {name: x[: tf.size(inputs["text"])] for name, x in answers.items()}
 
     def served(self, bundle, query, output) -> dict:
         texts = [text.decode("utf-8") if isinstance(text, bytes) else str(text) for text in output["n_best"]]

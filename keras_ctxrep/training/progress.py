@@ -95,10 +95,8 @@ class Progress(keras.callbacks.Callback):
         self._batch_end: float | None = None  # when the last step ended, or training went on
         self._midway_logs: dict = {}  # of an evaluation within the epoch, for TensorBoard
         self._printed = 0.0  # when the last line about the progress was written
-        self._drawn, self._drawn_count = (
-            0.0,
-            0,
-        )  # when the evaluations were drawn, or training began; how many they were
+        self._drawn = 0.0  # when the evaluations were drawn, or training began
+        self._drawn_count = 0  # how many they were
 
     @property
     def fraction(self) -> float:

@@ -101,11 +101,10 @@ def check(bundle: Bundle, source: str | Path, out: str | Path, litertjs: str | P
     if "subword_ids" in bundle.features.keys:
         remedy = "use the .tflite file with the Python runtime, or train without --subwords"
         raise ValueError(f"{source}: word vectors with character n-grams are not supported in the browser: {remedy}")
+    remedy = "use the .tflite file with the Python runtime"
     if bundle.apart:
-        remedy = "use the .tflite file with the Python runtime"
         raise ValueError(f"{source}: the task network {bundle.stack['kind']} is not supported in the browser: {remedy}")
     if bundle.family == "lm" and bundle.reads.words:
-        remedy = "use the .tflite file with the Python runtime"
         raise ValueError(f"{source}: a tagger over a language model is not supported in the browser: {remedy}")
     if bundle.task in tasks.SERVED:  # of a pretraining model the encoder is converted
         tasks.SERVED[bundle.task].check(bundle)

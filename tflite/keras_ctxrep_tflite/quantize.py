@@ -282,7 +282,7 @@ def _convert(folder: str, out: str, served: bool, lengths: list[int]) -> None:
     if not served:  # without the classifier of next sentences
         model = keras.Model(model.input, {"mlm_logits": model.output["mlm_logits"]})
     bundles.save(bundle, Path(out).parent)
-    task = tasks.get(bundle.task) if bundle.task in tasks.SERVED else None
+    task = tasks.SERVED.get(bundle.task)
     parts = {"ids": model} if task is None else task.parts(model)
 
     def run(part, inputs):

@@ -28,6 +28,7 @@ from keras_ctxrep_tflite import mediapipe
 __all__ = ["filler", "generator", "load"]
 
 SUBWORDS = ("subword_ids", f"{PAIR}subword_ids")  # the inputs of word vectors with n-grams
+MASKS = ("mask", f"{PAIR}mask", "memory_mask")  # the inputs that say how many tokens there are
 ROWS = 32  # of a word, or a multiple of it: fewer sizes, since a change of size costs as much as several texts
 COPY, CONVERT = "copy the file again, or convert the model again", "convert the model again"
 
@@ -152,13 +153,9 @@ class _Model:
 
     def _steps(self, name: str, batch: dict[str, np.ndarray]) -> dict[str, Any]:
         """Runs another signature than "length_N": a step, or a loop of steps over a text."""
-        mask = "memory_mask" if "memory_mask" in batch else "mask"
-        rows = [
-            self._run({key: array[i : i + 1] for key, array in batch.items()}, self.steps[name], mask)
-            for i in range(len(batch[mask]))
-        ]
-        outputs = {key: [row[key][0] for row in rows] for key in rows[0]}
-        return outputs if mask == "mask" else _equal_length(outputs, batch[mask].shape[1], ("attention",))
+        outputs = self._each(batch, self.steps[name])
+        read = batch.get("memory_mask")
+        return outputs if read is None else _equal_length(outputs, read.shape[1], ("attention",))
 
     def open_step(self, vocabulary: int) -> int:
         """Opens the signature "step"; gives the numbers of its state, or a ValueError if its tensors do not fit."""
@@ -189,15 +186,16 @@ class _Model:
         return positions
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
-        count = len(batch["mask"])
-        answers = [self._run({name: array[i : i + 1] for name, array in batch.items()}) for i in range(count)]
-        return {name: [answer[name][0] for answer in answers] for name in answers[0]}  # each of its signature's length
+        return self._each(batch, self.signatures)
 
-    def _run(
-        self, inputs: dict[str, np.ndarray], signatures: "dict[int, _Signature] | None" = None, mask: str = "mask"
-    ) -> dict[str, np.ndarray]:
-        signatures = signatures or self.signatures
-        tokens = max(int(inputs[name].sum()) for name in (mask, PAIR + mask) if name in inputs)
+    def _each(self, batch: dict[str, np.ndarray], signatures: "dict[int, _Signature]") -> dict[str, list[np.ndarray]]:
+        """The outputs of each row, of the length of the signature that it runs through."""
+        count = len(next(iter(batch.values())))
+        rows = [self._run({name: array[i : i + 1] for name, array in batch.items()}, signatures) for i in range(count)]
+        return {name: [row[name][0] for row in rows] for name in rows[0]}
+
+    def _run(self, inputs: dict[str, np.ndarray], signatures: "dict[int, _Signature]") -> dict[str, np.ndarray]:
+        tokens = max(int(inputs[name].sum()) for name in MASKS if name in inputs)
         signature = signatures[min(length for length in signatures if length >= tokens)]
         with self.taking_turns, _naming(self.path, "LiteRT cannot run this text", CONVERT):
             outputs = signature(inputs)
