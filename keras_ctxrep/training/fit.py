@@ -3,6 +3,7 @@
 import gc
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -211,6 +212,7 @@ def _run(model, data, progress: Progress, checkpoint: Checkpoint | None, callbac
     except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
         if not several:
             raise
+        traceback.clear_frames(error.__traceback__)  # a pool of TensorFlow's in them would fail as Python ends
         message = (
             "another worker has ended, or its machine cannot be reached; start all of them again, and the run goes on"
         )

@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -172,6 +175,28 @@ def test_a_worker_that_is_killed_comes_back(victim, corpus, undisturbed, tmp_pat
     found, _ = saving.load(tmp_path / "two")
     for weight, value in zip(found.get_weights(), undisturbed, strict=True):
         np.testing.assert_allclose(weight, value, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # nobody closed the pool
+def test_the_threads_of_a_failed_reduction_are_released(monkeypatch):
+    """Left to the end of Python, TensorFlow's pool writes a traceback after the error's message."""
+    pools = []
+
+    def failing(*_):
+        pool = ThreadPool(1)
+        pools.append(weakref.ref(pool))
+        pool.map(int, ["1"])
+        raise tf.errors.UnavailableError(None, None, "gone")
+
+    monkeypatch.setattr(fit, "_train", failing)
+    monkeypatch.setattr(fit, "several_workers", lambda strategy: True)
+    with pytest.raises(ConnectionError, match="another worker has ended") as info:
+        fit._run(keras.Sequential(), None, Mock(), None, [])
+    assert isinstance(info.value.__cause__, tf.errors.UnavailableError)
+    deadline = time.monotonic() + 10
+    while pools[0]() is not None and time.monotonic() < deadline:  # its own thread drops it last
+        time.sleep(0.01)
+    assert pools[0]() is None
 
 
 # ------------------------------------------------------------------------------------------------- what is refused
