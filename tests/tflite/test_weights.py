@@ -170,11 +170,12 @@ def test_constants_are_aligned(model):
 def test_an_elmo_keeps_its_loops(tmp_path, tflite_in_process):
     """Kernels within loops are quantized too, and fixed ranges leave them alone."""
     keras.utils.set_random_seed(0)
-    config = replace(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"], cells=64, projection=32, max_characters=12)
+    config = replace(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"], cells=64, projection=64, max_characters=12)
     bundle = Bundle("elmo", config=asdict(config), max_length=16, labels=("x", "y"), **tasks.bundle_fields("classify"))
     saving.save(tmp_path / "m", saving.build(bundle), bundle)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     data = quantize.float_model(tmp_path / "m", (8, 16))[0]
+    assert weights.operators(data)["FILL"] and not uniform(data)
     names = weights.sizes(data)
     assert {"forward_0/recurrent_kernel", "backward_1/kernel", "char_cnn/char_embed"} <= set(names)
     ranges = ranges_on(data, bundle, tmp_path / "texts.txt")
@@ -187,6 +188,26 @@ def test_an_elmo_keeps_its_loops(tmp_path, tflite_in_process):
         assert weights.operators(parts_of(out))["WHILE"] == 8
     for own, bound in zip(answers[1:], (1e-3, 0.03, 0.05), strict=True):
         np.testing.assert_allclose(own, answers[0], atol=bound)
+
+
+def uniform(data):
+    """The large constants of one value that a file stores."""
+    arrays = [np.frombuffer(bytes(each.data), np.uint8) for each in weights.read(data).buffers if each.data is not None]
+    return [array for array in arrays if array.size >= 4 * weights.SMALLEST and len(set(array.tolist())) == 1]
+
+
+def test_equal_vectors_are_stored_once(model):
+    """Shapes, names and scales, which every signature has, and no scales where there are none."""
+    data = weights.quantized(model, "dynamic")
+    graphs = weights.schema().Model.GetRootAs(data)
+    tensors = [graphs.Subgraphs(0).Tensors(i) for i in range(graphs.Subgraphs(0).TensorsLength())]
+    scales = [tensor.Quantization().ScaleAsNumpy() for tensor in tensors if tensor.Quantization() is not None]
+    assert scales and all(len(scale) for scale in scales)
+    places = {}
+    for tensor in tensors:
+        shape = tensor.ShapeAsNumpy()
+        places.setdefault(shape.tobytes(), set()).add(shape.ctypes.data)
+    assert len(places) > 3 and all(len(each) == 1 for each in places.values())
 
 
 def parts_of(path):

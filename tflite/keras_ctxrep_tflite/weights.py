@@ -40,7 +40,8 @@ class Weight(NamedTuple):
 def named(data: bytes, weights: Mapping[str, np.ndarray]) -> bytes:
     """The model with the constants that hold one of `weights`, in any order of axes, under its name.
 
-    Converters name a constant after some operator; these names are those of the layers.
+    Converters name a constant after some operator; these names are those of the layers. What they store as a constant
+    for a loop to begin with is computed where it is large.
     """
     model = read(data)
     names = {_fingerprint(array): name for name, array in weights.items() if array.size >= SMALLEST}
@@ -53,6 +54,7 @@ def named(data: bytes, weights: Mapping[str, np.ndarray]) -> bytes:
                 if tensor.buffer not in known:
                     known[tensor.buffer] = (names.get(_fingerprint(array)) or tensor.name.decode()).encode()
                 tensor.name = known[tensor.buffer]
+    _fill(model)
     return packed(model)
 
 
@@ -135,6 +137,25 @@ def watched(data: bytes) -> bytes:
     return packed(model)
 
 
+def _fill(model: Any) -> None:
+    """Large constants of one value that loops begin with, as converters write them, become the outputs of a FILL."""
+    writer = _Writer(model, "none", {})
+    for graph in model.subgraphs:
+        loops = [operator for operator in graph.operators if _kind(model, operator) == "WHILE"]
+        others = {int(i) for operator in graph.operators if operator not in loops for i in operator.inputs}
+        for number in dict.fromkeys(int(i) for operator in loops for i in operator.inputs):
+            tensor = graph.tensors[number]
+            array = None if number in others else _constant(model, tensor)
+            if array is not None and array.size >= SMALLEST and (array == array.flat[0]).all():
+                ends = [np.array(array.shape, np.int32), array.flat[0]]
+                inputs = [
+                    writer.add(graph, tensor.name + suffix, each.shape, kind, writer.buffer(each))
+                    for each, suffix, kind in zip(ends, (b"/shape", b"/value"), ("INT32", "FLOAT32"), strict=True)
+                ]
+                writer.insert(graph, 0, "FILL", inputs, [number], "FillOptions", schema().FillOptionsT())
+                tensor.buffer = 0
+
+
 def _weights(model: Any) -> Iterator[Weight]:
     for graph in model.subgraphs:
         for operator in graph.operators:
@@ -171,9 +192,9 @@ class _Writer:
         if key not in self.tensors:
             tensor = graph.tensors[weight.number]
             buffer = self._converted(tensor, "float16", lambda array: (array.astype(np.float16),))[0]
-            half = self._add(graph, tensor.name, tensor.shape, "FLOAT16", buffer)
-            wide = self._add(graph, tensor.name + b"/float32", tensor.shape, "FLOAT32")
-            self._insert(graph, 0, "DEQUANTIZE", [half], [wide])
+            half = self.add(graph, tensor.name, tensor.shape, "FLOAT16", buffer)
+            wide = self.add(graph, tensor.name + b"/float32", tensor.shape, "FLOAT32")
+            self.insert(graph, 0, "DEQUANTIZE", [half], [wide])
             self.tensors[key] = wide
         operator.inputs[_OPERANDS[weight.kind]] = self.tensors[key]
 
@@ -185,7 +206,7 @@ class _Writer:
         buffer, scales = self._converted(tensor, str(by_channel), lambda array: _rounded(array, by_channel))
         key = (id(graph), weight.number, "channels")
         if key not in self.tensors:
-            self.tensors[key] = self._add(graph, tensor.name, tensor.shape, "INT8", buffer, (scales, 0))
+            self.tensors[key] = self.add(graph, tensor.name, tensor.shape, "INT8", buffer, (scales, 0))
         operator.inputs[_OPERANDS[weight.kind]] = self.tensors[key]
         if operator.builtinOptions is not None and hasattr(operator.builtinOptions, "asymmetricQuantizeInputs"):
             operator.builtinOptions.asymmetricQuantizeInputs = True
@@ -205,16 +226,16 @@ class _Writer:
                 return  # its bias does not fit into 32 bits beside such small inputs; it stays dynamic
         for index, (scale, zero) in zip((source, out), steps, strict=True):
             tensor = graph.tensors[index]
-            narrow.append(self._add(graph, tensor.name + b"/int8", tensor.shape, "INT8", 0, (np.array([scale]), zero)))
+            narrow.append(self.add(graph, tensor.name + b"/int8", tensor.shape, "INT8", 0, (np.array([scale]), zero)))
         operator.inputs[0], operator.outputs[0] = narrow
         operator.builtinOptions.asymmetricQuantizeInputs = False
         if bias is not None:
             key = f"bias of {weight.name}"
             buffer = self._converted(bias, key, lambda array: (np.rint(array / bias_scales).astype("<i4"),))[0]
-            operator.inputs[2] = self._add(graph, bias.name, bias.shape, "INT32", buffer, (bias_scales, 0))
+            operator.inputs[2] = self.add(graph, bias.name, bias.shape, "INT32", buffer, (bias_scales, 0))
         at = next(i for i, each in enumerate(graph.operators) if each is operator)
-        self._insert(graph, at, "QUANTIZE", [source], narrow[:1])
-        self._insert(graph, at + 2, "DEQUANTIZE", narrow[1:], [out])
+        self.insert(graph, at, "QUANTIZE", [source], narrow[:1])
+        self.insert(graph, at + 2, "DEQUANTIZE", narrow[1:], [out])
 
     def _rows(self, weight: Weight) -> None:
         """Rows of the table times their scales: of each only the rows that are looked up are read."""
@@ -224,56 +245,56 @@ class _Writer:
         buffer, scales = self._converted(tensor, "True", lambda array: _rounded(array, True))
         scales_key = (*key[:2], "scales")
         if key not in self.tensors:
-            self.tensors[key] = self._add(graph, tensor.name, tensor.shape, "INT8", buffer)
-            shape, column = [len(scales)] + [1] * (len(tensor.shape) - 1), self._buffer(scales)
-            self.tensors[scales_key] = self._add(graph, tensor.name + b"/scales", shape, "FLOAT32", column)
+            self.tensors[key] = self.add(graph, tensor.name, tensor.shape, "INT8", buffer)
+            shape, column = [len(scales)] + [1] * (len(tensor.shape) - 1), self.buffer(scales)
+            self.tensors[scales_key] = self.add(graph, tensor.name + b"/scales", shape, "FLOAT32", column)
         table, column = self.tensors[key], self.tensors[scales_key]
         shape = [int(size) for size in graph.tensors[out].shape]
         thin = shape[: len(shape) - len(tensor.shape) + 1] + [1] * (len(tensor.shape) - 1)
         name = graph.tensors[out].name
-        integers = self._add(graph, name + b"/int8", shape, "INT8")
-        floats = self._add(graph, name + b"/float32", shape, "FLOAT32")
-        factors = self._add(graph, name + b"/scales", thin, "FLOAT32")
+        integers = self.add(graph, name + b"/int8", shape, "INT8")
+        floats = self.add(graph, name + b"/float32", shape, "FLOAT32")
+        factors = self.add(graph, name + b"/scales", thin, "FLOAT32")
         at = next(i for i, each in enumerate(graph.operators) if each is operator)
         operator.inputs, operator.outputs = [table, ids], [integers]
         types, cast = schema(), schema().CastOptionsT()
         cast.inDataType, cast.outDataType = types.TensorType.INT8, types.TensorType.FLOAT32
-        self._insert(graph, at + 1, "CAST", [integers], [floats], "CastOptions", cast)
-        again = self._insert(graph, at + 2, "GATHER", [column, ids], [factors])
+        self.insert(graph, at + 1, "CAST", [integers], [floats], "CastOptions", cast)
+        again = self.insert(graph, at + 2, "GATHER", [column, ids], [factors])
         again.builtinOptions, again.builtinOptionsType = operator.builtinOptions, operator.builtinOptionsType
-        self._insert(graph, at + 3, "MUL", [floats, factors], [out], "MulOptions", types.MulOptionsT())
+        self.insert(graph, at + 3, "MUL", [floats, factors], [out], "MulOptions", types.MulOptionsT())
 
     def _converted(self, tensor: Any, form: str, convert) -> tuple:
         """(buffer, further results of `convert`) of a weight."""
         key = (tensor.buffer, form)
         if key not in self.buffers:
             array, *rest = convert(_constant(self.model, tensor))
-            self.buffers[key] = (self._buffer(array), *rest)
+            self.buffers[key] = (self.buffer(array), *rest)
         return self.buffers[key]
 
-    def _buffer(self, array: np.ndarray) -> int:
+    def buffer(self, array: np.ndarray) -> int:
         buffer = schema().BufferT()
         buffer.data = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
         self.model.buffers.append(buffer)
         return len(self.model.buffers) - 1
 
-    def _add(
+    def add(
         self, graph: Any, name: bytes, shape: Iterable, kind: str, buffer: int = 0, steps: tuple | None = None
     ) -> int:
         """The number of a new tensor; `steps`: its scales, along the first axis, and its zero point."""
         tensor = schema().TensorT()
         if steps is not None:
             tensor.quantization = schema().QuantizationParametersT()
-            tensor.quantization.scale = [float(scale) for scale in steps[0]]
-            tensor.quantization.zeroPoint = [steps[1]] * len(steps[0])
+            tensor.quantization.scale = np.asarray(steps[0], np.float32)
+            tensor.quantization.zeroPoint = np.full(len(steps[0]), steps[1], np.int64)
             tensor.quantization.quantizedDimension = 0
-        tensor.name, tensor.shape, tensor.buffer = name, [int(size) for size in shape], buffer
+        tensor.name, tensor.shape, tensor.buffer = name, np.array([*shape], np.int32), buffer
         tensor.type = getattr(schema().TensorType, kind)
         tensor.hasRank = True
         graph.tensors.append(tensor)
         return len(graph.tensors) - 1
 
-    def _insert(self, graph: Any, at: int, kind: str, inputs: list, outputs: list, *options: Any) -> Any:
+    def insert(self, graph: Any, at: int, kind: str, inputs: list, outputs: list, *options: Any) -> Any:
         types = schema()
         operator = types.OperatorT()
         operator.opcodeIndex, operator.inputs, operator.outputs = operator_code(self.model, kind), inputs, outputs
@@ -356,45 +377,44 @@ def read(data: bytes) -> Any:
 
 
 def packed(model: Any) -> bytes:
-    """The flatbuffer of a ModelT, without constants that nothing reads; equal constants and scales are stored once."""
-    import flatbuffers
-
+    """The flatbuffer of a ModelT, without constants that nothing reads; what is equal in it is stored once."""
     model.buffers = _merged(model)
-    aligned, shared = _packers()
-    for buffer in model.buffers:
-        buffer.__class__ = aligned
     for tensor in (tensor for graph in model.subgraphs for tensor in graph.tensors):
-        if tensor.quantization is not None and tensor.quantization.scale is not None:
-            tensor.quantization.__class__ = shared
+        if tensor.quantization is not None and tensor.quantization.scale is None:
+            tensor.quantization = None
     size = sum(0 if buffer.data is None else len(buffer.data) for buffer in model.buffers)
-    builder = flatbuffers.Builder(size + 4096)
+    builder = _builder(size + 4096)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 
 
-def _packers() -> tuple[type, type]:
-    """BufferT and QuantizationParametersT as one file is to have them.
+def _builder(size: int) -> Any:
+    """Writes equal vectors once: the scales of a weight, 12 bytes for each channel, are those of every signature.
 
-    A buffer's data begin at a multiple of 16, as the schema asks and its Python classes do not do. Equal scales, 12
-    bytes for each channel in every signature, are written once.
+    The data of a buffer begin at a multiple of 16, as the schema asks and its Python classes do not do.
     """
-    written: dict[tuple, int] = {}
+    import flatbuffers
 
-    class Aligned(schema().BufferT):
-        def Pack(self, builder):
-            if self.data is not None and len(self.data):
-                builder.Prep(16, len(self.data))
-            return super().Pack(builder)
+    class Builder(flatbuffers.Builder):
+        def __init__(self):
+            super().__init__(size)
+            self.written: dict[tuple, int] = {}
 
-    class Shared(schema().QuantizationParametersT):
-        def Pack(self, builder):
-            vectors = (self.scale, self.zeroPoint, self.min, self.max)
-            key = (self.quantizedDimension, *(None if part is None else tuple(part) for part in vectors))
-            if key not in written:
-                written[key] = super().Pack(builder)
-            return written[key]
+        def CreateNumpyVector(self, x):
+            if x.dtype == np.uint8:  # of a buffer
+                self.Prep(16, len(x))
+                return super().CreateNumpyVector(x)
+            return self._once((x.dtype.str, x.tobytes()), super().CreateNumpyVector, x)
 
-    return Aligned, Shared
+        def CreateString(self, s, *args):
+            return self._once(("", s), super().CreateString, s, *args)
+
+        def _once(self, key, create, *args):
+            if key not in self.written:
+                self.written[key] = create(*args)
+            return self.written[key]
+
+    return Builder()
 
 
 def _merged(model: Any) -> list[Any]:
