@@ -2,10 +2,13 @@
 
     python benchmarks/spelling.py --train train.tsv --dev dev.tsv --minutes 100 --out g2p
     python benchmarks/spelling.py --dev dev.tsv --out g2p --lengths          # a folder that is there
+    python benchmarks/spelling.py --train train.tsv --dev dev.tsv --minutes 12 --out bert --encoder bert_3_384_12
 
 The files have the columns text and target, one row a pronunciation. WER is the fraction of words whose answer is none
 of their pronunciations, PER edits to the nearest one over its phonemes. Words a second are of one process, after a
-first call; `g2p-en` (https://github.com/Kyubyong/g2p, a GRU in NumPy) is scored without stress where it is installed.
+first call. Encoders that read words or word pieces have the letters with a space between them, and are trained whole
+without the biLSTM over them, unless they are frozen. `g2p-en` (https://github.com/Kyubyong/g2p, a GRU in NumPy) is
+scored without stress where it is installed.
 """
 
 import argparse
@@ -25,6 +28,17 @@ SETTINGS = {
     "units": 128, "stack_layers": 2, "dropout": 0.15, "stack": "lstm", "max_length": 48, "batch_size": 128,
     "learning_rate": 2e-3, "evaluations": 8, "metric": "exact_match", "beams": 4,
 }  # fmt: skip
+
+
+def spaced(path: str, out: Path) -> Path:
+    """The rows of a file, with the letters of a text as words."""
+    with open(path, encoding="utf-8") as file, open(out, "w", encoding="utf-8") as written:
+        written.writelines(
+            line if not number else f"{' '.join(text)}\t{target}"
+            for number, line in enumerate(file)
+            for text, _, target in [line.partition("\t")]
+        )
+    return out
 
 
 def read(path: str) -> dict[str, list[str]]:
@@ -69,9 +83,16 @@ def main() -> None:
     parser.add_argument("--dev", required=True, metavar="FILE")
     parser.add_argument("--out", required=True, metavar="FOLDER")
     parser.add_argument("--minutes", type=float, default=100)
+    parser.add_argument("--encoder", default="characters", metavar="M", help="or a model folder or published name")
+    parser.add_argument("--freeze", action="store_true", help="its weights stay as they are")
     parser.add_argument("--words", type=int, help="score the first N words")
     parser.add_argument("--lengths", action="store_true", help="the rates by the length of the word")
     args = parser.parse_args()
+    if args.encoder != "characters":
+        Path(args.out).mkdir(parents=True, exist_ok=True)
+        args.train, args.dev = (
+            spaced(path, Path(args.out, f"{name}.tsv")) for name, path in (("train", args.train), ("dev", args.dev))
+        )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from keras_ctxrep import recipes
     from keras_ctxrep.inference.engines import open_engine
@@ -79,8 +100,11 @@ def main() -> None:
     from keras_ctxrep_tflite.quantize import convert
 
     if args.train:
-        options = SETTINGS | {"minutes": args.minutes}
-        recipes.finetune(args.train, args.dev, "characters", args.out, "translate", report=print, **options)
+        options = SETTINGS | {"minutes": args.minutes, "freeze": args.freeze}
+        if args.encoder != "characters" and not args.freeze:
+            options = {name: value for name, value in options.items() if name not in ("stack", "units", "stack_layers")}
+            options["learning_rate"] = 3e-4
+        recipes.finetune(args.train, args.dev, args.encoder, args.out, "translate", report=print, **options)
     words = dict(list(read(args.dev).items())[: args.words])
     texts, references = [*words], [*words.values()]
     files = {"Keras": Path(args.out)}

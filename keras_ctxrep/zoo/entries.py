@@ -253,7 +253,7 @@ ENTRIES: tuple[Entry, ...] = (
         "g2p_en/cmudict",
         *("shipped", (), _APACHE, "https://arxiv.org/abs/1508.04025"),
         note="spelling to phonemes, trained on CMUdict (BSD-2-Clause): 22.6% of unseen words wrong, 5.3% of phonemes",
-        figures={"MB": 2.2},
+        figures={"MB": 2.1},
     ),
     _google(f"bert_12_768_12/{_WIKI}_uncased", "2018_10_18/uncased_L-12_H-768_A-12", True, 30522),
     _google(f"bert_12_768_12/{_WIKI}_cased", "2018_10_18/cased_L-12_H-768_A-12", False, 28996),
