@@ -9,6 +9,8 @@ their own. Rows, epochs, batch sizes, rates, warm-up, decay, clipping, dropout, 
 bucket rows by length, both take the weights at the end, and the figures are computed by the same code. "pretrained":
 the same tasks and the two of "spans" from the BERT that comes with the package, from random weights of its size, and
 single texts by a biLSTM over the static table that comes with it; a little longer, the weights at the end.
+"glue": cells of `ctxrep glue` beside PyTorch and transformers, as "finetuned" has them, with the arguments of their
+run_glue (`--warmup_ratio 0.1 --weight_decay 0.01`).
 "context": one biLSTM over learned word embeddings, over GloVe's, over a biLM, frozen (`--elmo`), and over a biLM's mix
 and one of the first two.
 "spans": semantic roles and coreference of pronouns, with the first three of these and with both BERTs, fine-tuned.
@@ -74,6 +76,10 @@ FINETUNED = {
     "WNUT-17": Task("tag", ("span_f1",), 3394, 128, 16, 2e-4),
     "SQuAD": Task("answer", ("f1", "exact_match"), 2000, 256, 16, 2e-4),
 }
+GLUE = {
+    "MRPC": Task("classify", ("accuracy", "f1"), 4076, 128, 32, 1e-4, 3),
+    "STS-B": Task("regress", ("pearson", "spearman"), 5749, 128, 32, 1e-4, 3),
+}
 CONTEXT = {
     "SST-2": Task("classify", ("accuracy",), 8000, 64, 32, 3e-3, 4),
     "WNUT-17": Task("tag", ("span_f1",), 3394, 128, 32, 3e-3, 12),
@@ -108,11 +114,12 @@ STUDENTS = {
 }
 STUDENT, UNLABELLED, PLAIN_EPOCHS = "bert_2_128_2", 32000, 4  # rows at most; epochs times those of the distilled
 SETTINGS = {
-    "finetuned": FINETUNED, "pretrained": PRETRAINED, "context": CONTEXT, "spans": SPANS, "students": STUDENTS,
-    "quantized": QUANTIZED, "pairs": PAIRS,
+    "finetuned": FINETUNED, "glue": GLUE, "pretrained": PRETRAINED, "context": CONTEXT, "spans": SPANS,
+    "students": STUDENTS, "quantized": QUANTIZED, "pairs": PAIRS,
 }  # fmt: skip
 ENGINES = {
     "finetuned": ("keras_ctxrep", "transformers"),
+    "glue": ("ctxrep glue", "transformers"),
     "pretrained": tuple(RATES),
     "context": (
         "learned embeddings", "GloVe", "biLM, top layer", "biLM, mix", "biLM, mix, and GloVe", "biLM, mix, and learned",
@@ -252,6 +259,26 @@ def ours(
         "loss": history[-1]["loss"],
         "kept": [entry[f"val_{task.figures[0]}"] for entry in history],
     }
+
+
+def cell(task: Task, name: str, rows: Path, test: Path, encoder: str, out: Path, seed: int) -> dict:
+    """The figures of one cell of `recipes.glue`, of a table with one set."""
+    import keras
+    import yaml
+
+    from keras_ctxrep import recipes
+
+    keras.backend.clear_session()
+    begin, cpu, file = time.monotonic(), time.process_time(), rows.with_suffix(".yaml")
+    entry = {"train": rows.name, "dev": test.name, "task": task.kind, "figures": list(task.figures)}
+    if "f1" in task.figures:
+        entry["positive"] = "1"
+    file.write_text(yaml.safe_dump({name: entry}), "utf-8")
+    settings = {name: getattr(task, name) for name in ("max_length", "batch_size", "epochs", "learning_rate")}
+    (found,) = recipes.glue(rows.parent, encoder, out, table=file, seed=seed, dropout=0.1, **settings)
+    shutil.rmtree(out)
+    spent = {"seconds": time.monotonic() - begin, "cpu": time.process_time() - cpu, "training": 60 * found.minutes}
+    return {"figures": dict(found.figures["dev"])} | spent
 
 
 def exported(task: Task, model: Path, form: str, rows: Path, test: Path) -> dict:
@@ -539,7 +566,9 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
             task = replace(task, batch_size=16, learning_rate=rate, epochs=epochs)
             encoder = args.minilm if engine == "BERT" else SHIPPED
             return ours(task, rows, files["dev"], test, encoder, out, seed, dropout=0.1)
-        if part != "finetuned":
+        if engine == "ctxrep glue":
+            return cell(task, name, rows, test, args.minilm, out, seed)
+        if part not in ("finetuned", "glue"):
             return ours(task, rows, files["dev"], test, out=out, seed=seed, **contexts[engine]())
         if engine == "transformers":
             return theirs(worker(), task, rows, test, args.original, folder / "answers.jsonl", seed)
@@ -563,7 +592,7 @@ def runs(args: argparse.Namespace, folder: Path) -> Iterator[tuple[dict, Callabl
                     path.write_text("\n".join(part_lines).rstrip("\n") + "\n", "utf-8")
                 files = {"rows": rows, "dev": dev, "test": test, "few": few, "rest": rest}
                 for engine in ENGINES[part]:
-                    if (engine == "BERT" or part in ("quantized", "students")) and not args.minilm:
+                    if (engine == "BERT" or part in ("glue", "quantized", "students")) and not args.minilm:
                         continue
                     if (part, engine) == ("pretrained", "static table") and name not in SINGLE_TEXTS:
                         continue
