@@ -30,7 +30,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def spaced(path: str, out: Path) -> Path:
+def spaced(path: str | Path, out: Path) -> Path:
     """The rows of a file, with the letters of a text as words."""
     with open(path, encoding="utf-8") as file, open(out, "w", encoding="utf-8") as written:
         written.writelines(
@@ -41,7 +41,7 @@ def spaced(path: str, out: Path) -> Path:
     return out
 
 
-def read(path: str) -> dict[str, list[str]]:
+def read(path: str | Path) -> dict[str, list[str]]:
     """Word -> its pronunciations."""
     words = defaultdict(list)
     with open(path, encoding="utf-8") as file:

@@ -86,7 +86,9 @@ def pretrain(
 def _opened(folder: Path, out: str | Path | None) -> Model:
     """The model of a folder, which is temporary unless it is `out`."""
     model = load(folder)
-    return model if out is not None else Model(model.engine._replace(path=None), model.bundle)
+    if out is None and isinstance(model.engine, KerasEngine):
+        model.engine.path = None
+    return model
 
 
 @contextmanager

@@ -44,6 +44,7 @@ QUANTIZATIONS = ("none", "float16", "dynamic", "int8")  # number formats of .tfl
 WORDS = "words"  # in place of the folder of an encoder or of extra embeddings: learned from the training data
 CHARACTERS = "characters"  # in place of the folder of an encoder: embeddings of characters, learned with the task
 LEARNED = (WORDS, CHARACTERS)
+KERAS, AUTO = ENGINES = ("keras", "auto")  # of a model folder, see `inference.single_texts`
 PLACES = ("auto", "one", "mirrored", "multiworker")  # where to train
 DECAYS = ("linear", "cosine", "inverse_sqrt", "none")  # of the learning rate
 GROUPS = ("data", "model", "schedule", "output", "machine", "task")  # of the command's help, in this order
@@ -409,6 +410,13 @@ class Prediction(Reading):
         None, "translate: hypotheses of the beam search, 1 for greedy (default: as in training)", "task", above=0
     )
     alpha: float | None = option(None, "translate: its length penalty (default: as in training)", "task", least=0)
+    engine: str = option(
+        KERAS,
+        "of a model folder: keras; or auto, which converts it for LiteRT once, answers texts that come one at a time "
+        "there, and many at once with Keras",
+        "machine",
+        choices=ENGINES,
+    )
 
     @property
     def search(self) -> dict[str, float]:

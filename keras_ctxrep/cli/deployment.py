@@ -135,8 +135,10 @@ def _predict(args: argparse.Namespace) -> None:
         raise Usage("predict: --columns and --skip-bad are for the rows of --data; --input is read line by line")
     if args.data is not None and args.input is not None:
         raise Usage("predict: give either --data or --input")
-    if args.threads is not None and not args.artifact.endswith(".tflite"):
-        raise Usage("predict: --threads is for .tflite files; TensorFlow reads TF_NUM_INTRAOP_THREADS")
+    if args.threads is not None and not args.artifact.endswith(".tflite") and args.engine != options.AUTO:
+        raise Usage(
+            "predict: --threads is for .tflite files and --engine auto; TensorFlow reads TF_NUM_INTRAOP_THREADS"
+        )
     from keras_ctxrep.recipes.predicting import predict
 
     settings = options_of(options.Prediction, args)
@@ -147,7 +149,7 @@ def _predict(args: argparse.Namespace) -> None:
         output() if args.out is None else args.out,
         settings,
         rows=args.data is not None,
-        threads=args.threads or 1,
+        threads=args.threads,
         report=lambda message: print_error(f"ctxrep: {message}"),
     )
 
@@ -188,7 +190,12 @@ def _predict_flags(flags: Flags) -> None:
     )
     flags.add_options(options.Prediction)
     flags.add("--out", "the file to write (default: standard output)", metavar="FILE", writes=True)
-    flags.add("--threads", "of LiteRT, for a .tflite file (default: 1)", type=positive, metavar="N")
+    flags.add(
+        "--threads",
+        "of LiteRT (default: 1 for a .tflite file, all cores with --engine auto)",
+        type=positive,
+        metavar="N",
+    )
 
 
 def _client(args: argparse.Namespace) -> None:
@@ -363,7 +370,7 @@ COMMANDS = {
         "  ctxrep predict pairs --data pairs.tsv --columns text=question_a pair=question_b\n\n"
         "The columns that the model was trained from need not be named. A .tflite file runs without TensorFlow. The\n"
         "status is 1 if nothing was answered.",
-        tensorflow=lambda args: not args.artifact.endswith(".tflite"),
+        tensorflow=lambda args: not args.artifact.endswith(".tflite") and args.engine != options.AUTO,
     ),
     "generate": Command(
         _generate,

@@ -26,12 +26,12 @@ class Engine(NamedTuple):
     predictor: Any
 
 
-def open_engine(path: str | Path, threads: int = 1, search: Mapping[str, float] | None = None) -> Engine:
+def open_engine(path: str | Path, threads: int | None = None, search: Mapping[str, float] | None = None) -> Engine:
     """The engine of an artifact, a .tflite file, a SavedModel or a model folder, after a first prediction.
 
     Args:
         path: the artifact, or the name of a published model, see `zoo.find`.
-        threads: of LiteRT, for a .tflite file.
+        threads: of LiteRT, for a .tflite file; None: one.
         search: options of a search for answers, as of `Task.with_search`, in place of those of the training.
 
     Raises:
@@ -48,7 +48,7 @@ def open_engine(path: str | Path, threads: int = 1, search: Mapping[str, float] 
                 raise ValueError(f"{path}: a masked language model, which `ctxrep fill` takes")
             from keras_ctxrep_tflite import runtime
 
-            return Engine(files.name, files, runtime.opened(files, bundle, threads))
+            return Engine(files.name, files, runtime.opened(files, bundle, threads or 1))
         if not (files / bundles.NAME).is_file():
             from keras_ctxrep_export import saved_model
 

@@ -5,18 +5,20 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from keras_ctxrep.inference import single_texts
 from keras_ctxrep.inference.engines import Engine, open_engine, open_filler, open_generator
 from keras_ctxrep.inference.filling import Filler, Filling
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor, Run, Text
 from keras_ctxrep.inference.silence import start_tensorflow
-from keras_ctxrep.options import Generation, unknown_option
+from keras_ctxrep.options import AUTO, ENGINES, KERAS, Generation, unknown_option
+from keras_ctxrep.tasks import SERVED
 from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Features, Marks, check_texts
@@ -48,12 +50,27 @@ class WordVectors(NamedTuple):
     vectors: np.ndarray
 
 
-class KerasEngine(NamedTuple):
-    """A Keras model as an engine, and the model folder it was loaded from."""
+@dataclass
+class KerasEngine:
+    """A Keras model as an engine.
+
+    Attributes:
+        name: "Keras", or that of the engines that share the answers.
+        path: the model folder it was loaded from.
+        make: makes the model.
+        answering: what answers until somebody asks for the model, which may be trained.
+    """
 
     name: str
     path: Path | None
-    model: "keras.Model"
+    make: Callable[[], "keras.Model"]
+    answering: Predictor | None = None
+
+    @cached_property
+    def model(self) -> "keras.Model":
+        """The model, which all answers are of from now on."""
+        self.name, self.answering = "Keras", None
+        return self.make()
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,7 +141,8 @@ class Model:
         """
         texts = check_texts(texts)
         if isinstance(self.engine, KerasEngine):
-            return self.encoder._predictor(texts)
+            answering = self.engine.answering
+            return (answering if answering and answering.bundle.task == "embed" else self.encoder._predictor)(texts)
         if self.bundle.task == "embed":
             return self._predictor(texts)
         if self.engine.path.suffix == ".tflite":
@@ -283,8 +301,14 @@ class Model:
 
     # --------------------------------------------------------------------------------------------------------- details
 
-    @cached_property
+    @property
     def _predictor(self) -> Predictor:
+        if isinstance(self.engine, KerasEngine) and self.engine.answering and self.bundle.task in SERVED:
+            return self.engine.answering
+        return self._only_predictor
+
+    @cached_property
+    def _only_predictor(self) -> Predictor:
         if self.bundle.generates:
             raise ValueError(
                 "a language model in one direction has no answers: call generate(prompts), or encode(texts)"
@@ -342,21 +366,22 @@ class Model:
 
     def _served(self) -> "Model":
         """The model itself, or of a pretraining model its encoder."""
-        from keras_ctxrep import tasks
-
-        return self if self.bundle.task in tasks.SERVED or self.bundle.generates else self.encoder
+        return self if self.bundle.task in SERVED or self.bundle.generates else self.encoder
 
 
-def load(name: str | Path, threads: int = 1) -> Model:
+def load(name: str | Path, threads: int | None = None, engine: str = KERAS) -> Model:
     """Opens a model, wherever it is.
 
     Args:
         name: a model folder, a SavedModel (BASE/NAME or a version of it), a .tflite file, the name of a published model
             that comes with the package or was downloaded, or hf://OWNER/NAME, which is downloaded.
-        threads: of LiteRT, for a .tflite file.
+        threads: of LiteRT; None: one for a .tflite file, all cores with "auto".
+        engine: of a model folder: "keras"; or "auto", for an application that is asked one text at a time: the folder
+            is converted for LiteRT once, into the cache, which answers single texts, and Keras, which is loaded when it
+            is first needed, answers many at once. Once `keras_model` is asked for, it answers alone.
 
     Raises:
-        ValueError: there is no such file, folder or name, or it is damaged.
+        ValueError: there is no such file, folder or name, or it is damaged; or no such engine.
         ImportError: TensorFlow or LiteRT is needed and not installed; the message says what to install.
 
     >>> load("missing.tflite")
@@ -366,7 +391,11 @@ def load(name: str | Path, threads: int = 1) -> Model:
     from keras_ctxrep import zoo
 
     path = zoo.find(name)
+    if engine not in ENGINES:
+        raise ValueError(f"engine={engine!r}: {' or '.join(ENGINES)}")
     if (path / bundles.NAME).is_file():
+        if engine == AUTO and not (bundle := bundles.load(path)).generates:
+            return _in_both(path, bundle, threads)
         start_tensorflow()
         from keras_ctxrep import saving
 
@@ -374,15 +403,34 @@ def load(name: str | Path, threads: int = 1) -> Model:
     files, bundle = bundles.located(path)
     fills = files.is_file() and bundle.fills
     opened = open_generator if bundle.generates else open_filler if fills else open_engine
-    engine = opened(path, threads)
-    return Model(engine, engine.predictor.bundle)
+    found = opened(path, threads or 1)
+    return Model(found, found.predictor.bundle)
 
 
 # ---------------------------------------------------------------------------------------------------------- details
 
 
 def _in_keras(path: Path | None, folder: "ModelFolder") -> Model:
-    return Model(KerasEngine("Keras", path, folder.model), folder.bundle)
+    return Model(KerasEngine("Keras", path, lambda: folder.model), folder.bundle)
+
+
+def _in_both(path: Path, bundle: Bundle, threads: int | None) -> Model:
+    """A model folder that answers single texts through LiteRT, of a pretraining model its encoder's vectors."""
+
+    @cache
+    def model() -> "keras.Model":
+        start_tensorflow()
+        from keras_ctxrep import saving
+
+        return saving.restore(path, bundle)
+
+    def in_keras() -> Predictor:
+        answers = Model(KerasEngine("Keras", path, model), bundle)
+        return answers._served()._predictor
+
+    served = bundle if bundle.task in SERVED else bundles.load(single_texts.converted(path))
+    answering = single_texts.predictor(path, served, in_keras, threads)
+    return Model(KerasEngine(single_texts.NAME, path, model, answering), bundle)
 
 
 @contextmanager

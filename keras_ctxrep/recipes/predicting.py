@@ -13,7 +13,8 @@ from typing import IO, Any, NamedTuple
 
 from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference.engines import open_engine
-from keras_ctxrep.options import Prediction
+from keras_ctxrep.inference.single_texts import open_both
+from keras_ctxrep.options import AUTO, Prediction
 from keras_ctxrep.recipes.reading import read_unlabelled
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.tasks.task import LabelsWords
@@ -39,7 +40,7 @@ def predict(
     out: str | Path | IO[str],
     options: Prediction | None = None,
     rows: bool = False,
-    threads: int = 1,
+    threads: int | None = None,
     report: Callable[[str], None] = print,
 ) -> None:
     """Writes the answers of a model to the lines of a text, or to the rows of a file, as soon as there is one.
@@ -51,7 +52,7 @@ def predict(
         out: the file to write, which is there whole or not at all, or a stream.
         options: columns and format; without a format tables are written to a .tsv or .csv file, JSON lines elsewhere.
         rows: whether `source` has rows. Their own fields are written beside the prediction.
-        threads: of LiteRT, for a .tflite file.
+        threads: of LiteRT; None: one for a .tflite file, all cores with engine="auto".
         report: called with messages about rows that are left out, cut, or without an answer.
 
     Raises:
@@ -63,7 +64,8 @@ def predict(
         for path in (artifact, source):
             if isinstance(path, str | Path) and os.path.realpath(path) == os.path.realpath(out):
                 raise ValueError(f"{out}: it is read, and would be replaced; give --out another name")
-    predictor = open_engine(artifact, threads, options.search).predictor
+    opened = open_both if options.engine == AUTO else open_engine
+    predictor = opened(artifact, threads, options.search).predictor
     skipped: list[str] | None = [] if options.skip_bad else None
     if rows:
         examples = read_unlabelled(predictor.task, str(source), options.columns, skipped)
