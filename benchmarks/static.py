@@ -3,11 +3,11 @@
     PYTHONPATH=PEERS python benchmarks/static.py --corpus train.txt --pairs EN-WS-353-ALL.txt [--passes 3] [--rounds 2]
 
 PEERS is the site-packages folder of an environment with gensim or fasttext-wheel; what is missing there is left out.
-All get the same words, in lower case, min_count 5, 100 dimensions, window 5, 5 noise words, n-grams in 200,000 buckets,
-and one thread. The peers begin with lists of words in memory, or with a file of them; ours with the text, which it
-splits. Trainers take turns, each in a process of its own. CPU time is that of a trainer from its first word to its
-vectors, without imports; ours has the tracing of the graph in it, and the writing of the model. Prints a Markdown
-table, with all rounds.
+All get the same words, in lower case, min_count 5, 100 dimensions, window 5, 5 noise words, n-grams in 200,000
+buckets, and one thread. The peers begin with lists of words in memory, or with a file of them; ours with the text,
+which it splits. Trainers take turns, each in a process of its own; a round has a seed of its own. CPU time is that of
+a trainer from its first word to its vectors, without imports; ours has the tracing of the graph in it, and the
+writing of the model. Prints a Markdown table, with all rounds.
 """
 
 import argparse
@@ -24,12 +24,12 @@ BUCKETS = 200_000  # of n-grams
 SHARED = {"window": 5, "sample": 1e-3, "min_count": 5}
 
 
-def ours(corpus: Path, model: str, passes: int, folder: Path, **options) -> dict:
+def ours(corpus: Path, model: str, passes: int, folder: Path, seed: int, **options) -> dict:
     from keras_ctxrep import recipes
     from keras_ctxrep.recipes.word_vectors import WordTable
 
     begin = time.process_time()
-    settings = {"model": model, "epochs": passes, "checkpoint_minutes": 60.0, "evaluations": 1}
+    settings = {"model": model, "epochs": passes, "checkpoint_minutes": 60.0, "evaluations": 1, "seed": seed}
     recipes.pretrain_static([corpus], folder, **SHARED, **settings, **options)
     seconds = time.process_time() - begin
     vectors = WordTable(folder)
@@ -42,25 +42,25 @@ def ours(corpus: Path, model: str, passes: int, folder: Path, **options) -> dict
 def peer(name: str):
     """A function that trains with a peer."""
 
-    def gensim(corpus: Path, model: str, passes: int, folder: Path) -> dict:
+    def gensim(corpus: Path, model: str, passes: int, folder: Path, seed: int) -> dict:
         from gensim.models import Word2Vec  # pyright: ignore[reportMissingImports]
 
         sentences = [line.split() for line in split(corpus, folder).open(encoding="utf-8")]
         begin = time.process_time()
         rate = {"skipgram": 0.025, "cbow": 0.05}[model]
-        made = Word2Vec(
-            sentences, vector_size=100, sg=model == "skipgram", workers=1, epochs=passes, alpha=rate, **SHARED
-        )
+        settings = {"vector_size": 100, "workers": 1, "epochs": passes, "alpha": rate, "seed": seed + 1} | SHARED
+        made = Word2Vec(sentences, sg=model == "skipgram", **settings)
         seconds = time.process_time() - begin
         return {"seconds": seconds, "vectors": {word: made.wv[word].tolist() for word in made.wv.index_to_key}}
 
-    def fasttext(corpus: Path, model: str, passes: int, folder: Path, subwords: bool = False) -> dict:
+    def fasttext(corpus: Path, model: str, passes: int, folder: Path, seed: int, subwords: bool = False) -> dict:
         import fasttext  # pyright: ignore[reportMissingImports]
 
         file = str(split(corpus, folder))
         begin = time.process_time()
         ngrams = {"bucket": BUCKETS} if subwords else {"maxn": 0}
         settings = {"dim": 100, "ws": 5, "t": SHARED["sample"], "minCount": 5, "epoch": passes, "lr": 0.05, "thread": 1}
+        settings["seed"] = seed
         made = fasttext.train_unsupervised(file, model=model, verbose=0, **settings, **ngrams)
         seconds = time.process_time() - begin
         return {"seconds": seconds, "vectors": {word: made.get_word_vector(word).tolist() for word in made.get_words()}}
@@ -103,10 +103,19 @@ def correlation(vectors: dict, path: Path) -> tuple[float, int]:
     return spearman([float(row[2]) for row in known], (sides[0] * sides[1]).sum(1)), len(known)
 
 
-def one(name: str, model: str, args: argparse.Namespace, folder: Path) -> dict | None:
+def one(name: str, model: str, args: argparse.Namespace, folder: Path, seed: int) -> dict | None:
     """A round of a trainer in a process of its own; None if its package is missing."""
     command = [sys.executable, __file__, "--one", name, "--model", model, "--folder", str(folder)]
-    command += ["--corpus", str(args.corpus), "--pairs", str(args.pairs), "--passes", str(args.passes)]
+    command += [
+        "--corpus",
+        str(args.corpus),
+        "--pairs",
+        str(args.pairs),
+        "--passes",
+        str(args.passes),
+        "--seed",
+        str(seed),
+    ]
     single = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "OMP_NUM_THREADS": "1"}
     single |= {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, env=os.environ | single, capture_output=True, text=True)
@@ -128,9 +137,10 @@ def main() -> None:
     parser.add_argument("--one", choices=tuple(TRAINERS), help=argparse.SUPPRESS)
     parser.add_argument("--model", choices=MODELS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        result = TRAINERS[args.one](args.corpus, args.model, args.passes, args.folder)
+        result = TRAINERS[args.one](args.corpus, args.model, args.passes, args.folder, args.seed)
         spearman, pairs = correlation(result["vectors"], args.pairs)
         print(json.dumps({"seconds": result["seconds"], "spearman": spearman, "pairs": pairs}))
         return
@@ -140,7 +150,7 @@ def main() -> None:
         for number in range(args.rounds):
             for model in args.models:
                 for place, name in enumerate(args.trainers):
-                    result = one(name, model, args, Path(temporary) / f"{number}-{model}-{place}")
+                    result = one(name, model, args, Path(temporary) / f"{number}-{model}-{place}", number)
                     if result is not None:
                         rounds.setdefault((model, name), []).append(result)
                         print(f"{model}, {name}: {words * args.passes / result['seconds']:,.0f}", file=sys.stderr)
