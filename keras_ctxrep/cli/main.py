@@ -14,7 +14,7 @@ from typing import NoReturn
 from keras_ctxrep.cli import deployment, models, search, training, vectors
 from keras_ctxrep.cli.command import Usage, print_error
 from keras_ctxrep.cli.flags import Flags
-from keras_ctxrep.inference.silence import start_tensorflow
+from keras_ctxrep.inference.silence import UNUSED, start_tensorflow
 from keras_ctxrep.options import LEARNED
 from keras_ctxrep.version import __version__, install_hint
 
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_files(args)
         _find_published(args)
         if COMMANDS[args.command].tensorflow(args):
-            start_tensorflow()
+            start_tensorflow(UNUSED)
         config = getattr(args, "config", None) or ""
         if os.path.isdir(config) or os.path.basename(config) == "run.json":
             from keras_ctxrep.training.runs import options_from_run
@@ -185,5 +185,5 @@ def _find_published(args: argparse.Namespace) -> None:
             from keras_ctxrep import zoo
 
             if name.startswith("hf://"):  # which may have to be converted
-                start_tensorflow()
+                start_tensorflow(UNUSED)
             setattr(args, argument, str(zoo.find(name)))
