@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,6 +74,12 @@ class Model:
     def __repr__(self) -> str:
         place = "in memory" if self.engine.path is None else self.engine.path
         return f"<Model {self.bundle.task} over {self.bundle.family}: {self.engine.name}, {place}>"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A SavedModel or a .tflite file is pickled by its path, so that a worker of Spark or Beam opens it once."""
+        return (
+            (_loaded_once, (self.engine.path,)) if isinstance(self.engine, Engine) else super().__reduce_ex__(protocol)
+        )
 
     # ----------------------------------------------------------------------------------------------------- answers
 
@@ -379,6 +385,9 @@ def load(name: str | Path, threads: int = 1) -> Model:
 
 
 # ---------------------------------------------------------------------------------------------------------- details
+
+
+_loaded_once = lru_cache(4)(load)
 
 
 def _in_keras(path: Path | None, folder: "ModelFolder") -> Model:
