@@ -387,7 +387,9 @@ def load(name: str | Path, threads: int = 1) -> Model:
 # ---------------------------------------------------------------------------------------------------------- details
 
 
-_loaded_once = lru_cache(4)(load)
+@lru_cache(4)
+def _loaded_once(path: Path) -> Model:
+    return load(path)
 
 
 def _in_keras(path: Path | None, folder: "ModelFolder") -> Model:
