@@ -12,9 +12,7 @@ from typing import Any
 
 from keras_ctxrep.version import install_hint
 
-__all__ = ["SPARK", "run_in_processes", "run_on"]
-
-SPARK = "spark"  # in place of one of Beam's runners
+__all__ = ["run_in_processes", "run_on"]
 
 
 def run_in_processes(
@@ -97,7 +95,7 @@ def run_on(runner: str, function: Callable[[Any], None], items: Sequence, option
     Raises:
         ValueError: the runner is not installed, or there is none of this name.
     """
-    run = _run_on_spark if runner == SPARK else _run_on_beam
+    run = _run_on_spark if runner == "spark" else _run_on_beam
     run(runner, function, items, options or "")
 
 

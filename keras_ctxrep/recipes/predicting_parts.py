@@ -20,7 +20,7 @@ from keras_ctxrep.text import bundle as bundles
 from keras_ctxrep.text.corpus import available_lines
 from keras_ctxrep.version import __version__
 
-__all__ = ["json_line", "predict_parts"]
+__all__ = ["predict_parts"]
 
 PART = re.compile(r"part-\d{6}-[0-9a-f]{12}\.jsonl")
 
