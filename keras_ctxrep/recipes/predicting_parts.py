@@ -14,6 +14,7 @@ from typing import IO, Any
 from keras_ctxrep import zoo
 from keras_ctxrep.atomic import atomic_write, lock_folder, sha256, temporary_folder
 from keras_ctxrep.inference.engines import opened_once
+from keras_ctxrep.inference.silence import end_silently
 from keras_ctxrep.options import Prediction
 from keras_ctxrep.parallel import run_in_processes, run_on
 from keras_ctxrep.text import bundle as bundles
@@ -72,7 +73,7 @@ def predict_parts(
         report(f"{len(names):,} parts, {len(names) - len(missing):,} of them were there")
         answer = _Part(path, threads, search, folder, out)
         if options.runner is None:
-            run_in_processes(answer, ((name,) for name in missing), options.processes)
+            run_in_processes(answer, ((name,) for name in missing), options.processes, start=end_silently)
         elif missing:
             run_on(options.runner, answer, missing, options.runner_options)
     for name in missing:
