@@ -1,6 +1,7 @@
 """`ctxrep predict --processes` and `--runner`: the parts are the bytes of one file, whoever writes them."""
 
 import gzip
+import io
 import json
 import os
 import pickle
@@ -16,6 +17,7 @@ from keras_ctxrep.inference.engines import opened_once
 from keras_ctxrep.options import Prediction
 from keras_ctxrep.recipes import predict, predicting_parts
 from keras_ctxrep.recipes.predicting_parts import predict_parts
+from keras_ctxrep.text.corpus import available_lines
 from keras_ctxrep_tflite import quantize
 from tests import tiny
 
@@ -71,6 +73,14 @@ def test_the_parts_are_the_bytes_of_one_file(count, file, lines, expected, tmp_p
     assert b"".join(parts(tmp_path / "out").values()) == expected
 
 
+@pytest.mark.parametrize("count", [1, 2, 100])
+def test_the_lines_of_parts_are_those_of_the_text(count):
+    read = [line for part in available_lines(io.BytesIO(TEXT)) for line in part]
+    texts = [*predicting_parts._parts(read, count)]
+    assert len(texts) == -(-len(LINES) // count) and read == LINES
+    assert [line for text in texts for part in available_lines(io.BytesIO(text)) for line in part] == LINES
+
+
 def test_compressed_text_and_streams(file, lines, expected, write, tmp_path):
     run(file, write("lines.txt.gz", gzip.compress(TEXT)), tmp_path / "a")
     with open(lines, "rb") as stream:
@@ -107,9 +117,7 @@ def test_parts_of_another_run_are_refused(file, lines, write, tmp_path):
     other = tmp_path / "other.tflite"
     shutil.copyfile(file, other)
     run(other, lines, out)  # another name of the same model
-    with open(other, "ab") as stream:
-        stream.write(b"\0")
-    cases = [(file, write("other.txt", b"a\nb\n"), 2), (file, lines, 3)]
+    cases = [(file, write("other.txt", b"a\nb\n"), 2), (file, lines, 3), (file.parent / "m", lines, 2)]
     for model, text, count in cases:
         with pytest.raises(ValueError, match=r"part-00000\d-\w{12}\.jsonl: one of \d parts of another text, model or"):
             run(model, text, out, count)
