@@ -191,7 +191,7 @@ def test_beam(file, lines, expected, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")  # of PySpark
-@pytest.mark.trains
+@pytest.mark.slow  # the JVM starts
 def test_spark(file, lines, expected, tmp_path, monkeypatch):
     pytest.importorskip("pyspark", reason="PySpark is missing: pip install '.[spark]'")
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
