@@ -29,6 +29,7 @@ __all__ = [
     "Generation",
     "Indexing",
     "Options",
+    "Parallel",
     "Prediction",
     "Preparation",
     "Pretraining",
@@ -357,27 +358,43 @@ class Pretraining(Text, Training):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preparation(Text):
-    """Options of `recipes.prepare`; `max_length` is BERT's."""
+class Parallel(Options):
+    """Options of work that is done part by part, on this machine or on others; its result depends on none of them."""
 
-    copies: int = option(10, "BERT: passes over the text, each with new masks", "data", above=0)
     processes: int = option(1, "number of processes that work in parallel", "machine", above=0, neutral=True)
     runner: str | None = option(
-        None, "run on Apache Beam: DirectRunner, FlinkRunner, SparkRunner or DataflowRunner", "machine", neutral=True
+        None,
+        "run on Apache Beam: direct, FlinkRunner, SparkRunner or DataflowRunner; or on PySpark: spark",
+        "machine",
+        neutral=True,
     )
     runner_options: str | None = option(
-        None, "of it, as one: '--flink_master=host:8081 --parallelism=8'", "machine", metavar="FLAGS", neutral=True
+        None,
+        "of it, as one: '--flink_master=host:8081 --parallelism=8', or for spark those of spark-submit",
+        "machine",
+        metavar="FLAGS",
+        neutral=True,
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if self.max_length < 5:
-            raise ValueError(f"max_length={self.max_length}: must be at least 5")
         if self.runner is not None and self.processes != 1:
             both = f"processes={self.processes}, runner={self.runner!r}"
             raise ValueError(f"{both}: give one of the two; a runner has its own options")
         if self.runner is None and self.runner_options is not None:
             raise ValueError(f"runner_options={self.runner_options!r}: without a runner")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation(Text, Parallel):
+    """Options of `recipes.prepare`; `max_length` is BERT's."""
+
+    copies: int = option(10, "BERT: passes over the text, each with new masks", "data", above=0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.max_length < 5:
+            raise ValueError(f"max_length={self.max_length}: must be at least 5")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,7 +414,7 @@ class Scoring(Reading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction(Reading):
+class Prediction(Reading, Parallel):
     """Options of predictions for a file."""
 
     format: str | None = option(
@@ -417,6 +434,17 @@ class Prediction(Reading):
         "machine",
         choices=ENGINES,
     )
+    part_lines: int = option(10_000, "lines of a part, with processes or a runner", "machine", above=0, neutral=True)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.in_parts and self.engine != KERAS:
+            raise ValueError(f"engine={self.engine!r}: for texts one at a time; leave it out with processes or a runner")
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the answers are written as a folder of parts."""
+        return self.processes > 1 or self.runner is not None
 
     @property
     def search(self) -> dict[str, float]:

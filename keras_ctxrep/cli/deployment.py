@@ -142,6 +142,8 @@ def _predict(args: argparse.Namespace) -> None:
     from keras_ctxrep.recipes.predicting import predict
 
     settings = options_of(options.Prediction, args)
+    if settings.in_parts and (args.data is not None or args.out is None or args.format not in (None, "jsonl")):
+        raise Usage("predict: --processes and --runner read lines (--input), and write JSON lines: --out FOLDER")
     lines = sys.stdin.buffer if args.input in (None, "-") else args.input
     predict(
         args.artifact,
@@ -189,7 +191,12 @@ def _predict_flags(flags: Flags) -> None:
         metavar="FILE",
     )
     flags.add_options(options.Prediction)
-    flags.add("--out", "the file to write (default: standard output)", metavar="FILE", writes=True)
+    flags.add(
+        "--out",
+        "the file to write (default: standard output); with --processes or --runner the folder of its parts",
+        metavar="FILE",
+        writes=True,
+    )
     flags.add(
         "--threads",
         "of LiteRT (default: 1 for a .tflite file, all cores with --engine auto)",
@@ -369,7 +376,10 @@ COMMANDS = {
         "  ctxrep predict mine --data unlabelled.tsv --out answered.tsv\n"
         "  ctxrep predict pairs --data pairs.tsv --columns text=question_a pair=question_b\n\n"
         "The columns that the model was trained from need not be named. A .tflite file runs without TensorFlow. The\n"
-        "status is 1 if nothing was answered.",
+        "status is 1 if nothing was answered. Many lines are answered in parts, by several processes or on the\n"
+        "machines of a runner; the same command goes on where it was interrupted:\n\n"
+        "  ctxrep predict mine.tflite --input lines.txt --processes 8 --out answers\n"
+        "  ctxrep predict mine.tflite --input lines.txt --runner spark --out answers",
         tensorflow=lambda args: not args.artifact.endswith(".tflite") and args.engine != options.AUTO,
     ),
     "generate": Command(

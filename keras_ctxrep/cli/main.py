@@ -1,7 +1,6 @@
 """The command `ctxrep`: parses, calls one function, prints."""
 
 import argparse
-import atexit
 import difflib
 import logging
 import os
@@ -14,7 +13,7 @@ from typing import NoReturn
 from keras_ctxrep.cli import deployment, models, search, training, vectors
 from keras_ctxrep.cli.command import Usage, print_error
 from keras_ctxrep.cli.flags import Flags
-from keras_ctxrep.inference.silence import UNUSED, start_tensorflow
+from keras_ctxrep.inference.silence import UNUSED, end_silently, start_tensorflow
 from keras_ctxrep.options import LEARNED
 from keras_ctxrep.version import __version__, install_hint
 
@@ -134,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(f"ctxrep: {message}")
     finally:
         if "ai_edge_litert.compiled_model" in sys.modules:
-            atexit.register(_end_silently)
+            end_silently()
     return 1
 
 
@@ -159,13 +158,6 @@ def _message(error: Exception) -> str | None:
         lines = (line for line in str(error).splitlines() if line.strip() and not line.startswith(_NO_REASON))
         return f"TensorFlow: {type(error).__name__}: {next(lines, 'no reason given')}"
     return None
-
-
-def _end_silently() -> None:
-    """Drops what C++ libraries write to standard error after Python has ended, as LiteRT does."""
-    if sys.stderr is not None:
-        sys.stderr.flush()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _check_files(args: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """How any artifact is opened: a model folder, a SavedModel or a .tflite file."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ from keras_ctxrep.inference.predictor import Predictor
 from keras_ctxrep.inference.silence import quiet_stderr
 from keras_ctxrep.text import bundle as bundles
 
-__all__ = ["Engine", "open_engine", "open_filler", "open_generator"]
+__all__ = ["Engine", "open_engine", "open_filler", "open_generator", "opened_once"]
 
 
 class Engine(NamedTuple):
@@ -60,6 +61,12 @@ def open_engine(path: str | Path, threads: int | None = None, search: Mapping[st
             name, predictor = "Keras", keras_engine.predictor_of(saving.restore(files, bundle), bundle)
         answer(predictor, "warm up")
     return Engine(name, files, predictor)
+
+
+@lru_cache(1)
+def opened_once(path: Path, threads: int = 1, search: tuple[tuple[str, float], ...] = ()) -> Engine:
+    """As `open_engine`, once in a process that answers many parts; the last engine is kept."""
+    return open_engine(path, threads, dict(search))
 
 
 def open_generator(path: str | Path, threads: int = 1) -> Engine:

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,6 +91,12 @@ class Model:
     def __repr__(self) -> str:
         place = "in memory" if self.engine.path is None else self.engine.path
         return f"<Model {self.bundle.task} over {self.bundle.family}: {self.engine.name}, {place}>"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A SavedModel or a .tflite file is pickled by its path, so that a worker of Spark or Beam opens it once."""
+        return (
+            (_loaded_once, (self.engine.path,)) if isinstance(self.engine, Engine) else super().__reduce_ex__(protocol)
+        )
 
     # ----------------------------------------------------------------------------------------------------- answers
 
@@ -408,6 +414,11 @@ def load(name: str | Path, threads: int | None = None, engine: str = KERAS) -> M
 
 
 # ---------------------------------------------------------------------------------------------------------- details
+
+
+@lru_cache(4)
+def _loaded_once(path: Path) -> Model:
+    return load(path)
 
 
 def _in_keras(path: Path | None, folder: "ModelFolder") -> Model:

@@ -1,5 +1,6 @@
-"""Standard error silenced while TensorFlow or LiteRT starts."""
+"""Standard error silenced while TensorFlow or LiteRT starts, and when LiteRT ends."""
 
+import atexit
 import os
 import sys
 import threading
@@ -65,3 +66,14 @@ def start_tensorflow(without: tuple[str, ...] = ()) -> None:
         import tensorflow
 
         tensorflow.config.list_physical_devices()
+
+
+def end_silently() -> None:
+    """Drops what C++ libraries will write to standard error after Python has ended, as LiteRT does."""
+
+    def silence() -> None:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+    atexit.register(silence)

@@ -15,6 +15,7 @@ from keras_ctxrep.atomic import atomic_write
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.inference.single_texts import open_both
 from keras_ctxrep.options import AUTO, Prediction
+from keras_ctxrep.recipes.predicting_parts import json_line, predict_parts
 from keras_ctxrep.recipes.reading import read_unlabelled
 from keras_ctxrep.tasks import Task
 from keras_ctxrep.tasks.task import LabelsWords
@@ -45,11 +46,15 @@ def predict(
 ) -> None:
     """Writes the answers of a model to the lines of a text, or to the rows of a file, as soon as there is one.
 
+    With several processes or a runner, the answers to lines are written to a folder, as of
+    `predicting_parts.predict_parts`.
+
     Args:
         artifact: a model folder, a SavedModel or a .tflite file, which is run without TensorFlow.
         source: text, a line each as `Predictor.lines` reads it, plain or compressed; with `rows` a file in one of the
             formats of `Reading.read`, whose rows need no label, or "tfds:NAME:SPLIT".
-        out: the file to write, which is there whole or not at all, or a stream.
+        out: the file to write, which is there whole or not at all, or a stream; with several processes or a runner the
+            folder.
         options: columns and format; without a format tables are written to a .tsv or .csv file, JSON lines elsewhere.
         rows: whether `source` has rows. Their own fields are written beside the prediction.
         threads: of LiteRT; None: one for a .tflite file, all cores with engine="auto".
@@ -60,6 +65,11 @@ def predict(
             is a pair of texts where the model reads one, or the other way round, or nothing was answered.
     """
     options = options or Prediction()
+    if options.in_parts:
+        if rows or not isinstance(out, str | Path) or options.format not in (None, "jsonl"):
+            raise ValueError("several processes and runners read lines, and write a folder of JSON lines: name one")
+        predict_parts(artifact, source, out, options, threads or 1, report)
+        return
     if isinstance(out, str | Path):
         for path in (artifact, source):
             if isinstance(path, str | Path) and os.path.realpath(path) == os.path.realpath(out):
@@ -126,7 +136,7 @@ def as_json(task: Task) -> Callable[[Answered], str]:
         if entry.example is not None:
             fields = task.own_fields(entry.row) or {"source": entry.example.source}
             content = {**fields, _free("prediction", fields): entry.answer}
-        return json.dumps(content, ensure_ascii=False) + "\n"
+        return json_line(content)
 
     return line
 

@@ -147,7 +147,7 @@ def _make(maker: Maker, text: Iterable[list[str]], options: Preparation) -> int:
     if options.runner is None:
         shards.make(maker, unfinished(), options.processes)
     else:
-        shards.make_with_beam(maker, unfinished(), options.runner, options.runner_options)
+        shards.make_on(options.runner, maker, unfinished(), options.runner_options)
     return count
 
 

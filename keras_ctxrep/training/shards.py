@@ -6,17 +6,12 @@ neither on other shards nor on the number of processes. TensorFlow is loaded by 
 """
 
 import json
-import multiprocessing
 import os
 import random
-import shlex
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +19,18 @@ import numpy as np
 
 from keras_ctxrep.atomic import atomic_write, sha256, temporary_folder
 from keras_ctxrep.inference.silence import quiet_stderr
+from keras_ctxrep.parallel import run_in_processes, run_on
 from keras_ctxrep.text.corpus import pieces
 from keras_ctxrep.text.features import WordPieceFeatures
 from keras_ctxrep.text.pretraining import Masked, Masking, next_sentence_rows, piece_ids
 from keras_ctxrep.text.tokens import WordPiece, split_words
-from keras_ctxrep.version import install_hint
 
 __all__ = [
     "Maker",
     "MaskedPairs",
     "SplitSentences",
     "make",
-    "make_with_beam",
+    "make_on",
     "masked_example",
     "masked_record",
     "read",
@@ -291,89 +286,33 @@ def make(maker: Maker, units: Iterable[tuple[int, Unit]], processes: int = 1) ->
     Raises:
         ValueError: a process was killed, for example because memory was short.
     """
-    if processes == 1:
-        for number, unit in units:
-            maker(number, unit)
-        return
-    context = multiprocessing.get_context("spawn")  # TensorFlow does not survive a fork
-    running: set[Future] = set()
-    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(maker,)) as pool:
-        try:
-            for number, unit in units:
-                if len(running) > processes:
-                    running = _finished(running)
-                running.add(pool.submit(_made, number, unit))
-            while running:
-                running = _finished(running)
-        except BrokenProcessPool:
-            message = (
-                "a process that prepares text has ended; is memory short? The same command goes on where it stopped"
-            )
-            raise ValueError(message) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    run_in_processes(maker, units, processes, start=_load_tensorflow)
 
 
-def _finished(running: set[Future]) -> set[Future]:
-    """Waits for one; those that still run."""
-    done, rest = wait(running, return_when=FIRST_COMPLETED)
-    for future in done:
-        future.result()
-    return rest
-
-
-_makers: list[Maker] = []  # the one of a process of the pool
-
-
-def _begin(maker: Maker) -> None:
-    _makers.append(maker)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core for each process
-    parent = multiprocessing.parent_process()
-
-    def end_with_parent() -> None:  # a process of a pool would wait for ever if its parent was killed
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
+def _load_tensorflow() -> None:
     with quiet_stderr():
         import tensorflow  # noqa: F401
 
 
-def _made(number: int, unit: Unit) -> None:
-    _makers[0](number, unit)
-
-
-def make_with_beam(maker: Maker, units: Iterable[tuple[int, Unit]], runner: str, options: str | None = None) -> None:
-    """Makes the shards of units by an Apache Beam pipeline; the bytes are those of `make`.
+def make_on(runner: str, maker: Maker, units: Iterable[tuple[int, Unit]], options: str | None = None) -> None:
+    """Makes the shards of units on the machines of a runner; the bytes are those of `make`.
 
     The units are first written to files, as large as the corpus, in a folder that all machines of the runner must see.
 
     Args:
+        runner, options: as of `parallel.run_on`.
         maker, units: as of `make`.
-        runner: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner or another one that Beam knows.
-        options: of the runner, as on a command line: "--flink_master=host:8081 --parallelism=8".
 
     Raises:
-        ValueError: Beam is not installed, or there is no such runner.
+        ValueError: the runner is not installed, or there is none of this name.
     """
-    try:
-        import apache_beam as beam  # pyright: ignore[reportMissingImports]
-        from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ValueError(f"runner={runner!r}: needs Apache Beam: {install_hint('beam')}") from None
-    try:
-        pipeline = beam.Pipeline(options=PipelineOptions([f"--runner={runner}", *shlex.split(options or "")]))
-    except (ValueError, ImportError, AttributeError) as error:
-        raise ValueError(f"runner={runner!r}: Apache Beam cannot run it: {error}") from None
     with temporary_folder(maker.folder / "units") as folder:
         numbers = []
         for number, unit in units:
             numbers.append(number)
             (folder / f"{number:05}.json").write_text(json.dumps(unit))
-        with pipeline as root:
-            _ = root | beam.Create(numbers) | beam.Reshuffle() | beam.Map(_made_from_file, maker, folder)
+        run_on(runner, partial(_made_from_file, maker, folder), numbers, options)
 
 
-def _made_from_file(number: int, maker: Maker, folder: Path) -> None:
+def _made_from_file(maker: Maker, folder: Path, number: int) -> None:
     maker(number, json.loads((folder / f"{number:05}.json").read_text()))

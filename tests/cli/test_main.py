@@ -101,6 +101,9 @@ def test_help_is_quick_and_needs_no_tensorflow():
         ["tflite", "a", "--out", "b.tflite", "--quantize", "int3"],
         ["predict", ".", "--threads", "2"],
         ["predict", "a.tflite", "--threads", "0"],
+        ["predict", "a.tflite", "--processes", "2"],
+        ["predict", "a.tflite", "--runner", "direct", "--data", "tfds:b:c", "--out", "d"],
+        ["predict", "a.tflite", "--runner", "direct", "--format", "tsv", "--out", "c"],
     ],
 )
 def test_wrong_usage_is_exit_2(argv, capsys):
