@@ -439,7 +439,7 @@ class Prediction(Reading, Parallel):
     def __post_init__(self):
         super().__post_init__()
         if self.in_parts and self.engine != KERAS:
-            raise ValueError(f"engine={self.engine!r}: for texts one at a time; leave it out with processes or a runner")
+            raise ValueError(f"engine={self.engine!r}: for single texts; leave it out with processes or a runner")
 
     @property
     def in_parts(self) -> bool:
