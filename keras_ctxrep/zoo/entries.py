@@ -235,13 +235,13 @@ ENTRIES: tuple[Entry, ...] = (
         *("shipped", (), _APACHE, "https://arxiv.org/abs/1910.01108", True, 26000),
         note=f"taught by {_MINILM}, on 7 million words of public-domain books and Wikipedia",
         embedding_width=176,
-        figures={"STS-B": 80.1, "SST-2": 83.9, "WNUT-17": 34.5, "MB": 10.8, "ms": 0.9},
+        figures={"STS-B": 80.1, "SST-2": 83.9, "WNUT-17": 34.1, "MB": 10.8, "ms": 0.9},
     ),
     Entry(
         "static_128/books_wiki_en",
         *("shipped", (), _APACHE, "https://github.com/MinishLab/model2vec", True, 26000),
         note=f"word pieces without context, taught by {_MINILM}, on {_OURS}",
-        figures={"STS-B": 74.2, "SST-2": 81.3, "WNUT-17": 11.7, "MB": 3.6, "ms": 0.2},
+        figures={"STS-B": 74.2, "SST-2": 81.3, "WNUT-17": 12.4, "MB": 3.6, "ms": 0.2},
     ),
     Entry(
         "elmo_2x512_128_512cnn_1xhighway/books_wiki_en",
