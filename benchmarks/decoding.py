@@ -5,10 +5,10 @@
     python benchmarks/decoding.py peers --peers peers/bin/python
     python benchmarks/decoding.py peers --peers peers/bin/python --quick     # tiny sizes, as `lengths --quick`
 
-"loop": a published model of the package, greedy, one text a time on one thread, from text to text: the loop in the
-.tflite file (the signatures "greedy_N"), a loop in Python over the file's "step_N", and TensorFlow's: a loop in Python
-over the Keras model's step, over the signature "step" of a SavedModel, and the SavedModel's tf.while_loop. Engines take
-turns, word by word.
+"loop": greedy, one text a time, from text to text, by a published model of the package, an LSTM, and by a Transformer
+decoder of 2 layers of 128 with random weights, of 24 tokens: the loop in the .tflite file (the signatures "greedy_N"),
+a loop in Python over the file's "step_N", and TensorFlow's: a loop in Python over the Keras model's step, over the
+signature "step" of a SavedModel, and the SavedModel's tf.while_loop. Engines take turns, text by text.
 
 "lengths": a Transformer decoder that never ends by itself, greedy, one text: milliseconds a token at some target
 lengths. Its cache has a fixed size, `context` tokens: with a context of the greatest length a step costs the same at
@@ -63,7 +63,7 @@ class Size:
 
 
 TINY = Size(1, 16, 2, 50, 8, 6, 6)
-PHONE = Size(2, 128, 4, 4_000, 16)  # of "lengths"
+PHONE = Size(2, 128, 4, 4_000, 32, 24, 24)  # of "loop" and "lengths"
 
 
 def build(folder: Path, size: Size, beams: int) -> None:
@@ -106,6 +106,11 @@ def texts_of(size: Size, rows: int) -> list[list[int]]:
     return [[2, *rng.integers(5, size.vocabulary, length - 2).tolist(), 3] for length in lengths]
 
 
+def strings(ids: Any) -> str:
+    """The text of which these are the ids: 7 is "w2"."""
+    return " ".join(f"w{token - 5}" for token in ids[1:-1])
+
+
 # ------------------------------------------------------------------------------------------------------------- loop
 
 
@@ -127,6 +132,10 @@ def in_python(step: Callable, start: Callable, bundle: Any) -> Callable[[dict], 
         return list(best.tokens)
 
     return run
+
+
+def fitted(inputs: dict, length: int) -> dict[str, np.ndarray]:
+    return {key: np.pad(ids, ((0, 0), (0, length - ids.shape[1]))).astype(ids.dtype) for key, ids in inputs.items()}
 
 
 def interpreted(file: Path, threads: int) -> Callable[[str], Callable]:
@@ -153,8 +162,11 @@ def loop_engines(folder: Path, work: Path, threads: int) -> tuple[dict[str, Call
     from keras_ctxrep_tflite.quantize import convert
 
     bundle = bundles.load(folder)
-    length, tokens = bundle.max_length, translate.tokens_of(bundle)
-    file = convert(folder, work / "model.tflite", lengths=[length])
+    tokens, lengths = (
+        translate.tokens_of(bundle),
+        sorted({*(n for n in (16, 32) if n < bundle.max_length), bundle.max_length}),
+    )
+    file = convert(folder, work / "model.tflite", lengths=lengths)
     version = export(folder, work / "saved")
     greedy = {"beams": 1}
     function = interpreted(file, threads)
@@ -171,24 +183,26 @@ def loop_engines(folder: Path, work: Path, threads: int) -> tuple[dict[str, Call
     def fixed(step: Callable) -> Callable:
         return lambda inputs: {key: np.asarray(value) for key, value in step(inputs).items()}
 
-    def from_text(run: Callable[[dict], list[int]], to: int | None = None) -> Callable[[str], str]:
-        def translated(text: str) -> str:
-            inputs = bundle.features([text])
-            if to:
-                inputs = {k: np.pad(v, ((0, 0), (0, to - v.shape[1]))).astype(v.dtype) for k, v in inputs.items()}
-            return tokens.text(run(inputs))
+    def from_text(run: Callable[[dict], list[int]]) -> Callable[[str], str]:
+        return lambda text: tokens.text(run(bundle.features([text])))
 
-        return translated
+    by_length = {
+        length: in_python(fixed(function(f"step_{length}")), fixed(function(f"length_{length}")), bundle)
+        for length in lengths
+    }
+
+    def steps(inputs: dict) -> list[int]:
+        length = min(length for length in lengths if length >= inputs["mask"].shape[1])
+        return by_length[length](fitted(inputs, length))
 
     def predicted(path: Path) -> Callable[[str], str]:
         predictor = open_engine(path, search=greedy).predictor
         return lambda text: predictor([text])[0]["text"]
 
-    steps = in_python(fixed(function(f"step_{length}")), fixed(function(f"length_{length}")), bundle)
     by_signatures = in_python(signature("step"), signature("ids"), bundle)
     engines = {
         ".tflite, its own loop": predicted(file),
-        ".tflite, loop in Python": from_text(steps, length),
+        ".tflite, loop in Python": from_text(steps),
         "Keras, loop in Python": predicted(folder),
         "SavedModel, loop in Python": from_text(by_signatures),
         "SavedModel, tf.while_loop": predicted(version),
@@ -203,29 +217,36 @@ def loop(args: argparse.Namespace) -> Iterator[dict]:
 
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
     tf.config.threading.set_inter_op_parallelism_threads(args.threads)
-    words = sorted(set(re.findall("[a-z]{3,}", (__doc__ or "").lower())))[: 4 if args.quick else 60]
-    with tempfile.TemporaryDirectory() as work:
-        engines, _kept = loop_engines(Path(zoo.find(args.model)), Path(work), args.threads)
-        seconds: dict[str, list[float]] = {name: [] for name in engines}
-        texts: dict[str, list[str]] = {}
-        for number in range(args.rounds + 1):  # the first one warms up
-            texts = {name: [] for name in engines}
-            for word in words:
-                for name, run in engines.items():
-                    begin = time.perf_counter()
-                    texts[name].append(run(word))
-                    if number:
-                        seconds[name].append(time.perf_counter() - begin)
-    first, *_ = texts
+    words = sorted(set(re.findall("[a-z]{3,}", (__doc__ or "").lower())))[: 4 if args.quick else 40]
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        size = TINY if args.quick else PHONE
+        build(work / "transformer", size, beams=1)
+        random = [strings(ids) for ids in texts_of(size, 2 if args.quick else 10)]
+        models = {args.model: (Path(zoo.find(args.model)), words)}
+        models["Transformer"] = work / "transformer", random
+        for model, (folder, texts) in models.items():
+            engines, _kept = loop_engines(folder, work / f"{folder.name} files", args.threads)
+            yield from turns(model, engines, texts, args.rounds)
+
+
+def turns(model: str, engines: dict[str, Callable[[str], str]], texts: list[str], rounds: int) -> Iterator[dict]:
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    answers: dict[str, list[str]] = {}
+    for number in range(rounds + 1):  # the first one warms up
+        answers = {name: [] for name in engines}
+        for text in texts:
+            for name, run in engines.items():
+                begin = time.perf_counter()
+                answers[name].append(run(text))
+                if number:
+                    seconds[name].append(time.perf_counter() - begin)
+    first, *_ = engines
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     for name, median in medians.items():
-        same = np.mean([a == b for a, b in zip(texts[first], texts[name], strict=True)])
-        yield {
-            "engine": name,
-            "ms a text": round(1000 * median, 2),
-            "ratio": round(median / medians[first], 1),
-            "same": float(same),
-        }
+        same = np.mean([a == b for a, b in zip(answers[first], answers[name], strict=True)])
+        milliseconds = {"ms a text": round(1000 * median, 2), "ratio": round(median / medians[first], 1)}
+        yield {"model": model, "engine": name} | milliseconds | {"same": float(same)}
 
 
 # ---------------------------------------------------------------------------------------------------------- lengths
@@ -237,14 +258,13 @@ def lengths(args: argparse.Namespace) -> Iterator[dict]:
     import tensorflow as tf
 
     from keras_ctxrep.text import bundle as bundles
-    from keras_ctxrep_export import saved_model
     from keras_ctxrep_tflite.quantize import convert
 
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
     tf.config.threading.set_inter_op_parallelism_threads(args.threads)
     size, every = (TINY, (2, 4)) if args.quick else (PHONE, (16, 32, 64, 128, 256))
     (ids,) = texts_of(size, 1)
-    text = " ".join(f"w{token - 5}" for token in ids[1:-1])
+    text = strings(ids)
     with tempfile.TemporaryDirectory() as temporary:
         work, runs = Path(temporary), {}
         for length in every:
@@ -252,14 +272,14 @@ def lengths(args: argparse.Namespace) -> Iterator[dict]:
             build(folder, replace(size, target=length, context=length), beams=1)
             file = convert(folder, work / f"{length}.tflite", lengths=[size.source])
             run = interpreted(file, args.threads)(f"greedy_{size.source}")
-            inputs = bundles.load(folder).features([text])
-            inputs = {k: np.pad(v, ((0, 0), (0, size.source - v.shape[1]))).astype(v.dtype) for k, v in inputs.items()}
+            inputs = fitted(bundles.load(folder).features([text]), size.source)
             runs[".tflite loop, context of the target", length] = lambda run=run, inputs=inputs: run(inputs)["tokens"][
                 0, 0
             ]
         function = interpreted(file, args.threads)  # pyright: ignore[reportPossiblyUnbound]
         start, step = function(f"length_{size.source}"), function(f"step_{size.source}")
-        runner = saved_model.text_runner(export(folder, work / "saved"), {"beams": 1})  # pyright: ignore
+        loaded: Any = tf.saved_model.load(str(export(folder, work / "saved")))  # pyright: ignore
+        search = loaded.signatures["search"]
         for length in every:
 
             def stepped(length=length):
@@ -273,8 +293,9 @@ def lengths(args: argparse.Namespace) -> Iterator[dict]:
                 return tokens
 
             def searched(length=length):
-                batch = {"text": np.array([text], object), "max_length": np.array([length], np.int32)}
-                return saved_model_tokens(runner.run(batch))[0]
+                options = {name: tf.constant([value]) for name, value in (("max_length", length), ("beams", 1))}
+                outputs = search(text=tf.constant([text]), **options)
+                return saved_model_tokens({"text": outputs["text"].numpy()})[0]
 
             runs[f".tflite steps in Python, context {every[-1]}", length] = stepped
             runs[f"SavedModel, context {every[-1]}", length] = searched
@@ -359,7 +380,7 @@ def ours(job: Job) -> Callable:
     run = saved_model.text_runner(Path(job.folder, "saved", "1")).run
 
     def search(ids, mask, labels):
-        texts = [" ".join(f"w{token - 5}" for token in row[1 : sum(own) - 1]) for row, own in zip(ids, mask, strict=True)]
+        texts = [strings(row[: sum(real)]) for row, real in zip(ids, mask, strict=True)]
         return np.array(saved_model_tokens(run({"text": np.array(texts, object)})))
 
     return search
@@ -369,7 +390,12 @@ def transformers(job: Job) -> Callable:
     import torch  # pyright: ignore[reportMissingImports]
     from torch import nn  # pyright: ignore[reportMissingImports]
     from transformers import (  # pyright: ignore[reportMissingImports]
-        BertModel, DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin, PretrainedConfig,
+        BertModel,
+        DynamicCache,
+        EncoderDecoderCache,
+        GenerationConfig,
+        GenerationMixin,
+        PretrainedConfig,
         PreTrainedModel,
     )  # fmt: skip
     from transformers.modeling_outputs import Seq2SeqLMOutput  # pyright: ignore[reportMissingImports]
@@ -552,7 +578,9 @@ ENGINES = {name: lambda path, maker=maker: engine(path, maker) for name, maker i
 
 
 def peers(args: argparse.Namespace) -> Iterator[dict]:
-    size = TINY if args.quick else Size(args.layers, args.width, args.width // 64, target=args.target, context=args.target)
+    size = (
+        TINY if args.quick else Size(args.layers, args.width, args.width // 64, target=args.target, context=args.target)
+    )
     rows = 4 if args.quick else ROWS
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -600,7 +628,9 @@ def peers(args: argparse.Namespace) -> Iterator[dict]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="?", choices=["loop", "lengths", "peers"], default="loop")
-    parser.add_argument("--model", default="g2p_en", help="of the loop: a model folder of the task translate, or a name")
+    parser.add_argument(
+        "--model", default="g2p_en", help="of the loop: a model folder of the task translate, or a name"
+    )
     parser.add_argument("--peers", default=sys.executable, metavar="PYTHON", help="interpreter with the peers")
     parser.add_argument("--layers", type=int, default=Size.layers, help="of the encoder, and of the decoder")
     parser.add_argument("--width", type=int, default=Size.width)
