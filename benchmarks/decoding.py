@@ -10,7 +10,7 @@ decoder of 2 layers of 128 with random weights, of 24 tokens: the loop in the .t
 a loop in Python over the file's "step_N", and TensorFlow's: a loop in Python over the Keras model's step, over the
 signature "step" of a SavedModel, and the SavedModel's tf.while_loop. Engines take turns, text by text.
 
-"lengths": a Transformer decoder that never ends by itself, greedy, one text: milliseconds a token at some target
+"lengths": a Transformer decoder that never ends by itself, greedy, one text: CPU milliseconds a token at some target
 lengths. Its cache has a fixed size, `context` tokens: with a context of the greatest length a step costs the same at
 any length; with one of the target's length shorter targets are cheaper.
 
@@ -231,22 +231,30 @@ def loop(args: argparse.Namespace) -> Iterator[dict]:
 
 
 def turns(model: str, engines: dict[str, Callable[[str], str]], texts: list[str], rounds: int) -> Iterator[dict]:
-    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in engines}
     answers: dict[str, list[str]] = {}
     for number in range(rounds + 1):  # the first one warms up
         answers = {name: [] for name in engines}
         for text in texts:
             for name, run in engines.items():
-                begin = time.perf_counter()
-                answers[name].append(run(text))
+                answer, *seconds = timed(run, text)
+                answers[name].append(answer)
                 if number:
-                    seconds[name].append(time.perf_counter() - begin)
+                    times[name].append((seconds[0], seconds[1]))
     first, *_ = engines
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    for name, median in medians.items():
+    medians = {name: [*map(statistics.median, zip(*values, strict=True))] for name, values in times.items()}
+    for name, (wall, cpu) in medians.items():
         same = np.mean([a == b for a, b in zip(answers[first], answers[name], strict=True)])
-        milliseconds = {"ms a text": round(1000 * median, 2), "ratio": round(median / medians[first], 1)}
+        milliseconds = {"ms a text": round(1000 * wall, 2), "ratio": round(wall / medians[first][0], 1)}
+        milliseconds |= {"CPU ms": round(1000 * cpu, 2), "CPU ratio": round(cpu / medians[first][1], 1)}
         yield {"model": model, "engine": name} | milliseconds | {"same": float(same)}
+
+
+def timed(run: Callable, *arguments: Any) -> tuple[Any, float, float]:
+    """What a function gives, and its wall and CPU seconds, of all threads."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = run(*arguments)
+    return result, time.perf_counter() - wall, time.process_time() - cpu
 
 
 # ---------------------------------------------------------------------------------------------------------- lengths
@@ -302,15 +310,14 @@ def lengths(args: argparse.Namespace) -> Iterator[dict]:
         seconds: dict[tuple, list[float]] = {key: [] for key in runs}
         for number in range(args.rounds + 1):
             for key, run in runs.items():
-                begin = time.perf_counter()
-                tokens = run()
-                seconds[key].append(time.perf_counter() - begin)
+                tokens, _, cpu = timed(run)
+                seconds[key].append(cpu)
                 if not number:  # which warms up
                     seconds[key].clear()
                     assert len(tokens) == key[1] and min(tokens) >= 0, (key, tokens)
     for name in dict.fromkeys(name for name, _ in runs):
         medians = {length: statistics.median(seconds[name, length]) for length in every}
-        yield {"engine": name} | {f"ms a token, {n}": round(1000 * s / n, 3) for n, s in medians.items()}
+        yield {"engine": name} | {f"CPU ms a token, {n}": round(1000 * s / n, 3) for n, s in medians.items()}
 
 
 def saved_model_tokens(outputs: dict) -> list[list[int]]:
