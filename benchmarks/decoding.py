@@ -29,6 +29,7 @@ in an environment of their own:
 """
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -36,8 +37,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +164,8 @@ def loop_engines(folder: Path, work: Path, threads: int) -> tuple[dict[str, Call
     from keras_ctxrep_tflite.quantize import convert
 
     bundle = bundles.load(folder)
-    tokens, lengths = (
-        translate.tokens_of(bundle),
-        sorted({*(n for n in (16, 32) if n < bundle.max_length), bundle.max_length}),
-    )
+    tokens, longest = translate.tokens_of(bundle), bundle.max_length
+    lengths = sorted({min(16, longest), min(32, longest), longest})
     file = convert(folder, work / "model.tflite", lengths=lengths)
     version = export(folder, work / "saved")
     greedy = {"beams": 1}
@@ -261,8 +261,6 @@ def timed(run: Callable, *arguments: Any) -> tuple[Any, float, float]:
 
 
 def lengths(args: argparse.Namespace) -> Iterator[dict]:
-    from dataclasses import replace
-
     import tensorflow as tf
 
     from keras_ctxrep.text import bundle as bundles
@@ -271,56 +269,59 @@ def lengths(args: argparse.Namespace) -> Iterator[dict]:
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
     tf.config.threading.set_inter_op_parallelism_threads(args.threads)
     size, every = (TINY, (2, 4)) if args.quick else (PHONE, (16, 32, 64, 128, 256))
-    (ids,) = texts_of(size, 1)
-    text = strings(ids)
+    longest = max(every)
+    text = strings(texts_of(size, 1)[0])
     with tempfile.TemporaryDirectory() as temporary:
-        work, runs = Path(temporary), {}
+        work, files = Path(temporary), {}
         for length in every:
-            folder = work / f"model_{length}"
-            build(folder, replace(size, target=length, context=length), beams=1)
-            file = convert(folder, work / f"{length}.tflite", lengths=[size.source])
-            run = interpreted(file, args.threads)(f"greedy_{size.source}")
-            inputs = fitted(bundles.load(folder).features([text]), size.source)
-            runs[".tflite loop, context of the target", length] = lambda run=run, inputs=inputs: run(inputs)["tokens"][
-                0, 0
-            ]
-        function = interpreted(file, args.threads)  # pyright: ignore[reportPossiblyUnbound]
+            build(work / f"{length}", replace(size, target=length, context=length), beams=1)
+            files[length] = convert(work / f"{length}", work / f"{length}.tflite", lengths=[size.source])
+        inputs = fitted(bundles.load(work / f"{longest}").features([text]), size.source)
+        function = interpreted(files[longest], args.threads)
         start, step = function(f"length_{size.source}"), function(f"step_{size.source}")
-        loaded: Any = tf.saved_model.load(str(export(folder, work / "saved")))  # pyright: ignore
-        search = loaded.signatures["search"]
-        for length in every:
-
-            def stepped(length=length):
-                begun, token, tokens = start(inputs), BEGIN, []  # pyright: ignore
-                state = begun["state"]
-                for _ in range(length):
-                    given = {"token_ids": np.array([[token]], np.int32), "memory": begun["memory"], "state": state}
-                    outputs = step(given | {"memory_mask": inputs["mask"]})  # pyright: ignore
-                    token, state = int(outputs["logits"].argmax()), outputs["state"]
-                    tokens.append(token)
-                return tokens
-
-            def searched(length=length):
-                options = {name: tf.constant([value]) for name, value in (("max_length", length), ("beams", 1))}
-                outputs = search(text=tf.constant([text]), **options)
-                return saved_model_tokens({"text": outputs["text"].numpy()})[0]
-
-            runs[f".tflite steps in Python, context {every[-1]}", length] = stepped
-            runs[f"SavedModel, context {every[-1]}", length] = searched
+        loaded: Any = tf.saved_model.load(str(export(work / f"{longest}", work / "saved")))
+        runs: dict[tuple[str, int], Callable[[], Any]] = {}
+        for length, file in files.items():
+            greedy = interpreted(file, args.threads)(f"greedy_{size.source}")
+            runs[".tflite loop, context of the target", length] = partial(by_loop, greedy, inputs)
+            steps = partial(by_steps, start, step, inputs, length)
+            runs[f".tflite steps in Python, context {longest}", length] = steps
+            search = partial(by_search, loaded.signatures["search"], text, length)
+            runs[f"SavedModel, context {longest}", length] = search
         seconds: dict[tuple, list[float]] = {key: [] for key in runs}
-        for number in range(args.rounds + 1):
+        for number in range(args.rounds + 1):  # the first one warms up
             for key, run in runs.items():
                 tokens, _, cpu = timed(run)
-                seconds[key].append(cpu)
-                if not number:  # which warms up
-                    seconds[key].clear()
-                    assert len(tokens) == key[1] and min(tokens) >= 0, (key, tokens)
+                assert len(tokens) == key[1] and min(tokens) >= 0, (key, tokens)
+                if number:
+                    seconds[key].append(cpu)
     for name in dict.fromkeys(name for name, _ in runs):
         medians = {length: statistics.median(seconds[name, length]) for length in every}
         yield {"engine": name} | {f"CPU ms a token, {n}": round(1000 * s / n, 3) for n, s in medians.items()}
 
 
-def saved_model_tokens(outputs: dict) -> list[list[int]]:
+def by_loop(greedy: Callable, inputs: dict) -> Any:
+    return greedy(inputs)["tokens"][0, 0]
+
+
+def by_steps(start: Callable, step: Callable, inputs: dict, length: int) -> list[int]:
+    begun, token, tokens = start(inputs), BEGIN, []
+    state, memory = begun["state"], {"memory": begun["memory"], "memory_mask": inputs["mask"]}
+    for _ in range(length):
+        outputs = step(memory | {"token_ids": np.array([[token]], np.int32), "state": state})
+        token, state = int(outputs["logits"].argmax()), outputs["state"]
+        tokens.append(token)
+    return tokens
+
+
+def by_search(search: Callable, text: str, length: int) -> list[int]:
+    import tensorflow as tf
+
+    options = {name: tf.constant([value]) for name, value in (("max_length", length), ("beams", 1))}
+    return saved_model_tokens({"text": search(text=tf.constant([text]), **options)["text"].numpy()})[0]
+
+
+def saved_model_tokens(outputs: Mapping[str, Any]) -> list[list[int]]:
     """The tokens of the best texts of a batch: "t5 t17" are 5 and 17."""
     return [[int(word[1:]) for word in text.decode().split()] for text in outputs["text"]]
 
@@ -460,11 +461,11 @@ def transformers(job: Job) -> Callable:
             return self.encoder
 
         def forward(self, input_ids=None, attention_mask=None, encoder_outputs=None, decoder_input_ids=None,
-                    past_key_values=None, cache=None, use_cache=True, **_):  # fmt: skip
+                    past_key_values=None, cache=None, use_cache=True, **_) -> Any:  # fmt: skip
             kept = cache if cache is not None else past_key_values  # by the version
             if kept is None:
                 kept = EncoderDecoderCache(DynamicCache(), DynamicCache())
-            assert decoder_input_ids is not None and encoder_outputs is not None
+            assert decoder_input_ids is not None and encoder_outputs is not None and attention_mask is not None
             position, x = kept.get_seq_length(), self.table[decoder_input_ids]
             mask = attention_mask[:, None, None].bool()
             for block in self.layers:
@@ -570,18 +571,17 @@ def ctranslate2(job: Job) -> Callable:
     return search
 
 
-MAKERS: dict[str, Callable[[Job], Callable]] = {OURS: ours, "transformers": transformers, "CTranslate2": ctranslate2}
-
-
-def engine(path: str, maker: Callable[[Job], Callable]) -> dict:
+def engine(path: str, maker: Callable[[Job], Callable], needs: str) -> dict:
     """An engine of `bert.work`: its one kind of work, made when it is first asked for."""
-    module = {transformers: "transformers", ctranslate2: "ctranslate2"}.get(maker)
-    if module:
-        __import__(module)  # an ImportError tells that the engine is missing
+    importlib.import_module(needs)  # an ImportError tells that the engine is missing
     return {"search": lambda: maker(Job.read(path))}
 
 
-ENGINES = {name: lambda path, maker=maker: engine(path, maker) for name, maker in MAKERS.items()}
+ENGINES = {
+    OURS: lambda path: engine(path, ours, "tensorflow"),
+    "transformers": lambda path: engine(path, transformers, "transformers"),
+    "CTranslate2": lambda path: engine(path, ctranslate2, "ctranslate2"),
+}
 
 
 def peers(args: argparse.Namespace) -> Iterator[dict]:
