@@ -2,26 +2,32 @@
 
     python benchmarks/spelling.py --train train.tsv --dev dev.tsv --minutes 100 --out g2p
     python benchmarks/spelling.py --dev dev.tsv --out g2p --lengths          # a folder that is there
+    python benchmarks/spelling.py --dev dev.tsv --out g2p_en --words 2000 --corpus books.txt.xz wiki.txt
     python benchmarks/spelling.py --train train.tsv --dev dev.tsv --minutes 12 --out bert --encoder bert_3_384_12
 
 The files have the columns text and target, one row a pronunciation. WER is the fraction of words whose answer is none
 of their pronunciations, PER edits to the nearest one over its phonemes. Words a second are of one process, after a
-first call. Encoders that read words or word pieces have the letters with a space between them, and are trained whole
-without the biLSTM over them, unless they are frozen. `g2p-en` (https://github.com/Kyubyong/g2p, a GRU in NumPy) is
-scored without stress where it is installed.
+first call. `g2p-en` (https://github.com/Kyubyong/g2p, a GRU in NumPy) is scored without stress where it is installed.
+Encoders that read words or word pieces have the letters with a space between them, and are trained whole without the
+biLSTM over them, unless they are frozen.
+
+Keras, the SavedModel and the .tflite file of float32 give the same text for every word, greedy and with beams, or the
+exit status is 1. With `--corpus` the rates are also given by the words' rank in these texts, by count.
 """
 
 import argparse
 import csv
 import os
+import re
 import sys
+import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
+EXACT = ("Keras", "SavedModel", ".tflite float32")  # engines with the same text for every word
+RANKS = (5_000, 20_000, 100_000)  # of words in texts, the last of each band
 LENGTH = 40  # characters and phonemes; the longest words of CMUdict have 34 and 32
 SETTINGS = {
     "target_units": "words", "target_length": LENGTH, "decoder_units": 256, "decoder_dropout": 0.15,
@@ -77,16 +83,60 @@ def g2p_en() -> Callable[[Sequence[str]], list[str]] | None:
     return lambda words: [" ".join(p.rstrip("012") for p in network.predict(word)) for word in words]
 
 
-def main() -> None:
+def engines(folder: str, work: Path) -> Iterator[tuple[str, Path, float]]:
+    """The name, the path and the megabytes of the model in each engine."""
+    from keras_ctxrep import saving, zoo
+    from keras_ctxrep.text.bundle import load
+    from keras_ctxrep_export import saved_model
+    from keras_ctxrep_tflite.quantize import convert
+
+    found = Path(zoo.find(folder))
+    yield "Keras", found, (found / "model.weights.h5").stat().st_size / 1e6
+    version = saved_model.export(*saving.load(found), work / "saved")
+    yield "SavedModel", version, sum(f.stat().st_size for f in version.rglob("variables.*")) / 1e6
+    for name, quantize in ((".tflite float32", "none"), (".tflite int8", "dynamic")):
+        file = convert(found, work / f"{quantize}.tflite", quantize, lengths=[load(found).max_length])
+        yield name, file, file.stat().st_size / 1e6
+
+
+def ranks(paths: Sequence[str]) -> dict[str, int]:
+    """Rank of each word in some texts, by count, from 1."""
+    from keras_ctxrep.text.corpus import lines
+
+    counts: Counter[str] = Counter()
+    for path in paths:
+        for _, line in lines(path):
+            counts.update(re.findall("[a-z]+(?:'[a-z]+)*", line.lower()))
+    return {word: rank for rank, (word, _) in enumerate(counts.most_common(), 1)}
+
+
+def by_rank(texts: Sequence[str], paths: Sequence[str]) -> dict[str, list[int]]:
+    """Name of a band -> which of the words it has; those not in the texts are the last one."""
+    rank = ranks(paths)
+    bands, low = {}, 1
+    for high in (*RANKS, len(rank)):
+        band = f"rank {low:,} to {high:,}" if high < len(rank) else f"rank {low:,} and above"
+        bands[band] = [i for i, text in enumerate(texts) if low <= rank.get(text, 0) <= high]
+        low = high + 1
+    return bands | {"not in the texts": [i for i, text in enumerate(texts) if text not in rank]}
+
+
+def by_length(texts: Sequence[str]) -> dict[str, list[int]]:
+    bands = ((1, 4), (5, 7), (8, 10), (11, 99))
+    return {f"{a} to {b} letters": [i for i, text in enumerate(texts) if a <= len(text) <= b] for a, b in bands}
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", metavar="FILE", help="without it the folder is there already")
     parser.add_argument("--dev", required=True, metavar="FILE")
-    parser.add_argument("--out", required=True, metavar="FOLDER")
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="or the name of a published model")
     parser.add_argument("--minutes", type=float, default=100)
     parser.add_argument("--encoder", default="characters", metavar="M", help="or a model folder or published name")
     parser.add_argument("--freeze", action="store_true", help="its weights stay as they are")
     parser.add_argument("--words", type=int, help="score the first N words")
     parser.add_argument("--lengths", action="store_true", help="the rates by the length of the word")
+    parser.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="texts, for the rates by rank")
     args = parser.parse_args()
     if args.encoder != "characters":
         Path(args.out).mkdir(parents=True, exist_ok=True)
@@ -96,8 +146,6 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from keras_ctxrep import recipes
     from keras_ctxrep.inference.engines import open_engine
-    from keras_ctxrep.text.bundle import load
-    from keras_ctxrep_tflite.quantize import convert
 
     if args.train:
         options = SETTINGS | {"minutes": args.minutes, "freeze": args.freeze}
@@ -107,28 +155,19 @@ def main() -> None:
         recipes.finetune(args.train, args.dev, args.encoder, args.out, "translate", report=print, **options)
     words = dict(list(read(args.dev).items())[: args.words])
     texts, references = [*words], [*words.values()]
-    files = {"Keras": Path(args.out)}
-    for name, quantize in ((".tflite float32", "none"), (".tflite int8", "dynamic")):
-        files[name] = Path(args.out, f"{quantize}.tflite")
-        if not files[name].exists():
-            convert(args.out, files[name], quantize, lengths=[load(args.out).max_length])
-    answers = {}
+    answers: dict[tuple[str, str], list[str]] = {}
     print(f"{len(texts):,} words of {args.dev}")
     print(f"{'engine':28} {'WER':>6} {'PER':>6} {'words/s':>9} {'MB':>6}")
-    for name, path in files.items():
-        for beams in (1, None):
-            predictor = open_engine(path, search={"beams": beams} if beams and name == "Keras" else None).predictor
-            if beams and name != "Keras":
-                continue  # its loop has the beams of the model
-            predictor(texts[:64])
-            begun = time.perf_counter()
-            given = [answer["text"] for answer in predictor(texts)]
-            speed = len(texts) / (time.perf_counter() - begun)
-            size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.glob("model.weights.h5"))) / 1e6
-            label = f"{name}, {'greedy' if beams else 'beams'}"
-            answers[label] = given
-            wer, per = rates(references, given)
-            print(f"{label:28} {wer:6.2f} {per:6.2f} {speed:9,.0f} {size:6.2f}", flush=True)
+    with tempfile.TemporaryDirectory() as work:
+        for name, path, size in engines(args.out, Path(work)):
+            for search, options in (("greedy", {"beams": 1}), ("beams", None)):
+                predictor = open_engine(path, search=options).predictor
+                predictor(texts[:64])
+                begun = time.perf_counter()
+                given = answers[name, search] = [answer["text"] for answer in predictor(texts)]
+                speed = len(texts) / (time.perf_counter() - begun)
+                wer, per = rates(references, given)
+                print(f"{f'{name}, {search}':28} {wer:6.2f} {per:6.2f} {speed:9,.0f} {size:6.2f}", flush=True)
     peer = g2p_en()
     if peer is not None:
         peer(texts[:8])
@@ -138,16 +177,19 @@ def main() -> None:
         size = Path(str(sys.modules["g2p_en.g2p"].__file__)).with_name("checkpoint20.npz").stat().st_size / 1e6
         wer, per = rates(references, given)
         print(f"{'g2p-en, greedy':28} {wer:6.2f} {per:6.2f} {speed:9,.0f} {size:6.2f}")
-    reference = answers["Keras, beams"]
-    for label, given in answers.items():
-        same = np.mean([a == b for a, b in zip(reference, given, strict=True)])
-        print(f"{label}: {same:.2%} of the texts are those of Keras with beams")
-    if args.lengths:
-        for low, high in ((1, 4), (5, 7), (8, 10), (11, 99)):
-            own = [i for i, text in enumerate(texts) if low <= len(text) <= high]
-            wer, per = rates([references[i] for i in own], [reference[i] for i in own])
-            print(f"{low} to {high} letters: {len(own):,} words, WER {wer:.1f}, PER {per:.2f}")
+    differ = 0
+    for (name, search), given in answers.items():
+        others = sum(a != b for a, b in zip(answers["Keras", search], given, strict=True))
+        print(f"{name}, {search}: the text of Keras for {len(texts) - others:,} of {len(texts):,} words")
+        differ += others * (name in EXACT)
+    bands = by_length(texts) if args.lengths else {}
+    bands |= by_rank(texts, args.corpus) if args.corpus else {}
+    for band, own in bands.items():
+        given = answers["Keras", "beams"]
+        wer, per = rates([references[i] for i in own], [given[i] for i in own])
+        print(f"{band}: {len(own):,} words, WER {wer:.1f}, PER {per:.2f}")
+    return int(differ > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

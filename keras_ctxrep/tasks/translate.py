@@ -127,8 +127,10 @@ class Translate(Task, Searches):
         settings = bundle.settings
         given: dict[str, Any] = {name: settings[name] for name in ("beams", "alpha")} | options
         chosen = Options(**given)
-        # a loop in a .tflite file has the options of its conversion
-        own = {"beams": chosen.beams, "alpha": chosen.alpha, "in_graph": False}
+        # a loop in a .tflite file has the options of its conversion; the greedy one is of every file
+        in_graph = settings.get("in_graph", True) and chosen.alpha == settings["alpha"]
+        in_graph = in_graph and chosen.beams in (1, settings["beams"])
+        own = {"beams": chosen.beams, "alpha": chosen.alpha, "in_graph": in_graph}
         return replace(bundle, settings=settings | own)
 
     # -------------------------------------------------------------------------------------------------- training

@@ -104,6 +104,32 @@ def test_other_options_of_the_search(decoder):
         tasks.get("classify").with_search(bundle, beams=2)
 
 
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({}, "beam"),
+        ({"beams": 1}, "greedy"),
+        ({"beams": 3, "alpha": 0.6}, "beam"),
+        ({"beams": 2}, "ids"),
+        ({"alpha": 0.5}, "ids"),
+        ({"beams": 1, "alpha": 0.5}, "ids"),
+    ],
+)
+def test_a_file_searches_by_its_own_loop_where_it_has_one(options, part):
+    def named(name):
+        def run(inputs):
+            raise LookupError(name)
+
+        return run
+
+    bundle = task.with_search(bundle_of(), **options)
+    run = task.run(bundle, {name: named(name) for name in ("ids", "step", "greedy", "beam")})
+    with pytest.raises(LookupError, match=part):
+        run({"mask": np.ones((1, 1), np.int32)})
+    again = task.with_search(bundle, beams=3)  # it may not know the beams of the file any more
+    assert again.settings["beams"] == 3 and not (part != "beam" and again.settings["in_graph"])
+
+
 def test_saved_and_loaded(tmp_path):
     bundle = bundle_of()
     model = random_model(bundle)
@@ -140,9 +166,13 @@ def test_all_engines_give_the_same_text(units, decoder, tmp_path):
         assert [(t["token"], t["start"], t["end"]) for t in answer["alignment"]] == [
             (t["token"], t["start"], t["end"]) for t in own["alignment"]
         ]
-    expected = predictor_of(model, task.with_search(bundle, beams=2))(WORDS)
-    for path in (saved, tmp_path / "model.tflite"):  # a signature with options; the steps instead of the loop
-        assert texts_of(open_engine(path, search={"beams": 2}).predictor(WORDS)) == texts_of(expected)
+    for beams in (1, 2):  # a signature with options; the greedy loop of the file; its steps instead of a loop
+        expected = predictor_of(model, task.with_search(bundle, beams=beams))(WORDS)
+        for path in (saved, tmp_path / "model.tflite"):
+            answers = open_engine(path, search={"beams": beams}).predictor(WORDS)
+            assert texts_of(answers) == texts_of(expected)
+            for answer, own in zip(answers, expected, strict=True):
+                assert answer["score"] == pytest.approx(own["score"], abs=1e-5)
     with pytest.raises(ValueError, match="alpha=1: a SavedModel has that of its export"):
         open_engine(saved, search={"alpha": 1})
 
