@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_ctxrep import tasks
@@ -125,7 +126,12 @@ def encoded_examples(bundle: Bundle, examples: Iterable) -> Iterator[tuple[list[
 
 
 def batches(
-    bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int, seed: int, start: int = 0
+    bundle: Bundle,
+    examples: Callable[[int], Iterable],
+    batch_size: int,
+    seed: int,
+    start: int = 0,
+    inputs: Callable[[list[Row]], dict[str, np.ndarray]] | None = None,
 ) -> tf.data.Dataset:
     """Endless batches, bucketed by length, to train a task model on.
 
@@ -135,11 +141,12 @@ def batches(
         batch_size: rows per batch, or examples where those of an example stay together.
         seed: of their order.
         start: batches left out at the beginning; they are not collated.
+        inputs: function from rows to the inputs of a batch (default: what the features collate).
     """
-    features, task = bundle.features, tasks.get(bundle.task)
+    inputs_of, task = inputs or bundle.features.collate, tasks.get(bundle.task)
 
     def collate(part: list, rng):
-        inputs = features.collate([row for rows, _ in part for row in rows])
+        inputs = inputs_of([row for rows, _ in part for row in rows])
         targets = [target for _, targets in part for target in targets]
         return inputs | task.target_inputs(targets), *task.batch(bundle, targets, inputs)
 
