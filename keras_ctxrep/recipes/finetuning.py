@@ -229,7 +229,7 @@ class Run:
             names = (self.name, f"{share} them" if share else dev_name, str(self.encoder))
             announce(str(Plan(*names, survey, dev_set, task, bundle, options, settings, rows)))
         Path(self.out).mkdir(parents=True, exist_ok=True)
-        data, sources_of = self.batches(bundle, rows, outputs.collate if outputs else bundle.features.collate)
+        data, sources_of = self.batches(bundle, rows, outputs)
         settings = replace(settings, folder=self.out, identity=record.identity)
         with outputs.training(model) if outputs else nullcontext():
             fitting = model, data, evaluate, None, loss, optimizer, report, sources_of, metric
@@ -343,17 +343,17 @@ class Run:
         parts = frozen.split(assembled.model)
         return None if parts is None else FrozenOutputs(parts, bundle.features.collate, self.out)
 
-    def batches(self, bundle: Bundle, rows: int, inputs: Callable) -> tuple[Callable, Callable]:
+    def batches(self, bundle: Bundle, rows: int, outputs: FrozenOutputs | None = None) -> tuple[Callable, Callable]:
         """Functions from a number of batches: to those after them, and to the sources of the examples in that one.
 
         Args:
             bundle: of the model.
             rows: of a batch.
-            inputs: function from rows to the inputs of a batch.
+            outputs: of a frozen encoder, in place of what it reads.
         """
         examples = in_random_order(lambda: self.examples(bundle), self.options.seed)
         arguments = (bundle, examples, rows, self.options.seed)
-        return partial(batches, *arguments, inputs=inputs), partial(sources, *arguments)
+        return partial(batches, *arguments, outputs=outputs), partial(sources, *arguments)
 
     def schedule(self, assembled: Assembled, count: int, rows: int) -> tuple[Fit, OptimizerSpec]:
         """Length of the run, learning rate and evaluations, and the optimizer.

@@ -2,15 +2,17 @@
 
 import hashlib
 import math
+import pickle
 import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from keras_ctxrep.text.features import Row
 __all__ = ["FrozenOutputs"]
 
 Arrays = dict[str, np.ndarray]
-_Shapes = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
+TOGETHER = 500  # examples that are encoded together
 _READ_BY_TASKS = ("mask", "starts")  # the inputs whose shape the targets have
 
 
@@ -70,18 +72,40 @@ class FrozenOutputs:
         self._limit = shutil.disk_usage(self._folder).free // 2 if limit is None else limit
         self._file: Any = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
         self._lock = threading.Lock()  # an evaluation reads while batches are prepared
-        self._places: dict[bytes, tuple[int, _Shapes]] = {}  # key -> where its arrays begin, and their shapes
-        self._shapes: dict[_Shapes, _Shapes] = {}  # every tuple of shapes once
+        self._places: dict[bytes, tuple[int, _Layout]] = {}  # key -> where its record begins
+        self._layouts: dict[tuple, _Layout] = {}
         self._size, self._full = 0, False
 
-    def collate(self, rows: Sequence[Row]) -> Arrays:
+    def encoded(self, encode: Callable[[Iterable], Iterable[tuple]], examples: Iterable) -> Iterator[tuple]:
+        """The rows of each example and their targets, as `encode` gives them; stored rows are not encoded again."""
+        source = iter(examples)
+        while part := list(islice(source, TOGETHER)):
+            keys = [_digest(repr(example).encode()) for example in part]
+            stored = [self._stored(key) for key in keys]
+            fresh = iter(encode([example for example, own in zip(part, stored, strict=True) if own is None]))
+            for key, own in zip(keys, stored, strict=True):
+                if own is None:
+                    rows, targets = own = next(fresh)
+                    record = pickle.dumps(([_Stored(_key(row), len(row)) for row in rows], targets))
+                    self._write(key, {"pickled": np.frombuffer(record, np.uint8)})
+                yield own
+
+    def _stored(self, key: bytes) -> tuple[list, list] | None:
+        """The rows and targets of an example, if the outputs of all its rows are stored."""
+        record = self._read(key)
+        if record is None:
+            return None
+        rows, targets = pickle.loads(record["pickled"])
+        return (rows, targets) if all(row.key in self._places for row in rows) else None
+
+    def collate(self, rows: Sequence["Row | _Stored"]) -> Arrays:
         """The inputs of the trained part for some rows, padded to the longest, and the inputs that targets need."""
-        keys = [_digest(repr(replace(row, source="")).encode()) for row in rows]
-        known = {key: arrays for key in keys if (arrays := self._read(key)) is not None}
-        missing = {key: row for key, row in zip(keys, rows, strict=True) if key not in known}
+        keys = [row.key if isinstance(row, _Stored) else _key(row) for row in rows]
+        known = {key: self._read(key) for key in keys}
+        missing = {key: row for key, row in zip(keys, rows, strict=True) if known[key] is None}
         for group in _alike(missing, self._collate):
             inputs = self._collate([missing[key] for key in group])
-            arrays = {name: inputs[name] for name in self._kept & inputs.keys()} | self._run(inputs)
+            arrays = {name: inputs[name] for name in inputs if name in self._kept} | self._run(inputs)
             for number, key in enumerate(group):
                 known[key] = {name: array[number] for name, array in arrays.items()}
                 self._write(key, known[key])
@@ -115,23 +139,19 @@ class FrozenOutputs:
         with self._lock:
             if key not in self._places:
                 return None
-            offset, shapes = self._places[key]
+            offset, layout = self._places[key]
             self._file.seek(offset)
-            buffer = self._file.read(_bytes(shapes))
-        arrays, begin = {}, 0
-        for name, dtype, shape in shapes:
-            arrays[name] = np.frombuffer(buffer, dtype, math.prod(shape), begin).reshape(shape)
-            begin += arrays[name].nbytes
-        return arrays
+            buffer = self._file.read(layout.size)
+        return layout.arrays(buffer)
 
     def _write(self, key: bytes, arrays: Arrays) -> None:
-        shapes = tuple((name, array.dtype, array.shape) for name, array in arrays.items())
-        shapes = self._shapes.setdefault(shapes, shapes)
+        fields = tuple((name, array.dtype, array.shape) for name, array in arrays.items())
         with self._lock:
             if key in self._places or self._full:
                 return
+            layout = self._layouts.get(fields) or self._layouts.setdefault(fields, _Layout(fields))
             try:
-                if self._size + _bytes(shapes) > self._limit:
+                if self._size + layout.size > self._limit:
                     raise OSError(f"{self._limit / 1e6:,.0f} MB are used, half of what was free")
                 self._file.seek(self._size)
                 self._file.write(b"".join(array.tobytes() for array in arrays.values()))
@@ -140,8 +160,43 @@ class FrozenOutputs:
                 rest = "those of other rows are computed in every epoch"
                 warnings.warn(f"{self._folder}: outputs of the frozen encoder: {error}; {rest}", stacklevel=2)
                 return
-            self._places[key] = self._size, shapes
-            self._size += _bytes(shapes)
+            self._places[key] = self._size, layout
+            self._size += layout.size
+
+
+class _Stored(NamedTuple):
+    """A row whose outputs are stored."""
+
+    key: bytes
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class _Layout:
+    """Where the arrays of a record are.
+
+    Args:
+        fields: name, dtype and shape of each.
+    """
+
+    def __init__(self, fields: Iterable[tuple[str, np.dtype, tuple[int, ...]]]):
+        self._parts, self.size = [], 0
+        for name, dtype, shape in fields:
+            count = math.prod(shape)
+            self._parts.append((name, dtype, shape, count, self.size))
+            self.size += count * dtype.itemsize
+
+    def arrays(self, buffer: bytes) -> Arrays:
+        return {
+            name: np.frombuffer(buffer, dtype, count, begin).reshape(shape)
+            for name, dtype, shape, count, begin in self._parts
+        }
+
+
+def _key(row: Row) -> bytes:
+    return _digest(repr(replace(row, source="")).encode())
 
 
 def _digest(*parts: Any) -> bytes:
@@ -149,10 +204,6 @@ def _digest(*parts: Any) -> bytes:
     for part in parts:
         digest.update(part if isinstance(part, bytes) else repr(part.shape).encode() + part.tobytes())
     return digest.digest()
-
-
-def _bytes(shapes: _Shapes) -> int:
-    return sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in shapes)
 
 
 def _alike(rows: Mapping[bytes, Row], collate: Callable[[Sequence[Row]], Arrays]) -> Iterator[list[bytes]]:
@@ -170,9 +221,13 @@ def _padded(rows: Sequence[Arrays]) -> Arrays:
     [[1, 0], [1, 1]]
     """
     batch = {}
-    for name, first in rows[0].items():
-        shape = np.max([row[name].shape for row in rows], axis=0) if first.ndim else ()
-        batch[name] = np.zeros((len(rows), *shape), first.dtype)
-        for target, row in zip(batch[name], rows, strict=True):
-            target[tuple(map(slice, row[name].shape))] = row[name]
+    for name in rows[0]:
+        arrays = [row[name] for row in rows]
+        shapes = {array.shape for array in arrays}
+        if len(shapes) == 1:
+            batch[name] = np.stack(arrays)
+            continue
+        batch[name] = np.zeros((len(rows), *map(max, zip(*shapes, strict=True))), arrays[0].dtype)
+        for padded, array in zip(batch[name], arrays, strict=True):
+            padded[tuple(map(slice, array.shape))] = array
     return batch
