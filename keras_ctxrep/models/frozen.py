@@ -1,6 +1,6 @@
 """A model in two parts: what is frozen, whose outputs never change, and what is trained over them."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import keras
@@ -35,7 +35,7 @@ def split(model: keras.Model) -> Parts | None:
     Returns: None if there is nothing to gain: no frozen layer but embeddings.
 
     >>> from keras_ctxrep.models import bert, heads
-    >>> encoder = bert.encoder(bert.Config(layers=1, width=64, dropout=0.0))
+    >>> encoder = bert.encoder(bert.Config(vocabulary_size=7, layers=1, width=64, heads=1, dropout=0.0, attention_dropout=0.0))
     >>> encoder.trainable = False
     >>> parts = split(heads.classify(encoder, classes=3))
     >>> parts.frozen.output["frozen_0"].shape, [*parts.trained.input]
@@ -45,19 +45,27 @@ def split(model: keras.Model) -> Parts | None:
     True
     """
     kinds: dict[int, int] = {}
-    outputs = keras.tree.flatten(model.output)
+    outputs, read = keras.tree.flatten(model.output), []
     for node in _nodes(outputs):
         kind = max([_kind(node.operation), *(kinds[id(tensor)] for tensor in node.input_tensors)])
         kinds |= {id(tensor): kind for tensor in node.output_tensors}
-    cut, read = _reached(outputs, lambda tensor: kinds[id(tensor)] == _FIXED)
+        read += node.input_tensors if kind == _TRAINED else ()
+    cut = {id(tensor): tensor for tensor in [*read, *outputs] if kinds[id(tensor)] == _FIXED}
     if not cut:
         return None
-    names = {f"{FROZEN}{number}": tensor for number, tensor in enumerate(cut)}
-    frozen = keras.Model(_by_name(model, _reached(cut, lambda tensor: False)[1]), names)
-    names |= _by_name(model, read)
-    trained = keras.Model([*names.values()], model.output)  # Keras makes new inputs of tensors within a model
+    names = {f"{FROZEN}{number}": tensor for number, tensor in enumerate(cut.values())}
+    frozen = keras.Model(_inputs(model, _nodes(cut.values())), names)
+    trained = _nodes(outputs, cut)
+    names |= _inputs(model, trained)
     inputs = {name: keras.Input(batch_shape=x.shape, dtype=x.dtype, name=name) for name, x in names.items()}
-    return Parts(frozen, keras.Model(inputs, trained([*inputs.values()]), name=model.name))
+    values = {id(tensor): inputs[name] for name, tensor in names.items()}
+    for node in trained:
+        if not node.is_input:  # the same layer again, on the new inputs
+            args, kwargs = node.arguments.fill_in(values)
+            results = keras.tree.flatten(node.operation(*args, **kwargs))
+            values |= {id(tensor): result for tensor, result in zip(node.output_tensors, results, strict=True)}
+    results = keras.tree.map_structure(lambda tensor: values[id(tensor)], model.output)
+    return Parts(frozen, keras.Model(inputs, results, name=model.name))
 
 
 def _kind(operation: Any) -> int:
@@ -74,12 +82,13 @@ def _node(tensor: Any) -> Any:
     return operation._inbound_nodes[index]
 
 
-def _nodes(tensors: Iterable[Any]) -> list:
-    """The calls that lead to some tensors, each after those whose results it reads."""
-    ordered, done, waiting = [], set(), [_node(tensor) for tensor in tensors]
+def _nodes(tensors: Iterable[Any], known: Collection[int] = ()) -> list:
+    """The calls that lead to some tensors, each after those whose results it reads; `known`: ids of given tensors."""
+    ordered, done, waiting = [], set(), [_node(tensor) for tensor in tensors if id(tensor) not in known]
     while waiting:
         node = waiting[-1]
-        before = [earlier for tensor in node.input_tensors if id(earlier := _node(tensor)) not in done]
+        read = [_node(tensor) for tensor in node.input_tensors if id(tensor) not in known]
+        before = [earlier for earlier in read if id(earlier) not in done]
         waiting += before
         if not before and id(waiting.pop()) not in done:
             done.add(id(node))
@@ -87,23 +96,7 @@ def _nodes(tensors: Iterable[Any]) -> list:
     return ordered
 
 
-def _reached(tensors: Iterable[Any], ends) -> tuple[list, list]:
-    """What is reached on the way back from some tensors: those where it ends, and inputs."""
-    cut, read, seen, waiting = [], [], set(), [*tensors][::-1]
-    while waiting:
-        tensor = waiting.pop()
-        if id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
-        if ends(tensor):
-            cut.append(tensor)
-        elif _node(tensor).is_input:
-            read.append(tensor)
-        else:
-            waiting += _node(tensor).input_tensors[::-1]
-    return cut, read
-
-
-def _by_name(model: keras.Model, tensors: Iterable[Any]) -> dict[str, Any]:
-    ids = {id(tensor) for tensor in tensors}
-    return {name: tensor for name, tensor in model.input.items() if id(tensor) in ids}
+def _inputs(model: keras.Model, nodes: Iterable[Any]) -> dict[str, Any]:
+    """The inputs of a model that are among some calls."""
+    read = {id(tensor) for node in nodes if node.is_input for tensor in node.output_tensors}
+    return {name: tensor for name, tensor in model.input.items() if id(tensor) in read}

@@ -152,7 +152,13 @@ def batches(
         return inputs | task.target_inputs(targets), *task.batch(bundle, targets, inputs)
 
     return pipeline.dataset(
-        lambda epoch: _units(bundle, examples(epoch), outputs), collate, batch_size, _length, seed, repeat=True, start=start
+        lambda epoch: _units(bundle, examples(epoch), outputs),
+        collate,
+        batch_size,
+        _length,
+        seed,
+        repeat=True,
+        start=start,
     )
 
 

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,9 +34,9 @@ class FrozenOutputs:
 
     A row's outputs are computed when a batch first has it, in the thread that prepares the batches, and read from a
     file afterwards, by a hash of the row: so they do not depend on the order of the data, and a resumed run computes
-    them again. The file has no name and ends with the process. It takes at most half of the disk space that is free at
-    the beginning; the outputs of rows that come later are computed whenever they are needed, with a warning. In memory
-    there are about 300 bytes for each row.
+    them again, in other batches, which may change their last bits. The file has no name and ends with the process. It
+    takes at most half of the disk space that is free at the beginning; the outputs of rows that come later are computed
+    whenever they are needed, after a warning. In memory there are some hundred bytes for each row.
 
     Outputs are stored as they are computed, in float32 or in the dtype of mixed precision. Rows of different length
     are computed apart, so that nothing is stored of padding, which is zero as in an encoder's outputs.
@@ -46,15 +47,13 @@ class FrozenOutputs:
         folder: on whose disk the file is; it need not exist.
         limit: of the file in bytes (default: half of the free space).
 
-    >>> from keras_ctxrep.models import bert, heads
-    >>> from keras_ctxrep.text.features import WordPieceFeatures
-    >>> from keras_ctxrep.text.tokens import SPECIAL_PIECES, WordPiece
-    >>> features = WordPieceFeatures(WordPiece((*SPECIAL_PIECES, "a", "b")))
-    >>> encoder = bert.encoder(bert.Config(vocabulary_size=7, layers=1, width=64, dropout=0.0))
+    >>> from keras_ctxrep.models import elmo, heads
+    >>> from keras_ctxrep.text.features import CharacterFeatures
+    >>> encoder, features = elmo.encoder(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]), CharacterFeatures()
     >>> encoder.trainable = False
-    >>> parts = frozen.split(heads.tag(encoder, classes=3, mix=True))
-    >>> outputs = FrozenOutputs(parts, features.collate, ".")
-    >>> {name: array.shape for name, array in outputs.collate(features.encode(["a", "a b a"])).items()}
+    >>> outputs = FrozenOutputs(frozen.split(heads.tag(encoder, classes=3)), features.collate, ".")
+    >>> {name: array.shape for name, array in outputs.collate(features.encode(["One.", "Some words."])).items()}
+    {'mask': (2, 3), 'frozen_0': (2, 3, 128)}
     """
 
     def __init__(
@@ -71,6 +70,7 @@ class FrozenOutputs:
         self._folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
         self._limit = shutil.disk_usage(self._folder).free // 2 if limit is None else limit
         self._file: Any = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+        self._close = weakref.finalize(self, self._file.close)  # where a run fails before it begins to train
         self._lock = threading.Lock()  # an evaluation reads while batches are prepared
         self._places: dict[bytes, tuple[int, _Layout]] = {}  # key -> where its record begins
         self._layouts: dict[tuple, _Layout] = {}
@@ -133,7 +133,7 @@ class FrozenOutputs:
             yield
         finally:
             model.trained_part = None
-            self._file.close()
+            self._close()
 
     def _read(self, key: bytes) -> Arrays | None:
         with self._lock:
