@@ -34,14 +34,14 @@ def split(model: keras.Model) -> Parts | None:
 
     Returns: None if there is nothing to gain: no frozen layer but embeddings.
 
-    >>> from keras_ctxrep.models import bert, heads
-    >>> encoder = bert.encoder(bert.Config(vocabulary_size=7, layers=1, width=64, heads=1, dropout=0.0, attention_dropout=0.0))
+    >>> from keras_ctxrep.models import elmo, heads
+    >>> encoder = elmo.encoder(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"])
     >>> encoder.trainable = False
-    >>> parts = split(heads.classify(encoder, classes=3))
-    >>> parts.frozen.output["frozen_0"].shape, [*parts.trained.input]
-    ((None, 64), ['frozen_0'])
+    >>> parts = split(heads.classify(encoder, classes=3, mix=True))
+    >>> [*parts.frozen.input], [*parts.trained.input]
+    (['char_ids', 'mask'], ['frozen_0', 'frozen_1', 'frozen_2', 'mask'])
     >>> encoder.trainable = True
-    >>> split(heads.classify(encoder, classes=3)) is None
+    >>> split(heads.classify(encoder, classes=3, mix=True)) is None
     True
     """
     kinds: dict[int, int] = {}

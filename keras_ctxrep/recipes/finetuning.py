@@ -445,9 +445,12 @@ def _evaluation(
 
     def evaluate(model: keras.Model) -> dict[str, float]:
         if id(model) not in models:
-            cached = outputs is not None and [*tasks.get(bundle.task).parts(model).values()] == [model]
-            run = keras_engine.answering(outputs.parts.trained if cached else model, bundle)
-            models[id(model)] = _asking(bundle, outputs.answering(run) if cached else run, batch_size)
+            whole = [*tasks.get(bundle.task).parts(model).values()] == [model]  # the model itself answers
+            if outputs is not None and whole:
+                run = outputs.answering(keras_engine.answering(outputs.parts.trained, bundle))
+            else:
+                run = keras_engine.answering(model, bundle)
+            models[id(model)] = _asking(bundle, run, batch_size)
         answers = models[id(model)](examples)
         return tasks.of_model(bundle).evaluate(examples, answers, bundle.labels, interval=False).scores
 

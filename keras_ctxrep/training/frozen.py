@@ -49,7 +49,7 @@ class FrozenOutputs:
 
     >>> from keras_ctxrep.models import elmo, heads
     >>> from keras_ctxrep.text.features import CharacterFeatures
-    >>> encoder, features = elmo.encoder(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]), CharacterFeatures()
+    >>> encoder, features = elmo.encoder(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"]), CharacterFeatures(8, 32)
     >>> encoder.trainable = False
     >>> outputs = FrozenOutputs(frozen.split(heads.tag(encoder, classes=3)), features.collate, ".")
     >>> {name: array.shape for name, array in outputs.collate(features.encode(["One.", "Some words."])).items()}
@@ -95,20 +95,22 @@ class FrozenOutputs:
         record = self._read(key)
         if record is None:
             return None
-        rows, targets = pickle.loads(record["pickled"])
+        rows, targets = pickle.loads(record["pickled"].tobytes())
         return (rows, targets) if all(row.key in self._places for row in rows) else None
 
     def collate(self, rows: Sequence["Row | _Stored"]) -> Arrays:
         """The inputs of the trained part for some rows, padded to the longest, and the inputs that targets need."""
         keys = [row.key if isinstance(row, _Stored) else _key(row) for row in rows]
-        known = {key: self._read(key) for key in keys}
-        missing = {key: row for key, row in zip(keys, rows, strict=True) if known[key] is None}
+        known = {key: arrays for key in keys if (arrays := self._read(key)) is not None}
+        missing = {
+            key: row for key, row in zip(keys, rows, strict=True) if key not in known and not isinstance(row, _Stored)
+        }
         for group in _alike(missing, self._collate):
             inputs = self._collate([missing[key] for key in group])
-            arrays = {name: inputs[name] for name in inputs if name in self._kept} | self._run(inputs)
+            arrays = {name: inputs[name] for name in inputs if name in self._kept} | dict(self._run(inputs))
             for number, key in enumerate(group):
-                known[key] = {name: array[number] for name, array in arrays.items()}
-                self._write(key, known[key])
+                known[key] = own = {name: array[number] for name, array in arrays.items()}
+                self._write(key, own)
         return _padded([known[key] for key in keys])
 
     def answering(self, run: Callable[[Arrays], Mapping[str, Any]]) -> Callable[[Arrays], Mapping[str, Any]]:
@@ -118,7 +120,7 @@ class FrozenOutputs:
             key = _digest(*(inputs[name] for name in self.parts.frozen.input))
             outputs = self._read(key)
             if outputs is None:
-                outputs = self._run(inputs)
+                outputs = dict(self._run(inputs))
                 self._write(key, outputs)
             return run(inputs | outputs)
 

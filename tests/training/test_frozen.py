@@ -19,21 +19,25 @@ def parts():
     return frozen.split(heads.tag(encoder, classes=3, mix=True))
 
 
+class Counting(FrozenOutputs):
+    """With the number of rows that the encoder computed."""
+
+    rows = 0
+
+    def __init__(self, parts, folder, **options):
+        super().__init__(parts, FEATURES.collate, folder, **options)
+        run = self._run
+
+        def counting(inputs):
+            self.rows += len(inputs["mask"])
+            return run(inputs)
+
+        self._run = counting
+
+
 @pytest.fixture
 def outputs(parts, tmp_path):
-    return counted(FrozenOutputs(parts, FEATURES.collate, tmp_path / "new"))
-
-
-def counted(outputs):
-    """The outputs, with the number of rows that the encoder computed."""
-    run, outputs.rows = outputs._run, 0
-
-    def counting(inputs):
-        outputs.rows += len(inputs["mask"])
-        return run(inputs)
-
-    outputs._run = counting
-    return outputs
+    return Counting(parts, tmp_path / "new")
 
 
 def test_a_batch_has_what_the_encoder_gives_for_it(outputs, parts, tmp_path):
@@ -70,9 +74,9 @@ def test_stored_rows_are_not_encoded_again(outputs):
 
 def test_what_does_not_fit_is_computed_every_time(parts, tmp_path):
     rows = FEATURES.encode(TEXTS)
-    whole = counted(FrozenOutputs(parts, FEATURES.collate, tmp_path))
+    whole = Counting(parts, tmp_path)
     expected = whole.collate(rows)
-    small = counted(FrozenOutputs(parts, FEATURES.collate, tmp_path, limit=whole._size // 2))
+    small = Counting(parts, tmp_path, limit=whole._size // 2)
     with pytest.warns(
         UserWarning, match="outputs of the frozen encoder: 0 MB are used, half of what was free; those of"
     ):
