@@ -156,7 +156,8 @@ class FrozenOutputs:
                 if self._size + layout.size > self._limit:
                     raise OSError(f"{self._limit / 1e6:,.0f} MB are used, half of what was free")
                 self._file.seek(self._size)
-                self._file.write(b"".join(array.tobytes() for array in arrays.values()))
+                if self._file.write(b"".join(array.tobytes() for array in arrays.values())) < layout.size:
+                    raise OSError("the disk is full")
             except OSError as error:
                 self._full = True
                 rest = "those of other rows are computed in every epoch"
