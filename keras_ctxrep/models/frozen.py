@@ -17,6 +17,13 @@ class Parts(NamedTuple):
     Attributes:
         frozen: from inputs of the model to {"frozen_0", ...}, the tensors that the trained part reads.
         trained: from these, and the inputs of the model that it reads too, to the outputs of the model.
+
+    >>> from keras_ctxrep.models import elmo, heads
+    >>> encoder = elmo.encoder(elmo.SIZES["elmo_2x128_64_256cnn_1xhighway"])
+    >>> encoder.trainable = False
+    >>> parts = split(heads.tag(encoder, classes=3))
+    >>> parts.frozen.output["frozen_0"].shape, [*parts.trained.output]
+    ((None, None, 128), ['logits'])
     """
 
     frozen: keras.Model
