@@ -41,7 +41,7 @@ def outputs(parts, tmp_path):
 
 
 def test_a_batch_has_what_the_encoder_gives_for_it(outputs, parts, tmp_path):
-    for texts in (TEXTS[:2], TEXTS, TEXTS[::-1]):  # none of the rows is known, then some, then all
+    for texts in (TEXTS[:2], TEXTS, TEXTS[1:2]):  # none of the rows is known, then some, then all
         rows = FEATURES.encode(texts)
         inputs, batch = FEATURES.collate(rows), outputs.collate(rows)
         expected = parts.frozen(inputs) | {"mask": inputs["mask"]}
