@@ -509,6 +509,12 @@ class Finetuning(Reading, Training, Patience):
     )
     output_mix: bool = option(False, "concatenate a second scalar mix with the task network's output", "model")
     top_only: bool = option(False, "the task network reads the top layer instead of a mix", "model")
+    cache: bool = option(
+        True,
+        "compute the outputs of a frozen encoder once, and keep them on the disk of --out",
+        "machine",
+        neutral=True,
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,6 +1,6 @@
 """The class of all models of this package: a `keras.Model` whose steps are exact under any `tf.distribute.Strategy`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_ctxrep.layers.dropout import replica
 from keras_ctxrep.losses import VectorLoss
+from keras_ctxrep.models.frozen import FROZEN
 
 __all__ = ["Model", "copy_weights", "reset_streams"]
 
@@ -35,6 +36,8 @@ class Model(keras.Model):
             With a `losses.VectorLoss`, which compares all rows, the vectors of the whole batch are computed first.
         counts_tokens: whether the logs of a training step have "tokens", the mean over the replicas of the sum of the
             input "mask".
+        trained_part: function that gives the outputs from {"frozen_0", ...} where a batch has these, as of
+            `models.frozen.split`: only what is trained is then computed; None: there is none.
 
     Raises:
         ValueError: by `fit` and `evaluate`: an option of `compile` or of the optimizer is wrong on several replicas.
@@ -46,8 +49,11 @@ class Model(keras.Model):
 
     microbatches = 1
     counts_tokens = False
+    trained_part: Callable[..., Any] | None = None
 
     def __call__(self, inputs, *args, **kwargs):
+        if self.trained_part is not None and isinstance(inputs, dict) and f"{FROZEN}0" in inputs:
+            return self.trained_part(inputs, *args, **kwargs)
         self._check_inputs(inputs)
         return super().__call__(inputs, *args, **kwargs)
 

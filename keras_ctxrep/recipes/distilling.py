@@ -27,6 +27,7 @@ from keras_ctxrep.tasks.task import Distillable
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
+from keras_ctxrep.training.frozen import FrozenOutputs
 
 __all__ = ["distill"]
 
@@ -138,7 +139,7 @@ class Distilling(Run):
         labels = super().loss(survey) or keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         return losses.Distillation(labels, self.task.activation, self.options.temperature, self.options.teacher_weight)
 
-    def batches(self, bundle: Bundle, rows: int) -> tuple[Callable, Callable]:
+    def batches(self, bundle: Bundle, rows: int, outputs: FrozenOutputs | None = None) -> tuple[Callable, Callable]:
         seed = self.options.seed
 
         def epoch(number: int) -> Iterator:
@@ -148,7 +149,8 @@ class Distilling(Run):
         def sources(number: int) -> list[str]:
             return [row.source for row, *_ in pipeline.examples_of_batch(epoch, rows, _length, seed, number)]
 
-        return partial(pipeline.dataset, epoch, partial(_collate, bundle), rows, _length, seed, True), sources
+        collate = partial(_collate, bundle, outputs.collate if outputs else bundle.features.collate)
+        return partial(pipeline.dataset, epoch, collate, rows, _length, seed, True), sources
 
     def examples(self, bundle: Bundle) -> Iterator:
         return (example for example, _ in self.taught)
@@ -225,11 +227,11 @@ def _encoded(bundle: Bundle, taught: Sequence[Taught]) -> Iterator[tuple[Row, An
         yield from zip(rows, targets, logits if rows else (), strict=True)
 
 
-def _collate(bundle: Bundle, part: list, rng: np.random.Generator) -> tuple:
+def _collate(bundle: Bundle, inputs_of: Callable, part: list, rng: np.random.Generator) -> tuple:
     """Inputs, and the targets of `losses.Distillation`."""
     task = tasks.get(bundle.task)
     assert isinstance(task, Distillable)
-    inputs = bundle.features.collate([row for row, *_ in part])
+    inputs = inputs_of([row for row, *_ in part])
     targets, *weights = task.batch(bundle, [target for _, target, _ in part], inputs)
     length = inputs["mask"].shape[1]
     logits = [task.logits_of_student(row, own, length) for row, _, own in part]

@@ -5,6 +5,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from tqdm import tqdm
 from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.predictor import Predictor
+from keras_ctxrep.models import frozen
 from keras_ctxrep.models.families import FAMILIES
 from keras_ctxrep.models.tuning import LORA_RATE
 from keras_ctxrep.optimizers import AdamW, OptimizerSpec
@@ -44,9 +46,10 @@ from keras_ctxrep.text.files import skipped_rows
 from keras_ctxrep.text.pairs import APART
 from keras_ctxrep.text.tokens import split_words
 from keras_ctxrep.training import fit
+from keras_ctxrep.training.frozen import FrozenOutputs
 from keras_ctxrep.training.progress import evaluation_bar
 from keras_ctxrep.training.runs import RunRecord, check_replaceable
-from keras_ctxrep.training.strategy import choose, is_chief, scope
+from keras_ctxrep.training.strategy import choose, is_chief, scope, several_workers
 
 __all__ = ["finetune"]
 
@@ -209,7 +212,8 @@ class Run:
         with scope(options.precision, strategy):
             assembled = self.assemble(survey)
         model, bundle = assembled.model, assembled.bundle
-        evaluate, metric = _evaluation(bundle, dev_set, options.batch_size), None
+        outputs = None if several_workers(strategy) else self.frozen_outputs(assembled)
+        evaluate, metric = _evaluation(bundle, dev_set, options.batch_size, outputs), None
         if options.metric is not None:
             metric = fit.Metric(options.metric, options.metric in task.smaller)
             evaluate = _by_metric(evaluate, metric.name)
@@ -225,9 +229,11 @@ class Run:
             names = (self.name, f"{share} them" if share else dev_name, str(self.encoder))
             announce(str(Plan(*names, survey, dev_set, task, bundle, options, settings, rows)))
         Path(self.out).mkdir(parents=True, exist_ok=True)
-        data, sources_of = self.batches(bundle, rows)
+        data, sources_of = self.batches(bundle, rows, outputs)
         settings = replace(settings, folder=self.out, identity=record.identity)
-        history = fit.fit(model, data, evaluate, None, loss, optimizer, report, sources_of, metric, options=settings)
+        with outputs.training(model) if outputs else nullcontext():
+            fitting = model, data, evaluate, None, loss, optimizer, report, sources_of, metric
+            history = fit.fit(*fitting, options=settings)
         run = keras_engine.answering(model, bundle)
         bundle = task.tuned(bundle, dev_set, _asking(bundle, run, options.batch_size))
         if is_chief(strategy):
@@ -329,11 +335,25 @@ class Run:
         """The training examples, in the order of the data."""
         return fitting(bundle, self.data, self.options.columns, None if self.skipped is None else [])
 
-    def batches(self, bundle: Bundle, rows: int) -> tuple[Callable, Callable]:
-        """Functions from a number of batches: to those after them, and to the sources of the examples in that one."""
+    def frozen_outputs(self, assembled: Assembled) -> FrozenOutputs | None:
+        """The outputs of the encoder, if it is frozen and the model trains on what it gave once."""
+        bundle = assembled.bundle
+        if not self.options.cache or not is_frozen(self.options, FAMILIES[bundle.family]):
+            return None
+        parts = frozen.split(assembled.model)
+        return None if parts is None else FrozenOutputs(parts, bundle.features.collate, self.out)
+
+    def batches(self, bundle: Bundle, rows: int, outputs: FrozenOutputs | None = None) -> tuple[Callable, Callable]:
+        """Functions from a number of batches: to those after them, and to the sources of the examples in that one.
+
+        Args:
+            bundle: of the model.
+            rows: of a batch.
+            outputs: of a frozen encoder, in place of what it reads.
+        """
         examples = in_random_order(lambda: self.examples(bundle), self.options.seed)
         arguments = (bundle, examples, rows, self.options.seed)
-        return partial(batches, *arguments), partial(sources, *arguments)
+        return partial(batches, *arguments, outputs=outputs), partial(sources, *arguments)
 
     def schedule(self, assembled: Assembled, count: int, rows: int) -> tuple[Fit, OptimizerSpec]:
         """Length of the run, learning rate and evaluations, and the optimizer.
@@ -417,13 +437,20 @@ def _source(data: str | Path | Sequence[Any]) -> Any:
     return f"{len(data)} {IN_MEMORY}, SHA-256 {hashlib.sha256(repr(data).encode()).hexdigest()}"
 
 
-def _evaluation(bundle: Bundle, examples: list, batch_size: int) -> Callable[[keras.Model], dict[str, float]]:
-    """A function from a model to its metrics on some examples, the main one first."""
+def _evaluation(
+    bundle: Bundle, examples: list, batch_size: int, outputs: FrozenOutputs | None = None
+) -> Callable[[keras.Model], dict[str, float]]:
+    """A function from a model to its metrics on some examples, the main one first; the frozen part is run once."""
     models: dict[int, Callable[[Sequence[Any]], list[dict]]] = {}
 
     def evaluate(model: keras.Model) -> dict[str, float]:
         if id(model) not in models:
-            models[id(model)] = _asking(bundle, keras_engine.answering(model, bundle), batch_size)
+            whole = [*tasks.get(bundle.task).parts(model).values()] == [model]  # the model itself answers
+            if outputs is not None and whole:
+                run = outputs.answering(keras_engine.answering(outputs.parts.trained, bundle))
+            else:
+                run = keras_engine.answering(model, bundle)
+            models[id(model)] = _asking(bundle, run, batch_size)
         answers = models[id(model)](examples)
         return tasks.of_model(bundle).evaluate(examples, answers, bundle.labels, interval=False).scores
 

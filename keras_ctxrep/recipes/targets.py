@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from keras_ctxrep.tasks.task import pair_problem, warn_of_unseen
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import Row
 from keras_ctxrep.training import pipeline
+from keras_ctxrep.training.frozen import FrozenOutputs
 
 SHUFFLED = 20_000  # examples in the shuffle buffer
 ENCODED = 500  # examples that are encoded together
@@ -125,7 +127,12 @@ def encoded_examples(bundle: Bundle, examples: Iterable) -> Iterator[tuple[list[
 
 
 def batches(
-    bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int, seed: int, start: int = 0
+    bundle: Bundle,
+    examples: Callable[[int], Iterable],
+    batch_size: int,
+    seed: int,
+    start: int = 0,
+    outputs: FrozenOutputs | None = None,
 ) -> tf.data.Dataset:
     """Endless batches, bucketed by length, to train a task model on.
 
@@ -135,16 +142,23 @@ def batches(
         batch_size: rows per batch, or examples where those of an example stay together.
         seed: of their order.
         start: batches left out at the beginning; they are not collated.
+        outputs: of a frozen encoder, in place of what it reads.
     """
-    features, task = bundle.features, tasks.get(bundle.task)
+    inputs_of, task = outputs.collate if outputs else bundle.features.collate, tasks.get(bundle.task)
 
     def collate(part: list, rng):
-        inputs = features.collate([row for rows, _ in part for row in rows])
+        inputs = inputs_of([row for rows, _ in part for row in rows])
         targets = [target for _, targets in part for target in targets]
         return inputs | task.target_inputs(targets), *task.batch(bundle, targets, inputs)
 
     return pipeline.dataset(
-        lambda epoch: _units(bundle, examples(epoch)), collate, batch_size, _length, seed, repeat=True, start=start
+        lambda epoch: _units(bundle, examples(epoch), outputs),
+        collate,
+        batch_size,
+        _length,
+        seed,
+        repeat=True,
+        start=start,
     )
 
 
@@ -154,11 +168,13 @@ def sources(bundle: Bundle, examples: Callable[[int], Iterable], batch_size: int
     return [row.source for rows, _ in units for row in rows]
 
 
-def _units(bundle: Bundle, examples: Iterable) -> Iterator[tuple[list[Row], list]]:
+def _units(bundle: Bundle, examples: Iterable, outputs: FrozenOutputs | None = None) -> Iterator[tuple[list, list]]:
     """What stays together in a batch: a row and its target, or where the task says so those of an example."""
-    if not tasks.get(bundle.task).together:
-        return (([row], [target]) for row, target in encoded(bundle, examples))
-    return ((rows, targets) for rows, targets in encoded_examples(bundle, examples) if rows)
+    encode = partial(encoded_examples, bundle)
+    whole = encode(examples) if outputs is None else outputs.encoded(encode, examples)
+    if tasks.get(bundle.task).together:
+        return ((rows, targets) for rows, targets in whole if rows)
+    return (([row], [target]) for rows, targets in whole for row, target in zip(rows, targets, strict=True))
 
 
 def _length(unit: tuple[list[Row], list]) -> int:

@@ -1,4 +1,4 @@
-"""Ways to fine-tune: low-rank updates, gradual unfreezing."""
+"""Ways to fine-tune: low-rank updates, gradual unfreezing, outputs of a frozen encoder that are computed once."""
 
 import random
 import warnings
@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from keras_ctxrep import recipes, saving
-from keras_ctxrep.recipes import targets
+from keras_ctxrep.recipes import finetuning, targets
 from keras_ctxrep.tasks.classify import Example
+from keras_ctxrep.tasks.tag import Tagged
 from keras_ctxrep.training import fit as training_fit
+from keras_ctxrep.training import frozen
+from tests import tiny
 
 pytestmark = pytest.mark.trains
 
@@ -149,3 +152,61 @@ def test_options_that_do_not_fit(encoder, options, message, models, tmp_path):
     with pytest.raises(ValueError, match=message):
         recipes.finetune("missing.tsv", "missing.tsv", encoder, tmp_path / "out", steps=1, **options)
     assert not (tmp_path / "out").exists()
+
+
+# -------------------------------------------------------------------------------------------------- a frozen encoder
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The number of rows in each batch that the frozen part computes."""
+    runner, rows = frozen.runner, []
+
+    def counting(model):
+        run = runner(model)
+        return lambda inputs: rows.append(len(inputs["mask"])) or run(inputs)
+
+    monkeypatch.setattr(frozen, "runner", counting)
+    return rows
+
+
+def same(first, second):
+    """Two runs had the same losses and figures."""
+    for one, other in zip(first, second, strict=True):
+        for name in one.keys() - {"minutes", "tokens_per_second"}:
+            assert one[name] == pytest.approx(other[name], rel=0, abs=1e-5), name
+
+
+def same_weights(*folders):
+    for first, second in zip(*(saving.load(folder)[0].get_weights() for folder in folders), strict=True):
+        np.testing.assert_allclose(first, second, rtol=0, atol=1e-5)
+
+
+def test_outputs_that_are_computed_once_train_the_same_model(tmp_path, power_cut, computed):
+    """A biLSTM with dropout and a CRF over a mix, also where the run is interrupted in its second epoch."""
+    draw = random.Random(0)
+    words = [draw.choices(["rain", "wind", "drum", "song"], k=draw.randint(1, 6)) for _ in range(24)]
+    rows = [Tagged(tuple(each), tuple("B-X" if word == "drum" else "O" for word in each)) for each in words]
+    encoder = tiny.save(tmp_path / "encoder", tiny.bundle("embed", "elmo"))
+    options = {"task": "tag", "stack": "lstm", "units": 4, "crf": True, "epochs": 3, "batch_size": 4}
+    expected = recipes.finetune(rows, rows[:8], encoder, tmp_path / "one", cache=False, **options)
+    assert not computed
+    with power_cut(8):
+        recipes.finetune(rows, rows[:8], encoder, tmp_path / "two", checkpoint_minutes=1e-9, **options)
+    distinct = len({tuple(each) for each in words})
+    assert sum(computed) == distinct + 8  # and the batch of the evaluations
+    same(recipes.finetune(rows, rows[:8], encoder, tmp_path / "two", **options), expected)
+    same_weights(tmp_path / "one", tmp_path / "two")
+
+
+def test_outputs_that_are_computed_once_on_two_replicas(rows, tmp_path, computed, monkeypatch):
+    """Of a frozen BERT the head reads the pooled vectors alone, which have no axis of tokens."""
+    vocab = (*tiny.VOCABULARIES["bert"][:5], *(word for words in TOPICS.values() for word in words))
+    encoder = tiny.save(tmp_path / "encoder", tiny.bundle("embed", vocab=vocab))
+    options = {"freeze": True, "dropout": 0.0, "epochs": 2, "batch_size": 8, "learning_rate": 0.01}
+    expected = recipes.finetune(rows[:32], rows[:8], encoder, tmp_path / "one", cache=False, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning, "choose", lambda name: tiny.mirrored())
+        same(recipes.finetune(rows[:32], rows[:8], encoder, tmp_path / "two", **options), expected)
+    assert sum(computed) == len({row.text for row in rows[:32]}) + 8
+    same_weights(tmp_path / "one", tmp_path / "two")
