@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import pickle
 import shutil
 import tempfile
 import threading
@@ -26,6 +25,7 @@ __all__ = ["FrozenOutputs"]
 
 Arrays = dict[str, np.ndarray]
 TOGETHER = 500  # examples that are encoded together
+ENCODED = 200_000  # examples whose targets are kept in memory; those of others are encoded in every epoch
 _READ_BY_TASKS = ("mask", "starts")  # the inputs whose shape the targets have
 
 
@@ -74,6 +74,7 @@ class FrozenOutputs:
         self._lock = threading.Lock()  # an evaluation reads while batches are prepared
         self._places: dict[bytes, tuple[int, _Layout]] = {}  # key -> where its record begins
         self._layouts: dict[tuple, _Layout] = {}
+        self._encoded: dict[bytes, tuple[list[_Stored], list]] = {}  # key of an example -> its rows and targets
         self._size, self._full = 0, False
 
     def encoded(self, encode: Callable[[Iterable], Iterable[tuple]], examples: Iterable) -> Iterator[tuple]:
@@ -86,17 +87,14 @@ class FrozenOutputs:
             for key, own in zip(keys, stored, strict=True):
                 if own is None:
                     rows, targets = own = next(fresh)
-                    record = pickle.dumps(([_Stored(_key(row), len(row)) for row in rows], targets))
-                    self._write(key, {"pickled": np.frombuffer(record, np.uint8)})
+                    if len(self._encoded) < ENCODED:
+                        self._encoded[key] = [_Stored(_key(row), len(row)) for row in rows], targets
                 yield own
 
     def _stored(self, key: bytes) -> tuple[list, list] | None:
         """The rows and targets of an example, if the outputs of all its rows are stored."""
-        record = self._read(key)
-        if record is None:
-            return None
-        rows, targets = pickle.loads(record["pickled"].tobytes())
-        return (rows, targets) if all(row.key in self._places for row in rows) else None
+        rows, targets = self._encoded.get(key, ([None], []))
+        return (rows, targets) if all(row and row.key in self._places for row in rows) else None
 
     def collate(self, rows: Sequence["Row | _Stored"]) -> Arrays:
         """The inputs of the trained part for some rows, padded to the longest, and the inputs that targets need."""
