@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import figures
 import numpy as np
 
 STREAMS, UNROLL = 20, 35
@@ -243,14 +244,20 @@ def worker(args: argparse.Namespace) -> None:
         print(json.dumps(seconds), flush=True)
 
 
+def has_torch(python: str) -> bool:
+    found = not subprocess.run([python, "-c", "import torch"], capture_output=True).returncode
+    if not found:
+        print(f"PyTorch: left out, {python} does not have it; --help tells how to install it")
+    return found
+
+
 def step(args: argparse.Namespace) -> None:
     print(f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} CPUs, {args.threads} threads, {args.rounds} rounds\n")
+    pythons = {"Keras": sys.executable} | ({"PyTorch": args.peers} if has_torch(args.peers) else {})
     print("| step | engine | wall s | CPU s | floor, CPU s | Keras / PyTorch, wall | CPU |\n|" + "---|" * 7)
-    for name, steps in (("lstm", args.steps), ("transformer", 10 * args.steps)):
-        workers = {
-            "Keras": Worker(sys.executable, "Keras", name, args.threads),
-            "PyTorch": Worker(args.peers, "PyTorch", name, args.threads),
-        }
+    for name in args.only:
+        steps = args.steps if name == "lstm" else 10 * args.steps
+        workers = {engine: Worker(python, engine, name, args.threads) for engine, python in pythons.items()}
         seconds: dict[str, list] = {engine: [] for engine in workers}
         products_of: dict[str, list] = {engine: [] for engine in workers}
         for number in range(args.rounds + 1):
@@ -262,9 +269,11 @@ def step(args: argparse.Namespace) -> None:
         medians = {engine: [*map(statistics.median, zip(*rows, strict=True))] for engine, rows in seconds.items()}
         vocabulary, rows, length, _, width = STEPS[name]
         largest = 2.0 * rows * length * width * (vocabulary if name == "lstm" else 4 * width)
-        ratios = [f"{a / b:.2f}" for a, b in zip(*medians.values(), strict=True)]
+        ratios = [f"{a / b:.2f}" for a, b in zip(*medians.values(), strict=True)] if len(medians) > 1 else ["", ""]
         for engine, (wall, cpu) in medians.items():
             floor = products(name) * min(products_of[engine]) / largest
+            times = [own for own, _ in seconds[engine]]
+            figures.row(f"language model, {name}, training step, {args.threads} threads", engine, times, floor / args.threads)
             cells = [
                 name,
                 engine,
@@ -485,8 +494,9 @@ def wikitext(args: argparse.Namespace) -> None:
         train_epochs(args)
         return
     if not args.table:
+        pythons = {"Keras": sys.executable} | ({"PyTorch": args.peers} if has_torch(args.peers) else {})
         for epoch in range(1, args.epochs + 1):  # the engines take turns
-            for engine, python in (("Keras", sys.executable), ("PyTorch", args.peers)):
+            for engine, python in pythons.items():
                 argv = [python, __file__, "wikitext", "--engine", engine, "--data", args.data, "--out", str(args.out)]
                 argv += ["--epochs", str(epoch), *(["--words", str(args.words)] if args.words else [])]
                 subprocess.run(argv, check=True)
@@ -517,6 +527,7 @@ def main() -> None:
     one = modes.add_parser("step")
     one.add_argument("--steps", type=int, default=5, help="of the LSTM in a round; ten times as many of the other")
     one.add_argument("--rounds", type=int, default=5)
+    one.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS), help="these models")
     one.set_defaults(run=step)
     six = modes.add_parser("kinds")
     six.add_argument("--units", choices=("characters", "pieces"), default="characters")
