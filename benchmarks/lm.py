@@ -330,10 +330,12 @@ def kinds(args: argparse.Namespace) -> None:
         from keras_ctxrep.recipes import corpora
 
         data, folder = Path(args.data), args.out.with_suffix("")
-        learning = Pretraining(units=args.units, vocab_size=args.vocab_size, valid=data / "valid.txt", seed=args.seed)
+        steps = max(1, args.tokens // (args.batch_size * args.unroll))
+        learning = Pretraining(
+            units=args.units, vocab_size=args.vocab_size, valid=data / "valid.txt", seed=args.seed, steps=steps
+        )
         _, read = corpora.held_out([data / "train.txt"], learning.valid, args.seed)
         tokens, _ = corpora.token_features(args.units, learning, None, [data / "train.txt"], read)
-        steps = max(1, args.tokens // (args.batch_size * args.unroll))
         for kind in args.kinds:
             settings = {name: getattr(args, name) for name in ("units", "weights", "tokens", "batch_size", "unroll")}
             if any(entry["kind"] == kind and settings.items() <= entry.items() for entry in done):

@@ -44,6 +44,7 @@ PACKAGES = (  # whose versions are written down, of this Python and of the peers
     *("torch", "transformers", "keras-hub", "onnxruntime", "allennlp", "sentence-transformers", "ctranslate2"),
     *("gensim", "fasttext-wheel", "faiss-cpu", "hnswlib", "usearch"),
 )
+VARIABLES = ("TF_ENABLE_ONEDNN_OPTS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "TF_NUM_INTRAOP_THREADS")  # written down
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,16 @@ BENCHMARKS = {
         "bert.py",
         "--size bert_2_64_2 --curve-size bert_2_64_2 --loss-curve 10 --rounds 1 --engines keras_ctxrep transformers "
         "--only inference --only curve --only profile",
-        data="--data {data}",
+        "--only inference --only training",
         peers="--peers {peers}",
+    ),
+    "bert sentences": Benchmark(
+        "bert.py --only sentences --data {data}", None, peers="--peers {peers}", needs=("data",),
+        why="needs BERT's own vocabulary; the rest of bert.py is quick",
     ),
     "elmo": Benchmark("elmo.py", "--size elmo_2x128_64_256cnn_1xhighway --rounds 1", peers="--peers {peers}"),
     "encoding": Benchmark(f"encoding.py {TEXT} {STATIC}", "--count 20 --repeat 1", needs=("data",)),
-    "graph_text": Benchmark("graph_text.py", "--count 30", data=f"--texts {TEXT}"),
+    "graph_text": Benchmark("graph_text.py", "--count 30 --every 500", data=f"--texts {TEXT}"),
     "kills": Benchmark(f"kills.py --corpus {TEXT}", "--only prepare --kills 1", needs=("data",)),
     "kserve_server": Benchmark(
         "serving.py", "--size bert_2_64_2 --requests 4 --clients 2", "--requests 1000", needs=("kserve",)
@@ -129,7 +134,7 @@ BENCHMARKS = {
         f"retrieval.py {STATIC} --sts {{data}}/stsb/sts-dev.csv --squad {{data}}/squad_v1.1/dev-v1.1.json",
         needs=("data",),
     ),
-    "scaling": Benchmark("scaling.py", "--workers 1 --rounds 1 --steps 1 --families bert"),
+    "scaling": Benchmark("scaling.py", "--worker bert --steps 3"),
     "search": Benchmark("search.py", "--rows 300 --queries 3"),
     "serving": Benchmark("serving.py", "--size bert_2_64_2 --texts 1,2 --rounds 1"),
     "similar": Benchmark(
@@ -225,17 +230,19 @@ def run(name: str, folder: Path, args: argparse.Namespace) -> dict:
         return {"name": name, "status": "skipped", "why": why}
     parts = [benchmark.command, (benchmark.quick if args.quick else benchmark.full) or ""]
     parts += [benchmark.data] if args.data and not args.quick else []
-    parts += [benchmark.peers] if args.peers else []
+    parts += [benchmark.peers if args.peers else "", args.more]
     out = folder / name.replace(" ", "_")
     out.mkdir()
     places = {"out": out, "data": args.data, "peers": args.peers, "weights": WEIGHTS, "results": HERE / "results"}
     script, *arguments = (part.format(**places) for part in shlex.split(" ".join(parts)))
     rows = folder / f"{out.name}.jsonl"
     environment = os.environ | {"PYTHONPATH": PATHS, "TF_CPP_MIN_LOG_LEVEL": "3", figures.VARIABLE: str(rows)}
-    before, begin = os.getloadavg()[0], time.perf_counter()
+    load, begin = os.getloadavg()[0], time.perf_counter()
     with (folder / f"{out.name}.out").open("w+") as stdout, (folder / f"{out.name}.err").open("w+") as stderr:
         command = [sys.executable, "-W", "ignore", str(HERE / script), *arguments]
-        status = subprocess.run(command, stdout=stdout, stderr=stderr, env=environment).returncode
+        process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
+        _, status, used = os.wait4(process.pid, 0)  # of all its processes
+        process.returncode = status = os.waitstatus_to_exitcode(status)
         stdout.seek(0), stderr.seek(0)
         printed, errors = stdout.read(), stderr.read()
     return {
@@ -244,7 +251,8 @@ def run(name: str, folder: Path, args: argparse.Namespace) -> dict:
         "command": shlex.join([script, *arguments]),
         "exit": status,
         "seconds": round(time.perf_counter() - begin, 1),
-        "load": [before, os.getloadavg()[0]],
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+        "load": [load, os.getloadavg()[0]],
         "rows": [json.loads(line) for line in rows.read_text("utf-8").splitlines()] if rows.exists() else [],
         "printed": printed.splitlines(),
     } | ({"errors": errors.splitlines()[-40:]} if status else {})
@@ -269,6 +277,7 @@ def measure(names: list[str], args: argparse.Namespace) -> dict:
         "machine": figures.machine(),
         "versions": {"keras_ctxrep": metadata.version("keras_ctxrep"), **versions(sys.executable)},
         "peers": versions(args.peers) if args.peers else {},
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
     results = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -278,7 +287,7 @@ def measure(names: list[str], args: argparse.Namespace) -> dict:
             write_data(args.data)
         with ThreadPoolExecutor(os.cpu_count() if args.quick else 1) as pool:
             for result in pool.map(lambda name: run(name, folder, args), names):
-                about = result.get("why") or f"{result['seconds']:.0f} s"
+                about = result.get("why") or f"{result['seconds']:.0f} s, {result['cpu_seconds']:.0f} of CPU"
                 print(f"{result['name']:14} {result['status']:8} {about}", flush=True)
                 if result["status"] == "failed":
                     print(*result["printed"][-5:], *result["errors"], sep="\n    ")
@@ -296,6 +305,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="tiny sizes and made-up data: do they run?")
     parser.add_argument("--peers", metavar="PYTHON")
     parser.add_argument("--data", type=Path, metavar="FOLDER")
+    parser.add_argument("--more", default="", metavar="ARGUMENTS", help="of every script, as --more='--rounds 3'")
     parser.add_argument("--out", type=Path, metavar="FILE.json")
     parser.add_argument("--page", type=Path, metavar="FILE.json", help="write docs/performance.md from such a file")
     args = parser.parse_args()

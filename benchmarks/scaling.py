@@ -59,11 +59,12 @@ def run(family: str, workers: int, together: bool, steps: int) -> list[float]:
             "TF_NUM_INTRAOP_THREADS": "1",
             "TF_NUM_INTEROP_THREADS": "1",
             "OMP_NUM_THREADS": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
         }
         if together and workers > 1:
             environment["TF_CONFIG"] = config
         command = [sys.executable, __file__, "--worker", family, "--steps", str(steps)]
-        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
         if hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(processes[-1].pid, {cores[number % len(cores)]})

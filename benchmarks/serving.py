@@ -178,7 +178,7 @@ def measure(made: dict[str, Engine], sizes: list[int], rounds: int, title: str, 
 FIRST = """
 import json, sys, time
 import tensorflow as tf, tensorflow_text
-from keras_ctxrep import messages
+from keras_ctxrep.inference import messages
 version, warm = sys.argv[1], sys.argv[2] == "warm"
 signatures = (loaded := tf.saved_model.load(version)).signatures
 if warm:
@@ -198,7 +198,7 @@ print(json.dumps(seconds))
 def first_requests(version: Path) -> None:
     for mode in ("cold", "warm"):
         command = [sys.executable, "-c", FIRST, str(version), mode, json.dumps(texts_of(1))]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=_environment())
         first, *others = json.loads(done.stdout)
         median = statistics.median(others)
         print(f"first request, {mode}: {1000 * first:.2f} ms, {first / median:.1f} times the median of the next 20")
