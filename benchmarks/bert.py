@@ -293,7 +293,8 @@ def work(name: str, argument: str, engines: dict = ENGINES) -> None:
             print(json.dumps({"seconds": None}), file=replies)
             continue
         if kind not in jobs:
-            jobs.clear()  # a model and its optimizer at a time
+            if kind != "product":  # a model and its optimizer at a time
+                jobs = {name: job for name, job in jobs.items() if name == "product"}
             jobs[kind] = makers[kind]()
         if file not in files:
             files[file] = [padded(**batch) for batch in json.loads(Path(file).read_text())] if file else [()]
@@ -438,9 +439,9 @@ class Bench:
         for line, replies in times.items():
             seconds = [reply["seconds"] for reply in replies]
             gflops = jobs[line][3] / medians[line] / 1e9
-            floor = jobs[line][3] / 1e9 / peaks[jobs[line][0].endswith("bf16")]
-            memory = replies[-1]["peak"]
-            figures.row(f"BERT, {self.size}, {title}", line, seconds, floor, sentences=jobs[line][2], memory_mb=memory)
+            half, memory = jobs[line][0].endswith("bf16"), replies[-1]["peak"]
+            more = {"precision": "bfloat16" if half else "float32", "sentences": jobs[line][2], "memory_mb": memory}
+            figures.row(f"BERT, {self.size}, {title}", line, seconds, jobs[line][3], 1e9 * peaks[half], **more)
             print(
                 f"{line:28}{1000 * medians[line]:9.1f}{rates[line]:13.1f}{ratio('keras_ctxrep', line):>9}"
                 f"{ratio('keras_ctxrep bf16', line):>9}{gflops:9.1f}{gflops / peaks[False]:9.0%}"

@@ -399,9 +399,10 @@ def show(seconds: dict, memory: dict, label: str) -> None:
         rates = {name: rows * WORDS / statistics.median(seconds[title, name]) for name in engines if name not in PEAKS}
         for name, rate in rates.items():
             gflops = operations * rate / rows / WORDS / 1e9
-            floor = operations / 1e9 / max(products.values())
             more = {"words": rows * WORDS, "memory_mb": memory[title, name]}
-            figures.row(f"ELMo, {label}, {title}", name, seconds[title, name], floor, **more)
+            best = 1e9 * max(products.values())
+            counted = operations if "bfloat16" not in name else None  # the product is float32's
+            figures.row(f"ELMo, {label}, {title}", name, seconds[title, name], counted, best, **more)
             ratio = f"{rate / rates['AllenNLP']:.2f}x" if "AllenNLP" in rates else ""
             share = f"{gflops / max(products.values()):.0%}"
             spread = f"{max(seconds[title, name]) / min(seconds[title, name]):.1f}x"

@@ -13,19 +13,28 @@ VARIABLE = "BENCHMARK_FIGURES"  # of the environment: the file that gets the row
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
-def row(table: str, engine: str, seconds: Sequence[float], floor: float | None = None, **more) -> None:
+def row(
+    table: str,
+    engine: str,
+    seconds: Sequence[float],
+    operations: float | None = None,
+    rate: float | None = None,
+    precision: str = "float32",
+    **more,
+) -> None:
     """Writes a row of a table as a line of JSON; does nothing unless run.py has started the script.
 
     Args:
         table: its title. The engine of its first row is the one that the others are compared with.
         seconds: of each round.
-        floor: seconds that the arithmetic alone takes at the rate of one large matrix product on this machine.
+        operations: of floating point in the matrix products of a round's call.
+        rate: operations a second of one large matrix product of this precision.
         more: other figures, with their unit in the name.
     """
     if VARIABLE in os.environ:
         with open(os.environ[VARIABLE], "a", encoding="utf-8") as file:
-            figures = {"table": table, "engine": engine, "seconds": [*seconds], "floor": floor}
-            file.write(json.dumps(figures | more) + "\n")
+            known = {"operations": operations, "rate": rate, "precision": precision}
+            file.write(json.dumps({"table": table, "engine": engine, "seconds": [*seconds]} | known | more) + "\n")
 
 
 def machine() -> dict:

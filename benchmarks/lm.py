@@ -273,7 +273,8 @@ def step(args: argparse.Namespace) -> None:
         for engine, (wall, cpu) in medians.items():
             floor = products(name) * min(products_of[engine]) / largest
             times = [own for own, _ in seconds[engine]]
-            figures.row(f"language model, {name}, training step, {args.threads} threads", engine, times, floor / args.threads)
+            title = f"language model, {name}, training step, {args.threads} threads"
+            figures.row(title, engine, times, products(name), args.threads * largest / min(products_of[engine]))
             cells = [
                 name,
                 engine,

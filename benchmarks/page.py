@@ -8,20 +8,26 @@ from pathlib import Path
 NOTES = """\
 Engines take turns, and the time is the median of the rounds. "Spread" is the slowest round over the fastest: where it is far from 1,
 the machine had other work. "Compared" is the time over that of the first row, so that above 1 the first row is faster. The floor is the
-time that the products of matrices alone take at the rate of the best large product measured in the same run, in bfloat16 for
-engines with "bf16" in their name where it was measured; "of it" is the floor over the time. Memory is the greatest of the engine's process
+time that the products of matrices alone take at the rate of the best large product that any engine reached in the run, of
+the same precision where that was measured; "of it" is the floor over the time. Memory is the greatest of the engine's process
 from its first call on, imports included.
 """
 
 
 def tables(record: dict) -> dict[str, list[dict]]:
-    """Title -> rows, the first of which is ours."""
+    """Title -> rows, the first of which is ours; each with "floor", seconds or None."""
     found: dict[str, list[dict]] = {}
+    current: dict[str, str] = {}
     for benchmark in record["benchmarks"]:
-        for row in benchmark.get("rows", []):
-            known = found.setdefault(row["table"], [])
-            if row["engine"] not in [other["engine"] for other in known]:  # engines that take part in several waves
-                known.append(row)
+        rows, best = benchmark.get("rows", []), {}
+        for row in rows:
+            best[row["precision"]] = max(best.get(row["precision"], 0), row["rate"] or 0)
+        for row in rows:
+            row["floor"] = row["operations"] / best[row["precision"]] if row["operations"] else None
+            title = current.get(row["table"], row["table"])
+            if row["engine"] in [other["engine"] for other in found.get(title, [])]:  # some take part in several waves
+                title = current[row["table"]] = f"{title}, once more"
+            found.setdefault(title, []).append(row)
     return found
 
 
@@ -66,7 +72,7 @@ def table(rows: list[dict]) -> Iterator[str]:
         seconds = row["seconds"]
         median = statistics.median(seconds)
         cells = [row["engine"], f"{1000 * median:,.1f}", f"{median / first:.2f}"]
-        cells.append(f"{max(seconds) / min(seconds):.1f}")
+        cells.append(f"{max(seconds) / min(seconds):.1f}" if len(seconds) > 1 else "")
         if "of it" in columns:
             cells += [f"{1000 * row['floor']:,.1f}", f"{row['floor'] / median:.0%}"] if row["floor"] else ["", ""]
         if "MB" in columns:

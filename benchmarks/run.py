@@ -269,8 +269,8 @@ def versions(python: str) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
-def measure(names: list[str], args: argparse.Namespace) -> dict:
-    """Runs benchmarks and prints how they end."""
+def measure(names: list[str], args: argparse.Namespace) -> list[dict]:
+    """Runs benchmarks, prints how they end, and writes the file."""
     record = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "quick": args.quick,
@@ -294,7 +294,9 @@ def measure(names: list[str], args: argparse.Namespace) -> dict:
                 elif not args.quick:
                     print(*result.get("printed", []), sep="\n    ")
                 results.append(result)
-    return record | {"benchmarks": results}
+                if args.out:  # what is there, should the next one not end
+                    args.out.write_text(json.dumps(record | {"benchmarks": results}, indent=1) + "\n", "utf-8")
+    return results
 
 
 def main() -> int:
@@ -323,10 +325,7 @@ def main() -> int:
     names = [name for name in BENCHMARKS if args.all or name in args.names]
     if not names:
         parser.error("no benchmark: give names, or --all")
-    record = measure(names, args)
-    if args.out:
-        args.out.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    return 1 if any(result["status"] == "failed" for result in record["benchmarks"]) else 0
+    return 1 if any(result["status"] == "failed" for result in measure(names, args)) else 0
 
 
 if __name__ == "__main__":
