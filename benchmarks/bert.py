@@ -294,7 +294,8 @@ def work(name: str, argument: str, engines: dict = ENGINES) -> None:
             continue
         if kind not in jobs:
             if kind != "product":  # a model and its optimizer at a time
-                jobs = {name: job for name, job in jobs.items() if name == "product"}
+                for other in jobs.keys() - {"product"}:
+                    del jobs[other]
             jobs[kind] = makers[kind]()
         if file not in files:
             files[file] = [padded(**batch) for batch in json.loads(Path(file).read_text())] if file else [()]
@@ -409,7 +410,9 @@ class Bench:
                 seconds = worker("product", None)["seconds"]
                 if seconds:
                     self.peaks[worker.name] = max(self.peaks.get(worker.name, 0), 2 * SIDE**3 / 1e9 / seconds)
-        halves = {half: [v for name, v in self.peaks.items() if name.endswith("bf16") == half] for half in (False, True)}
+        halves = {
+            half: [v for name, v in self.peaks.items() if name.endswith("bf16") == half] for half in (False, True)
+        }
         return {half: max(values, default=float("nan")) for half, values in halves.items()}
 
     def race(self, title: str, kind: str, jobs: dict[str, tuple[str, Path, int, float]], calls: int, rounds: int):

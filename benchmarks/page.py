@@ -4,13 +4,15 @@ import json
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 NOTES = """\
-Engines take turns, and the time is the median of the rounds. "Spread" is the slowest round over the fastest: where it is far from 1,
-the machine had other work. "Compared" is the time over that of the first row, so that above 1 the first row is faster. The floor is the
-time that the products of matrices alone take at the rate of the best large product that any engine reached in the run, of
-the same precision where that was measured; "of it" is the floor over the time. Memory is the greatest of the engine's process
-from its first call on, imports included.
+Engines take turns, and the time is the median of the rounds. "Spread" is the slowest round over the fastest:
+where it is far from 1, the machine had other work. "Compared" is the time over that of the first row, so that
+above 1 the first row is faster. The floor is the time that the products of matrices alone take at the rate of
+the best large product that any engine reached in the run, of the same precision where that was measured; "of
+it" is the floor over the time. Memory is the greatest of the engine's process from its first call on, imports
+included.
 """
 
 
@@ -19,12 +21,13 @@ def tables(record: dict) -> dict[str, list[dict]]:
     found: dict[str, list[dict]] = {}
     current: dict[str, str] = {}
     for benchmark in record["benchmarks"]:
-        rows, best = benchmark.get("rows", []), {}
+        rows: list[dict[str, Any]] = benchmark.get("rows", [])
+        best: dict[str, float] = {}
         for row in rows:
             best[row["precision"]] = max(best.get(row["precision"], 0), row["rate"] or 0)
         for row in rows:
             row["floor"] = row["operations"] / best[row["precision"]] if row["operations"] else None
-            title = current.get(row["table"], row["table"])
+            title: str = current.get(row["table"], row["table"])
             if row["engine"] in [other["engine"] for other in found.get(title, [])]:  # some take part in several waves
                 title = current[row["table"]] = f"{title}, once more"
             found.setdefault(title, []).append(row)
@@ -45,8 +48,7 @@ def text(record: dict, name: str) -> str:
         "",
         f"* {record['date'][:10]}, {machine['cores']} cores of {machine['processor']} ({' '.join(machine['flags'])}), "
         f"{machine['memory_gb']:.0f} GB",
-        f"* load average before and after the benchmarks {min(loads):.1f} to {max(loads):.1f}, of which one benchmark with "
-        f"its turns makes about {machine['cores']}",
+        f"* load average before and after each benchmark: {min(loads):.1f} to {max(loads):.1f}",
         f"* {known}",
         *([f"* peers: {theirs}"] if peers else []),
         *(f"* {key}={value}" for key, value in record.get("environment", {}).items()),
@@ -106,7 +108,9 @@ def picture(record: dict, path: Path) -> None:
     axes.invert_yaxis()
     axes.set(xlabel="time, that of the first engine being 1; black: the floor", xlim=(0, limit + 0.3))
     handles = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
-    axes.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.4, -0.1), ncols=3, frameon=False)
+    axes.legend(
+        handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.4, -0.1), ncols=3, frameon=False
+    )
     axes.spines[["top", "right"]].set_visible(False)
     figure.set_size_inches(8, 0.25 * place + 1.2)
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None})

@@ -27,9 +27,10 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -80,7 +81,10 @@ BENCHMARKS = {
         peers="--peers {peers}",
     ),
     "bert sentences": Benchmark(
-        "bert.py --only sentences --data {data}", None, peers="--peers {peers}", needs=("data",),
+        "bert.py --only sentences --data {data}",
+        None,
+        peers="--peers {peers}",
+        needs=("data",),
         why="needs BERT's own vocabulary; the rest of bert.py is quick",
     ),
     "elmo": Benchmark("elmo.py", "--size elmo_2x128_64_256cnn_1xhighway --rounds 1", peers="--peers {peers}"),
@@ -117,9 +121,10 @@ BENCHMARKS = {
         needs=("data",),
     ),
     "pipeline": Benchmark(
-        f"pipeline.py --corpus {TEXT}", "--family bert --size bert_2_64_2 --steps 1 --batches 2 --batch-size 2",
+        f"pipeline.py --corpus {TEXT}",
+        "--family bert --size bert_2_64_2 --steps 1 --batches 2 --batch-size 2",
         needs=("data",),
-    ),  # fmt: skip
+    ),
     "pretraining": Benchmark(
         f"pretraining.py --train {TEXT} --valid {VALID} --out {{out}}/bert",
         "--minutes 0.01 --size bert_2_64_2 --vocab-size 200 --lengths 16 16 --batch-size 4 --precision float32",
@@ -129,7 +134,11 @@ BENCHMARKS = {
     "quality": Benchmark(
         "quality.py --out {results}/pretrained.jsonl --table", why="its trainings take hours: the tables alone"
     ),
-    "release": Benchmark(f"release.py {{weights}}/{BERT} --card {{weights}}/{BERT}/card.md --name {BERT} --out {{out}}"),
+    "release": Benchmark(
+        f"release.py {{weights}}/{BERT} --card {{weights}}/{BERT}/card.md --name {BERT} --out {{out}}",
+        full=None,
+        why="measures nothing",
+    ),
     "retrieval": Benchmark(
         f"retrieval.py {STATIC} --sts {{data}}/stsb/sts-dev.csv --squad {{data}}/squad_v1.1/dev-v1.1.json",
         needs=("data",),
@@ -154,10 +163,8 @@ BENCHMARKS = {
     ),
     "text": Benchmark(f"text.py {TEXT}", needs=("data",)),
     "tflite": Benchmark("tflite.py", "--size bert_2_64_2 --rounds 1", peers="--peers {peers}"),
-    "tokens": Benchmark(
-        "tokens.py --data {data} --peers {peers}", "--texts 40", needs=("data", "peers: transformers")
-    ),
-}  # fmt: skip
+    "tokens": Benchmark("tokens.py --data {data} --peers {peers}", "--texts 40", needs=("data", "peers: transformers")),
+}
 
 
 # ---------------------------------------------------------------------------------------------------------- tiny data
@@ -170,7 +177,7 @@ def write_data(folder: Path) -> None:
     documents = "\n\n".join("\n".join(sentences[begin : begin + 8]) for begin in range(0, 120, 8))
     pairs = [*zip(sentences[::2], sentences[1::2], strict=True)]
     words = sorted({word for text in sentences[:120] for word in re.findall("[a-z]{3,8}", text)})
-    scores = [f"{first}\t{second}\t{number}" for number, (first, second) in enumerate(zip(words, words[1:]))]
+    scores = [f"{first}\t{second}\t{number}" for number, (first, second) in enumerate(pairwise(words))]
     rows = [f"{text}\t{number % 2}" for number, text in enumerate(sentences)]
     mrpc = [f"{number % 2}\t0\t0\t{first}\t{second}" for number, (first, second) in enumerate(pairs)]
     sts = "\n".join(f"g\tf\ty\t0\t{number % 6}\t{first}\t{second}" for number, (first, second) in enumerate(pairs))
@@ -188,7 +195,9 @@ def write_data(folder: Path) -> None:
         "word_similarity/EN-WS-353-ALL.txt": "\n".join(scores),
         **{f"stsb/sts-{part}.csv": sts for part in ("train", "dev", "test")},
         **{f"squad_v1.1/{part}-v1.1.json": squad for part in ("train-slice", "dev")},
-        **{f"sst2_glue/{part}.tsv": "\n".join(["sentence\tlabel", *rows]) for part in ("train", "train_heldout", "dev")},
+        **{
+            f"sst2_glue/{part}.tsv": "\n".join(["sentence\tlabel", *rows]) for part in ("train", "train_heldout", "dev")
+        },
         **{f"mrpc/msr_paraphrase_{part}.txt": "\n".join(["\ufeffQuality", *mrpc]) for part in ("train", "test")},
         **{f"cmudict/{part}.tsv": spelled for part in ("train", "dev")},
         **{f"wnut17/{part}.conll": "A\tO\nword\tB-x\n\nThe\tO\n" for part in ("train", "dev", "test")},
@@ -216,7 +225,9 @@ def missing(benchmark: Benchmark, args: argparse.Namespace) -> str:
                 return "needs --data"
         elif where == "peers" and args.peers is None:
             return f"needs --peers with {module}"
-        elif where == "peers" and subprocess.run([args.peers, "-c", f"import {module}"], capture_output=True).returncode:
+        elif (
+            where == "peers" and subprocess.run([args.peers, "-c", f"import {module}"], capture_output=True).returncode
+        ):
             return f"{args.peers} has no {module}"
         elif not where and find_spec(module) is None:
             return f"needs the package {module}"
@@ -243,7 +254,8 @@ def run(name: str, folder: Path, args: argparse.Namespace) -> dict:
         process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environment)
         _, status, used = os.wait4(process.pid, 0)  # of all its processes
         process.returncode = status = os.waitstatus_to_exitcode(status)
-        stdout.seek(0), stderr.seek(0)
+        stdout.seek(0)
+        stderr.seek(0)
         printed, errors = stdout.read(), stderr.read()
     return {
         "name": name,
@@ -272,7 +284,7 @@ def versions(python: str) -> dict[str, str]:
 def measure(names: list[str], args: argparse.Namespace) -> list[dict]:
     """Runs benchmarks, prints how they end, and writes the file."""
     record = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": args.quick,
         "machine": figures.machine(),
         "versions": {"keras_ctxrep": metadata.version("keras_ctxrep"), **versions(sys.executable)},

@@ -212,7 +212,7 @@ def start(python: str, size: str, folder: Path) -> dict[str, bert.Worker]:
 
 
 def measure(workers: dict[str, bert.Worker], folder: Path, rounds: int) -> tuple[dict, dict, float]:
-    """Seconds of the rounds of (engine, length), logits of an engine, and the peak of the machine in operations a second."""
+    """Seconds of the rounds of (engine, length), logits of an engine, and the machine's peak, operations a second."""
     times, logits, kept = defaultdict(list), {}, folder / "logits.npz"
     for length, calls in LENGTHS.items():
         batch = folder / f"{length}.json"
