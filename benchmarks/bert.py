@@ -443,12 +443,14 @@ class Bench:
             seconds = [reply["seconds"] for reply in replies]
             gflops = jobs[line][3] / medians[line] / 1e9
             half, memory = jobs[line][0].endswith("bf16"), replies[-1]["peak"]
+            cpu = statistics.median(reply["cpu"] for reply in replies)
             more = {"precision": "bfloat16" if half else "float32", "sentences": jobs[line][2], "memory_mb": memory}
+            more["cpu_seconds"] = cpu
             figures.row(f"BERT, {self.size}, {title}", line, seconds, jobs[line][3], 1e9 * peaks[half], **more)
             print(
                 f"{line:28}{1000 * medians[line]:9.1f}{rates[line]:13.1f}{ratio('keras_ctxrep', line):>9}"
                 f"{ratio('keras_ctxrep bf16', line):>9}{gflops:9.1f}{gflops / peaks[False]:9.0%}"
-                f"{max(seconds) / min(seconds):7.1f}x{statistics.median(reply['cpu'] for reply in replies):8.2f}"
+                f"{max(seconds) / min(seconds):7.1f}x{cpu:8.2f}"
                 f"{memory:8,.0f} MB",
                 flush=True,
             )

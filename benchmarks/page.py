@@ -9,10 +9,10 @@ from typing import Any
 NOTES = """\
 Engines take turns, and the time is the median of the rounds. "Spread" is the slowest round over the fastest:
 where it is far from 1, the machine had other work. "Compared" is the time over that of the first row, so that
-above 1 the first row is faster. The floor is the time that the products of matrices alone take at the rate of
-the best large product that any engine reached in the run, of the same precision where that was measured; "of
-it" is the floor over the time. Memory is the greatest of the engine's process from its first call on, imports
-included.
+above 1 the first row is faster. CPU time is that of all threads, a median too, and feels other work less. The
+floor is the time that the products of matrices alone take at the rate of the best large product that any engine
+reached in the run, of the same precision where that was measured; "of it" is the floor over the time. Memory is
+the greatest of the engine's process from its first call on, imports included.
 """
 
 
@@ -65,6 +65,7 @@ def text(record: dict, name: str) -> str:
 
 def table(rows: list[dict]) -> Iterator[str]:
     columns = ["", "ms", "compared", "spread"]
+    columns += ["CPU ms"] if any("cpu_seconds" in row for row in rows) else []
     columns += ["floor, ms", "of it"] if any(row["floor"] for row in rows) else []
     columns += ["MB"] if any("memory_mb" in row for row in rows) else []
     yield "| " + " | ".join(columns) + " |"
@@ -75,6 +76,8 @@ def table(rows: list[dict]) -> Iterator[str]:
         median = statistics.median(seconds)
         cells = [row["engine"], f"{1000 * median:,.1f}", f"{median / first:.2f}"]
         cells.append(f"{max(seconds) / min(seconds):.1f}" if len(seconds) > 1 else "")
+        if "CPU ms" in columns:
+            cells.append(f"{1000 * row['cpu_seconds']:,.0f}" if "cpu_seconds" in row else "")
         if "of it" in columns:
             cells += [f"{1000 * row['floor']:,.1f}", f"{row['floor'] / median:.0%}"] if row["floor"] else ["", ""]
         if "MB" in columns:

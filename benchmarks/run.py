@@ -46,6 +46,7 @@ PACKAGES = (  # whose versions are written down, of this Python and of the peers
     *("gensim", "fasttext-wheel", "faiss-cpu", "hnswlib", "usearch"),
 )
 VARIABLES = ("TF_ENABLE_ONEDNN_OPTS", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "TF_NUM_INTRAOP_THREADS")  # written down
+SHOWN = {"out": "FOLDER", "data": "DATA", "peers": "PYTHON", "weights": "WEIGHTS", "results": "results"}  # in commands
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ def run(name: str, folder: Path, args: argparse.Namespace) -> dict:
     return {
         "name": name,
         "status": "failed" if status else "ran",
-        "command": shlex.join([script, *arguments]),
+        "command": " ".join(part.format_map(SHOWN) for part in shlex.split(" ".join(parts))),
         "exit": status,
         "seconds": round(time.perf_counter() - begin, 1),
         "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
