@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="characters", metavar="M", help="or a model folder or published name")
     parser.add_argument("--freeze", action="store_true", help="its weights stay as they are")
     parser.add_argument("--words", type=int, help="score the first N words")
+    parser.add_argument("--keras-only", action="store_true", help="leave the .tflite files out")
     parser.add_argument("--lengths", action="store_true", help="the rates by the length of the word")
     args = parser.parse_args()
     if args.encoder != "characters":
@@ -108,7 +109,8 @@ def main() -> None:
     words = dict(list(read(args.dev).items())[: args.words])
     texts, references = [*words], [*words.values()]
     files = {"Keras": Path(args.out)}
-    for name, quantize in ((".tflite float32", "none"), (".tflite int8", "dynamic")):
+    forms = {} if args.keras_only else {".tflite float32": "none", ".tflite int8": "dynamic"}
+    for name, quantize in forms.items():
         files[name] = Path(args.out, f"{quantize}.tflite")
         if not files[name].exists():
             convert(args.out, files[name], quantize, lengths=[load(args.out).max_length])
