@@ -27,7 +27,7 @@ def tables(record: dict) -> dict[str, list[dict]]:
             best[row["precision"]] = max(best.get(row["precision"], 0), row["rate"] or 0)
         for row in rows:
             row["floor"] = row["operations"] / best[row["precision"]] if row["operations"] else None
-            title: str = current.get(row["table"], row["table"])
+            title = current.setdefault(row["table"], row["table"])
             if row["engine"] in [other["engine"] for other in found.get(title, [])]:  # some take part in several waves
                 title = current[row["table"]] = f"{title}, once more"
             found.setdefault(title, []).append(row)
