@@ -9,7 +9,8 @@ The peers live in an environment of their own:
 
 Every engine is a process that waits for commands. The rounds go over the engines in turn and one runs at a time, so the
 machine's moods hit all alike; medians are printed as they come. The spread is the slowest round over the fastest: where
-it is far from 1 the machine had other work. CPU seconds, of all threads, feel that less.
+it is far from 1 the machine had other work. CPU seconds, of all threads, feel that less. Memory is the greatest of the
+engine's process from its first call on, when the arrays that its weights were made from are gone.
 
 All engines have the sizes of BERT-base and, but for KerasHub, the same random weights. Inference gives the top layer
 and the pooled output. A training step is AdamW's, with dropout 0.1, of a classifier. Sentences are SST-2's, 32 to a
@@ -32,6 +33,7 @@ import zlib
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import figures
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
@@ -283,7 +285,7 @@ def work(name: str, argument: str, engines: dict = ENGINES) -> None:
         print(json.dumps({"missing": str(error)}), file=replies)
         return
     print(json.dumps({"missing": None}), file=replies)
-    jobs, files = {}, {}
+    jobs, files, last = {}, {}, None
     for line in sys.stdin:
         order = json.loads(line)
         kind, calls, file = order["kind"], order["calls"], order["batches"]
@@ -291,13 +293,18 @@ def work(name: str, argument: str, engines: dict = ENGINES) -> None:
             print(json.dumps({"seconds": None}), file=replies)
             continue
         if kind not in jobs:
-            jobs.clear()  # a model and its optimizer at a time
+            if kind != "product":  # a model and its optimizer at a time
+                for other in jobs.keys() - {"product"}:
+                    del jobs[other]
             jobs[kind] = makers[kind]()
         if file not in files:
             files[file] = [padded(**batch) for batch in json.loads(Path(file).read_text())] if file else [()]
         if order["profile"]:
             print(json.dumps(profile(lambda kind=kind, file=file: [jobs[kind](*b) for b in files[file]])), file=replies)
             continue
+        if last != (kind, file):  # its first call: what its making took is not counted
+            last = kind, file
+            figures.reset_peak()
         spent, outputs, times = time.process_time(), [], []
         for _ in range(calls):
             begin = time.perf_counter()
@@ -307,9 +314,7 @@ def work(name: str, argument: str, engines: dict = ENGINES) -> None:
         reply = {"seconds": statistics.fmean(times), "median": statistics.median(times), "cpu": cpu}
         if order["keep"]:
             np.savez(order["keep"], *map(np.asarray, outputs))
-        status = Path("/proc/self/status")  # Linux
-        peak = int(status.read_text().split("VmHWM:")[1].split()[0]) / 1000 if status.exists() else float("nan")
-        print(json.dumps(reply | {"peak": peak}), file=replies)
+        print(json.dumps(reply | {"peak": figures.peak()}), file=replies)
 
 
 def padded(rows: list[list[int]], labels: list[int], length: int) -> tuple[np.ndarray, ...]:
@@ -359,10 +364,7 @@ class Worker:
 
 
 def flags() -> set[str]:
-    path = Path("/proc/cpuinfo")  # Linux
-    match = re.search(r"^flags\s*: (.*)$", path.read_text(), re.M) if path.exists() else None
-    known = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"}
-    return known & set(match[1].split()) if match else set()
+    return {*figures.machine()["flags"]}
 
 
 def has_bfloat16() -> bool:
@@ -401,14 +403,17 @@ class Bench:
         path.write_text(json.dumps(batches))
         return path
 
-    def peak(self) -> float:
-        """The best float32 product, GFLOP/s."""
+    def peak(self) -> dict[bool, float]:
+        """The best product in float32 and, under True, in bfloat16, GFLOP/s."""
         for worker in self.workers.values():
             for _ in range(5):
                 seconds = worker("product", None)["seconds"]
                 if seconds:
                     self.peaks[worker.name] = max(self.peaks.get(worker.name, 0), 2 * SIDE**3 / 1e9 / seconds)
-        return max((value for name, value in self.peaks.items() if not name.endswith("bf16")), default=float("nan"))
+        halves = {
+            half: [v for name, v in self.peaks.items() if name.endswith("bf16") == half] for half in (False, True)
+        }
+        return {half: max(values, default=float("nan")) for half, values in halves.items()}
 
     def race(self, title: str, kind: str, jobs: dict[str, tuple[str, Path, int, float]], calls: int, rounds: int):
         """Measures and prints.
@@ -421,7 +426,7 @@ class Bench:
                 reply = self.workers[name](kind, file, calls)
                 if reply["seconds"] and index:
                     times[line].append(reply)
-        peak = self.peak()
+        peaks = self.peak()
         print(f"\n{title}")
         print(
             f"{'':28}{'ms':>9}{'sentences/s':>13}{'ours is':>9}{'bf16 is':>9}{'GFLOP/s':>9}{'of peak':>9}"
@@ -437,11 +442,16 @@ class Bench:
         for line, replies in times.items():
             seconds = [reply["seconds"] for reply in replies]
             gflops = jobs[line][3] / medians[line] / 1e9
+            half, memory = jobs[line][0].endswith("bf16"), replies[-1]["peak"]
+            cpu = statistics.median(reply["cpu"] for reply in replies)
+            more = {"precision": "bfloat16" if half else "float32", "sentences": jobs[line][2], "memory_mb": memory}
+            more["cpu_seconds"] = cpu
+            figures.row(f"BERT, {self.size}, {title}", line, seconds, jobs[line][3], 1e9 * peaks[half], **more)
             print(
                 f"{line:28}{1000 * medians[line]:9.1f}{rates[line]:13.1f}{ratio('keras_ctxrep', line):>9}"
-                f"{ratio('keras_ctxrep bf16', line):>9}{gflops:9.1f}{gflops / peak:9.0%}"
-                f"{max(seconds) / min(seconds):7.1f}x{statistics.median(reply['cpu'] for reply in replies):8.2f}"
-                f"{replies[-1]['peak']:8,.0f} MB",
+                f"{ratio('keras_ctxrep bf16', line):>9}{gflops:9.1f}{gflops / peaks[False]:9.0%}"
+                f"{max(seconds) / min(seconds):7.1f}x{cpu:8.2f}"
+                f"{memory:8,.0f} MB",
                 flush=True,
             )
 

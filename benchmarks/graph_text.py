@@ -30,7 +30,7 @@ from tokenizers.normalizers import BertNormalizer
 from keras_ctxrep import tasks
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.corpus import lines
-from keras_ctxrep.text.features import Reads
+from keras_ctxrep.text.features import Reads, words_of_pieces
 from keras_ctxrep.text.tokens import SPECIAL_PIECES, words
 from keras_ctxrep_export import text_ops
 
@@ -139,7 +139,7 @@ def _windows(bundle: Bundle):
     graph = _graph(lambda text: tuple(text_ops.features(bundle).text_windows(text, 64)), [None])
 
     def compare(texts: list[str]):
-        inputs, example = graph(tf.constant(texts))
+        inputs, example, *_ = graph(tf.constant(texts))
         rows = bundle.features.text_windows(texts, 64)
         expected = _per_row(bundle.features.collate([row for own in rows for row in own]))
         numbers = [number for number, own in enumerate(rows) for _ in own]
@@ -210,7 +210,7 @@ def _question(bundle: Bundle):
         return (
             [(row, [next(spans) for _ in own]) for row, own in zip(actual, pieces, strict=True)],
             [
-                (row, [(piece.start, piece.end) for piece in own])
+                (row, words_of_pieces(own))
                 for row, own in zip(_grouped(expected, numbers, len(texts)), pieces, strict=True)
             ],
         )
@@ -240,7 +240,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--texts", nargs="*", default=[], metavar="FILE", help="one text a line")
     parser.add_argument("--count", type=int, default=100_000, help="strings, each through every path")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="take every Nth code point alone")
     args = parser.parse_args()
+    POINTS[:] = POINTS[:: args.every]
     gc.freeze()  # a million objects of TensorFlow, which the collector would go through for every thousand pieces
     table = compare([*strings(args.texts, args.count)])
     print(tabulate(table, ["model", "path", "strings", "different"]))

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import figures
 import numpy as np
 
 STREAMS, UNROLL = 20, 35
@@ -243,14 +244,20 @@ def worker(args: argparse.Namespace) -> None:
         print(json.dumps(seconds), flush=True)
 
 
+def has_torch(python: str) -> bool:
+    found = not subprocess.run([python, "-c", "import torch"], capture_output=True).returncode
+    if not found:
+        print(f"PyTorch: left out, {python} does not have it; --help tells how to install it")
+    return found
+
+
 def step(args: argparse.Namespace) -> None:
     print(f"load {os.getloadavg()[0]:.1f} of {os.cpu_count()} CPUs, {args.threads} threads, {args.rounds} rounds\n")
+    pythons = {"Keras": sys.executable} | ({"PyTorch": args.peers} if has_torch(args.peers) else {})
     print("| step | engine | wall s | CPU s | floor, CPU s | Keras / PyTorch, wall | CPU |\n|" + "---|" * 7)
-    for name, steps in (("lstm", args.steps), ("transformer", 10 * args.steps)):
-        workers = {
-            "Keras": Worker(sys.executable, "Keras", name, args.threads),
-            "PyTorch": Worker(args.peers, "PyTorch", name, args.threads),
-        }
+    for name in args.only:
+        steps = args.steps if name == "lstm" else 10 * args.steps
+        workers = {engine: Worker(python, engine, name, args.threads) for engine, python in pythons.items()}
         seconds: dict[str, list] = {engine: [] for engine in workers}
         products_of: dict[str, list] = {engine: [] for engine in workers}
         for number in range(args.rounds + 1):
@@ -262,9 +269,12 @@ def step(args: argparse.Namespace) -> None:
         medians = {engine: [*map(statistics.median, zip(*rows, strict=True))] for engine, rows in seconds.items()}
         vocabulary, rows, length, _, width = STEPS[name]
         largest = 2.0 * rows * length * width * (vocabulary if name == "lstm" else 4 * width)
-        ratios = [f"{a / b:.2f}" for a, b in zip(*medians.values(), strict=True)]
+        ratios = [f"{a / b:.2f}" for a, b in zip(*medians.values(), strict=True)] if len(medians) > 1 else ["", ""]
         for engine, (wall, cpu) in medians.items():
             floor = products(name) * min(products_of[engine]) / largest
+            times = [own for own, _ in seconds[engine]]
+            title = f"language model, {name}, training step, {args.threads} threads"
+            figures.row(title, engine, times, products(name), args.threads * largest / min(products_of[engine]))
             cells = [
                 name,
                 engine,
@@ -321,10 +331,12 @@ def kinds(args: argparse.Namespace) -> None:
         from keras_ctxrep.recipes import corpora
 
         data, folder = Path(args.data), args.out.with_suffix("")
-        learning = Pretraining(units=args.units, vocab_size=args.vocab_size, valid=data / "valid.txt", seed=args.seed)
+        steps = max(1, args.tokens // (args.batch_size * args.unroll))
+        learning = Pretraining(
+            units=args.units, vocab_size=args.vocab_size, valid=data / "valid.txt", seed=args.seed, steps=steps
+        )
         _, read = corpora.held_out([data / "train.txt"], learning.valid, args.seed)
         tokens, _ = corpora.token_features(args.units, learning, None, [data / "train.txt"], read)
-        steps = max(1, args.tokens // (args.batch_size * args.unroll))
         for kind in args.kinds:
             settings = {name: getattr(args, name) for name in ("units", "weights", "tokens", "batch_size", "unroll")}
             if any(entry["kind"] == kind and settings.items() <= entry.items() for entry in done):
@@ -485,8 +497,9 @@ def wikitext(args: argparse.Namespace) -> None:
         train_epochs(args)
         return
     if not args.table:
+        pythons = {"Keras": sys.executable} | ({"PyTorch": args.peers} if has_torch(args.peers) else {})
         for epoch in range(1, args.epochs + 1):  # the engines take turns
-            for engine, python in (("Keras", sys.executable), ("PyTorch", args.peers)):
+            for engine, python in pythons.items():
                 argv = [python, __file__, "wikitext", "--engine", engine, "--data", args.data, "--out", str(args.out)]
                 argv += ["--epochs", str(epoch), *(["--words", str(args.words)] if args.words else [])]
                 subprocess.run(argv, check=True)
@@ -517,6 +530,7 @@ def main() -> None:
     one = modes.add_parser("step")
     one.add_argument("--steps", type=int, default=5, help="of the LSTM in a round; ten times as many of the other")
     one.add_argument("--rounds", type=int, default=5)
+    one.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS), help="these models")
     one.set_defaults(run=step)
     six = modes.add_parser("kinds")
     six.add_argument("--units", choices=("characters", "pieces"), default="characters")

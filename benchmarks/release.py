@@ -50,10 +50,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--card", type=Path, required=True, metavar="FILE.md")
     parser.add_argument("--name", required=True, metavar="SIZE/DATASET")
+    parser.add_argument("--out", type=Path, default=SHIPPED, metavar="FOLDER", help="(default: in the package)")
     args = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     bundle = bundles.load(args.folder)
-    out = SHIPPED / args.name
+    out = args.out / args.name
     with atomic_folder(out) as new:
         halve(args.folder / WEIGHTS, new / WEIGHTS)
         bundles.save(replace(bundle, card=args.card.read_text(encoding="utf-8")), new)

@@ -22,25 +22,26 @@ from keras_ctxrep.training.strategy import choose, local_cluster
 
 SIZES = {"bert": "bert_4_256_4", "elmo": "elmo_2x512_128_512cnn_1xhighway"}
 ROWS = {"bert": (16, 128), "elmo": (32, 32)}  # rows of each worker, and tokens of each row
-STEPS = 12
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--families", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--worker", choices=SIZES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        print(json.dumps(measured(args.worker)))
+        print(json.dumps(measured(args.worker, args.steps)))
         return
     rows = []
-    for family in SIZES:
+    for family in args.families:
         rates: dict[str, list[float]] = {"one": [], "independent": [], "together": []}
         for _ in range(args.rounds):
-            rates["one"].append(sum(run(family, 1, False)))
-            rates["independent"].append(sum(run(family, args.workers, False)))
-            rates["together"].append(run(family, args.workers, True)[0])
+            rates["one"].append(sum(run(family, 1, False, args.steps)))
+            rates["independent"].append(sum(run(family, args.workers, False, args.steps)))
+            rates["together"].append(run(family, args.workers, True, args.steps)[0])
         one, independent, together = (statistics.median(values) for values in rates.values())
         efficiency = (independent / (args.workers * one), together / (args.workers * one), together / independent)
         figures = [f"{rate:,.0f}" for rate in (one, independent, together)]
@@ -50,7 +51,7 @@ def main() -> None:
     print("tokens/s\n" + tabulate(rows, header))
 
 
-def run(family: str, workers: int, together: bool) -> list[float]:
+def run(family: str, workers: int, together: bool, steps: int) -> list[float]:
     """Tokens per second of each process; of all of them together where they train one model."""
     processes = []
     for number, config in enumerate(local_cluster(workers)):
@@ -58,18 +59,19 @@ def run(family: str, workers: int, together: bool) -> list[float]:
             "TF_NUM_INTRAOP_THREADS": "1",
             "TF_NUM_INTEROP_THREADS": "1",
             "OMP_NUM_THREADS": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
         }
         if together and workers > 1:
             environment["TF_CONFIG"] = config
-        command = [sys.executable, __file__, "--worker", family]
-        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
+        command = [sys.executable, __file__, "--worker", family, "--steps", str(steps)]
+        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
         if hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(processes[-1].pid, {cores[number % len(cores)]})
     return [json.loads(process.communicate(timeout=600)[0].splitlines()[-1]) for process in processes]
 
 
-def measured(family: str) -> float:
+def measured(family: str, steps: int) -> float:
     """Tokens per second, over all workers of the cluster, after the first steps."""
     import numpy as np
 
@@ -98,7 +100,7 @@ def measured(family: str) -> float:
         else:
             model = elmo.language_model(elmo.SIZES[SIZES[family]], 8000)
     data = pipeline.collated(lambda: ([number] for number in range(1_000_000)), batch)
-    return fit.fit(model, data, steps=STEPS, evaluations=1)[0]["tokens_per_second"]
+    return fit.fit(model, data, steps=steps, evaluations=1)[0]["tokens_per_second"]
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
+import figures
 import numpy as np
 
 from keras_ctxrep.inference import client
@@ -152,7 +153,7 @@ def kerashub(size: str, base: Path) -> Callable | None:
     return run
 
 
-def measure(made: dict[str, Engine], sizes: list[int], rounds: int, length: int | None = None) -> None:
+def measure(made: dict[str, Engine], sizes: list[int], rounds: int, title: str, length: int | None = None) -> None:
     print(f"{'texts':>6} {'engine':18} {'median':>9} {'texts/s':>8} {'ratio':>6}")
     for size in sizes:
         texts, seconds = texts_of(size, length), {name: [] for name in made}
@@ -167,6 +168,7 @@ def measure(made: dict[str, Engine], sizes: list[int], rounds: int, length: int 
         medians = {name: statistics.median(times) for name, times in seconds.items()}
         first = next(iter(medians.values()))
         for name, median in medians.items():
+            figures.row(f"SavedModel, {title}, batch {size}", name, seconds[name], texts=size)
             print(f"{size:6} {name:18} {1000 * median:6.2f} ms {size / median:8.0f} {median / first:6.2f}")
         print(f"{'':6} the text preparation is {medians['text preparation'] / medians['SavedModel']:.1%} of SavedModel")
 
@@ -176,7 +178,7 @@ def measure(made: dict[str, Engine], sizes: list[int], rounds: int, length: int 
 FIRST = """
 import json, sys, time
 import tensorflow as tf, tensorflow_text
-from keras_ctxrep import messages
+from keras_ctxrep.inference import messages
 version, warm = sys.argv[1], sys.argv[2] == "warm"
 signatures = (loaded := tf.saved_model.load(version)).signatures
 if warm:
@@ -196,7 +198,7 @@ print(json.dumps(seconds))
 def first_requests(version: Path) -> None:
     for mode in ("cold", "warm"):
         command = [sys.executable, "-c", FIRST, str(version), mode, json.dumps(texts_of(1))]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=_environment())
         first, *others = json.loads(done.stdout)
         median = statistics.median(others)
         print(f"first request, {mode}: {1000 * first:.2f} ms, {first / median:.1f} times the median of the next 20")
@@ -295,7 +297,7 @@ def main() -> None:
             load_server(args.size, base, args)
             return
         sizes = [int(size) for size in args.texts.split(",")]
-        measure(engines(args.size, base, args.precision), sizes, args.rounds, args.words)
+        measure(engines(args.size, base, args.precision), sizes, args.rounds, args.size, args.words)
         first_requests(base / "float32" / "1")
 
 

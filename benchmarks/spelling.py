@@ -83,7 +83,7 @@ def g2p_en() -> Callable[[Sequence[str]], list[str]] | None:
     return lambda words: [" ".join(p.rstrip("012") for p in network.predict(word)) for word in words]
 
 
-def engines(folder: str, work: Path) -> Iterator[tuple[str, Path, float]]:
+def engines(folder: str, work: Path, keras_only: bool) -> Iterator[tuple[str, Path, float]]:
     """The name, the path and the megabytes of the model in each engine."""
     from keras_ctxrep import saving, zoo
     from keras_ctxrep.text.bundle import load
@@ -92,6 +92,8 @@ def engines(folder: str, work: Path) -> Iterator[tuple[str, Path, float]]:
 
     found = Path(zoo.find(folder))
     yield "Keras", found, (found / "model.weights.h5").stat().st_size / 1e6
+    if keras_only:
+        return
     version = saved_model.export(*saving.load(found), work / "saved")
     yield "SavedModel", version, sum(f.stat().st_size for f in version.rglob("variables.*")) / 1e6
     for name, quantize in ((".tflite float32", "none"), (".tflite int8", "dynamic")):
@@ -135,6 +137,7 @@ def main() -> int:
     parser.add_argument("--encoder", default="characters", metavar="M", help="or a model folder or published name")
     parser.add_argument("--freeze", action="store_true", help="its weights stay as they are")
     parser.add_argument("--words", type=int, help="score the first N words")
+    parser.add_argument("--keras-only", action="store_true", help="leave the SavedModel and the .tflite files out")
     parser.add_argument("--lengths", action="store_true", help="the rates by the length of the word")
     parser.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="texts, for the rates by rank")
     args = parser.parse_args()
@@ -159,7 +162,7 @@ def main() -> int:
     print(f"{len(texts):,} words of {args.dev}")
     print(f"{'engine':28} {'WER':>6} {'PER':>6} {'words/s':>9} {'MB':>6}")
     with tempfile.TemporaryDirectory() as work:
-        for name, path, size in engines(args.out, Path(work)):
+        for name, path, size in engines(args.out, Path(work), args.keras_only):
             for search, options in (("greedy", {"beams": 1}), ("beams", None)):
                 predictor = open_engine(path, search=options).predictor
                 predictor(texts[:64])

@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import figures
+
 MODELS = ("skipgram", "cbow")
 BUCKETS = 200_000  # of n-grams
 SHARED = {"window": 5, "sample": 1e-3, "min_count": 5}
@@ -121,6 +123,8 @@ def one(name: str, model: str, args: argparse.Namespace, folder: Path, seed: int
     done = subprocess.run(command, env=os.environ | single, capture_output=True, text=True)
     if done.returncode:
         error = done.stderr.strip().splitlines()[-1]
+        if not error.startswith("ModuleNotFoundError"):
+            sys.exit(f"{name}: {done.stderr}")
         print(f"{name}: {error}", file=sys.stderr)
         return None
     return json.loads(done.stdout.splitlines()[-1])
@@ -157,6 +161,8 @@ def main() -> None:
     print(f"{words / 1e6:.1f} million words, {args.passes} passes, {args.rounds} rounds\n")
     print("| model | trainer | words per CPU second | WordSim-353 |\n|---|---|---|---|")
     for (model, name), results in rounds.items():
+        seconds = [result["seconds"] for result in results]
+        figures.row(f"static vectors, {model}, CPU seconds", name, seconds, words=words * args.passes)
         speeds = " ".join(f"{words * args.passes / result['seconds'] / 1000:.0f}k" for result in results)
         score = " ".join(f"{result['spearman']:.3f}" for result in results)
         print(f"| {model} | {name} | {speeds} | {score} ({results[0]['pairs']} pairs) |")

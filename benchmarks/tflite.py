@@ -32,6 +32,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import bert
+import figures
 import numpy as np
 
 LENGTHS = {16: 25, 128: 5}  # pieces -> calls in one round
@@ -211,7 +212,7 @@ def start(python: str, size: str, folder: Path) -> dict[str, bert.Worker]:
 
 
 def measure(workers: dict[str, bert.Worker], folder: Path, rounds: int) -> tuple[dict, dict, float]:
-    """Median seconds of (engine, length), logits of an engine, and the peak of the machine in operations a second."""
+    """Seconds of the rounds of (engine, length), logits of an engine, and the machine's peak, operations a second."""
     times, logits, kept = defaultdict(list), {}, folder / "logits.npz"
     for length, calls in LENGTHS.items():
         batch = folder / f"{length}.json"
@@ -226,11 +227,12 @@ def measure(workers: dict[str, bert.Worker], folder: Path, rounds: int) -> tuple
                     worker("forward", batch, 1, str(kept))
                     logits[name] = np.load(kept)["arr_0"].ravel()
     best = 2 * bert.SIDE**3 / min(times.pop("peak"))
-    return {key: statistics.median(values) for key, values in times.items()}, logits, best
+    return times, logits, best
 
 
-def table(seconds: dict, logits: dict, best: float, sizes: dict[str, int], size: str) -> Iterator[str]:
+def table(times: dict, logits: dict, best: float, sizes: dict[str, int], size: str) -> Iterator[str]:
     """Rows of Markdown: engines, with the time that the arithmetic takes at the machine's peak."""
+    seconds = {key: statistics.median(values) for key, values in times.items()}
     layers, width, _ = map(int, size.split("_")[1:])
     short, long = LENGTHS
     least = {length: bert.arithmetic(1, length, layers, width) / best for length in LENGTHS}
@@ -239,18 +241,22 @@ def table(seconds: dict, logits: dict, best: float, sizes: dict[str, int], size:
     milliseconds = " | ".join(f"{1000 * value:.1f}" for value in least.values())
     yield f"| at {best / 1e9:.0f} GFLOP/s | | {milliseconds} | {least[long] / least[short]:.1f} | | | 100% | |"
     for name in sizes:
-        times = {length: seconds[name, length] for length in LENGTHS}
-        cells = [name, f"{sizes[name] / 1e6:.1f}", *(f"{1000 * value:.1f}" for value in times.values())]
-        cells.append(f"{times[long] / times[short]:.1f}")
-        cells += [f"{seconds[FLOAT, length] / times[length]:.2f}" for length in LENGTHS]
-        cells.append(f"{least[long] / times[long]:.0%}")
+        for length in LENGTHS:
+            title = f".tflite, {size}, 1 text of {length} pieces, {THREADS} threads"
+            figures.row(title, name, times[name, length], least[length] * best, best, file_mb=sizes[name] / 1e6)
+        own = {length: seconds[name, length] for length in LENGTHS}
+        cells = [name, f"{sizes[name] / 1e6:.1f}", *(f"{1000 * value:.1f}" for value in own.values())]
+        cells.append(f"{own[long] / own[short]:.1f}")
+        cells += [f"{seconds[FLOAT, length] / own[length]:.2f}" for length in LENGTHS]
+        cells.append(f"{least[long] / own[long]:.0%}")
         error = np.linalg.norm(logits[name] - logits[FLOAT]) / np.linalg.norm(logits[FLOAT])
         cells.append("" if name.startswith("KerasHub") else f"{error:.1e}")
         yield "| " + " | ".join(cells) + " |"
 
 
-def goals(seconds: dict, sizes: dict[str, int]) -> Iterator[str]:
+def goals(times: dict, sizes: dict[str, int]) -> Iterator[str]:
     """What was reached of each goal."""
+    seconds = {key: statistics.median(values) for key, values in times.items()}
     short, long = LENGTHS
 
     def best(*names: str) -> float:
@@ -290,12 +296,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         workers = start(args.peers, args.size, folder)
-        seconds, logits, best = measure(workers, folder, args.rounds)
+        times, logits, best = measure(workers, folder, args.rounds)
         for worker in workers.values():
             worker.end()
         # the model is the largest of an engine's files
         sizes = {name: max(path.stat().st_size for path in folder.glob(f"{name}.*")) for name in logits}
-    print("\n".join(["", *table(seconds, logits, best, sizes, args.size), "", *goals(seconds, sizes)]))
+    print("\n".join(["", *table(times, logits, best, sizes, args.size), "", *goals(times, sizes)]))
     print(f"\n{(time.perf_counter() - begin) / 60:.1f} minutes")
 
 

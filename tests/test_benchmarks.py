@@ -1,0 +1,65 @@
+"""The scripts of benchmarks/ run, at tiny sizes; and docs/performance.md is what the figures beside it give."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks"
+MODULES = {"figures", "page", "run", "kserve_server"}  # which are no benchmarks
+
+
+def module(name: str):
+    """A file of benchmarks/, which is no package."""
+    spec = spec_from_file_location(f"benchmarks_{name}", FOLDER / f"{name}.py")
+    assert spec and spec.loader
+    sys.path.insert(0, str(FOLDER))  # for the files that it imports
+    try:
+        loaded = module_from_spec(spec)
+        sys.modules[spec.name] = loaded  # where dataclasses look for it
+        spec.loader.exec_module(loaded)
+    finally:
+        sys.path.remove(str(FOLDER))
+    return loaded
+
+
+def test_every_script_is_in_the_table():
+    commands = {benchmark.command.split()[0] for benchmark in module("run").BENCHMARKS.values()}
+    assert commands == {path.name for path in FOLDER.glob("*.py") if path.stem not in MODULES}
+
+
+def test_page_has_the_figures():
+    page = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    name = re.search(r"benchmarks/results/([\w.-]+\.json)", page)
+    assert name
+    record = json.loads((FOLDER / "results" / name[1]).read_text("utf-8"))
+    assert not record["quick"] and page == module("page").text(record, name[1])
+
+
+def test_page_compares_with_the_first_row():
+    page, about = module("page"), {"table": "t", "precision": "float32"}
+    rows = [
+        {"engine": "ours", "seconds": [0.01, 0.02, 0.04], "operations": 1e9, "rate": 5e10, "memory_mb": 900.0},
+        {"engine": "theirs", "seconds": [0.03], "operations": None, "rate": 1e11},
+    ]
+    *_, ours, theirs = page.table(page.tables({"benchmarks": [{"rows": [about | row for row in rows]}]})["t"])
+    assert ours == "| ours | 20.0 | 1.00 | 4.0 | 10.0 | 50% | 900 |"
+    assert theirs == "| theirs | 30.0 | 1.50 |  |  |  |  |"
+
+
+@pytest.mark.slow
+def test_benchmarks_run(tmp_path):
+    command = [sys.executable, str(FOLDER / "run.py"), "--all", "--quick", "--out", str(tmp_path / "run.json")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = {result["name"]: result for result in json.loads((tmp_path / "run.json").read_text())["benchmarks"]}
+    skipped = {name for name, result in results.items() if result["status"] == "skipped"}
+    assert skipped <= {"bert sentences", "kserve_server", "parity", "tokens"}
+    for name in ("bert", "elmo", "lm step", "serving", "static", "tflite"):
+        rows = results[name]["rows"]
+        assert rows and all(row["seconds"] and min(row["seconds"]) > 0 for row in rows), name
