@@ -186,6 +186,7 @@ def files(models, tmp_path_factory):
 @pytest.mark.filterwarnings("ignore:bert has no mlm_transform")  # as the page says
 @pytest.mark.filterwarnings("ignore:.*longer texts are cut")  # of a file of few lengths
 @pytest.mark.filterwarnings("ignore:.*it has no trained scalar mix")  # `--layers mix` of a language model
+@pytest.mark.filterwarnings("ignore:.* is converted for LiteRT, once")  # as the page says
 @pytest.mark.parametrize("page", [page for page in PAGES if code_blocks(page)])
 def test_page(page, files, tmp_path, monkeypatch, capsys):
     """All blocks in order, commands and Python, with short trainings instead of long ones."""

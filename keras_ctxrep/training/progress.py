@@ -169,7 +169,7 @@ class Progress(keras.callbacks.Callback):
         if not self._bar.disable or not is_chief(self.trained.distribute_strategy) or now - self._printed < HALF_MINUTE:
             return
         self._printed, seconds = now, now - self._since
-        left = seconds / max(self.fraction, 1e-9) - seconds
+        left = max(0.0, seconds / max(self.fraction, 1e-9) - seconds)
         of = f" of {self.options.steps}" if self.options.steps else ""
         text = f"step {self.state.step}{of}, loss {loss:.3f}, {seconds / 60:.1f} min"
         text += f", at most {left / 60:.1f} min of training left"
