@@ -222,7 +222,7 @@ def test_the_best_by_the_metric_is_kept_and_patience_ends_the_run(data, vectors,
     figures = iter([0.5, 0.9, 0.8, 0.7, 0.95])
     seen = []
 
-    def judged(bundle, examples, batch_size):
+    def judged(bundle, examples, batch_size, outputs):
         def judge(model):
             seen.append(model.get_weights())
             return {"accuracy": next(figures), "loss": float(-len(seen))}  # the loss would keep the last one
