@@ -29,7 +29,7 @@ def test_the_best_weights_by_a_metric(task, metric, best, tmp_path, monkeypatch)
     ]
     seen = []
 
-    def evaluation(bundle, examples, batch_size):
+    def evaluation(bundle, examples, batch_size, outputs):
         def evaluate(model):
             seen.append(model.get_weights())
             return figures[(len(seen) - 1 - (metric is not None)) % 3]  # with a metric, once before the training
