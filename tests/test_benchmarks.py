@@ -59,8 +59,8 @@ def test_benchmarks_run(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     results = {result["name"]: result for result in json.loads((tmp_path / "run.json").read_text())["benchmarks"]}
     skipped = {name for name, result in results.items() if result["status"] == "skipped"}
-    need_peers = {"beams", "decoding loop", "decoding peers", "parity", "tokens"}
-    assert skipped <= {"bert sentences", "kserve_server", *need_peers}
+    without = {"bert sentences", "decoding loop", "kserve_server"}
+    assert skipped <= without | {"beams", "decoding peers", "parity", "tokens"}  # which need peers
     for name in ("bert", "elmo", "lm step", "serving", "static", "tflite"):
         rows = results[name]["rows"]
         assert rows and all(row["seconds"] and min(row["seconds"]) > 0 for row in rows), name
