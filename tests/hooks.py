@@ -4,6 +4,7 @@ Seconds are those of the processor, of subprocesses too, so that other work on t
 """
 
 import json
+import math
 import os
 import re
 import time
@@ -47,8 +48,9 @@ def pytest_collection_modifyitems(items) -> None:
     marks = defaultdict(set)
     for item in items:
         marks[name(item)].add(mark_of(item))
-    seconds = {file: sum(stored.get(file, {}).get(mark, 0) for mark in marks[file]) for file in marks}
-    items.sort(key=lambda item: -seconds[name(item)])
+    # fsum: the sum is rounded once, so that every worker has the same order of two files that take equally long.
+    seconds = {file: math.fsum(stored.get(file, {}).get(mark, 0) for mark in marks[file]) for file in marks}
+    items.sort(key=lambda item: (-seconds[name(item)], name(item)))
 
 
 def processor_seconds() -> float:
