@@ -406,9 +406,12 @@ def keras_wikitext(vocabulary: int, checkpoint: Path) -> tuple[Callable, Callabl
     model = fit.compile(lm.language_model(config, vocabulary, streams=STREAMS), optimizer)
     eval_model = lm.language_model(config, vocabulary, streams=10)
     draw = np.random.default_rng(0)
-    for weight in model.trainable_weights:  # as in word_language_model; the biases of the gates are drawn there too
+    for weight in model.trainable_weights:  # as in word_language_model
         bound = 0.1 if weight.name == "softmax_kernel" else 0.0 if weight.name == "softmax_bias" else WIDTH**-0.5
-        weight.assign(draw.uniform(-bound, bound, weight.shape))
+        drawn = draw.uniform(-bound, bound, weight.shape)
+        if weight.name == "bias":  # PyTorch adds two of them; ours adds 1 to the third quarter, the forget gates
+            drawn += draw.uniform(-bound, bound, weight.shape) - np.repeat([0, 0, 1, 0], WIDTH)
+        weight.assign(drawn)
     path = checkpoint.with_suffix(".weights.h5")
 
     def train(ids: np.ndarray, rate: float) -> None:
