@@ -12,14 +12,16 @@ __all__ = ["Dropout"]
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class Dropout(keras.layers.Dropout):
-    """Keras' dropout, with a mask of its own on each replica.
+    """Keras' dropout, with a mask of its own on each replica, and on TensorFlow in half of the time.
 
     Srivastava et al. 2014, https://jmlr.org/papers/v15/srivastava14a.html. `keras.layers.Dropout` draws the same mask
     on every replica, since the state of its generator is mirrored; here the replica's number is added to the seed. On
-    one device both are the same.
+    TensorFlow a value has 16 random bits instead of a float of its own dtype, which in bfloat16 would be one of 128
+    numbers. On other backends, and with a `noise_shape`, the mask on one device is that of Keras.
 
     Args:
-        rate: fraction of the values that are set to 0 in training; the others are divided by 1 - `rate`.
+        rate: fraction of the values that are set to 0 in training; the others are divided by 1 - `rate`. On TensorFlow
+            it is rounded to a multiple of 1 / 65,536.
         kwargs: as of `keras.layers.Dropout`.
 
     Call:
@@ -38,6 +40,8 @@ class Dropout(keras.layers.Dropout):
         if not training or self.rate == 0:
             return inputs
         seed = self.next_seed() if self._given is None else next(self._given)
+        if keras.backend.backend() == "tensorflow" and self.noise_shape is None and self.rate < 1:
+            return _dropped(inputs, self.rate, seed)
         return keras.random.dropout(inputs, self.rate, self.noise_shape, _Given(seed))
 
     def next_seed(self) -> Any:
@@ -65,6 +69,17 @@ class _Given(keras.random.SeedGenerator):
 
     def next(self, ordered=True):
         return self.seed
+
+
+def _dropped(inputs, rate, seed):
+    """Dropout on TensorFlow, two values for each number of 32 bits; one product in each direction."""
+    import tensorflow as tf
+
+    count, dropped = tf.size(inputs), min(round(rate * 65536), 65535)
+    numbers = tf.random.stateless_uniform([(count + 1) // 2], tf.cast(seed, tf.int32), None, None, tf.uint32)
+    draws = tf.reshape(tf.bitcast(numbers, tf.uint16), [-1])[:count]
+    kept = tf.cast(tf.reshape(draws, tf.shape(inputs)) >= dropped, inputs.dtype)
+    return inputs * (kept * tf.cast(65536 / (65536 - dropped), inputs.dtype))
 
 
 def replica():
