@@ -48,7 +48,8 @@ from tests import hooks
 
 hooks.DURATIONS = pathlib.Path(sys.argv[1])
 hooks.mark_of = lambda item: item.mark
-items = [types.SimpleNamespace(nodeid=f"{file}.py::test", mark=mark) for file in "ba" for mark in ("quick", "trains", "slow")]
+marks = "quick", "trains", "slow"
+items = [types.SimpleNamespace(nodeid=f"{file}.py::test", mark=mark) for file in "ba" for mark in marks]
 hooks.pytest_collection_modifyitems(items)
 print(*[item.nodeid[0] for item in items], sep="")
 """
