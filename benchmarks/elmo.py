@@ -175,6 +175,8 @@ def allennlp(folder: Path, name: str) -> dict:
 
     elmo.cached_path = elmo_lstm.cached_path = str
     size = SIZES[name]
+    if size.characters != 50:
+        raise ImportError(f"AllenNLP's words have 50 characters, these {size.characters}")
     lstm = {"dim": size.cells, "projection_dim": size.projection, "n_layers": 2, "cell_clip": 3, "proj_clip": 3}
     cnn = {"activation": "relu", "embedding": {"dim": 16}, "filters": size.filters, "n_highway": size.highways}
     cnn |= {"n_characters": 262, "max_characters_per_token": size.characters}
