@@ -29,7 +29,7 @@ def row(
         seconds: of each round.
         operations: of floating point in the matrix products of a round's call.
         rate: operations a second of one large matrix product of this precision.
-        more: other figures, with their unit in the name.
+        more: other figures, with their unit in the name; "tokens" of a table whose rows are lengths of a text.
     """
     if VARIABLE in os.environ:
         with open(os.environ[VARIABLE], "a", encoding="utf-8") as file:

@@ -86,14 +86,18 @@ def table(rows: list[dict]) -> Iterator[str]:
 
 
 def picture(record: dict, path: Path) -> None:
-    """Bars of the time of each engine over that of the first one of its table, with a mark at the floor."""
+    """Bars of the time of each engine over that of the first one of its table, with a mark at the floor.
+
+    Tables whose rows are lengths of a text, with "tokens", are left out.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "performance", "font.size": 8}
     from matplotlib import pyplot
 
-    shown, (figure, axes) = tables(record), pyplot.subplots()
+    shown = {title: rows for title, rows in tables(record).items() if "tokens" not in rows[0]}
+    figure, axes = pyplot.subplots()
     colors = {engine: f"C{number}" for number, engine in enumerate(_engines(shown))}
     place, titles, limit = 0.0, [], 3.5
     for title, rows in shown.items():

@@ -93,7 +93,8 @@ BENCHMARKS = {
     "decoding peers": Benchmark("decoding.py peers --peers {peers}", "--quick", needs=("peers: transformers",)),
     "decoding lengths": Benchmark("decoding.py lengths", "--quick"),
     "elmo": Benchmark("elmo.py", "--size elmo_2x128_64_256cnn_1xhighway --rounds 1", peers="--peers {peers}"),
-    "encoding": Benchmark(f"encoding.py {TEXT} {STATIC}", "--count 20 --repeat 1", needs=("data",)),
+    "encoding": Benchmark(f"encoding.py sentences {TEXT} {STATIC}", "--count 20 --repeat 1", needs=("data",)),
+    "encoding lengths": Benchmark("encoding.py lengths", "--quick"),
     "graph_text": Benchmark("graph_text.py", "--count 30 --every 500", data=f"--texts {TEXT}"),
     "kills": Benchmark(f"kills.py --corpus {TEXT}", "--only prepare --kills 1", needs=("data",)),
     "kserve_server": Benchmark(

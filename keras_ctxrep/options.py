@@ -414,7 +414,20 @@ class Scoring(Reading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction(Reading, Parallel):
+class FolderEngine(Options):
+    """The engine that answers for a model folder, as of `inference.model.load`."""
+
+    engine: str = option(
+        KERAS,
+        "of a model folder: keras; or auto, which converts it for LiteRT once, answers texts that come one at a time "
+        "there, and many at once with Keras",
+        "machine",
+        choices=ENGINES,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction(Reading, Parallel, FolderEngine):
     """Options of predictions for a file."""
 
     format: str | None = option(
@@ -427,13 +440,6 @@ class Prediction(Reading, Parallel):
         None, "translate: hypotheses of the beam search, 1 for greedy (default: as in training)", "task", above=0
     )
     alpha: float | None = option(None, "translate: its length penalty (default: as in training)", "task", least=0)
-    engine: str = option(
-        KERAS,
-        "of a model folder: keras; or auto, which converts it for LiteRT once, answers texts that come one at a time "
-        "there, and many at once with Keras",
-        "machine",
-        choices=ENGINES,
-    )
     part_lines: int = option(10_000, "lines of a part, with processes or a runner", "machine", above=0, neutral=True)
 
     def __post_init__(self):
@@ -684,7 +690,7 @@ class StaticPretraining(Seeded):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embedding(Options):
+class Embedding(FolderEngine):
     """Options of `recipes.embed`."""
 
     layers: str | None = option(
@@ -721,6 +727,8 @@ class Embedding(Options):
             raise ValueError(f"pieces={self.pieces!r}: of words; without words every piece has a vector")
         if self.layers == "vector" and (self.words or self.carry_state or self.cache is not None):
             raise ValueError("layers='vector': of whole texts; leave out words, carry_state and cache")
+        if self.layers != "vector" and self.engine != KERAS:
+            raise ValueError(f"engine={self.engine!r}: for layers='vector', and they are {self.layers!r}; leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)

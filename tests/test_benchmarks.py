@@ -61,6 +61,6 @@ def test_benchmarks_run(tmp_path):
     skipped = {name for name, result in results.items() if result["status"] == "skipped"}
     without = {"bert sentences", "decoding loop", "kserve_server"}
     assert skipped <= without | {"beams", "decoding peers", "parity", "tokens"}  # which need peers
-    for name in ("bert", "elmo", "lm step", "serving", "static", "tflite"):
+    for name in ("bert", "elmo", "encoding lengths", "lm step", "serving", "static", "tflite"):
         rows = results[name]["rows"]
         assert rows and all(row["seconds"] and min(row["seconds"]) > 0 for row in rows), name

@@ -59,7 +59,7 @@ def _index_flags(flags: Flags) -> None:
 def _search(args: argparse.Namespace) -> None:
     from keras_ctxrep.recipes.indexing import open_index
 
-    index = open_index(args.index, args.encoder)
+    index = open_index(args.index, args.encoder, options_of(options.FolderEngine, args).engine)
 
     def answer(queries: list[str]) -> Iterator[tuple[dict[str, Any], list[str]]]:
         for query, hits in zip(queries, index.search(queries, args.top, args.exact), strict=True):
@@ -76,6 +76,7 @@ def _search_flags(flags: Flags) -> None:
     flags.add("--top", "hits of each query (default: 10)", type=positive, default=10, metavar="N")
     flags.add("--exact", "compare every row, even if the index has a graph", action="store_true")
     _common_flags(flags)
+    flags.add_options(options.FolderEngine)
 
 
 def _ask(args: argparse.Namespace) -> None:
@@ -214,7 +215,9 @@ COMMANDS = {
         "Prints rank, cosine, id and text of the nearest rows. Without TEXT the lines of standard input are looked\n"
         "for, on a terminal one after the other. The encoder is the one that made the index; the same model as a\n"
         ".tflite file or SavedModel may stand in for it.",
-        tensorflow=lambda args: args.encoder is not None and not args.encoder.endswith(".tflite"),
+        tensorflow=lambda args: (
+            args.encoder is not None and not args.encoder.endswith(".tflite") and args.engine != options.AUTO
+        ),
     ),
     "ask": Command(
         _ask,

@@ -273,6 +273,7 @@ COMMANDS = {
         "With --words, --layer-numbers, --carry-state or --cache it is all, the layout of published ELMo files.\n"
         "Tokens are words (ELMo, static vectors) or word pieces without markers (BERT; --words: words). All layers of\n"
         "many sentences are large: --layers mix or top, --layer-numbers and --dtype float16 write less.",
+        tensorflow=lambda args: args.engine != options.AUTO,
     ),
     "analogy": Command(
         _analogy,

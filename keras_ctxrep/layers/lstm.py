@@ -9,6 +9,8 @@ from keras_ctxrep.layers.streams import StreamLayer
 
 __all__ = ["ProjectedLSTM"]
 
+LOOP, BLOCK = 256, 64  # steps of the longest loop that is not one over blocks of steps, and of such a block
+
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class ProjectedLSTM(StreamLayer):
@@ -148,28 +150,62 @@ class ProjectedLSTM(StreamLayer):
         return ops.transpose(out * mask, (1, 0, 2)), *end
 
     def _run_on_tensorflow(self, x, mask, begin=None):
-        """A while loop that ends at the batch's last real token; it converts to TFLite with built-in operators."""
+        """A while loop that ends at the batch's last real token; it converts to TFLite with built-in operators.
+
+        In each step of a loop LiteRT copies the outputs of all steps, so that the cost is quadratic in their number.
+        Where that is known and large, as in a .tflite file for long texts, the loop is one over blocks of steps, each a
+        loop of its own.
+        """
         import tensorflow as tf
 
         z, kernels = self._input_gates(x), self._kernels()
-        length = tf.shape(z)[0]
-        real = tf.cast(tf.reduce_max(mask, axis=(1, 2)), tf.int32) * tf.range(1, length + 1)
+        real = tf.cast(tf.reduce_max(mask, axis=(1, 2)), tf.int32) * tf.range(1, tf.shape(z)[0] + 1)
         steps = tf.maximum(tf.reduce_max(real), 1)
-        out = tf.TensorArray(
-            self.state_dtype,
-            size=length if z.shape[0] is None else z.shape[0],
-            element_shape=(z.shape[1], self.width),
-        )
+        start = self._zeros(x) if begin is None else begin
+
+        def loop(z, mask, steps, h, c):
+            def step(t, h, c):
+                m = mask[t]
+                h, c = self._step(kernels, z[t], m, h, c)
+                return h * m, h, c
+
+            size = tf.shape(z)[0] if z.shape[0] is None else z.shape[0]
+            return self._loop(step, steps, size, (z.shape[1], self.width), h, c)
+
+        if None in z.shape or z.shape[0] <= LOOP:
+            out, h, c = loop(z, mask, steps, *start)
+            return tf.transpose(out, (1, 0, 2)), h, c
+        length, batch, _ = z.shape
+        count = -(-length // BLOCK)
+        padding = [[0, count * BLOCK - length], [0, 0], [0, 0]]
+        z, mask = (tf.reshape(tf.pad(part, padding), (count, BLOCK, batch, -1)) for part in (z, mask))
+
+        def block(t, h, c):
+            return loop(z[t], mask[t], tf.minimum(steps - t * BLOCK, BLOCK), h, c)
+
+        shape = (BLOCK, batch, self.width)
+        out, h, c = self._loop(block, (steps + BLOCK - 1) // BLOCK, count, shape, *start)
+        out = tf.reshape(out, (count * BLOCK, batch, self.width))[:length]
+        return tf.transpose(out, (1, 0, 2)), h, c
+
+    def _loop(self, step, steps, size, shape, h, c):
+        """The first `steps` of `size` steps, in the layer's direction.
+
+        Args:
+            step: from its number, the state and the cell to an output of this shape, a state and a cell.
+
+        Returns: the outputs of all steps, zeros of those that were not run, and the last state and cell.
+        """
+        import tensorflow as tf
 
         def body(index, h, c, out):
             t = steps - 1 - index if self.go_backwards else index
-            m = mask[t]
-            h, c = self._step(kernels, z[t], m, h, c)
-            return index + 1, h, c, out.write(t, h * m)
+            y, h, c = step(t, h, c)
+            return index + 1, h, c, out.write(t, y)
 
-        start = (tf.constant(0), *(self._zeros(x) if begin is None else begin), out)
-        _, h, c, out = tf.while_loop(lambda index, *_: index < steps, body, start)
-        return tf.transpose(out.stack(), (1, 0, 2)), h, c
+        out = tf.TensorArray(self.state_dtype, size=size, element_shape=shape)
+        _, h, c, out = tf.while_loop(lambda index, *_: index < steps, body, (tf.constant(0), h, c, out))
+        return out.stack(), h, c
 
     def _train_on_tensorflow(self, x, mask, begin=None):
         """With a custom gradient; states are feature-major, (width, B), so that products have the wide axis first."""

@@ -7,15 +7,12 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-import keras
 import numpy as np
 
-from keras_ctxrep import saving, zoo
+from keras_ctxrep import zoo
 from keras_ctxrep.atomic import atomic_write, reserve
-from keras_ctxrep.inference.contextual_vectors import layer_count, learned_mixes, vectors_and_pooled
 from keras_ctxrep.inference.model import load
 from keras_ctxrep.options import Embedding, keywords
-from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.features import check_sentences
 
 __all__ = ["embed"]
@@ -45,7 +42,7 @@ def embed(
             `words` BERT gives one vector per word, else one per piece, without [CLS] and [SEP]. With `carry_state` each
             sentence begins where the one `batch_size` before it ended, as in bilm-tf and AllenNLP: sentence k of a
             batch belongs to row k, and a shorter batch continues the first rows; without it no figure depends on
-            `batch_size`.
+            `batch_size`. `engine` is that of `inference.model.load`, for "vector".
 
     Returns: the number of sentences.
 
@@ -62,11 +59,16 @@ def embed(
         raise ValueError(f"{out}: the name must end in .npz or .hdf5")
     if options.layers == "vector":
         return _write_vectors(folder, sentences, out, progress, options)
+    from keras_ctxrep import saving
+    from keras_ctxrep.inference.contextual_vectors import layer_count, learned_mixes, vectors_and_pooled
+
     model, bundle = saving.load(zoo.find(folder))
     weights, gamma = learned_mixes(model).get("scalar_mix", (None, 1.0))
     if options.layers == "mix" and weights is None:
         warnings.warn(f"{folder}: it has no trained scalar mix; the mean of its layers is used", stacklevel=2)
-    numbers = _layer_numbers(options.layer_numbers, model, bundle)
+    numbers = None
+    if options.layer_numbers is not None:
+        numbers = _layer_numbers(options.layer_numbers, layer_count(model, bundle))
     split = str.split if options.words else None
     count = 0
     with atomic_write(out) as path, _array_writer(path) as write:
@@ -87,7 +89,7 @@ def _write_vectors(
     folder: str | Path, sentences: Iterable[str], out: Path, progress: Callable[[int], object], options: Embedding
 ) -> int:
     """As `embed`, one vector of each sentence."""
-    encoder, sentences = load(folder), iter(sentences)
+    encoder, sentences = load(folder, engine=options.engine), iter(sentences)
     zeros = np.zeros_like(encoder.encode(["a"])[0])
     count = cut = 0
     with atomic_write(out) as path, _array_writer(path) as write:
@@ -101,11 +103,8 @@ def _write_vectors(
     return count
 
 
-def _layer_numbers(text: str | None, model: keras.Model, bundle: Bundle) -> list[int] | None:
-    """The layers of `options.Embedding.layer_numbers`, counted from 0."""
-    if text is None:
-        return None
-    count = layer_count(model, bundle)
+def _layer_numbers(text: str, count: int) -> list[int]:
+    """The layers of `options.Embedding.layer_numbers`, of so many, counted from 0."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:

@@ -14,7 +14,7 @@ from keras_ctxrep.checks import printable
 from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.inference.model import Model, load
 from keras_ctxrep.inference.predictor import Predictor
-from keras_ctxrep.options import Indexing, keywords
+from keras_ctxrep.options import KERAS, Indexing, keywords
 from keras_ctxrep.tasks.classify import COLUMNS
 from keras_ctxrep.tasks.reading import Reading, Record
 from keras_ctxrep.text import files, index_files
@@ -143,12 +143,14 @@ def delete(out: str | Path, ids: Sequence[str]) -> int:
     return len(kept)
 
 
-def open_index(folder: str | Path, encoder: "str | Path | Encoder | None" = None) -> Index:
+def open_index(folder: str | Path, encoder: "str | Path | Encoder | None" = None, engine: str = KERAS) -> Index:
     """Opens an index, and its encoder.
 
     Args:
         folder: of the index.
         encoder: as of `index` (default: the one that made it, where it was then).
+        engine: of the encoder's folder, as of `inference.model.load`; "auto" encodes a query that comes alone without
+            TensorFlow.
 
     Raises:
         ValueError: there is no index, it is damaged, or its encoder is another one or no longer there.
@@ -160,7 +162,7 @@ def open_index(folder: str | Path, encoder: "str | Path | Encoder | None" = None
         if not Path(name).exists():
             raise ValueError(f"{folder}: its encoder, {printable(name)}, is not there; say with --encoder where it is")
         encoder = name
-    return Index.open(folder, load(encoder) if isinstance(encoder, str | Path) else encoder)
+    return Index.open(folder, load(encoder, engine=engine) if isinstance(encoder, str | Path) else encoder)
 
 
 def ask(

@@ -1,10 +1,13 @@
 """Both engines of `engine="auto"` give the same answers, each its part of them, of the weights that are there."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 import keras_ctxrep as ctx
-from keras_ctxrep import saving
+from keras_ctxrep import recipes, saving
 from keras_ctxrep.inference import single_texts
 from tests import tiny
 
@@ -24,9 +27,26 @@ def folder(tflite_in_process, tmp_path_factory):
         yield out
 
 
-def test_answers_of_both(folder, monkeypatch):
-    expected, asked, make = ctx.load(folder), [], saving.restore
+@pytest.fixture(scope="module")
+def encoder(folder):
+    """The encoder of `folder`, in the cache too."""
+    out = ctx.load(folder).encoder.save(folder.with_name("encoder"))
+    with pytest.warns(UserWarning, match="converted"):
+        single_texts.converted(out)
+    return out
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Grows when a model is made in Keras."""
+    asked, make = [], saving.restore
     monkeypatch.setattr(saving, "restore", lambda *args: asked.append(args) or make(*args))
+    return asked
+
+
+def test_answers_of_both(folder, asked):
+    expected = ctx.load(folder)
+    asked.clear()
     model = ctx.load(folder, engine="auto")
     assert "LiteRT" in repr(model)
     one_by_one = [model.predict([text])[0] for text in TEXTS]
@@ -60,11 +80,39 @@ def test_other_weights_are_another_file(folder, tmp_path):
         assert single_texts.converted(tmp_path / "other") != first
 
 
-def test_an_encoder_and_a_name_of_no_engine(folder, tmp_path):
-    ctx.load(folder).encoder.save(tmp_path / "encoder")
-    with pytest.warns(UserWarning, match="converted"):
-        encoder = ctx.load(tmp_path / "encoder", engine="auto")
-    np.testing.assert_allclose(encoder.encode(["the cat"]), ctx.load(folder).encode(["the cat"]), atol=1e-5)
-    assert encoder.engine.name == single_texts.NAME
+def test_one_vector_and_one_query(encoder, tmp_path, asked):
+    """Through LiteRT; several through Keras."""
+    (tmp_path / "rows.txt").write_text("dogs run\nthe cat\n")
+    recipes.index([tmp_path / "rows.txt"], encoder, tmp_path / "i")
+    expected, [hits] = ctx.load(encoder).encode(TEXTS[:2]), recipes.open_index(tmp_path / "i").search(TEXTS[:1])
+    asked.clear()
+    recipes.embed(encoder, TEXTS[:1], tmp_path / "a.npz", engine="auto")
+    np.testing.assert_allclose(tiny.arrays_of(tmp_path / "a.npz")["0"], expected[0], atol=1e-5)
+    index = recipes.open_index(tmp_path / "i", engine="auto")
+    for hit, other in zip(index.search(TEXTS[:1])[0], hits, strict=True):
+        assert hit.id == other.id and hit.score == pytest.approx(other.score, abs=1e-5)
+    assert not asked
+    recipes.embed(encoder, TEXTS[:2], tmp_path / "a.npz", engine="auto")
+    assert len(asked) == 1
+    np.testing.assert_allclose(tiny.arrays_of(tmp_path / "a.npz")["1"], expected[1], atol=1e-5)
+    assert len(index.search(TEXTS[:2])) == 2 and len(asked) == 2
+
+
+def test_the_commands_start_without_tensorflow(encoder, tmp_path):
+    (tmp_path / "rows.txt").write_text("the cat\n")
+    recipes.index([tmp_path / "rows.txt"], encoder, tmp_path / "i")
+    code = (
+        "import sys; sys.modules |= {'tensorflow': None, 'keras': None}; from keras_ctxrep.cli.main import main\n"
+        "sys.exit(main(['search', 'i', 'the cat', '--engine', 'auto']) or "
+        "main(['embed', sys.argv[1], '--input', 'rows.txt', '--out', 'a.npz', '--engine', 'auto']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, encoder], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.splitlines()[0].split()[:2] == ["1", "1.000"], done.stderr
+    assert (tmp_path / "a.npz").is_file()
+
+
+def test_what_is_refused(folder, encoder, tmp_path):
     with pytest.raises(ValueError, match="engine='lite': keras or auto"):
         ctx.load(folder, engine="lite")
+    with pytest.raises(ValueError, match="engine='auto': for layers='vector', and they are 'all'; leave it out"):
+        recipes.embed(encoder, TEXTS[:1], tmp_path / "a.npz", words=True, engine="auto")

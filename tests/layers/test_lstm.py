@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_ctxrep.layers import ProjectedLSTM
+from keras_ctxrep.layers import ProjectedLSTM, lstm
 
 B, T, D, UNITS = 4, 7, 5, 6
 LENGTHS = np.array([7, 3, 0, 5])  # one row is all padding
@@ -195,6 +195,19 @@ def test_gradient_against_finite_differences(rng, projection, go_backwards):
     direction = rng.normal(size=x.shape)
     slope = (loss(x + step * direction) - loss(x - step * direction)) / (2 * step)
     assert slope == pytest.approx((d_x.numpy() * direction).sum(), rel=1e-5)
+
+
+@both_directions
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3], [1, 2], [2]], ids=["all blocks", "one block", "padding"])
+def test_many_steps_in_blocks(rng, go_backwards, rows, monkeypatch):
+    layer, mask = make(rng, go_backwards=go_backwards), MASK[rows]
+    x, state = rng.normal(size=(len(rows), T, D)).astype(np.float32), random_state(rng, layer, len(rows))
+    monkeypatch.setattr(lstm, "LOOP", 2)
+    monkeypatch.setattr(lstm, "BLOCK", 3)
+    for actual, expected in zip(
+        run(layer, "_run_on_tensorflow", x, mask, state), restated_from(layer, x, mask, state), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 @both_directions

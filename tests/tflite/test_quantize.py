@@ -8,9 +8,11 @@ import pytest
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
+import keras_ctxrep as ctx
 from keras_ctxrep.cli import main
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.inference.engines import open_engine
+from keras_ctxrep.layers import lstm
 from keras_ctxrep.options import Tflite
 from keras_ctxrep.tasks.classify import Example
 from keras_ctxrep.text.bundle import load
@@ -58,6 +60,16 @@ def test_the_answer_does_not_depend_on_the_signature(models, tmp_path):
         path = quantize.convert(models / "elmo" / "classifier", tmp_path / "m.tflite", "none", lengths)
         result.append(runtime.load(path).probabilities(texts))
     np.testing.assert_allclose(result[0], result[1], atol=1e-6)
+
+
+def test_long_texts_are_read_in_blocks_of_steps(tflite_in_process, monkeypatch, tmp_path):
+    folder = tiny.save(tmp_path / "m", tiny.bundle("embed", "elmo", max_length=10))
+    texts = ["the", "the cat fell", "a b c d e f", "a b c d e f g h i j"]
+    expected = ctx.load(folder).encode(texts)
+    monkeypatch.setattr(lstm, "LOOP", 4)
+    monkeypatch.setattr(lstm, "BLOCK", 3)
+    file = quantize.convert(folder, tmp_path / "m.tflite", lengths=(10,))
+    np.testing.assert_allclose(ctx.load(file).encode(texts), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
