@@ -13,7 +13,7 @@ from typing import NoReturn
 from keras_ctxrep.cli import deployment, models, search, training, vectors
 from keras_ctxrep.cli.command import Usage, print_error
 from keras_ctxrep.cli.flags import Flags
-from keras_ctxrep.inference.silence import UNUSED, end_silently, start_tensorflow
+from keras_ctxrep.inference.silence import end_silently, leave_out_unused, start_tensorflow
 from keras_ctxrep.options import LEARNED
 from keras_ctxrep.version import __version__, install_hint
 
@@ -104,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # off by default on some CPUs, where it is twice as fast
     os.environ["KERAS_BACKEND"] = "tensorflow"
+    leave_out_unused()
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     warnings.showwarning = lambda message, *_: print_error(f"ctxrep: {message}")
     try:
@@ -111,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check_files(args)
         _find_published(args)
         if COMMANDS[args.command].tensorflow(args):
-            start_tensorflow(UNUSED)
+            start_tensorflow()
         config = getattr(args, "config", None) or ""
         if os.path.isdir(config) or os.path.basename(config) == "run.json":
             from keras_ctxrep.training.runs import options_from_run
@@ -177,5 +178,5 @@ def _find_published(args: argparse.Namespace) -> None:
             from keras_ctxrep import zoo
 
             if name.startswith("hf://"):  # which may have to be converted
-                start_tensorflow(UNUSED)
+                start_tensorflow()
             setattr(args, argument, str(zoo.find(name)))

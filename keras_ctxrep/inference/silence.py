@@ -51,18 +51,21 @@ def missing(packages: Iterable[str]) -> Iterator[None]:
             del sys.modules[name]
 
 
-# packages that TensorFlow and Keras import where they are installed, for uses that no command has: 270 MB and 3 seconds
-UNUSED = ("jax", "matplotlib", "pandas", "sklearn")
+_unused: list[str] = []
+
+
+def leave_out_unused() -> None:
+    """Has TensorFlow, when it starts, find none of the packages that it imports for uses that no command has.
+
+    They are 270 MB and three seconds where they are installed.
+    """
+    _unused[:] = "jax", "matplotlib", "pandas", "sklearn"
 
 
 @cache
-def start_tensorflow(without: tuple[str, ...] = ()) -> None:
-    """Imports TensorFlow and looks for its devices, without the lines of absl, oneDNN and CUDA on standard error.
-
-    Args:
-        without: packages that TensorFlow and Keras are to find missing.
-    """
-    with quiet_stderr(), missing(without):
+def start_tensorflow() -> None:
+    """Imports TensorFlow and looks for its devices, without the lines of absl, oneDNN and CUDA on standard error."""
+    with quiet_stderr(), missing(_unused):
         import tensorflow
 
         tensorflow.config.list_physical_devices()
