@@ -11,7 +11,7 @@ from keras_ctxrep import tasks
 from keras_ctxrep.inference.filling import Filler
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.predictor import Predictor, Run, Runner
-from keras_ctxrep.layers.transformer import on_this_machine
+from keras_ctxrep.layers.cpu import on_this_machine
 from keras_ctxrep.models import elmo, heads
 from keras_ctxrep.saving import ModelFolder, load
 from keras_ctxrep.text.bundle import Bundle

@@ -1,15 +1,18 @@
 """The LSTM of ELMo: projected and clipped, in either direction."""
 
+from functools import cache
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_ctxrep.layers import cpu
 from keras_ctxrep.layers.streams import StreamLayer
 
 __all__ = ["ProjectedLSTM"]
 
 LOOP, BLOCK = 256, 64  # steps of the longest loop that is not one over blocks of steps, and of such a block
+LARGE = 1 << 20  # numbers of a bfloat16 kernel that is multiplied with a single row by XLA
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
@@ -107,30 +110,36 @@ class ProjectedLSTM(StreamLayer):
         z = ops.matmul(ops.transpose(x, (1, 0, 2)), self.kernel)  # time-major (T, B, 4 units)
         return z + self.bias
 
-    def _kernels(self):
-        """Recurrent kernel and projection kernel, if any, in the compute dtype: cast once, not in every step."""
-        kernels = [self.recurrent_kernel, *([] if self.projection is None else [self.projection_kernel])]
-        return [ops.cast(kernel, self.compute_dtype) for kernel in kernels]
+    def _products(self):
+        """The product of a state with the recurrent kernel, and with the projection kernel, if any.
 
-    def _step(self, kernels, z, mask, h, c):
+        In the compute dtype, of and to gates and states. Kernels are cast, and transposed for oneDNN, once, not in
+        every step.
+        """
+        kernels = [self.recurrent_kernel, *([] if self.projection is None else [self.projection_kernel])]
+        kernels = [ops.cast(kernel, self.compute_dtype) for kernel in kernels]
+        product = ops.matmul
+        if self.compute_dtype == "bfloat16" and cpu.one_dnn():
+            product, kernels = _transposed_product, [ops.transpose(kernel) for kernel in kernels]
+        return [
+            lambda x, kernel=kernel: self._wide(product(ops.cast(x, self.compute_dtype), kernel)) for kernel in kernels
+        ]
+
+    def _step(self, products, z, mask, h, c):
         """One step: input gates (B, 4 units), mask (B, 1), states -> new states; batch-major."""
-        i, j, f, o = ops.split(self._wide(z) + self._product(h, kernels[0]), 4, axis=-1)
+        i, j, f, o = ops.split(self._wide(z) + products[0](h), 4, axis=-1)
         new_c = ops.sigmoid(f + 1.0) * c + ops.sigmoid(i) * ops.tanh(j)
         if self.cell_clip is not None:
             new_c = ops.clip(new_c, -self.cell_clip, self.cell_clip)
         new_h = ops.sigmoid(o) * ops.tanh(new_c)
         if self.projection is not None:
-            new_h = self._product(new_h, kernels[1])
+            new_h = products[1](new_h)
         if self.projection_clip is not None:
             new_h = ops.clip(new_h, -self.projection_clip, self.projection_clip)
         return mask * new_h + (1 - mask) * h, mask * new_c + (1 - mask) * c
 
     def _wide(self, x):
         return ops.cast(x, self.state_dtype)
-
-    def _product(self, x, kernel):
-        """In the compute dtype, of and to gates and states."""
-        return self._wide(ops.matmul(ops.cast(x, self.compute_dtype), kernel))
 
     def _zeros(self, x):
         """The initial state if none is given, with static sizes where they are known, as TFLite needs."""
@@ -140,10 +149,10 @@ class ProjectedLSTM(StreamLayer):
     def _scan(self, x, mask, begin=None):
         """For any backend, differentiated by the backend."""
         z = self._input_gates(x)
-        start, kernels = tuple(self._zeros(x) if begin is None else begin), self._kernels()
+        start, products = tuple(self._zeros(x) if begin is None else begin), self._products()
 
         def step(states, inputs):
-            states = self._step(kernels, *inputs, *states)
+            states = self._step(products, *inputs, *states)
             return states, states
 
         end, (out, _) = ops.scan(step, start, (z, mask), reverse=self.go_backwards)
@@ -158,7 +167,7 @@ class ProjectedLSTM(StreamLayer):
         """
         import tensorflow as tf
 
-        z, kernels = self._input_gates(x), self._kernels()
+        z, products = self._input_gates(x), self._products()
         real = tf.cast(tf.reduce_max(mask, axis=(1, 2)), tf.int32) * tf.range(1, tf.shape(z)[0] + 1)
         steps = tf.maximum(tf.reduce_max(real), 1)
         start = self._zeros(x) if begin is None else begin
@@ -166,7 +175,7 @@ class ProjectedLSTM(StreamLayer):
         def loop(z, mask, steps, h, c):
             def step(t, h, c):
                 m = mask[t]
-                h, c = self._step(kernels, z[t], m, h, c)
+                h, c = self._step(products, z[t], m, h, c)
                 return h * m, h, c
 
             size = tf.shape(z)[0] if z.shape[0] is None else z.shape[0]
@@ -232,6 +241,30 @@ class ProjectedLSTM(StreamLayer):
     def compute_output_spec(self, x, mask, state=None, training=None) -> Any:
         out = keras.KerasTensor((*x.shape[:2], self.width), self.compute_dtype)
         return out if state is None else (out, keras.KerasTensor(state.shape, self.compute_dtype))
+
+
+def _transposed_product(x, kernel):
+    """(B, K) and a transposed kernel (N, K), both bfloat16 -> (B, N), on a CPU.
+
+    oneDNN packs a kernel in every product, a transposed one in half the time. XLA multiplies it with a single row as it
+    is, which takes as long as to read it from memory, but starts too slowly for a small one.
+    """
+    import tensorflow as tf
+
+    def rows():
+        return tf.matmul(x, kernel, transpose_b=True)
+
+    width, length = kernel.shape
+    if width < length or width * length < LARGE or not tf.test.is_built_with_xla():
+        return rows()
+    return tf.cond(tf.shape(x)[0] == 1, lambda: _xla_product()(kernel, x[0])[None], rows)
+
+
+@cache
+def _xla_product():
+    import tensorflow as tf
+
+    return tf.function(lambda matrix, vector: tf.linalg.matvec(matrix, vector), jit_compile=True, autograph=False)
 
 
 def _lstm(cell_clip, projection_clip):

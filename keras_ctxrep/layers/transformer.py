@@ -1,14 +1,12 @@
 """The post-norm Transformer block of BERT, and the small layers around it."""
 
-from contextlib import contextmanager
-from contextvars import ContextVar
-from functools import cache
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_ctxrep.layers import cpu
 from keras_ctxrep.layers.dropout import Dropout
 from keras_ctxrep.layers.layer import Layer
 
@@ -186,57 +184,25 @@ class TransformerBlock(Layer):
         return (input_shape, (batch, self.heads, length, length)) if self.return_attention else input_shape
 
 
-_here = ContextVar("here", default=False)
-
-
-@contextmanager
-def on_this_machine():
-    """Within this context, traced graphs may use kernels that are fast, or exact, only on this machine's CPU.
-
-    Training always uses them. An inference graph may be exported, so it uses them only within this context.
-
-    >>> with on_this_machine():
-    ...     x = TransformerBlock(heads=2, intermediate=8)(ops.ones((1, 3, 4)), mask=ops.ones((1, 3), "int32"))
-    """
-    token = _here.set(True)
-    try:
-        yield
-    finally:
-        _here.reset(token)
-
-
 def _norm(layer, x, training):
     """Layer norm of (rows, D). With oneDNN it is a batch norm over the rows: one fused kernel instead of ten."""
-    if keras.backend.backend() == "tensorflow" and (training or _here.get()) and x.dtype in ("float32", "bfloat16"):
+    if cpu.one_dnn(training) and x.dtype in ("float32", "bfloat16"):
         import tensorflow as tf
 
-        if _one_dnn():
-            rows, width = tf.shape(x)[0], x.shape[1]
-            normal = tf.raw_ops.FusedBatchNormV3(
-                x=tf.reshape(x, (1, rows, width, 1)),
-                scale=tf.fill([rows], 1.0),
-                offset=tf.fill([rows], 0.0),
-                mean=tf.zeros([0]),
-                variance=tf.zeros([0]),
-                epsilon=layer.epsilon,
-                data_format="NCHW",
-                is_training=True,
-            )[0]
-            gamma, beta = (tf.cast(weight.value, x.dtype) for weight in (layer.gamma, layer.beta))
-            return tf.reshape(normal, tf.shape(x)) * gamma + beta
+        rows, width = tf.shape(x)[0], x.shape[1]
+        normal = tf.raw_ops.FusedBatchNormV3(
+            x=tf.reshape(x, (1, rows, width, 1)),
+            scale=tf.fill([rows], 1.0),
+            offset=tf.fill([rows], 0.0),
+            mean=tf.zeros([0]),
+            variance=tf.zeros([0]),
+            epsilon=layer.epsilon,
+            data_format="NCHW",
+            is_training=True,
+        )[0]
+        gamma, beta = (tf.cast(weight.value, x.dtype) for weight in (layer.gamma, layer.beta))
+        return tf.reshape(normal, tf.shape(x)) * gamma + beta
     return layer(x)
-
-
-@cache
-def _one_dnn():
-    """Whether TensorFlow runs on a CPU with oneDNN, which depends on the CPU and on TF_ENABLE_ONEDNN_OPTS."""
-    import tensorflow as tf
-
-    try:
-        from tensorflow.python.util import _pywrap_util_port
-    except ImportError:  # not public
-        return False
-    return _pywrap_util_port.IsMklEnabled() and not tf.config.list_physical_devices("GPU")
 
 
 @keras.saving.register_keras_serializable(package="keras_ctxrep")

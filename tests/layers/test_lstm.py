@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_ctxrep.layers import ProjectedLSTM, lstm
+from keras_ctxrep.layers import ProjectedLSTM, cpu, lstm
 
 B, T, D, UNITS = 4, 7, 5, 6
 LENGTHS = np.array([7, 3, 0, 5])  # one row is all padding
@@ -411,6 +411,30 @@ def test_the_cell_is_in_float32_in_half_precision(training, dtype):
     layer.bias.assign(np.repeat([20.0, 0.003, 20.0, 0.0], 4))
     layer(x, mask=mask, training=training)
     np.testing.assert_allclose(layer.state[0, 4:], 500 * 0.003, rtol=0.01)
+
+
+@both_directions
+@with_and_without
+@pytest.mark.parametrize("rows", [1, 3])
+def test_products_on_this_machine(rng, go_backwards, projection, rows, monkeypatch):
+    """Transposed kernels, of a single row by XLA, round the sums of the same products; no exported graph has them."""
+    layer = make(rng, projection, go_backwards, dtype="bfloat16")
+    x = tf.cast(rng.normal(size=(rows, T, D)), tf.bfloat16)
+    monkeypatch.setattr(lstm, "LARGE", 0)
+    monkeypatch.setattr(cpu, "_has_one_dnn", lambda: True)
+    signature = [tf.TensorSpec((None, None, D), tf.bfloat16)]
+
+    def run(x):
+        return tf.cast(layer(x, mask=tf.ones(tf.shape(x)[:2], tf.int32)), tf.float32)
+
+    portable, traced = (tf.function(run, input_signature=signature) for _ in range(2))
+    expected = portable(x)
+    with cpu.on_this_machine():
+        actual = traced(x)
+    np.testing.assert_allclose(actual, expected, atol=0.01)  # 0.3 at most, of which the last bit is 0.001
+    for function, compiled in ((portable, False), (traced, True)):
+        functions = function.get_concrete_function().graph.as_graph_def().library.function
+        assert any("_XlaMustCompile" in part.attr for part in functions) == compiled
 
 
 def test_config_and_name_of_weights(rng):

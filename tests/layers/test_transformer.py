@@ -14,7 +14,7 @@ from keras_ctxrep.layers import (
     SinusoidalPositions,
     TakePositions,
     TransformerBlock,
-    transformer,
+    cpu,
 )
 
 B, T, D, HEADS = 3, 5, 8, 2
@@ -124,9 +124,9 @@ def test_fused_norm_equals_the_general_form(block, rng, monkeypatch, policy, tra
 
     outputs = []
     for available in (True, False):
-        monkeypatch.setattr(transformer, "_one_dnn", lambda available=available: available)
+        monkeypatch.setattr(cpu, "_has_one_dnn", lambda available=available: available)
         traced = tf.function(run, input_signature=[tf.TensorSpec((None, None, D), x.dtype)])
-        with transformer.on_this_machine():
+        with cpu.on_this_machine():
             kinds = {operation.type for operation in traced.get_concrete_function().graph.get_operations()}
         assert ("FusedBatchNormV3" in kinds) == (available and policy != "float16")
         outputs.append([tf.cast(tensor, tf.float32).numpy() for tensor in traced(x)])
@@ -137,7 +137,7 @@ def test_fused_norm_equals_the_general_form(block, rng, monkeypatch, policy, tra
 
 @pytest.mark.parametrize("length", [3, None])
 def test_graphs_for_export_have_portable_operations_only(block, monkeypatch, length):
-    monkeypatch.setattr(transformer, "_one_dnn", lambda: True)
+    monkeypatch.setattr(cpu, "_has_one_dnn", lambda: True)
     run = tf.function(lambda x: block(x, mask=tf.ones(tf.shape(x)[:2], tf.int32)))
     graph = run.get_concrete_function(tf.TensorSpec((None, length, D))).graph
     assert "FusedBatchNormV3" not in {operation.type for operation in graph.get_operations()}
