@@ -162,7 +162,7 @@ def ours(folder: Path, name: str, precision: str = "float32") -> dict:
         return {"char_ids": ids, "mask": (ids > 0).any(2).astype("int32")}
 
     return {
-        "forward": lambda ids: np.mean(np.asarray(run(batch(ids))["layers"], np.float32), axis=0),
+        "forward": lambda ids: np.mean(np.asarray(run(batch(ids))["layers"], np.float32), axis=1),
         "train": lambda ids: gradients(batch(ids))[0].numpy(),
     }
 
