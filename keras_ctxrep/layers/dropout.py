@@ -78,8 +78,8 @@ def _dropped(inputs, rate, seed):
     count, dropped = tf.size(inputs), min(round(rate * 65536), 65535)
     whole: Any = None  # numbers of all bits, which the type of the function does not allow for
     numbers = tf.random.stateless_uniform([(count + 1) // 2], tf.cast(seed, tf.int32), whole, whole, tf.uint32)
-    draws = tf.reshape(tf.bitcast(numbers, tf.uint16), [-1])[:count]
-    kept = tf.cast(tf.reshape(draws, tf.shape(inputs)) >= dropped, inputs.dtype)
+    draws = tf.reshape(tf.bitcast(numbers, tf.int16), [-1])[:count]  # from -32768; uint16 is not compared on GPUs
+    kept = tf.cast(tf.reshape(draws, tf.shape(inputs)) >= dropped - 32768, inputs.dtype)
     return inputs * (kept * tf.cast(65536 / (65536 - dropped), inputs.dtype))
 
 
