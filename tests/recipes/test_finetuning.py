@@ -161,7 +161,7 @@ def test_a_bert_learns_every_task(task, data, models, tmp_path):
     [
         pytest.param("tag", {"stack": "lstm"}, marks=pytest.mark.slow),  # the four together take a minute
         pytest.param("classify", {"stack": "gru", "output_mix": True}, marks=pytest.mark.slow),
-        pytest.param("tag", {"stack": "cnn", "top_only": True}, marks=pytest.mark.slow),
+        pytest.param("tag", {"stack": "cnn", "top_only": True, "extra_embeddings": "words"}, marks=pytest.mark.slow),
         ("classify", {}),
         pytest.param("tag", {"stack": "lstm", "crf": True, "extra_embeddings": True}, marks=pytest.mark.slow),
         ("classify", {"stack": "lstm", "extra_embeddings": "words"}),
