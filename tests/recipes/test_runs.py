@@ -63,7 +63,7 @@ def test_the_identity_changes_with_all_that_the_result_depends_on(files):
 @pytest.mark.trains
 def test_a_run_is_repeated_from_its_record(files, capsys):
     argv = f"train --data {files}/a.tsv --dev {files}/a.tsv --encoder words --out {files}/one --columns text=body"
-    argv += " --stack cnn --units 4 --epochs 6 --batch-size 2 --learning-rate 0.02 --seed 3"
+    argv += " --stack cnn --units 4 --epochs 6 --batch-size 2 --learning-rate 0.02 --seed 3 --patience 12"
     assert main.main(argv.split()) == 0
     record = json.loads((files / "one" / "run.json").read_text(encoding="utf-8"))
     assert record["command"] == "finetune" and record["options"]["columns"] == {"text": "body"}
