@@ -172,8 +172,8 @@ def test_a_task_network_over_a_frozen_elmo(task, options, data, models, vectors,
     words = options.get("extra_embeddings") == "words"
     options = options | ({"extra_embeddings": vectors} if "extra_embeddings" in options and not words else {})
     encoder = models / "elmo" / "pretrained"
-    options |= {"learning_rate": 0.02, "steps": 200, "batch_size": 32, "dropout": 0.0}
-    options |= {"units": 32} if "stack" in options else {}
+    options |= {"learning_rate": 0.02, "batch_size": 32, "dropout": 0.0}
+    options |= {"units": 32, "steps": 200} if "stack" in options else {"steps": 800}
     scores = learn(data, task, encoder, tmp_path, **options)
     assert scores[scores["metric"]] > 0.6  # of an encoder of 16 numbers
     model, bundle = saving.load(tmp_path)
