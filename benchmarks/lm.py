@@ -338,11 +338,12 @@ def kinds(args: argparse.Namespace) -> None:
         _, read = corpora.held_out([data / "train.txt"], learning.valid, args.seed)
         tokens, _ = corpora.token_features(args.units, learning, None, [data / "train.txt"], read)
         for kind in args.kinds:
-            settings = {name: getattr(args, name) for name in ("units", "weights", "tokens", "batch_size", "unroll")}
+            names = ("units", "weights", "tokens", "batch_size", "unroll", "learning_rate", "seed")
+            settings = {name: getattr(args, name) for name in names}
             if any(entry["kind"] == kind and settings.items() <= entry.items() for entry in done):
                 continue
             lm.SIZES["benchmark"] = replace(width_of(kind, args.weights, len(tokens.vocab)), units=args.units)
-            out = folder / f"{kind}-{args.units}-{args.weights}-{args.tokens}"
+            out = folder / f"{kind}-{args.units}-{args.weights}-{args.tokens}-{args.learning_rate}-{args.seed}"
             run: dict[str, Any] = {"size": "benchmark", "units": args.units, "vocab_size": args.vocab_size}
             cpu = time.process_time()
             history = recipes.pretrain(
@@ -352,17 +353,19 @@ def kinds(args: argparse.Namespace) -> None:
             cpu = time.process_time() - cpu
             scores = recipes.score(out, args.text or data / "test.txt")
             model = saving.load(out).model
-            entry = {"kind": kind, **settings, "seed": args.seed, "weights_made": model.count_params()}
+            entry = {"kind": kind, **settings, "weights_made": model.count_params()}
             entry |= {"minutes": history[-1]["minutes"], "cpu_s": cpu, "load": os.getloadavg()[0]}
             done.append(
                 entry | {name: scores[name] for name in ("perplexity_per_word", "bits_per_character", "unknown")}
             )
             write_line(args.out, done[-1])
-    print("\n| kind | weights | tokens/s | tokens/CPU s | perplexity per word | bits per character |\n|" + "---|" * 6)
+    columns = ["kind", "weights", "rate", "tokens/s", "tokens/CPU s", "perplexity per word", "bits per character"]
+    print("\n| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
     for entry in done:
         rates = [entry["tokens"] / entry["minutes"] / 60, entry["tokens"] / entry["cpu_s"]]
         figures = [f"{entry['perplexity_per_word']:.1f}", f"{entry['bits_per_character']:.3f}"]
-        cells = [entry["kind"], f"{entry['weights_made']:,}", *(f"{rate:,.0f}" for rate in rates), *figures]
+        made = f"{entry['weights_made']:,}"
+        cells = [entry["kind"], made, str(entry["learning_rate"]), *(f"{rate:,.0f}" for rate in rates), *figures]
         print("| " + " | ".join(cells) + " |")
 
 
