@@ -20,7 +20,7 @@ from keras_ctxrep_tflite import runtime
 
 REFERENCE = Path(__file__).parent / "reference" / "0_1_0"
 RECORDED = json.loads((REFERENCE / "answers.json").read_text("ascii"))
-TOLERANCE = 1e-5  # absolute, of every float: kernels differ between processors
+TOLERANCE = 2e-5  # absolute: kernels differ between processors, each at most 1e-5 from the answer in float64
 
 
 def artifacts(engine: str) -> list[str]:
