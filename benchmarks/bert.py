@@ -13,7 +13,8 @@ it is far from 1 the machine had other work. CPU seconds, of all threads, feel t
 engine's process from its first call on, when the arrays that its weights were made from are gone.
 
 All engines have the sizes of BERT-base and, but for KerasHub, the same random weights. Inference gives the top layer
-and the pooled output. A training step is AdamW's, with dropout 0.1, of a classifier. Sentences are SST-2's, 32 to a
+and the pooled output, but for "keras_ctxrep LiteRT": a classifier's logits, from the file by which
+`load(FOLDER, engine="auto")` answers texts that come one at a time. A training step is AdamW's, with dropout 0.1, of a classifier. Sentences are SST-2's, 32 to a
 batch, padded as each engine does by itself: ours are bucketed by length, transformers pads to the longest of a batch in
 the order of the file, KerasHub to 512 pieces (16 at a time, 8 in training: 32 need more memory than there is),
 or to 128 if it is told to. bfloat16 is left out where the CPU has none.
@@ -31,6 +32,7 @@ import tempfile
 import time
 import zlib
 from collections import Counter, defaultdict
+from dataclasses import asdict
 from pathlib import Path
 
 import figures
@@ -39,6 +41,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 PATHS = os.pathsep.join(str(ROOT / part) for part in (".", "export", "tflite"))  # of the packages
 SIZE = "bert_12_768_12"
+SINGLE = "keras_ctxrep LiteRT"  # the engine that takes one text at a time
 SIDE = 2048  # of the matrices whose product gives the machine's peak
 SHAPES = {  # kind: (sentences, pieces, calls in one round)
     "forward": ((1, 128, 5), (1, 256, 3), (8, 128, 1)),
@@ -126,6 +129,27 @@ def ours(size: str, precision: str) -> dict:
         return lambda *_: run()[0, 0].numpy()  # pyright: ignore
 
     return {"forward": forward, "step": step, "product": product}
+
+
+def litert(size: str) -> dict:
+    from keras_ctxrep import saving
+    from keras_ctxrep.models import bert
+    from keras_ctxrep.text.bundle import Bundle
+    from keras_ctxrep_tflite import quantize, runtime
+
+    def forward():
+        vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+        vocab += tuple(f"w{number}" for number in range(bert.SIZES[size].vocabulary_size - len(vocab)))
+        bundle = Bundle("bert", "classify", asdict(bert.SIZES[size]), 256, ("no", "yes"), vocab)
+        with tempfile.TemporaryDirectory() as folder:
+            saving.save(f"{folder}/model", fill(saving.build(bundle)), bundle)
+            file = quantize.convert(f"{folder}/model", f"{folder}/model.tflite")
+            run = runtime.load(file, os.cpu_count() or 1).runner.run
+        return lambda ids, mask, labels: np.array(
+            run({"token_ids": ids, "segment_ids": np.zeros_like(ids), "mask": mask})["logits"]
+        )
+
+    return {"forward": forward}
 
 
 def kerashub(size: str, jit: bool) -> dict:
@@ -256,6 +280,7 @@ def export_onnx(size: str, file: str, kind: str = "BertModel", dynamo: bool = Tr
 ENGINES = {
     "keras_ctxrep": lambda size: ours(size, "float32"),
     "keras_ctxrep bf16": lambda size: ours(size, "bfloat16"),
+    SINGLE: litert,
     "KerasHub": lambda size: kerashub(size, False),
     "KerasHub XLA": lambda size: kerashub(size, True),
     "transformers": lambda size: transformers(size, "float32"),
@@ -475,7 +500,7 @@ def fixed(bench: Bench, kind: str, rounds: int) -> None:
     for rows, length, calls in SHAPES[kind]:
         file = bench.shape(rows, length)
         amount = passes * arithmetic(rows, length, layers, width)
-        jobs = {name: (name, file, rows, amount) for name in bench.workers}
+        jobs = {name: (name, file, rows, amount) for name in bench.workers if rows == 1 or name != SINGLE}
         bench.race(f"{title}, batch {rows}, length {length}", kind, jobs, calls, rounds)
 
 
@@ -484,7 +509,7 @@ def agreement(bench: Bench) -> None:
     batch = {"rows": [[101, *range(2000, 2000 + length), 102] for length in (30, 7, 1)], "labels": [0] * 3}
     file, outputs = bench.file("agreement", [batch | {"length": 32}]), {}
     for name, worker in bench.workers.items():
-        if not name.startswith("KerasHub"):
+        if not name.startswith("KerasHub") and name != SINGLE:
             keep = str(bench.folder / f"{name}.npz")
             if worker("forward", file, keep=keep)["seconds"]:
                 outputs[name] = np.load(keep)["arr_0"].astype("float64")
@@ -652,7 +677,7 @@ def main() -> None:
     few = max(1, args.rounds * 3 // 5)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        own = [name for name in args.engines if name.startswith("keras_ctxrep")]
+        own = [name for name in args.engines if name.startswith("keras_ctxrep") and name != SINGLE]
         if "inference" in wanted:
             with Bench(args.peers, folder, args.engines, args.size) as bench:
                 agreement(bench)

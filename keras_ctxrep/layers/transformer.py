@@ -170,8 +170,9 @@ class TransformerBlock(Layer):
         """The attended values of all heads, (B*T, D), and the weights, (B, H, T, T)."""
         width = x.shape[-1]
         head = width // self.heads
-        parts = ops.reshape(self.qkv(x), (-1, length, 3 * self.heads, head))
-        query, key, value = ops.split(ops.transpose(parts, (0, 2, 1, 3)), 3, axis=1)  # (B, H, T, D/H)
+        parts = ops.transpose(ops.reshape(self.qkv(x), (-1, length, 3, self.heads, head)), (2, 0, 3, 1, 4))
+        parts = ops.split(parts, 3)  # along the first axis TensorFlow copies nothing
+        query, key, value = (ops.reshape(part, (-1, self.heads, length, head)) for part in parts)  # (B, H, T, D/H)
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) * (head**-0.5)  # (B, H, T, T)
         away = -1e4 * (1 - ops.cast(mask, "float32"))  # (B, T)
         weights = ops.softmax(ops.cast(scores, "float32") + away[:, None, None, :])
