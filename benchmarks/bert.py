@@ -13,11 +13,11 @@ it is far from 1 the machine had other work. CPU seconds, of all threads, feel t
 engine's process from its first call on, when the arrays that its weights were made from are gone.
 
 All engines have the sizes of BERT-base and, but for KerasHub, the same random weights. Inference gives the top layer
-and the pooled output, but for "keras_ctxrep LiteRT": a classifier's logits, from the file by which
-`load(FOLDER, engine="auto")` answers texts that come one at a time. A training step is AdamW's, with dropout 0.1, of a classifier. Sentences are SST-2's, 32 to a
-batch, padded as each engine does by itself: ours are bucketed by length, transformers pads to the longest of a batch in
-the order of the file, KerasHub to 512 pieces (16 at a time, 8 in training: 32 need more memory than there is),
-or to 128 if it is told to. bfloat16 is left out where the CPU has none.
+and the pooled output, but for "keras_ctxrep LiteRT": a classifier's logits, from the file by which `load(FOLDER,
+engine="auto")` answers texts that come one at a time. A training step is AdamW's, with dropout 0.1, of a classifier.
+Sentences are SST-2's, 32 to a batch, padded as each engine does by itself: ours are bucketed by length, transformers
+pads to the longest of a batch in the order of the file, KerasHub to 512 pieces (16 at a time, 8 in training: 32 need
+more memory than there is), or to 128 if it is told to. bfloat16 is left out where the CPU has none.
 """
 
 import argparse
