@@ -131,16 +131,22 @@ def ours(size: str, precision: str) -> dict:
     return {"forward": forward, "step": step, "product": product}
 
 
-def litert(size: str) -> dict:
-    from keras_ctxrep import saving
+def classifier(size: str, max_length: int):
+    """The bundle of a classifier over words that are made up."""
     from keras_ctxrep.models import bert
     from keras_ctxrep.text.bundle import Bundle
+
+    vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    vocab += tuple(f"w{number}" for number in range(bert.SIZES[size].vocabulary_size - len(vocab)))
+    return Bundle("bert", "classify", asdict(bert.SIZES[size]), max_length, ("no", "yes"), vocab)
+
+
+def litert(size: str) -> dict:
+    from keras_ctxrep import saving
     from keras_ctxrep_tflite import quantize, runtime
 
     def forward():
-        vocab = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-        vocab += tuple(f"w{number}" for number in range(bert.SIZES[size].vocabulary_size - len(vocab)))
-        bundle = Bundle("bert", "classify", asdict(bert.SIZES[size]), 256, ("no", "yes"), vocab)
+        bundle = classifier(size, max_length=256)
         with tempfile.TemporaryDirectory() as folder:
             saving.save(f"{folder}/model", fill(saving.build(bundle)), bundle)
             file = quantize.convert(f"{folder}/model", f"{folder}/model.tflite")

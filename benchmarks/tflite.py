@@ -28,7 +28,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import bert
@@ -48,20 +47,13 @@ FLOAT = "keras_ctxrep none"  # what the others are compared with
 
 def build_ours(size: str, folder: Path) -> None:
     from keras_ctxrep import saving, tasks
-    from keras_ctxrep.models import bert as models
-    from keras_ctxrep.text.bundle import Bundle, write_tflite
+    from keras_ctxrep.text.bundle import write_tflite
     from keras_ctxrep_tflite import calibration, quantize, weights
 
-    config = models.SIZES[size]
-    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    words = tuple(f"w{number}" for number in range(config.vocabulary_size - len(special)))
-    fields = tasks.bundle_fields("classify")
-    bundle = Bundle(
-        "bert", config=asdict(config), max_length=max(LENGTHS), labels=("no", "yes"), vocab=special + words, **fields
-    )
+    bundle = bert.classifier(size, max(LENGTHS))
     saving.save(folder / "model", bert.fill(saving.build(bundle)), bundle)
     texts = folder / "texts.txt"
-    drawn = np.random.default_rng(0).choice(words, (60, max(LENGTHS) - 2))
+    drawn = np.random.default_rng(0).choice(bundle.vocab[5:], (60, max(LENGTHS) - 2))
     texts.write_text("\n".join(map(" ".join, drawn)), "utf-8")
     data, bundle = quantize.float_model(folder / "model", sorted(LENGTHS))
     names = list(weights.sizes(data))
