@@ -76,8 +76,8 @@ BERT, STATIC = "bert_3_384_12/books_wiki_en", "static_128/books_wiki_en"
 BENCHMARKS = {
     "bert": Benchmark(
         "bert.py",
-        "--size bert_2_64_2 --curve-size bert_2_64_2 --loss-curve 10 --rounds 1 --engines keras_ctxrep transformers "
-        "--only inference --only curve --only profile",
+        "--size bert_2_64_2 --curve-size bert_2_64_2 --loss-curve 10 --rounds 1 "
+        "--engines keras_ctxrep 'keras_ctxrep LiteRT' transformers --only inference --only curve --only profile",
         "--only inference --only training",
         peers="--peers {peers}",
     ),
@@ -93,6 +93,13 @@ BENCHMARKS = {
     "decoding peers": Benchmark("decoding.py peers --peers {peers}", "--quick", needs=("peers: transformers",)),
     "decoding lengths": Benchmark("decoding.py lengths", "--quick"),
     "elmo": Benchmark("elmo.py", "--size elmo_2x128_64_256cnn_1xhighway --rounds 1", peers="--peers {peers}"),
+    "distilling_jax": Benchmark(
+        f"distilling_jax.py prepare --teacher {{weights}}/{BERT} --student {{weights}}/{BERT} --corpus {TEXT} "
+        f"--valid {VALID} --out {{out}}/prepared",
+        full=None,
+        needs=("data",),
+        why="measures nothing; its training needs a GPU",
+    ),
     "encoding": Benchmark(f"encoding.py sentences {TEXT} {STATIC}", "--count 20 --repeat 1", needs=("data",)),
     "encoding lengths": Benchmark("encoding.py lengths", "--quick"),
     "graph_text": Benchmark("graph_text.py", "--count 30 --every 500", data=f"--texts {TEXT}"),
