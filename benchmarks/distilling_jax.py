@@ -22,6 +22,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,18 +41,22 @@ def prepare(args: argparse.Namespace) -> None:
     from keras_ctxrep.text.corpus import lines
 
     models = {name: saving.load_encoder(zoo.find(getattr(args, name))) for name in ("teacher", "student")}
-    features = {name: model.bundle.features.wordpiece for name, model in models.items()}
-    table = Words(*(model.bundle.vocab for model in models.values()), features["student"])
+    splits: dict[str, Any] = {name: model.bundle.features for name, model in models.items()}
+    table = Words(models["teacher"].bundle.vocab, models["student"].bundle.vocab, splits["student"].wordpiece)
     args.out.mkdir(parents=True, exist_ok=True)
     for part, files in {"train": args.corpus, "valid": [args.valid]}.items():
-        words, starts = table.read([text for file in files for _, text in lines(file) if text], features["teacher"])
+        words, starts = table.read(
+            [text for file in files for _, text in lines(file) if text], splits["teacher"].wordpiece
+        )
         np.savez_compressed(
             args.out / f"{part}.npz", low=(words & 0xFFFF).astype(np.uint16), high=words >> 16, starts=starts
         )
         print(f"{part}: {len(words):,} words and marks, {len(starts) - 1:,} sentences")
     np.savez_compressed(args.out / "words.npz", **table.arrays())
     for name, (model, bundle) in models.items():
-        weights = {f"{number:03}": array.astype(np.float16) for number, array in enumerate(model.get_weights())}
+        weights: dict[str, Any] = {
+            f"{number:03}": array.astype(np.float16) for number, array in enumerate(model.get_weights())
+        }
         np.savez(args.out / f"{name}.npz", config=np.array(json.dumps(bundle.config)), **weights)
 
 
@@ -81,7 +86,7 @@ class Words:
                 lengths.append(len(kinds))
         return np.concatenate(found), np.cumsum([0, *lengths])
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, Any]:
         """The pieces of each kind in both vocabularies, (kinds, LONGEST), and how many they are."""
         rows = {"teacher": [], "student": []}
         for key in self.kinds:
@@ -93,7 +98,7 @@ class Words:
             fits = len(key) <= LONGEST and len(own) <= LONGEST
             rows["teacher"].append(key if fits else (self.unknown,))
             rows["student"].append(own if fits else [self.own["[UNK]"]])
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for name, pieces in rows.items():
             table = np.zeros((len(pieces), LONGEST), np.uint16)
             for row, numbers in zip(table, pieces, strict=True):
