@@ -235,7 +235,7 @@ ENTRIES: tuple[Entry, ...] = (
         *("shipped", (), _APACHE, "https://arxiv.org/abs/1910.01108", True, 26000),
         note=f"taught by {_MINILM}, on {_OURS}",
         embedding_width=176,
-        figures={"STS-B": 80.5, "SST-2": 83.9, "WNUT-17": 34.1, "MB": 10.7, "ms": 0.9},
+        figures={"STS-B": 80.5, "SST-2": 83.3, "WNUT-17": 35.3, "MB": 10.7, "ms": 0.9},
     ),
     Entry(
         "static_128/books_wiki_en",
