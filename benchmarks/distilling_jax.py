@@ -29,6 +29,8 @@ import numpy as np
 LONGEST = 6  # pieces of a word; a word of more counts as unknown
 PART = 15e6  # bytes of a file of weights
 SHAPES = {"texts": (36, 48), "pairs": (96, 128)}  # words, pieces
+SHARES = {"texts": 1, "pairs": 2}  # rows of a batch: the batch size, divided by
+NAMES = ("words", "pairs", "hidden", "texts")  # of the parts of the loss
 CHUNK = 20  # steps between two looks at the clock
 
 
@@ -184,10 +186,6 @@ def train(args: argparse.Namespace) -> None:
     print(f"{number:,} steps of {per_step:,} positions")
 
 
-NAMES = ("words", "pairs", "hidden", "texts")
-SHARES = {"texts": 1, "pairs": 2}  # rows of a batch: the batch size, divided by
-
-
 def objective(teacher, student, batch_size: int, tables: dict):
     """The loss of a step.
 
@@ -197,6 +195,9 @@ def objective(teacher, student, batch_size: int, tables: dict):
     import jax
     import jax.numpy as jnp
 
+    from keras_ctxrep.losses import TextDistillation
+
+    of_texts = TextDistillation()
     every = teacher_layers(len(teacher.output["layers"]) - 1, len(student.output["layers"]) - 1)
 
     def loss(weights, fixed, taught, corpus, key, hidden):
@@ -217,12 +218,8 @@ def objective(teacher, student, batch_size: int, tables: dict):
             parts["hidden"] = parts.get("hidden", 0.0) + sum(distances[:-1]) / max(1, len(distances) - 1) / len(SHARES)
             total += distances[-1]
             if kind == "texts":
-                target, own = (
-                    unit(pooled(vectors, rows[name]["inputs"]["mask"]))
-                    for vectors, name in ((targets[-1], "teacher"), (layers[-1], "student"))
-                )
-                alike = jnp.mean(jnp.square(target @ target.T - own @ own.T))
-                parts["texts"] = jnp.mean(1 - jnp.sum(target * own, -1)) + 10 * alike
+                sides = ((targets[-1], "teacher"), (layers[-1], "student"))
+                parts["texts"] = of_texts(*(pooled(vectors, rows[name]["inputs"]["mask"]) for vectors, name in sides))
                 total += parts["texts"]
         return total + hidden * parts["hidden"], parts
 
