@@ -353,8 +353,7 @@ class TransformerDecoderBlock(CausalTransformerBlock):
         x = x + self.drop_output(self.attention_output(attended), training=training)
         attended, weights = self.memory_attention(self.memory_norm(x), memory, mask=memory_mask, training=training)
         x = x + self.drop_output(attended, training=training)
-        fed = self.feed_forward_output(self.feed_forward(self.feed_forward_norm(x)))
-        return x + self.drop_output(fed, training=training), end, weights
+        return x + self._fed(self.feed_forward_norm(x), training), end, weights
 
     def compute_output_spec(self, x, mask, past, count, memory, memory_mask, training=None) -> Any:  # pyright: ignore
         out, end = super().compute_output_spec(x, mask, past, count)

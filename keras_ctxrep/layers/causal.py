@@ -162,8 +162,7 @@ class CausalTransformerBlock(TransformerBlock):
     ) -> Any:
         attended, end = self._attend(self.attention_norm(x), mask, past, count, context, training)
         x = x + self.drop_output(self.attention_output(attended), training=training)
-        fed = self.feed_forward_output(self.feed_forward(self.feed_forward_norm(x)))
-        x = x + self.drop_output(fed, training=training)
+        x = x + self._fed(self.feed_forward_norm(x), training)
         return x if past is None else (x, end)
 
     def _attend(self, x, mask, past, count, context, training):
