@@ -8,6 +8,7 @@ from keras import ops
 from keras_ctxrep.layers.causal import CausalTransformerBlock
 from keras_ctxrep.layers.dropout import Dropout
 from keras_ctxrep.layers.layer import Layer
+from keras_ctxrep.layers.transformer import norm
 
 __all__ = ["Attention", "AttentionalRNN", "MemoryAttention", "TransformerDecoderBlock", "TwoWayAttention"]
 
@@ -349,11 +350,15 @@ class TransformerDecoderBlock(CausalTransformerBlock):
         self.memory_attention.build(input_shape, (None, None, 2 * input_shape[-1]))
 
     def call(self, x, mask, past, count, memory, memory_mask, training=None) -> Any:  # pyright: ignore
-        attended, end = self._attend(self.attention_norm(x), mask, past, count, None, training)
-        x = x + self.drop_output(self.attention_output(attended), training=training)
-        attended, weights = self.memory_attention(self.memory_norm(x), memory, mask=memory_mask, training=training)
-        x = x + self.drop_output(attended, training=training)
-        return x + self._fed(self.feed_forward_norm(x), training), end, weights
+        length, width = ops.shape(x)[1], x.shape[-1]
+        x = ops.reshape(x, (-1, width))
+        attended, end = self._attend(x, length, mask, past, count, None, training)
+        x = x + attended
+        query = ops.reshape(norm(self.memory_norm, x, training), (-1, length, width))
+        attended, weights = self.memory_attention(query, memory, mask=memory_mask, training=training)
+        x = x + self.drop_output(ops.reshape(attended, (-1, width)), training=training)
+        x = x + self._fed(norm(self.feed_forward_norm, x, training), training)
+        return ops.reshape(x, (-1, length, width)), end, weights
 
     def compute_output_spec(self, x, mask, past, count, memory, memory_mask, training=None) -> Any:  # pyright: ignore
         out, end = super().compute_output_spec(x, mask, past, count)

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_ctxrep.layers.layer import Layer
-from keras_ctxrep.layers.transformer import TransformerBlock
+from keras_ctxrep.layers.transformer import TransformerBlock, norm
 
 __all__ = ["CausalTransformerBlock", "GatedConvolution", "NgramContext"]
 
@@ -160,43 +160,50 @@ class CausalTransformerBlock(TransformerBlock):
     def call(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, x, mask, past=None, count=None, context=None, training=None
     ) -> Any:
-        attended, end = self._attend(self.attention_norm(x), mask, past, count, context, training)
-        x = x + self.drop_output(self.attention_output(attended), training=training)
-        x = x + self._fed(self.feed_forward_norm(x), training)
+        length, width = ops.shape(x)[1], x.shape[-1]
+        x = ops.reshape(x, (-1, width))  # (B*T, D): in 2D, TensorFlow fuses the matrix product, bias and GELU
+        attended, end = self._attend(x, length, mask, past, count, context, training)
+        x = x + attended
+        x = x + self._fed(norm(self.feed_forward_norm, x, training), training)
+        x = ops.reshape(x, (-1, length, width))
         return x if past is None else (x, end)
 
-    def _attend(self, x, mask, past, count, context, training):
+    def _attend(self, x, length, mask, past, count, context, training):
+        """What the attention adds, (B*T, D), and the new `past`."""
         width, before, end = x.shape[-1], 0, None
-        query, pairs = ops.split(self.qkv(x), [width], axis=-1)
+        projected = ops.reshape(self.qkv(norm(self.attention_norm, x, training)), (-1, length, 3 * width))
+        query, pairs = ops.split(projected, [width], axis=-1)
         if past is not None:
             context = before = past.shape[1]
             pairs, end = joined(past, pairs, mask)  # (B, before + T, 2 D)
         key, value = ops.split(pairs, 2, axis=-1)
-        length, whole = ops.shape(x)[1], ops.shape(pairs)[1]
+        whole = ops.shape(pairs)[1]
         at, positions = ops.arange(length, dtype="int32") + before, ops.arange(whole, dtype="int32")
-        query, key = self._rotated(self._by_head(query), at), self._rotated(self._by_head(key), positions)
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) * ((width // self.heads) ** -0.5)
+        query = self._rotated(self._by_head(query), at, (width // self.heads) ** -0.5)
+        key = self._rotated(self._by_head(key), positions)
+        scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
         distance = at[:, None] - positions[None]  # (T, before + T)
         allowed = ops.logical_and(distance >= 0, distance <= context)[None]
         if past is not None:
             filled = positions[None] >= before - count  # (B, before + T)
             allowed = ops.logical_and(allowed, filled[:, None])  # (B, T, before + T)
-        scores = ops.where(allowed[:, None], ops.cast(scores, "float32"), -1e9)
+        scores = scores - 1e9 * (1 - ops.cast(allowed[:, None], "float32"))
         weights = ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores)  # of one, Keras warns
         weights = self.drop_weights(ops.cast(weights, x.dtype), training=training)
         mixed = ops.transpose(ops.matmul(weights, self._by_head(value)), (0, 2, 1, 3))  # (B, T, H, D/H)
-        return ops.reshape(mixed, (-1, length, width)), end
+        mixed = self.attention_output(ops.reshape(mixed, (-1, width)))
+        return self.drop_output(mixed, training=training), end
 
     def _by_head(self, x):
         parts = ops.reshape(x, (-1, ops.shape(x)[1], self.heads, x.shape[-1] // self.heads))
         return ops.transpose(parts, (0, 2, 1, 3))  # (B, H, T, D/H)
 
-    def _rotated(self, x, positions):
-        """Rotary positions: (a, b) -> (a cos - b sin, b cos + a sin) of the angles t / 10000^(2i / size)."""
+    def _rotated(self, x, positions, scale=1.0):
+        """Rotary positions: (a, b) -> (a cos - b sin, b cos + a sin) of the angles t / 10000^(2i / size), scaled."""
         half = x.shape[-1] // 2
         frequencies = 10000.0 ** (-np.arange(half, dtype="float32") / half)
         angles = ops.cast(positions, "float32")[:, None] * frequencies  # (T, half)
-        cos, sin = ops.cast(ops.cos(angles), x.dtype), ops.cast(ops.sin(angles), x.dtype)
+        cos, sin = ops.cast(scale * ops.cos(angles), x.dtype), ops.cast(scale * ops.sin(angles), x.dtype)
         a, b = ops.split(x, 2, axis=-1)
         return ops.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 

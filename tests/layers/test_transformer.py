@@ -16,6 +16,7 @@ from keras_ctxrep.layers import (
     TransformerBlock,
     cpu,
 )
+from keras_ctxrep.layers.transformer import activated
 
 B, T, D, HEADS = 3, 5, 8, 2
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.int32)
@@ -103,6 +104,36 @@ def test_activations(name):
     assert TransformerBlock(2, 4).activation == "gelu" and TransformerBlock(2, 4).epsilon == 1e-12
     with pytest.raises(ValueError, match="activation='tanh': one of gelu, gelu_tanh, relu"):
         TransformerBlock(2, 12, activation="tanh")
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-6), ("bfloat16", 0.02)])
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_compiled_activations(name, dtype, bound, rng):
+    """In training: outputs, gradients and second derivatives are those of Keras' form in float64."""
+    calls = []
+    x = tf.cast(rng.normal(size=(3, 256), scale=2), dtype)
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.function(lambda x: calls.append(x) or activated(x, name, training=True))(x)
+        first = tape.gradient(y, x)
+    second = outer.gradient(first, x)
+    exact = tf.cast(x, "float64")
+    with tf.GradientTape() as outer:
+        outer.watch(exact)
+        with tf.GradientTape() as tape:
+            tape.watch(exact)
+            expected = tf.nn.gelu(exact, approximate=name == "gelu_tanh")
+        first_expected = tape.gradient(expected, exact)
+    second_expected = outer.gradient(first_expected, exact)
+    # in float32 the tanh form's second derivative is off by 1e-5
+    for ours, theirs, scale in [(y, expected, 1), (first, first_expected, 1), (second, second_expected, 10)]:
+        assert ours.dtype == dtype
+        np.testing.assert_allclose(tf.cast(ours, "float64"), theirs, atol=scale * bound, rtol=bound)
+    if cpu.compiles(training=True):
+        kinds = {operation.type for operation in calls[0].graph.get_operations()}
+        assert kinds & {"PartitionedCall", "StatefulPartitionedCall"} and not kinds & {"Erf", "Erfc", "Tanh"}
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "float16"])
