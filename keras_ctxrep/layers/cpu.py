@@ -83,8 +83,8 @@ def _has_xla():
 def compiled(function: Callable) -> Callable:
     """An elementwise function of a tensor, and its gradient, as one loop each, which XLA compiles for each shape.
 
-    TensorFlow makes a pass over the memory for each operation: GELU has five of them, and its gradient eleven. The
-    gradient is calculated from the input again. Half precision is calculated in float32.
+    TensorFlow makes a pass over the memory for each operation: GELU and its gradient have fourteen. The gradient is
+    calculated from the input again. Half precision is calculated in float32.
 
     Args:
         function: of a tensor to one of the same shape, of TensorFlow's operations or `keras.ops`.
