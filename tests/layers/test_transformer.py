@@ -266,10 +266,11 @@ def test_take_positions_in_a_traced_function(rng):
     assert np.array_equal(model.predict([x, positions], verbose=0)[:, 0], x[np.arange(3), positions[:, 0]])
 
 
+@pytest.mark.parametrize("intermediate", [12, 256])  # 256: GELU is compiled
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_recomputed_activations(rng, policy):
+def test_recomputed_activations(rng, policy, intermediate):
     """The same output and gradients, with the same dropout masks, which change from call to call."""
-    layer = TransformerBlock(2, 12, dropout=0.3, attention_dropout=0.3, initializer_range=0.3, dtype=policy)
+    layer = TransformerBlock(2, intermediate, dropout=0.3, attention_dropout=0.3, initializer_range=0.3, dtype=policy)
     x, mask = (
         tf.constant(rng.normal(size=(3, 5, 8)), layer.compute_dtype),
         np.array([[1] * 5, [1] * 3 + [0] * 2, [1] * 4 + [0]]),

@@ -29,7 +29,7 @@ from keras_ctxrep.training import fit, pipeline, strategy
 STEPS, BATCH = 20, 8
 LETTERS = list("abcdefgh")
 ELMO = {"layers": 2, "cells": 6, "projection": 4, "filters": ((1, 4), (2, 4)), "max_characters": 8, "highways": 1}
-BERT = {"layers": 1, "width": 8, "heads": 2, "intermediate": 16, "max_positions": 32}
+BERT = {"layers": 1, "width": 8, "heads": 2, "intermediate": 256, "max_positions": 32}  # wide enough for XLA's GELU
 STATIC = asdict(static.Config(words=9, width=4))
 WORDS = ("<S>", "</S>", "<UNK>", *LETTERS)
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS)
