@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_ctxrep.layers.causal import CausalTransformerBlock
+from keras_ctxrep.layers.causal import CausalTransformerBlock, by_head
 from keras_ctxrep.layers.dropout import Dropout
 from keras_ctxrep.layers.layer import Layer
 from keras_ctxrep.layers.transformer import norm
@@ -296,16 +296,12 @@ class MemoryAttention(Layer):
     def call(self, x, memory, mask, training=False) -> Any:
         width = x.shape[-1]
         key, value = ops.split(ops.cast(memory, x.dtype), 2, axis=-1)
-        query, key, value = self._by_head(self.query_dense(x)), self._by_head(key), self._by_head(value)
+        query, key, value = (by_head(part, self.heads) for part in (self.query_dense(x), key, value))  # (B, H, T, D/H)
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))) * ((width // self.heads) ** -0.5)
         weights = _weights(scores, mask[:, None, None])  # (B, H, T, S)
         mixed = ops.matmul(self.drop(weights, training=training), value)
         mixed = ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (-1, ops.shape(x)[1], width))
         return self.output_dense(mixed), ops.mean(weights, axis=1)
-
-    def _by_head(self, x):
-        parts = ops.reshape(x, (-1, ops.shape(x)[1], self.heads, x.shape[-1] // self.heads))
-        return ops.transpose(parts, (0, 2, 1, 3))  # (B, H, T, D/H)
 
     def compute_output_spec(self, x, memory, mask, training=False) -> Any:
         weights = keras.KerasTensor((*x.shape[:2], memory.shape[1]), self.compute_dtype)

@@ -35,6 +35,21 @@ def joined(past, x, mask):
     return whole, ops.reshape(last, (-1, length, width))
 
 
+def by_head(x, heads):
+    """The parts of vectors that each head of an attention reads.
+
+    Args:
+        x: (B, T, D).
+
+    Returns: (B, heads, T, D / heads).
+
+    >>> by_head(ops.ones((1, 3, 4)), 2).shape
+    TensorShape([1, 2, 3, 2])
+    """
+    parts = ops.reshape(x, (-1, ops.shape(x)[1], heads, x.shape[-1] // heads))
+    return ops.transpose(parts, (0, 2, 1, 3))
+
+
 @keras.saving.register_keras_serializable(package="keras_ctxrep")
 class NgramContext(Layer):
     """The ids of the last words at each position: the current word and those before it.
@@ -179,8 +194,8 @@ class CausalTransformerBlock(TransformerBlock):
         key, value = ops.split(pairs, 2, axis=-1)
         whole = ops.shape(pairs)[1]
         at, positions = ops.arange(length, dtype="int32") + before, ops.arange(whole, dtype="int32")
-        query = self._rotated(self._by_head(query), at, (width // self.heads) ** -0.5)
-        key = self._rotated(self._by_head(key), positions)
+        query = self._rotated(by_head(query, self.heads), at, (width // self.heads) ** -0.5)
+        key = self._rotated(by_head(key, self.heads), positions)
         scores = ops.cast(ops.matmul(query, ops.transpose(key, (0, 1, 3, 2))), "float32")
         distance = at[:, None] - positions[None]  # (T, before + T)
         allowed = ops.logical_and(distance >= 0, distance <= context)[None]
@@ -190,13 +205,9 @@ class CausalTransformerBlock(TransformerBlock):
         scores = scores - 1e9 * (1 - ops.cast(allowed[:, None], "float32"))
         weights = ops.ones_like(scores) if scores.shape[-1] == 1 else ops.softmax(scores)  # of one, Keras warns
         weights = self.drop_weights(ops.cast(weights, x.dtype), training=training)
-        mixed = ops.transpose(ops.matmul(weights, self._by_head(value)), (0, 2, 1, 3))  # (B, T, H, D/H)
+        mixed = ops.transpose(ops.matmul(weights, by_head(value, self.heads)), (0, 2, 1, 3))  # (B, T, H, D/H)
         mixed = self.attention_output(ops.reshape(mixed, (-1, width)))
         return self.drop_output(mixed, training=training), end
-
-    def _by_head(self, x):
-        parts = ops.reshape(x, (-1, ops.shape(x)[1], self.heads, x.shape[-1] // self.heads))
-        return ops.transpose(parts, (0, 2, 1, 3))  # (B, H, T, D/H)
 
     def _rotated(self, x, positions, scale=1.0):
         """Rotary positions: (a, b) -> (a cos - b sin, b cos + a sin) of the angles t / 10000^(2i / size), scaled."""

@@ -1,4 +1,4 @@
-"""Whether a graph may use operations that are fast on this machine's CPU and perhaps nowhere else."""
+"""Whether a graph may use what is fast on this machine's CPU and perhaps nowhere else; functions compiled by XLA."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
