@@ -102,17 +102,14 @@ def index(
     rows = chain.from_iterable(_split(row, options) for path in sources for row in _read(path, options, skipped))
     counts = _Counts()
     batches: Iterator[tuple[np.ndarray, Sequence[Row]]] = _encoded(rows, model, progress, counts)
-    storage, next_id, version = options.storage or "float32", 0, None
+    storage, next_id, made_by, replaces = options.storage or "float32", 0, identity(model), None
     if options.add:
         kept = Index.open(out, model)
-        manifest = index_files.manifest_of(out)
+        replaces = kept.manifest
         batches = chain(batches_of(kept.vectors, kept.rows), batches)
-        storage, next_id, version = options.storage or kept.storage, manifest.next_id, manifest.version
-        made_by = kept.made_by
-    else:
-        made_by = identity(model)
+        storage, next_id, made_by = options.storage or kept.storage, replaces.next_id, kept.made_by
     try:
-        manifest = index_files.write(out, batches, storage, made_by, next_id, build_graph, version)
+        manifest = index_files.write(out, batches, storage, made_by, next_id, build_graph, replaces)
     except ValueError as error:
         if counts.unread and "no rows" in str(error):
             raise ValueError(f"no text with words in the files: {counts.unread[0]}") from None

@@ -1,6 +1,6 @@
 """The files of a search index: vectors, rows and a manifest in one folder, written whole and read by memory mapping.
 
-    index.json         the manifest: format, number of rows, width, storage, the encoder, the size of each file
+    index.json         the manifest: format, number of rows, width, storage, the encoder, size and hash of each file
     vectors.7.npy      float32 or float16 (N, D), of length 1
     codes.7.npy        int8 (N, D), with the storage "int8"; scales.7.npy, float32 (N,), are theirs
     rows.7.jsonl       {"id", "text", "source", "fields"} a line; offsets.7.npy, int64 (N + 1,), say where each begins
@@ -64,8 +64,9 @@ class Manifest:
         files: kind of a file -> its name.
         sizes: kind of a file -> its size in bytes.
         graph: the library of the graph, "" if there is none.
-        graph_sha256: of the graph.
+        graph_sha256: SHA-256 of the graph.
         version: how often the folder was written.
+        hashes: kind of a file -> its SHA-256, of all files but the graph; {} of an index written before version 0.3.
     """
 
     rows: Annotated[int, Range(1, 1 << 40)]
@@ -79,6 +80,7 @@ class Manifest:
     graph_sha256: str = ""
     version: Annotated[int, Range(1, 1 << 53)] = 1
     format: int = FORMAT
+    hashes: dict = field(default_factory=dict)
 
     def __post_init__(self):
         checks.check(self)
@@ -90,6 +92,8 @@ class Manifest:
         needed |= {"graph"} if self.graph else set()
         if {*self.files} != needed or {*self.sizes} != needed:
             raise ValueError(f"files={sorted(self.files)!r}: they are {', '.join(sorted(needed))}")
+        if self.hashes and {*self.hashes} != needed - {"graph"}:
+            raise ValueError(f"hashes={sorted(self.hashes)!r}: they are of {', '.join(sorted(needed - {'graph'}))}")
         for kind, name in self.files.items():
             if not isinstance(name, str) or not _FILE.fullmatch(name) or not name.startswith(f"{kind}."):
                 raise ValueError(f"files.{kind}={name!r:.60}: not the name of such a file")
@@ -183,7 +187,7 @@ def write(
     encoder: Mapping[str, Any],
     next_id: int = 0,
     graph: Callable[[np.ndarray, Path], str] | None = None,
-    replaces: int | None = None,
+    replaces: Manifest | None = None,
 ) -> Manifest:
     """Writes an index from batches of rows, one batch in memory at a time; an index in its place is replaced.
 
@@ -195,7 +199,7 @@ def write(
         next_id: as of `Manifest`.
         graph: writes the graph of an approximate search of vectors (N, D) to a path; returns the name of its library,
             "" if it has written none.
-        replaces: the version of the index in its place that `batches` are made from.
+        replaces: the manifest of the index that `batches` are made from, as it was when they were read.
 
     Raises:
         ValueError: `folder` is something else, an id is there twice, there are no rows, or another process has replaced
@@ -210,8 +214,11 @@ def write(
     try:
         with lock_folder(folder), temporary_folder(folder) as work:
             version = 1 + _last_version(folder)
-            if replaces is not None and manifest_of(folder).version != replaces:
-                raise ValueError(f"{folder}: another process has written it meanwhile; run the command again")
+            if replaces is not None and is_index(folder) and manifest_of(folder) != replaces:
+                raise ValueError(
+                    f"{folder}: another process has written it meanwhile, and nothing was changed; open the index again, "
+                    "or run the command again"
+                )
             names = {kind: f"{kind}.{version}.{suffix}" for kind, suffix in _KINDS.items()}
             count, width, next_id = _write_rows(work, names, batches, storage, next_id)
             library = ""
@@ -231,6 +238,7 @@ def write(
                 library,
                 sha256(work / names["graph"]) if library else "",
                 version,
+                hashes={kind: sha256(work / names[kind]) for kind in kinds - {"graph"}},
             )
             text = json.dumps(asdict(manifest), ensure_ascii=False, indent=1, sort_keys=True) + "\n"
             (work / NAME).write_text(text, encoding="utf-8")
@@ -374,11 +382,24 @@ def manifest_of(folder: str | Path) -> Manifest:
 def read(folder: str | Path) -> Stored:
     """The contents of a folder; vectors and rows stay on the disk until they are used.
 
+    Every file but the graph is hashed first, at 1.5 GB a second on a processor with instructions for SHA-256: 0.1
+    seconds for 100,000 vectors of 384 numbers in float32.
+
     Raises:
-        ValueError: there is no index, or a file of it is missing, cut, or not what the manifest says.
+        ValueError: there is no index, or a file of it is missing, cut, or not the one that was written.
     """
     folder = Path(folder)
-    manifest = manifest_of(folder)
+    while True:
+        manifest = manifest_of(folder)
+        try:
+            return _stored(folder, manifest)
+        except ValueError:
+            if manifest_of(folder) == manifest:  # else another process has replaced it meanwhile
+                raise
+
+
+def _stored(folder: Path, manifest: Manifest) -> Stored:
+    """The files of a manifest, checked."""
     for kind, size in manifest.sizes.items():
         path = folder / manifest.files[kind]
         if not path.is_file():
@@ -396,6 +417,10 @@ def read(folder: str | Path) -> Stored:
     if manifest.storage == "int8":
         codes, scales = array("codes", np.int8, count, width), array("scales", np.float32, count)
     rows = StoredRows(folder / manifest.files["rows"], array("offsets", np.int64, count + 1))
+    for kind, digest in manifest.hashes.items():
+        path = folder / manifest.files[kind]
+        if sha256(path) != digest:
+            raise ValueError(f"{path}: not the file that the index was written with; {_REMEDY}")
     graph = folder / manifest.files["graph"] if manifest.graph else None
     return Stored(manifest, vectors, codes, scales, rows, graph)
 
@@ -404,10 +429,9 @@ def _array(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
     """A memory-mapped .npy file of one type and shape."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, EOFError, OSError) as error:  # pickled objects too
-        raise ValueError(
-            f"{path}: not a whole .npy file of numbers ({str(error).splitlines()[0]}); {_REMEDY}"
-        ) from None
+    except Exception as error:  # of pickled objects, and of damaged headers whatever the parser raises
+        reason = checks.printable(checks.first_line(error), 200)
+        raise ValueError(f"{path}: not a whole .npy file of numbers ({reason}); {_REMEDY}") from None
     if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
         wanted = f"{np.dtype(dtype)} {shape}"
         raise ValueError(f"{path}: {array.dtype} {array.shape}, and the manifest says {wanted}; {_REMEDY}")

@@ -258,6 +258,8 @@ class Index:
         self._rows: Sequence[Row] = ()
         self._next = 0
         self._graph: Graph | None = None
+        self._folder: Path | None = None  # which it was opened from or saved to, with this manifest
+        self.manifest: index_files.Manifest | None = None
         self._keep(np.zeros((0, np.shape(vectors)[-1] if np.ndim(vectors) == 2 else 0), np.float32))
         self.add(vectors, texts, ids, fields)
 
@@ -298,6 +300,7 @@ class Index:
         index.storage, index.encoder, index.made_by = manifest.storage, encoder, manifest.encoder
         index._rows, index._next, index._graph = stored.rows, manifest.next_id, None
         index._vectors, index._codes, index._scales = stored.vectors, stored.codes, stored.scales
+        index._folder, index.manifest = Path(folder).resolve(), manifest
         if encoder is not None:
             index._check_encoder(encoder, folder)
         if stored.graph is not None and graph_library() is not None:
@@ -396,11 +399,19 @@ class Index:
     def save(self, folder: str | Path) -> Path:
         """Writes the index into a folder, whole or not at all; with many rows also a graph, which takes a minute.
 
+        Args:
+            folder: a new one, that of another index, which is replaced, or the one that it was opened from or saved to
+                before.
+
         Raises:
-            ValueError: it has no rows, or the folder is something else than an index.
+            ValueError: it has no rows, the folder is something else than an index, or another process has written the
+                folder since this index was opened or saved: open it again, and repeat the change.
         """
+        place = Path(folder).resolve()
+        read = self.manifest if self._folder == place else None
         batches = batches_of(self._vectors, self._rows)
-        index_files.write(folder, batches, self.storage, self.made_by, self._next, build_graph)
+        self.manifest = index_files.write(folder, batches, self.storage, self.made_by, self._next, build_graph, read)
+        self._folder = place
         return Path(folder)
 
     # ------------------------------------------------------------------------------------------------------- details

@@ -4,6 +4,8 @@ import json
 import pickle
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -212,6 +214,7 @@ FILES |= {"offsets": "offsets.1.npy", "rows": "rows.1.jsonl"}
         (lambda f: manifest(f, storage="float64"), "storage='float64': one of"),
         (lambda f: manifest(f, files=FILES), r"files\.vectors='\.\./\.\./secret\.npy': not the name of such a file"),
         (lambda f: manifest(f, graph="hnswlib"), "files=.*they are codes, graph, offsets"),
+        (lambda f: manifest(f, hashes={"vectors": "0"}), "hashes=.*they are of codes, offsets"),
     ],
 )
 def test_a_damaged_folder_is_refused(harm, message, saved, tmp_path):
@@ -233,13 +236,43 @@ def test_a_damaged_folder_is_refused(harm, message, saved, tmp_path):
 def test_a_damaged_row_is_named(change, message, saved, tmp_path):
     folder = shutil.copytree(saved, tmp_path / "i")
     damaged(folder, "rows", lambda data: change(data)[: len(data)].ljust(len(data)))
+    manifest(folder, hashes={})  # as indexes were written before they had some
     with pytest.raises(ValueError, match=message):
         _ = Index.open(folder).rows[0]
+
+
+@pytest.mark.parametrize("storage", index_files.STORAGES)
+def test_a_flipped_bit_gives_an_error_or_the_same_hits(storage, graphs, tmp_path, rng):
+    index, queries = Index(clustered(120), [f"text {n}" for n in range(120)], storage=storage), clustered(3, seed=1)
+    folder = index.save(tmp_path / "i")
+    expected = [Index.open(folder).search(queries, 5, exact=exact) for exact in (False, True)]
+    for path in sorted(folder.iterdir()):
+        whole = path.read_bytes()
+        for place in rng.integers(len(whole), size=20):
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << rng.integers(8)
+            path.write_bytes(flipped)
+            try:
+                opened = Index.open(folder)
+                assert [opened.search(queries, 5, exact=exact) for exact in (False, True)] == expected, (path, place)
+                assert path.name == "index.json", (path, place)
+            except ValueError as error:
+                assert str(folder) in str(error), (path, place)
+        path.write_bytes(whole)
+
+
+def test_an_index_without_hashes_opens(saved, tmp_path):
+    folder = shutil.copytree(saved, tmp_path / "i")
+    values = json.loads((folder / "index.json").read_text())
+    del values["hashes"]
+    (folder / "index.json").write_text(json.dumps(values))
+    assert Index.open(folder).search(clustered(1)) == Index.open(saved).search(clustered(1))
 
 
 def test_a_damaged_vector_is_named(saved, tmp_path):
     folder = shutil.copytree(saved, tmp_path / "i")
     damaged(folder, "vectors", lambda data: data[:-2] + np.float16(np.nan).tobytes())
+    manifest(folder, hashes={})
     with pytest.raises(ValueError, match="row 39: its vector is damaged"):
         Index.open(folder).search(clustered(1), top=40)
 
@@ -269,12 +302,61 @@ def test_a_failed_write_leaves_the_old_index(tmp_path):
 
 def test_an_index_that_was_replaced_meanwhile_is_not_lost(tmp_path):
     folder = Index(clustered(20)).save(tmp_path / "i")
-    version = index_files.manifest_of(folder).version
+    before = index_files.manifest_of(folder)
     Index(clustered(30)).save(folder)
     batches = index_files.batches_of(clustered(20), [index_files.Row(None)] * 20)
     with pytest.raises(ValueError, match="another process has written it meanwhile"):
-        index_files.write(folder, batches, "float32", {}, replaces=version)
+        index_files.write(folder, batches, "float32", {}, replaces=before)
     assert len(Index.open(folder)) == 30
+
+
+def test_of_two_writers_the_second_is_refused(tmp_path):
+    folder = Index(clustered(20)).save(tmp_path / "i")
+    first, second = Index.open(folder), Index.open(folder)
+    first.add(clustered(5, seed=1))
+    first.save(folder)
+    first.delete(["0"])
+    first.save(folder)  # it knows what it has saved
+    second.add(clustered(7, seed=2))
+    with pytest.raises(ValueError, match=f"{folder}: another process has written it meanwhile.*open the index again"):
+        second.save(folder)
+    assert len(Index.open(folder)) == 24
+    again = Index.open(folder)
+    again.add(clustered(7, seed=2))
+    assert len(Index.open(again.save(folder))) == 31
+    shutil.rmtree(folder)
+    Index(clustered(3)).save(folder)  # another index, of the version that `second` has read
+    with pytest.raises(ValueError, match="another process has written it meanwhile"):
+        second.save(folder)
+    shutil.rmtree(folder)
+    assert len(Index.open(second.save(folder))) == 27  # nothing there that would be lost
+
+
+ADDS_ROWS = """
+import sys
+from keras_ctxrep.text.search import Index
+
+folder, name, added = sys.argv[1], sys.argv[2], 0
+for _ in range(10_000):
+    index = Index.open(folder)
+    index.add([[1, added]], ids=[f"{name}{added}"])
+    try:
+        index.save(folder)
+    except ValueError as error:
+        assert "another process" in str(error), error
+        continue
+    added += 1
+    if added == 35:
+        break
+"""
+
+
+def test_two_processes_that_add_rows_lose_none(tmp_path):
+    folder = Index([[1, 0]], ids=["first"]).save(tmp_path / "i")
+    writers = [subprocess.Popen([sys.executable, "-c", ADDS_ROWS, str(folder), name]) for name in "ab"]
+    assert [writer.wait(100) for writer in writers] == [0, 0]
+    ids = {row.id for row in Index.open(folder).rows}
+    assert ids == {"first"} | {f"{name}{number}" for name in "ab" for number in range(35)}
 
 
 def test_fields_that_json_cannot_hold_are_refused(tmp_path):
