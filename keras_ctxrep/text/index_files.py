@@ -393,7 +393,7 @@ def read(folder: str | Path) -> Stored:
         manifest = manifest_of(folder)
         try:
             return _stored(folder, manifest)
-        except ValueError:
+        except (ValueError, OSError):
             if manifest_of(folder) == manifest:  # else another process has replaced it meanwhile
                 raise
 
