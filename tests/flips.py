@@ -3,8 +3,8 @@
     python -m tests.flips --count 30                       # every kind
     python -m tests.flips --count 5 saved_model g2p_en
 
-A kind is a model that comes with the package, or a tiny one as "folder", "saved_model", "tflite" or "keras". One byte of
-one file is changed at a time, every second time by a single bit. The outcome is one of
+A kind is a model that comes with the package, or a tiny one as "folder", "saved_model", "tflite" or "keras". One byte
+of one file is changed at a time, every second time by a single bit. The outcome is one of
 
 * refused: a ValueError of one printable line that names the file or its folder;
 * the same: the answers of the whole files;
@@ -81,7 +81,7 @@ def asker(kind: str) -> Callable[[Path], Any]:
     if kind == "keras":
         import keras
 
-        import keras_ctxrep.models  # noqa: F401  registers the layers
+        import keras_ctxrep.models  # registers the layers
 
         def ask(path: Path) -> Any:
             model = keras.models.load_model(path)
@@ -90,11 +90,14 @@ def asker(kind: str) -> Callable[[Path], Any]:
             return {name: value.numpy().tolist() for name, value in outputs.items()}
 
         return ask
-    from keras_ctxrep.inference.engines import open_engine
+    import keras_ctxrep as ctx
 
     def answers(path: Path) -> Any:
-        texts = [text.split()[-1] for text in TEXTS] if kind == "g2p_en" else TEXTS
-        return json.loads(json.dumps(open_engine(path).predictor(texts), default=lambda array: array.tolist()))
+        model = ctx.load(path)
+        if kind in SHIPPED and kind != "g2p_en":
+            return model.encode(TEXTS).tolist()
+        answers = model.predict(TEXTS if kind in TINY else ["cat", "violin"])
+        return json.loads(json.dumps(answers, default=lambda array: array.tolist()))
 
     return answers
 

@@ -123,7 +123,7 @@ def test_a_damaged_file_is_not_loaded(copy, name):
             load(copy)
     if name != "saved_model.pb":  # which TensorFlow does not check
         (copy / manifest.NAME).unlink()
-        with pytest.raises(ValueError, match="served/7: TensorFlow cannot load it: .*; copy the whole folder"):
+        with pytest.raises(ValueError, match=r"served/7: TensorFlow cannot load it: .*; copy the whole folder"):
             saved_model.load(copy)
 
 
