@@ -25,6 +25,7 @@ __all__ = [
     "most",
     "printable",
     "read_json",
+    "read_yaml",
 ]
 
 T = TypeVar("T")
@@ -40,6 +41,10 @@ _BOUNDS = {"least": (ge, "at least"), "above": (gt, "above"), "below": (lt, "bel
 
 # control characters, terminal escapes among them, and what changes the direction of a line or cannot be encoded
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+MOST_VALUES = 100_000  # of a YAML text, aliases written out
+LONGEST_NUMBER = 1000  # characters
 
 
 class WrongType(TypeError, ValueError):
@@ -239,6 +244,50 @@ def read_json(text: bytes | str, **options: Any) -> Any:
     except ValueError as error:
         reason = str(error).partition(";")[0]  # what follows of a number with too many digits is for programmers
     raise ValueError(f"not JSON: {reason}")
+
+
+def read_yaml(text: str) -> Any:
+    """What a YAML text says, of plain values alone.
+
+    Raises:
+        ValueError: it is not YAML, or its aliases repeat values so often that they would fill the memory; the message
+            begins so that the name of a file can stand before it.
+
+    >>> read_yaml("a: &b [x, y]\\nc: [*b, *b]")
+    {'a': ['x', 'y'], 'c': [['x', 'y'], ['x', 'y']]}
+    """
+    import yaml
+
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if _written_out(node, {}) > MOST_VALUES:
+            raise ValueError(f"its aliases repeat more than {MOST_VALUES:,} values")
+        return loader.construct_document(node) if node else None
+    except RecursionError:
+        reason = "nested too deeply"
+    except (yaml.YAMLError, ValueError) as error:
+        reason = printable(" ".join(str(error).split()))
+    raise ValueError(f"not YAML: {reason}")
+
+
+def _written_out(node: Any, counts: dict[int, float]) -> float:
+    """How many values a node of YAML has if aliases are written out, infinitely many where it is in itself.
+
+    Args:
+        counts: those of nodes that were counted before, by their `id`.
+    """
+    if node is None or id(node) in counts:
+        return counts.get(id(node), 0)
+    counts[id(node)] = math.inf  # until all in it are counted
+    if isinstance(node.value, str):
+        if node.tag.endswith(":int") and len(node.value) > LONGEST_NUMBER:
+            raise ValueError(f"a number of {len(node.value):,} characters")
+        parts = []
+    else:
+        parts = [part for entry in node.value for part in (entry if isinstance(entry, tuple) else [entry])]
+    counts[id(node)] = 1 + sum(_written_out(part, counts) for part in parts)
+    return counts[id(node)]
 
 
 def _escaped(character: str) -> str:

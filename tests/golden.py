@@ -211,15 +211,28 @@ def write_model(
     folder: Path, bundle: Bundle, texts: list[str], outputs: Callable[[np.ndarray], dict[str, np.ndarray]]
 ) -> None:
     """Writes the files of a bundle, whose model gives these outputs for the ids of a row."""
+
+    def run(batch: dict) -> dict:
+        ids = next(iter(batch.values()))
+        rows = [outputs(own[mask > 0]) for own, mask in zip(ids, batch["mask"], strict=True)]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    queries = _queries(bundle, texts)
+    # and lone surrogates, and texts without an answer
+    answered = queries[:60] + [queries[1]._replace(text=text) for text in UNPAIRED]
+    write_queries(folder, bundle, queries, run, answered)
+
+
+def write_queries(
+    folder: Path, bundle: Bundle, queries: list[Query], run: Callable, answered: list[Query] | None = None
+) -> None:
+    """Writes the files of a bundle for queries, of which some (default: all) are answered by a model, `run`."""
     folder.mkdir(parents=True, exist_ok=True)
     for file, data in bundle.files_as_bytes().items():
         (folder / file).write_bytes(data)
-    queries = _queries(bundle, texts)
     encoded = zip(queries, _encoded(bundle, queries), strict=True)
     write_lines(folder / "cases.jsonl", (_case(bundle, query, rows) for query, rows in encoded))
-    # and lone surrogates, and texts without an answer
-    queries = queries[:60] + [queries[1]._replace(text=text) for text in UNPAIRED]
-    write_lines(folder / "answers.jsonl", _answers(bundle, queries, outputs))
+    write_lines(folder / "answers.jsonl", _answers(bundle, queries if answered is None else answered, run))
 
 
 def write_lines(path: Path, rows: Iterable[dict]) -> None:
@@ -265,12 +278,7 @@ def _case(bundle: Bundle, query: Query, rows: Sequence[Row]) -> dict:
     return _input(query) | {"windows": windows}
 
 
-def _answers(bundle: Bundle, queries: Sequence[Query], outputs_of: Callable) -> Iterator[dict]:
-    def run(batch: dict) -> dict:
-        ids = next(iter(batch.values()))
-        rows = [outputs_of(own[mask > 0]) for own, mask in zip(ids, batch["mask"], strict=True)]
-        return {name: [row[name] for row in rows] for name in rows[0]}
-
+def _answers(bundle: Bundle, queries: Sequence[Query], run: Callable) -> Iterator[dict]:
     def valid(query: Query) -> Query:
         split = not isinstance(query.text, str)
         return query if split else query._replace(text=query.text.encode("utf-8", "replace").decode())

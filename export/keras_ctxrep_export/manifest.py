@@ -2,7 +2,8 @@
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow_text  # noqa: F401  registers the operators that a SavedModel 
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_ctxrep.atomic import sha256
+from keras_ctxrep.checks import printable, read_json
 from keras_ctxrep.text.bundle import SAVED_MODEL, SIGNATURE
 from keras_ctxrep.training.shards import serialized
 from keras_ctxrep.version import __version__
@@ -20,6 +22,7 @@ __all__ = ["check", "described", "write"]
 
 NAME = "assets.extra/manifest.json"
 FORMAT = 1
+LOADED = (SAVED_MODEL, "fingerprint.pb", "variables/", "assets/")  # what TensorFlow reads of a SavedModel
 LEAST_SERVER = "2.20.0"  # the oldest TensorFlow, and so TF Serving, that exports are tested with
 TOLERANCE = 1e-4  # of answers that are computed again, absolute and relative: kernels differ between processors
 STORED = 64  # values of each output that are stored, evenly spaced over it
@@ -64,9 +67,33 @@ def check(folder: str | Path) -> dict[str, int]:
     Raises:
         ValueError: there is no manifest, or a file, a signature or an output, which is named, is not as it says.
     """
-    folder = Path(folder)
+    with _opened(Path(folder)) as content:
+        return _replayed(Path(folder), content)
+
+
+def check_loaded(folder: str | Path) -> None:
+    """Compares the files that TensorFlow loads with their hashes in the manifest, if there is one.
+
+    It reads these files once more: 0.3 seconds for 440 MB on a processor with SHA instructions.
+
+    Args:
+        folder: a version folder.
+
+    Raises:
+        ValueError: a file, which is named, is not the one that was exported, or the manifest is damaged.
+    """
+    if not (Path(folder) / NAME).is_file():
+        return
+    with _opened(Path(folder)) as content:
+        names = {name: digest for name, digest in content["files"].items() if name.startswith(LOADED)}
+        _check_files(Path(folder), names)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[dict]:
+    """The manifest of a folder; errors of keys and types in the block are of a damaged one."""
     try:
-        content = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        content = read_json((folder / NAME).read_bytes())
     except FileNotFoundError:
         raise ValueError(f"{folder}: no {NAME} in it to check it with; export the model again") from None
     except ValueError as error:
@@ -75,19 +102,24 @@ def check(folder: str | Path) -> dict[str, int]:
     if form != FORMAT:
         raise ValueError(f"{folder / NAME}: format {form!r} is not {FORMAT}; export the model again")
     try:
-        return _replayed(folder, content)
+        yield content
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        reason = f"{type(error).__name__} {error}"
+        reason = printable(f"{type(error).__name__} {error}")
         raise ValueError(f"{folder / NAME}: damaged: {reason}; copy the folder again, or export again") from None
+
+
+def _check_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Raises a ValueError unless the files, path -> SHA-256, are there."""
+    for name, digest in files.items():
+        path = folder / name
+        if not path.is_file() or sha256(path) != digest:
+            state = "is not the file that was exported" if path.is_file() else "is missing"
+            raise ValueError(f"{printable(path)}: {state}; copy the whole folder again, or export again")
 
 
 def _replayed(folder: Path, content: dict) -> dict[str, int]:
     """What `check` gives for a manifest."""
-    for name, digest in content["files"].items():
-        path = folder / name
-        if not path.is_file() or sha256(path) != digest:
-            state = "is not the file that was exported" if path.is_file() else "is missing"
-            raise ValueError(f"{path}: {state}; copy the whole folder again, or export again")
+    _check_files(folder, content["files"])
     if described(folder) != content["signatures"]:
         raise ValueError(f"{folder}: its signatures are not those of {NAME}")
     samples = {entry["signature"]: entry["inputs"] for entry in content["answers"]}

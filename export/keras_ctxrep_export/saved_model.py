@@ -17,6 +17,7 @@ import tensorflow_text  # noqa: F401  registers the operators that a SavedModel 
 
 from keras_ctxrep import tasks
 from keras_ctxrep.atomic import temporary_folder
+from keras_ctxrep.checks import first_line, printable
 from keras_ctxrep.inference.generator import Generator
 from keras_ctxrep.inference.messages import predict_request
 from keras_ctxrep.inference.predictor import Predictor, TextRunner
@@ -149,13 +150,13 @@ def generator(path: str | Path) -> Generator:
         ValueError: there is no SavedModel of a language model in one direction.
     """
     path = latest(path)
-    bundle, loaded = bundles.load(path), tf.saved_model.load(str(path))
+    bundle, model = bundles.load(path), loaded(path)
     if not bundle.generates:
         raise ValueError(f"{path}: a model for the task {bundle.task!r} generates no text")
-    state = loaded.signatures["step"].structured_input_signature[1]["state"]
+    state = model.signatures["step"].structured_input_signature[1]["state"]
 
     def run(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        outputs = loaded.signatures["step"](**{name: tf.constant(array) for name, array in batch.items()})
+        outputs = model.signatures["step"](**{name: tf.constant(array) for name, array in batch.items()})
         return {name: value.numpy() for name, value in outputs.items()}
 
     return Generator(bundle, run, int(state.shape[-1]))
@@ -182,6 +183,24 @@ def _publish(new: Path, folder: Path) -> Path:
                 raise
         else:
             return version
+
+
+def loaded(path: str | Path) -> Any:
+    """A SavedModel that TensorFlow has loaded, its files compared with the hashes in its manifest before.
+
+    Args:
+        path: the version folder.
+
+    Raises:
+        ValueError: a file is not the one that was exported, or TensorFlow cannot load it.
+    """
+    manifest.check_loaded(path)
+    try:
+        return tf.saved_model.load(str(path))
+    except Exception as error:  # of many classes
+        reason = printable(first_line(error))
+        remedy = "copy the whole folder again, or export again"
+        raise ValueError(f"{path}: TensorFlow cannot load it: {reason}; {remedy}") from error
 
 
 def load(path: str | Path, batch_size: int = 32) -> Predictor:
@@ -218,7 +237,7 @@ def text_runner(path: str | Path, search: Mapping[str, float] | None = None) -> 
     Raises:
         ValueError: that signature has no such option.
     """
-    loaded = tf.saved_model.load(str(path))
+    model = loaded(path)
     options: dict[str, int] = {}
     if search:
         bundle = bundles.load(path)
@@ -232,11 +251,11 @@ def text_runner(path: str | Path, search: Mapping[str, float] | None = None) -> 
         size = len(next(iter(batch.values())))
         batch = batch | {name: np.full(size, value, np.int32) for name, value in options.items()}
         # a function lives only as long as the object it was loaded with
-        serve = loaded.signatures["words" if "words" in batch else "search" if options else bundles.SIGNATURE]
+        serve = model.signatures["words" if "words" in batch else "search" if options else bundles.SIGNATURE]
         outputs = serve(**{name: tensor(column) for name, column in batch.items()})
         return {name: value.numpy() for name, value in outputs.items()}
 
-    return TextRunner(run, words="words" in loaded.signatures)
+    return TextRunner(run, words="words" in model.signatures)
 
 
 def encoder(path: str | Path, batch_size: int = 32) -> Callable[[Sequence[str]], np.ndarray]:
@@ -249,10 +268,10 @@ def encoder(path: str | Path, batch_size: int = 32) -> Callable[[Sequence[str]],
     Raises:
         ValueError: there is no SavedModel.
     """
-    loaded = tf.saved_model.load(str(latest(path)))
+    model = loaded(latest(path))
 
     def encode(texts: Sequence[str]) -> np.ndarray:
-        embed = loaded.signatures["embed"]  # lives only as long as the object it was loaded with
+        embed = model.signatures["embed"]  # lives only as long as the object it was loaded with
         encoded = [text.encode("utf-8", "replace") for text in texts]
         batches = [encoded[begin : begin + batch_size] for begin in range(0, len(encoded), batch_size)] or [[]]
         return np.concatenate([embed(text=tf.constant(batch, tf.string))["vector"].numpy() for batch in batches])

@@ -1,7 +1,6 @@
 """Command line flags and configuration files from option dataclasses."""
 
 import argparse
-import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, fields
@@ -9,7 +8,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin
 
-from keras_ctxrep.checks import check_value, kinds
+from keras_ctxrep.checks import check_value, kinds, read_json, read_yaml
 from keras_ctxrep.options import GROUPS, Options, nearest_option
 
 T = TypeVar("T", bound=Options)
@@ -162,18 +161,10 @@ def read_config(path: str | Path) -> dict[str, Any]:
     """The options of a configuration file, see `Flags.configure`."""
     path = Path(path) / "run.json" if Path(path).is_dir() else path
     text = Path(path).read_text(encoding="utf-8")
-    if Path(path).suffix == ".json":
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-    else:
-        import yaml
-
-        try:
-            values = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ValueError(f"{path}: not YAML: {error}") from None
+    try:
+        values = read_json(text) if Path(path).suffix == ".json" else read_yaml(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise ValueError(f"{path}: options and their values are needed, one `name: value` a line")
     if "command" in values and "options" in values:  # a run.json

@@ -29,6 +29,7 @@ __all__ = ["read", "weight_map", "write"]
 
 WEIGHTS, OPTIONS = "weights.hdf5", "options.json"
 SUFFIXES = (".hdf5", ".h5")
+BOMB, EXPANSION = 64 << 20, 100  # bytes from which a tensor must be stored, and how far it may be compressed
 CHARACTERS = 261  # rows: bytes, begin and end of sentence and word, padding; the file has no row for "no word"
 MAX_CHARACTERS = 50  # of a word, with the two that mark its ends; AllenNLP's is fixed
 _OWN_CHARACTERS, _OWN_CLIP = "keras_ctxrep.max_characters_per_token", "keras_ctxrep.proj_clip"
@@ -223,6 +224,10 @@ def _external(name: str, item: Any) -> str | None:
         return f"{name} is a link to {getattr(item, 'filename', item.path)}"
     if isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
         return f"{name} lies in another file"
+    if isinstance(item, h5py.Dataset) and item.shape is not None:
+        size, stored = item.nbytes, item.id.get_storage_size()
+        if size > max(BOMB, EXPANSION * stored):
+            return f"{name} has {size / 1e6:,.0f} MB, of which {stored / 1e6:,.0f} are stored"
     return None
 
 

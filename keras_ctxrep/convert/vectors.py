@@ -201,7 +201,7 @@ class _Vectors:
 
 def _read_text(builder: _Vectors) -> None:
     path, count, width = builder.path, None, 0
-    for number, line in lines(path):
+    for number, line in lines(path, _LONGEST + 32 * _WIDEST):
         fields = line.rstrip(" ").split(" ")
         if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
             count, width = map(int, fields)

@@ -20,6 +20,7 @@ from typing import Any
 
 from keras_ctxrep import saving, tasks, zoo
 from keras_ctxrep.atomic import atomic_write
+from keras_ctxrep.checks import read_yaml
 from keras_ctxrep.inference import keras_engine
 from keras_ctxrep.options import LEARNED, Finetuning, keywords
 from keras_ctxrep.recipes.finetuning import Run
@@ -253,12 +254,10 @@ def _present(data: str | Path) -> list[Set]:
 
 def _of_yaml(path: Path) -> dict[str, Set]:
     """The sets of a YAML file, see `glue`."""
-    import yaml
-
     try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not YAML: {error}") from None
+        entries = read_yaml(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     if not isinstance(entries, dict) or not all(isinstance(value, dict) for value in entries.values()):
         raise ValueError(f"{path}: a name for each set is needed, and under it train and dev")
     allowed = {"train", "dev", "test", "task", "columns", "figures", "positive"}

@@ -73,12 +73,10 @@ def opened(path: str | Path, name: str | None = None) -> Iterator[Served]:
 
 
 def _of_saved_model(path: Path, name: str | None, title: str = "") -> Served:
-    import tensorflow as tf
-
     from keras_ctxrep_export import manifest, saved_model
 
     folder = saved_model.latest(path)
-    loaded: Any = tf.saved_model.load(str(folder))
+    loaded = saved_model.loaded(folder)
 
     def run(signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         tensors = {key: saved_model.tensor(value) for key, value in inputs.items()}

@@ -40,6 +40,8 @@ POOLING = {  # how a vector of a text is made
 SIGNATURE = "serving_default"  # the signature of a SavedModel that a server answers with by default
 SAVED_MODEL = "saved_model.pb"  # in the folder of a SavedModel
 TFLITE = "model.tflite"  # the part of a .tflite file that LiteRT reads
+LARGEST = {NAME: 16 << 20, CARD: 16 << 20, VOCAB: 256 << 20}  # bytes of each file that are read
+CHECKSUM = "sha256"  # in bundle.json: of its other fields
 FORMAT = 2
 # format 1: what `reads` is for tasks with other inputs than plain texts
 _READS = {"tag": {"words": True}, "answer": {"windows": True}}
@@ -186,9 +188,9 @@ class Bundle:
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()} | (files or {})
         checks = {name: value for name, value in asdict(self).items() if name not in ("vocab", "card")}
         content |= {CARD: self.card.encode()} if self.card else {}
-        content[NAME] = (
-            json.dumps({"format": FORMAT} | checks | {"files": hashes}, ensure_ascii=False, indent=1) + "\n"
-        ).encode()
+        fields = {"format": FORMAT} | checks | {"files": hashes}
+        fields[CHECKSUM] = _checksum(json.loads(json.dumps(fields)))
+        content[NAME] = (json.dumps(fields, ensure_ascii=False, indent=1) + "\n").encode()
         return content
 
 
@@ -317,7 +319,7 @@ def load(path: str | Path) -> Bundle:
         folder = next((candidate for candidate in (path, path / "assets.extra") if (candidate / NAME).is_file()), None)
         if folder is None:
             raise ValueError(f"{path}: no {NAME} in it; a model folder is made by `ctxrep pretrain` or `ctxrep train`")
-        bundle = _parse(folder, lambda name: (folder / name).read_bytes())
+        bundle = _parse(folder, lambda name: _content(folder / name))
         for name, digest in bundle.files.items():
             file = folder / Path(name).name
             if not file.is_file() or sha256(file) != digest:
@@ -343,6 +345,19 @@ def load(path: str | Path) -> Bundle:
     return bundle
 
 
+def _content(path: Path) -> bytes:
+    """The bytes of a file beside the weights."""
+    if path.exists() and not path.is_file():  # a pipe, which may never end
+        raise ValueError(f"{path.name} is not a regular file")
+    _check_size(path.name, path.stat().st_size)
+    return path.read_bytes()
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > LARGEST[name]:
+        raise ValueError(f"{name} has {size:,} bytes; no more than {LARGEST[name]:,} are read")
+
+
 def _archived(path: Path) -> tuple[dict[str, bytes], int]:
     """The bundle's files in the archive at the end of a .tflite file, and where the archive begins.
 
@@ -359,6 +374,7 @@ def _archived(path: Path) -> tuple[dict[str, bytes], int]:
                 entries = {entry.filename: entry for entry in archive.infolist()}
                 begin = min((entry.header_offset for entry in entries.values()), default=0)
                 for name in {NAME, VOCAB, CARD} & set(entries):
+                    _check_size(name, entries[name].file_size)
                     stored = entries[name].compress_type == zipfile.ZIP_STORED
                     files[name] = archive.read(entries[name]) if stored else None
         except (zipfile.BadZipFile, ValueError, RuntimeError, EOFError, OSError, OverflowError, struct.error) as error:
@@ -391,9 +407,16 @@ def from_files(files: Mapping[str, bytes], source: str | Path) -> Bundle:
 def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
     """The bundle in a folder or an archive whose files `read` returns."""
     try:
-        content: dict[str, Any] = _upgraded(checks.read_json(read(NAME)))
+        content: dict[str, Any] = checks.read_json(read(NAME))
+        written = content.pop(CHECKSUM, None)  # bundles of 0.2 have none
+        checksum = _checksum(content)
+        content = _upgraded(content)
         for name in ("labels", "reads"):  # every one has them
             content[name]
+        if written not in (None, checksum):
+            raise ValueError(
+                f"it is not as it was written: copy it again or, if you have changed it, delete its {CHECKSUM}"
+            )
     except (ValueError, TypeError, AttributeError) as error:
         reason = error if isinstance(error, ValueError) else "not an object of the keys that it needs"
         raise ValueError(f"{source}: {NAME} is damaged or of another version: {reason}") from None
@@ -432,6 +455,14 @@ def _parse(source: Path, read: Callable[[str], bytes]) -> Bundle:
         return bundle
     except ValueError as error:
         raise ValueError(f"{source / CARD}: {error}") from None
+
+
+def _checksum(fields: dict) -> str:
+    """SHA-256 of the fields of a bundle, as JSON gives them, in any order and layout."""
+    try:
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def _upgraded(fields: dict) -> dict:

@@ -38,11 +38,21 @@ def naming_damage(place: Callable[[], str]) -> Iterator[None]:
         raise ValueError(f"{place()}: damaged compressed file ({error})") from None
 
 
-def byte_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """(line number, line) of a file, without line ends and byte-order mark, plain or compressed."""
+def byte_lines(path: str | Path, longest: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """(line number, line) of a file, without line ends and byte-order mark, plain or compressed.
+
+    Args:
+        path: the file.
+        longest: bytes that a line may have; None: any number.
+
+    Raises:
+        ValueError: the compressed stream is damaged, or a line is longer; the message names file and line.
+    """
     number = 0
     with naming_damage(lambda: f"{path}:{number + 1}"), open_binary(path) as file:
-        for number, raw in enumerate(file, 1):
+        for number, raw in enumerate(file if longest is None else iter(lambda: file.readline(longest), b""), 1):
+            if len(raw) == longest:
+                raise ValueError(f"{path}:{number}: a line of {longest:,} bytes or more")
             raw = raw.rstrip(b"\r\n")
             yield number, raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
 
@@ -64,13 +74,14 @@ def available_lines(source: str | Path | IO[bytes]) -> Iterator[list[bytes]]:
         yield [rest.removeprefix(mark).removesuffix(b"\r")]
 
 
-def lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """(line number, line) of a UTF-8 text file, as `byte_lines` gives them.
+def lines(path: str | Path, longest: int | None = None) -> Iterator[tuple[int, str]]:
+    """(line number, line) of a UTF-8 text file, as `byte_lines` gives them, of which the arguments are.
 
     Raises:
-        ValueError: a line is not UTF-8 or the compressed stream is damaged; the message names file and line.
+        ValueError: a line is not UTF-8 or longer than `longest`, or the compressed stream is damaged; the message names
+            file and line.
     """
-    for number, raw in byte_lines(path):
+    for number, raw in byte_lines(path, longest):
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -509,9 +509,11 @@ def read_masked(path: str | Path, order: Callable[[int], np.ndarray] = np.arange
     """
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in arrays.zip.infolist()):
+                raise ValueError("it is compressed, as `ctxrep prepare` wrote none")  # it may not grow in memory
             parts = {name: arrays[name] for name in ("tokens", "sizes", "first", "positions", "labels", "counts")}
             follows = arrays["follows"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: not a file of pretraining examples; run `ctxrep prepare` again: {error}") from None
     ends, stops = np.cumsum(parts["sizes"]), np.cumsum(parts["counts"])
     for index in order(len(follows)):

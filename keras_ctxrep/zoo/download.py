@@ -5,6 +5,7 @@ import errno
 import gzip
 import http.client
 import lzma
+import math
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError
@@ -26,6 +27,7 @@ SLOWEST = 60_000, 60  # bytes that must come in so many seconds; a slower downlo
 RESERVE = 100 << 20  # bytes of a disk that an answer of unknown size does not fill
 BLOCK = 1 << 20  # bytes read at a time
 MEMBERS = 1000  # maximum number of files in an archive
+LONGEST = 1000  # characters of a file's name in an archive
 FULL = (errno.ENOSPC, errno.EDQUOT)
 COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
@@ -139,7 +141,7 @@ def _download(url: str, part: Path, most: int, headers: dict[str, str]) -> None:
 
 
 class _Bounded:
-    """Limits what `tarfile` reads: the size of one read, since it keeps long names in memory, and the total.
+    """Limits what `tarfile` and `zipfile` read: one read, since they keep lists in memory, the total, and `left` bytes.
 
     >>> with open(__file__, "rb") as file:
     ...     len(_Bounded(file, 9).read(5))
@@ -147,17 +149,19 @@ class _Bounded:
     """
 
     def __init__(self, file: IO[bytes], limit: int):
-        self._file, self._limit, self.tell = file, limit, file.tell
+        self._file, self._limit, self.left = file, limit, math.inf
+        self.tell, self.seekable = file.tell, file.seekable
 
-    def read(self, size: int) -> bytes:
-        if not 0 <= size <= BLOCK or self.tell() + size > self._limit + BLOCK:
+    def read(self, size: int = BLOCK) -> bytes:
+        self.left -= size
+        if not 0 <= size <= BLOCK or self.left < 0 or self.tell() + size > self._limit + BLOCK:
             raise tarfile.ReadError("longer than what it says of its members")
         return self._file.read(size)
 
-    def seek(self, position: int) -> int:
-        if position > self._limit + BLOCK:
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_SET and position > self._limit + BLOCK:
             raise tarfile.ReadError("longer than what it says of its members")
-        return self._file.seek(position)
+        return self._file.seek(position, whence)
 
 
 def unpack(archive: Path, folder: Path, limit: int) -> None:
@@ -194,6 +198,8 @@ class _Members:
         self._size += size
         if self._count > MEMBERS:
             raise ValueError(f"{self.archive}: more than {MEMBERS} files; not the published archive")
+        if len(name) > LONGEST:  # a folder in a folder in a folder, which takes hours to make
+            raise ValueError(f"{self.archive}: a name of {len(name):,} characters; not the published archive")
         path = Path(name.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:|.*\0", name, re.DOTALL):
             raise ValueError(
@@ -206,11 +212,27 @@ class _Members:
 
 
 def _unpack_zip(archive: Path, folder: Path, members: _Members) -> None:
-    with zipfile.ZipFile(archive) as zipped:
-        for info in zipped.infolist():
-            kind = "a link" if stat.S_ISLNK(info.external_attr >> 16) else ""
-            members.check(info.filename, kind or ("encrypted" if info.flag_bits & 1 else ""), info.file_size)
-        zipped.extractall(folder)
+    with open(archive, "rb") as file:
+        bounded: Any = _Bounded(file, archive.stat().st_size + BLOCK * MEMBERS)
+        with zipfile.ZipFile(bounded) as zipped:
+            for info in zipped.infolist():
+                plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+                kind = "encrypted" if info.flag_bits & 1 else "" if plain else "a link or a device"
+                members.check(info.filename, kind, info.file_size)
+            zipped.extractall(folder)
+
+
+def _headers(file: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """An open tar archive with each of its members in turn; no more than a block is read of a member's headers."""
+    file.left = BLOCK
+    try:
+        tarred = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115, it closes no file
+        while member := tarred.next():
+            file.left = member.size + BLOCK
+            yield tarred, member
+            file.left = BLOCK
+    except (ValueError, IndexError) as error:  # numbers that are none
+        raise tarfile.ReadError(f"its headers: {error}") from None
 
 
 def _unpack_tar(archive: Path, folder: Path, members: _Members) -> None:
@@ -224,10 +246,10 @@ def _unpack_tar(archive: Path, folder: Path, members: _Members) -> None:
             raise ValueError(f"{archive}: neither weights nor a zip or tar archive") from None
     with (opener or open)(archive, "rb") as file:
         bounded: Any = _Bounded(file, members.limit + 4 * tarfile.BLOCKSIZE * MEMBERS)
-        with tarfile.open(fileobj=bounded, mode="r:") as tarred:
-            for member in tarred:
-                kind = "" if member.isreg() or member.isdir() else "a link or a device"
-                members.check(member.name, kind, member.size)
-                tarred.extract(member, folder, filter="data")
+        for tarred, member in _headers(bounded):
+            kind = "" if member.isreg() or member.isdir() else "a link or a device"
+            members.check(member.name, kind, member.size)
+            tarred.extract(member, folder, filter="data")
+        bounded.left = math.inf
         while bounded.read(BLOCK):  # to the end, where the checksum of the compressed stream is checked
             pass

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_ctxrep import saving, tasks
 from keras_ctxrep.cli.main import main
+from keras_ctxrep.inference.engines import open_engine
 from keras_ctxrep.text.bundle import Bundle
 from keras_ctxrep.text.tokens import SPECIAL_PIECES
 from keras_ctxrep.version import __version__
@@ -108,6 +109,28 @@ def test_an_export_without_a_manifest_still_loads(copy):
     (copy / manifest.NAME).unlink()
     (answer,) = saved_model.load(copy)(["the a b"])
     assert set(answer["probabilities"]) == {"x", "y"}
+
+
+@pytest.mark.parametrize(
+    "name", ["saved_model.pb", "variables/variables.index", "variables/variables.data-00000-of-00001"]
+)
+def test_a_damaged_file_is_not_loaded(copy, name):
+    data = bytearray((copy / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / name).write_bytes(data)
+    for load in (saved_model.load, saved_model.encoder, lambda path: open_engine(path.parent)):
+        with pytest.raises(ValueError, match=f"7/{name}: is not the file that was exported; copy the whole folder"):
+            load(copy)
+    if name != "saved_model.pb":  # which TensorFlow does not check
+        (copy / manifest.NAME).unlink()
+        with pytest.raises(ValueError, match=r"served/7: TensorFlow cannot load it: .*; copy the whole folder"):
+            saved_model.load(copy)
+
+
+def test_what_tensorflow_does_not_read_may_be_edited(copy):
+    (copy / "README.md").write_text("edited")
+    (copy / "batching_params.pbtxt").unlink()
+    assert saved_model.load(copy)(["the a b"])
 
 
 def test_on_the_command_line(tmp_path, capsys):

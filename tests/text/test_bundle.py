@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import zipfile
 from dataclasses import replace
 
@@ -67,9 +68,9 @@ def folder(tmp_path):
 
 
 def rewrite(folder, **fields):
-    """Changes fields of bundle.json; None takes one out."""
+    """Changes fields of bundle.json, and takes its checksum out; None takes one out."""
     path = folder / bundles.NAME
-    content = json.loads(path.read_text(encoding="utf-8")) | fields
+    content = json.loads(path.read_text(encoding="utf-8")) | {bundles.CHECKSUM: None} | fields
     path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}), encoding="utf-8")
 
 
@@ -123,6 +124,55 @@ def test_zipped_at_the_end_of_a_file(tmp_path):
 def test_a_changed_file(folder, name):
     (folder / name).write_bytes(b"[PAD]\n")
     with pytest.raises(ValueError, match=f"model: {name} is not the file the bundle was written with"):
+        bundles.load(folder)
+
+
+def test_a_changed_bundle(folder):
+    """Each value of it is part of its checksum; its layout is not, and it may be taken out."""
+    path = folder / bundles.NAME
+    content = json.loads(path.read_text(encoding="utf-8"))
+    changes = {"labels": ["yes", "nn"], "lowercase": not content["lowercase"], "max_length": content["max_length"] + 1}
+    for name, value in changes.items():
+        path.write_text(json.dumps(content | {name: value}), encoding="utf-8")
+        with pytest.raises(ValueError, match=r"model: bundle\.json is damaged .*: it is not as it was written"):
+            bundles.load(folder)
+    path.write_text(json.dumps(dict(reversed(content.items())), indent=3), encoding="utf-8")
+    assert fields_of(bundles.load(folder)) == fields_of(BERT)
+    rewrite(folder, lowercase=not BERT.lowercase)
+    assert bundles.load(folder).lowercase is not BERT.lowercase
+
+
+def test_every_bit_of_a_bundle(folder):
+    """A flipped bit is found, but for the layout of the file."""
+    path, bundle = folder / bundles.NAME, bundles.load(folder)
+    data = bytearray(path.read_bytes())
+    refused = 0
+    for position in range(len(data)):
+        data[position] ^= 1 << position % 8
+        path.write_bytes(data)
+        data[position] ^= 1 << position % 8
+        try:
+            assert bundles.load(folder) == bundle
+        except ValueError as error:
+            assert "bundle.json" in str(error) and str(error).isprintable()
+            refused += 1
+    assert refused > 0.8 * len(data)
+
+
+@pytest.mark.parametrize("name", ["bundle.json", "vocab.txt", "card.md"])
+def test_files_that_would_fill_the_memory(folder, name):
+    with (folder / name).open("ab") as file:
+        file.truncate(10_000_000_000)
+    with pytest.raises(ValueError, match=rf"{name} has 10,000,000,000 bytes; no more than"):
+        bundles.load(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+@pytest.mark.parametrize("name", ["vocab.txt", "card.md"])
+def test_pipes_are_not_waited_for(folder, name):
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(ValueError, match=f"{name} is not a regular file"):
         bundles.load(folder)
 
 

@@ -1,5 +1,6 @@
 /**
- * node web_golden.mjs FOLDER: the golden strings through tflite/web, see tests/golden.py; prints what differs.
+ * node web_golden.mjs FOLDER [TOLERANCE]: the golden strings through tflite/web, see tests/golden.py; prints what differs.
+ * Numbers may differ by the tolerance, absolute or relative (default: 1e-12).
  */
 
 import { readdirSync, readFileSync, existsSync } from "node:fs";
@@ -8,6 +9,7 @@ import { Index, Predictor } from "../../tflite/web/ctxrep.js";
 import { featuresOf, rowsOf } from "../../tflite/web/features.js";
 import { Unicode } from "../../tflite/web/text.js";
 
+const [folder, tolerance = "1e-12"] = process.argv.slice(2);
 const tables = new URL("../../tflite/web/unicode.json", import.meta.url);
 const unicode = new Unicode(JSON.parse(readFileSync(tables, "utf-8")));
 const counts = { cases: 0, answers: 0, vectors: 0, searches: 0, different: 0 };
@@ -29,7 +31,7 @@ function inCodePoints(text) {
 /** The first difference of two values, numbers up to rounding. */
 function difference(value, expected, path = "") {
   if (typeof expected === "number" && typeof value === "number") {
-    const near = Math.abs(value - expected) <= 1e-12 * Math.max(1, Math.abs(expected));
+    const near = Math.abs(value - expected) <= Number(tolerance) * Math.max(1, Math.abs(expected));
     return near ? null : `${path}: ${value}, not ${expected}`;
   }
   if (expected === null || typeof expected !== "object" || value === null || typeof value !== "object") {
@@ -147,7 +149,6 @@ async function testVectors(name, bundle, vocab, folder) {
   }
 }
 
-const [folder] = process.argv.slice(2);
 for (const name of readdirSync(folder).filter((name) => existsSync(join(folder, name, "bundle.json")))) {
   const bundle = JSON.parse(readFileSync(join(folder, name, "bundle.json"), "utf-8"));
   const path = join(folder, name, "vocab.txt");
