@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin
 
-from keras_ctxrep.checks import check_value, kinds
+from keras_ctxrep.checks import JSONDecoder, check_value, kinds
 from keras_ctxrep.options import GROUPS, Options, nearest_option
 
 T = TypeVar("T", bound=Options)
@@ -164,7 +164,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     text = Path(path).read_text(encoding="utf-8")
     if Path(path).suffix == ".json":
         try:
-            values = json.loads(text)
+            values = json.loads(text, cls=JSONDecoder)
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
     else:

@@ -19,7 +19,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from keras_ctxrep.atomic import atomic_folder
-from keras_ctxrep.checks import first_line, printable
+from keras_ctxrep.checks import first_line, printable, read_json
 from keras_ctxrep.convert import bert as common
 from keras_ctxrep.convert import google
 from keras_ctxrep.convert.bert import ARCHITECTURES, PARTS
@@ -524,10 +524,11 @@ def _pooling(folder: Path) -> dict[str, Any]:
     if not (folder / MODULES).is_file():
         return {}
     try:
-        entries = json.loads((folder / MODULES).read_bytes())
+        entries = read_json((folder / MODULES).read_bytes())
         kinds = {entry["path"]: str(entry.get("type")).rpartition(".")[2] for entry in entries}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ValueError(f"{folder / MODULES}: a list of objects that have a path is needed") from None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = f" ({error})" if isinstance(error, ValueError) else ""
+        raise ValueError(f"{folder / MODULES}: a list of objects that have a path is needed{reason}") from None
     fields: dict[str, Any] = {}
     for path, kind in kinds.items():
         if not isinstance(path, str) or not path or path != Path(path).name:
