@@ -236,7 +236,7 @@ class JSONDecoder(json.JSONDecoder):
         except _RepeatedKey:
             key, position = _repeated_key(s, idx)
             raise json.JSONDecodeError(
-                f"the key {printable(key, 60)!r} stands twice in an object", s, position
+                f"the key '{printable(key, 60)}' stands twice in an object", s, position
             ) from None
 
 

@@ -232,7 +232,7 @@ def _csv_line(raw: bytes) -> str:
 
 def _old_mac_csv(first: bytes) -> bool:
     """Whether a first line has an end within it, outside quotes: its fields may hold a "\\n" of their own."""
-    return b"\r" in re.sub(rb'"[^"]*("|$)', b"", first).rstrip(b"\r\n")
+    return b"\r" in re.sub(rb'"[^"]*("|$)', b"", first.rstrip(b"\r\n"))
 
 
 def table(path: Path, names: Mapping[str, Sequence[str]], columns: Mapping[str, str]) -> FileRows:
